@@ -22,7 +22,7 @@ def quick_starters() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def module_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A SKYWARD_HOME shared by the tests of one file."""
     home = tmp_path_factory.mktemp("home")
     with pytest.MonkeyPatch.context() as patch:
@@ -50,7 +50,7 @@ async def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
 
 
 @pytest.fixture
-def known(host: Host, tmp_path: Path) -> Path:
+def known_hosts_file(host: Host, tmp_path: Path) -> Path:
     """A file that knows that host's key."""
     file = tmp_path / "known"
     file.write_text(host.known_line())
@@ -58,7 +58,7 @@ def known(host: Host, tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def pool(world: Path) -> Iterator[sky.Compute]:
+def pool(module_home: Path) -> Iterator[sky.Compute]:
     """Four nodes, one rank each, shared by the tests of one file."""
     with sky.Compute(provider=sky.Local(), nodes=4, options=sky.Options(console=False, grace=2.0)) as compute:
         yield compute

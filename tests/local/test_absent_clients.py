@@ -54,7 +54,7 @@ with sky.Compute(nodes=3, name="shared", options=options) as compute:
 """
 
 
-def left(home: Path, folder: Path, how: str = "gang") -> None:
+def leave_pool_with_killed_client(home: Path, folder: Path, how: str = "gang") -> None:
     """A pool with a run of three ranks on three nodes, whose client was killed."""
     with subprocess.Popen([sys.executable, "-c", SCRIPT, str(folder), how]) as client:
         try:
@@ -67,7 +67,7 @@ def test_failed_rank_of_an_orphaned_run_stops_its_peers_and_frees_nodes(home: Pa
     def pid() -> int:
         return __import__("os").getpid()
 
-    left(home, tmp_path)
+    leave_pool_with_killed_client(home, tmp_path)
     others = [int((tmp_path / f"began{rank}").read_text()) for rank in (0, 2)]
     (tmp_path / "fail").touch()
     assert gone(others), "no client is there: their agents end them"
@@ -87,7 +87,7 @@ def test_failed_rank_of_an_orphaned_run_stops_its_peers_and_frees_nodes(home: Pa
 
 @pytest.mark.proof("1 s of a processor")
 def test_failed_rank_of_an_orphaned_run_without_fail_fast_stops_no_peer(home: Path, tmp_path: Path) -> None:
-    left(home, tmp_path, "alone")
+    leave_pool_with_killed_client(home, tmp_path, "alone")
     (tmp_path / "fail").touch()
     with sky.attach("shared") as compute:
         try:
@@ -182,7 +182,7 @@ with sky.Compute(provider=sky.Local(), name="shared", image=sky.Image(setup=[wai
 
 
 @pytest.fixture
-def other(home: Path, tmp_path: Path) -> Iterator[None]:
+def starting_client(home: Path, tmp_path: Path) -> Iterator[None]:
     """A client that is bringing up the pool "shared"; it goes on once the file "go" is there."""
     command = [sys.executable, "-c", MAKES, str(tmp_path)]
     with Child(command, stdin=subprocess.PIPE, text=True) as client:
@@ -196,7 +196,7 @@ def other(home: Path, tmp_path: Path) -> Iterator[None]:
 @pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("detach", [False, True])
 def test_attach_follows_a_pool_that_comes_up_after_the_lookup(
-    other: None,
+    starting_client: None,
     tmp_path: Path,
     detach: bool,
     monkeypatch: pytest.MonkeyPatch,
@@ -488,7 +488,7 @@ class Look(Session):
         self.detach()
 
 
-def leave(
+def leave_run_with_dead_client(
     home: Path, how: str = "returns", size: int = 10, idle: float = 600.0, keep: str = "7d"
 ) -> tuple[PoolRow, str]:
     """Have a client die before a run ends; gives its pool and the run, which goes on to its end."""
@@ -524,7 +524,7 @@ def wait_for_the_end(home: Path) -> None:
 @pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("size", [10, 300_000], ids=["small", "large"])
 def test_results_of_a_run_outlive_the_lease_and_are_fetched_later(home: Path, size: int) -> None:
-    row, run = leave(home, size=size, idle=0.5)
+    row, run = leave_run_with_dead_client(home, size=size, idle=0.5)
     wait_for_the_end(home)
     assert left_there(home) == ["kept.node-0", "kept.node-1"]
     ended = max(path.stat().st_mtime for path in home.glob("local/*/ended.*"))
@@ -559,7 +559,7 @@ def test_results_of_a_run_outlive_the_lease_and_are_fetched_later(home: Path, si
 
 
 def test_pool_that_keeps_no_results_retains_none_after_its_lease(home: Path) -> None:
-    _, run = leave(home, idle=0.5, keep="0")
+    _, run = leave_run_with_dead_client(home, idle=0.5, keep="0")
     wait_for_the_end(home)
     with closing(Look()) as session:
         session.refresh().result(60)
@@ -583,7 +583,7 @@ def wait_until_unfetched(run: str) -> None:
 @pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("keep", ["7d", "0"])
 def test_teardown_fetches_unfetched_results(home: Path, keep: str) -> None:
-    _, run = leave(home, keep=keep)
+    _, run = leave_run_with_dead_client(home, keep=keep)
     wait_until_unfetched(run)
     with closing(Look()) as session:
         receipt = session.tear_down("left").result(60)
@@ -597,7 +597,7 @@ def test_teardown_fetches_unfetched_results(home: Path, keep: str) -> None:
 
 @pytest.mark.proof("1 s of a processor")
 def test_run_without_results_is_not_reported_as_fetched_at_teardown(home: Path) -> None:
-    _, run = leave(home, how="dies")
+    _, run = leave_run_with_dead_client(home, how="dies")
     with closing(Look()) as session:
         wait_until(lambda: session.observe("left").result(60).runs[run].state == "failed")
         receipt = session.tear_down("left").result(60)
@@ -622,7 +622,7 @@ def test_empty_pool_folders_are_removed_by_a_later_teardown(home: Path) -> None:
 
 @pytest.mark.proof("1 s of a processor")
 def test_teardown_with_discard_drops_unfetched_results(home: Path) -> None:
-    _, run = leave(home)
+    _, run = leave_run_with_dead_client(home)
     wait_until_unfetched(run)
     with closing(Look()) as session:
         receipt = session.tear_down("left", give_up=True).result(60)
@@ -635,7 +635,7 @@ def test_teardown_with_discard_drops_unfetched_results(home: Path) -> None:
 
 @pytest.mark.proof("1 s of a processor")
 def test_results_that_teardown_cannot_fetch_stay_and_are_in_the_receipt(home: Path) -> None:
-    row, run = leave(home, how="raises")
+    row, run = leave_run_with_dead_client(home, how="raises")
     place = home / "pools" / row.key / "results" / f"{run}.1.pickle"
     place.mkdir(parents=True)
     wait_until_unfetched(run)
@@ -678,7 +678,7 @@ def test_pool_torn_down_by_its_own_client_retains_nothing(home: Path) -> None:
 
 
 def test_down_lists_unfetched_results_and_asks_before_discarding(home: Path, cli: Cli) -> None:
-    _, run = leave(home)
+    _, run = leave_run_with_dead_client(home)
     wait_until_unfetched(run)
     assert cli.json("ls")["pools"][0]["unfetched"].keys() == {run}
     assert "--yes" in cli("down", "left", "--discard", status=2).stderr
@@ -697,7 +697,7 @@ def test_down_lists_unfetched_results_and_asks_before_discarding(home: Path, cli
 
 @pytest.mark.proof("1 s of a processor")
 def test_results_command_fetches_from_hosts_of_an_ended_pool(home: Path, cli: Cli) -> None:
-    _, run = leave(home, idle=0.5)
+    _, run = leave_run_with_dead_client(home, idle=0.5)
     wait_for_the_end(home)
     assert f"with unfetched run {run} (" in cli("ls").stdout
     (first, second) = cli.json("ls")["kept"]
@@ -713,7 +713,7 @@ def test_results_command_fetches_from_hosts_of_an_ended_pool(home: Path, cli: Cl
 @pytest.mark.parametrize("size", [10, 300_000], ids=["small", "large"])
 def test_results_command_fetches_from_a_running_pool_once(home: Path, cli: Cli, tmp_path: Path, size: int) -> None:
     """A client that waits for the run in the pool reads the downloaded results, too."""
-    _, run = leave(home, size=size)
+    _, run = leave_run_with_dead_client(home, size=size)
     wait_until_unfetched(run)
     done = cli("results", run, "-o", f"{tmp_path}/all.pickle")
     fetched = [line for line in done.stderr.splitlines() if line.startswith(f"fetched run {run} (")]

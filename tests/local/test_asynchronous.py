@@ -121,7 +121,7 @@ class Model:
         return by + 1
 
 
-def refuse(number: int) -> None:
+def raise_lookup_error(number: int) -> None:
     raise LookupError(f"no {number}")
 
 
@@ -133,7 +133,7 @@ def twice(number: int) -> int:
     return 2 * number
 
 
-def leave(how: object) -> None:
+def raise_system_exit(how: object) -> None:
     raise SystemExit(how)
 
 
@@ -150,10 +150,10 @@ class Leaves:
     def __reduce__(self) -> Any:
         if self.pickled:
             raise SystemExit(3)
-        return leave, (3,)
+        return raise_system_exit, (3,)
 
 
-def after(path: str) -> str:
+def wait_for_file(path: str) -> str:
     while not Path(path).exists():
         time.sleep(0.01)
     return path
@@ -245,7 +245,7 @@ def test_futures_of_calls_can_be_awaited(pool: sky.Compute, tmp_path: Path) -> N
         assert await (plus(1) & plus(2)).on(pool) == (2, 3)
         assert await asyncio.gather(*(plus(n).on(pool) for n in range(6))) == [1, 2, 3, 4, 5, 6]
         with pytest.raises(LookupError, match="no 3"):
-            await sky.function(refuse)(3).on(pool)
+            await sky.function(raise_lookup_error)(3).on(pool)
         with pytest.raises(sky.UsageError, match="Run it with >>"):
             sky.gather(plus(1), stream=True).on(pool)
 
@@ -271,7 +271,7 @@ def test_cancelling_an_awaiting_task_cancels_the_run(pool: sky.Compute, tmp_path
     assert plus(1) >> pool == 2
 
 
-def test_pool_works_with_async_with(world: Path) -> None:
+def test_pool_works_with_async_with(module_home: Path) -> None:
     async def main() -> sky.Compute:
         async with sky.Compute(nodes=1, options=sky.Options(console=False)) as compute:
             assert await plus(1).on(compute) == 2
@@ -285,7 +285,7 @@ def test_pool_works_with_async_with(world: Path) -> None:
 
 @pytest.mark.parametrize("ready", [False, True], ids=["before startup", "during startup"])
 def test_cancelled_start_with_async_with_leaves_nothing(
-    world: Path, ready: bool, capfd: pytest.CaptureFixture[str]
+    module_home: Path, ready: bool, capfd: pytest.CaptureFixture[str]
 ) -> None:
     compute = sky.Compute(nodes=2, options=sky.Options(console=False))
 
@@ -318,11 +318,11 @@ def test_executor_runs_plain_functions(pool: sky.Compute) -> None:
         assert list(executor.map(twice, range(50))) == [2 * n for n in range(50)]
         assert list(executor.map(max, range(9), [4] * 9, chunksize=4)) == [max(n, 4) for n in range(9)]
         assert list(executor.map(plus, range(5), chunksize=2)) == [1, 2, 3, 4, 5]
-        assert asyncio.run(_in_executor(executor)) == 8
-        refused = executor.submit(refuse, 3)
+        assert asyncio.run(run_in_executor(executor)) == 8
+        refused = executor.submit(raise_lookup_error, 3)
         with pytest.raises(LookupError, match="no 3") as raised:
             refused.result()
-        assert "in refuse" in str(raised.value.__cause__)
+        assert "in raise_lookup_error" in str(raised.value.__cause__)
         with pytest.raises(sky.NotPicklableError, match=r"the result of locked\(\) cannot be sent back"):
             executor.submit(locked).result()
         with pytest.raises(sky.NotPicklableError, match="cannot be pickled"):
@@ -343,18 +343,18 @@ def test_timeout_of_a_mapped_executor_call_applies_to_each_call(pool: sky.Comput
     there, never = tmp_path / "there", tmp_path / "never"
     there.touch()
     with sky.Executor(pool) as executor:
-        limited = sky.function(timeout=60.0)(after)
+        limited = sky.function(timeout=60.0)(wait_for_file)
         assert list(executor.map(limited, [str(there)] * 4, chunksize=4)) == [str(there)] * 4
     run = [run for run in pool.pool.view.runs.values() if run.function == "executor"][-1]
     wait_until(lambda: run.state == "done", what="its run has ended")
     assert sum(task.outcome.items for task in run.tasks.values() if task.outcome) == 4, "each went by itself"
     with sky.Executor(pool) as executor:
-        values = executor.map(sky.function(timeout=0.5)(after), [str(there), str(never)], chunksize=2)
+        values = executor.map(sky.function(timeout=0.5)(wait_for_file), [str(there), str(never)], chunksize=2)
         with pytest.raises(BrokenExecutor, match=r"longer than its timeout of 0\.5 s"):
             list(values)
 
 
-async def _in_executor(executor: sky.Executor) -> int:
+async def run_in_executor(executor: sky.Executor) -> int:
     return await asyncio.get_running_loop().run_in_executor(executor, twice, 4)
 
 
@@ -362,7 +362,7 @@ def test_exit_in_an_executor_call_ends_only_that_call(pool: sky.Compute, capsys:
     with sky.Executor(pool) as executor:
         for code in (0, 2, "words"):
             with pytest.raises(SystemExit) as left:
-                executor.submit(leave, code).result(timeout=60)
+                executor.submit(raise_system_exit, code).result(timeout=60)
             assert left.value.code == code
         with pytest.raises(KeyboardInterrupt):
             executor.submit(interrupt).result(timeout=60)
@@ -371,7 +371,7 @@ def test_exit_in_an_executor_call_ends_only_that_call(pool: sky.Compute, capsys:
         with pytest.raises(sky.RunError, match="its result cannot be loaded here: SystemExit: 3"):
             executor.submit(Leaves, False).result(timeout=60)
         future = executor.submit(twice, 1)
-        future.add_done_callback(leave)
+        future.add_done_callback(raise_system_exit)
         assert future.result(timeout=60) == 2
         assert executor.submit(twice, 2).result(timeout=60) == 4
     with sky.Executor(pool) as executor:
@@ -389,7 +389,7 @@ def test_exit_in_an_executor_call_ends_only_that_call(pool: sky.Compute, capsys:
 def test_undispatched_executor_calls_can_be_cancelled(pool: sky.Compute, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     executor = sky.Executor(pool)
-    futures = [executor.submit(after, str(gate)) for _ in range(40)]
+    futures = [executor.submit(wait_for_file, str(gate)) for _ in range(40)]
     wait_until(futures[0].running, what="the first is at work")
     assert futures[-1].cancel() and not futures[0].cancel()
     executor.shutdown(wait=False, cancel_futures=True)
@@ -401,7 +401,7 @@ def test_undispatched_executor_calls_can_be_cancelled(pool: sky.Compute, tmp_pat
 def test_dead_rank_breaks_the_executor(pool: sky.Compute, tmp_path: Path) -> None:
     executor = sky.Executor(pool)
     dies: Future[Any] = executor.submit(os._exit, 3)
-    left = [executor.submit(after, str(tmp_path / "never")) for _ in range(30)]
+    left = [executor.submit(wait_for_file, str(tmp_path / "never")) for _ in range(30)]
     for future in [dies, *left]:
         with pytest.raises(BrokenExecutor, match="exited with status 3"):
             future.result(timeout=60)
@@ -414,17 +414,17 @@ def test_dead_rank_breaks_the_executor(pool: sky.Compute, tmp_path: Path) -> Non
 
 def test_interrupted_executor_block_waits_for_no_call(pool: sky.Compute, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt), sky.Executor(pool) as executor:
-        futures = [executor.submit(after, str(tmp_path / "never")) for _ in range(20)]
+        futures = [executor.submit(wait_for_file, str(tmp_path / "never")) for _ in range(20)]
         wait_until(futures[0].running, what="it is at work")
         raise KeyboardInterrupt
     assert all(isinstance(future.exception(), BrokenExecutor) for future in futures)
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_pool_end_breaks_its_executors(world: Path, tmp_path: Path) -> None:
+def test_pool_end_breaks_its_executors(module_home: Path, tmp_path: Path) -> None:
     with sky.Compute(nodes=1, options=sky.Options(console=False, grace=1.0)) as compute:
         executor = sky.Executor(compute)
-        future = executor.submit(after, str(tmp_path / "never"))
+        future = executor.submit(wait_for_file, str(tmp_path / "never"))
         wait_until(future.running, what="it is at work")
     with pytest.raises(BrokenExecutor):
         future.result(timeout=60)

@@ -31,7 +31,7 @@ def wait(data: bytes, folder: str) -> int:
 
 
 @pytest.fixture(autouse=True)
-def little_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_blob_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blob_distribution, "MAX_UNUSED_BYTES", 2 * SIZE + 10_000)
 
 
@@ -39,7 +39,7 @@ def pool(name: str) -> sky.Compute:
     return sky.Compute(provider=sky.Local(), nodes=2, name=name, options=sky.Options(console=False))
 
 
-def there(home: Path) -> Counter[str]:
+def node_count_by_blob(home: Path) -> Counter[str]:
     """How many nodes have each blob."""
     return Counter(path.name for path in home.glob("local/**/blobs/*"))
 
@@ -49,8 +49,8 @@ def test_old_argument_blobs_are_removed_and_latest_kept(home: Path) -> None:
     with pool("room") as compute:
         for _ in range(5):
             assert size(os.urandom(SIZE)) @ compute == [SIZE, SIZE]
-            seen += [name for name in there(home) if name not in seen]
-        wait_until(lambda: there(home) == Counter({name: 2 for name in seen[-2:]}), what="room")
+            seen += [name for name in node_count_by_blob(home) if name not in seen]
+        wait_until(lambda: node_count_by_blob(home) == Counter({name: 2 for name in seen[-2:]}), what="room")
         assert len(seen) == 5
 
 
@@ -58,12 +58,12 @@ def test_blob_larger_than_the_limit_is_kept_while_it_is_the_latest(home: Path) -
     large = os.urandom(5 * SIZE)
     with pool("large") as compute:
         assert size(large) @ compute == [5 * SIZE] * 2
-        (name,) = there(home)
+        (name,) = node_count_by_blob(home)
         made = {path: path.stat().st_ino for path in home.glob("local/**/blobs/*")}
         assert size(large) @ compute == [5 * SIZE] * 2
         assert {path: path.stat().st_ino for path in home.glob("local/**/blobs/*")} == made  # not brought again
         assert size(os.urandom(SIZE)) @ compute == [SIZE] * 2
-        wait_until(lambda: name not in there(home), what="its end")
+        wait_until(lambda: name not in node_count_by_blob(home), what="its end")
         assert size(large) @ compute == [5 * SIZE] * 2  # brought again
 
 
@@ -89,7 +89,7 @@ def test_no_blob_is_removed_while_another_client_is_connected(home: Path) -> Non
             for _ in range(4):
                 assert size(os.urandom(SIZE)) @ compute == [SIZE, SIZE]
             assert size(os.urandom(SIZE)) @ other == [SIZE, SIZE]
-            assert len(there(home)) == 5
+            assert len(node_count_by_blob(home)) == 5
         finally:
             other.detach()
         assert size(os.urandom(SIZE)) @ compute == [SIZE, SIZE]

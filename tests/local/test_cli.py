@@ -30,7 +30,7 @@ from tests.support.waiting import wait_until
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Any:
+def run_in_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Any:
     """The command in this very process, for what ends before there is a pool: quicker."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
@@ -45,7 +45,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureF
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
+def dev_pool_cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
     """One with a pool named "dev", two nodes, for tests that leave it as it is."""
     cli = Cli(tmp_path_factory.mktemp("cli"))
     cli("run", "endings.py:fine", "--nodes", 2, "--pool", "dev", "--keep")
@@ -68,25 +68,25 @@ print(sorted({"textual", "rich", "pydantic", "asyncssh", "boto3", "cloudpickle",
     assert re.fullmatch(r"skyward-tui \d+\.\d+\.\d+\n", done.stdout)
 
 
-def test_app_without_a_terminal_is_rejected(here: Any) -> None:
-    ended, _, err = here()
+def test_app_without_a_terminal_is_rejected(run_in_process: Any) -> None:
+    ended, _, err = run_in_process()
     assert ended == 2
     assert "needs a terminal" in err
 
 
-def test_script_of_a_project_for_another_python_gets_a_note(here: Any, tmp_path: Path) -> None:
+def test_script_of_a_project_for_another_python_gets_a_note(run_in_process: Any, tmp_path: Path) -> None:
     project, script = tmp_path / "pyproject.toml", tmp_path / "src" / "train.py"
     script.parent.mkdir()
     script.write_text("import skyward_core as sky\n@sky.function\ndef f(): ...\n1 / 0\n")
     project.write_text('[project]\nname = "x"\nversion = "1"\nrequires-python = ">=3.98"\n')
     own = sys.version.split()[0]
     said = f"requires Python >=3.98, but skyward-tui runs {own}. Choose --project to find a matching one"
-    assert f"pyproject.toml {said}" in here("run", "src/train.py", "--dry-run")[1]
-    assert f"pyproject.toml {said}" in here("run", "src/train.py")[2], "before it is loaded, which fails"
+    assert f"pyproject.toml {said}" in run_in_process("run", "src/train.py", "--dry-run")[1]
+    assert f"pyproject.toml {said}" in run_in_process("run", "src/train.py")[2], "before it is loaded, which fails"
     project.write_text('[project]\nname = "x"\nversion = "1"\nrequires-python = ">=3.9"\n')
-    assert "asks for" not in here("run", "src/train.py", "--dry-run")[1]
+    assert "asks for" not in run_in_process("run", "src/train.py", "--dry-run")[1]
     project.write_text("no TOML")
-    assert here("run", "src/train.py", "--dry-run")[0] == 0
+    assert run_in_process("run", "src/train.py", "--dry-run")[0] == 0
 
 
 def test_run_prints_logs_results_and_receipt_and_leaves_nothing(cli: Cli) -> None:
@@ -138,9 +138,9 @@ def test_run_json_prints_one_object(cli: Cli) -> None:
     ],
 )
 def test_run_exit_code_and_root_cause_follow_the_failure(
-    shared: Cli, how: str, status: int, outcome: str | None, error_type: str | None
+    dev_pool_cli: Cli, how: str, status: int, outcome: str | None, error_type: str | None
 ) -> None:
-    found = shared.json("run", "endings.py:ends", "--pool", "dev", "--arg", f"how={how}", status=status)
+    found = dev_pool_cli.json("run", "endings.py:ends", "--pool", "dev", "--arg", f"how={how}", status=status)
     assert found["receipt"] is None
     if outcome is None:
         assert found["root_cause"] is None
@@ -155,7 +155,7 @@ def test_run_exit_code_and_root_cause_follow_the_failure(
     if how == "lock":
         assert "deep" in cause["message"]
     # What the ledger kept says the same, and ends the same.
-    kept = shared.json("results", found["run"], status=status)
+    kept = dev_pool_cli.json("results", found["run"], status=status)
     assert (kept["ranks"], kept["root_cause"]) == (found["ranks"], found["root_cause"])
 
 
@@ -235,24 +235,26 @@ def test_ranks_import_modules_beside_the_script(cli: Cli, tmp_path: Path, where:
     assert value == ["beside", str(tmp_path if where == "above" else code)]
 
 
-def test_kept_pool_is_listed_and_separates_its_runs(shared: Cli) -> None:
-    first = shared.json("run", "endings.py:fine", "--pool", "dev", "--arg", "n=1")["run"]
-    second = shared.json("run", "endings.py:fine", "--pool", "dev", "--one")
+def test_kept_pool_is_listed_and_separates_its_runs(dev_pool_cli: Cli) -> None:
+    first = dev_pool_cli.json("run", "endings.py:fine", "--pool", "dev", "--arg", "n=1")["run"]
+    second = dev_pool_cli.json("run", "endings.py:fine", "--pool", "dev", "--one")
     assert len(second["ranks"]) == 1
-    [pool] = shared.json("ls")["pools"]
+    [pool] = dev_pool_cli.json("ls")["pools"]
     assert (pool["name"], pool["state"], pool["provider"]) == ("dev", "up", "local")
     assert (pool["nodes"], pool["nodes_ready"], pool["price_hourly"]) == (2, 2, 0.0)
     runs = {run["run"]: run for run in pool["runs"]}
     assert runs[first] == {"run": first, "function": "fine", "state": "done"}
-    assert shared("logs", first, "--rank", 0).stdout == "seen by rank 0\n"
-    assert "dev" in shared("ls").stdout
+    assert dev_pool_cli("logs", first, "--rank", 0).stdout == "seen by rank 0\n"
+    assert "dev" in dev_pool_cli("ls").stdout
 
 
 @pytest.mark.parametrize("options", [("--nodes", 2), ("--provider", "local"), ("--budget", 4)])
-def test_run_with_the_name_of_a_running_pool_and_shape_is_rejected(shared: Cli, options: tuple[object, ...]) -> None:
-    done = shared("run", "endings.py:fine", "--pool", "dev", *options, status=2)
+def test_run_with_the_name_of_a_running_pool_and_shape_is_rejected(
+    dev_pool_cli: Cli, options: tuple[object, ...]
+) -> None:
+    done = dev_pool_cli("run", "endings.py:fine", "--pool", "dev", *options, status=2)
     assert done.stderr.startswith("error: pool dev is already up (2 nodes on local)")
-    assert shared.pools()["dev"]["state"] == "up"
+    assert dev_pool_cli.pools()["dev"]["state"] == "up"
 
 
 BAD = {
@@ -298,11 +300,11 @@ BAD = {
     ],
 )
 def test_invalid_run_arguments_are_one_error_line(
-    here: Any, tmp_path: Path, arguments: list[str], status: int, message: str
+    run_in_process: Any, tmp_path: Path, arguments: list[str], status: int, message: str
 ) -> None:
     for name, text in BAD.items():
         (tmp_path / name).write_text(text)
-    ended, out, err = here("run", *arguments)
+    ended, out, err = run_in_process("run", *arguments)
     assert ended == status
     said = [line for line in err.splitlines() if line.lower().startswith("error: ")]
     assert len(said) == 1
@@ -312,8 +314,8 @@ def test_invalid_run_arguments_are_one_error_line(
     assert not list((tmp_path / "home").glob("local/*"))
 
 
-def test_run_error_with_json_is_an_object(here: Any) -> None:
-    _, out, _ = here("run", "missing.py", "--json")
+def test_run_error_with_json_is_an_object(run_in_process: Any) -> None:
+    _, out, _ = run_in_process("run", "missing.py", "--json")
     assert json.loads(out) == {"error": {"type": "ScriptError", "message": "script missing.py does not exist"}}
 
 
@@ -330,8 +332,8 @@ def test_run_error_with_json_is_an_object(here: Any) -> None:
         (["nope"], 2),
     ],
 )
-def test_unknown_run_or_pool_name_is_one_error_line(here: Any, arguments: list[str], status: int) -> None:
-    ended, _, err = here(*arguments)
+def test_unknown_run_or_pool_name_is_one_error_line(run_in_process: Any, arguments: list[str], status: int) -> None:
+    ended, _, err = run_in_process(*arguments)
     assert ended == status
     assert len([line for line in err.splitlines() if line.lower().startswith("error: ")]) == 1
 
@@ -363,8 +365,10 @@ def test_binary_and_very_long_log_lines_are_complete(cli: Cli) -> None:
     assert all(line.startswith(prefix) for line in lines[:3])
 
 
-def test_timeout_option_stops_the_ranks(shared: Cli) -> None:
-    found = shared.json("run", "endings.py:waits", "--pool", "dev", "--arg", "marker=x", "--timeout", 0.5, status=1)
+def test_timeout_option_stops_the_ranks(dev_pool_cli: Cli) -> None:
+    found = dev_pool_cli.json(
+        "run", "endings.py:waits", "--pool", "dev", "--arg", "marker=x", "--timeout", 0.5, status=1
+    )
     assert found["root_cause"]["type"] == "TimeoutError"
 
 
@@ -529,40 +533,40 @@ def notify(cli: Cli, **settings: str) -> Path:
     return told
 
 
-def test_notify_command_is_run_with_the_outcome_of_a_run(shared: Cli) -> None:
-    told = notify(shared, after="0", command=f"""'''sh -c "{TOLD.replace('"', chr(92) + '"')}"'''""")
-    shared("run", "endings.py:fine", "--pool", "dev")
-    shared("run", "endings.py:ends", "-a", "how=raise", "--pool", "dev", status=None)
+def test_notify_command_is_run_with_the_outcome_of_a_run(dev_pool_cli: Cli) -> None:
+    told = notify(dev_pool_cli, after="0", command=f"""'''sh -c "{TOLD.replace('"', chr(92) + '"')}"'''""")
+    dev_pool_cli("run", "endings.py:fine", "--pool", "dev")
+    dev_pool_cli("run", "endings.py:ends", "-a", "how=raise", "--pool", "dev", status=None)
     done, failed = told.read_text().splitlines()
     assert done.startswith("dev|done|fine (") and done.endswith(": 2/2 returned")
     assert failed.startswith("dev|failed|ends (") and "rank 1 raised: KeyError: 'lost it'" in failed
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_notify_command_is_not_run_for_short_or_detached_runs(shared: Cli) -> None:
+def test_notify_command_is_not_run_for_short_or_detached_runs(dev_pool_cli: Cli) -> None:
     command = f"""'''sh -c "{TOLD.replace('"', chr(92) + '"')}"'''"""
-    told = notify(shared, after="600", command=command)
-    shared("run", "endings.py:fine", "--pool", "dev")
-    told = notify(shared, after="0", command=command)
-    shared("run", "endings.py:fine", "--pool", "dev", "--detach")
+    told = notify(dev_pool_cli, after="600", command=command)
+    dev_pool_cli("run", "endings.py:fine", "--pool", "dev")
+    told = notify(dev_pool_cli, after="0", command=command)
+    dev_pool_cli("run", "endings.py:fine", "--pool", "dev", "--detach")
     assert not told.exists()
 
 
-def test_failing_notify_command_is_reported_without_exit_code_change(shared: Cli) -> None:
-    notify(shared, after="0", command="\"sh -c 'exit 3'\"")
-    said = shared("run", "endings.py:fine", "--pool", "dev").stderr
+def test_failing_notify_command_is_reported_without_exit_code_change(dev_pool_cli: Cli) -> None:
+    notify(dev_pool_cli, after="0", command="\"sh -c 'exit 3'\"")
+    said = dev_pool_cli("run", "endings.py:fine", "--pool", "dev").stderr
     assert said.count("the command of [notify], sh, does not work: it exited with status 3") == 1
 
 
-def test_notify_command_in_project_settings_is_not_run(shared: Cli) -> None:
-    notify(shared)
-    project = shared.write("skyward.toml", '[notify]\nafter = 0\ncommand = "touch gotcha"\n')
+def test_notify_command_in_project_settings_is_not_run(dev_pool_cli: Cli) -> None:
+    notify(dev_pool_cli)
+    project = dev_pool_cli.write("skyward.toml", '[notify]\nafter = 0\ncommand = "touch gotcha"\n')
     try:
-        said = shared("run", "endings.py:fine", "--pool", "dev").stderr
+        said = dev_pool_cli("run", "endings.py:fine", "--pool", "dev").stderr
     finally:
         project.unlink()
     assert f"[notify] in {project} is ignored. Move it to " in said
-    assert not list(shared.folder.rglob("gotcha"))
+    assert not list(dev_pool_cli.folder.rglob("gotcha"))
 
 
 # `--watch` on a terminal, on a real pool: the summary is what stays.

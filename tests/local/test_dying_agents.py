@@ -251,7 +251,7 @@ def test_forked_child_in_its_own_session_is_not_adopted_as_worker(home: Path, tm
         assert sky.function(os.getpid)() >> compute == pid, "the worker is the one that it was"
 
 
-def falls_out(how: str, done: Path) -> str:
+def leave_unfinished_child(how: str, done: Path) -> str:
     """Forks a child that does not end by itself; ``how`` says what it does in place of that."""
     import atexit
 
@@ -269,11 +269,11 @@ def falls_out(how: str, done: Path) -> str:
 @pytest.mark.parametrize(("how", "status"), [("returns", "0"), ("raises", "1"), ("exits", "3")])
 @pytest.mark.parametrize("executor", ["process", "thread"])
 def test_forked_child_that_leaves_the_function_is_no_second_worker(
-    home: Path, tmp_path: Path, how: str, status: str, executor: str, shared: dict[str, sky.Compute]
+    home: Path, tmp_path: Path, how: str, status: str, executor: str, process_and_thread_pools: dict[str, sky.Compute]
 ) -> None:
-    compute = shared[executor]
+    compute = process_and_thread_pools[executor]
     done = tmp_path / "done"
-    assert sky.function(falls_out)(how, done) >> compute == "from the parent"
+    assert sky.function(leave_unfinished_child)(how, done) >> compute == "from the parent"
     assert done.read_text() == status
     assert done.with_suffix(".atexit").exists()
     assert rank() >> compute == 0
@@ -291,13 +291,13 @@ def values_of_two(done: Path) -> Iterator[int]:
 
 
 def test_forked_child_that_leaves_a_generator_is_no_second_worker(
-    tmp_path: Path, shared: dict[str, sky.Compute]
+    tmp_path: Path, process_and_thread_pools: dict[str, sky.Compute]
 ) -> None:
-    assert list(sky.function(values_of_two)(tmp_path / "done") >> shared["process"]) == [0, 1, 2]
+    assert list(sky.function(values_of_two)(tmp_path / "done") >> process_and_thread_pools["process"]) == [0, 1, 2]
     assert (tmp_path / "done").read_text() == "0"
 
 
-def test_exit_of_a_forked_child_does_not_end_its_rank(shared: dict[str, sky.Compute]) -> None:
+def test_exit_of_a_forked_child_does_not_end_its_rank(process_and_thread_pools: dict[str, sky.Compute]) -> None:
     def terminates() -> int:
         import multiprocessing
 
@@ -312,12 +312,12 @@ def test_exit_of_a_forked_child_does_not_end_its_rank(shared: dict[str, sky.Comp
         assert child.exitcode is not None
         return child.exitcode
 
-    assert sky.function(terminates)() >> shared["process"] == -signal.SIGTERM
-    assert rank() >> shared["process"] == 0
+    assert sky.function(terminates)() >> process_and_thread_pools["process"] == -signal.SIGTERM
+    assert rank() >> process_and_thread_pools["process"] == 0
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, sky.Compute]]:
+def process_and_thread_pools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, sky.Compute]]:
     """A pool of worker processes and one of threads."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SKYWARD_HOME", str(tmp_path_factory.mktemp("home")))
@@ -329,9 +329,9 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, sky.C
             yield {"process": process, "thread": thread}
 
 
-def test_process_pretending_to_be_the_worker_is_rejected(shared: dict[str, sky.Compute]) -> None:
+def test_process_pretending_to_be_the_worker_is_rejected(process_and_thread_pools: dict[str, sky.Compute]) -> None:
     """The forged process gets no call, and the worker continues."""
-    compute = shared["process"]
+    compute = process_and_thread_pools["process"]
     pid = sky.function(os.getpid)() >> compute
     with socket.socket(socket.AF_UNIX) as line:
         line.settimeout(30)
@@ -349,7 +349,9 @@ def test_process_pretending_to_be_the_worker_is_rejected(shared: dict[str, sky.C
     assert sky.function(os.getpid)() >> compute == pid
 
 
-def bystander(*arguments: str, uid: int = 0, env: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
+def start_unrelated_process(
+    *arguments: str, uid: int = 0, env: dict[str, str] | None = None
+) -> subprocess.Popen[bytes]:
     process = subprocess.Popen(
         ["/bin/sh", "-c", "echo here; sleep 600; :", "sh", *arguments],
         stdout=subprocess.PIPE,
@@ -361,7 +363,7 @@ def bystander(*arguments: str, uid: int = 0, env: dict[str, str] | None = None) 
     return process
 
 
-def beside(compute: sky.Compute) -> tuple[list[str], dict[str, str]]:
+def worker_arguments_and_environment(compute: sky.Compute) -> tuple[list[str], dict[str, str]]:
     """The arguments and the environment of a worker."""
     extra = compute.pool.context.machines[0].extra
     return [extra["socket"] + ".w", extra["folder"], "0", "0"], os.environ | {NODE_VARIABLE: extra["folder"]}
@@ -382,14 +384,14 @@ def check(make: Callable[[sky.Compute], subprocess.Popen[bytes]]) -> None:
 
 
 def test_own_process_naming_the_agent_socket_is_left_alone(home: Path) -> None:
-    check(lambda compute: bystander(*beside(compute)[0]))
+    check(lambda compute: start_unrelated_process(*worker_arguments_and_environment(compute)[0]))
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can start another user's process")
 def test_process_of_another_user_resembling_a_worker_is_left_alone(home: Path) -> None:
     def make(compute: sky.Compute) -> subprocess.Popen[bytes]:
-        arguments, env = beside(compute)
-        return bystander(*arguments, uid=65534, env=env)
+        arguments, env = worker_arguments_and_environment(compute)
+        return start_unrelated_process(*arguments, uid=65534, env=env)
 
     check(make)
 
@@ -413,9 +415,9 @@ def test_set_user_id_program_of_another_user_is_no_node_process(tmp_path: Path) 
         program.unlink()
 
 
-def test_environment_of_a_rank_names_its_node(shared: dict[str, sky.Compute]) -> None:
-    folder = compute_folder(shared["process"])
-    assert sky.function(lambda: os.environ.get(NODE_VARIABLE))() >> shared["process"] == folder
+def test_environment_of_a_rank_names_its_node(process_and_thread_pools: dict[str, sky.Compute]) -> None:
+    folder = compute_folder(process_and_thread_pools["process"])
+    assert sky.function(lambda: os.environ.get(NODE_VARIABLE))() >> process_and_thread_pools["process"] == folder
     assert json.loads((Path(folder) / "agent.json").read_text())["pid"] in find_node_processes(folder)
 
 

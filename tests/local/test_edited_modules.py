@@ -70,7 +70,7 @@ def turns_into_a_pipe(name: str) -> str:
     return str(module.version()[0])
 
 
-def told(compute: sky.Compute) -> list[str]:
+def edit_notices(compute: sky.Compute) -> list[str]:
     said: list[str] = []
 
     def hear(event: events.Event) -> None:
@@ -89,7 +89,7 @@ def test_next_run_uses_edited_modules(folder: Path, cluster: bool) -> None:
     options = sky.Options(console=False, grace=1, cluster=cluster)
     worker = sky.Worker(concurrency=2)
     with sky.Compute(nodes=2, worker=worker, image=sky.Image(workdir=folder), options=options) as compute:
-        said = told(compute)
+        said = edit_notices(compute)
         remote = sky.function(loaded("helper_a").version)  # by its name
         first = remote() @ compute
         assert [v for v, _ in first] == ["one", "one"]

@@ -84,14 +84,14 @@ def plugin_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
         sys.modules.pop(module, None)
 
 
-def told(name: str) -> plugins.PluginInfo:
+def plugin_info(name: str) -> plugins.PluginInfo:
     return next(info for info in plugins.available() if info.name == name)
 
 
 def test_entry_point_plugin_is_found_and_listed(plugin_site: Path) -> None:
     assert plugins.by_name("greeter").name == "greeter"
-    assert told("greeter").help == "a word of welcome in every rank"
-    assert told("greeter").parameters == {"word": "what is said"}
+    assert plugin_info("greeter").help == "a word of welcome in every rank"
+    assert plugin_info("greeter").parameters == {"word": "what is said"}
     with pytest.raises(UsageError, match=r"available: torch, jax.*greeter"):
         plugins.by_name("zzz")
     with pytest.raises(UsageError, match="did you mean greeter"):
@@ -145,7 +145,7 @@ def test_broken_entry_point_plugin_is_explained_and_harms_no_other(
     with pytest.raises(error, match=why):
         plugins.by_name("broken")
     assert {"torch", "greeter", "broken"} <= {info.name for info in plugins.available()}
-    assert told("broken").help
+    assert plugin_info("broken").help
     assert plugins.by_name("greeter").name == "greeter"
 
 
@@ -153,7 +153,7 @@ def test_plugin_name_declared_by_two_packages_is_rejected(plugin_site: Path) -> 
     declare_plugin(plugin_site, "greeter", "its_other:Greeter", "its_other", PLUGIN)
     with pytest.raises(UsageError, match=r"declared by its.greeter \(its_greeter:Greeter\) and its.other "):
         plugins.by_name("greeter")
-    assert "Uninstall all but one" in told("greeter").help
+    assert "Uninstall all but one" in plugin_info("greeter").help
     assert plugins.by_name("torch").name == "torch"
 
 
@@ -280,7 +280,7 @@ def checked(provider: str = "cupboard", **settings: str) -> LaunchPlan:
     return launch_form.plan_launch(launch_form.Form("x.py", name="x", provider=provider, settings=settings), ())
 
 
-def made(provider: str = "cupboard", **settings: str) -> str:
+def provider_repr(provider: str = "cupboard", **settings: str) -> str:
     spec = checked(provider, **settings).spec
     assert spec is not None
     return repr(spec.provider)
@@ -298,7 +298,7 @@ def test_entry_point_provider_is_found_and_offered_in_the_form(installed: Path) 
     choice = launch_form.provider_choices()["cupboard"]
     assert choice.label == "cupboard: an old machine in the cupboard"
     assert list(launch_form.setting_fields("cupboard")) == ["shelf"]
-    assert made() == "Cupboard('top', 0)"
+    assert provider_repr() == "Cupboard('top', 0)"
     assert checked().price_hourly == 1.0
     assert plan_text.plan_rows(checked())[0] == ("creates", "pool x: 4 shelfs × 1 rank, world size 4")
 
@@ -307,7 +307,7 @@ def test_provider_setting_field_validates_and_becomes_an_option(installed: Path)
     def form(text: str) -> launch_form.Form:
         return launch_form.Form(provider="cupboard", settings={"shelf": text})
 
-    assert made(shelf="bottom") == "Cupboard('bottom', 0)"
+    assert provider_repr(shelf="bottom") == "Cupboard('bottom', 0)"
     with pytest.raises(launch_form.FieldError, match="no shelf 'attic'") as caught:
         checked(shelf="attic")
     assert caught.value.field == "shelf"

@@ -26,7 +26,7 @@ def fine() -> int:
     return sky.instance_info().rank
 
 
-def on_rank(rank: int, act, others=lambda: time.sleep(600)):  # type: ignore[no-untyped-def]
+def act_on_one_rank(rank: int, act, others=lambda: time.sleep(600)):  # type: ignore[no-untyped-def]
     """A function that does ``act`` on one rank while the others hang."""
 
     def body():  # type: ignore[no-untyped-def]
@@ -51,7 +51,7 @@ def test_exception_keeps_type_message_attributes_and_remote_traceback(pool: sky.
     def act() -> None:
         raise Custom(42, "no luck")
 
-    error = fails(pool, on_rank(2, act))
+    error = fails(pool, act_on_one_rank(2, act))
     assert isinstance(error, Custom) and error.code == 42, "what a script defines can be caught, too"
     assert error.root_cause.rank == 2
     assert error.root_cause.outcome == "raised"
@@ -109,7 +109,7 @@ def test_results_of_ranks_that_returned_are_in_the_run_error(pool: sky.Compute, 
     ids=["SIGKILL", "SIGTERM", "segfault", "abort", "_exit", "sys.exit", "sys.exit text"],
 )
 def test_dead_worker_is_reported_with_its_signal_or_exit_code(pool, how, code, number) -> None:  # type: ignore[no-untyped-def]
-    error = fails(pool, on_rank(1, how))
+    error = fails(pool, act_on_one_rank(1, how))
     outcome = error.outcomes[1]
     assert outcome.kind == "exited"
     assert (outcome.exit_code, outcome.signal) == (code, number)
@@ -139,7 +139,7 @@ def test_rank_hanging_in_native_code_is_stopped_before_the_grace_ends(pool: sky.
         ctypes.CDLL(None).pause()  # returns only to run a signal handler, never back to Python's
 
     started = time.monotonic()
-    error = fails(pool, on_rank(0, lambda: 1 / 0, hang_in_c))
+    error = fails(pool, act_on_one_rank(0, lambda: 1 / 0, hang_in_c))
     assert isinstance(error.__cause__, ZeroDivisionError)
     assert time.monotonic() - started < 60  # and not for ever; speed is the benches' business
 
@@ -157,7 +157,7 @@ def test_stopped_rank_runs_its_finally_blocks(pool: sky.Compute, tmp_path: Path)
             time.sleep(0.01)
         raise ValueError("now")
 
-    fails(pool, on_rank(3, late, patient))
+    fails(pool, act_on_one_rank(3, late, patient))
     assert sorted(p.name for p in tmp_path.glob("cleaned-*")) == ["cleaned-0", "cleaned-1", "cleaned-2"]
 
 
@@ -172,7 +172,7 @@ def test_rank_that_ignores_sigterm_is_killed_after_the_grace(pool: sky.Compute, 
             time.sleep(0.01)
         raise ValueError("now")
 
-    fails(pool, on_rank(3, late, stubborn))
+    fails(pool, act_on_one_rank(3, late, stubborn))
     assert not any(exists(int(path.read_text())) for path in tmp_path.iterdir())
 
 
@@ -189,7 +189,7 @@ def test_child_processes_of_an_exited_rank_are_killed(pool: sky.Compute, tmp_pat
         (tmp_path / "group").write_text(str(os.getpid()))
         leave_a_child()
 
-    fails(pool, on_rank(0, body))
+    fails(pool, act_on_one_rank(0, body))
     group = int((tmp_path / "group").read_text())
     wait_until(lambda: not _group_members(group), what="the end of the rank's process group")
 
@@ -298,7 +298,7 @@ def test_without_fail_fast_other_ranks_finish(home: Path) -> None:
         assert caught.value.results == {1: 1}
 
 
-def test_call_ended_by_a_shared_worker_process_is_not_cancelled(world: Path) -> None:
+def test_call_ended_by_a_shared_worker_process_is_not_cancelled(module_home: Path) -> None:
     def waits() -> None:
         threading.Event().wait()
 

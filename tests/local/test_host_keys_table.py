@@ -182,7 +182,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     return World(tmp_path_factory.mktemp("keys"))
 
 
-def by_openssh(case: Case, home: Path) -> str:
+def openssh_verdict(case: Case, home: Path) -> str:
     options = ["BatchMode=yes", "StrictHostKeyChecking=yes", "PreferredAuthentications=none", "LogLevel=INFO"]
     done = subprocess.run(
         ["ssh", "-F", home / ".ssh/config", *(f"-o{option}" for option in options), case.name, "true"],
@@ -202,11 +202,11 @@ def verdicts(world: World) -> Iterator[dict[str, tuple[str, Path]]]:
     with ThreadPoolExecutor(8) as pool:
         yield {
             case.what: (verdict, home)
-            for case, home, verdict in zip(CASES, homes, pool.map(by_openssh, CASES, homes), strict=True)
+            for case, home, verdict in zip(CASES, homes, pool.map(openssh_verdict, CASES, homes), strict=True)
         }
 
 
-async def by_us(case: Case, home: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+async def skyward_verdict(case: Case, home: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("SKYWARD_HOME", str(home / "sky"))
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
@@ -229,4 +229,4 @@ async def test_host_key_verdict_equals_that_of_openssh(
 ) -> None:
     openssh, home = verdicts[case.what]
     assert openssh == case.verdict, "the table is wrong"
-    assert await by_us(case, home, monkeypatch) == openssh
+    assert await skyward_verdict(case, home, monkeypatch) == openssh

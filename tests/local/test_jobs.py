@@ -51,7 +51,7 @@ def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
     made("down", "--all", "-y", status=None)
 
 
-def written(cli: Cli, text: str, **said: Any) -> str:
+def write_job_file(cli: Cli, text: str, **said: Any) -> str:
     text = (
         text.format(**{"nodes": 2, "old": OLD, "here": cli.folder, "there": cli.folder / "there"} | said)
         if said
@@ -63,7 +63,7 @@ def written(cli: Cli, text: str, **said: Any) -> str:
 
 def test_job_places_files_then_runs_setup_on_all_nodes_then_run(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(cli.env, "HF_TOKEN", TOKEN)
-    name = written(cli, JOB, nodes=2)
+    name = write_job_file(cli, JOB, nodes=2)
     done = cli("launch", name, "-c", "job", "--env", "WORD=said", "--secret", "HF_TOKEN")
     lines = sorted(line for line in done.stdout.splitlines() if line.startswith("r00") and "| " in line)
     assert lines == sorted(
@@ -90,27 +90,29 @@ def test_job_places_files_then_runs_setup_on_all_nodes_then_run(cli: Cli, monkey
 def pool(cli: Cli) -> str:
     """A pool of two nodes that is up."""
     if "job" not in cli.pools():
-        cli("launch", written(cli, "num_nodes: 2\nrun: 'true'\n"), "-c", "job")
+        cli("launch", write_job_file(cli, "num_nodes: 2\nrun: 'true'\n"), "-c", "job")
     return "job"
 
 
-def ran(cli: Cli, *words: object, status: int = 0) -> list[str]:
+def run_and_read_output(cli: Cli, *words: object, status: int = 0) -> list[str]:
     out = cli(*words, status=status).stdout.splitlines()
     return sorted(line for line in out if line.startswith("r00") and "| " in line)
 
 
 def test_job_on_a_running_pool_may_skip_setup(cli: Cli, pool: str) -> None:
-    name = written(cli, "num_nodes: 2\nsetup: echo set up\nrun: echo run\n")
-    assert ran(cli, "launch", name, "-c", pool) == [f"r00{r}| {w}" for r in (0, 1) for w in ("run", "set up")]
-    assert ran(cli, "launch", name, "-c", pool, "--no-setup") == ["r000| run", "r001| run"]
-    assert ran(cli, "exec", pool, name) == ["r000| run", "r001| run"]
+    name = write_job_file(cli, "num_nodes: 2\nsetup: echo set up\nrun: echo run\n")
+    assert run_and_read_output(cli, "launch", name, "-c", pool) == [
+        f"r00{r}| {w}" for r in (0, 1) for w in ("run", "set up")
+    ]
+    assert run_and_read_output(cli, "launch", name, "-c", pool, "--no-setup") == ["r000| run", "r001| run"]
+    assert run_and_read_output(cli, "exec", pool, name) == ["r000| run", "r001| run"]
 
 
 def test_job_on_fewer_nodes_than_the_pool_runs_on_the_first_ones(cli: Cli, pool: str) -> None:
     """Setup runs on all nodes, the run only on the first ones, which know no others."""
     run = "echo $SKYPILOT_NODE_RANK of $SKYPILOT_NUM_NODES $SKYPILOT_NODE_IPS, $RANK of $WORLD_SIZE"
-    name = written(cli, f"setup: echo set up\nrun: {run}\n")
-    assert ran(cli, "launch", name, "-c", pool) == [
+    name = write_job_file(cli, f"setup: echo set up\nrun: {run}\n")
+    assert run_and_read_output(cli, "launch", name, "-c", pool) == [
         "r000| 0 of 1 127.0.0.1, 0 of 1",
         "r000| set up",
         "r001| set up",
@@ -118,9 +120,9 @@ def test_job_on_fewer_nodes_than_the_pool_runs_on_the_first_ones(cli: Cli, pool:
 
 
 def test_exec_runs_a_command_on_a_pool(cli: Cli, pool: str) -> None:
-    assert ran(cli, "exec", pool, "echo", "a  b", "$HOME") == ["r000| a  b $HOME", "r001| a  b $HOME"]
-    assert ran(cli, "exec", "--env", "A=1", pool, "--", "echo $A") == ["r000| 1", "r001| 1"]
-    assert ran(cli, "exec", "--secret", f"A={TOKEN}", pool, "echo $A; exit 5", status=5)
+    assert run_and_read_output(cli, "exec", pool, "echo", "a  b", "$HOME") == ["r000| a  b $HOME", "r001| a  b $HOME"]
+    assert run_and_read_output(cli, "exec", "--env", "A=1", pool, "--", "echo $A") == ["r000| 1", "r001| 1"]
+    assert run_and_read_output(cli, "exec", "--secret", f"A={TOKEN}", pool, "echo $A; exit 5", status=5)
     found = json.loads(cli("exec", "--json", pool, "exit 7", status=7).stdout.splitlines()[-1])
     assert found["root_cause"]["outcome"] == "exited" and found["root_cause"]["exit_code"] == 7
 
@@ -131,7 +133,7 @@ def test_full_disk_for_job_files_is_named(cli: Cli, pool: str, tmp_path: Path) -
     try:
         (cli.folder / "large").write_bytes(bytes(100_000))
         text = f"file_mounts:\n  {tmp_path}/there/large: {cli.folder}/large\nrun: echo ran\n"
-        done = cli("launch", written(cli, text), "-c", pool, status=1)
+        done = cli("launch", write_job_file(cli, text), "-c", pool, status=1)
     finally:
         subprocess.run(["umount", "-l", tmp_path], check=True)
     (cause,) = (line for line in done.stderr.splitlines() if line.startswith("root cause: "))
@@ -143,12 +145,14 @@ def test_full_disk_for_job_files_is_named(cli: Cli, pool: str, tmp_path: Path) -
 @pytest.mark.proof("1 s of a processor")
 def test_job_without_run_commands_reports_what_was_done(cli: Cli, pool: str) -> None:
     """In SkyPilot such a file only creates machines and sets them up."""
-    name = written(cli, "num_nodes: 1\n")
+    name = write_job_file(cli, "num_nodes: 1\n")
     made = cli("launch", name, "-c", "bare", "--down")
     assert "task.yaml has no run commands: created pool bare" in made.stderr
     assert "task.yaml has no run commands: nothing was done" in cli("launch", name, "-c", pool).stderr
     assert "nothing: the file has no run commands" in cli("launch", name, "-c", "bare", "--dry-run").stdout
-    name = written(cli, f"num_nodes: 2\nfile_mounts: {{{cli.folder}/brought: {cli.folder}/data}}\nsetup: echo set\n")
+    name = write_job_file(
+        cli, f"num_nodes: 2\nfile_mounts: {{{cli.folder}/brought: {cli.folder}/data}}\nsetup: echo set\n"
+    )
     done = cli("launch", name, "-c", pool)
     assert "r001| set" in done.stdout
     assert "has no run commands: uploaded its files, set up its nodes" in done.stderr
@@ -162,9 +166,9 @@ def test_local_job_runs_in_its_workdir_and_overwrites_nothing(cli: Cli, pool: st
         subprocess.run(["git", "-C", str(tmp_path), *words], check=True)
     cli.write("word.txt", "the person's\n")
     for workdir in (tmp_path, f"{{url: {tmp_path}}}"):
-        name = written(cli, f"workdir: {workdir}\nrun: cat word.txt\n")
+        name = write_job_file(cli, f"workdir: {workdir}\nrun: cat word.txt\n")
         for said in (("exec", pool, name), ("launch", name, "-c", pool)):
-            (line,) = ran(cli, *said)
+            (line,) = run_and_read_output(cli, *said)
             assert line.endswith("| the job's"), "on whichever node is free"
     assert (cli.folder / "word.txt").read_text() == "the person's\n"
 
@@ -176,7 +180,7 @@ def test_git_clone_of_a_job_is_removed_after_its_pool_ended(cli: Cli, tmp_path: 
     who = ("-c", "user.name=a", "-c", "user.email=a@b")
     for words in (("init", "-q"), ("add", "."), (*who, "commit", "-qm", "x")):
         subprocess.run(["git", "-C", str(tmp_path), *words], check=True)
-    name = written(cli, f"workdir: {{url: {tmp_path}}}\nrun: cat word.txt; touch began; sleep 60\n")
+    name = write_job_file(cli, f"workdir: {{url: {tmp_path}}}\nrun: cat word.txt; touch began; sleep 60\n")
     clones = Path(cli.env["SKYWARD_HOME"]) / "clones"
     with cli.begin("launch", name, "-c", "cloned") as launched:
         wait_until(lambda: list(clones.glob("*/began")))
@@ -192,7 +196,7 @@ def test_git_clone_of_a_job_is_removed_after_its_pool_ended(cli: Cli, tmp_path: 
 
 def test_failing_setup_ends_the_job_with_its_log_before_run(cli: Cli, pool: str) -> None:
     setup = "if [ $SKYPILOT_SETUP_NODE_RANK = 1 ]; then echo no such package >&2; exit 9; fi; sleep 1000"
-    done = cli("launch", written(cli, f"num_nodes: 2\nsetup: {setup}\nrun: touch ran\n"), "-c", pool, status=9)
+    done = cli("launch", write_job_file(cli, f"num_nodes: 2\nsetup: {setup}\nrun: touch ran\n"), "-c", pool, status=9)
     assert "r001| no such package" in done.stdout + done.stderr
     assert "root cause: r001 exited: ended with status 9" in done.stderr
     assert "skipped after setup: run" in done.stderr
@@ -201,13 +205,13 @@ def test_failing_setup_ends_the_job_with_its_log_before_run(cli: Cli, pool: str)
 
 def test_failing_rank_of_a_job_stops_the_others(cli: Cli, pool: str) -> None:
     run = "test $SKYPILOT_NODE_RANK = 1 && exit 3; sleep 1000"
-    found = cli.json("launch", written(cli, f"num_nodes: 2\nrun: {run}\n"), "-c", pool, status=3)
+    found = cli.json("launch", write_job_file(cli, f"num_nodes: 2\nrun: {run}\n"), "-c", pool, status=3)
     assert (found["root_cause"]["rank"], found["root_cause"]["exit_code"]) == (1, 3)
     assert found["ranks"][0]["outcome"] == "collateral"
 
 
 def test_job_can_be_detached_and_its_pool_torn_down_by_launch(cli: Cli) -> None:
-    name = written(cli, "run: while ! [ -e go ]; do sleep 0.02; done; echo went\n")
+    name = write_job_file(cli, "run: while ! [ -e go ]; do sleep 0.02; done; echo went\n")
     said = cli("launch", name, "-c", "left", "--detach").stderr
     assert "keeps running; watch: skyward-tui attach left" in said
     (cli.folder / "go").touch()
@@ -221,7 +225,7 @@ def test_files_of_a_killed_launch_are_removed_by_the_next_one(cli: Cli, pool: st
     before = set(folder.iterdir()) if folder.exists() else set()
     go_on = cli.folder / "go on"
     text = f"run: while [ ! -e '{go_on}' ]; do sleep 0.05; done\n"
-    with cli.begin("launch", written(cli, text), "-c", pool) as launch:
+    with cli.begin("launch", write_job_file(cli, text), "-c", pool) as launch:
         wait_until(lambda: folder.exists() and set(folder.iterdir()) - before, what="its folder")
         (left,) = set(folder.iterdir()) - before
         assert left.name.startswith(f"{launch.pid}-")
@@ -229,12 +233,12 @@ def test_files_of_a_killed_launch_are_removed_by_the_next_one(cli: Cli, pool: st
         launch.wait()
     go_on.touch()
     assert left.exists(), "nobody was there to remove it"
-    cli("launch", written(cli, "run: 'true'\n"), "-c", pool)
+    cli("launch", write_job_file(cli, "run: 'true'\n"), "-c", pool)
     assert not set(folder.iterdir()) - before
 
 
 def test_launch_dry_run_shows_the_plan(cli: Cli) -> None:
-    name = written(cli, JOB, nodes=2)
+    name = write_job_file(cli, JOB, nodes=2)
     found = cli.json("launch", name, "--dry-run", "--secret", "HF_TOKEN=abcdefgh")
     assert dict(found["plan"])["pool"].endswith(": 2 nodes on local")
 
@@ -265,7 +269,7 @@ def test_invalid_launch_or_exec_command_is_one_error_line(
     cli.write("bad.yaml", "run: a\nnodes: 2\n")
     cli.write("large.yaml", "num_nodes: 9\nrun: a\n")
     cli.write("empty.yaml", "")
-    written(cli, "num_nodes: 2\nrun: 'true'\n")
+    write_job_file(cli, "num_nodes: 2\nrun: 'true'\n")
     done = cli(*words, status=2)
     assert said in done.stderr
 
@@ -281,9 +285,9 @@ def test_job_shell_reads_bashrc_and_finds_conda(
     (tmp_path / "miniconda3" / "bin").mkdir()
     (tmp_path / "miniconda3" / "bin" / "conda").write_text("#!/bin/sh\n")
     (tmp_path / "miniconda3" / "bin" / "conda").chmod(0o755)
-    name = written(cli, "run: echo $FROM_FILE $BEHIND; conda activate ray\n")
+    name = write_job_file(cli, "run: echo $FROM_FILE $BEHIND; conda activate ray\n")
     monkeypatch.setitem(cli.env, "HOME", str(tmp_path))
-    made = ran(cli, "launch", name, "-c", "shells", "--env", f"HOME={tmp_path}", "--down")
+    made = run_and_read_output(cli, "launch", name, "-c", "shells", "--env", f"HOME={tmp_path}", "--down")
     assert made == ["r000| 1", "r000| conda activate ray"]
 
 
@@ -297,7 +301,7 @@ def test_job_shell_after_a_startup_file_with_another_python_finds_that_of_the_po
     (tmp_path / ".bashrc").write_text(
         f"export PATH={shims}:$PATH VIRTUAL_ENV=/other CONDA_PREFIX=/other CONDA_SHLVL=1 OTHER=1\n"
     )
-    name = written(
+    name = write_job_file(
         cli,
         """run: |
   python -c 'import sys; print(1, sys.prefix)'
@@ -307,7 +311,7 @@ def test_job_shell_after_a_startup_file_with_another_python_finds_that_of_the_po
   echo 4 $LINENO
 """,
     )
-    made = ran(cli, "exec", "--env", f"HOME={tmp_path}", pool, name)
+    made = run_and_read_output(cli, "exec", "--env", f"HOME={tmp_path}", pool, name)
     environment = sys.prefix if sys.prefix != sys.base_prefix else ""
     conda = " ".join(cli.env.get(name, "none") for name in ("CONDA_PREFIX", "CONDA_SHLVL"))
     lines = [f"1 {sys.prefix}", f"2 1 {environment} {conda}", "3 shim", "4 6"]
@@ -316,7 +320,7 @@ def test_job_shell_after_a_startup_file_with_another_python_finds_that_of_the_po
 
 @pytest.mark.proof("1 s of a processor")
 def test_detaching_during_setup_reports_skipped_job_steps(cli: Cli, pool: str) -> None:
-    name = written(
+    name = write_job_file(
         cli, "name: trains\nsetup: echo at setup; while [ ! -e left.end ]; do sleep 0.05; done\nrun: 'true'\n"
     )
     child = cli.terminal("launch", name, "-c", pool, NO_COLOR="1")

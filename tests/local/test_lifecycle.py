@@ -438,7 +438,7 @@ def test_argument_blobs_of_an_interrupted_client_are_removed_with_pool(home: Pat
 PATIENCE = 60.0
 
 
-def hold(gate: Path) -> None:
+def wait_for_gate(gate: Path) -> None:
     """Wait until the gate is opened; never longer than a test."""
     deadline = time.monotonic() + PATIENCE
     while not gate.exists() and time.monotonic() < deadline:
@@ -456,7 +456,7 @@ class Slow:
 
 
 def _load_slowly(gate: str) -> Slow:
-    hold(Path(gate))
+    wait_for_gate(Path(gate))
     return Slow(Path(gate))
 
 
@@ -474,11 +474,11 @@ class Meets(Plugin):
 
         if info.rank == 1:
             set_phase("importing")
-            hold(self.imported)
+            wait_for_gate(self.imported)
             set_phase("joining")
-        hold(self.launched)  # ranks may be set up before there is a run, and what they print then is of none
+        wait_for_gate(self.launched)  # ranks may be set up before there is a run, and what they print then is of none
         print("waits for the others", flush=True)
-        hold(self.met)
+        wait_for_gate(self.met)
         yield
 
 
@@ -507,7 +507,7 @@ def test_steps_before_a_function_are_reported_with_durations(session: Session, t
     @sky.function
     def train() -> str:
         print("runs", slow.gate.name, flush=True)
-        hold(done)
+        wait_for_gate(done)
         return "trained"
 
     plugin = Meets(launched, imported, met)

@@ -193,13 +193,13 @@ def test_output_beyond_the_log_limit_is_dropped_with_a_notice(home: Path) -> Non
 
 
 @pytest.fixture(scope="module")
-def one_rank(world: Path) -> Iterator[sky.Compute]:
+def one_rank_pool(module_home: Path) -> Iterator[sky.Compute]:
     """One node, and nobody else's lines."""
     with sky.Compute(provider=sky.Local(), nodes=1, options=sky.Options(console=False)) as compute:
         yield compute
 
 
-def told(lines: list[Line]) -> list[tuple[str, str]]:
+def texts_and_streams(lines: list[Line]) -> list[tuple[str, str]]:
     return [(line.text, line.about.stream) for line in lines]
 
 
@@ -212,7 +212,7 @@ def seen_by_another(one_rank: sky.Compute, last: str) -> list[Line]:
         return ring.read(0, ring.end)
 
 
-def test_stdout_and_stderr_keep_their_order_live_and_stored(one_rank: sky.Compute) -> None:
+def test_stdout_and_stderr_keep_their_order_live_and_stored(one_rank_pool: sky.Compute) -> None:
     def talk(seed: int) -> list[tuple[str, str]]:
         chance, said = random.Random(seed), []
         for number in range(3000):
@@ -223,17 +223,20 @@ def test_stdout_and_stderr_keep_their_order_live_and_stored(one_rank: sky.Comput
                 time.sleep(0.012)
         return said
 
-    (said,) = sky.function(talk)(7) @ one_rank
-    run = last_run(one_rank)
-    settled(one_rank)
-    ring = one_rank.pool.view.logs.for_run(run).rank(0)
+    (said,) = sky.function(talk)(7) @ one_rank_pool
+    run = last_run(one_rank_pool)
+    settled(one_rank_pool)
+    ring = one_rank_pool.pool.view.logs.for_run(run).rank(0)
     wait_until(lambda: ring.end == 3000, what="all lines")
-    assert told(ring.read(0, 3000)) == said
-    assert told(stored(one_rank, run)) == said
-    assert told([line for line in seen_by_another(one_rank, "line 2999") if line.about.run == run]) == said
+    assert texts_and_streams(ring.read(0, 3000)) == said
+    assert texts_and_streams(stored(one_rank_pool, run)) == said
+    assert (
+        texts_and_streams([line for line in seen_by_another(one_rank_pool, "line 2999") if line.about.run == run])
+        == said
+    )
 
 
-def test_child_output_follows_earlier_lines_with_its_own_time(one_rank: sky.Compute) -> None:
+def test_child_output_follows_earlier_lines_with_its_own_time(one_rank_pool: sky.Compute) -> None:
     def parents() -> None:
         print("before", file=sys.stderr)
         time.sleep(0.5)
@@ -241,34 +244,34 @@ def test_child_output_follows_earlier_lines_with_its_own_time(one_rank: sky.Comp
         print("after", file=sys.stderr)
 
     began = time.time()
-    sky.function(parents)() @ one_rank
-    run, took = last_run(one_rank), time.time()
-    settled(one_rank)
-    lines = stored(one_rank, run)
+    sky.function(parents)() @ one_rank_pool
+    run, took = last_run(one_rank_pool), time.time()
+    settled(one_rank_pool)
+    lines = stored(one_rank_pool, run)
     assert [line.text for line in lines] == ["before", "from a child", "after"]
     times = [line.about.at or 0.0 for line in lines]
     assert began - 0.01 <= times[0] < times[0] + 0.4 < times[1] < times[1] + 0.2 < times[2] <= took
 
 
-def test_unfinished_line_stays_in_its_own_run(one_rank: sky.Compute) -> None:
+def test_unfinished_line_stays_in_its_own_run(one_rank_pool: sky.Compute) -> None:
     def leave(word: str, end: str) -> None:
         print(word, end=end)
 
     leave_it = sky.function(leave)
-    leave_it("half", "") @ one_rank
-    first = last_run(one_rank)
-    leave_it("whole", "\n") @ one_rank
-    second = last_run(one_rank)
-    settled(one_rank)
-    ring = one_rank.pool.view.logs.rank(0)
+    leave_it("half", "") @ one_rank_pool
+    first = last_run(one_rank_pool)
+    leave_it("whole", "\n") @ one_rank_pool
+    second = last_run(one_rank_pool)
+    settled(one_rank_pool)
+    ring = one_rank_pool.pool.view.logs.rank(0)
     wait_until(lambda: ring.lines(ring.end - 1, ring.end) == ["whole"], what="the last line")
     assert [(line.text, line.about.run) for line in ring.read(ring.end - 2, ring.end)] == [
         ("half", first),
         ("whole", second),
     ]
-    assert one_rank.pool.view.logs.for_run(first).rank(0).lines(0, 9) == ["half"]
-    assert one_rank.pool.view.logs.for_run(second).rank(0).lines(0, 9) == ["whole"]
-    assert [line.text for line in stored(one_rank, first)] == ["half"]
+    assert one_rank_pool.pool.view.logs.for_run(first).rank(0).lines(0, 9) == ["half"]
+    assert one_rank_pool.pool.view.logs.for_run(second).rank(0).lines(0, 9) == ["whole"]
+    assert [line.text for line in stored(one_rank_pool, first)] == ["half"]
 
 
 WAYS = (

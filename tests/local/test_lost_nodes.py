@@ -118,7 +118,7 @@ with sky.attach("shared") as compute:
 # A node goes with all that is on it while no client of its pool is there: whoever comes next tells what it had.
 
 
-def leave(cli: Cli) -> tuple[str, str, str]:
+def detach_from_run(cli: Cli) -> tuple[str, str, str]:
     """Detach from a run that has gone on for a while; gives its pool, itself, and the folder of node 1."""
     left = cli("run", "endings.py:waits", "--nodes", 2, "--arg", f"marker={cli.folder}/m", "--detach", "--json")
     run = json.loads(left.stdout.splitlines()[-1])["run"]
@@ -141,7 +141,7 @@ def destroy(folder: str) -> None:
 
 @pytest.mark.proof("2 s of a processor")
 def test_followed_run_that_loses_a_node_fails(cli: Cli) -> None:
-    pool, _, folder = leave(cli)
+    pool, _, folder = detach_from_run(cli)
     with cli.begin("attach", pool, "--json") as follower:
         assert follower.stderr is not None and "on 2 ranks" in follower.stderr.readline()
         destroy(folder)
@@ -153,7 +153,7 @@ def test_followed_run_that_loses_a_node_fails(cli: Cli) -> None:
 
 
 def test_run_that_lost_a_node_ends_when_a_client_follows_it(cli: Cli) -> None:
-    pool, run, folder = leave(cli)
+    pool, run, folder = detach_from_run(cli)
     destroy(folder)
     assert cli.pools()[pool]["runs"][0]["state"] == "running", "who only looks stops nothing"
     outcomes = [rank["outcome"] for rank in cli.json("results", run)["ranks"]]

@@ -31,7 +31,7 @@ KINDS = (
 _PROOF = pytest.mark.proof("0.1 s of a processor")
 
 
-def of_each_kind(by_default: int) -> pytest.MarkDecorator:
+def for_each_exception_kind(by_default: int) -> pytest.MarkDecorator:
     """Run a test with each kind of exception, with the first of them by default."""
     params = [
         pytest.param(kind, id=kind.__name__, marks=[_PROOF] if place >= by_default else [])
@@ -44,7 +44,7 @@ ENDS = 0  # the argument of each; as an exit status it says that all is well
 
 
 @pytest.fixture(scope="module")
-def pool(world: Path) -> Iterator[sky.Compute]:
+def pool(module_home: Path) -> Iterator[sky.Compute]:
     worker = sky.Worker(ranks_per_node=2)
     with sky.Compute(provider=sky.Local(), worker=worker, options=sky.Options(console=False, grace=1.0)) as compute:
         yield compute
@@ -148,7 +148,7 @@ def submitted(pool: sky.Compute, odd: Any) -> Any:
         return bad.result()
 
 
-@of_each_kind(2)
+@for_each_exception_kind(2)
 @pytest.mark.parametrize("place", BACK)
 def test_result_that_cannot_be_loaded_is_a_run_error(pool: sky.Compute, place: str, kind: Any) -> None:
     call, results = BACK[place]
@@ -274,16 +274,16 @@ SENT: dict[str, Callable[[sky.Compute, Any], Any]] = {
     "closure": lambda pool, odd: sky.function(lambda: odd)() @ pool,
     "map": lambda pool, odd: list(pool.map(give, [1, odd])),
     "executor": submitted,
-    "fed": lambda pool, odd: sky.function(takes)(generated(odd)) @ pool,
+    "fed": lambda pool, odd: sky.function(consume)(generated(odd)) @ pool,
     "sweep": lambda pool, odd: sky.sweep(give, value=[1, odd]) >> pool,
 }
 
 
-def takes(values: Iterator[Any]) -> list[Any]:
+def consume(values: Iterator[Any]) -> list[Any]:
     return list(values)
 
 
-@of_each_kind(1)
+@for_each_exception_kind(1)
 @pytest.mark.parametrize("place", SENT)
 def test_argument_that_cannot_be_pickled_is_named(pool: sky.Compute, place: str, kind: Any) -> None:
     error = raised_by(lambda: SENT[place](pool, Odd(kind, "pickled")))
@@ -294,7 +294,7 @@ def test_argument_that_cannot_be_pickled_is_named(pool: sky.Compute, place: str,
     assert give("next") @ pool == ["next"] * 2
 
 
-@of_each_kind(1)
+@for_each_exception_kind(1)
 @pytest.mark.parametrize("place", SENT)
 def test_argument_that_cannot_be_loaded_on_a_rank_is_a_run_error(pool: sky.Compute, place: str, kind: Any) -> None:
     work = lambda: SENT[place](pool, Odd(kind, "loaded there"))  # noqa: E731
@@ -379,7 +379,7 @@ def return_odd(hook: str, kind: Any, how: str) -> Any:
 HOWS = ("plain", "cause", "group", "attribute")
 
 
-@of_each_kind(1)
+@for_each_exception_kind(1)
 @pytest.mark.parametrize("how", [*HOWS, "map"])
 def test_exceptions_with_broken_hooks_are_reported(pool: sky.Compute, how: str, kind: Any) -> None:
     for hook in (*HOOKS, *OF_TYPES, "add_note"):
@@ -402,7 +402,7 @@ def test_exceptions_with_broken_hooks_are_reported(pool: sky.Compute, how: str, 
     assert give("next") @ pool == ["next"] * 2
 
 
-@of_each_kind(1)
+@for_each_exception_kind(1)
 @pytest.mark.parametrize("how", HOWS)
 def test_results_with_broken_hooks_are_returned_or_reported(pool: sky.Compute, how: str, kind: Any) -> None:
     for hook in (*HOOKS, *OF_TYPES):
@@ -503,7 +503,7 @@ def test_exits_with_unusual_status_values_are_reported(pool: sky.Compute, call: 
 
 
 @pytest.fixture(scope="module")
-def one_rank(world: Path) -> Iterator[sky.Compute]:
+def one_rank_pool(module_home: Path) -> Iterator[sky.Compute]:
     with sky.Compute(provider=sky.Local(), nodes=1, options=sky.Options(console=False, grace=1.0)) as compute:
         yield compute
 
@@ -548,19 +548,19 @@ def deep_group() -> None:
     raise error
 
 
-def no_stdout() -> int:
+def without_standard_streams() -> int:
     sys.stdout = sys.stderr = None  # type: ignore[assignment]
     return 7
 
 
-def no_open() -> bytes:
+def without_open() -> bytes:
     import builtins
 
     builtins.open = None  # type: ignore[assignment]
     return bytes(200_000)
 
 
-def no_clock() -> int:
+def without_clock() -> int:
     for name in ("time", "monotonic", "perf_counter", "sleep"):
         setattr(time, name, None)
     print("without a clock")
@@ -581,21 +581,23 @@ def closes_all() -> int:
         (exits_when_pickled, "cannot be sent back: Odd object"),
         (exits_when_its_error_is_pickled, "told all the same"),
         (deep_group, r"ExceptionGroup: deep \(1 sub-exception\)"),
-        (no_stdout, 7),
-        (no_open, bytes(200_000)),
-        (no_clock, 8),
+        (without_standard_streams, 7),
+        (without_open, bytes(200_000)),
+        (without_clock, 8),
         (closes_all, 9),
     ],
 )
-def test_user_code_that_breaks_builtins_is_reported(one_rank: sky.Compute, fn: Callable[[], Any], told: Any) -> None:
+def test_user_code_that_breaks_builtins_is_reported(
+    one_rank_pool: sky.Compute, fn: Callable[[], Any], told: Any
+) -> None:
     call = sky.function(timeout=30)(fn)
     if isinstance(told, str):
         with pytest.raises(sky.RunError, match=told):
-            call() @ one_rank
+            call() @ one_rank_pool
     else:
-        assert call() @ one_rank == [told]
+        assert call() @ one_rank_pool == [told]
     # The same worker where it lives on, else another one; what it is given now comes to it by a file.
-    assert sky.function(len)(bytes(200_000)) @ one_rank == [200_000]
+    assert sky.function(len)(bytes(200_000)) @ one_rank_pool == [200_000]
     with pytest.raises(sky.RunError, match="status 3"):
-        sky.function(lambda: os._exit(3))() @ one_rank
-    assert sky.function(lambda: 1)() @ one_rank == [1]
+        sky.function(lambda: os._exit(3))() @ one_rank_pool
+    assert sky.function(lambda: 1)() @ one_rank_pool == [1]

@@ -70,7 +70,7 @@ def content(size: int, rank: int = 0, seed: int = 0) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def pool(hosts: Hosts, project: Path, world: Path) -> Iterator[sky.Compute]:
+def pool(hosts: Hosts, project: Path, module_home: Path) -> Iterator[sky.Compute]:
     """Two nodes of one rank each, that fetch ``live/`` by themselves."""
     with sky.Compute(
         name="writers",
@@ -84,7 +84,7 @@ def pool(hosts: Hosts, project: Path, world: Path) -> Iterator[sky.Compute]:
     (first, *_) = compute.receipt.notes
     assert first.startswith("remains on the host: ") and " (127.0.0.1:" in first and not compute.receipt.lost
     # Who asks for them later is told how to have them, and that works.
-    env = os.environ | {"SKYWARD_HOME": str(world)}
+    env = os.environ | {"SKYWARD_HOME": str(module_home)}
     done = call(["fetch", "writers"], env, project)
     assert done.returncode == 2
     assert "Remaining on its host: " in done.stderr and "cannot be fetched" not in done.stderr
@@ -242,7 +242,7 @@ def test_output_file_download_resumes_after_a_lost_connection(
     assert len(through_ssh) > 1 and through_ssh[0] == 0 and through_ssh[-1] > 1_000_000
 
 
-def _refusal(pool: sky.Compute, to: Path) -> Path | None:
+def missing_target_or_none(pool: sky.Compute, to: Path) -> Path | None:
     """Where nothing came to, as it was written to meanwhile; None where the writer had to wait on a busy machine."""
     try:
         pool.fetch("growing.bin", to=to)
@@ -252,7 +252,7 @@ def _refusal(pool: sky.Compute, to: Path) -> Path | None:
     return None
 
 
-def half_way(coming: Future[Any], target: Path) -> bool:
+def is_half_downloaded(coming: Future[Any], target: Path) -> bool:
     return coming.done() or any(part.stat().st_size > 1_000_000 for part in parts(target))
 
 
@@ -284,7 +284,7 @@ def test_output_file_download_resumes_after_frozen_or_killed_agent(
             begun = len(through_ssh)
             target = tmp_path / str(attempt)
             coming = beside.submit(pool.fetch, "killed.pt", to=target)
-            wait_until(partial(half_way, coming, target))
+            wait_until(partial(is_half_downloaded, coming, target))
             for pid in agent_pids(pool):
                 os.kill(pid, signal.SIGKILL)
             assert coming.result(60) == [target / "killed.pt"]
@@ -345,7 +345,7 @@ def test_output_file_still_being_written_is_not_fetched(pool: sky.Compute, tmp_p
         try:
             wait_until(lambda: pool.files("growing.bin"))
             places = (tmp_path / f"to{attempt}" for attempt in range(100))
-            refused = next(filter(None, (_refusal(pool, place) for place in places)))
+            refused = next(filter(None, (missing_target_or_none(pool, place) for place in places)))
         finally:
             stop.touch()
         running.result()
@@ -405,8 +405,10 @@ def test_output_files_are_fetched_during_and_after_a_run(pool: sky.Compute, proj
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_attached_client_fetches_output_files_of_other_runs(pool: sky.Compute, world: Path, tmp_path: Path) -> None:
-    go_on, env = tmp_path / "go", os.environ | {"SKYWARD_HOME": str(world)}
+def test_attached_client_fetches_output_files_of_other_runs(
+    pool: sky.Compute, module_home: Path, tmp_path: Path
+) -> None:
+    go_on, env = tmp_path / "go", os.environ | {"SKYWARD_HOME": str(module_home)}
     comes = "import sys, skyward_core as sky\nwith sky.attach('writers') as pool: sys.stdin.read()"
     with ThreadPoolExecutor(1) as beside:
         running = beside.submit(lambda: write_and_wait(str(go_on)) @ pool)
@@ -425,10 +427,10 @@ def test_attached_client_fetches_output_files_of_other_runs(pool: sky.Compute, w
 
 
 def test_files_and_fetch_commands_list_and_download_output_files(
-    pool: sky.Compute, world: Path, tmp_path: Path
+    pool: sky.Compute, module_home: Path, tmp_path: Path
 ) -> None:
     write({"cli/\x1b[2Jx": 3, "cli/large.pt": 2 * LARGE}) >> pool
-    env = os.environ | {"SKYWARD_HOME": str(world), "COLUMNS": "200"}
+    env = os.environ | {"SKYWARD_HOME": str(module_home), "COLUMNS": "200"}
 
     def cli(*words: str, status: int = 0) -> str:
         done = call(words, env, tmp_path)
@@ -569,11 +571,11 @@ def saves_when_it_is_stopped(begun: str) -> None:
 
 @pytest.mark.proof("1 s of a processor")
 def test_output_files_of_stopped_ranks_go_to_the_client_that_ends_them(
-    hosts: Hosts, project: Path, world: Path, tmp_path: Path
+    hosts: Hosts, project: Path, module_home: Path, tmp_path: Path
 ) -> None:
     begun, elsewhere = tmp_path / "begun", tmp_path / "elsewhere"
     elsewhere.mkdir()
-    env = os.environ | {"SKYWARD_HOME": str(world)}
+    env = os.environ | {"SKYWARD_HOME": str(module_home)}
     ends_it = "import skyward_core as sky; print(*sky.attach('torn').down().notes)"
     with (
         sky.Compute(
@@ -635,9 +637,9 @@ def test_fetch_ends_when_another_client_ends_the_pool(
     assert len(through_ssh) == 1 and not (tmp_path / PARTS).exists()
 
 
-def test_local_pool_has_no_output_files_to_fetch(world: Path, tmp_path: Path) -> None:
+def test_local_pool_has_no_output_files_to_fetch(module_home: Path, tmp_path: Path) -> None:
     def run(words: tuple[str, str], status: int) -> str:
-        env = os.environ | {"SKYWARD_HOME": str(world)}
+        env = os.environ | {"SKYWARD_HOME": str(module_home)}
         done = call(words, env)
         assert done.returncode == status, done.stderr
         return done.stderr

@@ -50,7 +50,7 @@ class Lends(sky.Local):
         return PROGRAM.format(path=f"{machine.id}.says")
 
 
-def says(compute: sky.Compute, node: int, kind: str = "terminate", left: float | None = 60.0) -> None:
+def announce_preemption(compute: sky.Compute, node: int, kind: str = "terminate", left: float | None = 60.0) -> None:
     """The machine's provider does."""
     with open(f"{compute.pool.context.machines[node].id}.says", "a") as file:
         file.write(json.dumps({"kind": kind, "left": left}) + "\n")
@@ -119,7 +119,7 @@ def test_preemption_callbacks_run_on_all_ranks_and_late_results_count(pool: sky.
     with ThreadPoolExecutor(1) as beside:
         running = beside.submit(lambda: sky.function(train)() @ pool)
         steps.wait("begun", [0, 1])
-        says(pool, 1)
+        announce_preemption(pool, 1)
         assert running.result(30) == [["none", (True, 1), "late"]] * 2
     node = pool.pool.view.nodes[1]
     assert node.notice == "terminate" and node.notice_ends_at is not None
@@ -167,13 +167,13 @@ def test_child_processes_live_as_long_as_their_preempted_rank(pool: sky.Compute,
     with ThreadPoolExecutor(1) as beside:
         running = beside.submit(lambda: sky.function(train)(True) @ pool)
         steps.wait("loads", [0, 1])
-        says(pool, 0)
+        announce_preemption(pool, 0)
         assert running.result(30) == [True, True] and steps.advance("left") == []
         for path in Path(steps.folder).glob("loads-*"):
             path.unlink()
         running = beside.submit(lambda: sky.function(train)(False) @ pool)
         steps.wait("loads", [0, 1])
-        says(pool, 1)
+        announce_preemption(pool, 1)
         with pytest.raises(sky.RunError):
             running.result(30)
     assert 1 in steps.advance("left")
@@ -190,11 +190,11 @@ def test_rank_without_callback_gets_sigterm_and_is_lost(pool: sky.Compute, steps
     with ThreadPoolExecutor(1) as beside:
         running = beside.submit(lambda: sky.function(train)() @ pool)
         steps.wait("begun", [0, 1])
-        says(pool, 1, "rebalance", None)
+        announce_preemption(pool, 1, "rebalance", None)
         node = pool.pool.view.nodes[1]
         wait_until(lambda: node.notice == "rebalance")
         assert not node.is_preempted and not running.done()
-        says(pool, 1)
+        announce_preemption(pool, 1)
         with pytest.raises(sky.RunError, match="preempted") as caught:
             running.result(30)
     assert steps.advance("cleaned") == [0, 1]
@@ -212,7 +212,7 @@ def test_rank_without_callback_gets_sigterm_and_is_lost(pool: sky.Compute, steps
     session.detach()
 
 
-def by_flag(begun: Callable[[], None]) -> str:
+def stop_by_flag(begun: Callable[[], None]) -> str:
     stop: list[int] = []
     signal.signal(signal.SIGTERM, lambda *_: stop.append(1))
     sky.on_preempt(lambda: stop.append(2))
@@ -222,7 +222,7 @@ def by_flag(begun: Callable[[], None]) -> str:
     return f"early {stop}"
 
 
-def by_native_code(begun: Callable[[], None]) -> str:
+def stop_by_native_code(begun: Callable[[], None]) -> str:
     """It blocks, and comes to its end long before the machine does."""
     libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)
     libc.pthread_mutex_lock(mutex)
@@ -234,13 +234,13 @@ def by_native_code(begun: Callable[[], None]) -> str:
     return f"native {heard}"
 
 
-def by_leaving(begun: Callable[[], None]) -> None:
+def stop_by_exit(begun: Callable[[], None]) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     begun()
     time.sleep(600)
 
 
-def by_callback(begun: Callable[[], None]) -> None:
+def stop_by_callback(begun: Callable[[], None]) -> None:
     sky.on_preempt(lambda: sys.exit(143))
     begun()
     time.sleep(600)
@@ -253,7 +253,8 @@ def test_own_sigterm_handler_decides_about_a_preempted_call(home: Path, steps: S
     text = "import signal, sys, time\nfrom pathlib import Path\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
     leaves.write_text(f"{text}Path({str(tmp_path)!r}, 'begun-0').touch()\ntime.sleep(600)\n")
     works: list[Any] = [
-        sky.function(each)(lambda: steps.submit("begun")) for each in (by_flag, by_native_code, by_leaving, by_callback)
+        sky.function(each)(lambda: steps.submit("begun"))
+        for each in (stop_by_flag, stop_by_native_code, stop_by_exit, stop_by_callback)
     ]
     kinds = []
     for work in [*works, sky.script(leaves)]:
@@ -262,7 +263,7 @@ def test_own_sigterm_handler_decides_about_a_preempted_call(home: Path, steps: S
         with sky.Compute(provider=Lends(), options=options) as compute, ThreadPoolExecutor(1) as beside:
             running = beside.submit(lambda: work @ compute)  # noqa: B023
             steps.wait("begun", [0])
-            says(compute, 0)
+            announce_preemption(compute, 0)
             error = running.exception(30)
             root = error.root_cause if isinstance(error, sky.RunError) else None
             kinds.append(root.type if root else running.result())
@@ -284,7 +285,7 @@ def test_next_agent_repeats_no_preemption_signal_or_callback(pool: sky.Compute, 
     with ThreadPoolExecutor(1) as beside:
         running = beside.submit(lambda: sky.function(train)() @ pool)
         steps.wait("begun", [0, 1])
-        says(pool, 1)
+        announce_preemption(pool, 1)
         steps.wait("told", [0, 1])
         told = Path(pool.pool.context.machines[1].extra["folder"], "notices.json")
         words = told.read_text()
@@ -292,9 +293,9 @@ def test_next_agent_repeats_no_preemption_signal_or_callback(pool: sky.Compute, 
         before = link.welcome["pid"]
         os.kill(before, signal.SIGKILL)
         wait_until(lambda: link.up and link.welcome["pid"] != before)
-        wait_until(lambda: asking(pool, 1) == 1)
-        says(pool, 1, left=59.5)
-        says(pool, 1, "rebalance", None)  # once that is heard, what stands before it was, too
+        wait_until(lambda: notice_reader_count(pool, 1) == 1)
+        announce_preemption(pool, 1, left=59.5)
+        announce_preemption(pool, 1, "rebalance", None)  # once that is heard, what stands before it was, too
         wait_until(lambda: pool_notices(pool) == ["terminate", "rebalance"])
         assert told.read_text() == words, "no other notice, so no other signal"
         (Path(steps.folder) / "end-0").touch()
@@ -351,7 +352,7 @@ def test_run_can_be_stopped_after_a_preemption_notice(pool: sky.Compute, steps: 
     with ThreadPoolExecutor(1) as beside:
         running = beside.submit(lambda: sky.function(train)() @ pool)
         steps.wait("begun", [0, 1])
-        says(pool, 1)
+        announce_preemption(pool, 1)
         with pytest.raises(sky.RunError, match="now") as caught:
             running.result(30)
     error = caught.value.outcomes[1].error
@@ -372,7 +373,7 @@ def test_next_run_waits_for_the_replacement_of_a_preempted_node(home: Path) -> N
 
     with sky.Compute(provider=Lends(), nodes=2, options=REPLACE) as compute, ThreadPoolExecutor(2) as beside:
         view = compute.pool.view
-        says(compute, 0)  # the head
+        announce_preemption(compute, 0)  # the head
         wait_until(lambda: view.nodes[0].is_preempted)
         before = set(view.runs)
         assert [sky.function(rank)() >> compute for _ in range(3)] == [0, 0, 0]
@@ -384,7 +385,7 @@ def test_next_run_waits_for_the_replacement_of_a_preempted_node(home: Path) -> N
 
         wait_until(lambda: nodes() == [1] * 7, what=nodes)
         # A task for which nothing else is left is lost with the machine.
-        says(compute, 1)
+        announce_preemption(compute, 1)
         wait_until(lambda: view.nodes[1].is_preempted)
         task = beside.submit(lambda: sky.function(forever)() >> compute)
         wait_until(lambda: any(run.state == "running" for run in view.runs.values()))
@@ -403,12 +404,12 @@ def test_next_run_waits_for_the_replacement_of_a_preempted_node(home: Path) -> N
 def test_pool_on_own_machines_starts_no_notice_program(home: Path) -> None:
     with sky.Compute(options=sky.Options(console=False)) as compute:
         assert sky.function(lambda: signal.getsignal(signal.SIGURG) == signal.SIG_DFL)() @ compute == [True]
-        assert asking(compute) == 0
+        assert notice_reader_count(compute) == 0
     with sky.Compute(provider=Lends(), options=sky.Options(console=False)) as compute:
-        assert asking(compute) == 1
+        assert notice_reader_count(compute) == 1
 
 
-def asking(compute: sky.Compute, node: int = 0) -> int:
+def notice_reader_count(compute: sky.Compute, node: int = 0) -> int:
     """How many processes of a node ask whether its machine is taken back."""
     below = descendants(compute.pool.links[node].welcome["pid"])
     return sum("select.select" in Path(f"/proc/{pid}/cmdline").read_text() for pid in below)

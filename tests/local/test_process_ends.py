@@ -70,7 +70,7 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., sky.P
     return namespace["work"]  # type: ignore[return-value]
 
 
-def written(folder: Path) -> dict[str, str]:
+def read_written_files(folder: Path) -> dict[str, str]:
     return {name: path.read_text() if (path := folder / name).exists() else "-" for name in WRITTEN}
 
 
@@ -83,7 +83,7 @@ def test_atexit_handlers_and_threads_end_before_the_pool_returns(
 ) -> None:
     with pool_for(home) as pool:
         assert work(str(tmp_path)) @ pool == [1]
-    assert written(tmp_path) == WRITTEN
+    assert read_written_files(tmp_path) == WRITTEN
 
 
 def test_atexit_output_after_exit_or_cancel_belongs_to_the_run(
@@ -92,7 +92,7 @@ def test_atexit_output_after_exit_or_cancel_belongs_to_the_run(
     with pool_for(home) as pool:
         with pytest.raises(sky.RunError, match="called sys"):
             work(str(tmp_path), "exit") @ pool
-        assert written(tmp_path) == WRITTEN, "it is there when the run's end is told"
+        assert read_written_files(tmp_path) == WRITTEN, "it is there when the run's end is told"
         settled(pool)
         assert log_of(pool, last_run(pool), 0) == b"printed at exit\n"
         other = tmp_path / "cancelled"
@@ -100,7 +100,7 @@ def test_atexit_output_after_exit_or_cancel_belongs_to_the_run(
         running = work(str(other), "sleep") > pool
         wait_until((other / "sleeps").exists, what="the function's sleep")
         running.cancel()
-        wait_until(lambda: written(other) == WRITTEN, what="all that the cancelled run wrote")
+        wait_until(lambda: read_written_files(other) == WRITTEN, what="all that the cancelled run wrote")
 
 
 def test_atexit_handlers_and_threads_end_when_the_gang_is_formed_again(
@@ -119,7 +119,7 @@ def test_atexit_handlers_and_threads_end_when_the_gang_is_formed_again(
         with pytest.raises(sky.RunError):
             sky.function(die)() @ pool
         assert sky.function(lambda: 1)() @ pool == [1, 1]
-    assert written(tmp_path / "0") == WRITTEN
+    assert read_written_files(tmp_path / "0") == WRITTEN
 
 
 def test_worker_exit_that_takes_too_long_is_killed_and_reported(home: Path, tmp_path: Path) -> None:
@@ -186,12 +186,12 @@ def stopped(pool: sky.Compute, folder: Path, work: Callable[[Callable[[], None]]
     return caught.value
 
 
-def said(pool: sky.Compute) -> str:
+def rank_and_agent_stderr(pool: sky.Compute) -> str:
     """What rank 0, and the agent about it, have written to its standard error."""
     return (Path(pool.pool.context.machines[0].extra["folder"]) / "spool" / "r000.err").read_text()
 
 
-def by_flag(begun: Callable[[], None]) -> str:
+def stop_by_flag(begun: Callable[[], None]) -> str:
     stop: list[int] = []
     signal.signal(signal.SIGTERM, lambda *_: stop.append(1))
     begun()
@@ -201,7 +201,7 @@ def by_flag(begun: Callable[[], None]) -> str:
     return "early"
 
 
-def by_exception(begun: Callable[[], None]) -> str:
+def stop_by_exception(begun: Callable[[], None]) -> str:
     """With the handler that was there put back at once, before anybody sees that there was another one."""
 
     class Preempted(Exception):
@@ -220,7 +220,7 @@ def by_exception(begun: Callable[[], None]) -> str:
     return "early"
 
 
-def by_asyncio(begun: Callable[[], None]) -> str:
+def stop_by_asyncio(begun: Callable[[], None]) -> str:
     async def serve() -> None:
         stop = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
@@ -233,13 +233,13 @@ def by_asyncio(begun: Callable[[], None]) -> str:
 
 
 @pytest.mark.proof("0.5 s of a processor", after=1)
-@pytest.mark.parametrize("work", [by_exception, by_asyncio, by_flag])
+@pytest.mark.parametrize("work", [stop_by_exception, stop_by_asyncio, stop_by_flag])
 def test_stopped_code_with_its_own_handler_runs_to_its_end(
     pool: sky.Compute, tmp_path: Path, work: Callable[[Callable[[], None]], str]
 ) -> None:
     error = stopped(pool, tmp_path, work)
     assert error.results == {0: "early"}
-    assert said(pool) == "", "its worker ends when it has returned, and nobody has to kill it"
+    assert rank_and_agent_stderr(pool) == "", "its worker ends when it has returned, and nobody has to kill it"
 
 
 @pytest.mark.proof("1 s of a processor")
@@ -253,7 +253,7 @@ def test_clean_exit_of_a_stopped_call_is_no_result(pool: sky.Compute, tmp_path: 
 
     error = stopped(pool, tmp_path, leaves)
     assert error.results == {} and error.outcomes[0].kind == "collateral"
-    assert said(pool) == ""
+    assert rank_and_agent_stderr(pool) == ""
     script = tmp_path / "falls_off.py"
     script.write_text("import signal, time\nsignal.signal(signal.SIGTERM, lambda *_: 1 / 0)\n")
     with script.open("a") as file:
@@ -300,7 +300,7 @@ def test_signal_handlers_of_a_call_are_reset_for_the_next(
     assert (tmp_path / "cleaned").exists()
     sky.function(before)() @ pool
     stopped(pool, tmp_path, blocks)
-    assert "in native code" in said(pool)
+    assert "in native code" in rank_and_agent_stderr(pool)
 
 
 def forks(begun: Callable[[], None]) -> None:
@@ -350,7 +350,7 @@ def test_stop_reaches_code_where_python_discards_exceptions(
     for _ in range(times):
         stopped(pool, tmp_path, cleans)
         (tmp_path / "cleaned").unlink()
-    assert said(pool) == ""
+    assert rank_and_agent_stderr(pool) == ""
 
 
 def test_forked_child_at_the_end_of_a_call_has_default_handlers(pool: sky.Compute, tmp_path: Path) -> None:

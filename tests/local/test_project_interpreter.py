@@ -534,11 +534,11 @@ def asked_for(host: Host) -> set[str]:
 
 @pytest.mark.proof("1 s of a processor")
 async def test_ssh_hosts_have_packages_of_the_inline_metadata(
-    host: Host, known: Path, project_folder: Path, links: str
+    host: Host, known_hosts_file: Path, project_folder: Path, links: str
 ) -> None:
     path = script(project_folder, links)
     chosen = choose_interpreter(path)
-    async with remote_pool(path, chosen, spec(provider(host, known), chosen)) as pool:
+    async with remote_pool(path, chosen, spec(provider(host, known_hosts_file), chosen)) as pool:
         package, program, minor = await pool.told()
         assert (package, minor) == ("1.0", OURS)
         assert program != chosen.path and str(host.home) in program
@@ -546,13 +546,13 @@ async def test_ssh_hosts_have_packages_of_the_inline_metadata(
 
 @pytest.mark.proof("2 s of a processor")
 async def test_ssh_hosts_use_the_python_version_of_the_project(
-    host: Host, known: Path, project_folder: Path, links: str
+    host: Host, known_hosts_file: Path, project_folder: Path, links: str
 ) -> None:
     minor = other_minor()
     path = script(project_folder, links, minor)
     chosen = choose_interpreter(path)
     assert chosen.minor == minor != OURS
-    async with remote_pool(path, chosen, spec(provider(host, known), chosen)) as pool:
+    async with remote_pool(path, chosen, spec(provider(host, known_hosts_file), chosen)) as pool:
         package, program, there = await pool.told()
         assert (package, there) == ("1.0", minor) and str(host.home) in program
         found = await pool.run("own")
@@ -577,7 +577,7 @@ async def test_ssh_hosts_use_the_python_version_of_the_project(
 
 @pytest.mark.proof("1 s of a processor")
 async def test_ssh_host_without_the_python_version_is_named(
-    host: Host, known: Path, project_folder: Path, tmp_path: Path
+    host: Host, known_hosts_file: Path, project_folder: Path, tmp_path: Path
 ) -> None:
     minor, other = other_minor(), Host(tmp_path / "other")
     path = project_folder / "plain.py"
@@ -585,11 +585,11 @@ async def test_ssh_host_without_the_python_version_is_named(
     chosen = choose_interpreter(path, another_python().path)
     await other.start()
     try:
-        with known.open("a") as file:
+        with known_hosts_file.open("a") as file:
             file.write(f"\n{other.known_line()}")
         other.authorized.write_bytes(host.authorized.read_bytes())
         other.rewrite = lambda command: command.replace(minor, "3.99").replace(minor.replace(".", ","), "3,99")
-        both = replace(provider(host, known), hosts=[f"127.0.0.1:{each.port}" for each in (host, other)])
+        both = replace(provider(host, known_hosts_file), hosts=[f"127.0.0.1:{each.port}" for each in (host, other)])
         missing = rf"127\.0\.0\.1 has no Python {minor} \(it has"
         said = rf"{missing} .* the script is loaded with: install python{minor} (or uv|there)"
         with pytest.raises(PoolError, match=said):
@@ -601,12 +601,12 @@ async def test_ssh_host_without_the_python_version_is_named(
 
 
 async def test_image_python_other_than_the_script_is_rejected_before_connecting(
-    host: Host, known: Path, project_folder: Path, links: str
+    host: Host, known_hosts_file: Path, project_folder: Path, links: str
 ) -> None:
     path = script(project_folder, links, other_minor())
     chosen = choose_interpreter(path)
     with pytest.raises(UsageError, match=r"loads the script, .*inline metadata of train\.py.*remove python"):
-        async with remote_pool(path, chosen, spec(provider(host, known), chosen, image=Image(python=OURS))):
+        async with remote_pool(path, chosen, spec(provider(host, known_hosts_file), chosen, image=Image(python=OURS))):
             pass
     assert host.logins == 0
 
@@ -759,7 +759,7 @@ def local_library(locked_project: Path) -> None:
 
 @pytest.mark.proof("1 s of a processor")
 async def test_ssh_hosts_get_requirements_and_local_packages(
-    locked_project: Path, host: Host, known: Path, monkeypatch: pytest.MonkeyPatch
+    locked_project: Path, host: Host, known_hosts_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("PIP_NO_INDEX", "PIP_FIND_LINKS", "UV_FIND_LINKS", "UV_OFFLINE"):
         monkeypatch.delenv(name)
@@ -776,7 +776,7 @@ async def test_ssh_hosts_get_requirements_and_local_packages(
         assert str(plan.packages) == f"1 of {locked_project}/requirements.txt"
         assert [each.folder for each in plan.uploaded_packages] == [str(locked_project.parent / "mylib")]
         assert plan.spec is not None
-        where = provider(host, known)
+        where = provider(host, known_hosts_file)
         session = Session()
         try:
             (task,) = await asyncio.to_thread(plan.load_tasks)
@@ -798,7 +798,7 @@ async def test_ssh_hosts_get_requirements_and_local_packages(
 
 
 async def test_invalid_package_files_are_rejected_before_connecting(
-    locked_project: Path, host: Host, known: Path
+    locked_project: Path, host: Host, known_hosts_file: Path
 ) -> None:
     (locked_project / "requirements.txt").write_text("-f ../wheels\nskytiny\n")
     cases: list[tuple[dict[str, Any], type[Exception], str]] = [
@@ -810,7 +810,7 @@ async def test_invalid_package_files_are_rejected_before_connecting(
         for image, error, why in cases:
             spec = PoolSpec(
                 name="p",
-                provider=provider(host, known),
+                provider=provider(host, known_hosts_file),
                 image=sky.Image(workdir=locked_project, **image),
             )
             with pytest.raises(error, match=why):

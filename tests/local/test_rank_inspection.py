@@ -187,7 +187,7 @@ def test_breakpoint_continues_although_its_note_cannot_be_written(pool: sky.Comp
 
 
 @pytest.fixture(scope="module")
-def waiting(world: Path) -> Iterator[sky.Compute]:
+def pool_at_breakpoints(module_home: Path) -> Iterator[sky.Compute]:
     """Two ranks that wait at breakpoints."""
     options = sky.Options(console=False, grace=2.0, debug_wait=60)
     with sky.Compute(name="waits", nodes=2, options=options) as compute:
@@ -214,7 +214,7 @@ class Running:
         return self.done.result(30)
 
 
-def says(pool: sky.Compute, text: str, rank: int = 0) -> None:
+def wait_for_stderr_line(pool: sky.Compute, text: str, rank: int = 0) -> None:
     wait_until(lambda: any(text in line for line in errors_of(pool, rank)), what=f"the line {text!r}")
 
 
@@ -225,24 +225,26 @@ def stops(rank: int) -> int:
     return value
 
 
-def test_debug_command_evaluates_and_changes_a_value_in_a_rank(waiting: sky.Compute) -> None:
-    run = Running(waiting, sky.function(stops)(1))
-    says(waiting, f"debug {run.id}:1", 1)
-    wait_until(lambda: waiting.pool.view.rank_phases.get(1, ("",))[0] == "paused", what="that it stands still")
-    sockets = list(Path(waiting.pool.context.machines[1].extra["folder"]).glob("debug.*"))
+def test_debug_command_evaluates_and_changes_a_value_in_a_rank(pool_at_breakpoints: sky.Compute) -> None:
+    run = Running(pool_at_breakpoints, sky.function(stops)(1))
+    wait_for_stderr_line(pool_at_breakpoints, f"debug {run.id}:1", 1)
+    wait_until(
+        lambda: pool_at_breakpoints.pool.view.rank_phases.get(1, ("",))[0] == "paused", what="that it stands still"
+    )
+    sockets = list(Path(pool_at_breakpoints.pool.context.machines[1].extra["folder"]).glob("debug.*"))
     assert [each.stat().st_mode & 0o777 for each in sockets] == [0o600]
     assert sockets[0].parent.stat().st_mode & 0o77 == 0
     done = debugged(run.id, "p value + 41\n!value = 5\n")  # the rank that waits is found
     assert (done.returncode, "42\n" in done.stdout) == (0, True), done
     assert "debugging rank 1" in done.stderr
     assert run.result() == [1, 5]
-    wait_until(lambda: waiting.pool.view.rank_phases[1][0] == "running", what="that it goes on")
+    wait_until(lambda: pool_at_breakpoints.pool.view.rank_phases[1][0] == "running", what="that it goes on")
     assert not sockets[0].exists()
 
 
-def test_quitting_the_debugger_ends_no_rank_and_absence_is_reported(waiting: sky.Compute) -> None:
-    run = Running(waiting, sky.function(stops)(0))
-    says(waiting, f"debug {run.id}:0")
+def test_quitting_the_debugger_ends_no_rank_and_absence_is_reported(pool_at_breakpoints: sky.Compute) -> None:
+    run = Running(pool_at_breakpoints, sky.function(stops)(0))
+    wait_for_stderr_line(pool_at_breakpoints, f"debug {run.id}:0")
     refused = debugged(f"{run.id}:1", "")
     assert refused.returncode != 0
     assert "rank 1 is not at a breakpoint" in refused.stderr
@@ -253,7 +255,7 @@ def test_quitting_the_debugger_ends_no_rank_and_absence_is_reported(waiting: sky
     assert "no rank waits at a breakpoint" in refused.stderr
 
 
-def test_quit_disables_later_breakpoints_but_disconnecting_does_not(waiting: sky.Compute) -> None:
+def test_quit_disables_later_breakpoints_but_disconnecting_does_not(pool_at_breakpoints: sky.Compute) -> None:
     def job() -> int:
         if sky.instance_info().rank:
             return 0
@@ -263,16 +265,19 @@ def test_quit_disables_later_breakpoints_but_disconnecting_does_not(waiting: sky
             number += 1
         return number
 
-    run = Running(waiting, sky.function(job)())
-    says(waiting, f"debug {run.id}:0")
+    run = Running(pool_at_breakpoints, sky.function(job)())
+    wait_for_stderr_line(pool_at_breakpoints, f"debug {run.id}:0")
     assert "0\n" in debugged(f"{run.id}:0", "p number\n").stdout  # and leaves: it is the end of what is typed
-    wait_until(lambda: sum("and waits up to" in line for line in errors_of(waiting)) == 2, what="that it waits again")
+    wait_until(
+        lambda: sum("and waits up to" in line for line in errors_of(pool_at_breakpoints)) == 2,
+        what="that it waits again",
+    )
     assert "1\n" in debugged(f"{run.id}:0", "p number\nq\n").stdout
     assert run.result() == [50, 0]
-    assert sum("and waits up to" in line for line in errors_of(waiting)) == 2
+    assert sum("and waits up to" in line for line in errors_of(pool_at_breakpoints)) == 2
 
 
-def test_post_mortem_frames_can_be_inspected_by_the_debug_command(waiting: sky.Compute) -> None:
+def test_post_mortem_frames_can_be_inspected_by_the_debug_command(pool_at_breakpoints: sky.Compute) -> None:
     def job() -> str:
         def inner(word: str) -> None:
             raise KeyError(word)
@@ -285,13 +290,13 @@ def test_post_mortem_frames_can_be_inspected_by_the_debug_command(waiting: sky.C
             sky.post_mortem()
         return "on"
 
-    run = Running(waiting, sky.function(job)())
-    says(waiting, "stopped at an exception in ")
+    run = Running(pool_at_breakpoints, sky.function(job)())
+    wait_for_stderr_line(pool_at_breakpoints, "stopped at an exception in ")
     assert "'gonegone'" in debugged(run.id, "p word\n").stdout
     assert run.result() == ["on", "other"]
 
 
-def test_one_debug_session_covers_all_breakpoints_of_a_call(waiting: sky.Compute) -> None:
+def test_one_debug_session_covers_all_breakpoints_of_a_call(pool_at_breakpoints: sky.Compute) -> None:
     def job() -> int:
         if sky.instance_info().rank:
             return 0
@@ -301,16 +306,16 @@ def test_one_debug_session_covers_all_breakpoints_of_a_call(waiting: sky.Compute
             number += 1
         return number
 
-    run = Running(waiting, sky.function(job)())
-    says(waiting, f"debug {run.id}:0")
+    run = Running(pool_at_breakpoints, sky.function(job)())
+    wait_for_stderr_line(pool_at_breakpoints, f"debug {run.id}:0")
     done = debugged(run.id, "p 'at', number\nc\np 'at', number\nc\np 'at', number\n" + "n\n" * 9)
     assert [f"('at', {number})" in done.stdout for number in range(3)] == [True] * 3
     assert "bdb.py" not in done.stdout and "skyward_core" not in done.stdout
     assert run.result() == [3, 0]
-    assert sky.function(stops)(7) @ waiting == [1, 1]
+    assert sky.function(stops)(7) @ pool_at_breakpoints == [1, 1]
 
 
-def test_breakpoint_set_in_the_debugger_pauses_the_rank_again(waiting: sky.Compute) -> None:
+def test_breakpoint_set_in_the_debugger_pauses_the_rank_again(pool_at_breakpoints: sky.Compute) -> None:
     def job() -> int:
         value = 1
         if sky.instance_info().rank == 0:
@@ -320,8 +325,8 @@ def test_breakpoint_set_in_the_debugger_pauses_the_rank_again(waiting: sky.Compu
         return value
 
     STOP = job.__code__.co_firstlineno + 5
-    run = Running(waiting, sky.function(job)())
-    says(waiting, f"debug {run.id}:0")
+    run = Running(pool_at_breakpoints, sky.function(job)())
+    wait_for_stderr_line(pool_at_breakpoints, f"debug {run.id}:0")
     with begun("debug", run.id) as client:
         assert client.stdin is not None and client.stdout is not None
         client.stdin.write(f"b {__file__}:{STOP}\nc\np 'here', value\n")
@@ -330,7 +335,9 @@ def test_breakpoint_set_in_the_debugger_pauses_the_rank_again(waiting: sky.Compu
         while "'here'" not in line:
             line = client.stdout.readline()
             assert line
-        wait_until(lambda: waiting.pool.view.rank_phases[0][0] == "paused", what="that it stands still again")
+        wait_until(
+            lambda: pool_at_breakpoints.pool.view.rank_phases[0][0] == "paused", what="that it stands still again"
+        )
         client.stdin.write("q\n")
         client.stdin.flush()
         client.stdin.close()
@@ -338,7 +345,9 @@ def test_breakpoint_set_in_the_debugger_pauses_the_rank_again(waiting: sky.Compu
     assert run.result() == [3, 1]
 
 
-def test_child_processes_outliving_a_debug_session_do_not_block_it(waiting: sky.Compute, tmp_path: Path) -> None:
+def test_child_processes_outliving_a_debug_session_do_not_block_it(
+    pool_at_breakpoints: sky.Compute, tmp_path: Path
+) -> None:
     def job(end: Path) -> int:
         import os
 
@@ -350,8 +359,8 @@ def test_child_processes_outliving_a_debug_session_do_not_block_it(waiting: sky.
                 os._exit(0)
         return 1
 
-    run = Running(waiting, sky.function(job)(tmp_path / "end"))
-    says(waiting, f"debug {run.id}:0")
+    run = Running(pool_at_breakpoints, sky.function(job)(tmp_path / "end"))
+    wait_for_stderr_line(pool_at_breakpoints, f"debug {run.id}:0")
     with begun("debug", run.id) as client:
         assert client.stdin is not None
         client.stdin.write("c\n")
@@ -363,7 +372,7 @@ def test_child_processes_outliving_a_debug_session_do_not_block_it(waiting: sky.
             (tmp_path / "end").touch()
 
 
-def test_child_forked_while_stepping_takes_no_debugger_input(waiting: sky.Compute) -> None:
+def test_child_forked_while_stepping_takes_no_debugger_input(pool_at_breakpoints: sky.Compute) -> None:
     def job() -> int:
         import os
 
@@ -378,26 +387,26 @@ def test_child_forked_while_stepping_takes_no_debugger_input(waiting: sky.Comput
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         return code
 
-    run = Running(waiting, sky.function(job)())
-    says(waiting, f"debug {run.id}:0")
+    run = Running(pool_at_breakpoints, sky.function(job)())
+    wait_for_stderr_line(pool_at_breakpoints, f"debug {run.id}:0")
     done = debugged(run.id, "n\nn\nn\np 'the parent', child > 0\n" + "c\n")
     assert "('the parent', True)" in done.stdout, done.stdout
     assert "for _ in range" not in done.stdout
     assert run.result() == [5, 0]
 
 
-def test_rank_paused_at_a_breakpoint_can_be_cancelled(waiting: sky.Compute) -> None:
+def test_rank_paused_at_a_breakpoint_can_be_cancelled(pool_at_breakpoints: sky.Compute) -> None:
     def job() -> None:
         breakpoint()
 
-    future = sky.function(job)() > waiting
+    future = sky.function(job)() > pool_at_breakpoints
     said = f"debug {future.run}:"
-    wait_until(lambda: any(said in line for rank in (0, 1) for line in errors_of(waiting, rank)), what=said)
+    wait_until(lambda: any(said in line for rank in (0, 1) for line in errors_of(pool_at_breakpoints, rank)), what=said)
     assert future.cancel()
-    assert sky.function(stops)(7) @ waiting == [1, 1]
+    assert sky.function(stops)(7) @ pool_at_breakpoints == [1, 1]
 
 
-def test_custom_pdb_subclass_works_with_the_debug_command(waiting: sky.Compute) -> None:
+def test_custom_pdb_subclass_works_with_the_debug_command(pool_at_breakpoints: sky.Compute) -> None:
     def job() -> int:
         import pdb
 
@@ -413,13 +422,13 @@ def test_custom_pdb_subclass_works_with_the_debug_command(waiting: sky.Compute) 
             own.set_trace()
         return value
 
-    run = Running(waiting, sky.function(job)())
-    says(waiting, f"debug {run.id}:0")
+    run = Running(pool_at_breakpoints, sky.function(job)())
+    wait_for_stderr_line(pool_at_breakpoints, f"debug {run.id}:0")
     assert "41\n" in debugged(run.id, "p value + 40\nc\n").stdout
     assert run.result() == [1, 1]
 
 
-def test_timeouts_are_suspended_while_a_rank_is_debugged(waiting: sky.Compute, tmp_path: Path) -> None:
+def test_timeouts_are_suspended_while_a_rank_is_debugged(pool_at_breakpoints: sky.Compute, tmp_path: Path) -> None:
     def job(after: Path) -> str:
         if sky.instance_info().rank == 0:
             breakpoint()
@@ -429,8 +438,8 @@ def test_timeouts_are_suspended_while_a_rank_is_debugged(waiting: sky.Compute, t
         return "done"
 
     began = time.monotonic()
-    run = Running(waiting, sky.function(timeout=0.5)(job)(tmp_path / "after"))
-    says(waiting, f"debug {run.id}:0")
+    run = Running(pool_at_breakpoints, sky.function(timeout=0.5)(job)(tmp_path / "after"))
+    wait_for_stderr_line(pool_at_breakpoints, f"debug {run.id}:0")
     wait_until(lambda: time.monotonic() - began > 1.5, what="that three times as long has gone by")
     assert debugged(run.id, "c\n").returncode == 0
     assert run.result() == ["done", "done"]
@@ -439,12 +448,12 @@ def test_timeouts_are_suspended_while_a_rank_is_debugged(waiting: sky.Compute, t
         time.sleep(60)
 
     with pytest.raises(sky.RunError, match=r"ran longer than its timeout of 0\.5 s"):
-        sky.function(timeout=0.5)(forever)() @ waiting
+        sky.function(timeout=0.5)(forever)() @ pool_at_breakpoints
 
 
-def test_killed_debug_client_lets_the_rank_continue(waiting: sky.Compute) -> None:
-    run = Running(waiting, sky.function(stops)(0))
-    says(waiting, f"debug {run.id}:0")
+def test_killed_debug_client_lets_the_rank_continue(pool_at_breakpoints: sky.Compute) -> None:
+    run = Running(pool_at_breakpoints, sky.function(stops)(0))
+    wait_for_stderr_line(pool_at_breakpoints, f"debug {run.id}:0")
     client = begun("debug", run.id)
     assert client.stdin is not None and client.stdout is not None
     client.stdin.write("p 6 * 7\n")
@@ -458,7 +467,7 @@ def test_killed_debug_client_lets_the_rank_continue(waiting: sky.Compute) -> Non
     assert run.result() == [1, 1]
 
 
-def test_breakpoint_works_before_pdb_was_loaded_in_the_rank(world: Path) -> None:
+def test_breakpoint_works_before_pdb_was_loaded_in_the_rank(module_home: Path) -> None:
     def job() -> object:
         import os
 
@@ -487,16 +496,16 @@ def waits_long() -> int:
     return 1
 
 
-def test_waiting_breakpoint_repeats_its_note_with_the_remaining_time(waiting: sky.Compute) -> None:
-    run = Running(waiting, sky.function(waits_long)())
+def test_waiting_breakpoint_repeats_its_note_with_the_remaining_time(pool_at_breakpoints: sky.Compute) -> None:
+    run = Running(pool_at_breakpoints, sky.function(waits_long)())
     for rank in range(2):
-        says(waiting, "and continues in 59.8 s", rank)
+        wait_for_stderr_line(pool_at_breakpoints, "and continues in 59.8 s", rank)
         assert debugged(f"{run.id}:{rank}", "c\n").returncode == 0
     assert run.result() == [1, 1]
-    assert sum("has waited 0.2 s for a debugger at" in line for line in errors_of(waiting)) == 1
+    assert sum("has waited 0.2 s for a debugger at" in line for line in errors_of(pool_at_breakpoints)) == 1
 
 
-def test_rank_continues_after_the_debug_wait_time(world: Path) -> None:
+def test_rank_continues_after_the_debug_wait_time(module_home: Path) -> None:
     with sky.Compute(nodes=1, options=sky.Options(console=False, debug_wait=0.2)) as compute:
         assert sky.function(stops)(0) @ compute == [1]
         waits, goes_on = errors_of(compute)
@@ -511,7 +520,7 @@ needs_py_spy = pytest.mark.skipif(not os.access(PY_SPY, os.X_OK), reason="py-spy
 
 
 @pytest.fixture(scope="module")
-def ranks(world: Path) -> Iterator[sky.Compute]:
+def four_rank_pool(module_home: Path) -> Iterator[sky.Compute]:
     """Four ranks on one node."""
     with sky.Compute(
         name="four", worker=sky.Worker(ranks_per_node=4), options=sky.Options(console=False, grace=2.0)
@@ -520,7 +529,7 @@ def ranks(world: Path) -> Iterator[sky.Compute]:
 
 
 @pytest.fixture(scope="module")
-def session(world: Path) -> Iterator[Session]:
+def session(module_home: Path) -> Iterator[Session]:
     """A second client."""
     session = Session()
     yield session
@@ -556,32 +565,32 @@ def holds_gil(spin: str) -> NoReturn:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def signal_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of files by which ranks and tests tell each other something."""
     return tmp_path_factory.mktemp("hung")
 
 
 @pytest.fixture(scope="module")
-def hung(ranks: sky.Compute, session: Session, folder: Path) -> Iterator[str]:
+def hung_run(four_rank_pool: sky.Compute, session: Session, signal_folder: Path) -> Iterator[str]:
     """A run of theirs, which ends when it is cancelled."""
     with ThreadPoolExecutor() as beside:
-        running = beside.submit(lambda: waits(str(folder)) @ ranks)
-        wait_until(lambda: len(list(folder.glob("at.*"))) == 4)
-        (run,) = ranks.pool.view.runs
+        running = beside.submit(lambda: waits(str(signal_folder)) @ four_rank_pool)
+        wait_until(lambda: len(list(signal_folder.glob("at.*"))) == 4)
+        (run,) = four_rank_pool.pool.view.runs
         yield run
         session.cancel("four", run).result(30)
         assert running.exception(30) is not None
 
 
 @pytest.fixture
-def working(hung: str, folder: Path) -> Iterator[str]:
+def hung_run_with_working_rank(hung_run: str, signal_folder: Path) -> Iterator[str]:
     """That run, while its rank 3 works."""
-    (folder / SPIN).touch()
-    yield hung
-    (folder / SPIN).unlink()
+    (signal_folder / SPIN).touch()
+    yield hung_run
+    (signal_folder / SPIN).unlink()
 
 
-def take(session: Session, **how: Any) -> Stacks:
+def take_stacks(session: Session, **how: Any) -> Stacks:
     return session.stacks("four", **how).result(30)
 
 
@@ -595,12 +604,12 @@ def processes(ranks: sky.Compute, stacks: Stacks) -> dict[int, RankProcess]:
 
 
 @needs_py_spy
-def test_stacks_show_another_client_where_each_rank_is(session: Session, hung: str) -> None:
-    told = take(session, run=hung)
+def test_stacks_show_another_client_where_each_rank_is(session: Session, hung_run: str) -> None:
+    told = take_stacks(session, run=hung_run)
     while any(names[0] not in ("until", "holds_gil") for names in functions(told).values()):
-        told = take(session, run=hung)  # one that had not come so far
+        told = take_stacks(session, run=hung_run)  # one that had not come so far
     assert [(each.rank, each.at, each.how, each.runs) for each in told.ranks] == [
-        (rank, "running", "py-spy", (hung,)) for rank in range(4)
+        (rank, "running", "py-spy", (hung_run,)) for rank in range(4)
     ]
     assert [(group.ranks, group.frames[0].function) for group in group_stacks(told)] == [
         ("0-1", "until"), ("2", "until"), ("3", "holds_gil"),
@@ -609,22 +618,26 @@ def test_stacks_show_another_client_where_each_rank_is(session: Session, hung: s
 
 
 @needs_py_spy
-def test_stacks_of_the_api_equal_those_of_a_session(ranks: sky.Compute, session: Session, hung: str) -> None:
-    mine, theirs = ranks.stacks(), take(session, run=hung)
-    assert mine.run == hung
+def test_stacks_of_the_api_equal_those_of_a_session(
+    four_rank_pool: sky.Compute, session: Session, hung_run: str
+) -> None:
+    mine, theirs = four_rank_pool.stacks(), take_stacks(session, run=hung_run)
+    assert mine.run == hung_run
     assert (
         [group.ranks for group in group_stacks(mine)]
         == [group.ranks for group in group_stacks(theirs)]
         == ["0-1", "2", "3"]
     )
     with sky.attach("four") as attached:
-        assert functions(attached.stacks(run=hung)) == functions(theirs)
+        assert functions(attached.stacks(run=hung_run)) == functions(theirs)
 
 
 @needs_py_spy
-def test_ranks_dump_stacks_on_a_signal_and_continue(ranks: sky.Compute, session: Session, hung: str) -> None:
-    told = take(session, run=hung)
-    for rank, process in processes(ranks, told).items():
+def test_ranks_dump_stacks_on_a_signal_and_continue(
+    four_rank_pool: sky.Compute, session: Session, hung_run: str
+) -> None:
+    told = take_stacks(session, run=hung_run)
+    for rank, process in processes(four_rank_pool, told).items():
         found = capture_stacks(process, "", signal=True)  # as the agent does where it has no py-spy
         assert found["how"] == "signal", found
         names = [frame[0].rpartition(".")[2] for frame in found["threads"][0]["frames"]]
@@ -633,27 +646,29 @@ def test_ranks_dump_stacks_on_a_signal_and_continue(ranks: sky.Compute, session:
             "why": "py-spy is not installed on the node. Install it there: pip install py-spy",
             "answers": True,
         }
-    assert functions(take(session, run=hung)) == functions(told)
+    assert functions(take_stacks(session, run=hung_run)) == functions(told)
 
 
 @needs_py_spy
-def test_profile_shows_the_hottest_line_of_a_rank(ranks: sky.Compute, session: Session, working: str) -> None:
+def test_profile_shows_the_hottest_line_of_a_rank(
+    four_rank_pool: sky.Compute, session: Session, hung_run_with_working_rank: str
+) -> None:
     seen = parse_profile(session.profile("four", 3, 1).result(60))
     assert hottest_lines(seen)[0].frame.function == "holds_gil"
     with pytest.raises(UsageError, match="has no rank 4: its ranks are 0 to 3"):
         session.profile("four", 4, 1).result(60)
-    folder = Path(ranks.pool.context.machines[0].extra["folder"])
+    folder = Path(four_rank_pool.pool.context.machines[0].extra["folder"])
     assert list(folder.glob("profile.*")) == []
 
 
 @needs_py_spy
-def test_stacks_command_prints_grouped_stacks(session: Session, hung: str) -> None:
-    while sorted(names[0] for names in functions(take(session, run=hung)).values()) != [
+def test_stacks_command_prints_grouped_stacks(session: Session, hung_run: str) -> None:
+    while sorted(names[0] for names in functions(take_stacks(session, run=hung_run)).values()) != [
         "holds_gil",
         *["until"] * 3,
     ]:
         pass  # one has not come so far
-    lines = command("stacks", hung).splitlines()
+    lines = command("stacks", hung_run).splitlines()
     heads = [line for line in lines if line.startswith("rank")]
     file = Path(__file__).name
     assert [head.partition(f", {file}:")[0] for head in heads] == [
@@ -661,24 +676,26 @@ def test_stacks_command_prints_grouped_stacks(session: Session, hung: str) -> No
     ]  # fmt: skip
     assert any(line.startswith("    elsewhere  ") for line in lines)
     told = json.loads(command("stacks", "four", "--json"))
-    assert (told["run"], told["collectives"]) == (hung, [])
+    assert (told["run"], told["collectives"]) == (hung_run, [])
     assert [(group["ranks"], group["frames"][0][0]) for group in told["groups"]] == [
         ([0, 1], "until"), ([2], "until"), ([3], "holds_gil"),
     ]  # fmt: skip
-    assert "thread MainThread" in command("stacks", hung, "--threads")
+    assert "thread MainThread" in command("stacks", hung_run, "--threads")
 
 
 @pytest.mark.proof("1 s of a processor")
 @needs_py_spy
-def test_profile_command_prints_lines_and_saves_a_speedscope_file(working: str, tmp_path: Path) -> None:
-    said = command("profile", f"{working}:3", "--seconds", "1", "--to", str(tmp_path / "made"))
+def test_profile_command_prints_lines_and_saves_a_speedscope_file(
+    hung_run_with_working_rank: str, tmp_path: Path
+) -> None:
+    said = command("profile", f"{hung_run_with_working_rank}:3", "--seconds", "1", "--to", str(tmp_path / "made"))
     head, hot = said.splitlines()[:2]
     assert head.split() == ["itself", "with", "calls", "line"] and "holds_gil" in hot
     (scope,) = (tmp_path / "made").iterdir()
-    assert scope.name == f"profile-four-{working}-r3.speedscope.json"
+    assert scope.name == f"profile-four-{hung_run_with_working_rank}-r3.speedscope.json"
     frames = json.loads(scope.read_text("utf-8"))["shared"]["frames"]
     assert "holds_gil" in {frame["name"] for frame in frames}
-    assert "names no rank. Write RUN:RANK" in command("profile", working, status=2)
+    assert "names no rank. Write RUN:RANK" in command("profile", hung_run_with_working_rank, status=2)
 
 
 def command(*words: str, status: int = 0) -> str:
@@ -688,19 +705,21 @@ def command(*words: str, status: int = 0) -> str:
     return done.stdout or done.stderr
 
 
-def test_node_reports_only_working_ranks_as_active(ranks: sky.Compute, session: Session, working: str) -> None:
+def test_node_reports_only_working_ranks_as_active(
+    four_rank_pool: sky.Compute, session: Session, hung_run_with_working_rank: str
+) -> None:
     rhythms = session.observe("four").result(60).activity
     wait_until(lambda: 3 in rhythms._worked_at, what="word of the node that rank 3 works")
     assert set(rhythms._worked_at) == {3}
 
 
 def test_agent_of_an_older_release_without_stacks_is_named(
-    ranks: sky.Compute, session: Session, monkeypatch: pytest.MonkeyPatch
+    four_rank_pool: sky.Compute, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session.observe("four").result(60)
-    (link,) = session._pools[ranks.pool.row.token].context.links  # the second client's
+    (link,) = session._pools[four_rank_pool.pool.row.token].context.links  # the second client's
     monkeypatch.delitem(link.welcome, "knows")
-    told = take(session)
+    told = take_stacks(session)
     assert {each.at for each in told.ranks} == {"silent"}
     assert told.ranks[0].why.startswith("the agent of its node is from an older release without stacks")
     with pytest.raises(PoolError, match="of an older release without profiles"):
@@ -708,19 +727,19 @@ def test_agent_of_an_older_release_without_stacks_is_named(
 
 
 def test_frozen_agent_does_not_block_stacks_of_other_nodes(
-    ranks: sky.Compute, session: Session, monkeypatch: pytest.MonkeyPatch
+    four_rank_pool: sky.Compute, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rank_inspection, "ANSWER_TIMEOUT", 10_000.0)
     session.observe("four").result(60)
-    (agent,) = agent_pids(ranks)
+    (agent,) = agent_pids(four_rank_pool)
     os.kill(agent, signal.SIGSTOP)
     try:
-        told = take(session)
+        told = take_stacks(session)
     finally:
         os.kill(agent, signal.SIGCONT)
     assert {each.at for each in told.ranks} == {"silent"}
     assert told.ranks[0].why.startswith("node 0 has not answered for ")
-    assert {each.at for each in take(session).ranks} != {"silent"}
+    assert {each.at for each in take_stacks(session).ranks} != {"silent"}
 
 
 def test_process_without_stack_signal_handler_is_not_signalled(tmp_path: Path) -> None:

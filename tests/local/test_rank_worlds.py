@@ -30,7 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def pool(world: Path, folder: Path) -> Iterator[sky.Compute]:
+def pool(module_home: Path, folder: Path) -> Iterator[sky.Compute]:
     with sky.Compute(nodes=2, plugins=[Joins(str(folder))], options=QUIET) as compute:
         yield compute
     assert compute.receipt is not None and compute.receipt.ok
@@ -147,7 +147,7 @@ def test_queued_task_survives_the_death_of_its_starting_worker(pool: sky.Compute
     assert world_of() @ pool == gang, "the gang lives on"
 
 
-def test_tasks_after_an_agent_death_stay_out_of_the_gang(world: Path, tmp_path: Path) -> None:
+def test_tasks_after_an_agent_death_stay_out_of_the_gang(module_home: Path, tmp_path: Path) -> None:
     plugins = [Joins(str(tmp_path))]
     with sky.Compute(nodes=2, plugins=plugins, options=QUIET) as compute:
         gang = world_of() @ compute
@@ -163,7 +163,7 @@ def test_tasks_after_an_agent_death_stay_out_of_the_gang(world: Path, tmp_path: 
 
 
 @pytest.mark.parametrize("executor", ["process", "thread"])
-def test_concurrent_tasks_of_a_rank_stay_out_of_the_gang(world: Path, tmp_path: Path, executor: Any) -> None:
+def test_concurrent_tasks_of_a_rank_stay_out_of_the_gang(module_home: Path, tmp_path: Path, executor: Any) -> None:
     worker = sky.Worker(ranks_per_node=2, concurrency=2, executor=executor)
     with sky.Compute(nodes=1, worker=worker, plugins=[Joins(str(tmp_path))], options=QUIET) as compute:
         assert worlds(world_of() @ compute) == [([2], 2)] * 2
@@ -180,7 +180,7 @@ def group(leaves: bool = False) -> tuple[bool, int]:
     return found, os.getpid()
 
 
-def test_process_group_left_by_a_call_is_not_visible_to_tasks(world: Path) -> None:
+def test_process_group_left_by_a_call_is_not_visible_to_tasks(module_home: Path) -> None:
     with sky.Compute(nodes=2, options=QUIET) as compute:
         shared = [pid for _, pid in group() @ compute]
         assert (group() >> compute)[1] in shared, "one process runs both kinds of calls"
@@ -282,9 +282,9 @@ OF_TORCHRUN = (
 
 
 @pytest.fixture
-def pair(home: Any) -> Iterator[Any]:
-    with sky.Compute(name="meet", nodes=1, worker=sky.Worker(ranks_per_node=2)) as pair:
-        yield pair
+def two_rank_pool(home: Any) -> Iterator[Any]:
+    with sky.Compute(name="meet", nodes=1, worker=sky.Worker(ranks_per_node=2)) as two_rank_pool:
+        yield two_rank_pool
 
 
 @sky.function
@@ -320,8 +320,8 @@ def ends(how: str) -> None:
     os._exit(3)
 
 
-def test_ranks_have_torchrun_variables_and_a_port_of_their_own(pair):
-    first, second = found() @ pair
+def test_ranks_have_torchrun_variables_and_a_port_of_their_own(two_rank_pool):
+    first, second = found() @ two_rank_pool
     port = int(first["MASTER_PORT"])
     assert sorted(first) == sorted(OF_TORCHRUN) == sorted(second)
     differ = {name: (first[name], second[name]) for name in OF_TORCHRUN if first[name] != second[name]}
@@ -330,24 +330,24 @@ def test_ranks_have_torchrun_variables_and_a_port_of_their_own(pair):
     assert differ == dict.fromkeys(("RANK", "LOCAL_RANK", "ROLE_RANK"), ("0", "1"))
     assert (first["WORLD_SIZE"], first["LOCAL_WORLD_SIZE"], first["GROUP_WORLD_SIZE"]) == ("2", "2", "1")
     # Another one for each broadcast: ranks that are done with one begin the next while others are still at it.
-    others, _ = listens() @ pair
+    others, _ = listens() @ two_rank_pool
     assert port < others < port + 4
     # A task has a world of one rank, and takes nothing from those that come after it.
-    alone = found() >> pair
+    alone = found() >> two_rank_pool
     assert sorted(alone) == sorted(OF_TORCHRUN)
     sizes = {name: alone[name] for name in OF_TORCHRUN if name.endswith(("RANK", "SIZE"))}
     assert sizes == {name: "1" if name.endswith("SIZE") else "0" for name in sizes}
     assert not port <= int(alone["MASTER_PORT"]) < port + 4
     third = str(port + 2)
-    assert found() @ pair == [each | {"MASTER_PORT": third} for each in (first, second)]
+    assert found() @ two_rank_pool == [each | {"MASTER_PORT": third} for each in (first, second)]
 
     for how in ("said", "no JSON", '{"message": 7}'):  # the file is the person's code's own
         with pytest.raises(sky.RunError) as failed:
-            ends(how) @ pair
+            ends(how) @ two_rank_pool
         told = failed.value.outcomes[1].error
         assert told is not None and "exited with status 3" in told.message
         assert told.message.startswith("BadBatch: no labels") == (told.traceback == "in load_labels") == (how == "said")
-    again, _ = found() @ pair
+    again, _ = found() @ two_rank_pool
     assert again["MASTER_PORT"] != first["MASTER_PORT"]
 
 

@@ -43,7 +43,7 @@ def train(gate: str) -> int:
 
 
 @pytest.fixture(scope="module")
-def key(world: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+def key(module_home: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The key of a pool that is over, of whose machines nobody but the record wanted figures."""
     gate = tmp_path_factory.mktemp("gate") / "open"
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(1) as beside:
@@ -60,7 +60,7 @@ def key(world: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture
-def ledger(world: Path) -> Iterator[Ledger]:
+def ledger(module_home: Path) -> Iterator[Ledger]:
     ledger = Ledger()
     yield ledger
     ledger.close()

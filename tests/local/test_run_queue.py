@@ -41,7 +41,7 @@ _begun: list[Any] = []  # processes that launched this test's jobs
 
 
 @pytest.fixture(autouse=True)
-def emptied(cli: Cli) -> Iterator[None]:
+def empty_queue(cli: Cli) -> Iterator[None]:
     """What a test that failed leaves on the pool is no other one's affair."""
     _begun.clear()
     yield
@@ -58,12 +58,12 @@ def job(cli: Cli, name: str, nodes: int) -> Any:
     return _begun[-1]
 
 
-def ended() -> list[Any]:
+def exit_results() -> list[Any]:
     """Of those processes that have ended: their statuses, and what they said."""
     return [(each.returncode, each.stderr.read()) for each in _begun if each.poll() is not None]
 
 
-def end(cli: Cli, *names: str) -> None:
+def end_runs(cli: Cli, *names: str) -> None:
     for name in names:
         (cli.folder / f"{name}.end").touch()
 
@@ -81,7 +81,7 @@ def becomes(cli: Cli, **states: str) -> dict[str, Any]:
         found.update(rows(cli))
         return {name: row["state"] for name, row in found.items()} == states
 
-    wait_until(there, what=lambda: f"{states}: there is {found}; ended have {ended()}")
+    wait_until(there, what=lambda: f"{states}: there is {found}; ended have {exit_results()}")
     return found
 
 
@@ -100,7 +100,7 @@ def test_jobs_run_concurrently_if_they_fit_and_queue_otherwise(cli: Cli) -> None
                     assert f") holds node {held} for 0:" in found["wide"]["reason"]
                     assert f"; behind wide ({found['wide']['run']})" in found["late"]["reason"]
                     # A node is free, and would do for the one that came later: it waits its turn all the same.
-                    end(cli, "first")
+                    end_runs(cli, "first")
                     out = first.communicate()[0]
                     assert "r00" in out and "| 0 of 1 and 1 of 1" in out
                     found = becomes(cli, second="running", wide="waiting", late="waiting")
@@ -111,7 +111,7 @@ def test_jobs_run_concurrently_if_they_fit_and_queue_otherwise(cli: Cli) -> None
                     assert f"run {found['wide']['run']} queued: needs 2 nodes, 0 free; first (" in said
                     assert f"run {found['wide']['run']} was cancelled" in said and wide.returncode != 0
                     becomes(cli, second="running", late="running")
-                    end(cli, "late", "second")
+                    end_runs(cli, "late", "second")
                     assert late.wait() == 0
                     lines = second.communicate()[0].splitlines()
                     assert sorted(line.split("| ")[1] for line in lines if "| " in line) == [
@@ -133,14 +133,14 @@ def test_queued_job_of_a_killed_client_is_dropped_and_running_continue(cli: Cli)
                 becomes(cli, held="running", next="running")
                 held.kill()
                 held.wait()
-                end(cli, "next")
+                end_runs(cli, "next")
                 assert following.wait() == 0
             becomes(cli, held="running")
     # All nodes are wanted: that is in the queue, too, behind the job whose client is gone.
     with cli.begin("exec", "q", "echo", "all") as every:
         found = becomes(cli, held="running", echo="waiting")
         assert found["echo"]["wants"] == 3
-        end(cli, "held")
+        end_runs(cli, "held")
         assert every.wait() == 0
 
 
@@ -152,7 +152,7 @@ def test_client_suspended_while_queued_prints_no_lines_of_other_runs(cli: Cli) -
         with job(cli, "mine", 3) as mine:
             becomes(cli, talks="running", mine="waiting")
             os.kill(mine.pid, signal.SIGSTOP)
-            end(cli, "talks", "mine")
+            end_runs(cli, "talks", "mine")
             assert talks.wait() == 0
             os.kill(mine.pid, signal.SIGCONT)
             out = mine.communicate()[0]
@@ -171,7 +171,7 @@ def test_failing_rank_ends_only_its_own_job(cli: Cli) -> None:
         assert "ended with status 7" in failed.stderr
         assert cli("exec", "--nodes", "1", "q", "true").returncode == 0
         becomes(cli, stays="running")
-        end(cli, "stays")
+        end_runs(cli, "stays")
         assert stays.wait() == 0
 
 
@@ -219,7 +219,7 @@ def _follow_steps(cli: Cli, before: Any) -> None:
                 return {node: [(step.name, step.state) for step in steps] for node, steps in found.items()}
 
             assert states() == {}
-            end(cli, "before")
+            end_runs(cli, "before")
             assert before.wait() == 0
             at_setup = {node: [("setup", "running" if node == 1 else "returned")] for node in range(3)}
             wait_until(lambda: states() == at_setup, what=states)

@@ -104,54 +104,54 @@ class Left:
 
 
 @pytest.fixture
-def left(home: Path, tmp_path: Path) -> Left:
+def ended_pool(home: Path, tmp_path: Path) -> Left:
     return Left(tmp_path, "returns")
 
 
 @pytest.fixture
-def failed(home: Path, tmp_path: Path) -> Left:
+def failed_pool(home: Path, tmp_path: Path) -> Left:
     return Left(tmp_path, "raises")
 
 
-def test_commands_agree_about_runs_of_a_pool_that_ended_itself(left: Left, cli: Cli) -> None:
+def test_commands_agree_about_runs_of_a_pool_that_ended_itself(ended_pool: Left, cli: Cli) -> None:
     def outcomes() -> list[str]:
-        return [rank["outcome"] for rank in cli.json("results", left.run)["ranks"]]
+        return [rank["outcome"] for rank in cli.json("results", ended_pool.run)["ranks"]]
 
     assert outcomes() == ["returned"]
-    left.put_back()
-    assert cli("logs", left.run).stdout == "r000| before\nr000| after\n"
-    left.put_back()
-    assert [(run["run"], run["state"]) for run in cli.json("history")["runs"]] == [(left.run, "kept")]
-    left.put_back()
+    ended_pool.put_back()
+    assert cli("logs", ended_pool.run).stdout == "r000| before\nr000| after\n"
+    ended_pool.put_back()
+    assert [(run["run"], run["state"]) for run in cli.json("history")["runs"]] == [(ended_pool.run, "kept")]
+    ended_pool.put_back()
     assert cli.json("failures")["runs"] == []
     assert [run["state"] for run in cli.json("history")["runs"]] == ["kept"]
-    left.put_back()
+    ended_pool.put_back()
     cli("down", "left", "--yes")
     assert outcomes() == ["returned"]
     assert cli.json("failures")["runs"] == []
 
 
-def test_api_calls_agree_about_runs_of_a_pool_that_ended_itself(left: Left) -> None:
-    assert sky.results(left.run) == [[1, 2]]
-    left.put_back()
+def test_api_calls_agree_about_runs_of_a_pool_that_ended_itself(ended_pool: Left) -> None:
+    assert sky.results(ended_pool.run) == [[1, 2]]
+    ended_pool.put_back()
     with pytest.raises(sky.PoolGone, match=r"pool left ended itself at .*idle for"):
         sky.attach("left")
-    assert sky.results(left.run) == [[1, 2]]
+    assert sky.results(ended_pool.run) == [[1, 2]]
     with pytest.raises(sky.PoolError, match="no pool named 'left' is up"):
         sky.attach("left")
 
 
-def test_failed_run_of_a_pool_that_ended_itself_stays_failed(failed: Left, cli: Cli) -> None:
-    (rank,) = cli.json("results", failed.run, status=1)["ranks"]
+def test_failed_run_of_a_pool_that_ended_itself_stays_failed(failed_pool: Left, cli: Cli) -> None:
+    (rank,) = cli.json("results", failed_pool.run, status=1)["ranks"]
     assert rank["outcome"] == "raised"
-    failed.put_back()
+    failed_pool.put_back()
     with pytest.raises(KeyError, match="lost it"):
-        sky.results(failed.run)
-    failed.put_back()
+        sky.results(failed_pool.run)
+    failed_pool.put_back()
     cli("down", "left", "--yes")
     assert [run["state"] for run in cli.json("failures")["runs"]] == ["failed"]
     with pytest.raises(KeyError, match="lost it"):
-        sky.results(failed.run)
+        sky.results(failed_pool.run)
 
 
 @sky.function

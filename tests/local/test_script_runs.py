@@ -194,7 +194,7 @@ if __name__ == "__main__":
 """
 
 
-def by_python(script: Path, cwd: Path) -> Any:
+def run_with_python(script: Path, cwd: Path) -> Any:
     done = subprocess.run(
         [sys.executable, str(script)],
         cwd=cwd, capture_output=True, text=True, timeout=PATIENCE, check=False,
@@ -216,7 +216,7 @@ def script(tmp_path: Path) -> Path:
 @pytest.mark.proof("1 s of a processor")
 def test_script_folder_precedes_installed_packages_with_python(script: Path, home: Path) -> None:
     (beside := script.parent / "pluggy.py").write_text("")
-    found = by_python(script, script.parents[1])
+    found = run_with_python(script, script.parents[1])
     assert found[0] == str(beside)
     assert found[2:] == [[str(script)], {}, False]
 
@@ -233,14 +233,14 @@ def test_script_folder_precedes_installed_packages_with_run_command(script: Path
 @pytest.mark.proof("1 s of a processor")
 def test_installed_packages_precede_the_working_folder(script: Path, home: Path) -> None:
     assert sys.modules["pluggy"].__file__ is not None
-    found = by_python(script, script.parents[1])
+    found = run_with_python(script, script.parents[1])
     assert Path(found[0]) == Path(sys.modules["pluggy"].__file__)
     assert found[1] == str(script.parents[1] / "stray.py")
 
 
 def test_working_folder_writable_by_others_is_not_importable(script: Path, home: Path) -> None:
     script.parents[1].chmod(0o777)
-    assert by_python(script, script.parents[1])[1] is None
+    assert run_with_python(script, script.parents[1])[1] is None
 
 
 def test_file_named_skyward_core_beside_the_script_is_not_imported(script: Path, cli: Cli) -> None:
@@ -330,7 +330,7 @@ def project(below: Path, name: str) -> Path:
     return folder
 
 
-def seen(folder: Path, place: object = None) -> bytes:
+def rank_folder(folder: Path, place: object = None) -> bytes:
     """Run the script there; return the current folder of its rank."""
     done = subprocess.run(
         [sys.executable, "r.py", json.dumps(place)], cwd=folder, capture_output=True, timeout=PATIENCE, check=False
@@ -349,7 +349,7 @@ def seen(folder: Path, place: object = None) -> bytes:
 )
 def test_local_rank_imports_modules_beside_a_script_in_any_folder(home: Path, tmp_path: Path, name: str) -> None:
     folder = project(tmp_path, name)
-    assert seen(folder) == os.fsencode(folder)
+    assert rank_folder(folder) == os.fsencode(folder)
 
 
 @pytest.mark.parametrize(
@@ -358,17 +358,17 @@ def test_local_rank_imports_modules_beside_a_script_in_any_folder(home: Path, tm
     ids=ascii,
 )
 async def test_ssh_rank_imports_modules_beside_a_script_in_any_folder(
-    home: Path, tmp_path: Path, host: Host, known: Path, name: str
+    home: Path, tmp_path: Path, host: Host, known_hosts_file: Path, name: str
 ) -> None:
     folder = project(tmp_path, name)
     place = {
         "hosts": [f"127.0.0.1:{host.port}"],
         "keys": str(host.client_key),
-        "known_hosts": str(known),
+        "known_hosts": str(known_hosts_file),
         "python": sys.executable,
         "config": False,
     }
-    assert (await asyncio.to_thread(seen, folder, place)).startswith(os.fsencode(host.home))
+    assert (await asyncio.to_thread(rank_folder, folder, place)).startswith(os.fsencode(host.home))
 
 
 @pytest.mark.proof("4 s of a processor")

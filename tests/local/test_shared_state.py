@@ -194,7 +194,7 @@ def test_killed_shared_state_server_is_restarted(pool: sky.Compute) -> None:
     sky.counter("kept").increment()
     (process,) = servers(plugin(pool).token)
     os.kill(int(process), 9)
-    wait_until(lambda: answers(pool), what="another one")
+    wait_until(lambda: answers_calls(pool), what="another one")
     assert sky.counter("kept").value == 0 and servers(plugin(pool).token) != [process]
 
 
@@ -206,7 +206,7 @@ def test_shared_state_server_ends_with_its_parent_and_is_restarted(pool: sky.Com
     wait_until(lambda: not Path(f"/proc/{process}").exists(), what="the server's end")
     with pytest.raises(sky.PoolError, match="does not answer"):
         sky.counter("before").increment()
-    wait_until(lambda: answers(pool), what="another one")
+    wait_until(lambda: answers_calls(pool), what="another one")
     assert sky.counter("before").value == 0
     assert len(servers(plugin(pool).token)) == 1
 
@@ -231,7 +231,7 @@ def test_shared_state_server_ends_with_its_killed_parent() -> None:
         shutil.rmtree(private_folder(token))
 
 
-def answers(pool: sky.Compute) -> bool:
+def answers_calls(pool: sky.Compute) -> bool:
     try:
         return len(counted(1) @ pool) == 2
     except sky.SkywardError:

@@ -30,7 +30,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sky.Compute]:
         yield compute
 
 
-def said(pool: sky.Compute, rank: int, stream: str = "out") -> str:
+def log_text(pool: sky.Compute, rank: int, stream: str = "out") -> str:
     return log_of(pool, last_run(pool), rank, stream).decode()
 
 
@@ -48,13 +48,13 @@ def test_shell_command_runs_on_each_rank_with_its_variables(pool: sky.Compute) -
     )
     assert sky.shell(command) @ pool == [None, None]
     for rank in range(2):
-        assert said(pool, rank) == f"{rank}/2 0 127.0.0.1 127.0.0.1\n{Path(sys.executable).parent}/python\n"
-        assert said(pool, rank, "err") == f"{rank} of 2, {rank} of 2\n"
+        assert log_text(pool, rank) == f"{rank}/2 0 127.0.0.1 127.0.0.1\n{Path(sys.executable).parent}/python\n"
+        assert log_text(pool, rank, "err") == f"{rank} of 2, {rank} of 2\n"
 
 
 def test_shell_command_on_one_rank_has_a_world_of_one(pool: sky.Compute) -> None:
     sky.shell("echo $SKYPILOT_NODE_RANK/$SKYPILOT_NUM_NODES $SKYPILOT_NODE_IPS ${RANK-none}") >> pool
-    assert "0/1 127.0.0.1 none\n" in (said(pool, 0), said(pool, 1))
+    assert "0/1 127.0.0.1 none\n" in (log_text(pool, 0), log_text(pool, 1))
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ fi
 wait
 """
     assert failure(sky.shell(command), pool).root_cause.rank == 1
-    pid, words = said(pool, 0).split("\n", 1)
+    pid, words = log_text(pool, 0).split("\n", 1)
     assert words == "put away\n"
     wait_until(lambda: not exists(int(pid)), what="the end of what the command left")
 
@@ -103,21 +103,21 @@ def test_ranks_are_usable_after_a_failed_shell_command(pool: sky.Compute) -> Non
 
 def test_shell_command_gets_variables_and_working_folder(pool: sky.Compute) -> None:
     sky.shell("pwd; echo $LR $OUT", env={"LR": 0.1, "OUT": Path("a b")}, cwd="sub") >> pool
-    assert "/sub\n0.1 a b\n" in said(pool, 0) + said(pool, 1)
+    assert "/sub\n0.1 a b\n" in log_text(pool, 0) + log_text(pool, 1)
     with pytest.raises(sky.RunError, match=r"folder .*/nowhere does not exist on this node"):
         sky.shell("pwd", cwd="nowhere") >> pool
 
 
 def test_word_list_is_run_as_one_command(pool: sky.Compute) -> None:
     sky.shell(["echo", "a  b", "$HOME", Path("c"), 1]) >> pool
-    assert "a  b $HOME c 1\n" in (said(pool, 0), said(pool, 1))
+    assert "a  b $HOME c 1\n" in (log_text(pool, 0), log_text(pool, 1))
 
 
 def test_secrets_of_a_shell_command_are_redacted_and_not_in_arguments(pool: sky.Compute) -> None:
     other = KEY[:-1] + "x"
     command = f"echo $API_KEY {other}\ntr '\\0' ' ' </proc/$$/cmdline"
     sky.shell(command, env={"API_KEY": KEY}, secrets=[other]) >> pool
-    shown, arguments = (said(pool, 0) or said(pool, 1)).splitlines()
+    shown, arguments = (log_text(pool, 0) or log_text(pool, 1)).splitlines()
     assert shown == f"{'*' * len(KEY)} {'*' * len(other)}"
     assert re.fullmatch(r"\S*sh /dev/fd/\d+ ", arguments)
 

@@ -76,7 +76,7 @@ def command_lines() -> list[str]:
     return [each for each in found if "SLURM_NODEID" not in each]
 
 
-def tells(session: Session, words: str) -> bool:
+def shows_starting_detail(session: Session, words: str) -> bool:
     return any(words in each.detail and each.state == "starting" for each in session.pools())
 
 
@@ -115,7 +115,7 @@ def test_pending_reason_of_an_allocation_is_reported(cluster: SlurmCluster, home
     try:
         provider = sky.Slurm(partition="lone")
         coming = session.create(sky.PoolSpec(name="late", provider=provider, nodes=1, options=QUIET))
-        wait_until(lambda: tells(session, "waits in the queue: no nodes are free (Resources)"))
+        wait_until(lambda: shows_starting_detail(session, "waits in the queue: no nodes are free (Resources)"))
         cluster("scancel", blocking)
         assert coming.result(60).state == "up"
         assert session.tear_down("late").result(60).ok
@@ -128,7 +128,7 @@ def test_cancelled_slurm_start_leaves_no_job(cluster: SlurmCluster, home: Path) 
     with new_session() as session:
         spec = sky.PoolSpec(name="held", provider=sky.Slurm(time="100"), nodes=1, options=QUIET)
         coming = session.create(spec)  # more than the partition allows
-        wait_until(lambda: tells(session, "will never start; reduce time= (PartitionTimeLimit)"))
+        wait_until(lambda: shows_starting_detail(session, "will never start; reduce time= (PartitionTimeLimit)"))
         assert session.tear_down("held").result(60).ok
         with pytest.raises(sky.Cancelled):
             coming.result(60)
@@ -141,7 +141,7 @@ def test_job_cancelled_in_the_queue_is_not_submitted_again(cluster: SlurmCluster
     try:
         spec = sky.PoolSpec(name="gone", provider=sky.Slurm(time="100"), nodes=1, options=options)
         coming = session.create(spec)
-        wait_until(lambda: tells(session, "waits in the queue"))
+        wait_until(lambda: shows_starting_detail(session, "waits in the queue"))
         cluster("scancel", cluster.jobs()[0].split("|")[0])
         with pytest.raises(PoolError, match=r"it was cancelled \(scancel\).* before the pool was up"):
             coming.result(60)

@@ -222,7 +222,7 @@ class Writer:
         return f"Include {folder}/{self.one('*.conf', 'a.conf', f'a.conf {folder}/b.conf')}"
 
 
-async def asked(file: Path, name: str) -> dict[str, str] | None:
+async def openssh_settings(file: Path, name: str) -> dict[str, str] | None:
     """What `ssh -G` prints; None if it refuses."""
     jump, _, last = name.rpartition(",")
     user, _, host = last.rpartition("@")
@@ -238,14 +238,14 @@ async def asked(file: Path, name: str) -> dict[str, str] | None:
 async def is_refused(file: Path, name: str) -> bool:
     """Whether OpenSSH refuses a host or one of its jump hosts, or these lead back to themselves without end."""
     for _ in range(ENDLESS):
-        said = await asked(file, name)
+        said = await openssh_settings(file, name)
         if said is None or "proxyjump" not in said:
             return said is None
         name = said["proxyjump"]
     return True
 
 
-def taken(folder: Path, recorder: Recorder) -> tuple[list[str], list[list[str]], list[tuple[str, int]]]:
+def take_recorded(folder: Path, recorder: Recorder) -> tuple[list[str], list[list[str]], list[tuple[str, int]]]:
     """What was recorded since the last time."""
     ways = folder / "ways"
     found = ways.read_text().splitlines() if ways.exists() else []
@@ -256,7 +256,7 @@ def taken(folder: Path, recorder: Recorder) -> tuple[list[str], list[list[str]],
     return found, logins, tunnels
 
 
-async def by_openssh(file: Path, name: str) -> None:
+async def connect_with_openssh(file: Path, name: str) -> None:
     nothing = asyncio.subprocess.DEVNULL
     process = await asyncio.create_subprocess_exec(
         "ssh", "-F", str(file), name, "true", stdin=nothing, stdout=nothing, stderr=nothing
@@ -264,7 +264,7 @@ async def by_openssh(file: Path, name: str) -> None:
     await process.wait()
 
 
-async def by_us(name: str) -> SkywardError | None:
+async def connect_with_skyward(name: str) -> SkywardError | None:
     try:
         link = await connect(Target("").with_host(name), patience=0)
     except (PoolError, UsageError) as error:
@@ -309,10 +309,10 @@ async def compare(file: Path, recorder: Recorder, names: Sequence[str]) -> None:
     folder = file.parents[1]
     for name in names:
         if await is_refused(file, name):
-            assert isinstance(await by_us(name), UsageError), file.read_text()
-            assert taken(folder, recorder) == ([], [], [])
+            assert isinstance(await connect_with_skyward(name), UsageError), file.read_text()
+            assert take_recorded(folder, recorder) == ([], [], [])
             continue
-        await by_openssh(file, name)
-        theirs = taken(folder, recorder)
-        why = await by_us(name)
-        assert taken(folder, recorder) == theirs, f"{name}: {why}\n{file.read_text()}"
+        await connect_with_openssh(file, name)
+        theirs = take_recorded(folder, recorder)
+        why = await connect_with_skyward(name)
+        assert take_recorded(folder, recorder) == theirs, f"{name}: {why}\n{file.read_text()}"

@@ -59,11 +59,11 @@ def host(host: Host) -> Host:
 # ---- preparing ---------------------------------------------------------------------------------------------
 
 
-async def test_agent_starts_behind_a_noisy_login_shell(host: Host, known: Path, tmp_path: Path) -> None:
+async def test_agent_starts_behind_a_noisy_login_shell(host: Host, known_hosts_file: Path, tmp_path: Path) -> None:
     work = tmp_path / "project"
     work.mkdir()
     (work / "model.py").write_text("x = 1")
-    transport = SSHTransport(target(host, known), "p.0")
+    transport = SSHTransport(target(host, known_hosts_file), "p.0")
     async with running(transport):
         reports = Reports()
         await transport.prepare(config(cwd=str(work), env={"TOKEN": "very-secret"}), reports)
@@ -91,13 +91,13 @@ async def test_agent_starts_behind_a_noisy_login_shell(host: Host, known: Path, 
 
 @pytest.mark.proof("1 s of a processor")
 async def test_file_removed_during_the_upload_is_omitted(
-    host: Host, known: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    host: Host, known_hosts_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work = tmp_path / "project"
     work.mkdir()
     for name in ("model.py", "notes.txt"):
         (work / name).write_text("x = 1")
-    first = SSHTransport(target(host, known), "p.0")
+    first = SSHTransport(target(host, known_hosts_file), "p.0")
     async with running(first):
         await first.prepare(config(cwd=str(work)), Reports())
     for path in work.iterdir():
@@ -109,7 +109,7 @@ async def test_file_removed_during_the_upload_is_omitted(
         return await differ(self, hashes)
 
     monkeypatch.setattr(working_folder_upload.Snapshot, "find_changed", late)
-    second = SSHTransport(target(host, known), "p.1")
+    second = SSHTransport(target(host, known_hosts_file), "p.1")
     async with running(second):
         await second.prepare(config(cwd=str(work)), Reports())
         (copy,) = host.home.glob(".cache/skyward/work/project-*/")
@@ -117,10 +117,10 @@ async def test_file_removed_during_the_upload_is_omitted(
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_second_bundle_archive_is_sent_once_per_host(host: Host, known: Path) -> None:
+async def test_second_bundle_archive_is_sent_once_per_host(host: Host, known_hosts_file: Path) -> None:
     folders = lambda: {path.parent.name for path in host.home.glob(".cache/skyward/bundle-*/all.zip")}  # noqa: E731
     for folder, had in (("one.0", 1), ("two.0", 2)):
-        transport = SSHTransport(target(host, known), folder)
+        transport = SSHTransport(target(host, known_hosts_file), folder)
         async with running(transport):
             await transport.prepare(config(), Reports())
             assert len(folders()) == had
@@ -129,9 +129,9 @@ async def test_second_bundle_archive_is_sent_once_per_host(host: Host, known: Pa
             assert rest == f"{first}-rest"
 
 
-async def test_relay_command_is_used_without_socket_forwarding(host: Host, known: Path) -> None:
+async def test_relay_command_is_used_without_socket_forwarding(host: Host, known_hosts_file: Path) -> None:
     host.forwards = False
-    transport = SSHTransport(target(host, known), "p.0")
+    transport = SSHTransport(target(host, known_hosts_file), "p.0")
     async with running(transport):
         await transport.prepare(config(), Reports())
         assert (await greet(transport))["pool"] == "p"
@@ -140,9 +140,9 @@ async def test_relay_command_is_used_without_socket_forwarding(host: Host, known
 
 @pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("forwards", [True, False])
-async def test_missing_agent_is_an_os_error(host: Host, known: Path, forwards: bool) -> None:
+async def test_missing_agent_is_an_os_error(host: Host, known_hosts_file: Path, forwards: bool) -> None:
     host.forwards = forwards
-    transport = SSHTransport(target(host, known), "p.0")
+    transport = SSHTransport(target(host, known_hosts_file), "p.0")
     async with running(transport):
         await transport.prepare(config(), Reports())
         channel = await transport.channel()
@@ -152,8 +152,8 @@ async def test_missing_agent_is_an_os_error(host: Host, known: Path, forwards: b
             await transport.open(lambda data: None, lambda error: None)
 
 
-async def test_lost_ssh_connection_is_reported_once_and_renewed(host: Host, known: Path) -> None:
-    transport = SSHTransport(target(host, known), "p.0")
+async def test_lost_ssh_connection_is_reported_once_and_renewed(host: Host, known_hosts_file: Path) -> None:
+    transport = SSHTransport(target(host, known_hosts_file), "p.0")
     async with running(transport):
         await transport.prepare(config(), Reports())
         pid = (await greet(transport))["pid"]
@@ -166,8 +166,10 @@ async def test_lost_ssh_connection_is_reported_once_and_renewed(host: Host, know
         assert lost.empty()
 
 
-async def test_uploaded_blob_is_complete_and_named_by_content(host: Host, known: Path, tmp_path: Path) -> None:
-    transport = SSHTransport(target(host, known), "p.0")
+async def test_uploaded_blob_is_complete_and_named_by_content(
+    host: Host, known_hosts_file: Path, tmp_path: Path
+) -> None:
+    transport = SSHTransport(target(host, known_hosts_file), "p.0")
     async with running(transport):
         await transport.prepare(config(), Reports())
         data = os.urandom(3_000_001)
@@ -182,12 +184,12 @@ async def test_uploaded_blob_is_complete_and_named_by_content(host: Host, known:
 
 
 async def test_jump_host_key_refused_in_one_session_is_asked_in_another(
-    host: Host, known: Path, tmp_path: Path
+    host: Host, known_hosts_file: Path, tmp_path: Path
 ) -> None:
     jump = Host(tmp_path / "jump")
     await jump.start()
     jump.authorized.write_text(host.authorized.read_text())
-    wish = target(host, known, jump=f"127.0.0.1:{jump.port}", host_keys="ask")
+    wish = target(host, known_hosts_file, jump=f"127.0.0.1:{jump.port}", host_keys="ask")
     both = asyncio.Barrier(2)  # neither answers before the other is asked
 
     async def reach(answer: bool) -> connect.HostConnection:
@@ -207,14 +209,16 @@ async def test_jump_host_key_refused_in_one_session_is_asked_in_another(
     await jump.stop()
 
 
-async def test_jump_host_is_verified_shared_and_closed_after_last_use(host: Host, known: Path, tmp_path: Path) -> None:
+async def test_jump_host_is_verified_shared_and_closed_after_last_use(
+    host: Host, known_hosts_file: Path, tmp_path: Path
+) -> None:
     jump = Host(tmp_path / "jump")
     await jump.start()
     jump.authorized.write_text(host.authorized.read_text())
-    wish = target(host, known, jump=f"127.0.0.1:{jump.port}")
+    wish = target(host, known_hosts_file, jump=f"127.0.0.1:{jump.port}")
     with pytest.raises(PoolError, match=f"key of host 127.0.0.1:{jump.port} .* is not known"):
         await connect.connect(wish, patience=0)
-    known.write_text(host.known_line() + jump.known_line())
+    known_hosts_file.write_text(host.known_line() + jump.known_line())
     links = await asyncio.gather(*(connect.connect(wish) for _ in range(3)))
     assert (jump.logins, host.logins) == (1, 3)
     for link in links:
@@ -225,8 +229,8 @@ async def test_jump_host_is_verified_shared_and_closed_after_last_use(host: Host
     await jump.stop()
 
 
-async def test_ssh_provider_creates_nothing_describes_and_ends_machines(host: Host, known: Path) -> None:
-    ssh = SSH.from_json(provider(host, known).to_json())
+async def test_ssh_provider_creates_nothing_describes_and_ends_machines(host: Host, known_hosts_file: Path) -> None:
+    ssh = SSH.from_json(provider(host, known_hosts_file).to_json())
     spec = PoolSpec(name="train", provider=ssh)
     machines = await ssh.create(spec, "token-1")
     assert machines == await ssh.create(spec, "token-1")
@@ -245,16 +249,16 @@ async def test_ssh_provider_creates_nothing_describes_and_ends_machines(host: Ho
     assert "no SSH server listens" in unreachable[0].extra["why"]
 
 
-async def test_more_nodes_than_ssh_hosts_is_a_usage_error(host: Host, known: Path) -> None:
-    ssh = provider(host, known)
+async def test_more_nodes_than_ssh_hosts_is_a_usage_error(host: Host, known_hosts_file: Path) -> None:
+    ssh = provider(host, known_hosts_file)
     with pytest.raises(TooFewHosts, match="2 nodes were requested, but there are only 1 hosts") as caught:
         await ssh.create(PoolSpec(name="train", provider=ssh, nodes=2), "t")
     assert isinstance(caught.value, UsageError) and isinstance(caught.value, NoCapacity)
     assert errors.error_exit_code(caught.value) == errors.USAGE
 
 
-async def test_missing_spare_ssh_host_is_no_capacity(host: Host, known: Path) -> None:
-    ssh = provider(host, known)
+async def test_missing_spare_ssh_host_is_no_capacity(host: Host, known_hosts_file: Path) -> None:
+    ssh = provider(host, known_hosts_file)
     machines = await ssh.create(PoolSpec(name="train", provider=ssh), "token")
     with pytest.raises(NoCapacity, match="list more hosts than nodes"):
         await ssh.replace("train", "token", 0, machines, machines)
@@ -263,12 +267,14 @@ async def test_missing_spare_ssh_host_is_no_capacity(host: Host, known: Path) ->
         await ssh.replace("train", "token", 0, [], machines)
 
 
-async def test_attach_without_answering_nodes_raises_distinct_errors(host: Host, known: Path, tmp_path: Path) -> None:
+async def test_attach_without_answering_nodes_raises_distinct_errors(
+    host: Host, known_hosts_file: Path, tmp_path: Path
+) -> None:
     """The host is unreachable, rejects the login, shows another key or is off: four distinct errors."""
     maker = Session()
-    await asyncio.wrap_future(maker.create(PoolSpec(name="back", provider=provider(host, known))))
+    await asyncio.wrap_future(maker.create(PoolSpec(name="back", provider=provider(host, known_hosts_file))))
     await asyncio.to_thread(maker.detach)
-    authorized, real = host.authorized.read_text(), known.read_text()
+    authorized, real = host.authorized.read_text(), known_hosts_file.read_text()
 
     async def refused() -> PoolError:
         session = Session()
@@ -285,11 +291,11 @@ async def test_attach_without_answering_nodes_raises_distinct_errors(host: Host,
     assert type(await refused()) is CredentialsRefused
     host.authorized.write_text(authorized)
     await restart(host)
-    known.write_text(f"[127.0.0.1]:{host.port} {other}")
+    known_hosts_file.write_text(f"[127.0.0.1]:{host.port} {other}")
     changed = await refused()
     assert type(changed) is HostKeyError
-    assert changed.hint == Hint("trust-host-key", f"127.0.0.1:{host.port}", str(known))
-    known.write_text(real)
+    assert changed.hint == Hint("trust-host-key", f"127.0.0.1:{host.port}", str(known_hosts_file))
+    known_hosts_file.write_text(real)
     await host.stop()
     assert type(await refused()) is Unreachable
     await host.start()
@@ -304,8 +310,8 @@ async def restart(host: Host) -> None:
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_ssh_provider_check_reports_what_works(host: Host, known: Path, tmp_path: Path) -> None:
-    lines = await provider(host, known).check()
+async def test_ssh_provider_check_reports_what_works(host: Host, known_hosts_file: Path, tmp_path: Path) -> None:
+    lines = await provider(host, known_hosts_file).check()
     words = "\n".join(line.detail for line in lines)
     for part in (
         "reachable as",
@@ -324,12 +330,12 @@ async def test_ssh_provider_check_reports_what_works(host: Host, known: Path, tm
 
 
 @pytest.mark.proof("3 s of a processor")
-async def test_doctor_on_a_host_without_the_wanted_python_downloads_none(host: Host, known: Path) -> None:
+async def test_doctor_on_a_host_without_the_wanted_python_downloads_none(host: Host, known_hosts_file: Path) -> None:
     uv = host.home / ".local/bin/uv"
     uv.parent.mkdir(parents=True)
     uv.write_text(f"#!/bin/sh\n: > {host.home}/fetched\nexit 1\n")
     uv.chmod(0o755)
-    hosts, wanted = provider(host, known), ["3.99", ""]
+    hosts, wanted = provider(host, known_hosts_file), ["3.99", ""]
     lines = await hosts.check_for(wanted)
     (python,) = (each for each in lines if "Python" in each.detail)
     assert "no Python 3.99, the version that the script is loaded with; it has Python 3." in python.detail
@@ -349,7 +355,7 @@ async def test_doctor_on_a_host_without_the_wanted_python_downloads_none(host: H
 
 @pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="there is no ssh-keygen to lock a key with")
 async def test_missing_or_encrypted_keys_of_ssh_config_are_skipped(
-    host: Host, known: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    host: Host, known_hosts_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / ".ssh"
     folder.mkdir(mode=0o700)
@@ -358,7 +364,7 @@ async def test_missing_or_encrypted_keys_of_ssh_config_are_skipped(
     assert await (await asyncio.create_subprocess_exec(*make)).wait() == 0
     (folder / "config").write_text(
         f"Host box\n  HostName 127.0.0.1\n  Port {host.port}\n  IdentityFile ~/.ssh/not-there\n"
-        f"  IdentityFile ~/.ssh/locked\n  IdentityFile {host.client_key}\n  UserKnownHostsFile {known}\n"
+        f"  IdentityFile ~/.ssh/locked\n  IdentityFile {host.client_key}\n  UserKnownHostsFile {known_hosts_file}\n"
     )
     link = await connect.connect(Target("box"), patience=0)
     await link.close()
@@ -368,7 +374,7 @@ async def test_missing_or_encrypted_keys_of_ssh_config_are_skipped(
 
 
 async def test_key_file_that_is_a_named_pipe_does_not_block(
-    host: Host, known: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    host: Host, known_hosts_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     pipe = tmp_path / "pipe"
@@ -376,7 +382,7 @@ async def test_key_file_that_is_a_named_pipe_does_not_block(
     (tmp_path / ".ssh").mkdir(mode=0o700)
     (tmp_path / ".ssh/config").write_text(
         f"Host box\n  HostName 127.0.0.1\n  Port {host.port}\n  IdentityFile {pipe}\n  CertificateFile {pipe}\n"
-        f"  IdentityFile {host.client_key}\n  UserKnownHostsFile {known}\n"
+        f"  IdentityFile {host.client_key}\n  UserKnownHostsFile {known_hosts_file}\n"
     )
     link = await connect.connect(Target("box"), patience=0)
     await link.close()
@@ -395,18 +401,18 @@ async def test_unknown_host_key_is_rejected_and_nothing_is_sent(host: Host, tmp_
     assert host.logins == 0 and not host.commands
 
 
-async def test_changed_host_key_is_rejected_under_every_policy(host: Host, known: Path) -> None:
+async def test_changed_host_key_is_rejected_under_every_policy(host: Host, known_hosts_file: Path) -> None:
     old = asyncssh.generate_private_key("ssh-ed25519")
     for kind in ("ssh-ed25519", "ecdsa-sha2-nistp256"):  # another key of the type, and no key of it at all
         old = asyncssh.generate_private_key(kind)
-        known.write_text(f"[127.0.0.1]:{host.port} {old.export_public_key().decode()}")
-        before = known.read_text()
+        known_hosts_file.write_text(f"[127.0.0.1]:{host.port} {old.export_public_key().decode()}")
+        before = known_hosts_file.read_text()
         for policy in ("known", "ask", "accept-new"):
             with pytest.raises(HostKeyError, match="CHANGED") as caught:
-                await connection.connect(target(host, known, host_keys=policy))
-            for part in (old.get_fingerprint(), host.key.get_fingerprint(), f"{known} line 1"):
+                await connection.connect(target(host, known_hosts_file, host_keys=policy))
+            for part in (old.get_fingerprint(), host.key.get_fingerprint(), f"{known_hosts_file} line 1"):
                 assert part in str(caught.value)
-        assert known.read_text() == before
+        assert known_hosts_file.read_text() == before
     assert host.logins == 0 and not host.commands
 
 
@@ -421,10 +427,10 @@ async def test_fetched_and_accepted_host_key_is_trusted_afterwards(host: Host, t
 
 
 async def test_debug_log_has_successful_and_failed_ssh_logins(
-    host: Host, known: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    host: Host, known_hosts_file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "skyward.ssh")
-    link = await connection.connect(target(host, known))
+    link = await connection.connect(target(host, known_hosts_file))
     assert re.search(rf"127\.0\.0\.1:{host.port}: connected and logged in, [\d.]+ s", caplog.text)
     await link.close()
     assert f"127.0.0.1:{host.port}: disconnected" in caplog.text
@@ -554,22 +560,24 @@ async def test_detaching_session_withdraws_its_host_key_questions(host: Host, tm
     assert host.logins == 0
 
 
-async def test_revoked_host_key_is_rejected(host: Host, known: Path) -> None:
+async def test_revoked_host_key_is_rejected(host: Host, known_hosts_file: Path) -> None:
     public = host.key.export_public_key().decode()
-    known.write_text(f"[127.0.0.1]:{host.port} {public}@revoked * {public}")
+    known_hosts_file.write_text(f"[127.0.0.1]:{host.port} {public}@revoked * {public}")
     with pytest.raises(HostKeyError, match="revoked"):
-        await connection.connect(target(host, known, host_keys="accept-new"))
+        await connection.connect(target(host, known_hosts_file, host_keys="accept-new"))
     assert host.logins == 0
 
 
 # What goes wrong on a host, in words: another Python, a full disk, lies, wrong keys; against asyncssh's own server.
 
 
-async def test_unsuitable_python_on_a_host_is_rejected_before_sending(host: Host, known: Path, tmp_path: Path) -> None:
+async def test_unsuitable_python_on_a_host_is_rejected_before_sending(
+    host: Host, known_hosts_file: Path, tmp_path: Path
+) -> None:
     other = tmp_path / "python3.9"
     other.write_text('#!/bin/sh\n[ "$1" = -V ] && echo Python 3.9.1 && exit\nexit 97\n')
     other.chmod(0o755)
-    transport = SSHTransport(target(host, known), "p.0", python=str(other))
+    transport = SSHTransport(target(host, known_hosts_file), "p.0", python=str(other))
     minor = f"{sys.version_info[0]}.{sys.version_info[1]}"
     with pytest.raises(PoolError, match=rf"Python {minor} .*3\.9\.1.*Nothing was sent"):
         await transport.prepare(config(cwd=str(tmp_path)), Reports())
@@ -578,7 +586,9 @@ async def test_unsuitable_python_on_a_host_is_rejected_before_sending(host: Host
 
 
 @pytest.mark.parametrize("is_chosen", [True, False])
-async def test_host_python_without_asyncio_is_named(host: Host, known: Path, tmp_path: Path, is_chosen: bool) -> None:
+async def test_host_python_without_asyncio_is_named(
+    host: Host, known_hosts_file: Path, tmp_path: Path, is_chosen: bool
+) -> None:
     program = python_without("asyncio", tmp_path / "minimal")
     minor = f"{sys.version_info[0]}.{sys.version_info[1]}"
     # The incomplete interpreter is the only one of the host.
@@ -588,7 +598,7 @@ async def test_host_python_without_asyncio_is_named(host: Host, known: Path, tmp
     host.rewrite = lambda command: command.replace(sys.executable, "/nowhere/python").replace(
         ":/usr/local/bin:/usr/bin:/bin", ""
     )
-    transport = SSHTransport(target(host, known), "p.0", python=str(program) if is_chosen else None)
+    transport = SSHTransport(target(host, known_hosts_file), "p.0", python=str(program) if is_chosen else None)
     said = rf"\(it has Python {minor}\.\d+.*, but without asyncio or zlib, as in Debian's python3-minimal"
     with pytest.raises(NoFittingPython, match=said):
         await transport.prepare(config(), Reports())
@@ -596,7 +606,7 @@ async def test_host_python_without_asyncio_is_named(host: Host, known: Path, tmp
     assert not (host.home / ".cache/skyward").exists()
 
 
-async def test_uv_installs_the_missing_python_on_a_host(host: Host, known: Path, tmp_path: Path) -> None:
+async def test_uv_installs_the_missing_python_on_a_host(host: Host, known_hosts_file: Path, tmp_path: Path) -> None:
     bin_folder = tmp_path / "bin"
     bin_folder.mkdir()
     (bin_folder / "uv").write_text(
@@ -613,7 +623,7 @@ async def test_uv_installs_the_missing_python_on_a_host(host: Host, known: Path,
         .replace(":/usr/local/bin:/usr/bin:/bin", "")
         .replace(f"python{minor}", "python0")
     )
-    transport = SSHTransport(target(host, known), "p.0")
+    transport = SSHTransport(target(host, known_hosts_file), "p.0")
     said: list[str] = []
     channel = await transport.channel(said.append)
     channel.close()
@@ -622,9 +632,9 @@ async def test_uv_installs_the_missing_python_on_a_host(host: Host, known: Path,
     assert any("uv installs it" in line for line in said)
 
 
-async def test_output_of_a_login_shell_that_runs_no_command_is_quoted(host: Host, known: Path) -> None:
+async def test_output_of_a_login_shell_that_runs_no_command_is_quoted(host: Host, known_hosts_file: Path) -> None:
     host.noise = "echo This account is not available.; exit 1"
-    transport = SSHTransport(target(host, known), "p.0", patience=0)
+    transport = SSHTransport(target(host, known_hosts_file), "p.0", patience=0)
     with pytest.raises(PoolError, match="This account is not available"):
         await transport.prepare(config(), Reports())
     await transport.close()
@@ -651,7 +661,7 @@ FACTS = {
 WANTS = {"folder": "/srv/a", "wanted": [], "doubtful": [], "current": True}
 
 
-def lies(host: Host, *answers: object) -> None:
+def answer_falsely(host: Host, *answers: object) -> None:
     told = json.dumps([FACTS, *answers, {}])
     command = shlex.join([sys.executable, "-c", LIES, told])
     host.rewrite = lambda asked: f"exec {command}"
@@ -671,31 +681,31 @@ def lies(host: Host, *answers: object) -> None:
     ],
 )
 async def test_host_with_invalid_or_forged_requests_gets_no_files(
-    host: Host, known: Path, tmp_path: Path, answer: dict[str, Any], said: str
+    host: Host, known_hosts_file: Path, tmp_path: Path, answer: dict[str, Any], said: str
 ) -> None:
     project = tmp_path / "project"
     project.mkdir()
     (tmp_path / "outside").write_text("for no host")
     (project / "key").symlink_to("../outside")
     (project / "train.py").write_text("print(1)")
-    lies(host, WANTS | {"current": False} | answer)
-    transport = SSHTransport(target(host, known), "p.0", patience=0)
+    answer_falsely(host, WANTS | {"current": False} | answer)
+    transport = SSHTransport(target(host, known_hosts_file), "p.0", patience=0)
     with pytest.raises(PoolError, match=said):
         await transport.prepare(config(cwd=str(project)), Reports())
     await transport.close()
 
 
-async def test_interpreter_reported_by_a_host_must_be_a_path(host: Host, known: Path) -> None:
-    lies(host, {"python": ["rm"]})
-    transport = SSHTransport(target(host, known), "p.0", patience=0)
+async def test_interpreter_reported_by_a_host_must_be_a_path(host: Host, known_hosts_file: Path) -> None:
+    answer_falsely(host, {"python": ["rm"]})
+    transport = SSHTransport(target(host, known_hosts_file), "p.0", patience=0)
     with pytest.raises(PoolError, match=r"Invalid response from host .*'python'.*\['rm'\]"):
         await transport.prepare(config(image={"pip": ["numpy"]}), Reports())
     await transport.close()
 
 
-async def test_host_may_change_only_the_interpreter_of_the_agent_config(host: Host, known: Path) -> None:
-    lies(host, {"python": "/env/bin/python", "installed": {}, "idle_timeout": 1e9})
-    transport = SSHTransport(target(host, known), "p.0", patience=0)
+async def test_host_may_change_only_the_interpreter_of_the_agent_config(host: Host, known_hosts_file: Path) -> None:
+    answer_falsely(host, {"python": "/env/bin/python", "installed": {}, "idle_timeout": 1e9})
+    transport = SSHTransport(target(host, known_hosts_file), "p.0", patience=0)
     with pytest.raises(PoolError, match=r"closed the connection|lost the connection"):
         await transport.prepare(config(image={"pip": ["numpy"]}), Reports())
     told = json.loads(host.received[host.received.rindex(b'{"pool"') :])
@@ -704,7 +714,7 @@ async def test_host_may_change_only_the_interpreter_of_the_agent_config(host: Ho
 
 
 async def test_host_without_a_writable_folder_is_reported_with_reasons(
-    host: Host, known: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    host: Host, known_hosts_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from skyward_core.transport.ssh import bootstrap_channel
 
@@ -712,14 +722,14 @@ async def test_host_without_a_writable_folder_is_reported_with_reasons(
     source = Path(host_inspection.__file__).read_text().replace("ROOTS = (", 'ROOTS = ("/proc/none",) or (')
     parts[host_inspection.__name__] = compile(source, "host", "exec")
     monkeypatch.setattr(bootstrap_channel, "_bootstrap_code", lambda: marshal.dumps([*parts.items()]))
-    transport = SSHTransport(target(host, known), "p.0", patience=0)
+    transport = SSHTransport(target(host, known_hosts_file), "p.0", patience=0)
     with pytest.raises(PoolError, match=r"no writable folder .*\(/proc/none"):
         await transport.prepare(config(), Reports())
     await transport.close()
 
 
-async def test_failing_setup_command_on_a_host_is_reported_with_its_output(host: Host, known: Path) -> None:
-    transport = SSHTransport(target(host, known), "p.0")
+async def test_failing_setup_command_on_a_host_is_reported_with_its_output(host: Host, known_hosts_file: Path) -> None:
+    transport = SSHTransport(target(host, known_hosts_file), "p.0")
     reports = Reports()
     async with running(transport):
         with pytest.raises(HostCommandFailed, match=r"(?s)exit code 3.*no such thing"):
@@ -727,37 +737,39 @@ async def test_failing_setup_command_on_a_host_is_reported_with_its_output(host:
         assert "looking" in reports.of("installed")
 
 
-async def test_setup_runs_once_per_image_on_a_host_with_its_variables(host: Host, known: Path) -> None:
+async def test_setup_runs_once_per_image_on_a_host_with_its_variables(host: Host, known_hosts_file: Path) -> None:
     image = {"setup": ['echo "$WHO" >> "$HOME/setup.txt"']}
     for folder in ("one.0", "two.0"):
-        transport = SSHTransport(target(host, known), folder)
+        transport = SSHTransport(target(host, known_hosts_file), folder)
         async with running(transport):
             await transport.prepare(config(image=image, env={"WHO": "me"}), Reports())
     assert (host.home / "setup.txt").read_text() == "me\n"
 
 
-async def test_rejected_ssh_key_error_names_user_and_fix(host: Host, known: Path, tmp_path: Path) -> None:
+async def test_rejected_ssh_key_error_names_user_and_fix(host: Host, known_hosts_file: Path, tmp_path: Path) -> None:
     asyncssh.generate_private_key("ssh-ed25519").write_private_key(tmp_path / "wrong")
     wish = Target(
         "127.0.0.1",
         port=host.port,
         user="me",
         keys=(str(tmp_path / "wrong"),),
-        known_hosts=str(known),
+        known_hosts=str(known_hosts_file),
         config=False,
     )
     with pytest.raises(CredentialsRefused, match=r"rejects all keys offered for user 'me'.*ssh-copy-id"):
         await connection.connect(wish)
 
 
-async def test_refused_ssh_connection_is_retried_until_patience_ends(host: Host, known: Path) -> None:
+async def test_refused_ssh_connection_is_retried_until_patience_ends(host: Host, known_hosts_file: Path) -> None:
     await host.stop()
     waits: list[str] = []
     with pytest.raises(Unreachable, match="no SSH server listens on port"):
-        await connection.connect(target(host, known), patience=0.8, waiting=lambda why, at: waits.append(why))
+        await connection.connect(
+            target(host, known_hosts_file), patience=0.8, waiting=lambda why, at: waits.append(why)
+        )
     assert waits and set(waits) == {"connection refused"}
     asyncio.get_running_loop().call_later(0.3, lambda: asyncio.ensure_future(host.start()))
-    link = await connection.connect(target(host, known), patience=20)
+    link = await connection.connect(target(host, known_hosts_file), patience=20)
     await link.close()
 
 

@@ -31,7 +31,7 @@ def limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ANSWER_TIMEOUT, "2")
 
 
-async def refusal(host: Host, known: Path) -> str:
+async def preparation_error(host: Host, known: Path) -> str:
     """Why the host cannot be prepared."""
     transport = SSHTransport(target(host, known), "p.0", patience=0)
     async with asyncio.timeout(60):
@@ -42,28 +42,30 @@ async def refusal(host: Host, known: Path) -> str:
 
 
 @pytest.mark.parametrize("noise", ["read x", "head -c 5000 > /dev/null", "read x; read y; echo $x"])
-async def test_login_shell_that_reads_part_of_the_input_is_named(host: Host, known: Path, noise: str) -> None:
+async def test_login_shell_that_reads_part_of_the_input_is_named(
+    host: Host, known_hosts_file: Path, noise: str
+) -> None:
     host.noise = noise
-    said = await refusal(host, known)
+    said = await preparation_error(host, known_hosts_file)
     assert said.startswith("Host 127.0.0.1 lost a part of its input") and READS in said
     assert "`case $- in *i*) ...;; esac`" in said
 
 
 @pytest.mark.parametrize("noise", ["cat > /dev/null", "printf 'project? '; exec sleep 600", "exec sleep 600"])
-async def test_host_that_never_answers_is_named(host: Host, known: Path, noise: str) -> None:
+async def test_host_that_never_answers_is_named(host: Host, known_hosts_file: Path, noise: str) -> None:
     host.noise = noise
-    said = await refusal(host, known)
+    said = await preparation_error(host, known_hosts_file)
     assert said.startswith("Host 127.0.0.1 accepted the login and then sent nothing for 2 s")
     assert f"{ANSWER_TIMEOUT}=30" in said and "`case $- in *i*) ...;; esac`" in said
     assert ("It printed: project?" in said) == ("project" in noise)
 
 
 async def test_login_shell_that_prints_endlessly_is_named(
-    host: Host, known: Path, monkeypatch: pytest.MonkeyPatch
+    host: Host, known_hosts_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("skyward_core.transport.ssh.bootstrap_channel.NOISY_START_FACTOR", 1.5)
     host.noise = "while sleep 0.2; do echo still loading; done"
-    said = await refusal(host, known)
+    said = await preparation_error(host, known_hosts_file)
     assert "print endlessly" in said and "still loading" in said
 
 
@@ -71,20 +73,20 @@ async def test_login_shell_that_prints_endlessly_is_named(
     "noise", [NOISE, "printf '{\"ok\": true}\\n'; (sleep 0.5; echo '{\"ok\": false}'; echo; echo late) &"]
 )
 async def test_login_shell_output_is_not_taken_for_an_answer(
-    host: Host, known: Path, noise: str, monkeypatch: pytest.MonkeyPatch
+    host: Host, known_hosts_file: Path, noise: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(ANSWER_TIMEOUT, "30")
     host.noise = noise
-    transport = SSHTransport(target(host, known), "p.0")
+    transport = SSHTransport(target(host, known_hosts_file), "p.0")
     async with running(transport):
         await transport.prepare(config(), Reports())
         assert (await greet(transport))["t"] == "welcome"
 
 
 async def test_silent_setup_longer_than_the_answer_timeout_is_waited_for(
-    host: Host, known: Path, tmp_path: Path
+    host: Host, known_hosts_file: Path, tmp_path: Path
 ) -> None:
-    transport = SSHTransport(target(host, known), "p.0")
+    transport = SSHTransport(target(host, known_hosts_file), "p.0")
     async with running(transport):
         await transport.prepare(config(image={"setup": [f"sleep 3; touch {tmp_path}/done"]}), Reports())
         assert (tmp_path / "done").exists()
@@ -109,8 +111,8 @@ def stopped(host: Host) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("size", [0, 20_000_000])
-async def test_host_that_stops_answering_a_request_is_named(host: Host, known: Path, size: int) -> None:
-    transport = SSHTransport(target(host, known), "p.0")
+async def test_host_that_stops_answering_a_request_is_named(host: Host, known_hosts_file: Path, size: int) -> None:
+    transport = SSHTransport(target(host, known_hosts_file), "p.0")
     channel = await transport.channel()
     said = r"Host 127.0.0.1 sent nothing for 2 s after a request for 'rest'"
     with stopped(host), pytest.raises(Unreachable, match=said):
@@ -119,10 +121,10 @@ async def test_host_that_stops_answering_a_request_is_named(host: Host, known: P
     await transport.close()
 
 
-async def test_upload_to_a_host_that_stops_reading_ends(host: Host, known: Path, tmp_path: Path) -> None:
+async def test_upload_to_a_host_that_stops_reading_ends(host: Host, known_hosts_file: Path, tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.write_bytes(bytes(20_000_000))
-    way = SSHTransport(target(host, known), "p.0")
+    way = SSHTransport(target(host, known_hosts_file), "p.0")
     async with running(way):
         await way.prepare(config(), Reports())
         before = len(host.received)
@@ -133,11 +135,11 @@ async def test_upload_to_a_host_that_stops_reading_ends(host: Host, known: Path,
             await sending
 
 
-async def test_requests_to_a_host_that_fell_silent_end(host: Host, known: Path, tmp_path: Path) -> None:
+async def test_requests_to_a_host_that_fell_silent_end(host: Host, known_hosts_file: Path, tmp_path: Path) -> None:
     host.forwards = False
     source = tmp_path / "source"
     source.write_bytes(b"data")
-    way = SSHTransport(target(host, known), "p.0")
+    way = SSHTransport(target(host, known_hosts_file), "p.0")
     async with running(way):
         await way.prepare(config(), Reports())
         link = way._link
@@ -147,7 +149,7 @@ async def test_requests_to_a_host_that_fell_silent_end(host: Host, known: Path, 
             way.open(lambda data: None, lambda error: None),
             way.put(source, "a" * 32),
             query_pythons(link),
-            SlurmCommands(target(host, known))("sinfo"),
+            SlurmCommands(target(host, known_hosts_file))("sinfo"),
             return_exceptions=True,
         )
         host.noise = ""
@@ -162,12 +164,16 @@ class Hangs(asyncssh.SFTPServer):
         raise AssertionError
 
 
-async def test_download_from_a_host_that_stops_answering_ends(host: Host, known: Path, tmp_path: Path) -> None:
+async def test_download_from_a_host_that_stops_answering_ends(
+    host: Host, known_hosts_file: Path, tmp_path: Path
+) -> None:
     await host.stop()
     host.sftp = Hangs
     await host.start()
     with pytest.raises(Unreachable, match=r"Host 127.0.0.1 sent nothing for 2 s after a request for a copy"):
-        await node_file_copy._download(target(host, known), "results", tmp_path / "here", lambda done, total: None)
+        await node_file_copy._download(
+            target(host, known_hosts_file), "results", tmp_path / "here", lambda done, total: None
+        )
 
 
 @pytest.mark.parametrize("text", ["x", "0", "-1", "nan", "inf", "1e999"])

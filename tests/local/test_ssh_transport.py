@@ -47,19 +47,19 @@ SIZE = 20_000_000
 
 
 @pytest.fixture
-async def way(host: Host, known: Path) -> AsyncIterator[SSHTransport]:
+async def transport(host: Host, known_hosts_file: Path) -> AsyncIterator[SSHTransport]:
     """To a host that knows where our folder is; nothing runs there."""
     keys = (str(host.client_key),)
-    target = Target("127.0.0.1", port=host.port, keys=keys, known_hosts=str(known), config=False)
-    way = SSHTransport(target, "p.0", patience=2.0)
+    target = Target("127.0.0.1", port=host.port, keys=keys, known_hosts=str(known_hosts_file), config=False)
+    transport = SSHTransport(target, "p.0", patience=2.0)
     config = {"pool": "p", "node": 0, "nodes": 1, "idle_timeout": 30.0, "grace": 0.1}
-    await way.prepare(config, lambda *said, **more: None)
-    yield way
-    channel = await way.channel()
+    await transport.prepare(config, lambda *said, **more: None)
+    yield transport
+    channel = await transport.channel()
     await send_bundle(channel)
-    await channel.ask("end", folder=way.folder, socket=channel.facts["socket"])
+    await channel.ask("end", folder=transport.folder, socket=channel.facts["socket"])
     channel.close()
-    await way.close()
+    await transport.close()
 
 
 async def received(host: Host, total: int, sending: asyncio.Task[Any]) -> None:
@@ -71,12 +71,14 @@ async def received(host: Host, total: int, sending: asyncio.Task[Any]) -> None:
                 sending.result()  # why it was given up, where it was
 
 
-async def test_upload_resumes_after_repeated_connection_losses(host: Host, way: SSHTransport, tmp_path: Path) -> None:
+async def test_upload_resumes_after_repeated_connection_losses(
+    host: Host, transport: SSHTransport, tmp_path: Path
+) -> None:
     source = tmp_path / "source"
     source.write_bytes(os.urandom(SIZE))
-    way.patience = 30.0  # a busy machine takes a while to answer once more
+    transport.patience = 30.0  # a busy machine takes a while to answer once more
     before, logins = len(host.received), host.logins
-    sending = asyncio.create_task(way.put(source, "a" * 32))
+    sending = asyncio.create_task(transport.put(source, "a" * 32))
     for cut in range(1, 4):
         await received(host, before + cut * SIZE // 4, sending)
         for link in list(host.connections):
@@ -90,17 +92,17 @@ async def test_upload_resumes_after_repeated_connection_losses(host: Host, way: 
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_connection_lost_before_an_upload_is_renewed(host: Host, way: SSHTransport, tmp_path: Path) -> None:
+async def test_connection_lost_before_an_upload_is_renewed(host: Host, transport: SSHTransport, tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.write_bytes(b"data")
-    assert way._link is not None
-    way._link.ssh.abort()  # which is told a turn of the loop later
-    await way.put(source, "c" * 32)
-    assert not way._link.lost.is_set()
+    assert transport._link is not None
+    transport._link.ssh.abort()  # which is told a turn of the loop later
+    await transport.put(source, "c" * 32)
+    assert not transport._link.lost.is_set()
 
 
 async def test_upload_to_an_unreachable_host_is_a_connection_error(
-    host: Host, way: SSHTransport, tmp_path: Path
+    host: Host, transport: SSHTransport, tmp_path: Path
 ) -> None:
     source = tmp_path / "source"
     source.write_bytes(b"data")
@@ -108,7 +110,7 @@ async def test_upload_to_an_unreachable_host_is_a_connection_error(
     try:
         # Which of the two is said depends on whether the end of the connection was noticed already.
         with pytest.raises(ConnectionError, match=r"no SSH server listens|SSH connection closed"):
-            await way.put(source, "b" * 32)
+            await transport.put(source, "b" * 32)
     finally:
         await host.start()
 
@@ -117,7 +119,7 @@ async def test_upload_to_an_unreachable_host_is_a_connection_error(
 @pytest.mark.parametrize("size", [4, SIZE])
 @pytest.mark.parametrize("noise", ["", "echo hello >&2; "])
 async def test_upload_rejected_by_a_host_reports_the_reason(
-    host: Host, way: SSHTransport, tmp_path: Path, size: int, noise: str
+    host: Host, transport: SSHTransport, tmp_path: Path, size: int, noise: str
 ) -> None:
     source = tmp_path / "source"
     source.write_bytes(os.urandom(size))
@@ -126,14 +128,14 @@ async def test_upload_rejected_by_a_host_reports_the_reason(
         with pytest.raises(
             PoolError, match=rf"host 127.0.0.1 rejected the file c+ \({size} bytes\): [^$]*File too large"
         ):
-            await way.put(source, "c" * 32)
+            await transport.put(source, "c" * 32)
     finally:
         host.rewrite = lambda command: command
-    await way.put(source, "c" * 32)
+    await transport.put(source, "c" * 32)
 
 
 async def test_full_disk_of_a_host_is_not_reported_as_a_lost_connection(
-    way: SSHTransport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    transport: SSHTransport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = tmp_path / "source"
     source.write_bytes(b"data")
@@ -142,14 +144,14 @@ async def test_full_disk_of_a_host_is_not_reported_as_a_lost_connection(
     parts[host_inspection.__name__] = compile(text, "host", "exec")
     with monkeypatch.context() as patch:
         patch.setattr(bootstrap_channel, "_bootstrap_code", lambda: marshal.dumps([*parts.items()]))
-        patch.setattr(way, "_facts", {})  # it is asked again
+        patch.setattr(transport, "_facts", {})  # it is asked again
         with pytest.raises(PoolError, match=r"no writable folder .*\(/proc/none"):
-            await way.put(source, "d" * 32)
-    await way.put(source, "d" * 32)
+            await transport.put(source, "d" * 32)
+    await transport.put(source, "d" * 32)
 
 
 @pytest.fixture
-async def other_release(host: Host, way: SSHTransport) -> AsyncIterator[Callable[[], SSHTransport]]:
+async def other_release(host: Host, transport: SSHTransport) -> AsyncIterator[Callable[[], SSHTransport]]:
     """Makes ways of a client of another release: it finds the agent of the one that began the pool, and nothing of its
     own beside it."""
     ours, made = host.home / ".cache" / "skyward", list[SSHTransport]()
@@ -157,7 +159,7 @@ async def other_release(host: Host, way: SSHTransport) -> AsyncIterator[Callable
     def another() -> SSHTransport:
         for bundle in ours.glob("bundle-*"):
             bundle.rename(ours / f"other-{bundle.name}-{os.urandom(4).hex()}")
-        made.append(SSHTransport(way.target, "p.0", patience=20.0))
+        made.append(SSHTransport(transport.target, "p.0", patience=20.0))
         return made[-1]
 
     yield another
@@ -233,9 +235,9 @@ async def test_client_of_another_release_uses_its_own_commands_on_the_host(
     assert await _can_reach(asking, ("127.0.0.1", host.port))
 
 
-async def test_include_pattern_without_a_match_is_reported(way: SSHTransport, tmp_path: Path) -> None:
+async def test_include_pattern_without_a_match_is_reported(transport: SSHTransport, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
-    channel = await way.channel()
+    channel = await transport.channel()
     try:
         await send_bundle(channel)
         image = {"includes": ["train.py", "dta/*.csv"]}
@@ -294,8 +296,10 @@ async def test_setup_waits_until_all_nodes_are_synced_or_one_failed(
 
 
 @pytest.fixture
-def target(host: Host, known: Path) -> Target:
-    return Target("127.0.0.1", port=host.port, keys=(str(host.client_key),), known_hosts=str(known), config=False)
+def target(host: Host, known_hosts_file: Path) -> Target:
+    return Target(
+        "127.0.0.1", port=host.port, keys=(str(host.client_key),), known_hosts=str(known_hosts_file), config=False
+    )
 
 
 async def nothing(link: connection.HostConnection) -> None:
@@ -435,7 +439,7 @@ async def test_ssh_ignore_packets_are_sent_only_for_ciphers_that_need_them(
 # ---- before there is SSH -----------------------------------------------------------------------------------
 
 
-def through(front: Front, target: Target) -> Target:
+def target_through(front: Front, target: Target) -> Target:
     known = Path(target.known_hosts or "")
     known.write_text(known.read_text().replace(f":{front.host.port} ", f":{front.port} "))
     return replace(target, port=front.port)
@@ -443,7 +447,7 @@ def through(front: Front, target: Target) -> Target:
 
 async def test_login_uses_a_preopened_socket(host: Host, target: Target) -> None:
     async with Front(host) as front:
-        target = through(front, target)
+        target = target_through(front, target)
         dials = PreopenedSockets([target])
         await dials.open()
         await front.until(came=1, still=1)
@@ -458,7 +462,7 @@ async def test_login_uses_a_preopened_socket(host: Host, target: Target) -> None
 
 async def test_unused_preopened_socket_is_closed(host: Host, target: Target) -> None:
     async with Front(host) as front:
-        dials = PreopenedSockets([through(front, target)])
+        dials = PreopenedSockets([target_through(front, target)])
         await dials.open()
         await front.until(came=1, still=1)
         await dials.close()
@@ -468,7 +472,7 @@ async def test_unused_preopened_socket_is_closed(host: Host, target: Target) -> 
 
 async def test_host_that_closes_a_preopened_socket_is_connected_again(host: Host, target: Target) -> None:
     async with Front(host, drops=1) as front:
-        target = through(front, target)
+        target = target_through(front, target)
         dials = PreopenedSockets([target])
         await dials.open()
         await front.until(came=1, still=0)
@@ -481,7 +485,7 @@ async def test_host_that_closes_a_preopened_socket_is_connected_again(host: Host
 
 async def test_unusable_keys_leave_no_preopened_socket(host: Host, target: Target) -> None:
     async with Front(host) as front:
-        target = replace(through(front, target), keys=("/not/there",))
+        target = replace(target_through(front, target), keys=("/not/there",))
         dials = PreopenedSockets([target])
         await dials.open()
         await front.until(came=1, still=1)
@@ -558,7 +562,7 @@ async def test_failed_warm_up_leaves_no_connection(host: Host, target: Target) -
     await until_none(host.connections)
 
 
-def leave(root: Path, name: str, age: float, idle_timeout: float = 600.0) -> Path:
+def leave_pool_folder(root: Path, name: str, age: float, idle_timeout: float = 600.0) -> Path:
     """A pool's folder in which nothing was written for a while."""
     folder = root / "pools" / name
     (folder / "spool").mkdir(parents=True)
@@ -573,8 +577,8 @@ def leave(root: Path, name: str, age: float, idle_timeout: float = 600.0) -> Pat
 
 
 def test_stale_pool_folder_is_removed_after_its_lease(tmp_path: Path) -> None:
-    over, kept = leave(tmp_path, "over.a.0", 700), leave(tmp_path, "kept.b.0", 500)
-    brief = leave(tmp_path, "brief.c.0", 10, idle_timeout=1.0)  # its agent may just be starting
+    over, kept = leave_pool_folder(tmp_path, "over.a.0", 700), leave_pool_folder(tmp_path, "kept.b.0", 500)
+    brief = leave_pool_folder(tmp_path, "brief.c.0", 10, idle_timeout=1.0)  # its agent may just be starting
     for name in ("ended.new.a.0", "ended.old.b.0"):
         (tmp_path / "pools" / name).write_text("the node ended itself\n")
     os.utime(tmp_path / "pools" / "ended.old.b.0", (0, 0))
@@ -585,14 +589,14 @@ def test_stale_pool_folder_is_removed_after_its_lease(tmp_path: Path) -> None:
 
 
 def test_pool_folder_with_a_growing_log_is_kept(tmp_path: Path) -> None:
-    folder = leave(tmp_path, "quiet.a.0", 7000)
+    folder = leave_pool_folder(tmp_path, "quiet.a.0", 7000)
     os.utime(folder / "spool" / "r000.out")
     host_command_server.remove_stale_folders(str(tmp_path))
     assert folder.exists()
 
 
 def test_pool_folder_of_a_live_agent_is_kept(tmp_path: Path) -> None:
-    folder = leave(tmp_path, "quiet.a.0", 7000)
+    folder = leave_pool_folder(tmp_path, "quiet.a.0", 7000)
     with (folder / "agent.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         host_command_server.remove_stale_folders(str(tmp_path))
@@ -615,7 +619,7 @@ def worker(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="processes are found by /proc")
 def test_pool_folder_of_orphaned_workers_is_kept(tmp_path: Path, worker: subprocess.Popen[bytes]) -> None:
-    folder = leave(tmp_path, "orphans.a.0", 7000)
+    folder = leave_pool_folder(tmp_path, "orphans.a.0", 7000)
     host_command_server.remove_stale_folders(str(tmp_path))
     assert folder.exists()
 
@@ -709,7 +713,7 @@ def pids(host: Host, tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.proof("2 s of a processor", after=1)
 @pytest.mark.parametrize("how", ["torn down", "startup timeout", "detached"])
 async def test_host_processes_end_with_a_cancelled_or_timed_out_start(
-    host: Host, known: Path, pids: Path, monkeypatch: pytest.MonkeyPatch, how: str
+    host: Host, known_hosts_file: Path, pids: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     limits: list[asyncio.Timeout] = []
     whole = asyncio.timeout
@@ -724,7 +728,7 @@ async def test_host_processes_end_with_a_cancelled_or_timed_out_start(
     session = Session()
     spec = PoolSpec(
         name="p",
-        provider=provider(host, known),
+        provider=provider(host, known_hosts_file),
         image=Image(pip=("not-to-be-had-anywhere==1.0",)),
         options=Options(console=False, start_timeout=LIMIT),
     )

@@ -67,7 +67,7 @@ def meet(folder: Path, dies: int = -1) -> int:
     return own
 
 
-def here(folder: Path, count: int) -> Callable[[], bool]:
+def has_marks(folder: Path, count: int) -> Callable[[], bool]:
     return lambda: len(list(folder.glob("here-*"))) == count
 
 
@@ -92,7 +92,7 @@ def test_dead_standalone_rank_does_not_affect_other_ranks(pool: sky.Compute, tmp
     before = dict(who() @ pool)
     with ThreadPoolExecutor(2) as beside:
         first = beside.submit(lambda: meet(tmp_path, dies=1) @ pool)
-        wait_until(here(tmp_path, 4), what="all ranks")
+        wait_until(has_marks(tmp_path, 4), what="all ranks")
         # This one waits behind the first on the three that live.
         second = beside.submit(lambda: who() @ pool)
         wait_until(lambda: len(pool.pool.context.registry.runs) == 2)
@@ -126,7 +126,7 @@ def test_standalone_call_continues_after_an_agent_death(pool: sky.Compute, tmp_p
     agents = agent_pids(pool)
     with ThreadPoolExecutor(1) as beside:
         running = beside.submit(lambda: meet(tmp_path) @ pool)
-        wait_until(here(tmp_path, 4), what="all ranks")
+        wait_until(has_marks(tmp_path, 4), what="all ranks")
         os.kill(agents[1], signal.SIGKILL)
         wait_until(lambda: agent_pids(pool)[1] != agents[1], what="a new agent")
         (tmp_path / "go").touch()
@@ -139,7 +139,7 @@ def test_queued_calls_of_a_dead_agent_wait_for_the_setup_of_its_ranks(pool: sky.
     (agent,), below = agent_pids(pool)[1:], set(worker_pids(pool))
     with ThreadPoolExecutor(2) as beside:
         first = beside.submit(lambda: meet(tmp_path) @ pool)
-        wait_until(here(tmp_path, 4), what="all ranks")
+        wait_until(has_marks(tmp_path, 4), what="all ranks")
         second = beside.submit(lambda: place() @ pool)
         wait_until(lambda: len(pool.pool.context.registry.runs) == 2)
         os.kill(agent, signal.SIGSTOP)  # it must not see the end of its workers

@@ -36,7 +36,7 @@ def config(folder: Path, node: int) -> dict[str, Any]:
 
 
 @pytest.fixture
-def started() -> Iterator[list[dict[str, Any]]]:
+def started_agents() -> Iterator[list[dict[str, Any]]]:
     answers: list[dict[str, Any]] = []
     yield answers
     for answer in answers:
@@ -61,19 +61,19 @@ def interpreter(starter: AgentStarter) -> Any:
 
 
 async def test_one_starter_process_starts_all_agents_and_ends_afterwards(
-    tmp_path: Path, started: list[dict[str, Any]]
+    tmp_path: Path, started_agents: list[dict[str, Any]]
 ) -> None:
     starter = AgentStarter()
     with starter:
         process = interpreter(starter)
-        started += await asyncio.gather(*(starter.start(config(tmp_path, node)) for node in range(2)))
+        started_agents += await asyncio.gather(*(starter.start(config(tmp_path, node)) for node in range(2)))
         assert process.poll() is None
     async with asyncio.timeout(20):
         while process.returncode is None:
             await asyncio.sleep(0.005)
     assert process.returncode == 0
-    assert [answer["node"] for answer in started] == [0, 1]
-    assert len({answer["pid"] for answer in started} - {process.pid}) == 2
+    assert [answer["node"] for answer in started_agents] == [0, 1]
+    assert len({answer["pid"] for answer in started_agents} - {process.pid}) == 2
     for node in range(2):
         assert find_node_processes(str(tmp_path / f"node-{node}"))
     again = await starter.start(config(tmp_path, 0))  # by another process, which finds who is there
@@ -81,14 +81,14 @@ async def test_one_starter_process_starts_all_agents_and_ends_afterwards(
 
 
 async def test_invalid_agent_start_is_rejected_and_the_next_one_works(
-    tmp_path: Path, started: list[dict[str, Any]]
+    tmp_path: Path, started_agents: list[dict[str, Any]]
 ) -> None:
     (tmp_path / "node-0").touch()
     starter = AgentStarter()
     with starter:
         with pytest.raises(PoolError, match="node-0"):
             await starter.start(config(tmp_path, 0))
-        started.append(await starter.start(config(tmp_path, 1)))
+        started_agents.append(await starter.start(config(tmp_path, 1)))
 
 
 async def test_death_of_the_starter_process_is_reported_to_every_request(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ async def test_death_of_the_starter_process_is_reported_to_every_request(tmp_pat
 
 
 async def test_death_of_one_starting_agent_is_reported_and_the_next_starts(
-    tmp_path: Path, started: list[dict[str, Any]]
+    tmp_path: Path, started_agents: list[dict[str, Any]]
 ) -> None:
     (tmp_path / "node-0").mkdir()
     os.mkfifo(tmp_path / "node-0" / "agent.lock")  # whoever opens it waits
@@ -119,7 +119,7 @@ async def test_death_of_one_starting_agent_is_reported_and_the_next_starts(
         os.kill(child, signal.SIGKILL)
         with pytest.raises(PoolError, match=r"node-0 did not start: .*SIGKILL"):
             await waiting
-        started.append(await starter.start(config(tmp_path, 1)))
+        started_agents.append(await starter.start(config(tmp_path, 1)))
 
 
 def test_starter_that_cannot_run_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

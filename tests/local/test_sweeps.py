@@ -62,7 +62,7 @@ def run_of(stderr: str) -> str:
     return found[1]
 
 
-def told(cli: Cli, run: str, status: int | None = 0) -> list[dict[str, Any]]:
+def trial_rows(cli: Cli, run: str, status: int | None = 0) -> list[dict[str, Any]]:
     trials: list[dict[str, Any]] = cli.json("results", run, status=status)["trials"]
     return trials
 
@@ -77,7 +77,7 @@ def test_sweep_has_a_row_per_combination_and_failed_ones_can_be_rerun(cli: Cli) 
     assert done.stdout.splitlines()[0].split() == [
         "#", "lr", "seed", "outcome", "time", "step", "loss", "result"
     ]  # fmt: skip
-    rows = told(cli, first, status=1)
+    rows = trial_rows(cli, first, status=1)
     assert [(row["arguments"]["seed"], row["outcome"]) for row in rows] == 2 * [
         ("1", "returned"), ("2", "raised"), ("3", "returned")
     ]  # fmt: skip
@@ -94,8 +94,8 @@ def test_sweep_has_a_row_per_combination_and_failed_ones_can_be_rerun(cli: Cli) 
     again = cli("rerun", first, "--missing")
     second = run_of(again.stderr)
     assert "2 of 6 combinations have no result and are run" in again.stderr
-    assert [row["value"] for row in told(cli, second)] == pytest.approx([0.1, 0.2, 0.3, 0.01, 0.02, 0.03])
-    assert {row["run"] for row in told(cli, second)} == {first, second}
+    assert [row["value"] for row in trial_rows(cli, second)] == pytest.approx([0.1, 0.2, 0.3, 0.01, 0.02, 0.03])
+    assert {row["run"] for row in trial_rows(cli, second)} == {first, second}
     assert "have results" in cli("rerun", second, "--missing").stderr
     assert len(cli.pools()["dev"]["runs"]) == 2
     plain = run_of_plain(cli("run", "swept.py:train", "--pool", "dev").stderr)
@@ -117,7 +117,7 @@ def test_missing_trials_of_a_killed_client_can_be_rerun(cli: Cli, tmp_path: Path
     )  # fmt: skip
     wait_until(lambda: "cut" in cli.pools() and bool(cli.pools()["cut"]["runs"]))
     run = cli.pools()["cut"]["runs"][0]["run"]
-    wait_until(lambda: [row["outcome"] for row in told(cli, run)][:2] == ["returned", "returned"])
+    wait_until(lambda: [row["outcome"] for row in trial_rows(cli, run)][:2] == ["returned", "returned"])
     os.kill(client.pid, signal.SIGKILL)
     client.wait()
     early = cli("rerun", run, "--missing", status=2)
@@ -125,10 +125,10 @@ def test_missing_trials_of_a_killed_client_can_be_rerun(cli: Cli, tmp_path: Path
     gate.write_text("")
 
     # Each node had one task under way; the others were on no node yet.
-    wait_until(lambda: [row["outcome"] for row in told(cli, run, None)].count("returned") == 4)
+    wait_until(lambda: [row["outcome"] for row in trial_rows(cli, run, None)].count("returned") == 4)
     done = cli("rerun", run, "--missing")
     assert "5 of 9 combinations have no result and are run" in done.stderr
-    assert [row["value"] for row in told(cli, run_of(done.stderr))] == list(range(1, 10))
+    assert [row["value"] for row in trial_rows(cli, run_of(done.stderr))] == list(range(1, 10))
     cli("down", "cut", "--yes")
 
 
@@ -151,7 +151,7 @@ def test_gang_sweep_runs_each_combination_on_every_rank_in_turn(cli: Cli) -> Non
     done = cli("run", "swept.py:ranked", *words, status=1)
     runs = re.findall(r"^run (\w+): (\d)/6 (?!ended,)", done.stderr, re.MULTILINE)
     assert [place for _, place in runs] == list("123456"), "one that fails stops no other"
-    rows = told(cli, runs[-1][0], None)
+    rows = trial_rows(cli, runs[-1][0], None)
     assert [row["outcome"] for row in rows] == 2 * ["returned", "raised", "returned"]
     assert [row["value"] for row in rows] == [10.0, None, 30.0, 20.0, None, 60.0]
     assert [row["run"] for row in rows] == [run for run, _ in runs]
@@ -160,7 +160,7 @@ def test_gang_sweep_runs_each_combination_on_every_rank_in_turn(cli: Cli) -> Non
     again = cli("rerun", "gangs", "--missing")
     assert "2 of 6 combinations have no result and are run" in again.stderr
     last = re.findall(r"^run (\w+): 2/2 (?!ended,)", again.stderr, re.MULTILINE)[0]
-    assert [row["value"] for row in told(cli, last)] == [10.0, 20.0, 30.0, 20.0, 40.0, 60.0]
+    assert [row["value"] for row in trial_rows(cli, last)] == [10.0, 20.0, 30.0, 20.0, 40.0, 60.0]
     assert "have results" in cli("rerun", last, "--missing").stderr
     cli("down", "gangs")
 
@@ -178,7 +178,7 @@ def test_sweep_on_gangs_runs_trials_concurrently_and_names_failures(cli: Cli) ->
     assert len(runs) == 6, "one that fails stops no other"
     assert f"4 of 6 combinations have results; lr=1 seed=2 raised (run {runs[1]}); lr=2 seed=2" in done.stderr
     for run in runs:
-        rows = told(cli, run, None)
+        rows = trial_rows(cli, run, None)
         assert [row["value"] for row in rows] == [10.0, None, 30.0, 20.0, None, 60.0]
         assert [row["run"] for row in rows] == runs and rows[1]["rank"] % 5 != rows[0]["rank"]
     by_result = cli("results", runs[0], "--sort", "-result").stdout.splitlines()
@@ -188,7 +188,7 @@ def test_sweep_on_gangs_runs_trials_concurrently_and_names_failures(cli: Cli) ->
     again = cli("rerun", runs[0], "--missing")
     assert "2 of 6 combinations have no result and are run" in again.stderr
     last = gangs_begun(again.stderr)[-1]
-    assert [row["value"] for row in told(cli, last)] == [10.0, 20.0, 30.0, 20.0, 40.0, 60.0]
+    assert [row["value"] for row in trial_rows(cli, last)] == [10.0, 20.0, 30.0, 20.0, 40.0, 60.0]
     assert "have results" in cli("rerun", last, "--missing").stderr
     small = cli(
         "run",
@@ -209,7 +209,7 @@ def test_sweep_on_gangs_runs_trials_concurrently_and_names_failures(cli: Cli) ->
 
 
 @pytest.fixture(scope="module")
-def held(cli: Cli) -> Iterator[str]:
+def held_pool(cli: Cli) -> Iterator[str]:
     """A pool of four nodes, on which sweeps are stopped."""
     cli.write("first.py", "import skyward_core as sky\n@sky.function\ndef first() -> int: return 1\n")
     cli("run", "first.py", "--nodes", 4, "--pool", "held", "--keep")
@@ -217,18 +217,20 @@ def held(cli: Cli) -> Iterator[str]:
     cli("down", "held", "--yes")
 
 
-def going(cli: Cli) -> list[str]:
+def running_runs(cli: Cli) -> list[str]:
     """The runs that go on there."""
     return [row["run"] for row in cli.json("queue", "held")["runs"]]
 
 
 @pytest.mark.proof("2 s of a processor")
 @pytest.mark.parametrize("how", ["cancel", "interrupt"])
-def test_cancelling_one_run_or_client_of_a_gang_sweep_stops_all(cli: Cli, held: str, tmp_path: Path, how: str) -> None:
-    words = ["--sweep", "--gang-nodes", 2, "-a", "seed=3..7", "-a", f"gate={tmp_path}/never", "--pool", held]
+def test_cancelling_one_run_or_client_of_a_gang_sweep_stops_all(
+    cli: Cli, held_pool: str, tmp_path: Path, how: str
+) -> None:
+    words = ["--sweep", "--gang-nodes", 2, "-a", "seed=3..7", "-a", f"gate={tmp_path}/never", "--pool", held_pool]
     with cli.begin("run", "swept.py:waits", *words) as client:
-        wait_until(lambda: len(going(cli)) == 2)
-        runs = going(cli)
+        wait_until(lambda: len(running_runs(cli)) == 2)
+        runs = running_runs(cli)
         if how == "cancel":
             cli("cancel", runs[1])
         else:
@@ -237,17 +239,17 @@ def test_cancelling_one_run_or_client_of_a_gang_sweep_stops_all(cli: Cli, held: 
     assert client.returncode == 130, said
     assert "0 of 5 combinations have results" in said and "; 3 did not start" in said
     assert [line.split()[3:5] for line in out.splitlines() if re.match(r"[234] ", line)] == [["◌", "waiting"]] * 3
-    assert going(cli) == []
+    assert running_runs(cli) == []
     listed = {row["run"]: row["arguments"] for row in cli.json("history")["runs"]}
     assert sorted(listed[run][0] for run in runs) == ["seed=3", "seed=4"], "each its own"
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_detaching_from_a_gang_sweep_reports_what_happens(cli: Cli, held: str, tmp_path: Path) -> None:
+def test_detaching_from_a_gang_sweep_reports_what_happens(cli: Cli, held_pool: str, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
-    words = ["--sweep", "--gang-nodes", 2, "-a", "seed=3..7", "-a", f"gate={gate}", "--pool", held]
+    words = ["--sweep", "--gang-nodes", 2, "-a", "seed=3..7", "-a", f"gate={gate}", "--pool", held_pool]
     client = cli.terminal("run", "swept.py:waits", *words)
-    wait_until(lambda: len(going(cli)) == 2)
+    wait_until(lambda: len(running_runs(cli)) == 2)
     client.expect("2/5 seed=4")
     client.sendintr()
     client.expect("running trials continue, pending trials are cancelled")
@@ -256,13 +258,13 @@ def test_detaching_from_a_gang_sweep_reports_what_happens(cli: Cli, held: str, t
     run = client.match[1]
     client.wait()
     gate.touch()
-    wait_until(lambda: going(cli) == [])
+    wait_until(lambda: running_runs(cli) == [])
     done = cli("rerun", run, "--missing")
     assert "3 of 5 combinations have no result and are run" in done.stderr
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_results_of_one_gang_trial_show_trials_still_running(cli: Cli, held: str, tmp_path: Path) -> None:
+def test_results_of_one_gang_trial_show_trials_still_running(cli: Cli, held_pool: str, tmp_path: Path) -> None:
     cli.write(
         "uneven.py",
         """
@@ -276,11 +278,11 @@ def trial(gate: str) -> int:
     return 1
 """,
     )
-    words = ["--sweep", "--gang-nodes", 2, "-a", f"gate=.,{tmp_path}/gate", "--pool", held]
+    words = ["--sweep", "--gang-nodes", 2, "-a", f"gate=.,{tmp_path}/gate", "--pool", held_pool]
     with cli.begin("run", "uneven.py", *words) as client:
-        wait_until(lambda: len(going(cli)) == 1 and len(cli.json("history", "gate=.")["runs"]) == 1)
-        (ended,), (other,) = cli.json("history", "gate=.")["runs"], going(cli)
-        rows = told(cli, ended["run"])
+        wait_until(lambda: len(running_runs(cli)) == 1 and len(cli.json("history", "gate=.")["runs"]) == 1)
+        (ended,), (other,) = cli.json("history", "gate=.")["runs"], running_runs(cli)
+        rows = trial_rows(cli, ended["run"])
         (tmp_path / "gate").touch()
         client.communicate()
     assert [(row["run"], row["outcome"]) for row in rows] == [(ended["run"], "returned"), (other, "running")]
@@ -304,7 +306,7 @@ def test_gang_sweep_with_more_trials_than_kept_runs_lists_all(cli: Cli) -> None:
     done = cli("run", "swept.py:train", *words, "--nodes", 2, "--keep")
     runs = gangs_begun(done.stderr)
     assert len(runs) == 70 and "70/70 ended" in done.stderr
-    assert [row["value"] for row in told(cli, runs[3])] == [2.0 * seed for seed in range(3, 73)]
+    assert [row["value"] for row in trial_rows(cli, runs[3])] == [2.0 * seed for seed in range(3, 73)]
     assert len(done.stdout.splitlines()) == 71 and "waiting" not in done.stdout
     cli("down", "many")
 
@@ -355,7 +357,7 @@ def test_detached_sweep_is_completed_by_the_nodes(cli: Cli, tmp_path: Path) -> N
     run = run_of(cli("run", "swept.py:waits", *words).stderr)
     gate.write_text("")
     wait_until(lambda: cli.pools()["left"]["runs"][0]["state"] == "done")
-    assert [row["value"] for row in told(cli, run)] == list(range(1, 10))
+    assert [row["value"] for row in trial_rows(cli, run)] == list(range(1, 10))
     cli("down", "left", "--yes")
 
 
@@ -430,7 +432,7 @@ def storm_cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
     made("down", "--all", "-y", status=None)
 
 
-def words(marks: Path, *more: object) -> list[object]:
+def sweep_words(marks: Path, *more: object) -> list[object]:
     swept = ["-a", f"n=1..{TRIALS}", "-a", f"marks={marks}"]
     return ["run", "swept.py", "--sweep", "--gang-nodes", 2, *swept, "--pool", "storm", *more]
 
@@ -447,7 +449,7 @@ def runs_of(storm_cli: Cli, marks: Path) -> list[str]:
 def storm(storm_cli: Cli, marks: Path, at: int) -> None:
     """Kill a client at that step; then whoever comes later gets all that there is, and runs the rest."""
     client = Child(
-        [sys.executable, "killed.py", *map(str, words(marks))],
+        [sys.executable, "killed.py", *map(str, sweep_words(marks))],
         cwd=storm_cli.folder, env=storm_cli.env | {"KILL_AT": str(at)}, text=True,
     )  # fmt: skip
     with client:
@@ -582,11 +584,11 @@ def pair_cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
     made("down", "--all", "-y", status=None)
 
 
-def begun(marks: Path) -> Counter[str]:
+def begun_counts(marks: Path) -> Counter[str]:
     return Counter((marks / "begun").read_text().split())
 
 
-def swept(pair_cli: Cli, marks: Path, *gang: object) -> str:
+def sweep_with_one_result(pair_cli: Cli, marks: Path, *gang: object) -> str:
     """A sweep of which one combination has a result; what the others lacked is there by now."""
     words = ["--sweep", *gang, "-a", "n=1..4", "-a", f"marks={marks}", "--pool", "two"]
     said = pair_cli("run", "swept.py", *words, status=1).stderr
@@ -596,13 +598,13 @@ def swept(pair_cli: Cli, marks: Path, *gang: object) -> str:
     return found[1]
 
 
-def stepped(pair_cli: Cli, run: str, at: int, how: int) -> Child:
+def start_stepping_client(pair_cli: Cli, run: str, at: int, how: int) -> Child:
     env = pair_cli.env | {"STEP": str(at), "SIGNAL": str(how), "STEPS": str(pair_cli.folder / "steps")}
     words = [sys.executable, "stepped.py", "rerun", run, "--missing"]
     return Child(words, cwd=pair_cli.folder, env=env, text=True)
 
 
-def stands_still(client: Child) -> bool:
+def is_stopped(client: Child) -> bool:
     state = Path(f"/proc/{client.pid}/stat").read_text().rpartition(")")[2].split()[0]
     return state in ("T", "Z")
 
@@ -618,7 +620,7 @@ def finish(pair_cli: Cli, run: str) -> str:
 
 def check(pair_cli: Cli, run: str, marks: Path) -> None:
     assert "have results" in finish(pair_cli, run)
-    assert begun(marks) == {"1": 1, "2": 1, "3": 1, "4": 1}, "each once"
+    assert begun_counts(marks) == {"1": 1, "2": 1, "3": 1, "4": 1}, "each once"
 
 
 @pytest.mark.proof("1 s of a processor", after=1)
@@ -626,7 +628,7 @@ def check(pair_cli: Cli, run: str, marks: Path) -> None:
 def test_only_one_of_concurrent_reruns_runs_the_missing_trials(
     pair_cli: Cli, tmp_path: Path, gang: tuple[object, ...]
 ) -> None:
-    run = swept(pair_cli, tmp_path, *gang)
+    run = sweep_with_one_result(pair_cli, tmp_path, *gang)
     clients = [pair_cli.begin("rerun", run, "--missing") for _ in range(3)]
     told = [client.communicate()[1] for client in clients]
     ran = [said for said in told if "3 of 4 combinations have no result and are run" in said]
@@ -680,9 +682,9 @@ def test_rejected_rerun_names_the_owner_of_an_incomplete_claim(tmp_path: Path, m
 
 def stopped(pair_cli: Cli, marks: Path, at: int) -> None:
     """One stands still at some step while another one comes, and goes on afterwards."""
-    run = swept(pair_cli, marks)
-    with stepped(pair_cli, run, at, signal.SIGSTOP) as one:
-        wait_until(lambda: stands_still(one))
+    run = sweep_with_one_result(pair_cli, marks)
+    with start_stepping_client(pair_cli, run, at, signal.SIGSTOP) as one:
+        wait_until(lambda: is_stopped(one))
         other = pair_cli("rerun", run, "--missing", status=None)
         assert other.returncode == 0 or re.search("goes on|running", other.stderr), other.stderr
         os.kill(one.pid, signal.SIGCONT)
@@ -692,8 +694,8 @@ def stopped(pair_cli: Cli, marks: Path, at: int) -> None:
 
 def killed(pair_cli: Cli, marks: Path, at: int) -> None:
     """One dies at some step: the next one takes over."""
-    run = swept(pair_cli, marks)
-    with stepped(pair_cli, run, at, signal.SIGKILL) as one:
+    run = sweep_with_one_result(pair_cli, marks)
+    with start_stepping_client(pair_cli, run, at, signal.SIGKILL) as one:
         assert one.wait() in (0, -signal.SIGKILL)
     finish(pair_cli, run)
     check(pair_cli, run, marks)

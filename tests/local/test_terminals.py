@@ -130,7 +130,7 @@ def _read(name: str, end: int, first_alone: bool, read: dict[str, bytes]) -> Non
     os.close(end)
 
 
-def some_break(number: int, choose: random.Random) -> Broken:
+def choose_break(number: int, choose: random.Random) -> Broken:
     """Each event at each of the summary's five lines in turn, in any encoding and with any streams."""
     event, place = EVENTS[number % 4], 7 - number // 4 % 5
     return Broken(choose.choice(ENCODINGS), choose.choice(STREAMS), choose.choice(STREAMS), event, place)
@@ -152,7 +152,7 @@ def test_broken_output_streams_prevent_no_teardown_or_receipt(cli: Cli, seed: in
     perhaps: set[str] = set()
     for number in range(12):
         name = f"p{number}"
-        broken = how[name] = some_break(12 * seed + number, choose)
+        broken = how[name] = choose_break(12 * seed + number, choose)
         ended = call(cli, broken, "run", "endings.py:fine", "-n", 2, "--pool", name)
         assert ended.status in statuses(broken), (broken, ended)
         if broken.event != "error":
@@ -280,7 +280,7 @@ def test_pool_is_torn_down_although_the_output_is_not_read(cli: Cli) -> None:
     """A pager that shows only its first page behaves like this."""
     cli.write("flood.py", FLOODS)
     with cli.begin("run", "flood.py", "--lines", 400, "--pool", "p") as process:
-        wait_until(lambda: cli.json("ls")["pools"] == [] and "p" in _ended(cli), seconds=PATIENCE)
+        wait_until(lambda: cli.json("ls")["pools"] == [] and "p" in receipts_by_pool(cli), seconds=PATIENCE)
         assert process.poll() is None, "it waits for its reader"
         out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0
@@ -310,10 +310,10 @@ def test_signal_ends_a_run_whose_output_is_not_read(cli: Cli, together: bool) ->
         assert process.wait(PATIENCE) == 130
     os.close(reading)
     assert cli.pools() == {}
-    assert _ended(cli)["p"]["unaccounted"] == []
+    assert receipts_by_pool(cli)["p"]["unaccounted"] == []
 
 
-def _ended(cli: Cli) -> dict[str, Any]:
+def receipts_by_pool(cli: Cli) -> dict[str, Any]:
     """The receipts that the ledger has, by pool."""
     ledger = Ledger(cli.folder / "home" / "ledger.db")
     receipts = {row.name: row.receipt for row in ledger.ended_pools()}
@@ -378,7 +378,7 @@ def test_script_with_failing_output_streams_leaves_no_pool(cli: Cli, how: str) -
         _, err = process.communicate(timeout=PATIENCE)
     os.close(full)
     assert process.returncode in (5, 120), err  # 120 if Python itself fails to write at its end
-    receipt = _ended(cli)["s"]
+    receipt = receipts_by_pool(cli)["s"]
     assert receipt["unaccounted"] == [] and receipt["created"] == 1
 
 
@@ -465,7 +465,7 @@ class Vanishing:
 
 
 @pytest.fixture
-def vanishing(cli: Cli) -> Iterator[Callable[..., Vanishing]]:
+def start_vanishing(cli: Cli) -> Iterator[Callable[..., Vanishing]]:
     cli.write("slow_end.py", SLOW_END)
     commands = []
 
@@ -478,7 +478,7 @@ def vanishing(cli: Cli) -> Iterator[Callable[..., Vanishing]]:
         command.child.close(force=True)
 
 
-def until(there: Callable[[], bool]) -> None:
+def poll_until(there: Callable[[], bool]) -> None:
     deadline = time.monotonic() + PATIENCE
     while not there():
         assert time.monotonic() < deadline
@@ -486,11 +486,13 @@ def until(there: Callable[[], bool]) -> None:
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_script_tears_its_pool_down_despite_repeated_hangups(cli: Cli, vanishing: Callable[..., Vanishing]) -> None:
-    script = vanishing("skyward_core", "slow_end.py")
+def test_script_tears_its_pool_down_despite_repeated_hangups(
+    cli: Cli, start_vanishing: Callable[..., Vanishing]
+) -> None:
+    script = start_vanishing("skyward_core", "slow_end.py")
     script.child.expect("rank is here")
     script.vanish()
-    until((cli.folder / "ending").exists)
+    poll_until((cli.folder / "ending").exists)
     script.again()
     script.again()
     assert script.status() == 128 + signal.SIGHUP
@@ -498,11 +500,11 @@ def test_script_tears_its_pool_down_despite_repeated_hangups(cli: Cli, vanishing
     assert cli.pools() == {}
 
 
-def test_second_signal_does_not_interrupt_a_teardown(cli: Cli, vanishing: Callable[..., Vanishing]) -> None:
-    script = vanishing("skyward_core", "slow_end.py")
+def test_second_signal_does_not_interrupt_a_teardown(cli: Cli, start_vanishing: Callable[..., Vanishing]) -> None:
+    script = start_vanishing("skyward_core", "slow_end.py")
     script.child.expect("rank is here")
     os.kill(script.child.pid, signal.SIGTERM)
-    until((cli.folder / "ending").exists)
+    poll_until((cli.folder / "ending").exists)
     script.vanish()
     os.kill(script.child.pid, signal.SIGTERM)
     assert script.status() == 128 + signal.SIGTERM
@@ -513,10 +515,10 @@ def test_second_signal_does_not_interrupt_a_teardown(cli: Cli, vanishing: Callab
 @pytest.mark.proof("2 s of a processor", after=1)
 @pytest.mark.parametrize("seed", range(4))
 def test_run_tears_its_pool_down_if_the_terminal_vanishes_any_time(
-    seed: int, cli: Cli, vanishing: Callable[..., Vanishing]
+    seed: int, cli: Cli, start_vanishing: Callable[..., Vanishing]
 ) -> None:
     moment = random.Random(seed)
-    run = vanishing("skyward_tui", "run", "slow_end.py", "--pool", "s", "-n", "2")
+    run = start_vanishing("skyward_tui", "run", "slow_end.py", "--pool", "s", "-n", "2")
     run.child.expect("pool s: 2 nodes")
     time.sleep(moment.uniform(0.0, 1.0))
     run.vanish()
@@ -526,12 +528,12 @@ def test_run_tears_its_pool_down_if_the_terminal_vanishes_any_time(
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_kept_pool_stays_despite_repeated_hangups(cli: Cli, vanishing: Callable[..., Vanishing]) -> None:
-    run = vanishing("skyward_tui", "run", "slow_end.py", "--pool", "s", "--keep")
+def test_kept_pool_stays_despite_repeated_hangups(cli: Cli, start_vanishing: Callable[..., Vanishing]) -> None:
+    run = start_vanishing("skyward_tui", "run", "slow_end.py", "--pool", "s", "--keep")
     run.child.expect("rank is here")
     run.vanish()
     run.again()
-    until((cli.folder / "ending").exists)
+    poll_until((cli.folder / "ending").exists)
     run.again()
     assert run.status() == 130
     with cleared(cli):
@@ -539,11 +541,11 @@ def test_kept_pool_stays_despite_repeated_hangups(cli: Cli, vanishing: Callable[
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_vanished_terminal_does_not_answer_a_question(cli: Cli, vanishing: Callable[..., Vanishing]) -> None:
+def test_vanished_terminal_does_not_answer_a_question(cli: Cli, start_vanishing: Callable[..., Vanishing]) -> None:
     """The question is shown to a user who only watches the run."""
     assert cli("run", "slow_end.py", "--pool", "s", "--detach").returncode == 0
     with cleared(cli):
-        watch = vanishing("skyward_tui", "attach", "s")
+        watch = start_vanishing("skyward_tui", "attach", "s")
         watch.child.expect("run ")
         watch.child.expect("rank is here")
         os.kill(watch.child.pid, signal.SIGINT)
@@ -557,11 +559,11 @@ def test_vanished_terminal_does_not_answer_a_question(cli: Cli, vanishing: Calla
 @pytest.mark.proof("1 s of a processor")
 @pytest.mark.parametrize("command", [("attach", "s"), ("logs", "-f", "s")])
 def test_hangup_of_a_watching_command_changes_nothing(
-    command: tuple[str, ...], cli: Cli, vanishing: Callable[..., Vanishing]
+    command: tuple[str, ...], cli: Cli, start_vanishing: Callable[..., Vanishing]
 ) -> None:
     assert cli("run", "slow_end.py", "--pool", "s", "--detach").returncode == 0
     with cleared(cli):
-        watch = vanishing("skyward_tui", *command)
+        watch = start_vanishing("skyward_tui", *command)
         watch.child.expect("rank is here")
         watch.vanish()
         assert watch.status() in (130, -signal.SIGHUP)

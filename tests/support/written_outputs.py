@@ -33,7 +33,7 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory, world: Path) -> Iterator[Path]:
+def project(tmp_path_factory: pytest.TempPathFactory, module_home: Path) -> Iterator[Path]:
     """The client's working folder."""
     folder = tmp_path_factory.mktemp("project")
     (folder / "sent.txt").write_text("as it was")

@@ -319,15 +319,15 @@ def spec(**asked: Any) -> PoolSpec:
     return make_pool_spec("script", provider=SSH(["a", "b", "c"], gpus="free"), **asked)
 
 
-def looks(*gpus: list[GpuUse]) -> list[HostGpuUsage]:
+def host_usages(*gpus: list[GpuUse]) -> list[HostGpuUsage]:
     return [HostGpuUsage(host, tuple(found), "", True) for host, found in zip("abc", gpus, strict=False)]
 
 
-def taken(found: dict[str, dict[str, Any]]) -> dict[str, list[str]]:
+def taken_gpus(found: dict[str, dict[str, Any]]) -> dict[str, list[str]]:
     return {host: take["of"][: take["count"]] for host, take in found.items()}
 
 
-FEW = looks([gpu(0, busy=True), gpu(1)], [gpu(0), gpu(1, holder="pool x of bob"), gpu(2)], [gpu(0, busy=True)])
+FEW = host_usages([gpu(0, busy=True), gpu(1)], [gpu(0), gpu(1, holder="pool x of bob"), gpu(2)], [gpu(0, busy=True)])
 
 
 @pytest.mark.parametrize(
@@ -342,13 +342,13 @@ FEW = looks([gpu(0, busy=True), gpu(1)], [gpu(0), gpu(1, holder="pool x of bob")
     ],
 )
 def test_hosts_are_chosen_in_order_by_free_gpus(asked: dict[str, Any], expected: object) -> None:
-    assert taken(choose_hosts(FEW, spec(**asked))) == expected
+    assert taken_gpus(choose_hosts(FEW, spec(**asked))) == expected
 
 
 def test_hosts_are_chosen_only_with_the_requested_gpu_model() -> None:
-    mixed = looks([gpu(0, model=A100, total=40 << 30), gpu(1)])
-    assert taken(choose_hosts(mixed, spec(nodes=1, accelerator="A100"))) == {"a": ["GPU-0"]}
-    assert taken(choose_hosts(mixed, spec(nodes=1, accelerator="H100"))) == {"a": ["GPU-1"]}
+    mixed = host_usages([gpu(0, model=A100, total=40 << 30), gpu(1)])
+    assert taken_gpus(choose_hosts(mixed, spec(nodes=1, accelerator="A100"))) == {"a": ["GPU-0"]}
+    assert taken_gpus(choose_hosts(mixed, spec(nodes=1, accelerator="H100"))) == {"a": ["GPU-1"]}
     with pytest.raises(NoCapacity, match="1 node with 1 free A100 is needed"):
         choose_hosts(mixed, spec(nodes=1, accelerator="A100-80GB"))
 

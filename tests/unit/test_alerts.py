@@ -394,7 +394,7 @@ def test_invalid_lines_of_a_metrics_file_are_skipped() -> None:
     assert set(book.latest("r", 0)) == {"loss", "7", ""}
 
 
-def odd_ranks(values: list[list[float]]) -> list[int]:
+def find_odd_ranks(values: list[list[float]]) -> list[int]:
     """Who is far from the others, where each rank has sent such values."""
     book = MetricStore()
     for rank, sent in enumerate(values):
@@ -405,24 +405,24 @@ def odd_ranks(values: list[list[float]]) -> list[int]:
 
 def test_odd_rank_is_found_by_its_recent_values() -> None:
     alike = [[1.0] * PACE_SIZE for _ in range(4)]
-    assert odd_ranks([*alike, [9.0] * (PACE_SIZE - 1)]) == []
-    assert odd_ranks([*alike, [9.0] * PACE_SIZE]) == [4]
-    assert odd_ranks([*alike, [1.0] * PACE_SIZE + [9.0]]) == [], "one hiccup"
-    assert odd_ranks([*alike, [1.0] * PACE_SIZE + [9.0] * PACE_SIZE]) == [4]
-    assert odd_ranks([*alike, [9.0] * PACE_SIZE + [1.0] * PACE_SIZE]) == [], "it was"
+    assert find_odd_ranks([*alike, [9.0] * (PACE_SIZE - 1)]) == []
+    assert find_odd_ranks([*alike, [9.0] * PACE_SIZE]) == [4]
+    assert find_odd_ranks([*alike, [1.0] * PACE_SIZE + [9.0]]) == [], "one hiccup"
+    assert find_odd_ranks([*alike, [1.0] * PACE_SIZE + [9.0] * PACE_SIZE]) == [4]
+    assert find_odd_ranks([*alike, [9.0] * PACE_SIZE + [1.0] * PACE_SIZE]) == [], "it was"
 
 
 def test_noise_makes_no_rank_odd() -> None:
     """Of four equal ranks, one deviates from the others in every seventh sample by chance."""
     rng, many = random.Random(7), 400
     noisy = [[[rng.gauss(1.0, 0.3) for _ in range(PACE_SIZE)] for _ in range(4)] for _ in range(many)]
-    assert sum(map(bool, map(odd_ranks, noisy))) < many / 50
+    assert sum(map(bool, map(find_odd_ranks, noisy))) < many / 50
     apart = [[*ranks[:3], [value + 3.0 for value in ranks[3]]] for ranks in noisy]
-    assert sum(odd_ranks(ranks)[:1] == [3] for ranks in apart) > many * 0.9
+    assert sum(find_odd_ranks(ranks)[:1] == [3] for ranks in apart) > many * 0.9
 
 
 def test_rank_is_odd_while_its_latest_value_is_not_finite() -> None:
     alike = [[1.0] * PACE_SIZE for _ in range(4)]
-    assert odd_ranks([*alike, [float("nan")]]) == [4]
-    assert odd_ranks([*alike, [1.0] * PACE_SIZE + [float("inf")]]) == [4]
-    assert odd_ranks([*alike, [float("nan"), 1.0]]) == []
+    assert find_odd_ranks([*alike, [float("nan")]]) == [4]
+    assert find_odd_ranks([*alike, [1.0] * PACE_SIZE + [float("inf")]]) == [4]
+    assert find_odd_ranks([*alike, [float("nan"), 1.0]]) == []

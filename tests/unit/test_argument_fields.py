@@ -313,7 +313,7 @@ class Mine(Plugin):
 
 
 @pytest.fixture
-def mine(monkeypatch: pytest.MonkeyPatch) -> None:
+def custom_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
     usual = plugins.factory
     for module in ("skyward_core.plugins", "skyward_core.client.launch.plugin_and_provider_catalog"):
         monkeypatch.setattr(f"{module}.factory", lambda name: Mine if name == "mine" else usual(name))
@@ -340,7 +340,7 @@ def test_every_plugin_parameter_but_secrets_has_a_field() -> None:
     assert parameter_fields(["nothing"]) == []
 
 
-def test_plugin_parameters_that_cannot_be_text_have_no_field(mine: None) -> None:
+def test_plugin_parameters_that_cannot_be_text_have_no_field(custom_plugin: None) -> None:
     assert {each.name: each.default for each in parameter_fields(["mine"])} == {
         "mine.word": None,
         "mine.pace": "'slow'",
@@ -383,7 +383,7 @@ def test_plugin_field_text_is_converted_to_the_parameter_type(key: str, text: st
         ({"word": "a"}, "word is not a parameter of a plugin of this launch \\(mine"),
     ],
 )
-def test_invalid_plugin_parameter_text_is_rejected(mine: None, texts: Mapping[str, str], words: str) -> None:
+def test_invalid_plugin_parameter_text_is_rejected(custom_plugin: None, texts: Mapping[str, str], words: str) -> None:
     with pytest.raises(UsageError, match=words) as caught:
         parse_parameters(["mine"], texts)
     assert caught.value.field == "plugin_settings"

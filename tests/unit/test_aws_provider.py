@@ -431,7 +431,7 @@ LOST = ReadTimeoutError(endpoint_url="http://ec2")
 NOT_SENT = EndpointConnectionError(endpoint_url="http://ec2")
 
 
-def refused(code: str) -> ClientError:
+def client_error(code: str) -> ClientError:
     return ClientError({"Error": {"Code": code, "Message": "m"}}, "RunInstances")
 
 
@@ -447,38 +447,38 @@ class Scripted(AwsCalls):
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(boto_calls, "FIRST_PAUSE", 0.001)
     monkeypatch.setattr(boto_calls, "LONGEST_PAUSE", 0.001)
     monkeypatch.setattr(boto_calls, "THROTTLE_TIMEOUT", 0.05)
 
 
-async def buys(*said: Exception) -> None:
+async def run_instances(*said: Exception) -> None:
     await Scripted(*said).call("ec2", "r", "run_instances", answered=lambda _: None)
 
 
 @pytest.mark.parametrize("code", ["RequestLimitExceeded", "ExpiredToken", "AuthFailure", "UnauthorizedOperation"])
 async def test_refused_retry_after_lost_reply_may_have_succeeded(code: str) -> None:
     with pytest.raises(Unreachable, match="an earlier attempt got no answer and may have succeeded"):
-        await buys(LOST, refused(code))
+        await run_instances(LOST, client_error(code))
 
 
 async def test_refusal_without_unknown_earlier_attempt_is_final() -> None:
     with pytest.raises(CapacityRefused):  # the same token would have brought what the first try made
-        await buys(LOST, refused("InsufficientInstanceCapacity"))
+        await run_instances(LOST, client_error("InsufficientInstanceCapacity"))
     with pytest.raises(CredentialsRefused):
-        await buys(NOT_SENT, refused("ExpiredToken"))
+        await run_instances(NOT_SENT, client_error("ExpiredToken"))
     with pytest.raises(CallFailed, match="after minutes"):
-        await buys(refused("RequestLimitExceeded"))
+        await run_instances(client_error("RequestLimitExceeded"))
     with pytest.raises(CredentialsRefused):  # of what only asks, nobody needs to know
-        await Scripted(LOST, refused("ExpiredToken")).call("ec2", "r", "describe_instances")
+        await Scripted(LOST, client_error("ExpiredToken")).call("ec2", "r", "describe_instances")
 
 
 # Errors: their length, and the advice for each cause.
 
 
 @pytest.fixture
-def own_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def write_aws_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Write a configuration of AWS that replaces the user's."""
 
     def write(text: str) -> None:
@@ -506,9 +506,9 @@ def own_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     ids=["program fails", "source profile is missing", "never signed in"],
 )  # fmt: skip
 async def test_credentials_that_cannot_be_loaded_name_cause_and_remedy(
-    own_config: Any, config: str, kind: type[Exception], said: str
+    write_aws_config: Any, config: str, kind: type[Exception], said: str
 ) -> None:
-    own_config(f"[profile mine]\n{config}\n")
+    write_aws_config(f"[profile mine]\n{config}\n")
     calls = AwsCalls(AwsAccount(profile="mine", endpoint="http://127.0.0.1:9"))
     with pytest.raises(kind, match=said):
         await calls.call("ec2", "us-east-1", "describe_instances")
@@ -517,16 +517,16 @@ async def test_credentials_that_cannot_be_loaded_name_cause_and_remedy(
             calls.ec2_endpoint("us-east-1")
 
 
-def test_configuration_that_cannot_be_parsed_is_a_usage_error(own_config: Any) -> None:
-    own_config("[profile mine\nregion = x\n")
+def test_configuration_that_cannot_be_parsed_is_a_usage_error(write_aws_config: Any) -> None:
+    write_aws_config("[profile mine\nregion = x\n")
     with pytest.raises(UsageError, match=r"the AWS configuration cannot be used: .*Correct the profile"):
         AwsCalls(AwsAccount()).default_region()
 
 
 def test_region_of_the_variable_counts_before_that_of_the_profile(
-    own_config: Any, monkeypatch: pytest.MonkeyPatch
+    write_aws_config: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own_config("[default]\nregion = eu-north-1\n")
+    write_aws_config("[default]\nregion = eu-north-1\n")
     assert AwsCalls(AwsAccount()).default_region() == "eu-north-1"
     monkeypatch.setenv("AWS_REGION", "eu-west-3")
     assert AwsCalls(AwsAccount()).default_region() == "eu-west-3"
@@ -697,7 +697,7 @@ def test_machines_schedule_their_shutdown_at_every_boot() -> None:
 
 def test_codes_decide_where_a_launch_continues() -> None:
     def failed(code: str) -> Any:
-        return ec2_errors.translate_error(refused(code), "ec2", "r", "run_instances")
+        return ec2_errors.translate_error(client_error(code), "ec2", "r", "run_instances")
 
     for code in ("SecurityGroupLimitExceeded", "NetworkInterfaceLimitExceeded", "InvalidAMIID.NotFound"):
         assert ec2_errors.is_region_failure(failed(code)), code

@@ -255,7 +255,7 @@ NOBODY = {
 
 
 @pytest.fixture
-def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def no_aws_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody without credentials, whom no service is asked for."""
     for name in (
         "AWS_ACCESS_KEY_ID",
@@ -287,7 +287,7 @@ def plan_of(folder: Path, region: str, accelerator: str | None = "T4:4", provide
     )
 
 
-def test_launch_plan_on_aws_shows_prices_and_attempts(tmp_path: Path, nobody: None) -> None:
+def test_launch_plan_on_aws_shows_prices_and_attempts(tmp_path: Path, no_aws_credentials: None) -> None:
     told = plan_rows(plan_of(tmp_path, "us-east-1"))
     assert ("cost", "$7.86/h") in told
     assert ("tries", "g4dn.12xlarge in us-east-1, $3.93/h each, by the list of this release") in told
@@ -296,7 +296,7 @@ def test_launch_plan_on_aws_shows_prices_and_attempts(tmp_path: Path, nobody: No
     assert not any("nothing is rented" in text for _, text in told)
 
 
-def test_launch_plan_describes_behavior_of_command_or_app(tmp_path: Path, nobody: None) -> None:
+def test_launch_plan_describes_behavior_of_command_or_app(tmp_path: Path, no_aws_credentials: None) -> None:
     (tmp_path / "train.py").write_text("import skyward_core as sky\n\n@sky.function\ndef train(): ...\n")
     asked = LaunchRequest(
         script=str(tmp_path / "train.py"), provider="aws", settings={"region": "us-east-1"},
@@ -309,13 +309,13 @@ def test_launch_plan_describes_behavior_of_command_or_app(tmp_path: Path, nobody
     assert there["then"] == "pool stays up (skyward-tui down mine: tear down)"
 
 
-def test_launch_plan_shows_unknown_price_as_question_mark(tmp_path: Path, nobody: None) -> None:
+def test_launch_plan_shows_unknown_price_as_question_mark(tmp_path: Path, no_aws_credentials: None) -> None:
     told = plan_rows(plan_of(tmp_path, "eu-west-1"))
     assert ("cost", "$?/h") in told
     assert any(text.startswith("no offer in eu-west-1 fits the request") for _, text in told)
 
 
-def test_launch_plan_of_existing_machines_has_no_cost(tmp_path: Path, nobody: None) -> None:
+def test_launch_plan_of_existing_machines_has_no_cost(tmp_path: Path, no_aws_credentials: None) -> None:
     assert "cost" not in dict(plan_rows(plan_of(tmp_path, "", None, "local")))
     plan = sky.Compute(provider=sky.Local(), nodes=2).plan()
     assert (plan.attempts, plan.hourly, str(plan)) == ((), 0.0, "nothing is rented")
@@ -473,7 +473,7 @@ class Account:
             raise PoolError("the credentials have expired")
 
 
-def of(provider: Any, run: str = "done") -> tuple[Expiry, list[str]]:
+def expiry_and_messages(provider: Any, run: str = "done") -> tuple[Expiry, list[str]]:
     said: list[str] = []
     context: Any = SimpleNamespace(
         name="p", provider=provider, machines=[], row=SimpleNamespace(created_at=1000.0),
@@ -488,7 +488,7 @@ async def test_expiry_is_renewed_and_refusal_is_reported(monkeypatch: pytest.Mon
     monkeypatch.setattr(budget_and_cloud_expiry_date, "FIRST_DELAY", 0.0)
     monkeypatch.setattr(budget_and_cloud_expiry_date, "PERIOD", 0.01)
     account = Account(refuses=True)
-    keeper, said = of(account)
+    keeper, said = expiry_and_messages(account)
     keeping = asyncio.create_task(keeper.renew())
     await asyncio.wait_for(account.twice.wait(), 30)
     keeping.cancel()
@@ -502,7 +502,7 @@ async def test_detaching_client_extends_expiry_for_running_runs(monkeypatch: pyt
         ("running", [10_000.0 + budget_and_cloud_expiry_date.DETACHED_RUN_TIME + 600 + EXPIRY_MARGIN]),
     ):
         account = Account()
-        keeper, _ = of(account, run)
+        keeper, _ = expiry_and_messages(account, run)
         await keeper.extend_for_runs()
         assert account.told == told
 
@@ -516,13 +516,13 @@ async def test_detaching_client_does_not_wait_for_a_silent_account(monkeypatch: 
 
     monkeypatch.setattr(budget_and_cloud_expiry_date, "DETACH_TIMEOUT", 0.01)
     stuck = Stuck()
-    keeper, _ = of(stuck, "running")
+    keeper, _ = expiry_and_messages(stuck, "running")
     await asyncio.wait_for(keeper.extend_for_runs(), 30)
     stuck.twice.set()
 
 
 async def test_provider_without_account_gets_no_expiry_time() -> None:
-    keeper, said = of(object(), "running")
+    keeper, said = expiry_and_messages(object(), "running")
     await keeper.renew()
     await keeper.extend_for_runs()
     assert said == []

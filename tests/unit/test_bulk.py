@@ -265,33 +265,33 @@ def test_stop_ends_a_transfer_with_a_silent_node(authority: Authority, client: C
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[TlsConnection]:
+def connections(monkeypatch: pytest.MonkeyPatch) -> list[TlsConnection]:
     """The connections that were made, in order."""
-    made: list[TlsConnection] = []
+    connections: list[TlsConnection] = []
     to = TlsConnection.connect
 
     def noted(*args: Any) -> TlsConnection:
-        made.append(to(*args))
-        return made[-1]
+        connections.append(to(*args))
+        return connections[-1]
 
     monkeypatch.setattr(TlsConnection, "connect", noted)
-    return made
+    return connections
 
 
 def test_file_transfers_to_a_node_share_one_connection(
-    hosts: list[Host], client: Client, target: Path, made: list[TlsConnection]
+    hosts: list[Host], client: Client, target: Path, connections: list[TlsConnection]
 ) -> None:
     assert client.download(hosts[0].node, target) == DATA
     client.upload(hosts[0].node)
     assert (hosts[0].blobs / NAME).read_bytes() == DATA
     assert client.download(hosts[0].node, target) == DATA
-    assert len(made) == 1
+    assert len(connections) == 1
     assert client.download(hosts[1].node, target) == DATA
-    assert len(made) == 2
+    assert len(connections) == 2
 
 
 def test_failed_transfer_closes_its_connection(
-    hosts: list[Host], client: Client, target: Path, made: list[TlsConnection]
+    hosts: list[Host], client: Client, target: Path, connections: list[TlsConnection]
 ) -> None:
     node = hosts[0].node
     with pytest.raises(RefusedByPeer, match="content does not match"):
@@ -302,7 +302,7 @@ def test_failed_transfer_closes_its_connection(
         client.download(node, target / "in no folder")
     assert client.streams.acquire(node) is None
     assert client.download(node, target) == DATA
-    assert len(made) == 4
+    assert len(connections) == 4
 
 
 class Fickle:
@@ -362,7 +362,7 @@ def test_new_connection_that_breaks_is_not_retried(authority: Authority, client:
 
 
 def test_stopped_transfer_does_not_reconnect(
-    authority: Authority, client: Client, target: Path, made: list[TlsConnection]
+    authority: Authority, client: Client, target: Path, connections: list[TlsConnection]
 ) -> None:
     fickle = Fickle(authority, [len(PICKLE), 0])
     client.download(fickle.node, target, len(PICKLE))
@@ -375,7 +375,7 @@ def test_stopped_transfer_does_not_reconnect(
             getting.result()
     with pytest.raises(TlsConnectionError):
         fickle.end()
-    assert len(made) == 1
+    assert len(connections) == 1
 
 
 def test_idle_blob_connection_is_closed(

@@ -59,7 +59,7 @@ CLIENT_SIDE = {"pydantic", "asyncssh", "textual", "boto3", "click", "platformdir
 
 
 @pytest.fixture(scope="module")
-def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def unpacked_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bundle")
     compileall.compile_dir(Path(host_command_server.__file__).parents[1], quiet=1)  # as pip does where it installs
     bundle.cache_clear()
@@ -70,7 +70,7 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def kept(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+def archive_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where archives are kept: a folder of each test's own."""
     folder = tmp_path_factory.mktemp("kept")
     monkeypatch.setattr(bundle_builder, "_path", lambda variant: f"{folder}/{variant}")
@@ -163,19 +163,21 @@ def test_missing_pynvml_is_reported_as_missing_driver() -> None:
     assert done.stderr.strip().endswith("PoolError: this machine has no NVIDIA driver")
 
 
-def test_bundle_archive_is_packed_once_and_cached(unpacked: Path, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bundle_archive_is_packed_once_and_cached(
+    unpacked_bundle: Path, archive_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bundle.cache_clear()
     first = bundle().archive
-    assert [path.name for path in kept.iterdir()] == ["plain"]
+    assert [path.name for path in archive_folder.iterdir()] == ["plain"]
     monkeypatch.setattr("skyward_core.transport.bundle_builder._archive", lambda *parts: pytest.fail("packed anew"))
     bundle.cache_clear()
     assert bundle().archive == first
 
 
 @pytest.mark.parametrize("spoilt", ["cut", "changed", "emptied", "other content", "folder"])
-def test_corrupt_cached_archive_is_packed_again(spoilt: str, unpacked: Path, kept: Path) -> None:
+def test_corrupt_cached_archive_is_packed_again(spoilt: str, unpacked_bundle: Path, archive_folder: Path) -> None:
     bundle.cache_clear()
-    first, file = bundle().archive, kept / "plain"
+    first, file = bundle().archive, archive_folder / "plain"
     data = file.read_bytes()
     if spoilt == "folder":
         file.unlink()
@@ -188,13 +190,13 @@ def test_corrupt_cached_archive_is_packed_again(spoilt: str, unpacked: Path, kep
     assert bundle().archive == first
     if spoilt != "folder":
         assert file.read_bytes() == data
-    assert [path.name for path in kept.iterdir()] == ["plain"]
+    assert [path.name for path in archive_folder.iterdir()] == ["plain"]
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be a stranger for a moment")
 @pytest.mark.parametrize("left", ["private", "writable by others", "owned by another user"])
 def test_cached_bundle_archive_writable_by_others_is_ignored(
-    left: str, kept: Path, monkeypatch: pytest.MonkeyPatch
+    left: str, archive_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:  # which a stranger can enter
         Path(folder).chmod(0o755)
@@ -218,7 +220,9 @@ def test_cached_bundle_archive_writable_by_others_is_ignored(
         assert bundle_builder.load_archive("x", "plain") == (b"ours" if left == "private" else b"")
 
 
-def test_partial_archive_of_a_killed_process_is_removed_by_next_packing(unpacked: Path, kept: Path) -> None:
+def test_partial_archive_of_a_killed_process_is_removed_by_next_packing(
+    unpacked_bundle: Path, archive_folder: Path
+) -> None:
     script = (
         "import os, signal, sys\n"
         "from pathlib import Path\n"
@@ -228,42 +232,42 @@ def test_partial_archive_of_a_killed_process_is_removed_by_next_packing(unpacked
         "Path.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
         "archive_cache.store_archive('bundle-0/all.zip', 'plain', b'another' * 1000)"
     )
-    killed = subprocess.run([sys.executable, "-c", script, str(kept)], check=False)
+    killed = subprocess.run([sys.executable, "-c", script, str(archive_folder)], check=False)
     assert killed.returncode == -signal.SIGKILL
-    assert [path.name for path in kept.iterdir()] not in ([], ["plain"])
+    assert [path.name for path in archive_folder.iterdir()] not in ([], ["plain"])
     bundle.cache_clear()
     assert bundle().archive
-    assert [path.name for path in kept.iterdir()] == ["plain"]
+    assert [path.name for path in archive_folder.iterdir()] == ["plain"]
 
 
 @pytest.mark.parametrize("why", ["bytecode disabled", "no bytecode files", "no cache folder"])
 def test_bundle_archive_is_not_cached_without_bytecode_or_folder(
-    why: str, unpacked: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
+    why: str, unpacked_bundle: Path, archive_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if why == "bytecode disabled":
         monkeypatch.setattr(sys, "dont_write_bytecode", True)
     elif why == "no bytecode files":
         monkeypatch.setattr(importlib.util, "cache_from_source", lambda path: f"{path}.none")
     else:
-        kept.rmdir()
+        archive_folder.rmdir()
     bundle.cache_clear()
     assert bundle().archive
-    assert not kept.exists() or not list(kept.iterdir())
+    assert not archive_folder.exists() or not list(archive_folder.iterdir())
 
 
-def test_worker_side_modules_import_from_the_bundle_alone(unpacked: Path) -> None:
+def test_worker_side_modules_import_from_the_bundle_alone(unpacked_bundle: Path) -> None:
     script = (
         "import importlib\n"
         "for name in sys.argv[2:]: importlib.import_module(name)\n"
         "print(*sorted({name.partition('.')[0] for name in sys.modules}))"
     )
-    assert not CLIENT_SIDE & set(run_in_bundle(unpacked, script, *WORKER_SIDE).split())
+    assert not CLIENT_SIDE & set(run_in_bundle(unpacked_bundle, script, *WORKER_SIDE).split())
 
 
-def test_bundle_zip_files_are_valid_and_disjoint(unpacked: Path, tmp_path: Path) -> None:
+def test_bundle_zip_files_are_valid_and_disjoint(unpacked_bundle: Path, tmp_path: Path) -> None:
     rest = tmp_path / "rest" / "all.zip"
     host_command_server.unpack(bundle_with_nvml().rest, str(rest))
-    with zipfile.ZipFile(unpacked) as first, zipfile.ZipFile(rest) as second:
+    with zipfile.ZipFile(unpacked_bundle) as first, zipfile.ZipFile(rest) as second:
         assert first.testzip() is None and second.testzip() is None  # the checksums, too
         names, others = set(first.namelist()), set(second.namelist())
         for path, data in bundle_with_nvml().files:
@@ -292,9 +296,9 @@ def _imports(name: str, first: Path, patience: float) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def test_import_of_deferred_module_waits_for_the_second_archive(unpacked: Path) -> None:
-    rest = Path(deferred_bundle_path(str(unpacked)))
-    with _imports("skyward_core.providers.ssh.provider", unpacked, 60) as process:
+def test_import_of_deferred_module_waits_for_the_second_archive(unpacked_bundle: Path) -> None:
+    rest = Path(deferred_bundle_path(str(unpacked_bundle)))
+    with _imports("skyward_core.providers.ssh.provider", unpacked_bundle, 60) as process:
         assert process.stdout is not None and process.stdout.readline() == "begins\n"
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(0.3)
@@ -303,11 +307,11 @@ def test_import_of_deferred_module_waits_for_the_second_archive(unpacked: Path) 
         said, errors = process.communicate(timeout=60)
     assert said == f"{rest}/skyward_core/providers/ssh/provider.py\n", errors
     # What is in neither file is nowhere, and nobody waits for it.
-    with _imports("skyward_core.providers.no_such", unpacked, 60) as process:
+    with _imports("skyward_core.providers.no_such", unpacked_bundle, 60) as process:
         assert "No module named 'skyward_core.providers.no_such'" in process.communicate(timeout=60)[1]
 
 
-def test_deferred_archive_that_never_arrives_is_an_import_error(unpacked: Path, tmp_path: Path) -> None:
+def test_deferred_archive_that_never_arrives_is_an_import_error(unpacked_bundle: Path, tmp_path: Path) -> None:
     alone = tmp_path / "bundle-1" / "all.zip"
     host_command_server.unpack(bundle_with_nvml().archive, str(alone))
     with _imports("skyward_core.pool.pool", alone, 0.1) as process:
@@ -316,7 +320,7 @@ def test_deferred_archive_that_never_arrives_is_an_import_error(unpacked: Path, 
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give files to somebody else")
-def test_deferred_archive_owned_by_another_user_is_not_imported(unpacked: Path, tmp_path: Path) -> None:
+def test_deferred_archive_owned_by_another_user_is_not_imported(unpacked_bundle: Path, tmp_path: Path) -> None:
     alone = tmp_path / "bundle-1" / "all.zip"
     host_command_server.unpack(bundle_with_nvml().archive, str(alone))
     rest = Path(deferred_bundle_path(str(alone)))
@@ -427,19 +431,19 @@ LOADED = (
         ("import skyward_core.plugins.built_in.jax, pynvml", False),
     ],
 )
-def test_modules_loaded_by_nodes_are_precompiled_in_the_bundle(start: str, by_all: bool, unpacked: Path) -> None:
+def test_modules_loaded_by_nodes_are_precompiled_in_the_bundle(start: str, by_all: bool, unpacked_bundle: Path) -> None:
     """Modules that all nodes load at startup are stored without compression."""
-    loaded = run_in_bundle(unpacked, f"{start}\n{LOADED}").split()
+    loaded = run_in_bundle(unpacked_bundle, f"{start}\n{LOADED}").split()
     assert loaded
-    assert [path for path in loaded if not (path.startswith(f"{unpacked}/") and path.endswith(".pyc"))] == []
+    assert [path for path in loaded if not (path.startswith(f"{unpacked_bundle}/") and path.endswith(".pyc"))] == []
     if by_all:
-        with zipfile.ZipFile(unpacked) as archive:
+        with zipfile.ZipFile(unpacked_bundle) as archive:
             for path in loaded:
-                entry = archive.getinfo(path.removeprefix(f"{unpacked}/"))
+                entry = archive.getinfo(path.removeprefix(f"{unpacked_bundle}/"))
                 assert entry.compress_type == zipfile.ZIP_STORED, path
 
 
-def test_listening_agent_has_loaded_no_deferred_module(unpacked: Path, tmp_path: Path) -> None:
+def test_listening_agent_has_loaded_no_deferred_module(unpacked_bundle: Path, tmp_path: Path) -> None:
     config = {"pool": "p", "node": 0, "nodes": 1, "folder": str(tmp_path), "socket": str(tmp_path / "s")}
     config |= {"idle_timeout": 600.0, "grace": 5.0}
     script = (
@@ -461,13 +465,13 @@ def test_listening_agent_has_loaded_no_deferred_module(unpacked: Path, tmp_path:
     )
     package = "import sys; p = type(sys)('skyward_core'); p.__path__ = [sys.argv[1] + '/skyward_core']; "
     package += "sys.modules['skyward_core'] = p\n"  # as the channel's first code does
-    command = [sys.executable, "-I", "-S", "-c", package + script, str(unpacked), json.dumps(config)]
+    command = [sys.executable, "-I", "-S", "-c", package + script, str(unpacked_bundle), json.dumps(config)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "set() LazyModule LazyModule\n"
 
 
-def test_agent_loads_deferred_modules_on_first_use(unpacked: Path) -> None:
+def test_agent_loads_deferred_modules_on_first_use(unpacked_bundle: Path) -> None:
     script = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from skyward_core.node.bootstrap import host_command_server as server\n"
@@ -496,7 +500,7 @@ def test_agent_loads_deferred_modules_on_first_use(unpacked: Path) -> None:
     )
     package = "import sys; p = type(sys)('skyward_core'); p.__path__ = [sys.argv[1] + '/skyward_core']; "
     package += "sys.modules['skyward_core'] = p\n"  # as the channel's first code does
-    command = [sys.executable, "-I", "-S", "-c", package + script, str(unpacked)]
+    command = [sys.executable, "-I", "-S", "-c", package + script, str(unpacked_bundle)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [
         "True False False False False False False",

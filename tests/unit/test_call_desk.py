@@ -74,7 +74,7 @@ def returned(call: Call, **more: Any) -> Any:
     return call.make_outcome({"kind": "returned"}) | more
 
 
-def judged(desk: Desk, call: Call, killed: str = "", **told: Any) -> Any:
+def finalize(desk: Desk, call: Call, killed: str = "", **told: Any) -> Any:
     header: Any = {"t": "outcome", "run": call.run, "i": call.index} | told
     return desk.desk.finalize_outcome(call, header, killed)
 
@@ -210,9 +210,9 @@ async def test_outcome_kind_after_worker_death_depends_on_its_cause(
 async def test_stopped_call_keeps_its_stop_reason_over_the_worker_report(desk: Desk) -> None:
     call = desk.call(timeout=2.0)
     call.stop_reason = "timeout"
-    told = judged(desk, call, kind="raised", error={"type": "OSError", "message": ""})
+    told = finalize(desk, call, kind="raised", error={"type": "OSError", "message": ""})
     assert told["kind"] == "exited" and told["error"]["type"] == "TimeoutError"
-    assert judged(desk, call, kind="returned")["kind"] == "returned", "it was quicker"
+    assert finalize(desk, call, kind="returned")["kind"] == "returned", "it was quicker"
 
 
 @pytest.mark.parametrize(
@@ -252,15 +252,15 @@ async def test_worker_report_after_preemption_is_kept_unless_it_was_stopped(desk
         assert judgement["kind"] == kind
         assert kind != "lost" or judgement["exit_code"] is None
     desk.state.is_closing = True
-    assert judged(desk, call, "the pool is torn down", kind="collateral")["error"]["type"] == "Preempted"
+    assert finalize(desk, call, "the pool is torn down", kind="collateral")["error"]["type"] == "Preempted"
     call.stop_reason = "fail-fast"
-    assert judged(desk, call, kind="collateral")["error"]["message"] == "stopped because another rank failed"
+    assert finalize(desk, call, kind="collateral")["error"]["message"] == "stopped because another rank failed"
 
 
 async def test_sigterm_from_outside_is_not_reported_as_teardown(desk: Desk) -> None:
     call = desk.call()
-    assert judged(desk, call, kind="collateral")["signal"] == 15
-    assert "torn down" in judged(desk, call, "it is torn down", kind="collateral")["error"]["message"]
+    assert finalize(desk, call, kind="collateral")["signal"] == 15
+    assert "torn down" in finalize(desk, call, "it is torn down", kind="collateral")["error"]["message"]
 
 
 async def test_call_that_runs_for_a_moment_is_announced_as_begun(desk: Desk) -> None:
@@ -406,7 +406,7 @@ sys.stdin.read()
 """
 
 
-def node_that_hears(folder: Path, *lines: str) -> tuple[Node, PreemptionNotifier]:
+def node_with_notices(folder: Path, *lines: str) -> tuple[Node, PreemptionNotifier]:
     said = folder / "said"
     said.write_text("".join(f"{line}\n" for line in lines))
     node = Node(folder, notices=SAYS.format(path=str(said)))
@@ -428,7 +428,7 @@ async def test_preemption_monitor_sends_each_valid_notice_once(tmp_path: Path) -
         *(kind % left for left in ("-1", "1e9", "NaN", '"soon"', "true", "[1]")),
     ]
     good = [kind % 100, kind % 99, '{"error": "no answer"}', '{"kind": "rebalance", "left": null}']
-    node, desk = node_that_hears(tmp_path, *nonsense, *good)
+    node, desk = node_with_notices(tmp_path, *nonsense, *good)
     await until(lambda: len(node.peer.told) == 3)
     terminate, error, rebalance = node.peer.told
     assert (terminate["t"], terminate["kind"]) == ("notice", "terminate") and 98 < terminate["left"] <= 100
@@ -454,7 +454,7 @@ async def test_failing_preemption_notice_program_is_restarted(tmp_path: Path, mo
 
 
 async def test_ranks_are_notified_once_about_preemption_of_other_nodes(tmp_path: Path) -> None:
-    node, desk = node_that_hears(tmp_path)
+    node, desk = node_with_notices(tmp_path)
     file = Path(node.state.config.paths.notices)
 
     def written() -> list[tuple[int, bool]]:
@@ -509,7 +509,7 @@ async def test_next_agent_sends_pending_preemption_signal_once(tmp_path: Path, s
 
 
 @pytest.fixture
-def told(tmp_path: Path) -> Iterator[Any]:
+def write_notices(tmp_path: Path) -> Iterator[Any]:
     """Writes notices for this process, as its node's agent does."""
     file = tmp_path / "notices.json"
     before = signal.getsignal(preemption.NOTICE_SIGNAL)
@@ -525,11 +525,11 @@ def told(tmp_path: Path) -> Iterator[Any]:
     preemption._received_sigterms.clear()
 
 
-def here(node: int = 0, ends: float | None = None, *, mine: bool = True) -> PreemptionNotice:
+def make_notice(node: int = 0, ends: float | None = None, *, mine: bool = True) -> PreemptionNotice:
     return PreemptionNotice(node, mine, monotonic() + 60 if ends is None else ends, (os.getpid(),) if mine else ())
 
 
-def test_on_preempt_callbacks_run_in_order_with_accepted_arguments(told: Any, capfd: Any) -> None:
+def test_on_preempt_callbacks_run_in_order_with_accepted_arguments(write_notices: Any, capfd: Any) -> None:
     heard: list[Any] = []
 
     class Saves:
@@ -540,17 +540,17 @@ def test_on_preempt_callbacks_run_in_order_with_accepted_arguments(told: Any, ca
     on_preempt(Saves())
     assert on_preempt(heard.clear) is not None  # C code that requires nothing
     on_preempt(lambda seconds, node: heard.append(node))
-    one = here(3, mine=False)
-    told(one)
+    one = make_notice(3, mine=False)
+    write_notices(one)
     os.kill(os.getpid(), preemption.NOTICE_SIGNAL)
     assert heard == [3], "in this order: the third has cleared what the first two have said"
     os.kill(os.getpid(), preemption.NOTICE_SIGNAL)
-    told(one, here(4, ends=monotonic() - 60, mine=False))  # its time is over
+    write_notices(one, make_notice(4, ends=monotonic() - 60, mine=False))  # its time is over
     assert preemption.run_callbacks() and heard == [3], "once each"
     preemption.start_call(in_gang=False)
-    told(one, here(5, mine=False))
+    write_notices(one, make_notice(5, mine=False))
     assert preemption.run_callbacks() and heard == [3], "other nodes' machines are of no interest to a single task"
-    told(one, here(0))
+    write_notices(one, make_notice(0))
     assert preemption.run_callbacks() and heard == [0]
 
 
@@ -562,9 +562,9 @@ def test_on_preempt_rejects_callback_with_unsupported_signature(callback: Any) -
     assert preemption._callbacks == before
 
 
-def test_failing_on_preempt_callback_stops_no_other_callback(told: Any, capfd: Any) -> None:
+def test_failing_on_preempt_callback_stops_no_other_callback(write_notices: Any, capfd: Any) -> None:
     heard: list[int] = []
-    told(here())
+    write_notices(make_notice())
 
     @on_preempt
     def save() -> None:
@@ -573,20 +573,20 @@ def test_failing_on_preempt_callback_stops_no_other_callback(told: Any, capfd: A
     assert "save, a callback of on_preempt, failed" in (said := capfd.readouterr().err)
     assert "OSError: the disk is full" in said
     preemption._callbacks[:] = []
-    told()
+    write_notices()
     for callback in (save, lambda: os._exit if heard else exit(7), lambda: heard.append(1)):
         on_preempt(callback)
-    told(here(ends=monotonic() + 90))
+    write_notices(make_notice(ends=monotonic() + 90))
     with pytest.raises(SystemExit) as left:
         preemption.run_callbacks()
     assert (left.value.code, heard) == (7, [1])
 
 
-def test_first_announced_sigterm_counts_as_preemption(told: Any) -> None:
+def test_first_announced_sigterm_counts_as_preemption(write_notices: Any) -> None:
     assert not preemption.is_preemption_sigterm() and not preemption.is_sigterm_pending()
-    told(here(2, mine=False), PreemptionNotice(0, True, monotonic() + 60, (1,)))
+    write_notices(make_notice(2, mine=False), PreemptionNotice(0, True, monotonic() + 60, (1,)))
     assert not preemption.is_preemption_sigterm() and not preemption.is_sigterm_announced(), "it was started since"
-    told(here())
+    write_notices(make_notice())
     assert preemption.is_sigterm_pending() and preemption.is_sigterm_announced()
     assert (
         preemption.is_preemption_sigterm()
@@ -595,17 +595,17 @@ def test_first_announced_sigterm_counts_as_preemption(told: Any) -> None:
     )
 
 
-def test_on_preempt_callbacks_of_a_call_end_with_the_call(told: Any) -> None:
+def test_on_preempt_callbacks_of_a_call_end_with_the_call(write_notices: Any) -> None:
     heard: list[str] = []
     on_preempt(lambda: heard.append("plugin"))
     preemption.keep_callbacks()
     on_preempt(lambda: heard.append("call"))
     preemption.drop_callbacks()
-    told(here())
+    write_notices(make_notice())
     assert preemption.run_callbacks() and heard == ["plugin"]
 
 
-def test_invalid_notice_file_yields_no_preemption_notices(told: Any, tmp_path: Path) -> None:
+def test_invalid_notice_file_yields_no_preemption_notices(write_notices: Any, tmp_path: Path) -> None:
     for text in ("", "[", "7", "[7]", '[{"a": 1}]', "[[1, 2]]", "[[0, true, 1, 7, false]]"):
         (tmp_path / "notices.json").write_text(text)
         assert preemption.pending_notices() == []
@@ -662,12 +662,14 @@ async def meter_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIt
 
 
 @pytest.fixture
-def idle(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_sampling(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is measured: what is read was written by the test."""
     monkeypatch.setattr(SamplerProcess, "ensure_running", lambda self: None)
 
 
-async def test_late_metrics_reader_gets_past_samples_and_resumes_at_its_cursor(meter_node: Metered, idle: None) -> None:
+async def test_late_metrics_reader_gets_past_samples_and_resumes_at_its_cursor(
+    meter_node: Metered, no_sampling: None
+) -> None:
     for n in range(3):
         meter_node.record.append({"n": n})
     reader = Reader(meter_node.meter)
@@ -681,7 +683,7 @@ async def test_late_metrics_reader_gets_past_samples_and_resumes_at_its_cursor(m
     await until(lambda: again.values() == [0, 1, 2, 3, 4])
 
 
-async def test_metrics_reader_skips_dropped_samples_and_foreign_cursors(meter_node: Metered, idle: None) -> None:
+async def test_metrics_reader_skips_dropped_samples_and_foreign_cursors(meter_node: Metered, no_sampling: None) -> None:
     for n in range(100):
         meter_node.record.append({"n": n})
     late = Reader(meter_node.meter)

@@ -376,7 +376,7 @@ def lab(red: float, green: float, blue: float) -> Triple:
     return 116 * y - 16, 500 * (x - y), 200 * (y - z)
 
 
-def seen(color: Color, eyes: tuple[Triple, Triple, Triple]) -> Triple:
+def color_as_seen(color: Color, eyes: tuple[Triple, Triple, Triple]) -> Triple:
     light = linear(color)
     red, green, blue = (
         min(1.0, max(0.0, sum(share * part for share, part in zip(row, light, strict=True)))) for row in eyes
@@ -388,7 +388,7 @@ def seen(color: Color, eyes: tuple[Triple, Triple, Triple]) -> Triple:
 @pytest.mark.parametrize("theme", OWN_THEMES, ids=lambda theme: theme.name)
 def test_state_colors_differ_for_every_theme_and_color_vision(theme: Theme, eyes: str) -> None:
     made = ensure_contrast({**theme.to_color_system().generate(), "muted": muted(theme)}, ansi=False)
-    looks = {name: seen(Color.parse(made[name]), SEEN_BY[eyes]) for name in STATES}
+    looks = {name: color_as_seen(Color.parse(made[name]), SEEN_BY[eyes]) for name in STATES}
     apart = {
         (one, other): sum((a - b) ** 2 for a, b in zip(looks[one], looks[other], strict=True)) ** 0.5
         for one, other in combinations(STATES, 2)

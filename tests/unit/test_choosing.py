@@ -83,12 +83,12 @@ class Shop:
         return {"provider": self.name}
 
 
-def wanted(*specs: sky.Spec, **said: Any) -> sky.PoolSpec:
+def pool_spec(*specs: sky.Spec, **said: Any) -> sky.PoolSpec:
     return make_pool_spec("train.py", *specs, **said)
 
 
 def test_pool_options_become_machine_requirements() -> None:
-    spec = wanted(
+    spec = pool_spec(
         provider=sky.AWS(), accelerator="T4:4", vcpus=8, memory_gb=32, region=["us-east-1", "us-west-2"],
         max_hourly_cost=4, allocation="spot_if_available", selection="first", nodes=2,
     )  # fmt: skip
@@ -114,40 +114,40 @@ def test_pool_options_become_machine_requirements() -> None:
 )  # fmt: skip
 def test_invalid_machine_requirements_are_rejected(said: dict[str, Any], kind: type[SkywardError], words: str) -> None:
     with pytest.raises(kind, match=words):
-        wanted(**said)
+        pool_spec(**said)
 
 
 def test_incompatible_specs_of_one_pool_are_rejected() -> None:
     one = sky.Spec(provider=AWS, accelerator="T4")
     with pytest.raises(UsageError, match="accelerator cannot be combined with Spec values"):
-        wanted(one, accelerator="T4")
+        pool_spec(one, accelerator="T4")
     with pytest.raises(SpecError, match="nodes: all Spec values of a pool must have the same number of nodes"):
-        wanted(one, sky.Spec(provider=AWS, nodes=2), nodes=3)
+        pool_spec(one, sky.Spec(provider=AWS, nodes=2), nodes=3)
     with pytest.raises(UsageError, match="provider local has no offers to choose from by several specs"):
-        wanted(one, sky.Spec(provider="local"))
+        pool_spec(one, sky.Spec(provider="local"))
     with pytest.raises(UsageError, match="one aws account, not of the default profile at AWS and work at AWS"):
-        wanted(one, sky.Spec(provider=sky.AWS(profile="work")))
+        pool_spec(one, sky.Spec(provider=sky.AWS(profile="work")))
     with pytest.raises(UsageError, match=r"expected sky\.Spec"):
-        wanted(AWS)  # type: ignore[arg-type]
-    assert wanted(one, nodes=2).provider is AWS, "one alone is what it says"
+        pool_spec(AWS)  # type: ignore[arg-type]
+    assert pool_spec(one, nodes=2).provider is AWS, "one alone is what it says"
 
 
 def test_multi_provider_round_trips_through_json() -> None:
-    spec = wanted(sky.Spec(provider=AWS), sky.Spec(provider=sky.AWS(region="us-west-2")))
+    spec = pool_spec(sky.Spec(provider=AWS), sky.Spec(provider=sky.AWS(region="us-west-2")))
     again = providers.provider_from_json(spec.provider.to_json())
     assert isinstance(again, MultiProvider) and again.to_json() == spec.provider.to_json()
     assert again.name == "aws" and spec.describe()["rents"] is True
 
 
-def tried(selection: str, *shops: Any, **said: Any) -> tuple[sky.PoolSpec, MultiProvider]:
-    spec = wanted(*(sky.Spec(provider=each, **said) for each in shops), selection=selection, nodes=2)
+def choose_provider(selection: str, *shops: Any, **said: Any) -> tuple[sky.PoolSpec, MultiProvider]:
+    spec = pool_spec(*(sky.Spec(provider=each, **said) for each in shops), selection=selection, nodes=2)
     assert isinstance(spec.provider, MultiProvider)
     return spec, spec.provider
 
 
 async def test_cheapest_selection_sorts_offers_of_all_providers() -> None:
     left, right = Shop("left", {"a": 1.0, "c": 3.0}, ("a",)), Shop("right", {"b": 2.0}, ("b",))
-    spec, several = tried("cheapest", left, right)
+    spec, several = choose_provider("cheapest", left, right)
     plan = await several.plan(spec)
     assert [each.instance_type for each in plan.attempts] == ["a", "b", "c"] and plan.hourly == 2.0
     assert plan.creates == ["tills of left"]
@@ -163,21 +163,21 @@ async def test_cheapest_selection_sorts_offers_of_all_providers() -> None:
 
 async def test_first_selection_ignores_prices_of_later_providers() -> None:
     dear, cheap = Shop("dear", {"a": 9.0}), Shop("cheap", {"b": 1.0})
-    spec, several = tried("first", dear, cheap)
+    spec, several = choose_provider("first", dear, cheap)
     assert [each.instance_type for each in (await several.plan(spec)).attempts] == ["a", "b"]
     assert (await several.create(spec, "t"))[0].id == "a-0"
-    spec, several = tried("first", dear, cheap, max_hourly_cost=2)
+    spec, several = choose_provider("first", dear, cheap, max_hourly_cost=2)
     plan = await several.plan(spec)
     assert [each.instance_type for each in plan.attempts] == ["b"]
     assert plan.notes == ["spec 1 (dear): dear has nothing that fits"]
-    spec, several = tried("first", dear, cheap, max_hourly_cost=0.5)
+    spec, several = choose_provider("first", dear, cheap, max_hourly_cost=0.5)
     with pytest.raises(UsageError, match="dear has nothing that fits; spec 2"):
         await several.plan(spec)
 
 
 async def test_each_machine_is_ended_by_its_own_provider() -> None:
     left, right = Shop("left", {"a": 1.0}, ("a",)), Shop("right", {"b": 2.0})
-    spec, several = tried("cheapest", left, right)
+    spec, several = choose_provider("cheapest", left, right)
     made = await several.create(spec, "t")
     assert await several.describe("p", made) == made
     await several.terminate("p", made)
@@ -219,7 +219,7 @@ async def test_progress_of_a_provider_is_reported_with_its_name() -> None:
             report_progress("looking")
             return await super().create(spec, token)
 
-    spec, several = tried("first", Talker("left", {"a": 1.0}, ("a",)), Talker("right", {"b": 2.0}))
+    spec, several = choose_provider("first", Talker("left", {"a": 1.0}, ("a",)), Talker("right", {"b": 2.0}))
     heard: list[str] = []
     with progress_listener(heard.append):
         await several.create(spec, "t")
@@ -227,7 +227,7 @@ async def test_progress_of_a_provider_is_reported_with_its_name() -> None:
 
 
 def test_account_search_covers_regions_of_all_providers(tmp_path: Path) -> None:
-    spec = wanted(sky.Spec(provider=AWS), sky.Spec(provider=sky.AWS(region="us-west-2")))
+    spec = pool_spec(sky.Spec(provider=AWS), sky.Spec(provider=sky.AWS(region="us-west-2")))
     ledger = Ledger(tmp_path / "ledger.db")
     ledger.record_intent("t", "p", spec.provider.to_json(), spec.describe())
     (account,) = find_accounts(ledger)
@@ -253,13 +253,13 @@ class Remembering(Shop):
 
 @pytest.mark.parametrize("error", [sky.CredentialsRefused("no key"), sky.Unreachable("no way")])
 async def test_next_provider_is_tried_if_one_refuses_or_does_not_answer(error: SkywardError) -> None:
-    spec, several = tried("first", Remembering("left", {"a": 1.0}, error), Shop("right", {"b": 2.0}))
+    spec, several = choose_provider("first", Remembering("left", {"a": 1.0}, error), Shop("right", {"b": 2.0}))
     heard: list[str] = []
     with progress_listener(heard.append):
         made = await several.create(spec, "t")
     assert {each.id for each in made} == {"b-0", "b-1"}
 
-    spec, several = tried("first", *(Remembering(name, {"a": 1.0}, error) for name in ("left", "right")))
+    spec, several = choose_provider("first", *(Remembering(name, {"a": 1.0}, error) for name in ("left", "right")))
     with pytest.raises(type(error), match=r"spec 1 \(left\): no .*; spec 2 \(right\): no "):
         await several.create(spec, "t")
 
@@ -268,7 +268,7 @@ async def test_next_provider_is_tried_if_one_refuses_or_does_not_answer(error: S
 async def test_no_other_provider_is_tried_if_machines_may_exist(made: Any) -> None:
     error = sky.Unreachable("no answer")
     right = Shop("right", {"b": 2.0})
-    spec, several = tried("first", Remembering("left", {"a": 1.0}, error, made), right)
+    spec, several = choose_provider("first", Remembering("left", {"a": 1.0}, error, made), right)
     with pytest.raises(sky.Unreachable, match="no answer"):
         await several.create(spec, "t")
 
@@ -278,10 +278,10 @@ async def test_provider_whose_plan_fails_is_skipped_and_named() -> None:
         async def plan(self, spec: sky.PoolSpec) -> RentalPlan:
             raise sky.CredentialsRefused("no key")
 
-    spec, several = tried("first", Closed("left", {"a": 1.0}), Shop("right", {"b": 2.0}))
+    spec, several = choose_provider("first", Closed("left", {"a": 1.0}), Shop("right", {"b": 2.0}))
     assert {each.id for each in await several.create(spec, "t")} == {"b-0", "b-1"}
     assert any("spec 1 (left): no key" in note for note in (await several.plan(spec)).notes)
-    spec, several = tried("first", Closed("left", {"a": 1.0}), Shop("right", {"b": 2.0}, ("b",)))
+    spec, several = choose_provider("first", Closed("left", {"a": 1.0}), Shop("right", {"b": 2.0}, ("b",)))
     with pytest.raises(NoCapacity, match=r"spec 1 \(left\): no key; spec 2 \(right\): sold out"):
         await several.create(spec, "t")
 
@@ -292,15 +292,15 @@ HOSTS = ["a", "b", "c", "d"]
 
 
 @pytest.fixture
-def away(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+def unreachable_hosts(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """Hosts that do not answer."""
-    away: set[str] = set()
+    unreachable_hosts: set[str] = set()
 
     async def answers(self: sky.SSH, host: str, loaded_with: object) -> str:
-        return "no route to it" if host in away else ""
+        return "no route to it" if host in unreachable_hosts else ""
 
     monkeypatch.setattr(sky.SSH, "_unavailable_reason", answers)
-    return away
+    return unreachable_hosts
 
 
 def hosts_of(nodes: Any) -> tuple[list[str], list[str]]:
@@ -313,17 +313,17 @@ def hosts_of(nodes: Any) -> tuple[list[str], list[str]]:
     return [each.id for each in made], told
 
 
-def test_unreachable_hosts_are_skipped_and_named(away: set[str]) -> None:
+def test_unreachable_hosts_are_skipped_and_named(unreachable_hosts: set[str]) -> None:
     assert hosts_of("2:3") == (["a", "b", "c"], [])
-    away.add("a")
+    unreachable_hosts.add("a")
     assert hosts_of("2:3") == (["b", "c", "d"], ["3 of 4 hosts answer: a: no route to it"])
-    away.add("c")
+    unreachable_hosts.add("c")
     assert hosts_of("2:8")[0] == ["b", "d"]
     assert hosts_of(2) == (["a", "b"], []), "a number takes the first, whoever answers"
 
 
-def test_too_few_reachable_hosts_are_an_error(away: set[str]) -> None:
-    away |= {"a", "b", "d"}
+def test_too_few_reachable_hosts_are_an_error(unreachable_hosts: set[str]) -> None:
+    unreachable_hosts |= {"a", "b", "d"}
     with pytest.raises(NoCapacity, match="at least 2 nodes are needed, but only 1 of 4 hosts answer: a: no route"):
         hosts_of("2:3")
     with pytest.raises(TooFewHosts, match="5 nodes were requested, but there are only 4 hosts"):

@@ -953,7 +953,7 @@ def terminal_in_place(monkeypatch: pytest.MonkeyPatch) -> pyte.Screen:
     return terminal
 
 
-def shown(screen: pyte.Screen) -> list[str]:
+def shown_lines(screen: pyte.Screen) -> list[str]:
     return [line.rstrip() for line in screen.display if line.strip()]
 
 
@@ -963,30 +963,30 @@ def test_live_status_stays_below_printed_lines_and_is_erased(monkeypatch: pytest
     told: list[Row] = [("one", 1), ("x" * 60, None)]
     block = LiveStatus(console, lambda said: [*told, (said, 2)] if said else told)
     block.draw()
-    assert shown(screen) == ["one", "x" * 38 + "…"]
+    assert shown_lines(screen) == ["one", "x" * 38 + "…"]
     console.note("a note")
-    assert shown(screen) == ["a note"]
+    assert shown_lines(screen) == ["a note"]
     block.on_output(3, b"\x1b[31mred\x1b[0m\x1b]0;t\x07\nlast \x1b[2J\n\n")
     block.draw()
-    assert shown(screen) == ["a note", "one", "x" * 38 + "…", "r003| last"]
+    assert shown_lines(screen) == ["a note", "one", "x" * 38 + "…", "r003| last"]
     told[:] = [("two", None)]
     block.draw()
-    assert shown(screen) == ["a note", "two", "r003| last"]
+    assert shown_lines(screen) == ["a note", "two", "r003| last"]
     block.close()
     block.draw()
-    assert shown(screen) == ["a note"]
+    assert shown_lines(screen) == ["a note"]
     block.open()  # of a job's next step
     block.draw()
-    assert shown(screen) == ["a note", "two"]
+    assert shown_lines(screen) == ["a note", "two"]
 
 
 def test_live_status_fits_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = terminal_in_place(monkeypatch)
     block = LiveStatus(Console(), lambda said: [(f"line {number}", None) for number in range(20)])
     block.draw()
-    assert shown(screen) == [f"line {number}" for number in range(9)]
+    assert shown_lines(screen) == [f"line {number}" for number in range(9)]
     block.erase()
-    assert shown(screen) == []
+    assert shown_lines(screen) == []
     block = LiveStatus(Console(), lambda said: [("y" * 39, None)])
     block.draw()
     monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((20, 10)))

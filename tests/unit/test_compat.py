@@ -11,7 +11,7 @@ from skyward_core.api import older_api_names
 
 
 @pytest.fixture(autouse=True)
-def fresh(monkeypatch):
+def no_warnings_given(monkeypatch):
     monkeypatch.setattr(older_api_names, "_warned", set())
 
 

@@ -181,12 +181,12 @@ def _a_link(root: Path) -> None:
     root.symlink_to(root.parent / "elsewhere")
 
 
-def _somebody_elses(root: Path) -> None:
+def make_folder_of_another_user(root: Path) -> None:
     root.mkdir(mode=0o700)
     os.chown(root, 65534, 65534)
 
 
-TAKEN = [_open_to_others, _a_link, Path.touch, pytest.param(_somebody_elses, marks=AS_ROOT)]
+TAKEN = [_open_to_others, _a_link, Path.touch, pytest.param(make_folder_of_another_user, marks=AS_ROOT)]
 
 
 @pytest.mark.parametrize("take", TAKEN)

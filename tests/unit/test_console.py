@@ -60,7 +60,7 @@ def own_stdout_comes_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+def long_lock_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stdout_whole_lines, "LOCK_TIMEOUT", 60.0)  # however slow the machine is
 
 
@@ -218,7 +218,7 @@ class Screen(io.StringIO):
 
 
 def test_progress_bars_are_drawn_only_during_a_blocking_call(
-    console: Opens, patient: None, monkeypatch: pytest.MonkeyPatch
+    console: Opens, long_lock_timeout: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rank_output_printer, "get_terminal_size", lambda: os.terminal_size((30, 8)))
     monkeypatch.setenv("TERM", "xterm")
@@ -298,7 +298,7 @@ class Watched(io.StringIO):
         self.flushed.set()
 
 
-def test_rank_output_does_not_split_a_line_of_the_script(console: Opens, patient: None) -> None:
+def test_rank_output_does_not_split_a_line_of_the_script(console: Opens, long_lock_timeout: None) -> None:
     shown, news = console(out := Watched())
     sys.stdout.write("[1, 2]")  # as print([1, 2], 3) does, piece by piece
     news.print(0, "out", b"zero\n")
@@ -320,7 +320,7 @@ def test_unfinished_line_of_the_script_does_not_delay_rank_output(console: Opens
     assert out.getvalue() == "training ... \nr000| zero\ndone\n"
 
 
-def test_concurrent_threads_and_ranks_print_whole_lines(console: Opens, patient: None) -> None:
+def test_concurrent_threads_and_ranks_print_whole_lines(console: Opens, long_lock_timeout: None) -> None:
     shown, news = console(out := io.StringIO())
 
     def script() -> None:

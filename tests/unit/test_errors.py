@@ -179,7 +179,7 @@ def check(cause: BaseException, *kinds: type[BaseException]) -> RunError:
     return error
 
 
-def made(kind: type[BaseException]) -> BaseException | None:
+def make_exception(kind: type[BaseException]) -> BaseException | None:
     for args in ((), ("no",), ("utf-8", b"\xff", 0, 1, "no"), ("a", 0, 1, "no"), ("no", [ValueError()])):
         try:
             return kind(*args)
@@ -194,7 +194,7 @@ OURS = [each for each in vars(errors).values() if isinstance(each, type) and iss
 
 @pytest.mark.parametrize("kind", [*dict.fromkeys(BUILT_IN), *OURS], ids=lambda kind: kind.__name__)
 def test_run_error_inherits_any_exception_type_of_its_cause(kind: type[BaseException]) -> None:
-    cause = made(kind)
+    cause = make_exception(kind)
     if cause is None:
         cause = kind.__new__(kind, "no")
     if issubclass(kind, NEVER) or not issubclass(kind, Exception) or issubclass(RunError, kind):

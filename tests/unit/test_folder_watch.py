@@ -32,7 +32,7 @@ def file(tmp_path: Path) -> Path:
     return made
 
 
-def in_place(file: Path) -> None:
+def write_in_place(file: Path) -> None:
     file.write_text("other")
 
 
@@ -45,7 +45,7 @@ def restored(file: Path) -> None:
     os.utime(file, ns=(0, 1))
 
 
-def gone(file: Path) -> None:
+def remove_file(file: Path) -> None:
     file.unlink()
 
 
@@ -55,7 +55,7 @@ def folder_replaced(file: Path) -> None:
     file.write_text("other")
 
 
-@pytest.mark.parametrize("happens", [in_place, replaced, restored, gone, folder_replaced])
+@pytest.mark.parametrize("happens", [write_in_place, replaced, restored, remove_file, folder_replaced])
 def test_folder_watch_notices_each_kind_of_file_change(
     watch: FolderWatch, file: Path, happens: Callable[[Path], None]
 ) -> None:
@@ -144,7 +144,7 @@ def project(tmp_path: Path) -> Iterator[Project]:
 
 
 @pytest.fixture
-def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def stamped_paths(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The files that are looked at."""
     looked: list[str] = []
     stamp = edited_modules._stamp
@@ -160,17 +160,19 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return looked
 
 
-def test_unchanged_folder_needs_no_file_checks(project: Project, looks: list[str]) -> None:
+def test_unchanged_folder_needs_no_file_checks(project: Project, stamped_paths: list[str]) -> None:
     for _ in range(MANY):
         assert not project.modules.has_edits
-    looks.clear()
+    stamped_paths.clear()
     for _ in range(MANY):
         assert not project.modules.has_edits
-    assert not looks
+    assert not stamped_paths
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_edit_of_a_file_not_yet_loaded_is_seen_by_the_next_run(project: Project, looks: list[str], which: int) -> None:
+def test_edit_of_a_file_not_yet_loaded_is_seen_by_the_next_run(
+    project: Project, stamped_paths: list[str], which: int
+) -> None:
     for edit in range(3):
         for _ in range(MANY):
             assert not project.modules.has_edits
@@ -181,7 +183,9 @@ def test_edit_of_a_file_not_yet_loaded_is_seen_by_the_next_run(project: Project,
         project.link.transport.sent = project.as_it_is()
 
 
-def test_files_are_polled_without_inotify(project: Project, looks: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_polled_without_inotify(
+    project: Project, stamped_paths: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("skyward_core.pool.edited_modules.MOST", 0)
     for _ in range(MANY):
         assert not project.modules.has_edits

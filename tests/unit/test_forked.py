@@ -36,7 +36,9 @@ THEN = "say()\nif len(sys.argv) > 2: signal.raise_signal(int(sys.argv[2]))\nsys.
 LOADED = Loaded([sys.executable], SAY, THEN)
 
 
-def told(env: dict[str, str], folder: Path, *words: str, session: bool = False) -> tuple[int, dict[str, object], str]:
+def forked_answer(
+    env: dict[str, str], folder: Path, *words: str, session: bool = False
+) -> tuple[int, dict[str, object], str]:
     process = LOADED.start(
         ["say", *words], cwd=folder, env=env, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True,
         start_new_session=session,
@@ -49,9 +51,9 @@ def told(env: dict[str, str], folder: Path, *words: str, session: bool = False) 
 
 def test_forked_process_equals_a_started_one(tmp_path: Path) -> None:
     env = {name: value for name, value in os.environ.items() if name != "HOME"} | {"OWN": "é\udcff"}
-    forked = [told(env, tmp_path, "3", session=session) for session in (False, True)]
+    forked = [forked_answer(env, tmp_path, "3", session=session) for session in (False, True)]
     # An interpreter begins anew where its own variables are others.
-    started = [told(env | {"PYTHONOWN": "1"}, tmp_path, "3", session=session) for session in (False, True)]
+    started = [forked_answer(env | {"PYTHONOWN": "1"}, tmp_path, "3", session=session) for session in (False, True)]
     for _, said, _ in started:
         assert said["env"].pop("PYTHONOWN") == "1"  # type: ignore[attr-defined]
     for mine, theirs in zip(forked, started, strict=True):
@@ -65,16 +67,16 @@ def test_forked_process_equals_a_started_one(tmp_path: Path) -> None:
 
 def test_forked_process_has_the_import_path_of_a_started_one(tmp_path: Path) -> None:
     env = os.environ | {"PYTHONPATH": os.pathsep.join((str(tmp_path / "a"), str(tmp_path / "b")))}
-    _, forked, _ = told(env, tmp_path, "0")
-    _, started, _ = told(env | {"PYTHONOWN": "1"}, tmp_path, "0")
+    _, forked, _ = forked_answer(env, tmp_path, "0")
+    _, started, _ = forked_answer(env | {"PYTHONOWN": "1"}, tmp_path, "0")
     assert forked["path"] == started["path"]
     (tmp_path / "a").mkdir()
     (tmp_path / "a/sitecustomize.py").write_text("import os\nos.environ['SEEN'] = ''\n")
-    assert "SEEN" in told(env, tmp_path, "0")[1]["env"], "what is for its start is started"  # type: ignore[operator]
+    assert "SEEN" in forked_answer(env, tmp_path, "0")[1]["env"], "what is for its start is started"  # type: ignore[operator]
 
 
 def test_signal_that_killed_a_forked_process_is_its_status(tmp_path: Path) -> None:
-    assert told(dict(os.environ), tmp_path, "0", str(int(signal.SIGKILL)))[0] == -signal.SIGKILL
+    assert forked_answer(dict(os.environ), tmp_path, "0", str(int(signal.SIGKILL)))[0] == -signal.SIGKILL
 
 
 def test_forked_loader_has_modules_of_a_started_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,14 +119,14 @@ def untyped_names(scope: Scope, outer: set[str], giving: set[str]) -> set[str]:
             else:
                 pairs = [(node.target, node.value)]
             for target, value in pairs:
-                if gives(value, known, giving):
+                if gives_untyped_header(value, known, giving):
                     more |= bound(target) - typed
         if more <= known:
             return known
         known |= more
 
 
-def gives(value: ast.expr, known: set[str], giving: set[str]) -> bool:
+def gives_untyped_header(value: ast.expr, known: set[str], giving: set[str]) -> bool:
     """Whether an expression is, or holds, such a header: one of it, or of what a call gives that is made of it."""
     match value:
         case ast.Name(name):
@@ -134,19 +134,21 @@ def gives(value: ast.expr, known: set[str], giving: set[str]) -> bool:
         case ast.Attribute(_, name):
             return name in giving
         case ast.Await(inner) | ast.Starred(inner):
-            return gives(inner, known, giving)
+            return gives_untyped_header(inner, known, giving)
         case ast.Call(ast.Attribute(of, name)):
-            return name in giving or (name in ("popleft", "get", "values", "pop") and gives(of, known, giving))
+            return name in giving or (
+                name in ("popleft", "get", "values", "pop") and gives_untyped_header(of, known, giving)
+            )
         case ast.Call(ast.Name(name)):
             return name in giving
         case ast.Subscript(of, ast.Constant(str())):
             return False  # that read is found itself
         case ast.Subscript(of):
-            return gives(of, known, giving)
+            return gives_untyped_header(of, known, giving)
         case ast.BinOp(left, ast.BitOr(), right):
-            return gives(left, known, giving) or gives(right, known, giving)
+            return gives_untyped_header(left, known, giving) or gives_untyped_header(right, known, giving)
         case ast.Tuple(parts) | ast.List(parts):
-            return any(gives(part, known, giving) for part in parts)
+            return any(gives_untyped_header(part, known, giving) for part in parts)
     return False
 
 
@@ -161,7 +163,7 @@ def reads(tree: ast.Module, giving: set[str]) -> Iterator[int]:
                 isinstance(node, ast.Subscript)
                 and isinstance(node.slice, ast.Constant)
                 and isinstance(node.slice.value, str)
-                and gives(node.value, known, giving)
+                and gives_untyped_header(node.value, known, giving)
             ):
                 yield node.lineno
         for inner in within:

@@ -306,7 +306,7 @@ def test_missing_argument_may_be_supplied_by_a_decorator() -> None:
 # How many items of a map travel together.
 
 
-def of(seconds: float, size: int = 8, *, left: int | None = None, single: bool = False) -> int:
+def chunk_size(seconds: float, size: int = 8, *, left: int | None = None, single: bool = False) -> int:
     """The size that comes of calls whose items take so long, and are so large."""
     sizes = ChunkSizer(4, single=single, remaining=left)
     for _ in range(12):
@@ -321,12 +321,12 @@ def of(seconds: float, size: int = 8, *, left: int | None = None, single: bool =
     [(0, 8, 256), (1e-6, 8, 256), (0.01, 8, 5), (0.2, 8, 1), (0, 16 << 10, 2), (0, 1 << 20, 1)],
 )
 def test_map_chunk_size_depends_on_duration_and_size(seconds: float, size: int, expected: int) -> None:
-    assert of(seconds, size) == pytest.approx(expected, abs=1)
+    assert chunk_size(seconds, size) == pytest.approx(expected, abs=1)
 
 
 def test_last_map_chunks_are_small_and_timed_calls_are_single() -> None:
-    assert of(0, left=20) == 1
-    assert of(0, single=True) == 1
+    assert chunk_size(0, left=20) == 1
+    assert chunk_size(0, single=True) == 1
     sizes = ChunkSizer(4, single=False, remaining=None)
     assert sizes.next_size() == 1
     sizes.record_duration(1, 0)

@@ -171,7 +171,7 @@ def test_latest_epoch_number_survives_the_agent(tmp_path: Path) -> None:
 T = 1_800_000_000.0
 
 
-def beats(pool: PoolView, seconds: int = 10) -> int:
+def count_beats(pool: PoolView, seconds: int = 10) -> int:
     """How many different ones there are in so many seconds."""
     return len({refresh_token([pool], T + second) for second in range(seconds)})
 
@@ -186,40 +186,40 @@ def pool() -> PoolView:
 
 
 def test_idle_pool_repaints_every_10_seconds_and_running_every_second(pool: PoolView) -> None:
-    assert beats(pool) == 1 and beats(pool, 20) == 2
+    assert count_beats(pool) == 1 and count_beats(pool, 20) == 2
     apply(pool, events.RunOpened(pool="p", run="r", function="f", kind="broadcast", total=1, at=T))
-    assert beats(pool) == 10
+    assert count_beats(pool) == 10
     apply(pool, events.RunEnded(pool="p", run="r", state="done", at=T))
-    assert beats(pool) == 1
+    assert count_beats(pool) == 1
 
 
 @pytest.mark.parametrize("state", ["starting", "stopping"])
 def test_starting_or_stopping_pool_repaints_every_second(pool: PoolView, state: str) -> None:
     apply(pool, events.PoolState(pool="p", state=state))  # type: ignore[arg-type]
-    assert beats(pool) == 10
+    assert count_beats(pool) == 10
 
 
 def test_pool_with_connecting_or_preempted_node_repaints_every_second(pool: PoolView) -> None:
     apply(pool, events.NodePhase(pool="p", node=0, phase="gone"))
-    assert beats(pool) == 1
+    assert count_beats(pool) == 1
     apply(pool, events.NodePhase(pool="p", node=0, phase="connected"))
-    assert beats(pool) == 10
+    assert count_beats(pool) == 10
     apply(pool, events.NodePhase(pool="p", node=0, phase="ready"))
     apply(pool, events.NodeNotice(pool="p", node=0, kind="terminate", ends_at=T + 90, at=T))
-    assert beats(pool) == 10
+    assert count_beats(pool) == 10
 
 
 def test_lease_countdown_repaints_every_second_only_near_its_end(pool: PoolView) -> None:
     apply(pool, events.LeaseNews(pool="p", ends_at=T + 3600))
-    assert beats(pool) == 1
+    assert count_beats(pool) == 1
     apply(pool, events.LeaseNews(pool="p", ends_at=T + 300))
-    assert beats(pool) == 10
+    assert count_beats(pool) == 10
 
 
 def test_ended_pool_repaints_every_10_seconds(pool: PoolView) -> None:
     apply(pool, events.RunOpened(pool="p", run="r", function="f", kind="broadcast", total=1, at=T))
     apply(pool, events.PoolEnded(pool="p", receipt={"gone": [0]}, at=T))
-    assert beats(pool) == 1
+    assert count_beats(pool) == 1
 
 
 @pytest.mark.parametrize(
@@ -347,7 +347,7 @@ async def look_until(member: Member, what: Any) -> None:
     await until(looked)
 
 
-async def say(member: Member, data: bytes) -> list[dict[str, Any]]:
+async def send_as_stranger(member: Member, data: bytes) -> list[dict[str, Any]]:
     """Connect to its port as a stranger does; what comes in answer."""
     reader, writer = await asyncio.open_connection(*member.place[1:])
     writer.write(data)
@@ -359,7 +359,7 @@ async def say(member: Member, data: bytes) -> list[dict[str, Any]]:
         writer.close()
 
 
-def told(key: str = KEY, **changed: Any) -> bytes:
+def signed_failure(key: str = KEY, **changed: Any) -> bytes:
     said: dict[str, Any] = {"t": "failed", "run": "r1", "epoch": EPOCH, "node": 0} | changed
     said.setdefault("signature", sign_failure(key, said["run"], said["epoch"], said["node"]))
     return encode_frame(said)
@@ -379,7 +379,7 @@ async def test_fail_fast_stops_peers_only_after_their_client_left(gang: list[Mem
     gang[0].call.owner = gang[0].node.peer
     gang[1].fail()
     await look_until(gang[1], lambda: gang[2].stopped)
-    assert (await say(gang[0], told()))[0]["kept"] is True
+    assert (await send_as_stranger(gang[0], signed_failure()))[0]["kept"] is True
     assert not gang[0].call.stop_reason
     gang[0].node.desk.on_client_gone(gang[0].node.peer)
     await look_until(gang[1], lambda: gang[0].stopped)
@@ -412,21 +412,21 @@ async def test_fail_fast_without_peers_stops_no_other_rank(gang: list[Member]) -
     gang[1].fail()
     gang[1].fail_fast.check()
     assert gang[1].fail_fast._notifications == {}
-    assert await say(gang[0], told()) == []
+    assert await send_as_stranger(gang[0], signed_failure()) == []
     assert not gang[0].call.stop_reason
 
 
 @pytest.mark.parametrize(
     "data",
     [
-        told(key="5f" * 32),
-        told(signature=""),
-        told(signature=sign_failure(KEY, "r1", EPOCH, 2)),
-        told(signature=sign_failure(KEY, "r2", EPOCH, 0)),
-        told(epoch=EPOCH + 1),
-        told(epoch=EPOCH - 1),
-        told(run="../r1"),
-        told(signature="ä"),
+        signed_failure(key="5f" * 32),
+        signed_failure(signature=""),
+        signed_failure(signature=sign_failure(KEY, "r1", EPOCH, 2)),
+        signed_failure(signature=sign_failure(KEY, "r2", EPOCH, 0)),
+        signed_failure(epoch=EPOCH + 1),
+        signed_failure(epoch=EPOCH - 1),
+        signed_failure(run="../r1"),
+        signed_failure(signature="ä"),
         encode_frame({"t": "heard", "kept": True}),
         encode_frame({"t": "stop", "run": "r1"}),
         struct.pack(">II", 1 << 20, 0) + b" " * 4096,
@@ -437,11 +437,11 @@ async def test_fail_fast_without_peers_stops_no_other_rank(gang: list[Member]) -
     ids=range(14),
 )
 async def test_unauthenticated_failure_message_stops_no_rank(gang: list[Member], data: bytes) -> None:
-    answers = await say(gang[0], data)
+    answers = await send_as_stranger(gang[0], data)
     assert "heard" not in {each["t"] for each in answers}
     assert not gang[0].call.stop_reason
     assert not gang[0].node.state.gang.broken_reason
-    assert (await say(gang[0], told()))[0] == {"t": "heard", "kept": False}
+    assert (await send_as_stranger(gang[0], signed_failure()))[0] == {"t": "heard", "kept": False}
     assert gang[0].stopped
 
 

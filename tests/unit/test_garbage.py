@@ -20,7 +20,7 @@ class Thing:
 
 
 @pytest.fixture(autouse=True)
-def _as_before() -> Iterator[None]:
+def restore_gc() -> Iterator[None]:
     before = gc.get_threshold()
     yield
     gc.freeze()  # what was kept for good before, all tests among it, is not to be looked through again and again
@@ -33,7 +33,7 @@ def old_garbage() -> ref[Thing]:
     return ref(thing)
 
 
-def some_time() -> list[list[int]]:
+def make_garbage_collected_objects() -> list[list[int]]:
     """As many new things as take ten rounds."""
     return [[] for _ in range(100_000)]
 
@@ -43,7 +43,7 @@ def test_deferred_collection_runs_only_while_no_user_is_active(monkeypatch: pyte
     gc.collect()
     left = old_garbage()
     monkeypatch.setattr(garbage_collection, "DUE", 5)
-    many = some_time()
+    many = make_garbage_collected_objects()
     assert left() is not None, "Python has looked of itself"
     assert gc.get_count()[2] >= 5 and many
     collect_if_due(REST_SECONDS / 2)
@@ -60,12 +60,12 @@ def test_objects_present_at_first_collection_are_frozen(monkeypatch: pytest.Monk
     defer_collection()
     thing = Thing()
     first, later = ref(thing), []
-    many = some_time()
+    many = make_garbage_collected_objects()
     collect_if_due(REST_SECONDS * 2)
     assert gc.get_freeze_count() > len(many)
     del thing
     later.append(old_garbage())
-    many += some_time()
+    many += make_garbage_collected_objects()
     collect_if_due(REST_SECONDS * 2)
     assert later[0]() is None and first() is not None
 

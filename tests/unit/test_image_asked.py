@@ -32,7 +32,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return project
 
 
-def asked(*texts: str, **more: Any) -> LaunchRequest:
+def launch_request(*texts: str, **more: Any) -> LaunchRequest:
     return LaunchRequest(script="train.py", function="train", image_settings=texts, **more)
 
 
@@ -73,7 +73,7 @@ def test_invalid_image_option_is_rejected(case: str, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("SHELL_TOKEN", "hf_0123456789")
     texts, words = REFUSED[case]
     with pytest.raises(SkywardError) as caught:
-        make_plan(asked(*texts, **ELSEWHERE))
+        make_plan(launch_request(*texts, **ELSEWHERE))
     assert words in str(caught.value) and caught.value.field == "image_settings"
 
 
@@ -91,9 +91,9 @@ def test_image_option_that_only_resembles_a_secret_is_accepted(text: str) -> Non
 
 @pytest.mark.parametrize("text", ["includes=train.py", "excludes=*.ckpt"])
 def test_includes_and_excludes_are_rejected_for_local_pools(text: str) -> None:
-    assert make_plan(asked(text, **ELSEWHERE))
+    assert make_plan(launch_request(text, **ELSEWHERE))
     with pytest.raises(UsageError, match=f"Remove {text.partition('=')[0]}"):
-        make_plan(asked(text))
+        make_plan(launch_request(text))
 
 
 def test_run_command_rejects_missing_secret_without_side_effects(tmp_path: Path) -> None:
@@ -125,9 +125,9 @@ def test_plan_checks_only_files_named_by_patterns(folder: Path, monkeypatch: pyt
 
 def test_presets_save_no_secret_and_explain_invalid_values(folder: Path) -> None:
     with pytest.raises(UsageError, match="MY_TOKEN has the name of a secret"):
-        save("mine", asked("env.MY_TOKEN=abcdefgh"))
+        save("mine", launch_request("env.MY_TOKEN=abcdefgh"))
     with pytest.raises(UsageError, match="pip contains a password or token"):
-        save("mine", asked("pip=git+https://me:hunter22@x.org/y"))
+        save("mine", launch_request("pip=git+https://me:hunter22@x.org/y"))
     assert not (folder / "skyward.toml").exists()
     for given in ("pip=einops", ["pip=einops", 3], {"pip": "einops"}):
         entry = {"script": "train.py", "image_settings": given}

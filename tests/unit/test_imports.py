@@ -62,7 +62,7 @@ def test_package_stub_is_current() -> None:
     assert STUB.read_text() == stub(), "run python -m tests.public_names"
 
 
-def lives(process: Path) -> bool:
+def is_running(process: Path) -> bool:
     """Whether it runs still; one that has ended may stay in the table for a while."""
     try:
         return (process / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -100,9 +100,9 @@ def test_agent_memory_is_bounded(tmp_path: Path) -> None:
         finally:
             os.kill(int(process.name), signal.SIGTERM)
             deadline = time.monotonic() + 30
-            while lives(process) and time.monotonic() < deadline:
+            while is_running(process) and time.monotonic() < deadline:
                 time.sleep(0.01)
-    assert not lives(process)
+    assert not is_running(process)
     assert resident < 25_000, "kB"
     assert "libssl" not in libraries
 
@@ -145,7 +145,7 @@ print(resource.getrlimit(resource.RLIMIT_NOFILE))
 """
 
 
-def after(soft: int, hard: int, nodes: int, least: int) -> str:
+def raised_limit(soft: int, hard: int, nodes: int, least: int) -> str:
     words = map(str, (soft, hard, nodes, least))
     done = subprocess.run([sys.executable, "-c", CHILD, *words], capture_output=True, text=True, timeout=60)
     return done.stdout.strip() or done.stderr.strip().splitlines()[-1]
@@ -163,12 +163,12 @@ def after(soft: int, hard: int, nodes: int, least: int) -> str:
 def test_file_descriptor_soft_limit_is_raised_as_needed(
     soft: int, hard: int, nodes: int, least: int, is_after: int | range
 ) -> None:
-    now, then = map(int, after(soft, hard, nodes, least).strip("()").split(","))
+    now, then = map(int, raised_limit(soft, hard, nodes, least).strip("()").split(","))
     assert then == hard and (now == is_after if isinstance(is_after, int) else now in is_after)
 
 
 def test_low_hard_limit_is_reported_before_anything_is_created() -> None:
-    said = after(64, 64, 100, 100)
+    said = raised_limit(64, 64, 100, 100)
     assert "100 nodes need at least" in said and "this process is limited to 64" in said and "ulimit -Hn" in said
 
 
@@ -265,7 +265,7 @@ class Node:
 
 
 @pytest.fixture
-def searches() -> Iterator[list[int]]:
+def gc_generations() -> Iterator[list[int]]:
     """The generation of each search for garbage that began."""
     begun: list[int] = []
 
@@ -279,17 +279,17 @@ def searches() -> Iterator[list[int]]:
     gc.enable()
 
 
-def test_pause_gc_collects_nothing_and_freezes_loaded_objects(searches: list[int]) -> None:
+def test_pause_gc_collects_nothing_and_freezes_loaded_objects(gc_generations: list[int]) -> None:
     with pause_gc():
-        searches.clear()
+        gc_generations.clear()
         loaded = [[] for _ in range(100_000)]  # type: ignore[var-annotated]
-        assert searches == []
+        assert gc_generations == []
     assert gc.isenabled()
     assert gc.get_freeze_count() >= len(loaded)
     assert not any(each is loaded for each in gc.get_objects())
 
 
-def test_pause_gc_frees_earlier_garbage(searches: list[int]) -> None:
+def test_pause_gc_frees_earlier_garbage(gc_generations: list[int]) -> None:
     node = weakref.ref(Node())
     assert node() is not None
     with pause_gc():
@@ -297,13 +297,13 @@ def test_pause_gc_frees_earlier_garbage(searches: list[int]) -> None:
     assert node() is None
 
 
-def test_failed_import_in_pause_gc_reenables_collection(searches: list[int]) -> None:
+def test_failed_import_in_pause_gc_reenables_collection(gc_generations: list[int]) -> None:
     with pytest.raises(ImportError), pause_gc():
         raise ImportError("no such library")
     assert gc.isenabled()
 
 
-def test_pause_gc_keeps_a_disabled_collector_disabled(searches: list[int]) -> None:
+def test_pause_gc_keeps_a_disabled_collector_disabled(gc_generations: list[int]) -> None:
     gc.disable()
     node, frozen = weakref.ref(Node()), gc.get_freeze_count()
     with pause_gc():

@@ -25,7 +25,7 @@ from skyward_core.runtime.instance_info import (
 
 
 @pytest.fixture(autouse=True)
-def off_a_pool():
+def reset_instance_info():
     yield
     set_current(InstanceInfo())
 

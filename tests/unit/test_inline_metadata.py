@@ -43,21 +43,21 @@ from tests.support.commands import COMMANDS
 from tests.support.pythons import another_python
 
 
-def read(tmp_path: Path, toml: str) -> InlineMetadata | None:
+def read_metadata(tmp_path: Path, toml: str) -> InlineMetadata | None:
     lines = (f"# {line}".rstrip() for line in toml.splitlines())
     (tmp_path / "train.py").write_text("import os\n# /// script\n" + "\n".join(lines) + "\n# ///\nx = 1\n")
     return read_inline_metadata(tmp_path / "train.py")
 
 
-def asked(tmp_path: Path, toml: str) -> Any:
-    found = read(tmp_path, toml)
+def read_environment(tmp_path: Path, toml: str) -> Any:
+    found = read_metadata(tmp_path, toml)
     assert found is not None
     return found.environment
 
 
 def test_inline_metadata_block_is_parsed(tmp_path: Path) -> None:
     toml = 'requires-python = ">=3.12"\ndependencies = [\n  "torch>=2; python_version > \'3.8\'",\n\n  "rich",\n]\n'
-    found = read(tmp_path, toml)
+    found = read_metadata(tmp_path, toml)
     assert found == InlineMetadata(">=3.12", {"pip": ["torch>=2; python_version > '3.8'", "rich"]})
 
 
@@ -110,7 +110,7 @@ torch = { index = "pytorch" }
 [tool.other]
 x = 1
 """
-    assert asked(tmp_path, toml) == {
+    assert read_environment(tmp_path, toml) == {
         "pip": ["torch", "mine"],
         "pip_indexes": [
             {"url": "https://pytorch.example/cpu", "packages": ["torch"]},
@@ -123,8 +123,8 @@ x = 1
             "file:///abs%2Colute",
         ],
     }
-    assert asked(tmp_path, "[tool.uv]\nno-index = true\n") == {"pip": [], "no_index": True}
-    assert asked(tmp_path, '[tool.uv]\nindex-url = "https://i"\n') == {"pip": [], "index": "https://i"}
+    assert read_environment(tmp_path, "[tool.uv]\nno-index = true\n") == {"pip": [], "no_index": True}
+    assert read_environment(tmp_path, '[tool.uv]\nindex-url = "https://i"\n') == {"pip": [], "index": "https://i"}
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ x = 1
 )
 def test_error_names_invalid_inline_metadata(tmp_path: Path, toml: str, why: str) -> None:
     with pytest.raises(ScriptError, match=f"inline metadata of .*train.py .* cannot be used: .*{why}"):
-        read(tmp_path, toml)
+        read_metadata(tmp_path, toml)
 
 
 def test_script_with_two_metadata_blocks_is_rejected(tmp_path: Path) -> None:
@@ -333,7 +333,7 @@ Asked = Callable[..., LaunchRequest | str]
 
 
 @pytest.fixture
-def script_words_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
+def parse_script_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
     """What a command line comes to: the request, or what it says as it refuses."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "two.py").write_text(SCRIPT_WORDS_SCRIPT)
@@ -372,8 +372,8 @@ def script_words_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked
         ("two.py:train --fast no --epochs 1 --other 7", ["fast=no", "epochs=1", "other=7"]),
     ],
 )
-def test_run_options_become_arguments_of_the_function(script_words_asked, line, arguments):
-    request = script_words_asked(f"run {line}")
+def test_run_options_become_arguments_of_the_function(parse_script_words, line, arguments):
+    request = parse_script_words(f"run {line}")
     assert isinstance(request, LaunchRequest), request
     assert (list(request.arguments), request.script_args) == (arguments, None)
 
@@ -394,8 +394,8 @@ def test_run_options_become_arguments_of_the_function(script_words_asked, line, 
         ("plain.py -a n=5 -- 5", "takes no --arg"),
     ],
 )
-def test_run_option_unknown_to_the_function_is_rejected(script_words_asked, line, says):
-    assert says in script_words_asked(f"run {line}")
+def test_run_option_unknown_to_the_function_is_rejected(parse_script_words, line, says):
+    assert says in parse_script_words(f"run {line}")
 
 
 @pytest.mark.parametrize(
@@ -432,14 +432,14 @@ def test_command_line_with_an_unknown_option_names_it_and_the_nearest_known_one(
         ("-n 2 -- -odd.py a", "-odd.py", ("a",)),
     ],
 )
-def test_whole_script_gets_arguments_after_double_dash(script_words_asked, line, script, own):
-    request = script_words_asked(f"run {line}")
+def test_whole_script_gets_arguments_after_double_dash(parse_script_words, line, script, own):
+    request = parse_script_words(f"run {line}")
     assert isinstance(request, LaunchRequest), request
     assert (request.script, request.script_args) == (script, own)
 
 
-def test_run_help_lists_parameters_of_the_script_function(script_words_asked):
-    said = " ".join(script_words_asked("run one.py --help").split())
+def test_run_help_lists_parameters_of_the_script_function(parse_script_words):
+    said = " ".join(parse_script_words("run one.py --help").split())
     assert "Arguments of train:" in said and "--epochs INT [required]" in said
     assert "--fast / --no-fast [default: False]" in said and "--run-name STR [default: 'x']" in said
     Path("choices.py").write_text(
@@ -448,15 +448,15 @@ def test_run_help_lists_parameters_of_the_script_function(script_words_asked):
         "@sky.function\ndef train(how: Literal['fast', 'Well'], by: Optimiser | None = None):\n"
         "    '''Trains.\n\n    Args:\n        how: to train.\n    '''\n"
     )
-    said = " ".join(script_words_asked("run choices.py --help").split())
+    said = " ".join(parse_script_words("run choices.py --help").split())
     assert "--how fast|Well to train. [required]" in said and "--by SGD|ADAM|None [default: None]" in said
-    assert "Arguments of other" in script_words_asked("run two.py -h") and "Arguments of" not in script_words_asked(
+    assert "Arguments of other" in parse_script_words("run two.py -h") and "Arguments of" not in parse_script_words(
         "run plain.py -h"
     )
 
 
-def test_module_option_runs_a_module_as_script(script_words_asked):
-    request = script_words_asked("run -m package.train -n 2 -- --epochs 3")
+def test_module_option_runs_a_module_as_script(parse_script_words):
+    request = parse_script_words("run -m package.train -n 2 -- --epochs 3")
     assert isinstance(request, LaunchRequest), request
     assert (request.module, request.script, request.script_args, request.nodes) == (
         "package.train",
@@ -466,40 +466,40 @@ def test_module_option_runs_a_module_as_script(script_words_asked):
     )
     words = ["-m", "package.train", "--nodes", "2", "--", "--epochs", "3"]
     assert request.to_argv() == words
-    assert script_words_asked(f"run {' '.join(words)}") == request
-    assert isinstance(script_words_asked("run -m package.train"), LaunchRequest)
-    assert "must follow --" in script_words_asked("run -m package.train --epochs 3")
-    assert "neither package/nothing.py nor" in script_words_asked("run -m package.nothing")
+    assert parse_script_words(f"run {' '.join(words)}") == request
+    assert isinstance(parse_script_words("run -m package.train"), LaunchRequest)
+    assert "must follow --" in parse_script_words("run -m package.train --epochs 3")
+    assert "neither package/nothing.py nor" in parse_script_words("run -m package.nothing")
     with pytest.raises(ScriptError, match=r"script package\.train does not exist.* run -m package\.train"):
         run._make_plan(LaunchRequest(script="package.train", script_args=()), launching=False)
     with pytest.raises(ScriptError, match=r"is a folder. Name a script in it$"):
         run._make_plan(LaunchRequest(script="."), launching=False)
 
 
-def test_torchrun_options_become_a_launch_request(script_words_asked):
-    request = script_words_asked(
+def test_torchrun_options_become_a_launch_request(parse_script_words):
+    request = parse_script_words(
         "torchrun --nnodes=2 --nproc_per_node 4 --max-restarts 3 --tee 3 plain.py --nnodes 7 -m"
     )
     assert isinstance(request, LaunchRequest), request
     assert (request.nodes, request.ranks_per_node, request.script_args) == (2, 4, ("--nnodes", "7", "-m"))
-    assert [note.partition(" ")[0] for note in script_words_asked.notes] == ["--max-restarts", "--tee"]
-    request = script_words_asked("torchrun --standalone --rdzv-backend c10d --node-rank 0 -m package.train a")
+    assert [note.partition(" ")[0] for note in parse_script_words.notes] == ["--max-restarts", "--tee"]
+    request = parse_script_words("torchrun --standalone --rdzv-backend c10d --node-rank 0 -m package.train a")
     assert isinstance(request, LaunchRequest), request
     assert (request.module, request.script, request.script_args) == (
         "package.train",
         "package/train.py",
         ("a",),
     )
-    assert not script_words_asked.notes
-    request = script_words_asked("torchrun --requirements r.txt --output *.pt plain.py --project")
+    assert not parse_script_words.notes
+    request = parse_script_words("torchrun --requirements r.txt --output *.pt plain.py --project")
     assert isinstance(request, LaunchRequest), request
     assert (request.requirements, request.outputs, request.project) == ("r.txt", ("*.pt",), False)
     assert request.torchrun, "it may be one process"
-    assert not script_words_asked("torchrun --nnodes 1:4 plain.py").torchrun
-    assert not script_words_asked("torchrun --nproc-per-node 2 plain.py").torchrun
-    assert script_words_asked("run --torchrun plain.py").to_argv()[-2:] == ["--torchrun", "--"]
-    assert "but a function is called" in script_words_asked("run --torchrun one.py --epochs 1")
-    request = script_words_asked("torchrun --nnodes 1:4 plain.py")
+    assert not parse_script_words("torchrun --nnodes 1:4 plain.py").torchrun
+    assert not parse_script_words("torchrun --nproc-per-node 2 plain.py").torchrun
+    assert parse_script_words("run --torchrun plain.py").to_argv()[-2:] == ["--torchrun", "--"]
+    assert "but a function is called" in parse_script_words("run --torchrun one.py --epochs 1")
+    request = parse_script_words("torchrun --nnodes 1:4 plain.py")
     assert isinstance(request, LaunchRequest) and request.nodes == "1:4"
     for line, says in (
         ("--nnodes 4:1 plain.py", "a whole number from 1 to 1024, or a range"),
@@ -511,7 +511,7 @@ def test_torchrun_options_become_a_launch_request(script_words_asked):
         ("-m package.nothing", "neither package/nothing.py nor"),
         ("--nprocs 2 plain.py", "No such option"),
     ):
-        assert says in script_words_asked(f"torchrun {line}"), line
+        assert says in parse_script_words(f"torchrun {line}"), line
 
 
 def test_torchrun_command_knows_every_option_of_installed_torchrun():
@@ -528,10 +528,10 @@ def test_torchrun_command_knows_every_option_of_installed_torchrun():
     assert theirs and theirs <= ours
 
 
-def test_torchrun_accepts_the_cost_options_of_run(script_words_asked):
+def test_torchrun_accepts_the_cost_options_of_run(parse_script_words):
     words = "--max-hourly 3 --budget 25 --allocation spot --selection first --wait-for-capacity 2h"
     by_run, by_torchrun = (
-        script_words_asked(f"{command} --provider aws --set region=us-east-1 {words} plain.py")
+        parse_script_words(f"{command} --provider aws --set region=us-east-1 {words} plain.py")
         for command in ("run", "torchrun")
     )
     for name in ("max_hourly_cost", "budget", "allocation", "selection", "wait_for_capacity"):

@@ -47,16 +47,16 @@ def test_package_list_failure_of_an_interpreter_is_reported(
 # An engine that is not installed where it is needed is told in one line, with what to do.
 
 
-def on_a_node_without_ray() -> None:
+def check_ray_without_package() -> None:
     _check_tokens()
 
 
-def at_a_client_without_dask() -> None:
+def connect_without_dask() -> None:
     pool: Any = object()
     DaskConnection(pool, sky.plugins.dask(), lambda tasks: None).client()
 
 
-def at_a_client_without_redis() -> None:
+def connect_without_redis() -> None:
     SharedStateConnection("p", "token", "authority", lambda: ("127.0.0.1", 1)).get_client()
 
 
@@ -64,14 +64,14 @@ def at_a_client_without_redis() -> None:
     ("needed", "said"),
     [
         (
-            on_a_node_without_ray,
+            check_ray_without_package,
             r"ray is not installed for /.*python.* on this node. .*sky\.Image\(pip=\[\"ray\"\]\)",
         ),
         (
-            at_a_client_without_dask,
+            connect_without_dask,
             r"distributed is not installed on this machine. Install the pool's version: pip install distributed",
         ),
-        (at_a_client_without_redis, r"the package redis is not installed on this machine\. Run pip install redis"),
+        (connect_without_redis, r"the package redis is not installed on this machine\. Run pip install redis"),
     ],
 )
 def test_missing_integration_package_error_says_how_to_install_it(

@@ -77,13 +77,13 @@ def environment(folder: Path) -> Path:
     return folder
 
 
-def answers(path: str) -> PythonInfo:
+def python_info(path: str) -> PythonInfo:
     """Every program is Python 3.12.1 in the environment that it lies in."""
     return PythonInfo(path, str(Path(path).parents[1]), "3.12.1")
 
 
 def chosen(
-    project: Path, python: str | None = None, ask: Callable[[str], PythonInfo] = answers, **environ: str
+    project: Path, python: str | None = None, ask: Callable[[str], PythonInfo] = python_info, **environ: str
 ) -> Interpreter:
     return resolve_interpreter(script(project), python, environ, ask)
 
@@ -97,23 +97,23 @@ def test_own_interpreter_is_used_by_default(project: Path) -> None:
 def test_interpreter_sources_have_an_order_of_precedence(project: Path, tmp_path: Path) -> None:
     conda, shell = environment(tmp_path / "conda"), environment(tmp_path / "shell")
     environ = {"CONDA_PREFIX": str(conda)}
-    found = resolve_interpreter(script(project), None, environ, answers)
+    found = resolve_interpreter(script(project), None, environ, python_info)
     assert (found.source, found.path, found.prefix) == ("CONDA_PREFIX", f"{conda}/bin/python", str(conda))
     environ["VIRTUAL_ENV"] = str(shell)
     assert (
-        resolve_interpreter(script(project), None, environ, answers).source,
-        resolve_interpreter(script(project), None, environ, answers).prefix,
+        resolve_interpreter(script(project), None, environ, python_info).source,
+        resolve_interpreter(script(project), None, environ, python_info).prefix,
     ) == (
         "VIRTUAL_ENV",
         str(shell),
     )
     venv = environment(project / ".venv")
-    found = resolve_interpreter(script(project), None, environ, answers)
+    found = resolve_interpreter(script(project), None, environ, python_info)
     assert (found.source, found.prefix) == (".venv of project train-it", str(venv))
     script(project).write_text(BLOCK)
-    assert resolve_interpreter(script(project), None, environ, answers).source == "inline metadata of train.py"
+    assert resolve_interpreter(script(project), None, environ, python_info).source == "inline metadata of train.py"
     other = environment(tmp_path / "other")
-    found = resolve_interpreter(script(project), f"{other}/bin/python", environ, answers)
+    found = resolve_interpreter(script(project), f"{other}/bin/python", environ, python_info)
     assert (found.source, found.prefix, found.version) == ("--python", str(other), "3.12.1")
     assert found.notes == ("the inline metadata of train.py is ignored because of --python",)
     assert str(found) == f"Python 3.12.1 at {other}/bin/python (--python)"
@@ -136,7 +136,7 @@ def test_home_folder_is_not_treated_as_a_project(project: Path, monkeypatch: pyt
     assert chosen(project).source == OWN_SOURCE
     beside = project / "train.py"
     beside.touch()
-    assert resolve_interpreter(beside, None, {}, answers).prefix == str(venv)
+    assert resolve_interpreter(beside, None, {}, python_info).prefix == str(venv)
 
 
 def test_project_environment_of_this_program_counts_as_chosen(project: Path) -> None:
@@ -181,7 +181,7 @@ def test_environment_in_a_folder_writable_by_others_is_skipped(project: Path, tm
     script = tmp_path / "shared" / "mine" / "train.py"
     script.touch()
     shell = environment(tmp_path / "shell")
-    found = resolve_interpreter(script, None, {"VIRTUAL_ENV": str(shell)}, answers)
+    found = resolve_interpreter(script, None, {"VIRTUAL_ENV": str(shell)}, python_info)
     assert found.prefix == str(shell)
     assert found.notes == (f"{venv} was skipped: {tmp_path}/shared can be written by others",)
 
@@ -276,7 +276,7 @@ def test_missing_python_version_names_those_found(project: Path, monkeypatch: py
     def seen(path: str) -> PythonInfo:
         if path == "/y":
             raise UnusablePython("it is none")
-        return answers(path)
+        return python_info(path)
 
     with pytest.raises(
         ScriptError,
@@ -522,7 +522,7 @@ LIBRARY = str(Path(os.__file__).parent)
 
 
 @pytest.fixture(autouse=True)
-def no_scripts(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_script_folders(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interpreter_compatibility_and_import_path, "_script_folders", [])
 
 

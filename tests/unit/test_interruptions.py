@@ -144,7 +144,7 @@ def service() -> Iterator[Service]:
     made.close()
 
 
-def looked(service: Service, times: int = 3) -> None:
+def wait_for_looks(service: Service, times: int = 3) -> None:
     """That often since now, each with two questions."""
     until = service.asked + 2 * times
     wait_until(lambda: service.asked >= until)
@@ -152,13 +152,13 @@ def looked(service: Service, times: int = 3) -> None:
 
 def test_preemption_notice_is_reported_once_with_remaining_time(service: Service) -> None:
     asking = Asking(service.endpoint)
-    looked(service)
+    wait_for_looks(service)
     assert asking.said_nothing()
     service.says[REBALANCE] = b'{"noticeTime": "2027-01-15T08:00:00Z"}'
     assert asking.next() == {"kind": "rebalance", "left": None}
     service.says[ACTION] = json.dumps({"action": "terminate", "time": SOON}).encode()
     assert asking.next() == {"kind": "terminate", "left": 120.0}
-    looked(service)
+    wait_for_looks(service)
     assert asking.said_nothing() and len(service.tokens) == 1
     # The service was started anew: it knows no token.
     service.tokens.clear()
@@ -189,7 +189,7 @@ def test_invalid_metadata_answer_is_reported_once_as_an_error(service: Service, 
     asking = Asking(service.endpoint)
     told = asking.next()
     assert told.keys() == {"error"} and "metadata service" in told["error"] and len(told["error"]) <= 200
-    looked(service, 10)
+    wait_for_looks(service, 10)
     assert asking.said_nothing()
     service.says[ACTION] = json.dumps({"action": "stop", "time": SOON}).encode()
     assert asking.next() == {"kind": "stop", "left": 120.0}
@@ -283,7 +283,7 @@ def test_measured_hardware_is_formatted() -> None:
     )
 
 
-def told(**more: Any) -> Any:
+def node_facts(**more: Any) -> Any:
     return {
         "gpus": [["T4\x1b[2J", 15360]],
         "tflops": 0,
@@ -295,10 +295,10 @@ def told(**more: Any) -> Any:
 
 
 def test_host_benchmark_output_is_sanitized_and_only_ordered_parts_count() -> None:
-    found = _parse_probe(told(whys={"matmul": "no\ttorch\x1b]0;x\x07"}), 40.0, T4)
+    found = _parse_probe(node_facts(whys={"matmul": "no\ttorch\x1b]0;x\x07"}), 40.0, T4)
     assert found.gpus is not None and str(found).isprintable() and len(found.gpus) == 1
-    assert _parse_probe(told(), 40.0, OrderedHardware()).gpus is None
-    assert _parse_probe(told(whys={"gpus": "there is no nvidia-smi", "disk": "full"}), 40.0, T4).gpus is None
+    assert _parse_probe(node_facts(), 40.0, OrderedHardware()).gpus is None
+    assert _parse_probe(node_facts(whys={"gpus": "there is no nvidia-smi", "disk": "full"}), 40.0, T4).gpus is None
 
 
 @pytest.mark.parametrize(
@@ -469,7 +469,7 @@ def test_benchmark_receiver_closes_after_its_timeout(monkeypatch: pytest.MonkeyP
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def shutdown_requests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What the system was asked for."""
     found: list[str] = []
     monkeypatch.setattr(agent, "_schedule_shutdown", found.append)
@@ -485,22 +485,22 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 @pytest.mark.parametrize(("minutes", "pause"), [(15, 60.0), (2, 24.0)])
 def test_deadman_switch_is_postponed_well_before_it_fires(
-    asked: list[str], clock: list[float], minutes: int, pause: float
+    shutdown_requests: list[str], clock: list[float], minutes: int, pause: float
 ) -> None:
     man = DeadmanSwitch(minutes)
     man.postpone()
     clock[0] += pause - 1
     man.postpone()
-    assert asked == [f"+{minutes}"], "and not at each look"
+    assert shutdown_requests == [f"+{minutes}"], "and not at each look"
     clock[0] += 1
     man.postpone()
-    assert asked == [f"+{minutes}"] * 2
+    assert shutdown_requests == [f"+{minutes}"] * 2
     man.trigger()
-    assert asked[2:] == ["now"]
+    assert shutdown_requests[2:] == ["now"]
 
 
-def test_deadman_switch_without_minutes_never_shuts_down(asked: list[str], clock: list[float]) -> None:
+def test_deadman_switch_without_minutes_never_shuts_down(shutdown_requests: list[str], clock: list[float]) -> None:
     man = DeadmanSwitch(0)
     man.postpone()
     man.trigger()
-    assert asked == []
+    assert shutdown_requests == []

@@ -35,19 +35,19 @@ from tests.support.examples import examples
 FILE = Path("train.yaml")
 
 
-def read(text: str, **said: Any) -> JobFile:
+def parse_job(text: str, **said: Any) -> JobFile:
     return JobFile.from_text(textwrap.dedent(text), FILE, **said)
 
 
-def refused(text: str, **said: Any) -> str:
+def parse_error(text: str, **said: Any) -> str:
     with pytest.raises(JobFileError) as caught:
-        read(text, **said)
+        parse_job(text, **said)
     return str(caught.value)
 
 
 def test_job_file_with_every_key_is_parsed(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
-    job = read(
+    job = parse_job(
         f"""
         name: train-${{SIZE}}
         workdir: {tmp_path}
@@ -88,7 +88,7 @@ def test_job_file_with_every_key_is_parsed(tmp_path: Path) -> None:
 
 def test_empty_job_file_has_no_calls() -> None:
     for text in ("", "# nothing\n", "---\n"):
-        assert list(read(text).calls()) == []
+        assert list(parse_job(text).calls()) == []
     assert sky.Task is JobFile
 
 
@@ -110,13 +110,13 @@ def test_empty_job_file_has_no_calls() -> None:
 )
 def test_each_form_of_accelerators_becomes_alternatives(resources: str, ways: list[str]) -> None:
     inner = resources if resources.startswith("{") else f"{{{resources}}}"
-    job = read(f"resources: {inner}")
+    job = parse_job(f"resources: {inner}")
     assert [way.accelerator for way in job.ways] == ways
     assert job.ordered == ("ordered" in resources or "accelerators: [" in resources)
 
 
 def test_alternatives_override_resources_beside_them() -> None:
-    job = read(
+    job = parse_job(
         """
         resources:
           infra: aws/us-east-1
@@ -202,7 +202,7 @@ def test_alternatives_override_resources_beside_them() -> None:
     ],
 )  # fmt: skip
 def test_invalid_job_file_error_names_its_line(text: str, words: str) -> None:
-    said = refused(text)
+    said = parse_error(text)
     assert said.startswith("train.yaml") and words in said and "\n" not in said
 
 
@@ -210,8 +210,8 @@ def test_job_file_that_expands_without_bound_is_rejected() -> None:
     """Nested aliases expand ten lines to a thousand million values."""
     lines = ["a: &a [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"{b}: &{b} [{', '.join([f'*{a}'] * 10)}]" for a, b in zip("abcdefgh", "bcdefghi", strict=True)]
-    assert "too many or too deeply nested values" in refused("\n".join(lines))
-    assert "characters" in refused("#" * (1 << 20) + "\n")
+    assert "too many or too deeply nested values" in parse_error("\n".join(lines))
+    assert "characters" in parse_error("#" * (1 << 20) + "\n")
 
 
 def test_missing_or_binary_job_file_is_rejected(tmp_path: Path) -> None:
@@ -230,20 +230,20 @@ def test_variables_of_the_command_line_override_the_job_file(monkeypatch: pytest
     monkeypatch.setenv("FROM_SHELL", "here")
     text = "envs: {A: 1, B: , FROM_SHELL: }\nsecrets: {KEY: }\n"
     env = parse_variables("--env", ["B=x=y", "FROM_SHELL", "C=new"])
-    job = read(text, env=env, secrets={"KEY": "abcdefgh"})
+    job = parse_job(text, env=env, secrets={"KEY": "abcdefgh"})
     assert job.envs == {"A": "1", "B": "x=y", "FROM_SHELL": "here", "C": "new"}
     assert job.secrets == {"KEY": "abcdefgh"} and job.blanked == ("abcdefgh",)
-    assert read("secrets: {PIN: 1234}").notes == (
+    assert parse_job("secrets: {PIN: 1234}").notes == (
         "secrets: PIN has fewer than 8 characters, so it is not redacted in logs",
     )
     with pytest.raises(sky.UsageError, match="--env NONE: this shell has no variable of that name"):
-        read(text, env={"NONE": None})
+        parse_job(text, env={"NONE": None})
     with pytest.raises(sky.UsageError, match="NAME=VALUE"):
         parse_variables("--env", ["=x"])
 
 
 def test_secret_in_job_variables_is_noted_and_redacted() -> None:
-    job = read("envs: {HF_TOKEN: hf_NobodyMayRead, MAX_TOKENS: 4096, TOKENIZER_PATH: ~/tokens}")
+    job = parse_job("envs: {HF_TOKEN: hf_NobodyMayRead, MAX_TOKENS: 4096, TOKENIZER_PATH: ~/tokens}")
     (note,) = job.notes
     assert note == "envs: HF_TOKEN has the name of a secret and is redacted in logs. Move it to secrets"
     assert job.blanked == ("hf_NobodyMayRead",) and "NobodyMayRead" not in repr(job)
@@ -251,12 +251,12 @@ def test_secret_in_job_variables_is_noted_and_redacted() -> None:
 
 def test_job_file_errors_quote_no_secret() -> None:
     key = "sk-NobodyMayRead"
-    assert key not in refused(f"secrets: {{KEY: [{key}]}}")
-    assert key not in refused(f"secrets: {{KEY: {key}}}\nenvs: {{KEY: {key}}}")
+    assert key not in parse_error(f"secrets: {{KEY: [{key}]}}")
+    assert key not in parse_error(f"secrets: {{KEY: {key}}}\nenvs: {{KEY: {key}}}")
 
 
 def test_keys_without_effect_are_noted_with_their_line() -> None:
-    job = read("resources:\n  ports: 8080\n  any_of:\n  - labels: {a: b}\nrun: x\n")
+    job = parse_job("resources:\n  ports: 8080\n  any_of:\n  - labels: {a: b}\nrun: x\n")
     assert [note.split(" has no effect")[0] for note in job.notes] == [
         "resources.ports (line 2)",
         "resources.labels (line 4)",
@@ -307,13 +307,13 @@ def test_any_values_of_job_file_keys_are_parsed_or_rejected(values: dict[str, An
 
 
 def test_file_mount_may_name_a_home_known_only_on_the_node() -> None:
-    assert list(read("file_mounts: {~nobody-at-all/x: .}").mounts) == ["~nobody-at-all/x"]
+    assert list(parse_job("file_mounts: {~nobody-at-all/x: .}").mounts) == ["~nobody-at-all/x"]
 
 
 def test_job_file_accepts_bom_windows_line_ends_and_yaml_anchors() -> None:
     job = JobFile.from_text("\ufeffname: a\r\nrun: |\r\n  one\r\n  two\r\n", FILE)
     assert (job.name, job.run) == ("a", "one\ntwo\n")
-    job = read("envs: {A: &a here, B: *a}\nsetup: &s |\n  echo\nrun: *s\n...\n")
+    job = parse_job("envs: {A: &a here, B: *a}\nsetup: &s |\n  echo\nrun: *s\n...\n")
     assert job.envs == {"A": "here", "B": "here"} and job.setup == job.run == "echo\n"
 
 
@@ -327,15 +327,15 @@ def test_yaml_line_of_a_missing_key_is_that_of_its_parent() -> None:
 
 
 def test_job_file_without_cloud_runs_on_this_machine(tmp_path: Path) -> None:
-    spec, notes = JobRequest.from_options(read("num_nodes: 2\nresources: {accelerators: A100:8, cpus: 4+}")).spec()
+    spec, notes = JobRequest.from_options(parse_job("num_nodes: 2\nresources: {accelerators: A100:8, cpus: 4+}")).spec()
     assert isinstance(spec.provider, RunsHere) and spec.nodes == 2 and str(spec.accelerator) == "A100:8"
     assert notes == ["cpus: ignored by provider local"]
 
 
 def test_unsupported_cloud_error_lists_available_providers() -> None:
     with pytest.raises(sky.UsageError, match=r"train.yaml needs provider gcp, .* --provider \(aws, "):
-        JobRequest.from_options(read("resources: {infra: gcp}")).spec()
-    spec, _ = JobRequest.from_options(read("resources: {infra: gcp/us-central1}"), provider="local").spec()
+        JobRequest.from_options(parse_job("resources: {infra: gcp}")).spec()
+    spec, _ = JobRequest.from_options(parse_job("resources: {infra: gcp/us-central1}"), provider="local").spec()
     assert spec.provider.name == "local"
 
 
@@ -352,16 +352,16 @@ def test_job_plugins_get_parameters_of_the_command_line(texts: list[str], words:
     said: Any = {"plugins": ("torch",), "plugin_settings": texts}
     if words:
         with pytest.raises(sky.UsageError, match=re.escape(words)):
-            JobRequest(job=read("run: a"), options=LaunchRequest.from_options("t.yaml", **said)).spec()
+            JobRequest(job=parse_job("run: a"), options=LaunchRequest.from_options("t.yaml", **said)).spec()
     else:
-        request = JobRequest(job=read("run: a"), options=LaunchRequest.from_options("t.yaml", **said))
+        request = JobRequest(job=parse_job("run: a"), options=LaunchRequest.from_options("t.yaml", **said))
         assert request.spec()[0].plugins == (sky.plugins.torch(backend="gloo"),)
         assert request.shapes_pool == ["--plugin", "--plugin-set"]
 
 
 def test_alternatives_on_unsupported_clouds_are_ignored_and_noted() -> None:
     spec, notes = JobRequest.from_options(
-        read("resources: {any_of: [{infra: gcp}, {infra: aws/us-east-1, accelerators: H100:8}]}")
+        parse_job("resources: {any_of: [{infra: gcp}, {infra: aws/us-east-1, accelerators: H100:8}]}")
     ).spec()
     assert spec.provider.name == "aws" and spec.provider.region == ("us-east-1",)
     assert notes == ["alternatives on gcp are ignored: no such provider"]
@@ -369,7 +369,7 @@ def test_alternatives_on_unsupported_clouds_are_ignored_and_noted() -> None:
 
 def test_aws_resources_of_a_job_file_reach_the_pool_spec() -> None:
     spec, notes = JobRequest.from_options(
-        read(
+        parse_job(
             """
             resources:
               infra: aws/us-east-1/us-east-1a
@@ -394,7 +394,7 @@ def test_aws_resources_of_a_job_file_reach_the_pool_spec() -> None:
 
 
 def test_hosts_option_overrides_the_cloud_of_the_job_file() -> None:
-    job = read("num_nodes: 2\nresources: {infra: aws/us-east-1, use_spot: true, accelerators: A100:8}")
+    job = parse_job("num_nodes: 2\nresources: {infra: aws/us-east-1, use_spot: true, accelerators: A100:8}")
     spec, notes = JobRequest(job=job, options=LaunchRequest.from_options("t.yaml", hosts="a.example,b.example")).spec()
     assert spec.provider.name == "ssh" and spec.nodes == 2
     assert notes == ["region, use_spot: ignored by provider ssh"]
@@ -402,7 +402,9 @@ def test_hosts_option_overrides_the_cloud_of_the_job_file() -> None:
 
 def test_job_without_workdir_sends_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
-    spec, _ = JobRequest(job=read("run: x"), options=LaunchRequest.from_options("t.yaml", hosts="a.example")).spec()
+    spec, _ = JobRequest(
+        job=parse_job("run: x"), options=LaunchRequest.from_options("t.yaml", hosts="a.example")
+    ).spec()
     folder = Path(spec.image.workdir or "")
     assert folder.is_relative_to(tmp_path) and not list(folder.iterdir())
 
@@ -423,11 +425,11 @@ def test_git_workdir_of_a_job_is_cloned(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "train.py").write_text("new")
     git("commit", "-am", "two")
     for ref, content in (("", "new"), ("v1", "old")):
-        job = read(f"workdir: {{url: {tmp_path}{f', ref: {ref}' if ref else ''}}}")
+        job = parse_job(f"workdir: {{url: {tmp_path}{f', ref: {ref}' if ref else ''}}}")
         spec, _ = JobRequest.from_options(job).spec()
         assert (Path(spec.image.workdir or "") / "train.py").read_text() == content
     with pytest.raises(JobFileError, match="git cannot fetch v9 of"):
-        JobRequest.from_options(read(f"workdir: {{url: {tmp_path}, ref: v9}}")).spec()
+        JobRequest.from_options(parse_job(f"workdir: {{url: {tmp_path}, ref: v9}}")).spec()
 
 
 def test_repository_password_reaches_only_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -454,7 +456,7 @@ def test_repository_password_reaches_only_the_server(tmp_path: Path, monkeypatch
     with ThreadingHTTPServer(("127.0.0.1", 0), Forge) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         port = server.server_address[1]
-        job = read(f"workdir: {{url: 'http://ann:Nobody%20Reads@127.0.0.1:{port}/x.git'}}")
+        job = parse_job(f"workdir: {{url: 'http://ann:Nobody%20Reads@127.0.0.1:{port}/x.git'}}")
         with pytest.raises(JobFileError, match=f"of http://127.0.0.1:{port}/x.git: ") as caught:
             JobRequest.from_options(job).spec()
         server.shutdown()
@@ -482,11 +484,11 @@ def test_job_on_a_pool_with_another_working_folder_is_rejected(tmp_path: Path) -
         ("workdir: {url: https://me:hush@host/x}", "run_on does not clone repositories"),
     ):
         with pytest.raises(JobFileError, match=words):
-            read(f"{refused}\nrun: x").run_on(pool)
+            parse_job(f"{refused}\nrun: x").run_on(pool)
     assert not ran
     for same in (f"workdir: {tmp_path}/same", "name: x"):
-        read(f"{same}\nrun: x").run_on(pool)
+        parse_job(f"{same}\nrun: x").run_on(pool)
     assert len(ran) == 2
     with pytest.warns(UserWarning, match="has no run, setup or file_mounts: nothing was run"):
-        read("name: x").run_on(pool)
+        parse_job("name: x").run_on(pool)
     assert len(ran) == 2

@@ -93,7 +93,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
-def said(words: list[str]) -> LaunchRequest:
+def parse_words(words: list[str]) -> LaunchRequest:
     """What the command's own parser makes of words."""
     asked: list[LaunchRequest] = []
 
@@ -145,7 +145,7 @@ def _shell() -> Iterator[None]:
 def test_command_line_of_a_launch_request_parses_to_it(request: LaunchRequest) -> None:
     line = request.command_line("program", "run")
     assert SECRET not in line
-    again = said(shlex.split(line)[2:])
+    again = parse_words(shlex.split(line)[2:])
     assert again == request
     assert again.shapes_pool == request.shapes_pool
     assert same_spec(make_spec(again)[0], make_spec(request)[0])
@@ -166,7 +166,7 @@ def test_any_launch_request_round_trips_or_is_rejected(request: LaunchRequest) -
         assert str(error)
         return
     try:
-        again = said(words)
+        again = parse_words(words)
     except click.UsageError as error:
         assert str(error.format_message())
         return
@@ -223,7 +223,7 @@ def test_launch_form_round_trips_a_request(request: LaunchRequest) -> None:
     assert again == expected
     assert build_request(form_from_request(again)) == again
     line = command_line(form)
-    assert said(shlex.split(line)[2:]) == again
+    assert parse_words(shlex.split(line)[2:]) == again
 
 
 @settings(max_examples=examples(50))
@@ -238,7 +238,7 @@ def test_launch_form_and_its_command_line_make_equal_plans(request: LaunchReques
             provider=request.provider or "local",
         )
     )
-    plan, of_command = plan_launch(form, ()), make_plan(said(shlex.split(command_line(form))[2:]))
+    plan, of_command = plan_launch(form, ()), make_plan(parse_words(shlex.split(command_line(form))[2:]))
     assert plan.spec is not None and of_command.spec is not None
     assert repr(plan.values) == repr(of_command.values)
     assert (plan.script, plan.function, plan.whole, plan.request.one, plan.keep, plan.request.timeout) == (

@@ -377,23 +377,23 @@ def project_with_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def said(*, as_options: bool = True, **asked: Any) -> str:
+def missing_packages(*, as_options: bool = True, **asked: Any) -> str:
     return missing_packages_text(
         make_plan(LaunchRequest(script="train.py", script_args=(), **asked)), as_options=as_options
     )
 
 
 def test_missing_packages_hint_names_project_package_files(project_with_data: Path) -> None:
-    assert said().startswith(f"no_such_thing {HERE}Add it to the script's inline metadata")
+    assert missing_packages().startswith(f"no_such_thing {HERE}Add it to the script's inline metadata")
     Path("requirements.txt").write_text("click\n")
     Path("uv.lock").touch()
     wanted = "Install the project's packages with --lock uv.lock or --requirements requirements.txt"
-    assert said() == f"no_such_thing {HERE}{wanted}"
+    assert missing_packages() == f"no_such_thing {HERE}{wanted}"
     in_form = f"no_such_thing {HERE}Choose uv.lock or requirements.txt under packages"
-    assert said(as_options=False) == in_form
+    assert missing_packages(as_options=False) == in_form
     plan = make_plan(LaunchRequest(script="train.py", script_args=()))
     assert ("note", in_form) in plan_rows(plan)
-    assert said(requirements="requirements.txt") == ""
+    assert missing_packages(requirements="requirements.txt") == ""
 
 
 def test_imports_inside_a_function_are_not_counted_as_missing(project_with_data: Path) -> None:

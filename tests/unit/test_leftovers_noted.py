@@ -185,7 +185,7 @@ class Visit:
         Visit.made.append((self.machine.node, sorted(only)))
 
 
-def holding(node: int, **runs: int) -> Machine:
+def machine_with_results(node: int, **runs: int) -> Machine:
     """A machine on which these runs' results lie."""
     kept = {"runs": runs, "bytes": sum(runs.values()), "until": 1e10}
     return replace(machine(node), state="ending", extra=machine(node).extra | {"kept": kept})
@@ -209,7 +209,7 @@ def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return make
 
 
-async def of(
+async def fetch_retained(
     context: Any, machines: Sequence[Machine], *, give_up: bool = False, troubled: Any = (), said: Any = None
 ) -> Any:
     words: list[str] = [] if said is None else said
@@ -225,15 +225,15 @@ def test_deadman_switch_leaves_time_to_fetch_results() -> None:
 
 async def test_machines_without_retained_results_are_not_queried(pool: Any) -> None:
     provider = Provider()
-    assert await of(pool(provider, {}, {}), [machine(0), machine(1)]) == ([], [])
+    assert await fetch_retained(pool(provider, {}, {}), [machine(0), machine(1)]) == ([], [])
     assert provider.asked == []
 
 
 async def test_machine_with_unclean_end_is_queried_once_for_results(pool: Any) -> None:
     provider = Provider(replace(machine(1), state="ending"))
-    assert await of(pool(provider, {}, {}), [machine(0), machine(1)], troubled={1}) == ([], [])
+    assert await fetch_retained(pool(provider, {}, {}), [machine(0), machine(1)], troubled={1}) == ([], [])
     assert provider.asked == ["i-1"]
-    assert await of(pool(provider, None, None), [machine(0), machine(1)]) == ([], [])  # the next `down`
+    assert await fetch_retained(pool(provider, None, None), [machine(0), machine(1)]) == ([], [])  # the next `down`
     assert provider.asked == ["i-1"]
 
 
@@ -242,9 +242,9 @@ async def test_results_too_large_or_unreachable_at_teardown_are_named(
 ) -> None:
     monkeypatch.setattr(fetch_retained_results, "MAX_BYTES", 1000)
     away = replace(machine(1), state="unreachable", extra={"why": "no route"})
-    provider = Provider(holding(0, aa=100, bb=5000), away, holding(9, aa=100))
+    provider = Provider(machine_with_results(0, aa=100, bb=5000), away, machine_with_results(9, aa=100))
     said: list[str] = []
-    notes, lost = await of(pool(provider, {A: 1}, None), [machine(0), machine(1), machine(9)], said=said)
+    notes, lost = await fetch_retained(pool(provider, {A: 1}, None), [machine(0), machine(1), machine(9)], said=said)
     assert said[0] == "looking for unfetched results and logs"
     assert said[1] == "fetching results and logs: 0 bytes of 200 bytes"
     assert Visit.made == [(0, [A])]
@@ -262,7 +262,7 @@ async def test_fetch_that_takes_too_long_at_teardown_is_named(pool: Any, monkeyp
 
     monkeypatch.setattr(Visit, "fetch_all", hangs)
     monkeypatch.setattr(fetch_retained_results, "PATIENCE", 0.01)
-    _, lost = await of(pool(Provider(holding(0, aa=1)), {A: 1}), [machine(0)])
+    _, lost = await fetch_retained(pool(Provider(machine_with_results(0, aa=1)), {A: 1}), [machine(0)])
     assert lost == ["run aa (1 bytes) on node 0 (10.0.0.0): not complete after 0.01 s"]
 
 
@@ -273,22 +273,22 @@ async def test_machines_that_answer_too_late_at_teardown_are_named(pool: Any, mo
             return []
 
     monkeypatch.setattr(fetch_retained_results, "QUERY_TIMEOUT", 0.01)
-    _, lost = await of(pool(Silent(), {A: 1}), [machine(0)])
+    _, lost = await fetch_retained(pool(Silent(), {A: 1}), [machine(0)])
     assert lost == ["unfetched results: no complete answer from node 0 (10.0.0.0) within 0.01 s"]
 
 
 async def test_dropped_results_are_named_and_not_fetched(pool: Any) -> None:
     provider = Provider()
-    notes, lost = await of(pool(provider, {A: 5000}), [machine(0)], give_up=True)
+    notes, lost = await fetch_retained(pool(provider, {A: 5000}), [machine(0)], give_up=True)
     assert notes == ["deleted unfetched results of run aa (5 kB)"] and not lost and not provider.asked
 
 
 async def test_teardown_of_pool_without_runs_fetches_nothing(pool: Any) -> None:
-    assert await of(pool(Provider(), None, runs=0), [machine(0)]) == ([], [])
+    assert await fetch_retained(pool(Provider(), None, runs=0), [machine(0)]) == ([], [])
 
 
 async def test_results_of_provider_without_fetch_support_are_named_lost(pool: Any) -> None:
-    _, lost = await of(pool(object(), {A: 5000, B: 1}), [machine(0)])
+    _, lost = await fetch_retained(pool(object(), {A: 5000, B: 1}), [machine(0)])
     assert lost == ["unfetched results of run aa (5 kB), run bb (1 bytes)"]
 
 
@@ -419,7 +419,7 @@ def test_command_for_an_ended_pool_says_that_it_ended(session: Any) -> None:
 
 
 @pytest.fixture
-def namesakes(tmp_path: Path) -> Iterator[Any]:
+def pools_of_one_name(tmp_path: Path) -> Iterator[Any]:
     """Pools of one name: two have ended and left something on their hosts, then one came up."""
     with closing(Ledger(tmp_path / "ledger.db")) as ledger:
         for token in ("t1", "t2", "t3"):
@@ -436,14 +436,14 @@ def tokens(found: tuple[list[PoolRow], list[PoolRow]]) -> tuple[list[str], list[
     return [row.token for row in found[0]], sorted(row.token for row in found[1])
 
 
-def test_pool_name_finds_the_live_pool_and_key_any_pool(namesakes: Any) -> None:
-    assert tokens(live_and_retained_pools(namesakes, ["train"])) == (["t3"], [])
-    assert tokens(live_and_retained_pools(namesakes, ["train", "train.t3", "train.t1"])) == (["t3"], ["t1"])
+def test_pool_name_finds_the_live_pool_and_key_any_pool(pools_of_one_name: Any) -> None:
+    assert tokens(live_and_retained_pools(pools_of_one_name, ["train"])) == (["t3"], [])
+    assert tokens(live_and_retained_pools(pools_of_one_name, ["train", "train.t3", "train.t1"])) == (["t3"], ["t1"])
     with pytest.raises(UsageError, match=r"no pool 'train\.t9' is up\. Did you mean 'train'"):
-        live_pools(namesakes, ["train.t9"])
+        live_pools(pools_of_one_name, ["train.t9"])
 
 
-def test_name_of_ended_pools_finds_all_with_retained_results(namesakes: Any) -> None:
-    namesakes.ledger.record_teardown("t3", Receipt("train", 0, (), (), 0.0))
-    assert tokens(live_and_retained_pools(namesakes, ["train"])) == ([], ["t1", "t2"])
-    assert tokens(live_and_retained_pools(namesakes, ["train.t2"])) == ([], ["t2"])
+def test_name_of_ended_pools_finds_all_with_retained_results(pools_of_one_name: Any) -> None:
+    pools_of_one_name.ledger.record_teardown("t3", Receipt("train", 0, (), (), 0.0))
+    assert tokens(live_and_retained_pools(pools_of_one_name, ["train"])) == ([], ["t1", "t2"])
+    assert tokens(live_and_retained_pools(pools_of_one_name, ["train.t2"])) == ([], ["t2"])

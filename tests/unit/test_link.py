@@ -114,7 +114,7 @@ class Listener:
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agent_link, "BACKOFF", (0.001, 0.01))
     monkeypatch.setattr(agent_link, "ACK_DELAY", 0.001)
 
@@ -201,7 +201,7 @@ async def test_link_passes_frames_to_its_listener(link: Link, transport: Transpo
     assert (link.epoch, link.broken) == (3, "rank 1 ended"), "old news"
 
 
-def asked(run: str, index: int) -> Any:
+def call_header(run: str, index: int) -> Any:
     return {"t": "call", "run": run, "i": index}
 
 
@@ -237,14 +237,14 @@ async def test_unanswered_calls_are_sent_again_after_reconnection(
     link: Link, transport: Transport, listener: Listener
 ) -> None:
     for index in range(3):
-        link.call(asked("r", index), b"payload")
+        link.call(call_header("r", index), b"payload")
     transport.pipe.say(OUTCOME | {"i": 0})  # told to all, without its value
     transport.pipe.say(OUTCOME | {"i": 1}, b"value")
     transport.pipe.say({"t": "stale", "run": "r", "i": 2})
     listener.have = {"r000.out": 99}
     transport.pipe.on_lost(OSError("cable pulled"))
     assert not link.up
-    link.call(asked("r", 5), b"while down")
+    link.call(call_header("r", 5), b"while down")
     assert link.send({"t": "stop"}) is False
     await until(lambda: link.up)
     assert listener.links == [(True, ""), (False, "cable pulled"), (True, "")]
@@ -261,7 +261,7 @@ async def test_source_text_is_sent_before_calls_and_after_reconnection(link: Lin
     transport.pipe.sent.clear()
     for index, source in enumerate((text("a0"), text("a0"), text("b1", place=""))):
         link.send_sources((source, source))
-        link.call(asked("r", index), b"")
+        link.call(call_header("r", index), b"")
     told = [(header["t"], header.get("hash", header.get("i"))) for header, _ in transport.pipe.sent]
     assert told == [("source", "a0"), ("call", 0), ("call", 1), ("source", "b1"), ("call", 2)]
     assert zlib.decompress(transport.pipe.sent[0][1]) == b"a0" * 9
@@ -570,7 +570,7 @@ async def test_replies_to_a_batch_of_frames_are_one_write(link: Link, transport:
     written: list[bytes] = []
 
     def answer(link: Link, header: Header, body: bytes) -> None:
-        link.call(asked("r", header["i"] + 10), b"body")
+        link.call(call_header("r", header["i"] + 10), b"body")
         assert not written, "not before the whole batch is read"
 
     listener.on_frame = answer  # type: ignore[method-assign]
@@ -585,7 +585,7 @@ async def test_replies_to_a_batch_of_frames_are_one_write(link: Link, transport:
 async def test_replies_to_valid_frames_of_a_broken_batch_are_sent(
     link: Link, transport: Transport, listener: Listener
 ) -> None:
-    listener.on_frame = lambda link, header, body: link.call(asked("s", 1), b"")  # type: ignore[method-assign, assignment]
+    listener.on_frame = lambda link, header, body: link.call(call_header("s", 1), b"")  # type: ignore[method-assign, assignment]
     pipe = transport.pipe
     pipe.on_data(encode_frame(OUTCOME) + encode_frame(OUTCOME | {"i": "no number"}))
     assert pipe.closed

@@ -30,7 +30,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[logging.Logger]:
+def unconfigured_logger(monkeypatch: pytest.MonkeyPatch) -> Iterator[logging.Logger]:
     """As in a process in which nobody has asked for the log; and so again afterwards."""
     ours = logging.getLogger("skyward")
     before = ours.handlers[:], ours.level, ours.propagate
@@ -60,7 +60,7 @@ logger("link").error("from us, asked for")
 
 @pytest.mark.parametrize("asked", ["debug", "info", "warning", "error", "DEBUG"])
 def test_debug_log_contains_messages_from_the_chosen_level(
-    asked: str, fresh: logging.Logger, world: Path, monkeypatch: pytest.MonkeyPatch
+    asked: str, unconfigured_logger: logging.Logger, world: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SKYWARD_LOG", asked)
     assert debug_log.start_logging() == debug_log.start_logging() == ""
@@ -75,14 +75,16 @@ def test_debug_log_contains_messages_from_the_chosen_level(
 
 
 @pytest.mark.parametrize("asked", ["loud", "1", "DEBUG ", "critical"])
-def test_invalid_log_level_is_rejected(asked: str, fresh: logging.Logger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_log_level_is_rejected(
+    asked: str, unconfigured_logger: logging.Logger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SKYWARD_LOG", asked)
     with pytest.raises(UsageError, match="Use one of: debug, info, warning, error"):
         debug_log.start_logging()
 
 
 def test_debug_messages_do_not_reach_handlers_of_a_script(
-    fresh: logging.Logger, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    unconfigured_logger: logging.Logger, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("SKYWARD_LOG", "debug")
     debug_log.start_logging()
@@ -91,7 +93,7 @@ def test_debug_messages_do_not_reach_handlers_of_a_script(
 
 
 def test_unwritable_debug_log_is_reported_once(
-    fresh: logging.Logger, world: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    unconfigured_logger: logging.Logger, world: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("SKYWARD_LOG", "debug")
     world.mkdir()

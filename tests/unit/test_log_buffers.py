@@ -57,7 +57,7 @@ def book() -> LogBuffers:
     return LogBuffers()
 
 
-def shown(line: bytes) -> str:
+def terminal_text(line: bytes) -> str:
     """What a terminal leaves of a finished line: the model that every way of feeding must agree with."""
     drawn = line.rstrip(b"\r").split(b"\r")[-1]
     if len(drawn) <= LINE_LIMIT:
@@ -67,7 +67,7 @@ def shown(line: bytes) -> str:
 
 
 def model(data: bytes) -> list[str]:
-    return [shown(line) for line in data.split(b"\n")[:-1]]
+    return [terminal_text(line) for line in data.split(b"\n")[:-1]]
 
 
 def pieces(data: bytes, chance: random.Random, sizes: tuple[int, ...]) -> list[bytes]:
@@ -102,8 +102,8 @@ def test_split_lines_do_not_depend_on_chunk_boundaries(seed: int) -> None:
     assert got == model(data)
     # What is left shows like a line would, but for a character whose end is still to come.
     rest = data.rpartition(b"\n")[2]
-    assert shown(rest).startswith(lines.preview())
-    assert lines.split(b"\n") == [shown(rest)]
+    assert terminal_text(rest).startswith(lines.preview())
+    assert lines.split(b"\n") == [terminal_text(rest)]
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -92,7 +92,7 @@ def _file(python: Path) -> None:
     python.chmod(0o757)
 
 
-def _somebodys(python: Path) -> None:
+def give_to_another_user(python: Path) -> None:
     os.chown(python.parent, 12345, -1)
 
 
@@ -136,7 +136,7 @@ def _own_group(python: Path) -> None:
     ("change", "runs"),
     [
         (None, True), (_own_link, True), (_own_group, True), (_writable, False), (_group, False), (_file, False),
-        (_somebodys, False), (_link_to_a_strangers, False), (_link_over_a_strangers, False),
+        (give_to_another_user, False), (_link_to_a_strangers, False), (_link_over_a_strangers, False),
         (_folder_below_a_strangers, False),
     ],
 )  # fmt: skip
@@ -471,7 +471,7 @@ NO_ANSWERS: list[Any] = [
 ]  # fmt: skip
 
 
-def is_one_all_the_same(key: str, value: Any) -> bool:
+def is_measurement_answer(key: str, value: Any) -> bool:
     """Whether what is no answer elsewhere is one of a measurement: a figure, a reason, or reasons."""
     if key == "port":
         return type(value) is int and 0 <= value < 1 << 16
@@ -500,7 +500,7 @@ def test_invalid_task_result_of_a_host_is_rejected(what: str) -> None:
                 continue
             if wrong == ["0"] and what == "gpus":
                 continue
-            if what in ("probe", "send") and is_one_all_the_same(key, wrong):
+            if what in ("probe", "send") and is_measurement_answer(key, wrong):
                 continue
             with pytest.raises(WireError, match=f"invalid '{key}' in its answer"):
                 host_answers.validate_task_result(what, DONE[what] | {key: wrong})

@@ -185,7 +185,9 @@ async def test_slow_hardware_measurement_is_reported(
     await pool.down()
 
 
-async def came_to(shop: Shop, ledger: Ledger, gpus: int | None, *, observer: bool = False, cut_off: str = "") -> Pool:
+async def attached_pool(
+    shop: Shop, ledger: Ledger, gpus: int | None, *, observer: bool = False, cut_off: str = ""
+) -> Pool:
     """A pool whose maker was killed when its agents ran and nothing was measured."""
     row = ledger.record_intent("t1", "q", shop.to_json(), spec(shop, 2).describe())
     ledger.record_created("t1", await shop.create(spec(shop, 2), "t1"))
@@ -199,7 +201,7 @@ async def came_to(shop: Shop, ledger: Ledger, gpus: int | None, *, observer: boo
 
 
 async def test_client_attaching_to_an_unfinished_pool_verifies_machines(shop: Shop, ledger: Ledger) -> None:
-    pool = await came_to(shop, ledger, 1)
+    pool = await attached_pool(shop, ledger, 1)
     assert shop.ended == ["m1"] and len(shop.asked) == 1
     assert [each.id for each in ledger.machines("t1")] == ["m0", f"new-{shop.asked[0]}"]
     assert all(node.phase == "ready" and "2 x Tesla T4" in node.detail for node in pool.view.nodes)
@@ -212,14 +214,14 @@ async def test_client_attaching_to_an_unfinished_pool_verifies_machines(shop: Sh
 
 
 async def test_observer_attaching_to_an_unfinished_pool_verifies_nothing(shop: Shop, ledger: Ledger) -> None:
-    pool = await came_to(shop, ledger, 1, observer=True)
+    pool = await attached_pool(shop, ledger, 1, observer=True)
     assert shop.sent == [] and shop.asked == [] and pool.view.nodes_ready == 2
     await pool.detach()
 
 
 async def test_observer_that_becomes_client_continues_machine_replacement(shop: Shop, ledger: Ledger) -> None:
     """The previous client had requested the machine, so the repeated request has the same token."""
-    pool = await came_to(shop, ledger, 1, observer=True, cut_off="abcd")
+    pool = await attached_pool(shop, ledger, 1, observer=True, cut_off="abcd")
     assert len(ledger.replacements("t1")) == 1, "who only looks forgets nothing"
     ledger.record_discovered("t1", [machine(1, "new-abcd")])  # by its tags: it was made, and nobody had heard of it
     await pool.context.startup.activate()

@@ -49,7 +49,7 @@ OUTPUT = {"path": "out/a b\n.pt", "version": "1a.2b.3c"}
 CALL: dict[str, Any] = {"t": "call", "run": "r", "i": 0, "fn": ["ab" * 16, 9], "args": ["cd" * 16, 9]}
 
 
-def refused(admit: Any, header: dict[str, Any], body: int = 0) -> bool:
+def is_refused(admit: Any, header: dict[str, Any], body: int = 0) -> bool:
     try:
         admit(header, len(json.dumps(header)), body)
     except WireError:
@@ -61,12 +61,12 @@ def refused(admit: Any, header: dict[str, Any], body: int = 0) -> bool:
     "header", [WELCOME, OUTCOME, BEGAN, LOG, {"t": "run"} | RECORD, {"t": "of another release", "f": "../x"}]
 )
 def test_valid_agent_frames_are_accepted(header: dict[str, Any]) -> None:
-    assert not refused(validate_agent_frame, header)
+    assert not is_refused(validate_agent_frame, header)
 
 
 def test_welcome_of_another_release_needs_only_its_version() -> None:
-    assert not refused(validate_agent_frame, {"t": "welcome", "version": VERSION + 1, "runs": "in another shape"})
-    assert refused(validate_agent_frame, {"t": "welcome"})
+    assert not is_refused(validate_agent_frame, {"t": "welcome", "version": VERSION + 1, "runs": "in another shape"})
+    assert is_refused(validate_agent_frame, {"t": "welcome"})
 
 
 @pytest.mark.parametrize(
@@ -76,29 +76,29 @@ def test_welcome_of_another_release_needs_only_its_version() -> None:
      "r00000000000.out", ["r000.out"]],
 )  # fmt: skip
 def test_frames_with_invalid_log_names_are_refused(name: Any) -> None:
-    assert refused(validate_agent_frame, LOG | {"f": name})
+    assert is_refused(validate_agent_frame, LOG | {"f": name})
     if isinstance(name, str):
-        assert refused(validate_agent_frame, OUTCOME | {"log": {name: [0, 1]}})
-        assert refused(validate_agent_frame, {"t": "bye", "logs": {name: 1}})
-        assert refused(
+        assert is_refused(validate_agent_frame, OUTCOME | {"log": {name: [0, 1]}})
+        assert is_refused(validate_agent_frame, {"t": "bye", "logs": {name: 1}})
+        assert is_refused(
             validate_agent_frame,
             WELCOME | {"runs": [RECORD | {"outcomes": [OUTCOME | {"log": {name: [0, 1]}}]}]},
         )
-        assert refused(validate_client_frame, {"t": "tail", "cursors": {name: 1}})
+        assert is_refused(validate_client_frame, {"t": "tail", "cursors": {name: 1}})
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "", ".hidden", "a\x00b", "a" * 201, None, 7])
 def test_frames_with_paths_as_file_names_are_refused(name: Any) -> None:
-    assert refused(validate_agent_frame, OUTCOME | {"file": name})
-    assert refused(validate_client_frame, {"t": "fetch", "id": 1, "f": name})
-    assert refused(validate_client_frame, {"t": "drop", "id": 1, "blobs": [name]})
-    assert refused(validate_client_frame, CALL | {"fn": [name, 1]})
+    assert is_refused(validate_agent_frame, OUTCOME | {"file": name})
+    assert is_refused(validate_client_frame, {"t": "fetch", "id": 1, "f": name})
+    assert is_refused(validate_client_frame, {"t": "drop", "id": 1, "blobs": [name]})
+    assert is_refused(validate_client_frame, CALL | {"fn": [name, 1]})
 
 
 @pytest.mark.parametrize("path", ["../x", "/etc/passwd", "a/../b", "a//b", "./a", "", "a\x00b", "a" * 5000, None, 7])
 def test_output_paths_outside_the_folder_are_refused(path: Any) -> None:
     file = OUTPUT | {"path": path}
-    assert refused(validate_client_frame, {"t": "output", "id": 1} | file)
+    assert is_refused(validate_client_frame, {"t": "output", "id": 1} | file)
     told = {
         "t": "known",
         "id": 1,
@@ -120,15 +120,15 @@ def test_output_paths_outside_the_folder_are_refused(path: Any) -> None:
      {"log": {"r000.out": [0]}}, {"log": {"r000.out": [-1, 5]}}, {"log": [1]}, {"last": 3}, {"items": 1.5}],
 )  # fmt: skip
 def test_invalid_outcome_is_refused(wrong: dict[str, Any]) -> None:
-    assert refused(validate_agent_frame, OUTCOME | wrong)
+    assert is_refused(validate_agent_frame, OUTCOME | wrong)
 
 
 def test_peers_frame_needs_certificates_and_errors_quote_no_secret() -> None:
     asked: dict[str, Any] = {"t": "peers", "id": 1, "authority": "", "certificate": "", "key": ""}
-    assert not refused(validate_client_frame, asked)
+    assert not is_refused(validate_client_frame, asked)
     for key in ("authority", "certificate", "key"):
-        assert refused(validate_client_frame, asked | {key: None})
-        assert refused(validate_client_frame, {name: value for name, value in asked.items() if name != key})
+        assert is_refused(validate_client_frame, asked | {key: None})
+        assert is_refused(validate_client_frame, {name: value for name, value in asked.items() if name != key})
     env = {
         "t": "known",
         "env": {"HF_TOKEN": "hf_verysecret", "N": 1},
@@ -147,16 +147,16 @@ def deep(levels: int) -> Any:
 
 @pytest.mark.parametrize("value", [float("inf"), float("nan"), {"a": [float("-inf")]}, deep(900)])
 def test_summary_that_is_not_json_is_refused(value: Any) -> None:
-    assert refused(validate_agent_frame, OUTCOME | {"summary": SUMMARY | {"json": value}})
-    assert not refused(validate_agent_frame, OUTCOME | {"summary": SUMMARY | {"json": deep(32)}})
+    assert is_refused(validate_agent_frame, OUTCOME | {"summary": SUMMARY | {"json": value}})
+    assert not is_refused(validate_agent_frame, OUTCOME | {"summary": SUMMARY | {"json": deep(32)}})
 
 
 def test_body_larger_than_its_kind_allows_is_refused() -> None:
-    assert not refused(validate_agent_frame, LOG, CHUNK_BYTES)
-    assert refused(validate_agent_frame, LOG, CHUNK_BYTES + 1)
-    assert refused(validate_agent_frame, BEGAN, 1)
-    assert refused(validate_client_frame, CALL, 2 * MAX_INLINE_BYTES + 1)
-    assert refused(validate_agent_frame, {"t": "of another release"}, MAX_INLINE_BYTES + 1)
+    assert not is_refused(validate_agent_frame, LOG, CHUNK_BYTES)
+    assert is_refused(validate_agent_frame, LOG, CHUNK_BYTES + 1)
+    assert is_refused(validate_agent_frame, BEGAN, 1)
+    assert is_refused(validate_client_frame, CALL, 2 * MAX_INLINE_BYTES + 1)
+    assert is_refused(validate_agent_frame, {"t": "of another release"}, MAX_INLINE_BYTES + 1)
 
 
 def test_body_of_four_gigabytes_is_refused_before_it_arrives() -> None:
@@ -208,11 +208,11 @@ def test_every_key_of_a_frame_is_validated(who: str, kind: str) -> None:
     form = FORMS[who][kind]
     good = {key: sample(check) for key, check in form.needs.items()} | {"t": kind}
     admit = partial(frame_schema.validate_header, FORMS[who])
-    assert not refused(admit, good, form.body)
-    assert not refused(admit, good | {key: sample(check) for key, check in form.may.items()}, form.body)
-    assert refused(admit, good, form.body + 1)
-    assert all(refused(admit, {k: v for k, v in good.items() if k != key}) for key in form.needs)
-    passed = [key for key in form.checks if not any(refused(admit, good | {key: value}) for value in NONSENSE)]
+    assert not is_refused(admit, good, form.body)
+    assert not is_refused(admit, good | {key: sample(check) for key, check in form.may.items()}, form.body)
+    assert is_refused(admit, good, form.body + 1)
+    assert all(is_refused(admit, {k: v for k, v in good.items() if k != key}) for key in form.needs)
+    passed = [key for key in form.checks if not any(is_refused(admit, good | {key: value}) for value in NONSENSE)]
     assert passed == []
 
 

@@ -181,16 +181,16 @@ def test_library_name_as_operand_means_the_open_pool():
         assert work() >> sky == (inner, "work")
         assert work() @ sky.sky == (inner, "work")
         assert (work() > sky) == (inner, "work")
-        assert "2 blocks are open, and none in this thread" in str(of_another_thread())
+        assert "2 blocks are open, and none in this thread" in str(call_from_another_thread())
     finally:
         active_pool.remove_pool(inner)
-    assert of_another_thread() == (outer, "work")
+    assert call_from_another_thread() == (outer, "work")
     active_pool.remove_pool(outer)
     with pytest.raises(sky.PoolError, match="no block is open"):
         work() >> sky.sky
 
 
-def of_another_thread():
+def call_from_another_thread():
     """What becomes of a call there."""
     with ThreadPoolExecutor(1) as threads:
         done = threads.submit(lambda: work() >> sky)

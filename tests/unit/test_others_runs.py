@@ -83,17 +83,17 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 @pytest.fixture
-async def come(world: World) -> AsyncIterator[Come]:
+async def attach(world: World) -> AsyncIterator[Come]:
     rows: list[PoolRow] = []
     clients: list[Client] = []
 
-    async def come() -> Watcher:
+    async def attach() -> Watcher:
         if not rows:
             rows.append(replace(intended(world)[1], state="up"))
         clients.append(await attached(world, rows[0]))
         return Watcher(world, clients[-1])
 
-    yield come
+    yield attach
     for client in clients:
         await client.close()
 
@@ -113,15 +113,15 @@ def outcome(index: int, node: int, kind: str = "returned", **more: Any) -> Heade
     return where | {"kind": kind, "at": 1010.0 + index} | more
 
 
-def began(index: int, node: int) -> Header:
+def began_frame(index: int, node: int) -> Header:
     return {"t": "began", "run": RUN, "i": index, "rank": node, "node": node, "at": 1001.0}
 
 
-async def test_running_run_of_another_client_is_shown_with_its_past(world: World, come: Come) -> None:
+async def test_running_run_of_another_client_is_shown_with_its_past(world: World, attach: Come) -> None:
     item = {"t": "item", "run": RUN, "i": 1, "rank": 1, "seq": 4, "summary": {"type": "int", "text": "7"}}
     world.remembers["m0"] = [record(opened(), outcome(0, 0, log={"r000.out": [3, 9]}))]
-    world.remembers["m1"] = [record(opened(), began=[began(1, 1)], items=[item])]
-    watcher = await come()
+    world.remembers["m1"] = [record(opened(), began=[began_frame(1, 1)], items=[item])]
+    watcher = await attach()
     run = watcher.run
     assert (run.function, run.kind, run.total, run.state, run.opened_at) == (
         "train", "broadcast", 2, "running", 1000.0,
@@ -137,20 +137,20 @@ async def test_running_run_of_another_client_is_shown_with_its_past(world: World
 
 
 @pytest.mark.parametrize("who", ["gone", "new"])
-async def test_run_ends_although_a_node_that_knew_it_is_gone_or_new(world: World, come: Come, who: str) -> None:
+async def test_run_ends_although_a_node_that_knew_it_is_gone_or_new(world: World, attach: Come, who: str) -> None:
     world.remembers["m0"] = [record(opened(), outcome(0, 0))]
-    before = await come()
+    before = await attach()
     knew = world.pipes["m1"]
     knew.say({"t": "run"} | opened(), b"")
     before.written()
     before.client.ledger.record_runs({RUN: {"pid": os.getpid()}})  # its client is there
     if who == "gone":
         world.states["m1"] = "gone"
-    still = await come()
+    still = await attach()
     assert still.run.state == "running", "nobody has seen its end"
     knew.say(outcome(1, 1), b"")
     assert before.written().state == "done"
-    late = await come()
+    late = await attach()
     assert (late.run.state, late.run.ended_at) == ("done", 1011.0)
 
 
@@ -162,9 +162,9 @@ async def test_run_ends_although_a_node_that_knew_it_is_gone_or_new(world: World
     ],
 )
 async def test_watched_run_ends_when_its_last_rank_ends(
-    world: World, come: Come, kind: str, more: Header, state: str, cause: str | None
+    world: World, attach: Come, kind: str, more: Header, state: str, cause: str | None
 ) -> None:
-    watcher = await come()
+    watcher = await attach()
     for node in (0, 1):
         watcher.say(node, {"t": "run"} | opened())
     assert watcher.run.state == "running"
@@ -177,8 +177,8 @@ async def test_watched_run_ends_when_its_last_rank_ends(
     assert watcher.written().state == state
 
 
-async def test_repeated_run_frames_emit_each_event_once(world: World, come: Come) -> None:
-    watcher = await come()
+async def test_repeated_run_frames_emit_each_event_once(world: World, attach: Come) -> None:
+    watcher = await attach()
     for node in (0, 1, 0):
         watcher.say(node, {"t": "run"} | opened())
     for _ in range(2):
@@ -197,11 +197,11 @@ async def test_repeated_run_frames_emit_each_event_once(world: World, come: Come
     assert [event.outcome.kind for event in watcher.told(events.RankEnded)] == ["raised", "returned"]
 
 
-async def test_tasks_returned_before_attaching_are_counted_per_node(world: World, come: Come) -> None:
+async def test_tasks_returned_before_attaching_are_counted_per_node(world: World, attach: Come) -> None:
     gather = opened("gather", 6)
     world.remembers["m0"] = [record(gather, returned=2)]
     world.remembers["m1"] = [record(gather, outcome(3, 1, "raised", error=BOOM), returned=1)]
-    watcher = await come()
+    watcher = await attach()
     assert watcher.run.state == "running"
     watcher.say(0, outcome(4, 0))
     assert watcher.run.state == "running"
@@ -209,10 +209,10 @@ async def test_tasks_returned_before_attaching_are_counted_per_node(world: World
     assert (watcher.run.state, watcher.run.root_cause.message) == ("failed", "boom")
 
 
-async def test_claimed_run_emits_its_own_outcomes_once(world: World, come: Come) -> None:
-    world.remembers["m0"] = [record(opened(), began=[began(0, 0)])]
-    world.remembers["m1"] = [record(opened(), began=[began(1, 1)])]
-    watcher = await come()
+async def test_claimed_run_emits_its_own_outcomes_once(world: World, attach: Come) -> None:
+    world.remembers["m0"] = [record(opened(), began=[began_frame(0, 0)])]
+    world.remembers["m1"] = [record(opened(), began=[began_frame(1, 1)])]
+    watcher = await attach()
     run = await watcher.client.context.registry.claim(RUN)
     world.remembers["m0"] = [record(opened(), outcome(0, 0))]
     await watcher.reconnect(0)
@@ -229,17 +229,17 @@ async def test_claimed_run_emits_its_own_outcomes_once(world: World, come: Come)
     assert ("m1", "claim") in world.questions
 
 
-async def test_ended_claimed_run_ignores_repeated_outcomes(world: World, come: Come) -> None:
+async def test_ended_claimed_run_ignores_repeated_outcomes(world: World, attach: Come) -> None:
     """An agent that missed the acknowledgement repeats the outcomes."""
     world.remembers["m0"] = [record(opened())]
-    watcher = await come()
+    watcher = await attach()
     run = await watcher.client.context.registry.claim(RUN)
     watcher.say(0, outcome(0, 0, "lost", error=BOOM))
     watcher.say(1, outcome(1, 1), b"value")
     await until(lambda: watcher.told(events.RunEnded))
     before = watcher.written(), watcher.client.ledger.outcomes(RUN)
     watcher.say(0, outcome(0, 0), b"value")
-    world.remembers["m1"] = [record(opened(), outcome(0, 0), outcome(1, 1), began=[began(1, 1)])]
+    world.remembers["m1"] = [record(opened(), outcome(0, 0), outcome(1, 1), began=[began_frame(1, 1)])]
     await watcher.reconnect(1)
     assert (run.state, watcher.run.state, watcher.run.counts) == (
         "failed",
@@ -251,9 +251,9 @@ async def test_ended_claimed_run_ignores_repeated_outcomes(world: World, come: C
     assert (watcher.written(), watcher.client.ledger.outcomes(RUN)) == before
 
 
-async def test_outcome_after_the_pool_end_is_still_emitted(world: World, come: Come) -> None:
+async def test_outcome_after_the_pool_end_is_still_emitted(world: World, attach: Come) -> None:
     world.remembers["m0"] = [record(opened())]
-    watcher = await come()
+    watcher = await attach()
     run = await watcher.client.context.registry.claim(RUN)
     run.pool_ended(PoolEnd("p", "somebody else", "", 0.0))
     await until(lambda: watcher.told(events.RunEnded))
@@ -261,9 +261,9 @@ async def test_outcome_after_the_pool_end_is_still_emitted(world: World, come: C
     assert [event.outcome.kind for event in watcher.told(events.RankEnded)] == ["collateral"]
 
 
-async def test_run_with_missing_results_cannot_be_claimed(world: World, come: Come) -> None:
+async def test_run_with_missing_results_cannot_be_claimed(world: World, attach: Come) -> None:
     world.remembers["m0"] = [record(opened("gather", 3), returned=2)]
-    watcher = await come()
+    watcher = await attach()
     with pytest.raises(PoolError) as caught:
         await watcher.client.context.registry.claim(RUN)
     said = (
@@ -274,10 +274,10 @@ async def test_run_with_missing_results_cannot_be_claimed(world: World, come: Co
 
 
 async def test_client_refused_a_claim_reconnects_to_release_ownership(
-    world: World, come: Come, monkeypatch: pytest.MonkeyPatch
+    world: World, attach: Come, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.remembers["m0"] = [record(opened("gather", 3), returned=2)]
-    watcher = await come()
+    watcher = await attach()
     closed: list[str] = []
     monkeypatch.setattr(Pipe, "close", lambda pipe: closed.append(pipe._way.machine.id))
     with pytest.raises(PoolError):
@@ -289,12 +289,12 @@ async def test_client_refused_a_claim_reconnects_to_release_ownership(
 
 
 async def test_returned_tasks_are_not_counted_again_after_reconnection(
-    world: World, come: Come, monkeypatch: pytest.MonkeyPatch
+    world: World, attach: Come, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(RunRow, "has_client", True)  # else what the other agent does not know of is lost
     gather = opened("gather", 6)
     world.remembers["m0"] = [record(gather, returned=1)]
-    watcher = await come()
+    watcher = await attach()
     watcher.say(0, outcome(1, 0))
     watcher.say(0, outcome(2, 0))
     world.remembers["m0"] = [record(gather, returned=4)]  # one more returned while we were away
@@ -308,9 +308,9 @@ async def test_returned_tasks_are_not_counted_again_after_reconnection(
     assert [event.state for event in watcher.told(events.RunEnded)] == ["done"]
 
 
-async def test_recorded_end_of_a_run_is_not_overwritten(world: World, come: Come) -> None:
+async def test_recorded_end_of_a_run_is_not_overwritten(world: World, attach: Come) -> None:
     """The dispatching client recorded the end; a later client cannot know which rank failed first."""
-    first = await come()
+    first = await attach()
     cause = RootCause(1, "raised", "ValueError", "the first")
     head = opened(total=3)
     start = [(TOKEN, RUN, "train", "broadcast", 3, 1000.0)]
@@ -318,31 +318,33 @@ async def test_recorded_end_of_a_run_is_not_overwritten(world: World, come: Come
     failed = [outcome(i, i, "raised", error=BOOM) for i in range(2)]
     world.remembers["m0"] = [record(head, failed[0], outcome(2, 0))]
     world.remembers["m1"] = [record(head, failed[1])]
-    watcher = await come()
+    watcher = await attach()
     row, run = watcher.written(), watcher.run
     assert (row.state, row.ended_at, row.root_cause) == ("failed", 1005.0, cause)
     assert (run.state, run.ended_at, run.root_cause) == ("failed", 1005.0, cause)
 
 
-async def test_watching_an_ended_run_keeps_its_end_time(world: World, come: Come) -> None:
+async def test_watching_an_ended_run_keeps_its_end_time(world: World, attach: Come) -> None:
     gather = opened("gather", 2)
     world.remembers["m0"] = world.remembers["m1"] = [record(gather, returned=1)]
-    first = await come()
+    first = await attach()
     before = first.written()
-    second = await come()
+    second = await attach()
     assert before.state == "done"
     assert (second.written(), second.run.ended_at) == (before, before.ended_at)
 
 
 @pytest.mark.parametrize("who", ["gone", "new", "taken back"])
-async def test_rank_lost_without_a_client_is_reported_and_peers_are_stopped(world: World, come: Come, who: str) -> None:
+async def test_rank_lost_without_a_client_is_reported_and_peers_are_stopped(
+    world: World, attach: Come, who: str
+) -> None:
     """The client and one node of the run are gone, and the other node waits for the lost rank."""
-    world.remembers["m0"] = [record(opened(), began=[began(0, 0)]) | {"active": 1}]
+    world.remembers["m0"] = [record(opened(), began=[began_frame(0, 0)]) | {"active": 1}]
     if who != "new":
         world.states["m1"] = "gone"
     if who == "taken back":
         world.ended_as["m1"] = {"preempted": "Server.SpotInstanceTermination"}
-    watcher = await come()
+    watcher = await attach()
     watcher.written()
     watcher.client.context.registry.sync_from_agent(watcher.client.context.links[0])
     lost = watcher.run.tasks[1]
@@ -368,10 +370,10 @@ async def test_rank_lost_without_a_client_is_reported_and_peers_are_stopped(worl
     assert [each.kind for each, _ in watcher.client.ledger.outcomes(RUN)] == ["collateral", "lost"]
 
 
-async def test_client_claiming_a_run_with_a_lost_node_stops_its_ranks(world: World, come: Come) -> None:
-    world.remembers["m0"] = [record(opened(), began=[began(0, 0)]) | {"active": 1}]
+async def test_client_claiming_a_run_with_a_lost_node_stops_its_ranks(world: World, attach: Come) -> None:
+    world.remembers["m0"] = [record(opened(), began=[began_frame(0, 0)]) | {"active": 1}]
     world.states["m1"] = "gone"
-    watcher = await come()
+    watcher = await attach()
     run = await watcher.client.context.registry.claim(RUN)
     assert ("m0", "stop") in world.questions and run.outcomes[1].kind == "lost"
     watcher.say(0, outcome(0, 0, "collateral", error={"type": "Stopped", "message": "another rank failed"}))
@@ -379,10 +381,10 @@ async def test_client_claiming_a_run_with_a_lost_node_stops_its_ranks(world: Wor
     assert run.root_cause is not None and run.root_cause.message.startswith("node 1 is gone")
 
 
-async def test_observer_stops_peers_of_lost_ranks_once_it_uses_the_pool(world: World, come: Come) -> None:
-    world.remembers["m0"] = [record(opened(), began=[began(0, 0)]) | {"active": 1}]
+async def test_observer_stops_peers_of_lost_ranks_once_it_uses_the_pool(world: World, attach: Come) -> None:
+    world.remembers["m0"] = [record(opened(), began=[began_frame(0, 0)]) | {"active": 1}]
     world.states["m1"] = "gone"
-    watcher = await come()
+    watcher = await attach()
     watcher.written()
     context = watcher.client.context
     context.observer = True
@@ -393,10 +395,10 @@ async def test_observer_stops_peers_of_lost_ranks_once_it_uses_the_pool(world: W
     assert ("m0", "stop") in world.questions
 
 
-async def test_call_unknown_to_a_new_agent_is_lost(world: World, come: Come) -> None:
-    world.remembers["m0"] = [record(opened(), began=[began(0, 0)]) | {"active": 1}]
-    world.remembers["m1"] = [record(opened(), began=[began(1, 1)]) | {"active": 1}]
-    watcher = await come()
+async def test_call_unknown_to_a_new_agent_is_lost(world: World, attach: Come) -> None:
+    world.remembers["m0"] = [record(opened(), began=[began_frame(0, 0)]) | {"active": 1}]
+    world.remembers["m1"] = [record(opened(), began=[began_frame(1, 1)]) | {"active": 1}]
+    watcher = await attach()
     watcher.written()
     world.remembers["m1"] = []
     watcher.client.context.observer = True  # and though it only looks: it was there
@@ -406,12 +408,12 @@ async def test_call_unknown_to_a_new_agent_is_lost(world: World, come: Come) -> 
 
 @pytest.mark.parametrize("how", ["watches", "reads only", "has a client"])
 async def test_observer_that_saw_a_node_loss_stops_the_peers(
-    world: World, come: Come, how: str, monkeypatch: pytest.MonkeyPatch
+    world: World, attach: Come, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No other client may ever use the pool. A run whose client is alive is checked again later."""
-    world.remembers["m0"] = [record(opened(), began=[began(0, 0)]) | {"active": 1}]
-    world.remembers["m1"] = [record(opened(), began=[began(1, 1)]) | {"active": 1}]
-    watcher = await come()
+    world.remembers["m0"] = [record(opened(), began=[began_frame(0, 0)]) | {"active": 1}]
+    world.remembers["m1"] = [record(opened(), began=[began_frame(1, 1)]) | {"active": 1}]
+    watcher = await attach()
     watcher.written()
     context, book = watcher.client.context, watcher.client.context.registry
     context.observer, book.is_read_only = True, how == "reads only"
@@ -430,11 +432,11 @@ async def test_observer_that_saw_a_node_loss_stops_the_peers(
 
 
 async def test_ledger_is_checked_after_a_loss_with_growing_pauses(
-    world: World, come: Come, monkeypatch: pytest.MonkeyPatch
+    world: World, attach: Come, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world.remembers["m0"] = [record(opened(), began=[began(0, 0)]) | {"active": 1}]
-    world.remembers["m1"] = [record(opened(), began=[began(1, 1)]) | {"active": 1}]
-    watcher = await come()
+    world.remembers["m0"] = [record(opened(), began=[began_frame(0, 0)]) | {"active": 1}]
+    world.remembers["m1"] = [record(opened(), began=[began_frame(1, 1)]) | {"active": 1}]
+    watcher = await attach()
     watcher.written()
     monkeypatch.setattr(RunRow, "has_client", True)
     context, book = watcher.client.context, watcher.client.context.registry
@@ -483,15 +485,15 @@ async def test_read_only_session_never_stops_ranks(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("kind", ["single", "gather"])
-async def test_tasks_on_a_lost_node_are_found_in_the_ledger(world: World, come: Come, kind: str) -> None:
-    first = await come()
+async def test_tasks_on_a_lost_node_are_found_in_the_ledger(world: World, attach: Come, kind: str) -> None:
+    first = await attach()
     total = 1 if kind == "single" else 3
     start = [(TOKEN, RUN, "train", kind, total, 1000.0)]
     record_runs(first.client.ledger, opened=start)
     if kind == "gather":
         world.remembers["m0"] = [record(opened("gather", 3), returned=2)]
     world.states["m1"] = "gone"
-    late = await come()
+    late = await attach()
     if kind == "gather":
         late.written()
         late.client.context.registry.sync_from_agent(late.client.context.links[0])
@@ -503,27 +505,27 @@ async def test_tasks_on_a_lost_node_are_found_in_the_ledger(world: World, come: 
 
 
 @pytest.mark.parametrize("why", ["client", "young", "active", "unfetched"])
-async def test_run_that_may_still_be_running_is_not_marked_lost(world: World, come: Come, why: str) -> None:
-    first = await come()
+async def test_run_that_may_still_be_running_is_not_marked_lost(world: World, attach: Come, why: str) -> None:
+    first = await attach()
     at = time.time() if why == "young" else 1000.0
     start = [(TOKEN, RUN, "train", "single", 1, at)]
     record_runs(first.client.ledger, opened=start)
     if why == "client":
         first.client.ledger.record_runs({RUN: {"pid": os.getpid()}})
     if why == "active":
-        world.remembers["m0"] = [record(opened("single", 1), began=[began(0, 0)]) | {"active": 1}]
+        world.remembers["m0"] = [record(opened("single", 1), began=[began_frame(0, 0)]) | {"active": 1}]
     world.states["m1"] = "gone"
     if why == "unfetched":
         world.unfetched["m0"] = {RUN: 12}
-    late = await come()
+    late = await attach()
     late.client.context.registry.sync_from_agent(late.client.context.links[0])
     assert late.written().state == "running"
 
 
-async def test_node_that_was_never_reached_is_listed_as_a_failure(world: World, come: Come) -> None:
-    await come()
+async def test_node_that_was_never_reached_is_listed_as_a_failure(world: World, attach: Come) -> None:
+    await attach()
     world.refuses["m1"] = OSError("no route")
-    late = await come()
+    late = await attach()
     found = await list_files(late.client.context, [], None)
     assert found.failures == {1: "the node has not been reached yet"}
 
@@ -661,14 +663,14 @@ async def test_cancelled_shielded_wait_leaves_no_unhandled_error() -> None:
 # The one thread on which all pools of a process live.
 
 
-async def where() -> tuple[str, asyncio.AbstractEventLoop]:
+async def current_thread_and_loop() -> tuple[str, asyncio.AbstractEventLoop]:
     return threading.current_thread().name, asyncio.get_running_loop()
 
 
 def test_coroutines_of_all_threads_run_on_one_background_loop() -> None:
     found, threads = [], []
     for _ in range(8):
-        threads.append(threading.Thread(target=lambda: found.append(submit(where()).result(20))))
+        threads.append(threading.Thread(target=lambda: found.append(submit(current_thread_and_loop()).result(20))))
         threads[-1].start()
     for thread in threads:
         thread.join()
@@ -709,25 +711,25 @@ def test_background_loop_does_not_keep_the_interpreter_alive() -> None:
 
 
 @pytest.fixture
-def usual() -> Iterator[float]:
+def usual_switch_interval() -> Iterator[float]:
     found = sys.getswitchinterval()  # an app that ran in this process has its own
     sys.setswitchinterval(0.004)
     yield sys.getswitchinterval()
     sys.setswitchinterval(found)
 
 
-def test_switch_interval_is_restored_after_the_last_user(usual: float) -> None:
+def test_switch_interval_is_restored_after_the_last_user(usual_switch_interval: float) -> None:
     first, second = short_switch_interval(), short_switch_interval()
     first.__enter__()
-    assert sys.getswitchinterval() < usual
+    assert sys.getswitchinterval() < usual_switch_interval
     second.__enter__()
     first.__exit__(None, None, None)  # as threads do, in any order
-    assert sys.getswitchinterval() < usual
+    assert sys.getswitchinterval() < usual_switch_interval
     second.__exit__(None, None, None)
-    assert sys.getswitchinterval() == usual
+    assert sys.getswitchinterval() == usual_switch_interval
     with pytest.raises(KeyError), short_switch_interval():
         raise KeyError
-    assert sys.getswitchinterval() == usual
+    assert sys.getswitchinterval() == usual_switch_interval
 
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])

@@ -10,7 +10,7 @@ from skyward_core.client.settings import NotifySettings, UserSettings, read_user
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> Path:
+def user_settings(tmp_path: Path) -> Path:
     (tmp_path / "home").mkdir()
     return tmp_path / "home" / "skyward.toml"
 
@@ -20,22 +20,24 @@ def project(tmp_path: Path) -> Path:
     return tmp_path / "skyward.toml"
 
 
-def test_user_settings_without_a_file_are_the_defaults(own: Path, project: Path) -> None:
+def test_user_settings_without_a_file_are_the_defaults(user_settings: Path, project: Path) -> None:
     assert (
-        read_user_settings(own, project)
+        read_user_settings(user_settings, project)
         == UserSettings()
         == UserSettings("", False, True, 64.0, NotifySettings((), True, True, 10.0), {}, ())
     )
 
 
-def test_user_settings_of_the_file_are_applied(own: Path, project: Path) -> None:
-    own.write_text(
+def test_user_settings_of_the_file_are_applied(user_settings: Path, project: Path) -> None:
+    user_settings.write_text(
         '[app]\ntheme = "nord"\nascii = true\n[keys]\n"run.merge" = "m"\n[hosts]\nlab = ["gpu1"]\n'
         '[notify]\ncommand = "sh -c \'notify-send \\"$SKYWARD_MESSAGE\\"\'"\n'
         "bell = false\nterminal = false\nafter = 60\n"
     )
     wanted = NotifySettings(("sh", "-c", 'notify-send "$SKYWARD_MESSAGE"'), False, False, 60.0)
-    assert read_user_settings(own, project) == UserSettings("nord", True, keys={"run.merge": "m"}, notify=wanted)
+    assert read_user_settings(user_settings, project) == UserSettings(
+        "nord", True, keys={"run.merge": "m"}, notify=wanted
+    )
 
 
 @pytest.mark.parametrize(
@@ -59,40 +61,42 @@ def test_user_settings_of_the_file_are_applied(own: Path, project: Path) -> None
     ],
 )
 def test_invalid_user_setting_is_reported_and_default_applies(
-    own: Path, project: Path, content: str, said: str
+    user_settings: Path, project: Path, content: str, said: str
 ) -> None:
-    own.write_text(content)
-    found = read_user_settings(own, project)
-    assert found == UserSettings(refused=(f"{own}: {said}",))
+    user_settings.write_text(content)
+    found = read_user_settings(user_settings, project)
+    assert found == UserSettings(refused=(f"{user_settings}: {said}",))
 
 
 @pytest.mark.parametrize(
     "content", [b"nodes = ", b"\xff\xfe", b"a = 1\na = 2\n", b"x" * 2_000_000, b"a = " + b"[" * 9999]
 )
-def test_unparsable_user_settings_file_is_ignored_and_reported(own: Path, project: Path, content: bytes) -> None:
-    own.write_bytes(content)
-    (said,) = read_user_settings(own, project).refused
-    assert said.startswith(f"{own} is ignored: ")
+def test_unparsable_user_settings_file_is_ignored_and_reported(
+    user_settings: Path, project: Path, content: bytes
+) -> None:
+    user_settings.write_bytes(content)
+    (said,) = read_user_settings(user_settings, project).refused
+    assert said.startswith(f"{user_settings} is ignored: ")
 
 
-def test_unreadable_user_settings_file_is_ignored_and_reported(own: Path, project: Path) -> None:
-    own.mkdir()
-    (said,) = read_user_settings(own, project).refused
-    assert said.startswith(f"{own} is ignored: ")
+def test_unreadable_user_settings_file_is_ignored_and_reported(user_settings: Path, project: Path) -> None:
+    user_settings.mkdir()
+    (said,) = read_user_settings(user_settings, project).refused
+    assert said.startswith(f"{user_settings} is ignored: ")
 
 
-def test_keys_and_notify_of_project_settings_are_ignored(own: Path, project: Path) -> None:
+def test_keys_and_notify_of_project_settings_are_ignored(user_settings: Path, project: Path) -> None:
     """Otherwise the settings of a downloaded project could run its commands."""
     project.write_text('[notify]\ncommand = "rm -rf /"\n[keys]\n"hostkey.accept" = "enter"\n[hosts]\nlab = ["a"]\n')
-    assert read_user_settings(own, project) == UserSettings(
-        refused=(f"[keys] and [notify] in {project} is ignored. Move it to {own}",)
+    assert read_user_settings(user_settings, project) == UserSettings(
+        refused=(f"[keys] and [notify] in {project} is ignored. Move it to {user_settings}",)
     )
     project.write_text('[hosts]\nlab = ["a"]\n')
-    assert read_user_settings(own, project) == UserSettings()
+    assert read_user_settings(user_settings, project) == UserSettings()
     project.write_text("not toml")
-    assert read_user_settings(own, project) == UserSettings(), "who wants a group of it is told"
+    assert read_user_settings(user_settings, project) == UserSettings(), "who wants a group of it is told"
 
 
-def test_user_settings_are_read_if_home_is_the_working_folder(own: Path) -> None:
-    own.write_text('[notify]\ncommand = "say done"\n')
-    assert read_user_settings(own, own) == UserSettings(notify=NotifySettings(("say", "done")))
+def test_user_settings_are_read_if_home_is_the_working_folder(user_settings: Path) -> None:
+    user_settings.write_text('[notify]\ncommand = "say done"\n')
+    assert read_user_settings(user_settings, user_settings) == UserSettings(notify=NotifySettings(("say", "done")))

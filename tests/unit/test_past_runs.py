@@ -51,7 +51,7 @@ HOUR = 3600.0
 
 
 @pytest.fixture
-def past(ledger: Ledger) -> Ledger:
+def ledger_with_past_runs(ledger: Ledger) -> Ledger:
     """Three runs of a rented pool, one of a pool of this machine, and a pool that had none."""
     now = time.time()
     row = ledger.record_intent("a", "llama", {"provider": "world"}, {"provider": "world", "rents": True})
@@ -85,8 +85,8 @@ def ids(past: Ledger, *words: str, failed: bool = False, since: float = 0.0) -> 
     return [run.run or run.pool for run in past_runs(past, RunSearch(words, failed, since), {}, {})]
 
 
-def test_past_runs_are_newest_first_with_outcome_duration_and_cost(past: Ledger) -> None:
-    found = past_runs(past, RunSearch(), {}, {})
+def test_past_runs_are_newest_first_with_outcome_duration_and_cost(ledger_with_past_runs: Ledger) -> None:
+    found = past_runs(ledger_with_past_runs, RunSearch(), {}, {})
     assert [run.run for run in found] == ["", "r9", "r2", "r1", "r0"]
     empty, running, _, failed, done = found
     assert (empty.pool, empty.function, empty.is_up) == ("empty", "", True)
@@ -97,34 +97,39 @@ def test_past_runs_are_newest_first_with_outcome_duration_and_cost(past: Ledger)
     assert (done.script, done.arguments, done.provider) == ("train_0.py", ("lr=0.0",), "world")
 
 
-def test_run_seen_to_end_is_not_running(past: Ledger) -> None:
+def test_run_seen_to_end_is_not_running(ledger_with_past_runs: Ledger) -> None:
     view = PoolView("here", state="up", runs={"r9": RunView("r9", "here", "evaluate", "single", 1, 100.0)})
-    (running,) = past_runs(past, RunSearch(["evaluate"]), {}, view.runs)
+    (running,) = past_runs(ledger_with_past_runs, RunSearch(["evaluate"]), {}, view.runs)
     assert (running.state, running.ended_at, running.error) == ("running", None, "")
     view.runs["r9"].set_end("failed", running.opened_at + 7, RootCause(0, "raised", "OSError", "disk full"))
-    (failed,) = past_runs(past, RunSearch(["here"], failed=True), {}, view.runs)
+    (failed,) = past_runs(ledger_with_past_runs, RunSearch(["here"], failed=True), {}, view.runs)
     assert (failed.run, failed.state, failed.seconds(0.0)) == ("r9", "failed", 7.0)
     assert failed.error == "r0 OSError: disk full"
 
 
-def test_runs_are_found_by_words_failure_and_age(past: Ledger) -> None:
-    assert ids(past, "TRAIN") == ["r2", "r1", "r0"]
-    assert ids(past, "llama", "lr=0.2") == ["r2"]
-    assert ids(past, "train_1.py") == ids(past, "oserror") == ids(past, failed=True) == ["r1"]
-    assert ids(past, since=time.time() - 2 * HOUR) == ["empty", "r9"]
-    assert ids(past, "nothing") == []
+def test_runs_are_found_by_words_failure_and_age(ledger_with_past_runs: Ledger) -> None:
+    assert ids(ledger_with_past_runs, "TRAIN") == ["r2", "r1", "r0"]
+    assert ids(ledger_with_past_runs, "llama", "lr=0.2") == ["r2"]
+    assert (
+        ids(ledger_with_past_runs, "train_1.py")
+        == ids(ledger_with_past_runs, "oserror")
+        == ids(ledger_with_past_runs, failed=True)
+        == ["r1"]
+    )
+    assert ids(ledger_with_past_runs, since=time.time() - 2 * HOUR) == ["empty", "r9"]
+    assert ids(ledger_with_past_runs, "nothing") == []
 
 
-def test_invalid_launch_file_hides_no_run(past: Ledger, tmp_path: Path) -> None:
+def test_invalid_launch_file_hides_no_run(ledger_with_past_runs: Ledger, tmp_path: Path) -> None:
     for broken in ("{", "[]", '{"request": 3}', '{"request": {"script": null, "arguments": 7}}'):
         for file in tmp_path.glob("pools/llama.a/launches/*.json"):
             file.write_text(broken)
-        assert ids(past, "train") == ["r2", "r1", "r0"]
+        assert ids(ledger_with_past_runs, "train") == ["r2", "r1", "r0"]
 
 
 @pytest.mark.parametrize("by", COLUMNS)
-def test_runs_are_sorted_by_any_column(past: Ledger, by: str) -> None:
-    found = past_runs(past, RunSearch(), {}, {})
+def test_runs_are_sorted_by_any_column(ledger_with_past_runs: Ledger, by: str) -> None:
+    found = past_runs(ledger_with_past_runs, RunSearch(), {}, {})
     up = sorted_runs(found, by, time.time(), falling=False)
     assert sorted(run.run for run in up) == sorted(run.run for run in found)
     if by == "cost":
@@ -133,7 +138,7 @@ def test_runs_are_sorted_by_any_column(past: Ledger, by: str) -> None:
         assert up == found[::-1] and sorted_runs(found, by, 0.0, falling=True) == found
 
 
-def test_history_prints_a_table_and_json(past: Ledger) -> None:
+def test_history_prints_a_table_and_json(ledger_with_past_runs: Ledger) -> None:
     shown = CliRunner().invoke(cli, ["history", "train"], catch_exceptions=False).stdout.splitlines()
     assert [line.split()[2] for line in shown[1:]] == ["r2", "r1", "r0"]
     assert "✗ failed" in shown[2] and "$1.00" in shown[2] and "r3 OSError: disk full" in shown[2]
@@ -144,24 +149,28 @@ def test_history_prints_a_table_and_json(past: Ledger) -> None:
     assert "should be a time" in CliRunner().invoke(cli, ["history", "--since", "x"]).output
 
 
-def test_history_reports_and_shows_older_runs(past: Ledger) -> None:
+def test_history_reports_and_shows_older_runs(ledger_with_past_runs: Ledger) -> None:
     many = [("b", f"s{n}", "small", "single", 1, 1000.0 + n) for n in range(150)]
-    record_runs(past, opened=many, ends=[(run, "done", 2000.0, None) for _, run, *_ in many])
+    record_runs(ledger_with_past_runs, opened=many, ends=[(run, "done", 2000.0, None) for _, run, *_ in many])
     some = CliRunner().invoke(cli, ["history"])
     assert len(some.stdout.splitlines()) == 101 and "55 older runs not shown. Show all with --all" in some.stderr
     assert len(CliRunner().invoke(cli, ["history", "--all"]).stdout.splitlines()) == 156
 
 
-def test_recent_failures_are_listed_until_dismissed(past: Ledger, tmp_path: Path) -> None:
+def test_recent_failures_are_listed_until_dismissed(ledger_with_past_runs: Ledger, tmp_path: Path) -> None:
     long_ago = time.time() - 40 * 24 * HOUR
-    record_runs(past, opened=[("b", "old", "x", "single", 1, long_ago)], ends=[("old", "failed", long_ago, None)])
+    record_runs(
+        ledger_with_past_runs,
+        opened=[("b", "old", "x", "single", 1, long_ago)],
+        ends=[("old", "failed", long_ago, None)],
+    )
     shown = CliRunner().invoke(cli, ["failures"], catch_exceptions=False).stdout.splitlines()
     assert [line.split()[2] for line in shown[1:]] == ["r1"]
     strange = CliRunner().invoke(cli, ["failures", "--dismiss", "r0"])
     assert strange.exit_code == 2 and "no undismissed failure of run r0" in strange.stderr
     assert "dismissed 1 failure" in CliRunner().invoke(cli, ["failures", "--dismiss", "r1"]).stderr
     assert CliRunner().invoke(cli, ["failures"]).stdout == "no failures\n"
-    assert ids(past, failed=True) == ["r1", "old"], "nothing is forgotten"
+    assert ids(ledger_with_past_runs, failed=True) == ["r1", "old"], "nothing is forgotten"
     for broken in ("{", "3", '[1, "r1/../x", null]'):
         (tmp_path / "dismissed.json").write_text(broken)
         told = json.loads(CliRunner().invoke(cli, ["failures", "--json"]).stdout)
@@ -498,7 +507,7 @@ def view() -> PoolView:
     return view
 
 
-def end(view: PoolView) -> RunView:
+def end_run(view: PoolView) -> RunView:
     cause = RootCause(1, "raised", "RuntimeError", "CUDA error")
     apply(view, events.RunEnded(pool="p", run="r", state="failed", root_cause=cause, at=1012.0))
     return view.runs["r"]
@@ -510,7 +519,7 @@ def test_metrics_before_a_failure_are_kept(view: PoolView) -> None:
     view.machines.feed(1, sample(1008.0, 50) + sample(1010.0, 97, {"mem_used": 79, "mem_total": 80, "temp": 91}))
     failed(view, 1010.6)
     view.machines.feed(1, sample(1011.0, 3, {"mem_used": 0, "mem_total": 80, "temp": 60, "xid": 79}))
-    found = end(view).cause_metrics
+    found = end_run(view).cause_metrics
     assert found is not None and (found.node, found.at) == (1, 1010.0)
     assert found.describe() == [
         "memory 97 % full", "GPU 0 Xid 79 (the GPU has fallen off the bus), memory 99 % full, 91 °C",
@@ -523,7 +532,7 @@ def test_driver_error_long_after_a_failure_is_not_attributed(view: PoolView) -> 
     view.machines.feed(1, sample(1010.0, 20, {"util": 90, "mem_used": 40, "mem_total": 80}))
     failed(view, 1010.6)
     view.machines.feed(1, sample(1100.0, 3, {"util": 0, "xid": 79, "lost": 1}))
-    found = end(view).cause_metrics
+    found = end_run(view).cause_metrics
     assert found is not None and found.describe() == ["memory 20 % full", "fullest GPU memory 50 %"]
 
 
@@ -531,7 +540,7 @@ def test_old_metrics_are_not_attributed_to_a_failure(view: PoolView) -> None:
     assert view.machines is not None
     view.machines.feed(1, sample(900.0, 97))
     failed(view, 1010.6)
-    assert end(view).cause_metrics is None
+    assert end_run(view).cause_metrics is None
     failed(view, 1010.7, "collateral", 0)
     assert not view.runs["r"].figures
 
@@ -595,7 +604,7 @@ def search(ledger: Ledger, *words: str) -> LogSearch:
     return LogSearch(ledger, past_runs(ledger, RunSearch(), {}, {}), words)
 
 
-def found(ledger: Ledger, *words: str) -> dict[str, LineMatch]:
+def search_matches(ledger: Ledger, *words: str) -> dict[str, LineMatch]:
     looking, found = search(ledger, *words), dict[str, LineMatch]()
     while not looking.done:
         found |= looking.step()
@@ -608,18 +617,18 @@ def test_log_search_returns_first_match_with_rank_and_count(ledger: Ledger) -> N
     loud = quiet + b"step 100 \x1b[31mLoss\x1b[0m is NaN\n" + quiet + b"loss: nan again\n"
     stored_run(ledger, "r1", {0: quiet, 1: loud, 2: loud}, opened_at=NOW - 90)
     stored_run(ledger, "r2", {0: quiet}, opened_at=NOW - 60)
-    (here,) = found(ledger, "NAN", "loss").values()
+    (here,) = search_matches(ledger, "NAN", "loss").values()
     assert (here.rank, here.number, here.lines, here.whole) == (1, 100, 4, True)
     assert here.line == "step 100 Loss is NaN" and here.words == ("loss", "nan")
     assert here.note == "r1 line 101, and 3 more: step 100 Loss is NaN"
-    assert found(ledger, "nan", "step", "0.5") == {}, "no line has all of them"
-    assert set(found(ledger, "0.5")) == {"r1", "r2"}
+    assert search_matches(ledger, "nan", "step", "0.5") == {}, "no line has all of them"
+    assert set(search_matches(ledger, "0.5")) == {"r1", "r2"}
 
 
 def test_words_in_the_ledger_need_not_be_in_the_log(ledger: Ledger) -> None:
     stored_run(ledger, "r1", {0: b"nan\n"}, opened_at=NOW - 90, function="train")
     stored_run(ledger, "r2", {0: b"nan\n"}, opened_at=NOW - 60, function="evaluate")
-    assert list(found(ledger, "evaluate", "nan")) == ["r2"]
+    assert list(search_matches(ledger, "evaluate", "nan")) == ["r2"]
     of_ledger = search(ledger, "evaluate")
     assert of_ledger.runs == 1, "the one that has it there is not looked through"
 
@@ -628,7 +637,7 @@ def test_results_and_errors_are_searched_too(ledger: Ledger) -> None:
     stored_run(ledger, "r1", {0: b"\n"}, opened_at=NOW - 90, given="accuracy 0.93\x1b]0;x\x07")
     error = ErrorInfo("OSError", "disk full\nbadly")
     shutil.rmtree(stored_run(ledger, "r2", {0: b"x"}, opened_at=NOW - 60, error=error))
-    given, failed = found(ledger, "ACCURACY")["r1"], found(ledger, "badly")["r2"]
+    given, failed = search_matches(ledger, "ACCURACY")["r1"], search_matches(ledger, "badly")["r2"]
     assert (given.number, given.line, given.location_text) == (None, "accuracy 0.93", "r0 result")
     assert failed.line == "OSError: disk full↵badly"
 
@@ -636,10 +645,10 @@ def test_results_and_errors_are_searched_too(ledger: Ledger) -> None:
 def test_search_of_pruned_logs_creates_no_folder(ledger: Ledger, tmp_path: Path) -> None:
     folder = stored_run(ledger, "r1", {0: b"nan\n"}, opened_at=NOW)
     shutil.rmtree(folder.parent)
-    assert found(ledger, "nan") == {} and not folder.parent.exists()
+    assert search_matches(ledger, "nan") == {} and not folder.parent.exists()
     folder = stored_run(ledger, "r2", {0: b"nan\n", 1: b"nan\n"}, opened_at=NOW)
     (folder / "r000.out").unlink()
-    assert found(ledger, "nan")["r2"].rank == 1
+    assert search_matches(ledger, "nan")["r2"].rank == 1
 
 
 def test_unreadable_logs_are_counted_and_others_searched(ledger: Ledger) -> None:
@@ -654,26 +663,26 @@ def test_unreadable_logs_are_counted_and_others_searched(ledger: Ledger) -> None
 
 def test_growing_log_is_searched_to_its_end(ledger: Ledger) -> None:
     folder = stored_run(ledger, "r1", {0: b"step 1\nna"}, opened_at=NOW, state="running")
-    assert found(ledger, "nan") == {}
+    assert search_matches(ledger, "nan") == {}
     with open(folder / "r000.out", "ab") as log:
         log.write(b"n and more")
-    here = found(ledger, "nan")["r1"]
+    here = search_matches(ledger, "nan")["r1"]
     assert (here.number, here.line) == (1, "nan and more")
 
 
 def test_binary_log_is_searched_safely(ledger: Ledger) -> None:
     junk = bytes(range(256)).replace(b"\n", b"") * 3
     stored_run(ledger, "r1", {0: junk + b"\n\xff\xfe nan \x1b]52;c;aGk=\x07\x1b[2J\n" + junk}, opened_at=NOW)
-    here = found(ledger, "nan")["r1"]
+    here = search_matches(ledger, "nan")["r1"]
     assert here.number == 1 and here.line.isprintable() and "nan" in here.line
 
 
 def test_match_in_a_long_line_is_excerpted(ledger: Ledger) -> None:
     stored_run(ledger, "r1", {0: b"x" * 5_000 + b" nan " + b"y" * 900_000 + b"\nend\n"}, opened_at=NOW)
-    line = found(ledger, "nan")["r1"].line
+    line = search_matches(ledger, "nan")["r1"].line
     assert line.startswith("… x") and " nan y" in line and len(line) <= run_history.MAX_MATCH_CHARS + 2
-    assert found(ledger, "end")["r1"].number == 1
-    here = found(ledger, "y", "nan", "x")["r1"]
+    assert search_matches(ledger, "end")["r1"].number == 1
+    here = search_matches(ledger, "y", "nan", "x")["r1"]
     assert here.line.startswith("xxx") and here.words == ("x", "nan", "y"), "from the first of them on"
 
 
@@ -750,9 +759,9 @@ def test_log_search_reads_a_bounded_part_of_a_run(ledger: Ledger, monkeypatch: p
     monkeypatch.setattr(run_history, "MAX_SEARCH_BYTES", 1_000)
     monkeypatch.setattr(stdout_stderr_order.merge_streams, "__defaults__", (64,))
     stored_run(ledger, "r1", {0: b"nan\n" * 1_000, 1: b"nan\n", 2: b"only here\n"}, opened_at=NOW)
-    here = found(ledger, "nan")["r1"]
+    here = search_matches(ledger, "nan")["r1"]
     assert 250 <= here.lines < 300 and not here.whole
-    assert found(ledger, "only", "here") == {}
+    assert search_matches(ledger, "only", "here") == {}
 
 
 def test_lines_are_matched_regardless_of_case_and_colours() -> None:

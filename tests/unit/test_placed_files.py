@@ -17,7 +17,7 @@ from skyward_core.tasks.job_files.job import make_mount_call
 
 
 @pytest.fixture(autouse=True)
-def in_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+def rank_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         shell_and_scripts, "instance_info", lambda: SimpleNamespace(local_rank=0, node=3, hostname="n3")
     )

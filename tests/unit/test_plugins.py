@@ -518,7 +518,7 @@ print("def is_initialized" in inspect.getsource(module))
 """
 
 
-def told(path: Path, how: str) -> list[str]:
+def run_script(path: Path, how: str) -> list[str]:
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, how], env={"PYTHONPATH": str(path)}, capture_output=True, text=True
     )
@@ -539,5 +539,5 @@ def test_jax_initialize_in_a_script_gets_the_gang_layout(tmp_path: Path) -> None
         "True SourceFileLoader",
         "True",
     ]
-    assert told(tmp_path, "") == expected
-    assert told(tmp_path, "late") == expected
+    assert run_script(tmp_path, "") == expected
+    assert run_script(tmp_path, "late") == expected

@@ -104,7 +104,7 @@ async def gang() -> Gang:
     return Gang()
 
 
-async def held(gang: Gang, *, unclean: bool = False) -> None:
+async def take_lock(gang: Gang, *, unclean: bool = False) -> None:
     """Take the lock by a first start."""
     task = await gang.starting()
     gang.tell("granted", unclean=unclean)
@@ -126,7 +126,7 @@ async def test_only_the_first_start_waits_for_the_lock(gang: Gang) -> None:
 
 
 async def test_broken_gang_is_formed_again_before_the_start(gang: Gang) -> None:
-    await held(gang)
+    await take_lock(gang)
     gang.links[2].broken = "rank 2 ended"
     assert not gang.keeper.is_complete
     assert not gang.keeper.try_start(gang.started.append)
@@ -148,7 +148,7 @@ async def test_broken_gang_is_formed_again_before_the_start(gang: Gang) -> None:
 
 
 async def test_spent_gang_finishes_its_calls_before_the_next_is_formed(gang: Gang) -> None:
-    await held(gang)
+    await take_lock(gang)
     gang.links[2].broken, gang.links[2].spent = "a script has run", True
     gang.links[1].runs = {"r1": {"calls": 1, "active": 1, "total": 3}}
     task = asyncio.create_task(gang.start())
@@ -166,14 +166,14 @@ async def test_spent_gang_finishes_its_calls_before_the_next_is_formed(gang: Gan
 
 async def test_new_epoch_exceeds_every_epoch_of_the_nodes(gang: Gang) -> None:
     gang.links[1].epoch = 8
-    await held(gang)
+    await take_lock(gang)
     assert gang.started == [9]
 
 
 async def test_unreachable_node_does_not_get_the_epoch(gang: Gang) -> None:
     gang.links[0].broken = "x"
     gang.links[1].up = False
-    await held(gang)
+    await take_lock(gang)
     assert gang.links[1].epoch == 1
     assert gang.started == [5]
     assert [peer["ports"] for peer in gang.head.of("gang")[0]["info"]["peers"]] == [[100], [], [102]]
@@ -183,7 +183,7 @@ async def test_unreachable_node_does_not_get_the_epoch(gang: Gang) -> None:
 async def test_client_without_plugins_fetches_them_from_a_node() -> None:
     gang = Gang(plugins=None)
     gang.head.broken, gang.told = "x", b"from a node"
-    await held(gang)
+    await take_lock(gang)
     header, body = gang.head.sent[-1]
     assert (header["t"], header["secrets"], body) == ("gang", ["known to a node"], b"from a node")
     assert (header["hooks"], header["apps"]) == (True, True)
@@ -205,12 +205,12 @@ async def test_lost_plugins_are_an_error() -> None:
 async def test_gang_without_plugins_has_no_hooks() -> None:
     gang = Gang(plugins=b"")
     gang.head.broken = "x"
-    await held(gang)
+    await take_lock(gang)
     assert gang.head.of("gang")[0]["hooks"] is False
 
 
 async def test_wanted_lock_is_released_after_all_agents_have_the_calls(gang: Gang) -> None:
-    await held(gang)
+    await take_lock(gang)
     gang.tell("wanted")
     assert not gang.keeper.try_start(gang.started.append)
     await until(lambda: bool(gang.head.of("unlock")))
@@ -232,7 +232,7 @@ async def test_lock_wanted_during_a_start_is_released_after_it(gang: Gang) -> No
 
 
 async def test_lost_head_loses_the_lock(gang: Gang) -> None:
-    await held(gang)
+    await take_lock(gang)
     gang.keeper.on_down(gang.links[1])
     assert gang.keeper.try_start(gang.started.append), "another node's link has no part in the lock"
     gang.keeper.on_down(gang.head)
@@ -284,7 +284,7 @@ def stopped(gang: Gang) -> list[str]:
 async def test_partly_started_run_is_stopped_after_an_unclean_lock(gang: Gang) -> None:
     gang.head.runs = {"half": run(1, 1)}
     gang.links[1].runs = {"half": run(1, 1)}
-    await held(gang, unclean=True)
+    await take_lock(gang, unclean=True)
     for link in gang.links:
         (stop,) = link.of("stop")
         assert (stop["run"], stop["break"]) == ("half", 1)
@@ -305,7 +305,7 @@ async def test_partly_started_run_is_stopped_after_an_unclean_lock(gang: Gang) -
 async def test_run_that_needs_no_client_is_not_stopped(gang: Gang, runs: list[Header], unclean: bool) -> None:
     for link, told in zip(gang.links, runs, strict=False):
         link.runs = {"other": told}
-    await held(gang, unclean=unclean)
+    await take_lock(gang, unclean=unclean)
     assert stopped(gang) == []
 
 
@@ -338,7 +338,7 @@ async def test_lock_released_before_the_check_stays_unclean(gang: Gang) -> None:
 async def test_lost_node_is_not_checked(gang: Gang) -> None:
     gang.links[2].up, gang.links[2].gone = False, True
     gang.head.runs = {"half": run(1, 1)}
-    await held(gang, unclean=True)
+    await take_lock(gang, unclean=True)
     assert stopped(gang) == ["half"]
 
 
@@ -346,45 +346,45 @@ async def test_lost_node_is_not_checked(gang: Gang) -> None:
 
 
 @pytest.fixture
-async def alone() -> Gang:
+async def standalone_gang() -> Gang:
     made = Gang(kind=RankSetup)
     for link in made.links:
         link.epoch = 0
     return made
 
 
-async def test_standalone_nodes_are_set_up_once_without_lock_or_rendezvous(alone: Gang) -> None:
-    assert not alone.keeper.try_start(alone.started.append)
-    await alone.start()
-    assert alone.log == [(0, "gang"), (1, "gang"), (2, "gang")]
-    (header,) = alone.head.of("gang")
+async def test_standalone_nodes_are_set_up_once_without_lock_or_rendezvous(standalone_gang: Gang) -> None:
+    assert not standalone_gang.keeper.try_start(standalone_gang.started.append)
+    await standalone_gang.start()
+    assert standalone_gang.log == [(0, "gang"), (1, "gang"), (2, "gang")]
+    (header,) = standalone_gang.head.of("gang")
     assert (header["alone"], header["hooks"], header["secrets"]) == (True, True, ["hush"])
-    assert alone.keeper.try_start(alone.started.append)
-    assert (len(alone.started), len(alone.log)) == (2, 3)
+    assert standalone_gang.keeper.try_start(standalone_gang.started.append)
+    assert (len(standalone_gang.started), len(standalone_gang.log)) == (2, 3)
 
 
-async def test_new_standalone_node_is_set_up_by_itself(alone: Gang) -> None:
-    await alone.start()
-    alone.log.clear()
-    alone.links[1].epoch = 0
-    await alone.keeper.ensure_set_up()
-    assert alone.log == [(1, "gang")]
+async def test_new_standalone_node_is_set_up_by_itself(standalone_gang: Gang) -> None:
+    await standalone_gang.start()
+    standalone_gang.log.clear()
+    standalone_gang.links[1].epoch = 0
+    await standalone_gang.keeper.ensure_set_up()
+    assert standalone_gang.log == [(1, "gang")]
 
 
-async def test_standalone_pool_does_not_wait_for_an_unreachable_node(alone: Gang) -> None:
-    alone.links[0].up, alone.links[1].up, alone.links[1].gone = False, False, True
-    await alone.start()
-    assert (alone.log, len(alone.started)) == ([(2, "gang")], 1)
-    assert not alone.keeper.is_complete, "node 0 is set up when it is there again"
-    alone.links[0].up = True
-    await alone.keeper.ensure_set_up()
-    assert alone.keeper.is_complete
+async def test_standalone_pool_does_not_wait_for_an_unreachable_node(standalone_gang: Gang) -> None:
+    standalone_gang.links[0].up, standalone_gang.links[1].up, standalone_gang.links[1].gone = False, False, True
+    await standalone_gang.start()
+    assert (standalone_gang.log, len(standalone_gang.started)) == ([(2, "gang")], 1)
+    assert not standalone_gang.keeper.is_complete, "node 0 is set up when it is there again"
+    standalone_gang.links[0].up = True
+    await standalone_gang.keeper.ensure_set_up()
+    assert standalone_gang.keeper.is_complete
 
 
 # What a node says of a run: only of calls that there are, and that it was given.
 
 
-def book_of() -> RunRegistry:
+def run_registry() -> RunRegistry:
     """That of a pool of two nodes with a rank each."""
     links: Any = [SimpleNamespace(node=node, gone=False) for node in range(2)]
     context: Any = SimpleNamespace(
@@ -395,36 +395,36 @@ def book_of() -> RunRegistry:
     return RunRegistry(context)
 
 
-def claimed(kind: RunKind, total: int) -> tuple[RunRegistry, Run]:
+def claimed_run(kind: RunKind, total: int) -> tuple[RunRegistry, Run]:
     """A run that another client sent, and the book of a pool that has taken it over."""
-    book = book_of()
+    book = run_registry()
     run = book.add("r1", kind, [SimpleNamespace(name="f", script=False, nodes=None)], total)  # type: ignore[list-item]
     run.claim_from(book._context.links)
     return book, run
 
 
-def stale(index: int) -> Any:
+def stale_frame(index: int) -> Any:
     return {"t": "stale", "run": "r1", "i": index, "why": ""}
 
 
 @pytest.mark.parametrize("kind", ["gather", "broadcast"])
 def test_frame_about_an_unknown_call_is_refused(kind: RunKind) -> None:
-    book, run = claimed(kind, 2)
+    book, run = claimed_run(kind, 2)
     with pytest.raises(WireError, match="run r1 has no call 2"):
-        book.on_frame(book._context.links[0], stale(2), b"")
+        book.on_frame(book._context.links[0], stale_frame(2), b"")
     assert not run._stale
 
 
 def test_frame_about_a_call_of_another_node_is_refused() -> None:
-    book, run = claimed("broadcast", 2)
+    book, run = claimed_run("broadcast", 2)
     with pytest.raises(WireError, match="node 0 sent a frame about call 1, which it did not receive"):
-        book.on_frame(book._context.links[0], stale(1), b"")
+        book.on_frame(book._context.links[0], stale_frame(1), b"")
     assert not run._stale
 
 
 @pytest.mark.parametrize(("rank", "node"), [(1, 0), (0, 1)])
 def test_outcome_of_a_rank_of_another_node_is_refused(rank: int, node: int) -> None:
-    book, run = claimed("gather", 2)
+    book, run = claimed_run("gather", 2)
     header: Any = {"t": "outcome", "run": "r1", "i": 0, "rank": rank, "node": node, "kind": "returned"}
     with pytest.raises(WireError, match="node 0 sent a frame about rank"):
         book.on_frame(book._context.links[0], header, b"")
@@ -432,7 +432,7 @@ def test_outcome_of_a_rank_of_another_node_is_refused(rank: int, node: int) -> N
 
 
 def test_frames_of_another_clients_run_are_only_forwarded(monkeypatch: pytest.MonkeyPatch) -> None:
-    book, heard = book_of(), list[Any]()
+    book, heard = run_registry(), list[Any]()
     monkeypatch.setattr(book.others, "on_frame", lambda link, header: heard.append(header))
-    book.on_frame(book._context.links[0], stale(7), b"")
-    assert heard == [stale(7)]
+    book.on_frame(book._context.links[0], stale_frame(7), b"")
+    assert heard == [stale_frame(7)]

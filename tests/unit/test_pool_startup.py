@@ -45,17 +45,17 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 @pytest.fixture
-async def make(world: World) -> AsyncIterator[Callable[..., Client]]:
+async def make_client(world: World) -> AsyncIterator[Callable[..., Client]]:
     """Makes a client of a pool that is written down, with as many nodes as are asked for."""
     clients: list[Client] = []
 
-    def make(nodes: int, **options: Any) -> Client:
+    def make_client(nodes: int, **options: Any) -> Client:
         _, row = intended(world, nodes, **options)
         clients.append(Client(world, row))
         clients[-1].setup.set_image(Image())
         return clients[-1]
 
-    yield make
+    yield make_client
     for client in clients:
         await client.close()
 
@@ -67,8 +67,8 @@ def spec(world: World, nodes: int, **options: Any) -> PoolSpec:
 # -- a new pool ---------------------------------------------------------------------------------------------------
 
 
-async def test_no_node_installs_before_all_nodes_are_prepared(world: World, make: Callable[..., Client]) -> None:
-    client = make(3)
+async def test_no_node_installs_before_all_nodes_are_prepared(world: World, make_client: Callable[..., Client]) -> None:
+    client = make_client(3)
     passed: list[int] = []
     shared: list[object] = []
     late = asyncio.Event()
@@ -85,7 +85,7 @@ async def test_no_node_installs_before_all_nodes_are_prepared(world: World, make
     starting = asyncio.create_task(client.startup.start_nodes(spec(world, 3)))
     await until(lambda: len(shared) == 3)
     assert (passed, world.pipes) == ([], {})
-    assert written() == [machine(node) for node in range(3)], "who dies now leaves word of them"
+    assert recorded_machines() == [machine(node) for node in range(3)], "who dies now leaves word of them"
     late.set()
     await starting
     assert sorted(passed) == [0, 1, 2]
@@ -112,7 +112,7 @@ async def test_pool_of_a_node_range_has_the_nodes_it_got(world: World, ledger: L
     assert (receipt.created, receipt.gone) == (3, (0, 1, 2))
 
 
-def written() -> list[Machine]:
+def recorded_machines() -> list[Machine]:
     ledger = Ledger()
     try:
         return ledger.machines(TOKEN)
@@ -125,9 +125,9 @@ def written() -> list[Machine]:
     [(ConnectionRefusedError("nobody listens"), Unreachable), (WireError("incompatible release"), PoolError)],
 )
 async def test_start_names_the_agent_that_does_not_answer(
-    world: World, make: Callable[..., Client], refused: Exception, kind: type[PoolError]
+    world: World, make_client: Callable[..., Client], refused: Exception, kind: type[PoolError]
 ) -> None:
-    client = make(2)
+    client = make_client(2)
     world.refuses["m1"] = refused
     said = rf"The agent of node 1 \(host-m1\) does not answer: {refused}"
     with pytest.raises(PoolError, match=said) as caught:
@@ -135,8 +135,8 @@ async def test_start_names_the_agent_that_does_not_answer(
     assert type(caught.value) is kind
 
 
-async def test_start_refuses_nodes_with_different_rank_counts(world: World, make: Callable[..., Client]) -> None:
-    client = make(3)
+async def test_start_refuses_nodes_with_different_rank_counts(world: World, make_client: Callable[..., Client]) -> None:
+    client = make_client(3)
     world.ranks = {"m1": 4, "m2": 2, "m0": 4}
     with pytest.raises(PoolError, match=r"node 0 4, node 1 4, node 2 2\. Set a number, for example ranks_per_node=2"):
         await client.startup.start_nodes(spec(world, 3))
@@ -150,9 +150,9 @@ async def test_detaching_client_sends_its_acknowledgements_last(world: World, le
     assert world.questions[-2:] == [("m0", "ack"), ("m0", "ping")], "and waits until that is heard"
 
 
-async def test_only_results_with_bytes_count_as_unfetched(world: World, make: Callable[..., Client]) -> None:
+async def test_only_results_with_bytes_count_as_unfetched(world: World, make_client: Callable[..., Client]) -> None:
     world.unfetched = {"m0": {"r1": 0, "r2": 3}, "m1": {"r1": 0, "r2": 4}}
-    client = make(2)
+    client = make_client(2)
     await client.startup.start_nodes(spec(world, 2))
     for link in client.context.links:
         client.news.update_retained_results(link, link.welcome)
@@ -215,10 +215,10 @@ async def test_timeout_of_the_provider_is_raised_as_it_is(world: World, step: st
 
 
 @pytest.fixture
-async def come(world: World) -> AsyncIterator[Come]:
+async def attach(world: World) -> AsyncIterator[Come]:
     clients: list[Client] = []
 
-    async def come(nodes: int = 4, before: Callable[[Ledger], object] = lambda ledger: None) -> Client:
+    async def attach(nodes: int = 4, before: Callable[[Ledger], object] = lambda ledger: None) -> Client:
         """Come to a pool that another client made; ``before``: what became of it meanwhile."""
         _, row = intended(world, nodes, on_loss="replace")
         ledger = Ledger()
@@ -229,15 +229,15 @@ async def come(world: World) -> AsyncIterator[Come]:
         await client.startup.attach_nodes()
         return client
 
-    yield come
+    yield attach
     for client in clients:
         await client.close()
 
 
-async def test_attach_connects_to_each_node_by_its_machine_state(world: World, come: Come) -> None:
+async def test_attach_connects_to_each_node_by_its_machine_state(world: World, attach: Come) -> None:
     world.states = {"m1": "gone", "m2": "orphaned", "m3": "unreachable"}
     world.refuses["m3"] = OSError("no route")
-    client = await come()
+    client = await attach()
     links = client.context.links
     assert [link.up for link in links] == [True, False, True, False]
     assert [link.gone for link in links] == [False, True, False, False]
@@ -248,9 +248,9 @@ async def test_attach_connects_to_each_node_by_its_machine_state(world: World, c
     await until(lambda: links[3].up)
 
 
-async def test_new_agent_gets_environment_known_to_another_node(world: World, come: Come) -> None:
+async def test_new_agent_gets_environment_known_to_another_node(world: World, attach: Come) -> None:
     world.states = {"m0": "orphaned"}
-    client = await come(2)
+    client = await attach(2)
     ((name, told),) = world.prepared
     assert (name, told["env"], told["knows_env"]) == ("m0", {"WORD": "told"}, True)
     assert client.context.links[0].up
@@ -265,11 +265,11 @@ async def test_new_agent_gets_environment_known_to_another_node(world: World, co
     ],
 )
 async def test_attach_skips_a_node_with_a_replacement_under_way(
-    world: World, come: Come, owner: str, state: MachineStatus, up: bool
+    world: World, attach: Come, owner: str, state: MachineStatus, up: bool
 ) -> None:
     name = "1.word" if owner == "alive" else f"{dead_process()}.word"
     world.states["m1"] = state
-    client = await come(2, lambda ledger: ledger.record_replacement_intent(TOKEN, 1, "intent", name))
+    client = await attach(2, lambda ledger: ledger.record_replacement_intent(TOKEN, 1, "intent", name))
     link = client.context.links[1]
     assert (link.up, link.gone) == (up, not up)
     assert world.prepared == []
@@ -277,7 +277,7 @@ async def test_attach_skips_a_node_with_a_replacement_under_way(
         assert client.context.view.nodes[1].detail == "waiting for a replacement machine"
 
 
-async def test_attach_honors_a_replacement_decided_during_it(world: World, come: Come) -> None:
+async def test_attach_honors_a_replacement_decided_during_it(world: World, attach: Come) -> None:
     """The other client decides after this client read the entries and before it decides itself."""
     world.states["m1"] = "orphaned"
     describe = world.describe
@@ -289,7 +289,7 @@ async def test_attach_honors_a_replacement_decided_during_it(world: World, come:
         return await describe(pool, known)
 
     world.describe = then_decide  # type: ignore[method-assign]
-    client = await come(2)
+    client = await attach(2)
     assert (client.context.links[1].gone, world.prepared) == (True, [])
 
 
@@ -303,24 +303,24 @@ async def test_attach_honors_a_replacement_decided_during_it(world: World, come:
     ],
 )
 async def test_attach_without_answers_raises_the_first_error(
-    world: World, come: Come, refused: Exception, kind: type[PoolError]
+    world: World, attach: Come, refused: Exception, kind: type[PoolError]
 ) -> None:
     world.refuses = {"m0": refused, "m1": OSError("something else")}
     with pytest.raises(PoolError, match=str(refused)) as caught:
-        await come(2)
+        await attach(2)
     assert type(caught.value) is kind
 
 
-async def test_attach_refuses_a_pool_without_machines(world: World, come: Come) -> None:
+async def test_attach_refuses_a_pool_without_machines(world: World, attach: Come) -> None:
     world.states = {"m0": "gone", "m1": "gone"}
     with pytest.raises(PoolError, match="No machine of pool p exists any more"):
-        await come(2)
+        await attach(2)
     assert world.questions == []
 
 
 @pytest.mark.parametrize(("owner", "comes"), [("1.word", True), ("dead", False)])
 async def test_attach_to_a_pool_whose_only_node_is_replaced_depends_on_the_owner(
-    world: World, come: Come, owner: str, comes: bool
+    world: World, attach: Come, owner: str, comes: bool
 ) -> None:
     """If no client owns the replacement, no process knows how to set the node up."""
     world.states = {"m0": "gone"}
@@ -331,9 +331,9 @@ async def test_attach_to_a_pool_whose_only_node_is_replaced_depends_on_the_owner
 
     if not comes:
         with pytest.raises(PoolError, match="No machine of pool p exists any more"):
-            await come(1, before)
+            await attach(1, before)
         return
-    client = await come(1, before)
+    client = await attach(1, before)
     (node,) = client.context.view.nodes
     assert (client.context.links[0].gone, node.phase, node.detail) == (
         True, "requested", "waiting for a replacement machine",
@@ -436,7 +436,7 @@ async def test_teardown_names_resources_left_by_a_failing_provider(
 
 async def test_machines_of_a_client_killed_inside_create_are_ended(finder: Finder, ledger: Ledger) -> None:
     row = ledger.record_intent("t9", "q", finder.to_json(), finder_spec(finder).describe())
-    died(ledger, "t9")
+    mark_client_dead(ledger, "t9")
     finder.made["t9"] = [machine(0), machine(1)]
     finder.states = {"m0": "ending", "m1": "ending"}
     assert await close_if_gone(ledger.pool("t9"), finder, ledger) is None  # type: ignore[arg-type]
@@ -450,7 +450,7 @@ async def test_machines_of_a_client_killed_inside_create_are_ended(finder: Finde
 
 async def test_pool_of_a_client_killed_before_create_is_closed(finder: Finder, ledger: Ledger) -> None:
     ledger.record_intent("t9", "q", finder.to_json(), finder_spec(finder).describe())
-    died(ledger, "t9")
+    mark_client_dead(ledger, "t9")
     receipt = await close_if_gone(ledger.pool("t9"), finder, ledger)  # type: ignore[arg-type]
     assert receipt is not None and receipt.created == 0
 
@@ -477,7 +477,7 @@ async def test_pool_torn_down_by_another_client_during_create_does_not_start(fin
     assert sorted(set(finder.ended)) == ["m0", "m1"]
 
 
-def died(ledger: Ledger, token: str) -> None:
+def mark_client_dead(ledger: Ledger, token: str) -> None:
     ledger._write([("UPDATE pools SET pid=? WHERE token=?", (dead_process(), token))])
 
 
@@ -511,7 +511,7 @@ def full_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Full:
     return Full()
 
 
-async def begun(full_world: Full, ledger: Ledger, wait: float | str) -> tuple[Pool, PoolSpec, list[ev.Event]]:
+async def start_pool(full_world: Full, ledger: Ledger, wait: float | str) -> tuple[Pool, PoolSpec, list[ev.Event]]:
     options = Options(console=False, grace=0.1, wait_for_capacity=wait)
     spec = PoolSpec(name="q", provider=full_world, nodes=2, options=options)
     pool = await Pool.register(spec, ledger)
@@ -522,7 +522,7 @@ async def begun(full_world: Full, ledger: Ledger, wait: float | str) -> tuple[Po
 
 async def test_start_without_capacity_is_retried_and_each_retry_shown(full_world: Full, ledger: Ledger) -> None:
     full_world.full_for = 2
-    pool, spec, events = await begun(full_world, ledger, "1h")
+    pool, spec, events = await start_pool(full_world, ledger, "1h")
     await pool.start(spec)
     assert full_world.tries == 3
     words = [each.detail for each in events if isinstance(each, ev.PoolState)]
@@ -534,7 +534,7 @@ async def test_start_without_capacity_is_retried_and_each_retry_shown(full_world
 
 @pytest.mark.parametrize("wait", [0, 0.05])
 async def test_start_without_capacity_fails_with_the_last_answer(full_world: Full, ledger: Ledger, wait: float) -> None:
-    pool, spec, _ = await begun(full_world, ledger, wait)
+    pool, spec, _ = await start_pool(full_world, ledger, wait)
     with pytest.raises(NoCapacity, match="a in zone b: full"):
         await pool.start(spec)
     assert (full_world.tries == 1) == (wait == 0) and ledger.live_pools() == []
@@ -542,7 +542,7 @@ async def test_start_without_capacity_fails_with_the_last_answer(full_world: Ful
 
 async def test_too_few_hosts_is_not_retried(full_world: Full, ledger: Ledger) -> None:
     full_world.says = TooFewHosts("2 nodes and 1 host")
-    pool, spec, _ = await begun(full_world, ledger, "1h")
+    pool, spec, _ = await start_pool(full_world, ledger, "1h")
     with pytest.raises(TooFewHosts):
         await pool.start(spec)
     assert full_world.tries == 1
@@ -552,7 +552,7 @@ async def test_teardown_ends_a_start_that_waits_for_capacity(
     full_world: Full, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(startup, "PAUSES", (60.0, 60.0))
-    pool, spec, _ = await begun(full_world, ledger, "1h")
+    pool, spec, _ = await start_pool(full_world, ledger, "1h")
     starting = asyncio.create_task(pool.start(spec))
     await until(lambda: full_world.tries == 1)
     assert is_starting(ledger.pool(pool.row.token))
@@ -563,7 +563,7 @@ async def test_teardown_ends_a_start_that_waits_for_capacity(
 
 
 async def test_pool_waiting_for_capacity_is_still_starting(full_world: Full, ledger: Ledger) -> None:
-    pool, _, _ = await begun(full_world, ledger, "2h")
+    pool, _, _ = await start_pool(full_world, ledger, "2h")
     an_hour_ago = pool.row.created_at - 3600
     ledger._write([("UPDATE pools SET created_at=? WHERE token=?", (an_hour_ago, pool.row.token))])
     assert is_starting(ledger.pool(pool.row.token))

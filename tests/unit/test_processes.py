@@ -38,7 +38,7 @@ time.sleep(600)
 
 
 @pytest.fixture
-def family() -> Iterator[tuple[subprocess.Popen[str], int, int]]:
+def process_family() -> Iterator[tuple[subprocess.Popen[str], int, int]]:
     leader = subprocess.Popen([sys.executable, "-c", FAMILY], stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert leader.stdout is not None
     inside, outside = map(int, leader.stdout.readline().split())
@@ -47,17 +47,17 @@ def family() -> Iterator[tuple[subprocess.Popen[str], int, int]]:
     leader.communicate()
 
 
-def test_descendants_are_found_in_every_session(family: tuple[subprocess.Popen[str], int, int]) -> None:
-    leader, inside, outside = family
+def test_descendants_are_found_in_every_session(process_family: tuple[subprocess.Popen[str], int, int]) -> None:
+    leader, inside, outside = process_family
     assert descendants(leader.pid) == {inside, outside}
     assert {leader.pid, inside, outside} <= descendants(os.getpid())
     assert descendants(inside) == set()
 
 
 def test_signal_group_signals_only_its_process_group(
-    family: tuple[subprocess.Popen[str], int, int],
+    process_family: tuple[subprocess.Popen[str], int, int],
 ) -> None:
-    leader, inside, outside = family
+    leader, inside, outside = process_family
     assert worker_processes.signal_group(leader.pid, signal.SIGKILL)
     wait_until(lambda: not exists(inside), what="its child is in the group")
     assert leader.wait() == -signal.SIGKILL
@@ -169,9 +169,9 @@ def test_process_start_time_is_empty_after_its_end() -> None:
 
 
 def test_kill_groups_kills_named_groups_but_not_its_own(
-    family: tuple[subprocess.Popen[str], int, int],
+    process_family: tuple[subprocess.Popen[str], int, int],
 ) -> None:
-    leader, inside, outside = family
+    leader, inside, outside = process_family
     ours = subprocess.Popen(["sleep", "600"])
     host_commands.kill_groups([inside, ours.pid])
     assert leader.wait() == ours.wait() == -signal.SIGKILL

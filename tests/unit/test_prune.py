@@ -53,14 +53,14 @@ def pool(ledger: Ledger, name: str, days: float | None, *kept: RetainedResults) 
     return folder
 
 
-def kept(name: str, until: float) -> RetainedResults:
+def make_retained_results(name: str, until: float) -> RetainedResults:
     machine = Machine("h", 0, "h", "", extra={"folder": "f"})
     return RetainedResults(f"t-{name}", machine, {"aa": 1}, 1, until)
 
 
 def test_prune_removes_old_ended_pools_with_their_records(ledger: Ledger) -> None:
     old, new = pool(ledger, "old", 100), pool(ledger, "new", 10)
-    up, waits = pool(ledger, "up", None), pool(ledger, "waits", 200, kept("waits", time.time() + DAY))
+    up, waits = pool(ledger, "up", None), pool(ledger, "waits", 200, make_retained_results("waits", time.time() + DAY))
     assert [each.pool for each in prune_pools(ledger, only_look=True)] == ["old"]
     assert old.exists()
     assert [(each.pool, each.size) for each in prune_pools(ledger)] == [("old", 1000)]
@@ -88,7 +88,7 @@ def test_sparse_log_file_counts_only_its_allocated_size(ledger: Ledger) -> None:
 
 
 def test_expired_retained_results_do_not_keep_a_pool(ledger: Ledger) -> None:
-    pool(ledger, "late", 100, kept("late", time.time() - 1))
+    pool(ledger, "late", 100, make_retained_results("late", time.time() - 1))
     assert [each.pool for each in prune_pools(ledger)] == ["late"]
     assert ledger.retained_results() == []
 

@@ -54,21 +54,23 @@ KNOWN: dict[str, st.SearchStrategy[Any]] = {
 }
 
 
-def of(hint: Any) -> st.SearchStrategy[Any]:
+def values_of_hint(hint: Any) -> st.SearchStrategy[Any]:
     """Values of a type hint."""
     parts = get_args(hint)
     if is_dataclass(hint):
         hints = get_type_hints(hint)
         made: Any = hint
-        return st.builds(made, **{each.name: KNOWN.get(each.name, of(hints[each.name])) for each in fields(hint)})
+        return st.builds(
+            made, **{each.name: KNOWN.get(each.name, values_of_hint(hints[each.name])) for each in fields(hint)}
+        )
     if get_origin(hint) in (Union, UnionType):
-        return st.one_of(*map(of, parts))
+        return st.one_of(*map(values_of_hint, parts))
     if get_origin(hint) is Literal:
         return st.sampled_from(parts)
     if get_origin(hint) is Sequence:
-        return st.lists(of(parts[0]), max_size=3)
+        return st.lists(values_of_hint(parts[0]), max_size=3)
     if get_origin(hint) in (dict, Mapping):
-        return st.dictionaries(of(parts[0]), of(parts[1]), max_size=3)
+        return st.dictionaries(values_of_hint(parts[0]), values_of_hint(parts[1]), max_size=3)
     plain: dict[Any, st.SearchStrategy[Any]] = {
         str: st.text(st.characters()), int: st.integers(-(2**52), 2**52), float: st.floats(-1e9, 1e9),
         bool: st.booleans(), NoneType: st.none(), Any: st.none(),
@@ -76,7 +78,7 @@ def of(hint: Any) -> st.SearchStrategy[Any]:
     return plain[hint]
 
 
-EVENTS = st.one_of(*(of(kind) for kind in ev.Event.kinds.values()))
+EVENTS = st.one_of(*(values_of_hint(kind) for kind in ev.Event.kinds.values()))
 
 
 @settings(max_examples=examples(300), deadline=None)
@@ -145,7 +147,7 @@ def _event(name: Any, **more: Any) -> dict[str, Any]:
     return {"event": name, "pool": "p", "at": 1.0} | more
 
 
-def _bent() -> Iterator[dict[str, Any]]:
+def invalid_entries() -> Iterator[dict[str, Any]]:
     """Entries with one invalid part each."""
     spec: list[Any] = [
         {"nodes": 10**9}, {"nodes": "4"}, {"nodes": -1}, {"nodes": 1, "worker": []}, {"worker": {"ranks_per_node": 0}},
@@ -169,7 +171,7 @@ def _bent() -> Iterator[dict[str, Any]]:
         yield _event("RankEnded", run="r", outcome=outcome | part)
 
 
-@pytest.mark.parametrize("event", list(_bent()), ids=str)
+@pytest.mark.parametrize("event", list(invalid_entries()), ids=str)
 def test_invalid_recorded_event_is_ignored(event: dict[str, Any]) -> None:
     view = PoolView("p")
     apply(view, ev.PoolOpened(pool="p", at=1.0, spec=POOL, created_at=1.0))
@@ -289,7 +291,7 @@ PLAIN = st.recursive(
 ENTRIES = st.lists(st.dictionaries(st.text(), PLAIN, max_size=4), max_size=12)
 
 
-def written(path: Path, entries: list[dict[str, Any]], every: int = 3) -> bytes:
+def write_recording(path: Path, entries: list[dict[str, Any]], every: int = 3) -> bytes:
     path.unlink(missing_ok=True)
     writer = RecordingWriter(path, {"pool": "p"})
     for place, entry in enumerate(entries, 1):
@@ -303,7 +305,7 @@ def written(path: Path, entries: list[dict[str, Any]], every: int = 3) -> bytes:
 @settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(entries=ENTRIES)
 def test_recording_entries_are_read_in_written_order(tmp_path: Path, entries: list[dict[str, Any]]) -> None:
-    written(tmp_path / "a", entries)
+    write_recording(tmp_path / "a", entries)
     record = RecordingReader.read(tmp_path / "a")
     assert list(record.entries())[1:] == entries
     assert record.about["pool"] == "p" and not record.is_truncated
@@ -311,7 +313,7 @@ def test_recording_entries_are_read_in_written_order(tmp_path: Path, entries: li
 
 def test_recording_truncated_at_any_byte_yields_earlier_entries(tmp_path: Path) -> None:
     entries = [{"n": number, "text": os.urandom(20).hex()} for number in range(20)]
-    data = written(tmp_path / "a", entries)
+    data = write_recording(tmp_path / "a", entries)
     longest = 0
     for end in range(len(data)):
         try:
@@ -327,7 +329,7 @@ def test_recording_truncated_at_any_byte_yields_earlier_entries(tmp_path: Path) 
 
 def test_corrupted_byte_ends_the_recording_there(tmp_path: Path) -> None:
     entries = [{"n": number} for number in range(20)]
-    data = bytearray(written(tmp_path / "a", entries))
+    data = bytearray(write_recording(tmp_path / "a", entries))
     data[len(data) // 2] ^= 0xFF
     record = RecordingReader(bytes(data), "a")
     found = list(record.entries())[1:]
@@ -466,7 +468,7 @@ def playback(recorded: Path, wall: Wall) -> Playback:
     return Playback(open_recording(recorded), wall)
 
 
-def shown(view: PoolView) -> list[str]:
+def shown_log_lines(view: PoolView) -> list[str]:
     ring = view.logs.for_run("r1").rank(0)
     return ring.lines(0, ring.end)
 
@@ -499,16 +501,18 @@ def test_playback_time_follows_the_clock_at_its_speed(playback: Playback, wall: 
 def test_playback_view_is_the_same_for_forward_and_backward_seeks(playback: Playback, wall: Wall) -> None:
     playback.seek(START + 10)
     playback.advance()
-    assert shown(playback.view) == [f"step {second}" for second in range(2, 11)]
+    assert shown_log_lines(playback.view) == [f"step {second}" for second in range(2, 11)]
     playback.skip(60)
     playback.advance()
     later = playback.view
-    assert len(shown(later)) == 69
+    assert len(shown_log_lines(later)) == 69
     playback.skip(-60)
     assert playback.state().behind and playback.displayed_time() == START + 70, "until it is there"
     playback.advance()
     assert playback.displayed_time() == START + 10
-    assert len(shown(playback.view)) == 9 and len(shown(later)) == 69, "the one before is left as it was"
+    assert len(shown_log_lines(playback.view)) == 9 and len(shown_log_lines(later)) == 69, (
+        "the one before is left as it was"
+    )
     assert not playback.state().behind
     playback.skip(-1000)
     playback.advance()
@@ -546,7 +550,7 @@ def test_replay_view_is_updated_by_its_own_thread(recorded: Path) -> None:
     front = Replay(playback)
     try:
         playback.seek(START + 5)
-        wait_until(lambda: len(shown(front.pools()[0])) >= 4)
+        wait_until(lambda: len(shown_log_lines(front.pools()[0])) >= 4)
         playback.multiply_speed(64)
         wait_until(lambda: playback.view.runs["r1"].counts == {"raised": 1})
         playback.seek(START + 5)
@@ -669,7 +673,7 @@ def table(*outcomes: Outcome, sheet: TrialSheet = SHEET) -> TrialTable:
     return TrialTableSource(sheet).table("r", tasks, MetricStore())
 
 
-def places(found: TrialTable, by: str, *, falling: bool = False) -> list[int]:
+def sorted_places(found: TrialTable, by: str, *, falling: bool = False) -> list[int]:
     return [row.place for row in found.sorted_rows(by, falling=falling)]
 
 
@@ -697,17 +701,17 @@ def test_trial_reporter_ignores_outcomes_of_other_runs(capsys: pytest.CaptureFix
 
 def test_trial_table_sorts_numbers_numerically_and_missing_last() -> None:
     found = table(returned(0, 3, loss=0.5), returned(1, 2, loss=None), returned(2, 10, loss=0.1))
-    assert places(found, "seed") == [1, 0, 2], "9 before 10 before a word"
-    assert places(found, "lr") == [2, 0, 1]
-    assert places(found, "result", falling=True) == [2, 0, 1]
-    assert places(found, "loss") == [2, 0, 1]
-    assert places(found, "loss", falling=True) == [0, 2, 1], "what is missing is last either way"
-    assert places(found, "#", falling=True) == [2, 1, 0]
+    assert sorted_places(found, "seed") == [1, 0, 2], "9 before 10 before a word"
+    assert sorted_places(found, "lr") == [2, 0, 1]
+    assert sorted_places(found, "result", falling=True) == [2, 0, 1]
+    assert sorted_places(found, "loss") == [2, 0, 1]
+    assert sorted_places(found, "loss", falling=True) == [0, 2, 1], "what is missing is last either way"
+    assert sorted_places(found, "#", falling=True) == [2, 1, 0]
 
 
 def test_trial_table_sorts_by_a_result_key_and_rejects_unknown_keys() -> None:
     found = table(returned(0, {"acc": 0.5}), returned(1, {"acc": 0.9}), raised(2))
-    assert places(found, "acc", falling=True) == [1, 0, 2]
+    assert sorted_places(found, "acc", falling=True) == [1, 0, 2]
     with pytest.raises(KeyError):
         found.sorted_rows("precision")
 
@@ -716,8 +720,8 @@ def test_trial_table_distinguishes_equal_argument_and_metric_names() -> None:
     sheet = TrialSheet.new(["n", "time"], [["1", "5"], ["2", "4"], ["3", "6"]])
     found = table(returned(0, 7, n=3.0), returned(1, 8, n=2.0), returned(2, 9, n=1.0), sheet=sheet)
     assert found.columns == ("#", "n", "time", "outcome", "trial's time", "logged n", "result")
-    assert places(found, "n") == [0, 1, 2] and places(found, "logged n") == [2, 1, 0]
-    assert places(found, "time") == [1, 0, 2] and len(set(found.columns)) == len(found.columns)
+    assert sorted_places(found, "n") == [0, 1, 2] and sorted_places(found, "logged n") == [2, 1, 0]
+    assert sorted_places(found, "time") == [1, 0, 2] and len(set(found.columns)) == len(found.columns)
 
 
 def test_running_trial_shows_only_its_own_metrics() -> None:

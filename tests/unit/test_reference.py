@@ -55,7 +55,7 @@ def named(name: str) -> Any:
     return Attached if name == "Attached" else attrgetter(name)(sky)
 
 
-def ours(kind: type) -> list[type]:
+def skyward_bases(kind: type) -> list[type]:
     return [base for base in kind.__mro__ if base.__module__.startswith("skyward_core")]
 
 
@@ -66,7 +66,7 @@ def doc_of(value: Any) -> str:
 def docs_of(kind: type, name: str) -> list[str]:
     """What is told of a method: by a class, by those above it, and, of a provider's verbs, by the protocol."""
     protocol = [Provider] if kind in (sky.Local, sky.SSH, sky.AWS, sky.Slurm) else []
-    found = [vars(base)[name].__doc__ for base in (*ours(kind), *protocol) if name in vars(base)]
+    found = [vars(base)[name].__doc__ for base in (*skyward_bases(kind), *protocol) if name in vars(base)]
     return [inspect.cleandoc(text) for text in found if text]
 
 
@@ -80,7 +80,7 @@ def parameters(value: Any) -> list[str]:
 def own_attributes(kind: type) -> set[str]:
     """What is set on instances in the sources of a class, and what it annotates, but for what is private."""
     found: set[str] = set()
-    for base in ours(kind):
+    for base in skyward_bases(kind):
         tree = ast.parse(textwrap.dedent(inspect.getsource(base)))
         for node in ast.walk(tree):
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
@@ -90,7 +90,7 @@ def own_attributes(kind: type) -> set[str]:
 
 
 def methods(kind: type) -> Iterator[tuple[str, Any]]:
-    for name in sorted({name for base in ours(kind) for name in vars(base) if not name.startswith("_")}):
+    for name in sorted({name for base in skyward_bases(kind) for name in vars(base) if not name.startswith("_")}):
         value = inspect.getattr_static(kind, name)
         if isinstance(value, property):
             yield name, value
@@ -114,7 +114,7 @@ def wrong_in_text(doc: str) -> Iterator[str]:
 
 def wrong_in_class(kind: type) -> Iterator[str]:
     args = set(sections(doc_of(kind)).get("Args", []))
-    attributes = {name for base in ours(kind) for name in sections(doc_of(base)).get("Attributes", [])}
+    attributes = {name for base in skyward_bases(kind) for name in sections(doc_of(base)).get("Attributes", [])}
     real = own_attributes(kind)
     if untold := real - attributes - args:
         yield f"nothing tells of its attributes {sorted(untold)}"
@@ -142,7 +142,7 @@ def wrong(value: Any) -> Iterator[str]:
         yield "it has no docstring"
     yield from wrong_in_text(doc)
     if inspect.isclass(value):
-        if is_made_by_scripts(value) and any("__init__" in vars(base) for base in ours(value)):
+        if is_made_by_scripts(value) and any("__init__" in vars(base) for base in skyward_bases(value)):
             yield from wrong_in_call(value, doc)
         yield from wrong_in_class(value)
     elif inspect.isroutine(value):

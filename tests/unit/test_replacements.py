@@ -34,45 +34,45 @@ def world() -> World:
 
 
 @pytest.fixture
-async def come(world: World) -> AsyncIterator[Come]:
+async def attach(world: World) -> AsyncIterator[Come]:
     """Clients that come to a pool of two nodes; its options are those that the first one names."""
     rows: list[PoolRow] = []
     clients: list[Client] = []
 
-    async def come(*, observer: bool = False, **options: Any) -> Client:
+    async def attach(*, observer: bool = False, **options: Any) -> Client:
         if not rows:
             rows.append(intended(world, on_loss="replace", **options)[1])
         clients.append(await attached(world, rows[0], observer=observer))
         return clients[-1]
 
-    yield come
+    yield attach
     for client in clients:
         await client.close()
 
 
 @pytest.fixture
-async def client(come: Come) -> Client:
-    return await come()
+async def client(attach: Come) -> Client:
+    return await attach()
 
 
-def lose(client: Client) -> None:
+def lose_node(client: Client) -> None:
     """Node 1 is gone."""
     client.context.links[1].mark_lost("its machine is gone")
     client.replacements.begin(1)
 
 
-async def settled(client: Client) -> None:
+async def wait_replacements(client: Client) -> None:
     async with asyncio.timeout(60):
         await client.roster.wait_replacements()
 
 
 async def replaced(client: Client) -> None:
     """Node 1 is gone, and what follows of that is done."""
-    lose(client)
-    await settled(client)
+    lose_node(client)
+    await wait_replacements(client)
 
 
-def written() -> tuple[list[Replacement], list[str], list[str]]:
+def recorded_state() -> tuple[list[Replacement], list[str], list[str]]:
     """What another process finds: replacements under way, the nodes' machines, the former ones."""
     ledger = Ledger()
     try:
@@ -102,10 +102,10 @@ async def test_replacement_records_each_step_before_taking_it(world: World, clie
     seen = {}
 
     async def asked(token: str) -> None:
-        seen["asked"] = written()
+        seen["asked"] = recorded_state()
 
     async def prepared(*_: Any) -> None:
-        seen["used"] = written()
+        seen["used"] = recorded_state()
 
     world.on_replace, world.on_prepare = asked, prepared
     await replaced(client)
@@ -114,7 +114,7 @@ async def test_replacement_records_each_step_before_taking_it(world: World, clie
     owner = client.roster.owner
     assert seen["asked"] == ([Replacement(1, intent, owner, False)], ["m0", "m1"], [])
     assert seen["used"] == ([Replacement(1, intent, owner, True)], ["m0", new], ["m1"])
-    assert written() == ([], ["m0", new], ["m1"])
+    assert recorded_state() == ([], ["m0", new], ["m1"])
     assert (client.renewed, client.context.links[1].up, client.phases[1]) == ([True], True, "ready")
     assert world.ended == []
 
@@ -132,11 +132,11 @@ async def test_failing_provider_is_retried_with_the_same_intent(world: World, cl
     await replaced(client)
     assert (len(world.asked), len(set(world.asked))) == (3, 1)
     assert client.renewed == [True]
-    assert written()[0] == []
+    assert recorded_state()[0] == []
 
 
-async def test_hanging_provider_is_cancelled_at_the_time_limit(world: World, come: Come) -> None:
-    client = await come(start_timeout=0.05)
+async def test_hanging_provider_is_cancelled_at_the_time_limit(world: World, attach: Come) -> None:
+    client = await attach(start_timeout=0.05)
     world.on_replace = held = Held()
     await replaced(client)
     assert held.cancelled
@@ -144,58 +144,60 @@ async def test_hanging_provider_is_cancelled_at_the_time_limit(world: World, com
         client.roster.replacement_failure(1) == "no replacement machine within 0.05 s: it did not start within 0.05 s"
     )
     assert client.phases[1] == "gone"
-    assert written() == ([], ["m0", "m1"], [])
+    assert recorded_state() == ([], ["m0", "m1"], [])
     assert client.renewed == []
 
 
 @pytest.mark.parametrize("step", ["replace", "prepare"])
 @pytest.mark.parametrize("left", ["stopped", "killed"])
-async def test_next_client_continues_an_interrupted_replacement(world: World, come: Come, step: str, left: str) -> None:
-    client = await come()
+async def test_next_client_continues_an_interrupted_replacement(
+    world: World, attach: Come, step: str, left: str
+) -> None:
+    client = await attach()
     held = Held()
     setattr(world, f"on_{step}", held)
     if left == "killed":  # nothing is said at its end
         client.roster.owner = f"{dead_process()}.word"
         client.ledger.release_replacement = lambda *_: None  # type: ignore[method-assign]
-    lose(client)
+    lose_node(client)
     await until(lambda: held.begun)
     await client.roster.stop_replacing()
     assert held.cancelled
-    ((entry,), _, _) = written()
+    ((entry,), _, _) = recorded_state()
     assert (entry.intent, entry.made, entry.is_owner_alive) == (world.asked[0], step == "prepare", False)
     held.go.set()
     new = f"new-{entry.intent}"
     world.states |= {"m1": "gone", new: "orphaned"}  # of the latter no agent came to run
-    other = await come()
+    other = await attach()
     other.replacements.resume()
-    await settled(other)
+    await wait_replacements(other)
     assert world.asked == [entry.intent] * (1 if step == "prepare" else 2), "never by another token"
-    assert written() == ([], ["m0", new], ["m1"])
+    assert recorded_state() == ([], ["m0", new], ["m1"])
     assert other.renewed == [True]
 
 
 async def test_finished_replacement_is_forgotten(client: Client) -> None:
     client.ledger.record_replacement_intent(TOKEN, 1, "old", f"{dead_process()}.word")
     client.replacements.resume()
-    assert written()[0] == []
+    assert recorded_state()[0] == []
     assert not client.roster.is_replacing
 
 
-async def test_one_client_replaces_and_others_join(world: World, come: Come) -> None:
-    first, second, observer = await come(), await come(), await come(observer=True)
+async def test_one_client_replaces_and_others_join(world: World, attach: Come) -> None:
+    first, second, observer = await attach(), await attach(), await attach(observer=True)
     world.on_replace = held = Held()
-    lose(first)
+    lose_node(first)
     await until(lambda: held.begun)
-    lose(second)
-    lose(observer)
+    lose_node(second)
+    lose_node(observer)
     held.go.set()
     for client in (first, second, observer):
-        await settled(client)
+        await wait_replacements(client)
     assert len(world.asked) == len(world.prepared) == 1
     assert (first.renewed, second.renewed, observer.renewed) == ([True], [False], [False])
     assert {client.context.machines[1].id for client in (first, second, observer)} == {f"new-{world.asked[0]}"}
     assert all(client.context.links[1].up for client in (first, second, observer))
-    assert written()[0] == []
+    assert recorded_state()[0] == []
 
 
 async def test_client_attaching_during_replacement_of_the_only_node_joins_it(world: World) -> None:
@@ -211,7 +213,7 @@ async def test_client_attaching_during_replacement_of_the_only_node_joins_it(wor
         await until(lambda: second.roster.is_replacing)
         world.on_replace.go.set()  # type: ignore[attr-defined]
         for client in (first, second):
-            await settled(client)
+            await wait_replacements(client)
         assert (first.renewed, second.renewed, len(world.asked)) == ([True], [False], 1)
         assert (second.context.links[0].up, second.setup.env) == (True, {"WORD": "told"})
     finally:
@@ -219,17 +221,17 @@ async def test_client_attaching_during_replacement_of_the_only_node_joins_it(wor
             await client.close()
 
 
-async def test_client_that_notices_late_joins_the_replacement(world: World, come: Come) -> None:
+async def test_client_that_notices_late_joins_the_replacement(world: World, attach: Come) -> None:
     """The other client has finished, so no replacement entry is left."""
-    first, second = await come(), await come()
+    first, second = await attach(), await attach()
     await replaced(first)
     await replaced(second)
     assert len(world.asked) == 1
     assert second.renewed == [False]
 
 
-async def test_observer_replaces_nothing(world: World, come: Come) -> None:
-    observer = await come(observer=True)
+async def test_observer_replaces_nothing(world: World, attach: Come) -> None:
+    observer = await attach(observer=True)
     described: list[None] = []
 
     def looks() -> Any:
@@ -237,10 +239,10 @@ async def test_observer_replaces_nothing(world: World, come: Come) -> None:
         return Ledger.machines(observer.ledger, TOKEN)
 
     observer.ledger.machines = lambda token: looks()  # type: ignore[method-assign]
-    lose(observer)
+    lose_node(observer)
     await until(lambda: len(described) > 3)
     await observer.roster.stop_replacing()
-    assert (world.asked, written()[0]) == ([], [])
+    assert (world.asked, recorded_state()[0]) == ([], [])
 
 
 async def test_broken_replacement_machine_is_ended_and_replaced(world: World, client: Client) -> None:
@@ -253,28 +255,28 @@ async def test_broken_replacement_machine_is_ended_and_replaced(world: World, cl
     first, second = world.asked
     assert first != second, "the same token would give the same machine"
     assert world.ended == [f"new-{first}"]
-    assert written() == ([], ["m0", f"new-{second}"], ["m1", f"new-{first}"])
+    assert recorded_state() == ([], ["m0", f"new-{second}"], ["m1", f"new-{first}"])
     assert client.dropped == [1]
 
 
 async def test_machine_created_during_teardown_is_not_used(world: World, client: Client) -> None:
     world.on_replace = held = Held()
-    lose(client)
+    lose_node(client)
     await until(lambda: held.begun)
     client.ledger.set_pool_state(TOKEN, "stopping")
     held.go.set()
-    await settled(client)
-    assert (written()[1:], world.prepared, client.renewed) == ((["m0", "m1"], []), [], [])
+    await wait_replacements(client)
+    assert (recorded_state()[1:], world.prepared, client.renewed) == ((["m0", "m1"], []), [], [])
     assert client.context.machines[1] == machine(1)
 
 
 async def test_machine_prepared_during_teardown_is_ended(world: World, client: Client) -> None:
     world.on_prepare = held = Held()
-    lose(client)
+    lose_node(client)
     await until(lambda: held.begun)
     client.ledger.set_pool_state(TOKEN, "stopping")
     held.go.set()
-    await settled(client)
+    await wait_replacements(client)
     assert world.ended == [f"new-{world.asked[0]}"], "the teardown may have looked before it was there"
     assert client.renewed == []
 
@@ -318,8 +320,8 @@ async def test_failed_replacement_is_not_reported_as_our_timeout(
     assert (client.renewed, len(world.prepared)) == ([True], 1 if step == "replace" else 2)
 
 
-async def test_replaced_node_is_not_replaced_again_if_the_ledger_is_locked(world: World, come: Come) -> None:
-    first, second = await come(), await come()
+async def test_replaced_node_is_not_replaced_again_if_the_ledger_is_locked(world: World, attach: Come) -> None:
+    first, second = await attach(), await attach()
     refusals = [LedgerError("the ledger is locked"), LedgerError("the ledger is locked")]
 
     async def refuse() -> None:
@@ -328,13 +330,13 @@ async def test_replaced_node_is_not_replaced_again_if_the_ledger_is_locked(world
 
     for client in (first, second):
         client.on_renewed = refuse
-        lose(client)
+        lose_node(client)
     for client in (first, second):
-        await settled(client)
+        await wait_replacements(client)
     assert refusals == []
     assert len(world.asked) == 1, "the machine works"
     assert first.context.view.state == second.context.view.state == "up"
-    assert written() == ([], ["m0", f"new-{world.asked[0]}"], ["m1"])
+    assert recorded_state() == ([], ["m0", f"new-{world.asked[0]}"], ["m1"])
 
 
 @pytest.mark.parametrize("ending", ["fails", "hangs"])
@@ -352,7 +354,7 @@ async def test_unusable_machine_that_cannot_be_ended_is_followed_by_another(
     world.on_prepare, world.on_terminate = first_is_broken, fails if ending == "fails" else Held()
     await replaced(client)
     first, second = world.asked
-    assert written() == ([], ["m0", f"new-{second}"], ["m1", f"new-{first}"]), "a teardown ends the former"
+    assert recorded_state() == ([], ["m0", f"new-{second}"], ["m1", f"new-{first}"]), "a teardown ends the former"
     assert client.renewed == [True]
 
 
@@ -367,10 +369,10 @@ async def test_final_error_of_a_replacement_is_not_reported_as_a_timeout(world: 
 
 @pytest.mark.parametrize("trouble", [PoolError("the shop is closed"), OSError("no route"), "hangs"])
 async def test_client_that_cannot_describe_a_replacement_keeps_connecting(
-    world: World, come: Come, trouble: Exception | str, monkeypatch: pytest.MonkeyPatch
+    world: World, attach: Come, trouble: Exception | str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(node_recovery, "MACHINE_STATE_TIMEOUT", 0.001)
-    first, second = await come(), await come()
+    first, second = await attach(), await attach()
     await replaced(first)
     asked = []
     describe = world.describe
@@ -402,7 +404,7 @@ async def test_no_replacement_without_the_environment_of_the_pool(world: World) 
     client.replacements.resume()
     ledger._write([("UPDATE replacements SET owner=?", (f"{dead_process()}.word",))])
     ledger.close()
-    await settled(client)
+    await wait_replacements(client)
     assert (world.asked, world.ended) == ([], [])
     assert "cannot fetch the pool's environment" in client.roster.failures[0]
     await client.close()

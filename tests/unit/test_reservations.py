@@ -94,7 +94,7 @@ async def test_purchase_without_a_reservation_in_the_reply_is_unreachable(
         await instance_launch.buy_block(CALLS, BLOCK, "t")
 
 
-def refused(code: str, status: int = 400) -> ClientError:
+def client_error(code: str, status: int = 400) -> ClientError:
     return ClientError(
         {"Error": {"Code": code, "Message": "m"}, "ResponseMetadata": {"HTTPStatusCode": status}},  # type: ignore[typeddict-item]
         "RunInstances",
@@ -104,7 +104,7 @@ def refused(code: str, status: int = 400) -> ClientError:
 @pytest.mark.parametrize("code", ["502", "504"])
 async def test_purchase_with_gateway_error_is_unreachable(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def call(*_: Any) -> Any:
-        raise refused(code, int(code))
+        raise client_error(code, int(code))
 
     monkeypatch.setattr(AwsCalls, "_call", call)
     with pytest.raises(Unreachable, match="had an internal error"):

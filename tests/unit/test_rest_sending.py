@@ -45,7 +45,7 @@ class Host:
 
 
 @pytest.fixture(autouse=True)
-def pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ssh_transport, "PAUSES", (3600.0, 0.01, 0.01))
 
 

@@ -63,7 +63,7 @@ class TrapInt(int):
 TrapList.__name__ = "list"
 
 
-def look(value: Any) -> Summary:
+def summarized(value: Any) -> Summary:
     summary = Summary(**summarize(value, 0))
     assert len(summary.text) <= MAX_TEXT
     return summary
@@ -85,7 +85,7 @@ def look(value: Any) -> Summary:
     ],
 )
 def test_small_json_values_are_summarized_as_they_are(value: Any) -> None:
-    summary = look(value)
+    summary = summarized(value)
     assert summary.is_json
     assert summary.json == value
     assert summary.type == type(value).__name__
@@ -93,7 +93,7 @@ def test_small_json_values_are_summarized_as_they_are(value: Any) -> None:
 
 
 def test_tuple_result_is_summarized_as_a_list() -> None:
-    summary = look((1, (2, 3)))
+    summary = summarized((1, (2, 3)))
     assert (summary.json, summary.type) == ([1, [2, 3]], "tuple")
 
 
@@ -120,7 +120,7 @@ def test_tuple_result_is_summarized_as_a_list() -> None:
     ],
 )
 def test_results_without_a_json_form_are_described_in_words(value: Any) -> None:
-    summary = look(value)
+    summary = summarized(value)
     assert not summary.is_json
     if isinstance(summary.json, dict):  # what is in a dictionary, one by one
         assert type(value) is dict and len(value) == len(summary.json)
@@ -143,7 +143,7 @@ def test_results_without_a_json_form_are_described_in_words(value: Any) -> None:
     ],
 )
 def test_numpy_scalars_are_summarized_as_numbers(value: Any, plain: Any) -> None:
-    summary = look(value)
+    summary = summarized(value)
     assert summary.is_json
     assert summary.json == plain
     assert type(summary.json) is type(plain)
@@ -171,7 +171,7 @@ def test_numpy_scalars_are_summarized_as_numbers(value: Any, plain: Any) -> None
     ids=lambda _: "",
 )
 def test_result_description_names_type_and_size(value: Any, words: str) -> None:
-    assert words in look(value).text
+    assert words in summarized(value).text
 
 
 def test_tensors_of_other_libraries_are_described_as_arrays() -> None:
@@ -183,14 +183,14 @@ def test_tensors_of_other_libraries_are_described_as_arrays() -> None:
 
     Tensor.__module__, Linear.__module__ = "torch", "torch.nn.modules.linear"
     Linear.__qualname__ = "Linear"
-    assert look(Tensor()).text == "Tensor torch.float32 2 × 3"
-    assert look([Tensor()]).text == "list of 1: [Tensor torch.float32 2 × 3]"
-    assert look(Linear()).text == "torch.nn.modules.linear.Linear object"
+    assert summarized(Tensor()).text == "Tensor torch.float32 2 × 3"
+    assert summarized([Tensor()]).text == "list of 1: [Tensor torch.float32 2 × 3]"
+    assert summarized(Linear()).text == "torch.nn.modules.linear.Linear object"
 
 
 def test_pandas_frames_are_described_as_arrays() -> None:
     pandas = pytest.importorskip("pandas")
-    assert look(pandas.DataFrame({"a": [1, 2]})).text.startswith("DataFrame 2 × 1")
+    assert summarized(pandas.DataFrame({"a": [1, 2]})).text.startswith("DataFrame 2 × 1")
 
 
 @pytest.mark.parametrize(
@@ -212,16 +212,16 @@ def test_pandas_frames_are_described_as_arrays() -> None:
     ids=lambda _: "",
 )
 def test_summary_runs_no_code_of_the_value(value: Any) -> None:
-    assert not look(value).is_json
+    assert not summarized(value).is_json
 
 
 def test_recursive_value_is_summarized() -> None:
     loop: list[Any] = [1]
     loop.append(loop)
-    assert look(loop).text.startswith("list of 2: [1, [1, [1, list of 2")
+    assert summarized(loop).text.startswith("list of 2: [1, [1, [1, list of 2")
     ring: dict[str, Any] = {}
     ring["self"] = ring
-    assert not look(ring).is_json
+    assert not summarized(ring).is_json
 
 
 def test_large_dict_is_described_without_sorting() -> None:
@@ -229,7 +229,7 @@ def test_large_dict_is_described_without_sorting() -> None:
         def __lt__(self, other: object) -> bool:
             raise AssertionError("the keys were sorted")
 
-    assert look({Key(i): 0 for i in range(100_000)}).text.startswith("dict of 100,000: {")
+    assert summarized({Key(i): 0 for i in range(100_000)}).text.startswith("dict of 100,000: {")
 
 
 # -- pickles -----------------------------------------------------------------------------------------------------

@@ -859,7 +859,7 @@ async def test_broadcast_waiting_for_its_gang_can_be_cancelled() -> None:
 # Files that nodes are asked for: also those whose link is down for a moment.
 
 
-def tells(node: Node, name: str = "") -> None:
+def answer_file_list(node: Node, name: str = "") -> None:
     (asked,) = node.of("written")
     written: dict[str, Any] = {
         "path": name or f"of-{node.number}",
@@ -878,11 +878,11 @@ async def test_reconnected_node_is_asked_for_files_again(when: str) -> None:
             second.drop()
         asking = asyncio.create_task(list_files(stage.context, [], None))
         await until(lambda: first.of("written"))
-        tells(first)
+        answer_file_list(first)
         if when == "before the answer":
             second.drop()
         await until(lambda: len(second.pipes) == 2 and second.of("written"))
-        tells(second)
+        answer_file_list(second)
         found = await asking
         assert (found.failures, found.folders) == ({}, {0: "/w", 1: "/w"})
         assert [file.path for file in found.files] == ["of-0", "of-1"]
@@ -895,7 +895,7 @@ async def test_file_on_a_shared_disk_is_replaced_by_its_newest_version(
         asking = asyncio.create_task(list_files(stage.context, [], None))
         for node in stage.nodes:
             await until(lambda node=node: node.of("written"))  # type: ignore[misc]
-            tells(node, "same")
+            answer_file_list(node, "same")
         (file,) = (await asking).files
         assert (file.node, file.also) == (0, (1,))
         target, record = tmp_path / file.path, OutputRecord(tmp_path / "outputs.jsonl")
@@ -912,6 +912,6 @@ async def test_node_that_stays_unreachable_is_listed_as_a_file_failure() -> None
         stage.links[1].mark_lost()
         asking = asyncio.create_task(list_files(stage.context, [], None))
         await until(lambda: stage.nodes[0].of("written"))
-        tells(stage.nodes[0])
+        answer_file_list(stage.nodes[0])
         found = await asking
         assert list(found.failures) == [1] and found.folders == {0: "/w"}

@@ -37,11 +37,11 @@ async def stage() -> AsyncIterator[Stage]:
         yield stage
 
 
-async def ended(run: Run) -> None:
+async def wait_for_end(run: Run) -> None:
     await until(lambda: run.state != "running")
 
 
-async def settle() -> None:
+async def run_pending_callbacks() -> None:
     """Let what was begun beside come as far as it can without anything from outside."""
     for _ in range(10):
         await asyncio.sleep(0)
@@ -94,7 +94,7 @@ async def test_run_cancelled_while_waiting_for_a_gang_reaches_no_node(stage: Sta
     assert run.state == "cancelled"
     stage.keeper.opened.set()
     await until(lambda: stage.keeper.is_complete)
-    await settle()
+    await run_pending_callbacks()
     assert (stage.placed, [node.of("stop") for node in stage.nodes]) == ([], [[], []])
 
 
@@ -103,7 +103,7 @@ async def test_gang_that_cannot_be_formed_fails_the_run(stage: Stage, kind: RunK
     stage.keeper.is_complete = False
     stage.keeper.failures = [ConnectionError("nobody knows the plugins")]
     run = stage.scheduler.open(kind, [task(), task(1)][: 1 if kind == "broadcast" else 2])
-    await ended(run)
+    await wait_for_end(run)
     assert (run.state, stage.placed, len(run.outcomes)) == ("failed", [], 2)
     with pytest.raises(RunError, match="cannot form the gang: nobody knows the plugins"):
         run.results()
@@ -117,12 +117,12 @@ async def test_gang_is_formed_when_a_dropped_link_is_up_again(stage: Stage, kind
     stage.keeper.failures = [ConnectionError("the link is down")] * 2
     run = stage.scheduler.open(kind, [task(), task(1)][: 1 if kind == "broadcast" else 2])
     await until(lambda: len(stage.keeper.failures) == 1)
-    await settle()
+    await run_pending_callbacks()
     assert (run.state, len(stage.keeper.asked)) == ("running", 1), "not again before the link is up"
     stage.nodes[1].away = None
     await until(lambda: stage.links[1].up)
     # It fails once more, with all links up, and the same as at that try: so it is no link's fault.
-    await ended(run)
+    await wait_for_end(run)
     assert (run.state, len(stage.keeper.asked)) == ("failed", 2)
 
 
@@ -158,7 +158,7 @@ async def test_run_waits_for_a_node_replacement_only_if_needed(
         stage.links[node].mark_lost()
     over = [stage.replacing(node) for node in replacing]
     run = stage.scheduler.open(kind, [task()])
-    await settle()
+    await run_pending_callbacks()
     assert (run.state == "running" and stage.placed == []) == waits
     if not waits:
         assert stage.placed == ([(0, 0)] if kind == "gather" else [])
@@ -182,7 +182,7 @@ async def test_run_cancelled_while_waiting_for_a_node_reaches_no_node(stage: Sta
     assert run.state == "cancelled"
     over.set()
     await until(lambda: not stage.roster.replacement_tasks)
-    await settle()
+    await run_pending_callbacks()
     assert (stage.placed, stage.keeper.asked) == ([], [])
     with pytest.raises(Cancelled, match="asked for"):
         run.results()
@@ -219,7 +219,7 @@ async def test_tasks_wait_for_a_gang_only_if_plugins_enter_contexts(stage: Stage
     stage.keeper.plugins = b"plugins"
     over = stage.replacing(1)
     hooked = stage.scheduler.open("single", [task()])
-    await settle()
+    await run_pending_callbacks()
     assert (hooked.sent, stage.keeper.asked) == (False, []), "a gang lacks that node"
     over.set()
     await until(lambda: hooked.sent)
@@ -246,7 +246,7 @@ async def test_argument_files_are_on_all_nodes_before_calls_and_then_deleted(tmp
 async def test_argument_files_that_a_node_cannot_store_fail_the_run(stage: Stage, tmp_path: Path) -> None:
     stage.nodes[1].full = OSError("no space left on node 1")
     run = stage.scheduler.open("broadcast", [large_task(tmp_path / "args")])
-    await ended(run)
+    await wait_for_end(run)
     with pytest.raises(RunError, match="cannot send the arguments to the nodes: no space left on node 1"):
         run.results()
     assert (stage.placed, list(tmp_path.iterdir())) == ([], [])
@@ -256,7 +256,7 @@ async def test_run_cancelled_during_file_upload_is_not_started(stage: Stage, tmp
     run = stage.scheduler.open("broadcast", [large_task(tmp_path / "args")])
     run.cancel("asked for")
     await until(lambda: not list(tmp_path.iterdir()))
-    await settle()
+    await run_pending_callbacks()
     assert (run.state, stage.placed) == ("cancelled", [])
 
 
@@ -267,7 +267,7 @@ async def test_argument_files_of_a_run_never_sent_are_deleted(stage: Stage, tmp_
     if why == "refused":
         del stage.roster.replacement_tasks[1]
     run = stage.scheduler.open("broadcast", [large_task(tmp_path / "args")])
-    await settle()
+    await run_pending_callbacks()
     if why == "cancelled":
         run.cancel("asked for")
         over.set()
@@ -296,10 +296,10 @@ async def test_broken_gang_is_formed_again_for_tasks_that_need_it(
     if kind:
         stage.scheduler.open(kind, [task()])
     stage.nodes[0].say({"t": "gang", "epoch": 1, "broken": ""})
-    await settle()
+    await run_pending_callbacks()
     assert stage.keeper.asked == [], "it is whole"
     broken(stage, 1)
-    await settle()
+    await run_pending_callbacks()
     assert stage.keeper.asked == formed
 
 
@@ -307,10 +307,10 @@ async def test_broken_gang_is_not_formed_during_a_node_replacement(stage: Stage)
     stage.scheduler.open("gather", [task()])
     over = stage.replacing(1)
     broken(stage, 1)
-    await settle()
+    await run_pending_callbacks()
     over.set()
     await until(lambda: not stage.roster.replacement_tasks)
-    await settle()
+    await run_pending_callbacks()
     assert stage.keeper.asked == [], "a new gang is the end of that"
 
 

@@ -48,7 +48,7 @@ def image_folder():
     return ImageFolder()
 
 
-def on_ranks(world_size, *data, **options):
+def shards_of_all_ranks(world_size, *data, **options):
     """What every rank of a gang of that size gets."""
     parts = []
     for rank in range(world_size):
@@ -62,15 +62,15 @@ def test_shard_is_strided_by_rank():
     info = InstanceInfo(node=1, total_nodes=2, rank=3, world_size=4, local_rank=1, ranks_per_node=2)
     with using(info):
         assert shard(data) == [3]
-    assert on_ranks(2, data) == [[0, 2, 4, 6], [1, 3, 5]]
+    assert shards_of_all_ranks(2, data) == [[0, 2, 4, 6], [1, 3, 5]]
 
 
 def test_shard_with_drop_last_returns_equal_contiguous_blocks():
-    assert on_ranks(3, list(range(11)), drop_last=True) == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
-    shuffled = on_ranks(3, list(range(11)), drop_last=True, shuffle=True)
+    assert shards_of_all_ranks(3, list(range(11)), drop_last=True) == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
+    shuffled = shards_of_all_ranks(3, list(range(11)), drop_last=True, shuffle=True)
     assert [len(part) for part in shuffled] == [3, 3, 3]
     assert len({item for part in shuffled for item in part}) == 9
-    assert on_ranks(3, [1, 2], drop_last=True) == [[], [], []]
+    assert shards_of_all_ranks(3, [1, 2], drop_last=True) == [[], [], []]
 
 
 def test_shard_off_a_pool_returns_all_items():
@@ -78,10 +78,10 @@ def test_shard_off_a_pool_returns_all_items():
 
 
 def test_shuffled_shard_depends_only_on_the_seed():
-    first, again = (on_ranks(2, list(range(50)), shuffle=True, seed=7) for _ in range(2))
+    first, again = (shards_of_all_ranks(2, list(range(50)), shuffle=True, seed=7) for _ in range(2))
     assert first == again
-    assert first != on_ranks(2, list(range(50)), shuffle=True, seed=8)
-    assert first != on_ranks(2, list(range(50)))
+    assert first != shards_of_all_ranks(2, list(range(50)), shuffle=True, seed=8)
+    assert first != shards_of_all_ranks(2, list(range(50)))
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
@@ -90,8 +90,8 @@ def test_shuffled_shard_depends_only_on_the_seed():
 def test_shard_keeps_type_and_items(make, shuffle, drop_last):
     values = [10 * i for i in range(9)]
     data = make(values)
-    expected = on_ranks(2, values, shuffle=shuffle, drop_last=drop_last)
-    parts = on_ranks(2, data, shuffle=shuffle, drop_last=drop_last)
+    expected = shards_of_all_ranks(2, values, shuffle=shuffle, drop_last=drop_last)
+    parts = shards_of_all_ranks(2, data, shuffle=shuffle, drop_last=drop_last)
     for part, items in zip(parts, expected, strict=True):
         assert type(part) is type(data)
         assert getattr(part, "dtype", None) is None or part.dtype == data.dtype
@@ -102,34 +102,34 @@ def test_shard_keeps_type_and_items(make, shuffle, drop_last):
 @pytest.mark.parametrize("make", [np.array, tensor, jax_array])
 def test_empty_shuffled_shard_of_an_array_is_an_array(make):
     data = make([[1.0, 2.0]])
-    part = on_ranks(2, data, shuffle=True)[1]
+    part = shards_of_all_ranks(2, data, shuffle=True)[1]
     assert part.shape == (0, 2) and part.dtype == data.dtype
 
 
 def test_shard_splits_arrays_along_the_first_axis():
     data = np.arange(24).reshape(6, 2, 2)
-    assert np.array_equal(on_ranks(3, data)[1], data[1::3])
+    assert np.array_equal(shards_of_all_ranks(3, data)[1], data[1::3])
 
 
 def test_shard_of_a_range_is_a_range_unless_shuffled():
-    assert on_ranks(3, range(10))[1] == range(1, 10, 3)
-    assert sorted(i for part in on_ranks(3, range(10), shuffle=True) for i in part) == list(range(10))
+    assert shards_of_all_ranks(3, range(10))[1] == range(1, 10, 3)
+    assert sorted(i for part in shards_of_all_ranks(3, range(10), shuffle=True) for i in part) == list(range(10))
 
 
 def test_shard_of_other_sequences_is_a_list():
-    assert on_ranks(2, deque("abc")) == [["a", "c"], ["b"]]
+    assert shards_of_all_ranks(2, deque("abc")) == [["a", "c"], ["b"]]
 
 
 def test_shards_of_several_arrays_stay_aligned():
     x = np.arange(20)
     y = tensor(range(0, 200, 10))
     names = [str(i) for i in range(20)]
-    for px, py, pn in on_ranks(3, x, y, names, shuffle=True, seed=42):
+    for px, py, pn in shards_of_all_ranks(3, x, y, names, shuffle=True, seed=42):
         assert isinstance(px, np.ndarray) and type(py) is type(y) and isinstance(pn, list)
         assert [10 * int(i) for i in px] == py.tolist()
         assert [str(int(i)) for i in px] == pn
-    assert type(on_ranks(1, x, y)[0]) is tuple
-    assert type(on_ranks(1, x)[0]) is np.ndarray
+    assert type(shards_of_all_ranks(1, x, y)[0]) is tuple
+    assert type(shards_of_all_ranks(1, x)[0]) is np.ndarray
 
 
 def test_shard_of_unequal_lengths_is_an_error():

@@ -23,7 +23,7 @@ from tests.support.processes import descendants
 
 
 @pytest.fixture
-def put_back() -> object:
+def restore_signal_handlers() -> object:
     numbers = (signal.SIGUSR1, signal.SIGUSR2)
     before = [signal.getsignal(number) for number in numbers]
     yield
@@ -32,7 +32,7 @@ def put_back() -> object:
         signal.signal(number, handler)
 
 
-@pytest.mark.usefixtures("put_back")
+@pytest.mark.usefixtures("restore_signal_handlers")
 async def test_repeated_signals_call_their_handler_at_least_once() -> None:
     seen: Counter[str] = Counter()
     both = asyncio.Event()
@@ -52,7 +52,7 @@ async def test_repeated_signals_call_their_handler_at_least_once() -> None:
         await asyncio.wait_for(both.wait(), 10)
 
 
-@pytest.mark.usefixtures("put_back")
+@pytest.mark.usefixtures("restore_signal_handlers")
 async def test_signal_wakes_a_sleeping_event_loop() -> None:
     woken = asyncio.Event()
     add_signal_handlers({signal.SIGUSR1: woken.set})
@@ -133,7 +133,7 @@ def nodes(tmp_path: Path) -> list[Node]:
     return made
 
 
-async def until(holds: Callable[[], bool]) -> None:
+async def wait_until(holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(20):
         while not holds():
             reap()
@@ -150,7 +150,7 @@ async def test_blob_helper_processes_end_with_their_client(nodes: list[Node]) ->
     assert await nodes[1].ask(**nodes[1].blob(), **{"from": None}) == {}  # it has it
     for node in nodes:
         node.exchange.on_client_gone(node.client)  # type: ignore[arg-type]
-    await until(lambda: descendants(os.getpid()) <= before)
+    await wait_until(lambda: descendants(os.getpid()) <= before)
 
 
 async def test_blob_exchange_errors_are_reported(nodes: list[Node]) -> None:
@@ -180,7 +180,7 @@ async def test_killed_blob_helper_is_reported_and_replaced(nodes: list[Node]) ->
     assert await nodes[1].ask(**nodes[1].blob(), **{"from": ["127.0.0.1", ports[0]]}) == {}
     for node in nodes:
         node.exchange.on_client_gone(node.client)  # type: ignore[arg-type]
-    await until(lambda: descendants(os.getpid()) <= before)
+    await wait_until(lambda: descendants(os.getpid()) <= before)
 
 
 # What an agent is told: as a client sent it, and changed as values are.

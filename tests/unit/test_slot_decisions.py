@@ -69,7 +69,7 @@ def task(**header: Any) -> Call:
     return call(headless=False, **header)
 
 
-def of_gang(epoch: int) -> Call:
+def gang_call(epoch: int) -> Call:
     return call(gang=True, epoch=epoch)
 
 
@@ -128,17 +128,17 @@ ROWS: dict[str, tuple[Step, Any, Any, Any]] = {
     "waiting task with a free thread": (
         "hand over", place(task(), runs=1, capacity=2, process=process()), Node(WHOLE), Apps(),
     ),
-    "call of the current gang": ("hand over", place(of_gang(1), process=process()), Node(WHOLE), Apps()),
-    "call of another gang": ("hand back", place(of_gang(2), process=process()), Node(WHOLE), Apps()),
-    "call of a broken gang": ("hand back", place(of_gang(1), process=process(None)), Node(BROKEN), Apps()),
+    "call of the current gang": ("hand over", place(gang_call(1), process=process()), Node(WHOLE), Apps()),
+    "call of another gang": ("hand back", place(gang_call(2), process=process()), Node(WHOLE), Apps()),
+    "call of a broken gang": ("hand back", place(gang_call(1), process=process(None)), Node(BROKEN), Apps()),
     "call of a spent gang on an unused rank": (
-        "hand over", place(of_gang(1), process=process()), Node(SPENT), Apps(),
+        "hand over", place(gang_call(1), process=process()), Node(SPENT), Apps(),
     ),
     "call of a spent gang on a new worker process": (
-        "set up", place(of_gang(1), process=process(None)), Node(SPENT), Apps(),
+        "set up", place(gang_call(1), process=process(None)), Node(SPENT), Apps(),
     ),
     "call of a spent gang after a call on its rank": (
-        "hand back", place(of_gang(1), process=process(None), left_epoch=1), Node(SPENT), Apps(),
+        "hand back", place(gang_call(1), process=process(None), left_epoch=1), Node(SPENT), Apps(),
     ),
     "idle new worker process after its gang is spent": (
         "look around", place(process=process(None), left_epoch=1), Node(SPENT), Apps(),
@@ -150,7 +150,7 @@ ROWS: dict[str, tuple[Step, Any, Any, Any]] = {
         "wait", place(task(), process=process(None), left_epoch=1), Node(SPENT_HOOKED), Apps(),
     ),
     "call on a standalone rank": (
-        "hand over", place(of_gang(9), process=process()), Node(Gang(epoch=1, alone=True)), Apps(),
+        "hand over", place(gang_call(9), process=process()), Node(Gang(epoch=1, alone=True)), Apps(),
     ),
     "task before the first gang": ("wait", place(task(), process=process(None)), Node(NONE), Apps()),
     "detached call without a gang": (
@@ -163,10 +163,10 @@ ROWS: dict[str, tuple[Step, Any, Any, Any]] = {
     ),
     "rank slot with a separate task process": ("wait", place(process=process(None)), Node(HOOKS, apart=True), Apps()),
     "rank slot with a separate task process and a waiting broadcast": (
-        "set up", place(of_gang(1), process=process(None)), Node(HOOKS, apart=True), Apps(),
+        "set up", place(gang_call(1), process=process(None)), Node(HOOKS, apart=True), Apps(),
     ),
     "gang call during the turn of the task process": (
-        "wait", place(of_gang(1), process=process(), waits_for_twin=True), Node(HOOKS, apart=True), Apps(),
+        "wait", place(gang_call(1), process=process(), waits_for_twin=True), Node(HOOKS, apart=True), Apps(),
     ),
     "task slot without a task": ("wait", place(**LONE), Node(HOOKS, apart=True), Apps()),
     "task slot with a task": ("start", place(task(), **LONE), Node(HOOKS, apart=True), Apps()),
@@ -211,7 +211,7 @@ def test_decision_table_covers_every_step() -> None:
         apps=st.booleans(),
         alone=st.booleans(),
     ),
-    queue=st.lists(st.one_of(st.builds(task), st.builds(of_gang, st.integers(1, 2))), max_size=2),
+    queue=st.lists(st.one_of(st.builds(task), st.builds(gang_call, st.integers(1, 2))), max_size=2),
     runs=st.integers(0, 2),
     flags=st.fixed_dictionaries({"greeted": st.booleans(), "kill_reason": st.sampled_from(["", "so"])}),
     number=st.integers(0, 1),

@@ -125,7 +125,7 @@ async def test_gang_breaks_once_and_only_if_it_exists(node: Node) -> None:
     assert len(node.peer.told) == 1, "ranks that stand alone are no gang"
 
 
-def at_work(node: Node, **header: Any) -> tuple[Slot, Call]:
+def busy_slot(node: Node, **header: Any) -> tuple[Slot, Call]:
     """A slot whose worker runs a call, in a gang."""
     slot = node.places[0]
     node.state.learn_gang(Gang(epoch=7))
@@ -141,7 +141,7 @@ def at_work(node: Node, **header: Any) -> tuple[Slot, Call]:
 
 
 async def test_output_of_a_call_is_sent_before_its_outcome(node: Node) -> None:
-    slot, call = at_work(node)
+    slot, call = busy_slot(node)
     spool, redactor = node.state.config.spool, node.state.redactor
     tail = LogTail(spool, node.peer, {}, lambda: True, redactor, node.slots.mark_logs, node.slots.log_send_limit)
     node.audience[node.peer].tail = tail
@@ -154,7 +154,7 @@ async def test_output_of_a_call_is_sent_before_its_outcome(node: Node) -> None:
 
 async def test_outcomes_are_batched_while_calls_of_the_slot_wait(node: Node) -> None:
     """An SSH write costs more than a small call, so several outcomes are sent together, the last at once."""
-    slot, first = at_work(node)
+    slot, first = busy_slot(node)
     owner = Connection(lambda *_: None, lambda _: None)
     client, watcher = Speaker(owner), Connection(lambda *_: None, lambda _: None)
     other = Speaker(watcher)
@@ -171,7 +171,7 @@ async def test_outcomes_are_batched_while_calls_of_the_slot_wait(node: Node) -> 
 
 
 async def test_gang_breaks_before_the_outcome_that_broke_it_is_sent(node: Node) -> None:
-    slot, call = at_work(node, gang=True, rank=2)
+    slot, call = busy_slot(node, gang=True, rank=2)
     slot.on_outcome(call, {"t": "outcome", "run": "r1", "i": 0, "kind": "exited"}, b"")
     assert [told["t"] for told in node.peer.told] == ["gang"], "the worker is still on its way out"
     assert "rank 2 ended" in node.peer.told[0]["broken"]
@@ -181,7 +181,7 @@ async def test_gang_breaks_before_the_outcome_that_broke_it_is_sent(node: Node) 
 
 async def test_gang_breaks_before_a_plugin_failure_is_sent(node: Node) -> None:
     """A notified client may start the next run at once, of which only a part would run."""
-    slot, call = at_work(node, gang=True, rank=2)
+    slot, call = busy_slot(node, gang=True, rank=2)
     assert slot.process is not None
     slot.process.is_ready = True  # so it is asked to end, and sent no signal
     slot.on_outcome(call, {"t": "outcome", "run": "r1", "i": 0, "kind": "raised", "unusable": True}, b"")
@@ -240,90 +240,94 @@ class Around:
 
 
 @pytest.fixture
-def around(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Around]:
+def plugin_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Around]:
     yield Around(tmp_path, monkeypatch)
 
 
 async def test_plugin_process_gets_plugins_once_and_ranks_wait_for_their_entry(
-    around: Around,
+    plugin_process: Around,
 ) -> None:
-    around.apps.ensure_entered()
-    assert around.started == 1 and not around.apps.is_resolved
-    process = around.greet()
+    plugin_process.apps.ensure_entered()
+    assert plugin_process.started == 1 and not plugin_process.apps.is_resolved
+    process = plugin_process.greet()
     assert [(header["t"], body) for header, body in process.socket.frames] == [("setup", GANG.plugins)]
     process.told()
     process.add_note({"t": "entering", "plugin": "dask"})
-    assert not around.apps.is_resolved and around.pumped == 0
+    assert not plugin_process.apps.is_resolved and plugin_process.pumped == 0
     process.add_note({"t": "entered"})
-    assert around.apps.is_resolved and around.pumped == 1
-    around.apps.ensure_entered()
-    assert around.started == 1 and process.told() == [], "the next epoch finds them entered"
+    assert plugin_process.apps.is_resolved and plugin_process.pumped == 1
+    plugin_process.apps.ensure_entered()
+    assert plugin_process.started == 1 and process.told() == [], "the next epoch finds them entered"
 
 
-async def test_entered_plugin_process_of_an_earlier_agent_gets_nothing(around: Around) -> None:
-    around.apps.process = Process(0)
-    process = around.greet("entered")
-    around.apps.ensure_entered()
-    assert around.apps.is_resolved and process.told() == [] and around.started == 0
+async def test_entered_plugin_process_of_an_earlier_agent_gets_nothing(plugin_process: Around) -> None:
+    plugin_process.apps.process = Process(0)
+    process = plugin_process.greet("entered")
+    plugin_process.apps.ensure_entered()
+    assert plugin_process.apps.is_resolved and process.told() == [] and plugin_process.started == 0
 
 
-async def test_failed_plugin_entry_is_reported_and_ends_the_process(around: Around) -> None:
-    around.apps.ensure_entered()
-    process = around.greet()
+async def test_failed_plugin_entry_is_reported_and_ends_the_process(plugin_process: Around) -> None:
+    plugin_process.apps.ensure_entered()
+    process = plugin_process.greet()
     process.told()
     error: Header = {"type": "PluginError", "message": "plugin dask failed", "plugin": "dask"}
     assert process.add_note({"t": "failed", "error": error}, b"pickle") == [{"t": "exit"}]
-    assert around.apps.is_resolved and around.apps.entry_failure == (error, b"pickle") and around.pumped == 1
-    around.apps.on_exit(0)
-    assert around.started == 1, "nobody has asked again"
+    assert (
+        plugin_process.apps.is_resolved
+        and plugin_process.apps.entry_failure == (error, b"pickle")
+        and plugin_process.pumped == 1
+    )
+    plugin_process.apps.on_exit(0)
+    assert plugin_process.started == 1, "nobody has asked again"
 
 
-async def test_plugin_process_requested_while_ending_is_restarted(around: Around) -> None:
-    around.apps.ensure_entered()
-    around.greet().add_note({"t": "failed", "error": {"type": "E", "message": "", "plugin": "dask"}})
-    around.apps.ensure_entered()
-    assert not around.apps.is_resolved and around.started == 1
-    around.apps.on_exit(0)
-    assert around.started == 2
+async def test_plugin_process_requested_while_ending_is_restarted(plugin_process: Around) -> None:
+    plugin_process.apps.ensure_entered()
+    plugin_process.greet().add_note({"t": "failed", "error": {"type": "E", "message": "", "plugin": "dask"}})
+    plugin_process.apps.ensure_entered()
+    assert not plugin_process.apps.is_resolved and plugin_process.started == 1
+    plugin_process.apps.on_exit(0)
+    assert plugin_process.started == 2
 
 
-async def test_plugin_process_that_dies_reports_the_plugin_and_last_output(around: Around) -> None:
-    around.apps.ensure_entered()
-    (around.state.config.spool / "app.log").write_text("no such scheduler\n")
-    around.greet().add_note({"t": "entering", "plugin": "dask"})
-    around.apps.on_exit(signal.SIGKILL)
-    assert around.apps.entry_failure is not None
-    error, _ = around.apps.entry_failure
+async def test_plugin_process_that_dies_reports_the_plugin_and_last_output(plugin_process: Around) -> None:
+    plugin_process.apps.ensure_entered()
+    (plugin_process.state.config.spool / "app.log").write_text("no such scheduler\n")
+    plugin_process.greet().add_note({"t": "entering", "plugin": "dask"})
+    plugin_process.apps.on_exit(signal.SIGKILL)
+    assert plugin_process.apps.entry_failure is not None
+    error, _ = plugin_process.apps.entry_failure
     assert error["message"].startswith("plugin dask failed in around_app: ")
     assert "SIGKILL" in error["message"] and error["message"].endswith("last output: no such scheduler")
-    assert around.apps.is_resolved and not around.broken
+    assert plugin_process.apps.is_resolved and not plugin_process.broken
 
 
-async def test_death_of_the_entered_plugin_process_breaks_the_gang(around: Around) -> None:
-    around.enter()
-    around.apps.on_exit(os.WEXITSTATUS(0))
-    assert len(around.broken) == 1 and "around_app ended" in around.broken[0]
-    assert around.signals == [signal.SIGKILL], "and so are children that outlived it"
+async def test_death_of_the_entered_plugin_process_breaks_the_gang(plugin_process: Around) -> None:
+    plugin_process.enter()
+    plugin_process.apps.on_exit(os.WEXITSTATUS(0))
+    assert len(plugin_process.broken) == 1 and "around_app ended" in plugin_process.broken[0]
+    assert plugin_process.signals == [signal.SIGKILL], "and so are children that outlived it"
 
 
-async def test_end_of_the_plugin_process_breaks_nothing_while_the_agent_closes(around: Around) -> None:
-    process = around.enter()
-    around.state.is_closing = True
-    around.apps.exit_process(60.0)
-    assert process.told() == [{"t": "exit"}] and around.signals == [], "it leaves its contexts by itself"
-    around.apps.on_exit(0)
-    assert around.apps.process is None and around.started == 1 and not around.broken
+async def test_end_of_the_plugin_process_breaks_nothing_while_the_agent_closes(plugin_process: Around) -> None:
+    process = plugin_process.enter()
+    plugin_process.state.is_closing = True
+    plugin_process.apps.exit_process(60.0)
+    assert process.told() == [{"t": "exit"}] and plugin_process.signals == [], "it leaves its contexts by itself"
+    plugin_process.apps.on_exit(0)
+    assert plugin_process.apps.process is None and plugin_process.started == 1 and not plugin_process.broken
 
 
-async def test_plugin_process_in_user_code_is_stopped_by_sigterm(around: Around) -> None:
-    around.apps.ensure_entered()
-    around.greet()
-    around.apps.exit_process(60.0)
-    assert around.signals == [signal.SIGTERM]
+async def test_plugin_process_in_user_code_is_stopped_by_sigterm(plugin_process: Around) -> None:
+    plugin_process.apps.ensure_entered()
+    plugin_process.greet()
+    plugin_process.apps.exit_process(60.0)
+    assert plugin_process.signals == [signal.SIGTERM]
 
 
-async def test_plugin_process_that_cannot_start_is_an_entry_failure(around: Around) -> None:
-    around.fails = OSError("no descriptors left")
-    around.apps.ensure_entered()
-    assert around.apps.entry_failure is not None and around.pumped == 1
-    assert "could not be started: no descriptors left" in around.apps.entry_failure[0]["message"]
+async def test_plugin_process_that_cannot_start_is_an_entry_failure(plugin_process: Around) -> None:
+    plugin_process.fails = OSError("no descriptors left")
+    plugin_process.apps.ensure_entered()
+    assert plugin_process.apps.entry_failure is not None and plugin_process.pumped == 1
+    assert "could not be started: no descriptors left" in plugin_process.apps.entry_failure[0]["message"]

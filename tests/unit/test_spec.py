@@ -230,15 +230,15 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
-def asked(project: Path, version: str = "3.11.7", /, **image: Any) -> dict[str, Any]:
+def image_packages(project: Path, version: str = "3.11.7", /, **image: Any) -> dict[str, Any]:
     found = packages.read_image_packages(Image(**image), str(project / "scripts"), version)
     assert found is not None
     return found.add_to_image({})
 
 
-def refused(project: Path, /, **image: Any) -> str:
+def image_error(project: Path, /, **image: Any) -> str:
     with pytest.raises(SpecError) as caught:
-        asked(project, **image)
+        image_packages(project, **image)
     (field,) = image
     assert caught.value.field == field
     return caught.value.reason
@@ -261,7 +261,7 @@ def test_requirements_file_is_read_with_its_includes(project: Path, monkeypatch:
     (project / "more").mkdir()
     (project / "more" / "base.txt").write_text("rich\n-r ../requirements.txt\n")
     (project / "limits.txt").write_text("numpy<2\n")
-    assert asked(project, requirements="requirements.txt") == {
+    assert image_packages(project, requirements="requirements.txt") == {
         "pip": [
             "rich",
             "torch[a, b] >=2,   <3 ; python_version > '3.8'",
@@ -275,7 +275,7 @@ def test_requirements_file_is_read_with_its_includes(project: Path, monkeypatch:
     }
     (project / "requirements.txt").write_text(f"a==1 --hash={SHA} \\\n  --hash={OTHER}\n--require-hashes\n")
     pinned = [{"index": "", "lines": [f"a==1 --hash={SHA} --hash={OTHER}"]}]
-    assert asked(project, requirements="requirements.txt") == {"pinned": pinned}
+    assert image_packages(project, requirements="requirements.txt") == {"pinned": pinned}
 
 
 def test_dependencies_of_local_packages_are_included(project: Path) -> None:
@@ -294,20 +294,20 @@ def test_dependencies_of_local_packages_are_included(project: Path) -> None:
     (old / "setup.cfg").write_text("[options]\ninstall_requires =\n  attrs\n  # no more\n")
     (old / "setup.py").write_text('from setuptools import setup\nsetup(name="old", version=f"{1}")\n')
     (project / "requirements.txt").write_text("-e ../lib[train]\nmy_lib\ntorch\nold @ file:../old\nold>=1\n")
-    found = asked(project, requirements="requirements.txt")
+    found = image_packages(project, requirements="requirements.txt")
     assert found["pip"] == ["torch", "tqdm", "attrs", "pandas>2", "numpy", "rich"]
     assert {folder for folder, _ in found["folders"]} == {str(lib), str(old), str(data)}
     (project / "pyproject.toml").write_text(
         '[project]\nname = "train"\ndependencies = ["my-lib", "torch"]\n'
         '[tool.uv.sources]\nmy-lib = { path = "../lib" }\n'
     )
-    assert asked(project, project=True) == {
+    assert image_packages(project, project=True) == {
         "pip": ["torch", "tqdm", "pandas>2", "numpy"],
         "folders": [[str(lib)] * 2, [str(data)] * 2],
     }
     # A file with hashes has all that is needed in it, and nothing else can be installed beside that.
     (project / "requirements.txt").write_text(f"-e ../lib\na==1 --hash={SHA}\n")
-    assert "pip" not in asked(project, requirements="requirements.txt")
+    assert "pip" not in image_packages(project, requirements="requirements.txt")
 
 
 @pytest.mark.parametrize(
@@ -327,7 +327,7 @@ def test_dependencies_of_local_packages_are_included(project: Path) -> None:
 def test_invalid_metadata_of_a_local_package_is_rejected(project: Path, text: str, why: str) -> None:
     (Path(package(project.parent / "lib")) / "pyproject.toml").write_text(f'[project]\nname = "lib"\n{text}\n')
     (project / "requirements.txt").write_text("-e ../lib\n" if text else "-e ../lib[train]\n")
-    assert why in refused(project, requirements="requirements.txt")
+    assert why in image_error(project, requirements="requirements.txt")
 
 
 @pytest.mark.parametrize(
@@ -352,7 +352,7 @@ def test_invalid_metadata_of_a_local_package_is_rejected(project: Path, text: st
 def test_unsupported_requirement_lines_are_rejected(project: Path, text: str | bytes, why: str) -> None:
     (project / "limits.txt").touch()
     (project / "requirements.txt").write_bytes(text if isinstance(text, bytes) else text.encode())
-    assert re.search(why, refused(project, requirements="requirements.txt"))
+    assert re.search(why, image_error(project, requirements="requirements.txt"))
 
 
 def _locked(name: str, version: str, source: str, more: str = "", file: str = "") -> str:
@@ -418,7 +418,7 @@ def uv_project(project: Path) -> Path:
 def test_uv_lock_gives_pinned_packages_by_index(uv_project: Path) -> None:
     mylib = uv_project.parent / "mylib"
     (mylib / "src").mkdir()
-    found = asked(uv_project, lock="uv.lock")
+    found = image_packages(uv_project, lock="uv.lock")
     groups = {each["index"]: each["lines"] for each in found["pinned"]}
     nvidia = (
         '(platform_machine == "x86_64" and sys_platform != "darwin" and sys_platform != "linux") '
@@ -449,7 +449,9 @@ def test_uv_lock_of_a_script_or_workspace_is_read(uv_project: Path) -> None:
         'version = 1\nrequires-python = ">=3.11"\n[manifest]\nrequirements = [{ name = "rich" }]\n'
         + _locked("rich", "14.0", PYPI)
     )
-    assert asked(uv_project, lock="train.py.lock") == {"pinned": [{"index": "", "lines": [f"rich==14.0 --hash={SHA}"]}]}
+    assert image_packages(uv_project, lock="train.py.lock") == {
+        "pinned": [{"index": "", "lines": [f"rich==14.0 --hash={SHA}"]}]
+    }
     (uv_project / "pyproject.toml").write_text('[tool.uv.workspace]\nmembers = ["member"]\n')
     package(uv_project / "member")
     (uv_project / "member" / "pyproject.toml").write_text('[project]\nname = "member"\nversion = "1"\n')
@@ -458,18 +460,20 @@ def test_uv_lock_of_a_script_or_workspace_is_read(uv_project: Path) -> None:
         'version = "1"\nsource = { virtual = "member" }\ndependencies = [{ name = "rich" }]\n'
         + _locked("rich", "14.0", PYPI)
     )
-    assert asked(uv_project, lock="uv.lock")["pinned"] == [{"index": "", "lines": [f"rich==14.0 --hash={SHA}"]}]
+    assert image_packages(uv_project, lock="uv.lock")["pinned"] == [
+        {"index": "", "lines": [f"rich==14.0 --hash={SHA}"]}
+    ]
 
 
 def test_uv_lock_without_installed_uv_is_rejected(uv_project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "bin")
     monkeypatch.setattr("sys.executable", str(uv_project / "python"))
-    assert "cannot be read: uv is not installed. Install it" in refused(uv_project, lock="uv.lock")
+    assert "cannot be read: uv is not installed. Install it" in image_error(uv_project, lock="uv.lock")
 
 
 def _reason(project: Path, version: str, /, **image: Any) -> str:
     with pytest.raises(SpecError) as caught:
-        asked(project, version, **image)
+        image_packages(project, version, **image)
     return caught.value.reason
 
 
@@ -491,7 +495,7 @@ def _reason(project: Path, version: str, /, **image: Any) -> str:
 )
 def test_unsupported_uv_lock_is_rejected(uv_project: Path, before: str, after: str, why: str) -> None:
     (uv_project / "uv.lock").write_text(UV_LOCK.replace(before, after))
-    assert re.search(why, refused(uv_project, lock="uv.lock"))
+    assert re.search(why, image_error(uv_project, lock="uv.lock"))
 
 
 def test_pylock_toml_is_read(project: Path) -> None:
@@ -505,7 +509,7 @@ def test_pylock_toml_is_read(project: Path) -> None:
         f'[[packages]]\nname = "c"\n[packages.archive]\nurl = "https://c"\nhashes = {{ sha256 = "{"b" * 64}" }}\n'
         '[[packages]]\nname = "mylib"\n[packages.directory]\npath = "mylib"\n'
     )
-    assert asked(project, lock="pylock.toml") == {
+    assert image_packages(project, lock="pylock.toml") == {
         "pinned": [
             {"index": "", "lines": ["b @ git+https://g@01", f"c @ https://c --hash={OTHER}"]},
             {"index": "https://i", "lines": [f'a==1 ; os_name == "posix" --hash={SHA}']},
@@ -520,9 +524,9 @@ def test_pylock_toml_is_read(project: Path) -> None:
         ("wheels = 3", "is not a lock of version 1: Unexpected type"),
     ):
         (project / "pylock.toml").write_text(head + more)
-        assert why in refused(project, lock="pylock.toml")
+        assert why in image_error(project, lock="pylock.toml")
     (project / "pylock.toml").write_text('lock-version = "2.0"\ncreated-by = "me"\npackages = []\n')
-    assert "version 2.0 is not supported" in refused(project, lock="pylock.toml")
+    assert "version 2.0 is not supported" in image_error(project, lock="pylock.toml")
 
 
 def test_pyproject_dependencies_are_read(project: Path) -> None:
@@ -534,7 +538,7 @@ def test_pyproject_dependencies_are_read(project: Path) -> None:
         'url = "https://cpu"\nexplicit = true\n'
         '[tool.uv.sources]\ntorch = { index = "cpu" }\nmy-lib = { path = "../mylib", editable = true }\n'
     )
-    assert asked(project, project=True) == {
+    assert image_packages(project, project=True) == {
         "pip": ["torch", "rich>1"],
         "pip_indexes": [{"url": "https://cpu", "packages": ["torch"]}],
         "constraints": ["numpy<2"],
@@ -550,7 +554,7 @@ def test_pyproject_dependencies_are_read(project: Path) -> None:
         (head.replace("3.11", "3.14"), "requires Python >=3.14"),
     ):
         (project / "pyproject.toml").write_text(text)
-        assert why in refused(project, project=True)
+        assert why in image_error(project, project=True)
 
 
 def test_conflicting_or_missing_package_files_are_rejected(project: Path) -> None:
@@ -558,12 +562,12 @@ def test_conflicting_or_missing_package_files_are_rejected(project: Path) -> Non
         Image(lock="uv.lock", project=True)
     assert caught.value.field == "lock"
     for image in ({"lock": "uv.lock"}, {"requirements": "no/such"}, {"project": True}):
-        assert "does not exist" in refused(project, **image)
-    assert refused(project, lock="/no/such") == "file /no/such does not exist"
+        assert "does not exist" in image_error(project, **image)
+    assert image_error(project, lock="/no/such") == "file /no/such does not exist"
     (project.parent / "above.txt").touch()  # of no project
-    assert "file above.txt does not exist" in refused(project, requirements="above.txt")
+    assert "file above.txt does not exist" in image_error(project, requirements="above.txt")
     (project / "free.lock").write_text("a>=1\n")
-    assert "does not name an exact version, which a lock needs" in refused(project, lock="free.lock")
+    assert "does not name an exact version, which a lock needs" in image_error(project, lock="free.lock")
 
 
 def test_lock_of_installed_packages_can_be_used_as_image_lock(project: Path) -> None:
@@ -588,7 +592,7 @@ def test_lock_of_installed_packages_can_be_used_as_image_lock(project: Path) -> 
         "rich==13.0",
     ]
     (project / "run.lock").write_text(text)
-    again = asked(project, lock="run.lock")
+    again = image_packages(project, lock="run.lock")
     assert again["pinned"] == [
         {"index": "", "lines": [f"a-a==1 --hash={SHA}", "b==3", "c @ https://x/c.whl", "rich==13.0"]}
     ]

@@ -185,7 +185,7 @@ WAYS = pytest.mark.parametrize("program", ["ssh", ""], ids=["ssh", "no ssh"])
 
 
 @pytest.fixture
-def way(program: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def config_reader(program: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """OpenSSH's reading of the configuration, or asyncssh's where there is no program."""
     if program and shutil.which(program) is None:
         pytest.skip("there is no ssh client to ask")
@@ -194,7 +194,7 @@ def way(program: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @WAYS
-@pytest.mark.usefixtures("way")
+@pytest.mark.usefixtures("config_reader")
 @pytest.mark.parametrize(
     "line",
     [
@@ -215,7 +215,7 @@ async def test_unsafe_name_in_ssh_config_runs_no_command(home: Path, line: str) 
 
 
 @WAYS
-@pytest.mark.usefixtures("way")
+@pytest.mark.usefixtures("config_reader")
 async def test_ssh_config_alias_resolves_all_its_options(home: Path) -> None:
     (home / ".ssh/config").write_text(
         "Host box\n  HostName 10.1.2.3\n  Port 2200\n  User alice\n  ProxyJump bob@gate:2022\n"
@@ -236,7 +236,7 @@ async def test_ssh_config_alias_resolves_all_its_options(home: Path) -> None:
 
 
 @WAYS
-@pytest.mark.usefixtures("way")
+@pytest.mark.usefixtures("config_reader")
 async def test_ssh_config_cannot_disable_host_key_verification(home: Path) -> None:
     (home / ".ssh/config").write_text("Host *\n  UserKnownHostsFile none\n  StrictHostKeyChecking no\n")
     found = await resolve(Target("box"))
@@ -254,7 +254,7 @@ LOOPS = {
 
 
 @WAYS
-@pytest.mark.usefixtures("way")
+@pytest.mark.usefixtures("config_reader")
 @pytest.mark.parametrize("loop", LOOPS)
 async def test_cyclic_jump_hosts_are_rejected(home: Path, loop: str) -> None:
     (home / ".ssh/config").write_text(LOOPS[loop])
@@ -263,7 +263,7 @@ async def test_cyclic_jump_hosts_are_rejected(home: Path, loop: str) -> None:
 
 
 @WAYS
-@pytest.mark.usefixtures("way")
+@pytest.mark.usefixtures("config_reader")
 async def test_list_of_jump_hosts_overrides_the_jump_of_each_hop(home: Path) -> None:
     (home / ".ssh/config").write_text("Host box\n  ProxyJump gate,other\nHost other\n  ProxyJump other\n")
     found = await resolve(Target("box"))
@@ -273,7 +273,7 @@ async def test_list_of_jump_hosts_overrides_the_jump_of_each_hop(home: Path) -> 
 
 
 @WAYS
-@pytest.mark.usefixtures("way")
+@pytest.mark.usefixtures("config_reader")
 async def test_invalid_ssh_config_error_names_the_file(home: Path) -> None:
     (home / ".ssh/config").write_text("Host box\n  Port many\n")
     with pytest.raises(UsageError, match=r"Cannot use ~/\.ssh/config for host box: .*(B|b)ad|Invalid") as refused:
@@ -282,7 +282,7 @@ async def test_invalid_ssh_config_error_names_the_file(home: Path) -> None:
 
 
 @WAYS
-@pytest.mark.usefixtures("way")
+@pytest.mark.usefixtures("config_reader")
 async def test_ssh_config_that_includes_itself_is_rejected(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (home / ".ssh/config").write_text(f"Include {home}/.ssh/config\n")
     with pytest.raises(UsageError, match=r"Cannot use ~/\.ssh/config"):

@@ -277,17 +277,17 @@ def test_faulthandler_dump_is_parsed_main_thread_first() -> None:
     )
 
 
-def of_spy(pid: int, thread: int, name: str, *frames: str) -> dict[str, Any]:
+def py_spy_thread(pid: int, thread: int, name: str, *frames: str) -> dict[str, Any]:
     told = [{"name": each, "filename": "/w/a.py", "line": 1} for each in frames]
     return {"pid": pid, "os_thread_id": thread, "thread_name": name, "owns_gil": False, "frames": told}
 
 
 def test_py_spy_output_is_parsed_children_last() -> None:
     said = [
-        of_spy(70, 70, "Main", "child"),
-        of_spy(7, 8, "other", "f"),
-        of_spy(7, 7, "Main", "g"),
-        of_spy(7, 9, "none"),
+        py_spy_thread(70, 70, "Main", "child"),
+        py_spy_thread(7, 8, "other", "f"),
+        py_spy_thread(7, 7, "Main", "g"),
+        py_spy_thread(7, 9, "none"),
     ]
     threads = parse_py_spy(json.dumps(said).encode(), 7)
     assert [(each["name"], each.get("child", 0)) for each in threads] == [
@@ -298,7 +298,7 @@ def test_py_spy_output_is_parsed_children_last() -> None:
 
 
 def test_deep_stacks_and_many_threads_are_limited() -> None:
-    said = [of_spy(7, 7 + number, "t" * 1000, *["f" * 400] * 200) for number in range(70)]
+    said = [py_spy_thread(7, 7 + number, "t" * 1000, *["f" * 400] * 200) for number in range(70)]
     threads = parse_py_spy(json.dumps(said).encode(), 7)
     assert len(threads) == THREADS
     assert all(len(each["frames"]) == sum(FRAMES_PER_THREAD) + 1 for each in threads)

@@ -168,16 +168,16 @@ def test_project_stays_within_its_structure_budgets() -> None:
     assert exceeded(measured(ROOT)) == {}
 
 
-def _many(number: int, text: str = "value = 1\n") -> dict[str, str]:
+def make_modules(number: int, text: str = "value = 1\n") -> dict[str, str]:
     """Return modules in folders of 30, none of which imports another."""
     return {f"skyward_core/f{index // 30}/m{index}.py": text for index in range(number)}
 
 
 OFFENCES: dict[str, Callable[[], dict[str, str]]] = {
-    "modules": lambda: _many(431),
+    "modules": lambda: make_modules(431),
     "code lines": lambda: {"skyward_core/long.py": "value = 1\n" * 79_001},
     "small modules with one importer": lambda: {
-        **_many(41),
+        **make_modules(41),
         "skyward_core/all_of_them.py": "".join(
             f"from skyward_core.f{index // 30} import m{index}\n" for index in range(41)
         ),

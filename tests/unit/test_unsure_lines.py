@@ -23,16 +23,16 @@ from skyward_tui.cli.follow_run import MAX_BUFFERED_BYTES, PendingLaunchEvents, 
 from skyward_tui.text.queue_and_comparison_rows import queue_row_json, queue_rows, waiting_reason
 
 
-def waits(*runs: str) -> QueueNews:
+def queue_news(*runs: str) -> QueueNews:
     told = [QueuedRun(run=run, name=run, nodes=1, only=[], since=0.0, who="me") for run in runs]
     return QueueNews(pool="p", waiting=told)
 
 
-def begins(run: str, rank: int = 0) -> RankBegan:
+def rank_began(run: str, rank: int = 0) -> RankBegan:
     return RankBegan(pool="p", run=run, index=rank, rank=rank, node=rank)
 
 
-def ends(run: str, rank: int = 0) -> RankEnded:
+def rank_ended(run: str, rank: int = 0) -> RankEnded:
     return RankEnded(pool="p", run=run, outcome=Outcome(rank, rank, rank, "returned"))
 
 
@@ -61,7 +61,7 @@ def feed(*came: Event | str) -> None:
     job.follower.finish()
 
 
-def shown(capfd: pytest.CaptureFixture[str], *came: Event | str) -> list[str]:
+def printed_lines(capfd: pytest.CaptureFixture[str], *came: Event | str) -> list[str]:
     """What such a command prints of what comes."""
     feed(*came)
     return capfd.readouterr().out.splitlines()
@@ -69,33 +69,35 @@ def shown(capfd: pytest.CaptureFixture[str], *came: Event | str) -> list[str]:
 
 @pytest.mark.parametrize(
     "before",
-    [[begins("mine")], [], [begins("other"), ends("other")]],
+    [[rank_began("mine")], [], [rank_began("other"), rank_ended("other")]],
     ids=["own rank began", "no event", "other run ended"],
 )
 def test_own_lines_are_shown_before_the_head_ends_the_wait(
     capfd: pytest.CaptureFixture[str], before: list[Event]
 ) -> None:
-    assert shown(capfd, waits("mine"), *before, "hello", begins("mine"), waits(), ends("mine")) == ["r000| hello"]
+    assert printed_lines(
+        capfd, queue_news("mine"), *before, "hello", rank_began("mine"), queue_news(), rank_ended("mine")
+    ) == ["r000| hello"]
 
 
 def test_lines_of_a_rank_with_unreported_begin_are_shown_at_its_end(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    assert shown(capfd, waits("mine"), "hello", ends("mine"), waits()) == ["r000| hello"]
+    assert printed_lines(capfd, queue_news("mine"), "hello", rank_ended("mine"), queue_news()) == ["r000| hello"]
 
 
 def test_lines_of_the_run_before_are_not_shown(capfd: pytest.CaptureFixture[str]) -> None:
     came: list[Event | str] = [
-        begins("other"),
-        waits("mine"),
+        rank_began("other"),
+        queue_news("mine"),
         "theirs",
-        begins("third", 1),
-        ends("other"),
-        begins("mine"),
-        waits(),
+        rank_began("third", 1),
+        rank_ended("other"),
+        rank_began("mine"),
+        queue_news(),
         "ours",
     ]
-    assert shown(capfd, *came) == ["r000| ours"]
+    assert printed_lines(capfd, *came) == ["r000| ours"]
 
 
 @pytest.mark.parametrize("told", ["mine", ""])
@@ -107,10 +109,10 @@ def test_lines_before_the_launch_reply_are_shown(capfd: pytest.CaptureFixture[st
         job.run = RunView(before, "p", "f", "broadcast", 1, 0.0, state="done")
         job._own_run_ids.add(before)
     launched: Future[RunView] = Future()
-    job.follower.on_event(begins("mine"))
+    job.follower.on_event(rank_began("mine"))
     job.follower.on_log(0, "out", 0, b"hello\n", told)
     job.follower.on_log(1, "out", 0, b"theirs\n", "other")
-    job.follower.on_event(ends("mine"))
+    job.follower.on_event(rank_ended("mine"))
     launched.set_result(RunView("mine", "p", "f", "broadcast", 1, 0.0))
     assert job._wait_for_launch(launched).id == "mine"
     job.follower.finish()
@@ -156,11 +158,11 @@ def test_all_lines_of_a_pool_made_by_the_command_are_shown(capfd: pytest.Capture
 
 def test_events_are_kept_while_lines_are_dropped() -> None:
     held = PendingLaunchEvents()
-    held.buffer(begins("mine"))
+    held.buffer(rank_began("mine"))
     for _ in range(5):
         held.buffer_lines(0, "mine", "out", b"x" * (MAX_BUFFERED_BYTES // 2))
     held.buffer_lines(1, "mine", "out", b"y")
-    held.buffer(ends("mine"))
+    held.buffer(rank_ended("mine"))
     kept = list(held)
     assert [type(each).__name__ for each in kept] == ["RankBegan", "tuple", "tuple", "tuple", "RankEnded"]
     assert held.truncated == {(0, "mine")}
@@ -168,7 +170,7 @@ def test_events_are_kept_while_lines_are_dropped() -> None:
 
 def test_held_lines_are_bounded_and_the_loss_is_reported(capfd: pytest.CaptureFixture[str]) -> None:
     large = "x" * (MAX_BUFFERED_BYTES // 4)
-    feed(waits("mine"), "first", *[large] * 4, "last", begins("mine"), waits())
+    feed(queue_news("mine"), "first", *[large] * 4, "last", rank_began("mine"), queue_news())
     said = capfd.readouterr()
     lines = said.out.splitlines()
     assert lines[-1] == "r000| last" and len(lines) == 4 and "r000| first" not in lines
@@ -177,7 +179,7 @@ def test_held_lines_are_bounded_and_the_loss_is_reported(capfd: pytest.CaptureFi
 
 def test_lines_held_at_the_end_of_the_command_are_not_shown(capfd: pytest.CaptureFixture[str]) -> None:
     """The lines belong to the run on those nodes, and are in its log."""
-    assert shown(capfd, begins("other"), waits("mine"), "theirs") == []
+    assert printed_lines(capfd, rank_began("other"), queue_news("mine"), "theirs") == []
 
 
 def test_buffering_a_piece_takes_constant_time() -> None:
@@ -395,7 +397,7 @@ def opened(view: PoolView, run: str, name: str, at: float, job: str = "j") -> Ru
     return view.runs[run]
 
 
-def ended(view: PoolView, run: str, node: int, seconds: float, kind: str = "returned") -> None:
+def end_call(view: PoolView, run: str, node: int, seconds: float, kind: str = "returned") -> None:
     error = None if kind == "returned" else ErrorInfo("Exit", "ended with status 3")
     outcome = Outcome(node, node, node, kind, seconds, error=error)  # type: ignore[arg-type]
     apply(view, events.RankEnded(pool="p", run=run, outcome=outcome))
@@ -407,8 +409,8 @@ def test_steps_of_each_node_have_their_times() -> None:
     opened(view, "a", "workdir", 10.0)
     opened(view, "x", "other", 15.0, job="")
     for node in range(4):
-        ended(view, "a", node, 2.0 + node)
-    ended(view, "b", 0, 1.0)
+        end_call(view, "a", node, 2.0 + node)
+    end_call(view, "b", 0, 1.0)
     steps = steps_of_job(view, view.runs["b"])
     assert [run.id for run in steps] == ["a", "b"]
     found = steps_by_node(steps, 23.5)
@@ -428,13 +430,13 @@ def test_node_that_others_wait_for_is_late() -> None:
         return [found[node][0].late for node in range(4)]
 
     assert late(100.0) == [False] * 4, "nobody has ended: nobody is late"
-    ended(view, "b", 0, 10.0)
+    end_call(view, "b", 0, 10.0)
     assert late(100.0) == [False] * 4, "one alone says little"
-    ended(view, "b", 1, 12.0)
+    end_call(view, "b", 1, 12.0)
     assert late(34.0) == [False] * 4
     assert late(37.0) == [False, False, True, True]
-    ended(view, "b", 2, 20.0)
-    ended(view, "b", 3, 40.0)
+    end_call(view, "b", 2, 20.0)
+    end_call(view, "b", 3, 40.0)
     assert late(99.0) == [False] * 4
 
 
@@ -444,7 +446,7 @@ def test_failed_step_shows_its_last_lines() -> None:
     for line in range(9):
         view.logs.feed(2, "out", f"line {line}\n".encode(), 21.0, "b", "r002")
     assert failure_lines(view, steps_of_job(view, view.runs["b"])) == []
-    ended(view, "b", 2, 1.0, "exited")
+    end_call(view, "b", 2, 1.0, "exited")
     cause = RootCause(2, "exited", "Exit", "ended with status 3")
     apply(view, events.RunEnded(pool="p", run="b", state="failed", root_cause=cause, at=22.0))
     said = failure_lines(view, steps_of_job(view, view.runs["b"]))

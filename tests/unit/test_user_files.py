@@ -71,7 +71,7 @@ def plan(**asked: Any) -> None:
     make_plan(LaunchRequest(script="train.py", function="train", **asked))
 
 
-def written(name: str, text: str) -> None:
+def write_state_file(name: str, text: str) -> None:
     (state_folder.state_home() / name).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     (state_folder.state_home() / name).write_text(text)
 
@@ -165,14 +165,14 @@ def test_deeply_nested_toml_is_rejected(text: str) -> None:
     Path("train.py").write_text(f"# /// script\n# {text}\n# ///\n{SCRIPT}")
     with pytest.raises(ScriptError, match=DEEP):
         plan()
-    written("skyward.toml", text)
+    write_state_file("skyward.toml", text)
     assert DEEP in client_settings.load_user_settings().refused[0]
 
 
 def test_deeply_nested_json_state_is_rejected() -> None:
     for text in ("[" * 100_000, "[" * 200 + "]" * 200):
         for name in ("recent.json", "dismissed.json", "app.json", "pools/p/launches/r.json"):
-            written(name, text)
+            write_state_file(name, text)
         assert recent_launches.recent_forms() == [] and pool_folder.read_dismissed() == []
         with pytest.raises(ValueError, match=DEEP):
             pool_folder.read_launch("p", "r")

@@ -103,7 +103,7 @@ as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give files 
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Path]:
+def pool_folder(tmp_path: Path) -> Iterator[Path]:
     """A pool's folder in a root of ours, three folders down."""
     folder = tmp_path / "cache" / "skyward" / "pools" / "train.a.0"
     folder.mkdir(parents=True, mode=0o700)
@@ -112,55 +112,58 @@ def place(tmp_path: Path) -> Iterator[Path]:
     yield folder
 
 
-def test_folder_writable_only_by_its_owner_is_trusted(place: Path) -> None:
-    assert host_inspection.distrust_reason(str(place)) == ""
-    assert host_inspection.distrust_reason(str(place / "not" / "there")) == ""
-    assert host_inspection.distrust_reason(f"{place}/../train.a.0/.") == ""
+def test_folder_writable_only_by_its_owner_is_trusted(pool_folder: Path) -> None:
+    assert host_inspection.distrust_reason(str(pool_folder)) == ""
+    assert host_inspection.distrust_reason(str(pool_folder / "not" / "there")) == ""
+    assert host_inspection.distrust_reason(f"{pool_folder}/../train.a.0/.") == ""
 
 
 @as_root
 @pytest.mark.parametrize("up", range(4))
-def test_parent_folder_of_another_user_is_distrusted(place: Path, up: int) -> None:
-    theirs = (place, *place.parents)[up]
+def test_parent_folder_of_another_user_is_distrusted(pool_folder: Path, up: int) -> None:
+    theirs = (pool_folder, *pool_folder.parents)[up]
     os.chown(theirs, STRANGER, STRANGER)
-    assert host_inspection.distrust_reason(str(place)) == f"{theirs} belongs to another user"
+    assert host_inspection.distrust_reason(str(pool_folder)) == f"{theirs} belongs to another user"
 
 
 @pytest.mark.parametrize("up", range(4))
 @pytest.mark.parametrize("mode", [0o777, 0o757])
-def test_parent_folder_writable_by_others_is_distrusted(place: Path, up: int, mode: int) -> None:
-    open_to_all = (place, *place.parents)[up]
+def test_parent_folder_writable_by_others_is_distrusted(pool_folder: Path, up: int, mode: int) -> None:
+    open_to_all = (pool_folder, *pool_folder.parents)[up]
     open_to_all.chmod(mode)
-    assert host_inspection.distrust_reason(str(place)) == f"{open_to_all} can be written by others"
+    assert host_inspection.distrust_reason(str(pool_folder)) == f"{open_to_all} can be written by others"
 
 
 @as_root
-def test_group_writable_folder_is_trusted_only_for_the_own_group(place: Path) -> None:
-    place.parent.chmod(0o775)
-    assert host_inspection.distrust_reason(str(place)) == ""
-    os.chown(place.parent, 0, 100)
-    assert host_inspection.distrust_reason(str(place)) == f"{place.parent} can be written by others"
+def test_group_writable_folder_is_trusted_only_for_the_own_group(pool_folder: Path) -> None:
+    pool_folder.parent.chmod(0o775)
+    assert host_inspection.distrust_reason(str(pool_folder)) == ""
+    os.chown(pool_folder.parent, 0, 100)
+    assert host_inspection.distrust_reason(str(pool_folder)) == f"{pool_folder.parent} can be written by others"
 
 
-def test_sticky_parent_folder_is_trusted_but_not_as_target(place: Path) -> None:
-    shared = place.parents[1]
+def test_sticky_parent_folder_is_trusted_but_not_as_target(pool_folder: Path) -> None:
+    shared = pool_folder.parents[1]
     shared.chmod(0o1777)
-    assert host_inspection.distrust_reason(str(place)) == ""
+    assert host_inspection.distrust_reason(str(pool_folder)) == ""
     assert host_inspection.distrust_reason(str(shared)) == f"{shared} can be written by others"
 
 
-def test_trust_check_follows_links(place: Path, tmp_path: Path) -> None:
+def test_trust_check_follows_links(pool_folder: Path, tmp_path: Path) -> None:
     link = tmp_path / "link"
-    link.symlink_to(place.parent)
-    assert host_inspection.distrust_reason(f"{link}/{place.name}") == ""
-    place.parent.chmod(0o777)
-    assert host_inspection.distrust_reason(f"{link}/{place.name}") == f"{place.parent} can be written by others"
+    link.symlink_to(pool_folder.parent)
+    assert host_inspection.distrust_reason(f"{link}/{pool_folder.name}") == ""
+    pool_folder.parent.chmod(0o777)
+    assert (
+        host_inspection.distrust_reason(f"{link}/{pool_folder.name}")
+        == f"{pool_folder.parent} can be written by others"
+    )
     (tmp_path / "round").symlink_to("round")
     assert "too many levels of links" in host_inspection.distrust_reason(f"{tmp_path}/round/x")
 
 
 @as_root
-def test_link_of_another_user_is_distrusted(place: Path, tmp_path: Path) -> None:
+def test_link_of_another_user_is_distrusted(pool_folder: Path, tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to("cache/skyward")
     os.chown(link, STRANGER, STRANGER, follow_symlinks=False)
@@ -168,14 +171,14 @@ def test_link_of_another_user_is_distrusted(place: Path, tmp_path: Path) -> None
 
 
 @pytest.fixture
-def roots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+def pool_roots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Two roots in place of the ones of this machine."""
     places = [tmp_path / "first", tmp_path / "second"]
     monkeypatch.setattr(host_inspection, "ROOTS", tuple(map(str, places)))
     return places
 
 
-def leave(root: Path, folder: str) -> Path:
+def make_pool_folder(root: Path, folder: str) -> Path:
     place = root / "pools" / folder
     place.mkdir(parents=True)
     root.chmod(0o755)
@@ -184,32 +187,36 @@ def leave(root: Path, folder: str) -> Path:
 
 
 @as_root
-def test_pool_folder_of_another_user_is_skipped(roots: list[Path]) -> None:
-    theirs = leave(roots[0], "train.a.0")
-    for path in (roots[0], theirs.parent, theirs, theirs / "agent.json"):
+def test_pool_folder_of_another_user_is_skipped(pool_roots: list[Path]) -> None:
+    theirs = make_pool_folder(pool_roots[0], "train.a.0")
+    for path in (pool_roots[0], theirs.parent, theirs, theirs / "agent.json"):
         os.chown(path, STRANGER, STRANGER)
-    ours = leave(roots[1], "train.a.0")
-    assert host_inspection.choose_root("train.a.0") == (str(roots[1]), [], "")
+    ours = make_pool_folder(pool_roots[1], "train.a.0")
+    assert host_inspection.choose_root("train.a.0") == (str(pool_roots[1]), [], "")
     (ours / "agent.json").unlink()
     root, wrong, doubted = host_inspection.choose_root("train.a.0")
-    assert (root, wrong, doubted) == (str(roots[1]), [f"{roots[0]}: {roots[0]} belongs to another user"], "")
+    assert (root, wrong, doubted) == (
+        str(pool_roots[1]),
+        [f"{pool_roots[0]}: {pool_roots[0]} belongs to another user"],
+        "",
+    )
 
 
-def test_own_pool_folder_writable_by_others_is_reported(roots: list[Path]) -> None:
-    place = leave(roots[0], "train.a.0")
+def test_own_pool_folder_writable_by_others_is_reported(pool_roots: list[Path]) -> None:
+    place = make_pool_folder(pool_roots[0], "train.a.0")
     place.parent.chmod(0o777)
     why = f"{place.parent} can be written by others"
     assert host_inspection.choose_root("train.a.0") == ("", [why], why)
 
 
-def test_root_folder_with_content_writable_by_others_is_skipped(roots: list[Path]) -> None:
-    (roots[0] / "work").mkdir(parents=True)
-    roots[0].chmod(0o755)
-    (roots[0] / "work").chmod(0o777)
+def test_root_folder_with_content_writable_by_others_is_skipped(pool_roots: list[Path]) -> None:
+    (pool_roots[0] / "work").mkdir(parents=True)
+    pool_roots[0].chmod(0o755)
+    (pool_roots[0] / "work").chmod(0o777)
     root, wrong, _ = host_inspection.choose_root("")
-    assert (root, wrong) == (str(roots[1]), [f"{roots[0]}: {roots[0]}/work can be written by others"])
-    roots[0].chmod(0o700)  # nobody else can come that far
-    assert host_inspection.choose_root("")[0] == str(roots[0])
+    assert (root, wrong) == (str(pool_roots[1]), [f"{pool_roots[0]}: {pool_roots[0]}/work can be written by others"])
+    pool_roots[0].chmod(0o700)  # nobody else can come that far
+    assert host_inspection.choose_root("")[0] == str(pool_roots[0])
 
 
 @as_root

@@ -47,7 +47,7 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def copy(root: Path, folder: Path) -> Path:
+def node_copy(root: Path, folder: Path) -> Path:
     """Where a node has the folder's copy."""
     return root / "work" / working_folder_upload.copy_name(folder)
 
@@ -227,42 +227,42 @@ def test_tracked_file_below_a_former_folder_is_omitted(folder: Path) -> None:
     assert names(folder) == {".gitignore", "lib", "train.py"}
 
 
-def test_only_changed_files_are_sent(folder: Path, root: Path, copy: Path) -> None:
+def test_only_changed_files_are_sent(folder: Path, root: Path, node_copy: Path) -> None:
     assert sync(folder, root) == [".gitignore", "lib/model.py", "train.py"]
-    assert content(copy) == {".gitignore": "data/\n*.log\n", "lib/model.py": "x = 1", "train.py": "print(1)"}
+    assert content(node_copy) == {".gitignore": "data/\n*.log\n", "lib/model.py": "x = 1", "train.py": "print(1)"}
     assert sync(folder, root) == []
     write(folder, "lib/model.py", "x = 2")
     assert sync(folder, root) == ["lib/model.py"]
-    assert (copy / "lib/model.py").read_text() == "x = 2"
+    assert (node_copy / "lib/model.py").read_text() == "x = 2"
 
 
-def test_new_modification_time_alone_sends_nothing(folder: Path, root: Path, copy: Path) -> None:
+def test_new_modification_time_alone_sends_nothing(folder: Path, root: Path, node_copy: Path) -> None:
     sync(folder, root)
     os.utime(folder / "train.py", ns=(1, 12345))
     assert sync(folder, root) == []
-    assert (copy / "train.py").stat().st_mtime_ns == 12345
+    assert (node_copy / "train.py").stat().st_mtime_ns == 12345
 
 
-def test_removed_files_are_removed_on_the_node_except_files_of_ranks(folder: Path, root: Path, copy: Path) -> None:
+def test_removed_files_are_removed_on_the_node_except_files_of_ranks(folder: Path, root: Path, node_copy: Path) -> None:
     sync(folder, root)
-    write(copy, "checkpoint.pt", "made on the node")
+    write(node_copy, "checkpoint.pt", "made on the node")
     (folder / "train.py").unlink()
     sync(folder, root)
-    assert not (copy / "train.py").exists()
-    assert (copy / "checkpoint.pt").read_text() == "made on the node"
+    assert not (node_copy / "train.py").exists()
+    assert (node_copy / "checkpoint.pt").read_text() == "made on the node"
 
 
-def test_files_changed_by_ranks_are_set_aside(folder: Path, root: Path, copy: Path) -> None:
+def test_files_changed_by_ranks_are_set_aside(folder: Path, root: Path, node_copy: Path) -> None:
     said: list[str] = []
     for name in ("model.pt", "config.yaml", "gone.pt", "empty.txt", "out", "thing"):
         write(folder, name, "before")
     sync(folder, root, said.append)
     for name in ("model.pt", "config.yaml", "gone.pt", "thing"):
-        write(copy, name, "trained")
-    write(copy, "new/a.pt", "trained")
-    write(copy, "empty.txt", "")
-    (copy / "out").unlink()
-    write(copy, "out/epoch1.pt", "trained")
+        write(node_copy, name, "trained")
+    write(node_copy, "new/a.pt", "trained")
+    write(node_copy, "empty.txt", "")
+    (node_copy / "out").unlink()
+    write(node_copy, "out/epoch1.pt", "trained")
     # The person edits another file, and these; removes one; makes a folder of a file, and a file of what ranks made.
     write(folder, "train.py", "print(2)")
     write(folder, "config.yaml", "edited")
@@ -273,7 +273,7 @@ def test_files_changed_by_ranks_are_set_aside(folder: Path, root: Path, copy: Pa
     write(folder, "thing/inner.py", "edited")
     changed = ["config.yaml", "empty.txt", "new", "out", "thing/inner.py", "train.py"]
     assert sync(folder, root, said.append) == changed
-    found = content(copy)
+    found = content(node_copy)
     assert {found[each] for each in changed} == {"edited", "before", "print(2)"}
     assert found["model.pt"] == found["gone.pt"] == "trained"
     aside = ["config.yaml.of-ranks", "new.of-ranks/a.pt", "out.of-ranks/epoch1.pt", "thing.of-ranks"]
@@ -281,31 +281,33 @@ def test_files_changed_by_ranks_are_set_aside(folder: Path, root: Path, copy: Pa
     assert len(said) == 4 and said[0].startswith("config.yaml was changed by you and by ranks")
     # What is as it was sent makes way, and a second time nothing that ranks wrote takes the first one's place.
     assert sync(folder, root, said.append) == [] and len(said) == 4
-    write(copy, "config.yaml", "trained again")
+    write(node_copy, "config.yaml", "trained again")
     write(folder, "config.yaml", "edited again")
     sync(folder, root, said.append)
-    assert content(copy)["config.yaml.of-ranks-2"] == "trained again"
+    assert content(node_copy)["config.yaml.of-ranks-2"] == "trained again"
     write(folder, "config.yaml", "once more")
     sync(folder, root, said.append)
-    assert content(copy)["config.yaml"] == "once more" and len(said) == 5
+    assert content(node_copy)["config.yaml"] == "once more" and len(said) == 5
 
 
-def test_nothing_is_removed_behind_a_link_of_ranks(folder: Path, root: Path, copy: Path, tmp_path: Path) -> None:
+def test_nothing_is_removed_behind_a_link_of_ranks(folder: Path, root: Path, node_copy: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path / "large disk"
     write(folder, "inputs/x.csv", "1")
     write(folder, "inputs/y.csv", "1")
     sync(folder, root)
-    shutil.move(copy / "inputs", elsewhere)  # with the times that they were given
-    (copy / "inputs").symlink_to(elsewhere)
+    shutil.move(node_copy / "inputs", elsewhere)  # with the times that they were given
+    (node_copy / "inputs").symlink_to(elsewhere)
     (folder / "inputs/x.csv").unlink()
     sync(folder, root)
     write(folder, "inputs/y.csv", "edited")
     sync(folder, root)
     assert content(elsewhere) == {"x.csv": "1", "y.csv": "1"}
-    assert content(copy)["inputs/y.csv"] == "edited"
+    assert content(node_copy)["inputs/y.csv"] == "edited"
 
 
-def test_files_of_an_interrupted_upload_do_not_count_as_changed_by_ranks(folder: Path, root: Path, copy: Path) -> None:
+def test_files_of_an_interrupted_upload_do_not_count_as_changed_by_ranks(
+    folder: Path, root: Path, node_copy: Path
+) -> None:
     sync(folder, root)
     write(folder, "lib/model.py", "x = 2")
     write(folder, "train.py", "print(2)")
@@ -320,11 +322,11 @@ def test_files_of_an_interrupted_upload_do_not_count_as_changed_by_ranks(folder:
     half.close()
     write(folder, "lib/model.py", "x = 3")
     sync(folder, root)
-    found = content(copy)
+    found = content(node_copy)
     assert found.pop(".gitignore") and found == {"lib/model.py": "x = 3", "train.py": "print(2)"}
 
 
-def test_file_folder_and_link_may_replace_each_other_in_an_upload(folder: Path, root: Path, copy: Path) -> None:
+def test_file_folder_and_link_may_replace_each_other_in_an_upload(folder: Path, root: Path, node_copy: Path) -> None:
     (folder / "link").symlink_to("train.py")
     write(folder, "thing", "a file")
     sync(folder, root)
@@ -333,18 +335,18 @@ def test_file_folder_and_link_may_replace_each_other_in_an_upload(folder: Path, 
     (folder / "link").unlink()
     write(folder, "link", "now a file")
     sync(folder, root)
-    assert (copy / "thing/inner.py").read_text() == "now a folder"
-    assert (copy / "link").read_text() == "now a file" and (copy / "train.py").read_text() == "print(1)"
+    assert (node_copy / "thing/inner.py").read_text() == "now a folder"
+    assert (node_copy / "link").read_text() == "now a file" and (node_copy / "train.py").read_text() == "print(1)"
 
 
-def test_unusual_file_names_and_modes_are_uploaded(folder: Path, root: Path, copy: Path) -> None:
+def test_unusual_file_names_and_modes_are_uploaded(folder: Path, root: Path, node_copy: Path) -> None:
     write(folder, "mit leer\nzeichen ü.txt", "1")
     write(folder, "run.sh", "#!/bin/sh").chmod(0o755)
     (folder / os.fsdecode(b"caf\xe9.txt")).write_text("2")
     sync(folder, root)
-    assert content(copy)["mit leer\nzeichen ü.txt"] == "1"
-    assert (copy / os.fsdecode(b"caf\xe9.txt")).read_text() == "2"
-    assert os.access(copy / "run.sh", os.X_OK)
+    assert content(node_copy)["mit leer\nzeichen ü.txt"] == "1"
+    assert (node_copy / os.fsdecode(b"caf\xe9.txt")).read_text() == "2"
+    assert os.access(node_copy / "run.sh", os.X_OK)
 
 
 @pytest.mark.parametrize("letter", ["x", "ü"])
@@ -383,7 +385,7 @@ def test_file_removed_before_packing_is_omitted(folder: Path, tmp_path: Path) ->
 
 
 @contextlib.contextmanager
-def nobody() -> Iterator[Path]:
+def unprivileged_user() -> Iterator[Path]:
     """Be somebody who may not read everything, with a folder of their own."""
     with tempfile.TemporaryDirectory() as place:
         Path(place).chmod(0o777)
@@ -401,7 +403,7 @@ def nobody() -> Iterator[Path]:
 async def test_unreadable_file_is_named_with_a_fix(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")  # root's git is not for everybody
     await asyncio.to_thread(int)  # nobody may not even read what Python would load for that
-    with nobody() as folder:
+    with unprivileged_user() as folder:
         (locked := write(folder, "locked", "x")).chmod(0)
         snapshot = working_folder_upload.Snapshot(folder, (), ())
         await snapshot.files()
@@ -416,7 +418,7 @@ async def test_unreadable_file_is_named_with_a_fix(step: str, monkeypatch: pytes
 @pytest.mark.parametrize("mode", [0o000, 0o444])
 def test_unreadable_subfolder_of_the_working_folder_is_named(mode: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")  # git passes it over
-    with nobody() as folder:
+    with unprivileged_user() as folder:
         locked = write(folder, "locked/train.py", "x").parent
         locked.chmod(mode)
         try:
