@@ -181,7 +181,7 @@ class Compute(PoolOperations):
         self._startup_progress = StartupProgress() if self.spec.options.console and is_notebook() else None
 
     def _add_shared_plugin(self) -> None:
-        """Add the plugin ``shared``, which older generations do not require for ``sky.dict`` and similar names."""
+        """Add the plugin ``shared``, because scripts for older API versions use ``sky.dict`` etc. without naming it."""
         from skyward_core.api.shared_state import uses_deprecated_names
         from skyward_core.plugins import shared
 

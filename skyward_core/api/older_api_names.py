@@ -396,7 +396,7 @@ DEFAULT_IMAGE: Image = Image()
 
 
 class InertValue:
-    """Value without effect that stores its arguments: a placeholder for classes of older generations.
+    """Value without effect that stores its arguments: a placeholder for classes of older API versions.
 
     Args:
         *args: Positional arguments.
@@ -443,7 +443,7 @@ class DockerImage(str):
 
 
 class _StubModule:
-    """Module of older generations whose functions return inert values."""
+    """Module of older API versions whose functions return inert values."""
 
     def __init__(self, makes: Any) -> None:
         self._makes = makes

@@ -1,6 +1,6 @@
 """Arguments and methods of older API generations.
 
-Scripts written for older generations keep running: each name is translated, ignored with a warning, or rejected with a
+Scripts written for older API versions keep running: each name is translated, ignored with a warning, or rejected with a
 replacement.
 """
 
@@ -89,7 +89,7 @@ ATTACHED_RULES: Rules = {
 
 
 def translate_arguments(given: Mapping[str, Any], own: Collection[str]) -> dict[str, Any]:
-    """Return the current arguments for arguments of older generations.
+    """Return the current arguments for arguments of older API versions.
 
     Args:
         given: Arguments that ``Compute`` does not declare.
@@ -117,7 +117,7 @@ R = TypeVar("R")
 
 
 class DeprecatedMethods:
-    """Methods of older generations: aliases of methods of pools, or errors that name the replacement."""
+    """Methods of older API versions: aliases of methods of pools, or errors that name the replacement."""
 
     if TYPE_CHECKING:
 

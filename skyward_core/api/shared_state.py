@@ -51,7 +51,7 @@ def dict(name: str, consistency: str | None = None) -> SharedDict:
 
     Args:
         name: Any text.
-        consistency: Accepted for older generations. The single server is always strongly consistent.
+        consistency: Accepted for older API versions. The single server is always strongly consistent.
 
     Raises:
         UsageError: If the pool has no ``sky.plugins.shared()``.

@@ -160,7 +160,7 @@ async def remove_leftovers(
     down: Callable[[str], Awaitable[Receipt]],
     report: Callable[[str], None] = lambda line: None,
 ) -> list[str]:
-    """Remove the removable resources of a scan, confirm the removal, and return descriptions of those that remain.
+    """Remove the resources that a scan judged removable, check that they are gone, and describe those that remain.
 
     An expired pool is torn down like any other pool, unless one of its agents is alive by now.
 

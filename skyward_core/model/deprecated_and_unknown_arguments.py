@@ -205,7 +205,7 @@ def removal_reason(name: str, *, plugin: bool = False) -> str:
 
 
 def raise_removed_name(module: str, name: str, *, plugin: bool = False) -> NoReturn:
-    """Raise the error for a missing name of a module, with the reason if an older generation has it.
+    """Raise the error for a missing name of a module, with the reason if an older API version has it.
 
     Args:
         module: Name of the module.

@@ -41,7 +41,7 @@ def hourly_price(provider: object) -> float | None:
 
 @runtime_checkable
 class ServedByAnother(Protocol):
-    """Placeholder provider: a name from older generations. Another provider may supply its machines."""
+    """Placeholder provider: a name from older API versions. Another provider may supply its machines."""
 
     def served(self) -> Any:
         """Return the provider that supplies the machines.

@@ -23,16 +23,16 @@ def text(value: Any) -> str:
 
 
 def python_version(value: Any) -> str | None:
-    """Return a Python version. "auto", a value from older generations, becomes None."""
+    """Return a Python version. "auto", a value from older API versions, becomes None."""
     return None if value == "auto" else text(value)
 
 
 def default_if_none(default: Any, other: Check) -> Check:
-    """Return a check that replaces None by the default, because older generations use None for it."""
+    """Return a check that replaces None by the default, because older API versions use None for it."""
     return lambda value: default if value is None else other(value)
 
 
-_CONSOLES = {"rich": True, "minimal": True, "log": True, "silent": False}  # values from older generations
+_CONSOLES = {"rich": True, "minimal": True, "log": True, "silent": False}  # values from older API versions
 
 
 def console(value: Any) -> bool:
@@ -46,7 +46,7 @@ def threads(value: Any) -> int:
     return integer_between(1, 4096)(value)  # type: ignore[no-any-return]
 
 
-_EXECUTORS = {"auto": "process", "loky": "process"}  # values from older generations
+_EXECUTORS = {"auto": "process", "loky": "process"}  # values from older API versions
 
 
 def executor(value: Any) -> str:

@@ -36,7 +36,7 @@ class ValidatedValue(Value, metaclass=AcceptsDeprecatedArguments):
     """Base of immutable values that are validated when created. Change them with ``dataclasses.replace``."""
 
     _older: ClassVar[Rules] = {}  # deprecated arguments
-    _in_order: ClassVar[Sequence[str]] = ()  # arguments that older generations accept by position
+    _in_order: ClassVar[Sequence[str]] = ()  # arguments that older API versions accept by position
     _more: ClassVar[Sequence[str]] = ()  # further arguments that a subclass handles
 
     @classmethod

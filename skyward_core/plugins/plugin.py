@@ -84,7 +84,7 @@ class Plugin(StrictKeywords):
 
     @staticmethod
     def create(name: str) -> Any:
-        """Return a plugin built from functions, as in older generations: ``create("mine").with_decorator(f)``.
+        """Return a plugin built from functions, as in older API versions: ``create("mine").with_decorator(f)``.
 
         Args:
             name: Name of the plugin, unique in a pool.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PoolRequest:
-    """Argument of functions that build a plugin. Replaces the cluster object of older generations.
+    """Argument of functions that build a plugin. Replaces the cluster object of older API versions.
 
     Attributes:
         spec: The pool's specification.
@@ -40,7 +40,7 @@ class BuiltPlugin(Plugin):
         name: Name of the plugin, unique in a pool.
     """
 
-    gang: ClassVar[bool] = False  # older generations enter the plugin in each process separately
+    gang: ClassVar[bool] = False  # older API versions enter the plugin in each process separately
     name: str = ""  # type: ignore[misc]  # a class variable in other plugins
     on_image: Callable[[Image, Any], Image] | None = None
     on_bootstrap: Callable[[Any], Sequence[Any]] | None = None

@@ -1,6 +1,6 @@
 """Import hooks of a rank: the older package name ``skyward``, fast imports of large packages, and import callbacks.
 
-Scripts of older generations import ``skyward`` and run unchanged. Garbage collection is paused during the import of
+Scripts of older API versions import ``skyward`` and run unchanged. Garbage collection is paused during the import of
 large packages, which makes the import faster.
 """
 
@@ -25,7 +25,7 @@ else:
     Loader = object  # importlib.abc would slow down the start of workers
 
 _OLD, _NEW = "skyward", "skyward_core"
-# Modules of older generations, and their current names.
+# Modules of older API versions, and their current names.
 _MODULE_MOVES = {
     "accelerators": "model.accelerators",
     "errors": "model.errors",

@@ -114,12 +114,12 @@ class _FrozenPart:
 
 
 class _OlderFields:
-    """Mixin with the method ``get``, because in older generations these values are mappings."""
+    """Mixin with the method ``get``, because in older API versions these values are mappings."""
 
     __slots__ = ()
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Return a field by its older name, or ``default`` if the field does not exist or is unknown."""
+        """Return a field by its older name, or ``default`` if there is no such field or its value is unknown."""
         try:
             found = self[key]  # type: ignore[index]  # subclasses define it
         except KeyError:
@@ -128,7 +128,7 @@ class _OlderFields:
 
 
 class AcceleratorModel(_OlderFields, str):
-    """Model of a node's GPUs as its driver names it: a text with the fields of older generations.
+    """Model of a node's GPUs as its driver names it: a text with the fields of older API versions.
 
     ``["type"]``, ``["count"]``, ``["memory_gb"]`` and ``["is_trainium"]`` work, and so does ``get``.
     """

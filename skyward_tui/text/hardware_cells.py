@@ -214,7 +214,7 @@ class MetricScale:
             self.most = max((track.maximum(shown.metric) for track in tracks), default=0.0)
 
     def update(self, book: MachineMetrics) -> None:
-        """Raise the maximum if a latest value is greater."""
+        """Set the maximum to the greatest latest value, if that is greater."""
         if self.metric.whole is None:
             tracks = (track for machine in book.nodes.values() for track in machine.gpus)
             self.most = max(self.most, 0.0, *(track.latest.get(self.metric.metric, 0.0) for track in tracks))

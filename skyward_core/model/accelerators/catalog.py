@@ -226,7 +226,7 @@ TPU-v5p-8 Google 380 -
 
 @cache
 def extra_entries() -> dict[str, Entry]:
-    """Return accelerators without specifications by normalized name. Scripts of older generations use these names."""
+    """Return accelerators without specifications by normalized name. Scripts of older API versions use these names."""
     rows = (line.split() for line in _NAMED.split("\n") if line)
     return {
         key(name): _entry(name, maker, float(memory), None if cuda == "-" else CudaRange(cuda, None))

@@ -243,7 +243,7 @@ class CallRegistry:
         return list(self._by_run.get(run, {}).values())
 
     def unacknowledged(self) -> Iterator[bytes]:
-        """Return journal frames for all calls that started or ended."""
+        """Return the frames that a new journal begins with: the start and end of each unacknowledged call."""
         for call in self.calls.values():
             if call.started_at is not None:
                 yield call.given_frame()

@@ -1,4 +1,4 @@
-"""Image environments, built by uv or pip, apt and setup commands.
+"""Installation of an image on a node: Python packages by uv or pip, system packages by apt, and setup commands.
 
 Runs as a program on the node, with the standard library only. Requirements, index addresses and credentials may contain
 tokens. They are passed by standard input and environment, because every user can read command lines. pip's credentials

@@ -130,7 +130,7 @@ class Accelerate(Plugin):
     _variables: Mapping[str, str] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if isinstance(self.mixed_precision, Mapping):  # older generations pass the configuration here
+        if isinstance(self.mixed_precision, Mapping):  # older API versions pass the configuration here
             object.__setattr__(self, "config", self.mixed_precision)
             object.__setattr__(self, "mixed_precision", None)
         if self.config is not None:

@@ -33,7 +33,7 @@ class Jax(Plugin):
 
     Args:
         cuda: Extra of JAX for CUDA, used if the pool's accelerator supports CUDA ("cuda12", "cuda13"). "cu124", as in
-            older generations, means "cuda12".
+            older API versions, means "cuda12".
         version: "latest", an exact version, or constraints such as ">=0.6".
         init: Initialize the distributed runtime before the function runs. A later ``jax.distributed.initialize()`` in
             the function does nothing if its arguments match. If False, the function makes that call itself, and missing

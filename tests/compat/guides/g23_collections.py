@@ -1,4 +1,4 @@
-"""What ranks share by name, as older generations have it: without a plugin."""
+"""What ranks share by name, as older API versions have it: without a plugin."""
 
 import skyward as sky
 
