@@ -15,6 +15,8 @@ from skyward_tui.tmux_clipboard_and_terminal_checks import is_dumb
 
 def main() -> NoReturn:
     """Run the command, and end the process with its exit status (``docs/reference/exit-codes.md``)."""
+    if sys.platform == "win32":
+        sys.exit("skyward-tui does not run on native Windows: install and start it in WSL2 (`wsl --install`).")
     if len(sys.argv) > 1 or not _has_terminal():
         from skyward_tui.cli.main import main as understand
 
