@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from skyward_core.node.agent.worker_processes import signal_process
+from skyward_core.node.agent.worker_processes import has_proc, recorded_worker, signal_process
 from skyward_core.node.bootstrap.host_inspection import distrust_reason
 from skyward_core.protocol.node_paths import STACK_SIGNAL
 
@@ -154,12 +154,18 @@ class StackDumpError(Exception):
     """No stacks are available. The message states why."""
 
 
-def refusal_reason(pid: int, path: str) -> str:
+def refusal_reason(pid: int, path: str, record: str = "") -> str:
     """Return why the signal must not be sent to a process, or "".
 
     Without the handler the signal would end the process. If user code has closed the answer file, the file descriptor
     may now belong to another file.
+
+    Args:
+        record: File with the pid and start time of the rank's worker. Without ``/proc`` only they are checked, because
+            a worker that runs another program has lost its connection to the agent.
     """
+    if record and not has_proc():
+        return "" if recorded_worker(Path(record)) == pid else NO_HANDLER
     try:
         status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -182,13 +188,13 @@ def _has_open(pid: int, path: str) -> bool:
     return False
 
 
-def request_stacks(pid: int, path: str, timeout: float) -> list[Thread]:
+def request_stacks(pid: int, path: str, timeout: float, record: str = "") -> list[Thread]:
     """Send the signal and wait for the answer. Blocks.
 
     Raises:
         StackDumpError: If the process must not get the signal or does not answer.
     """
-    if reason := refusal_reason(pid, path):
+    if reason := refusal_reason(pid, path, record):
         raise StackDumpError(reason)
     try:
         with open(os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC), "rb+", buffering=0) as file:
@@ -391,11 +397,13 @@ class RankProcess(NamedTuple):
         pid: The process.
         file: File to which the process writes its answer to the signal.
         places: Mapping of the process's source files to the client's paths.
+        record: File with the pid and start time of the process.
     """
 
     pid: int
     file: str
     places: PathMapping
+    record: str = ""
 
 
 def capture_stacks(process: RankProcess, program: str, *, signal: bool) -> dict[str, Any]:
@@ -414,13 +422,13 @@ def capture_stacks(process: RankProcess, program: str, *, signal: bool) -> dict[
             reason = str(error)
     else:
         reason = NOT_INSTALLED
-    refused = refusal_reason(process.pid, process.file)
+    refused = refusal_reason(process.pid, process.file, process.record)
     if refused == NO_HANDLER:
         return {"why": refused, "answers": False}  # more precise than py-spy's error for such a process
     if not signal:
         return {"why": reason, "answers": not refused}
     try:
-        threads = request_stacks(process.pid, process.file, PATIENCE)
+        threads = request_stacks(process.pid, process.file, PATIENCE, process.record)
     except StackDumpError as error:
         return {"why": f"{reason}; via signal: {error}"}
     return {"how": "signal", "threads": _format_threads(threads, process)}

@@ -15,8 +15,8 @@ STATE_FILE = ".skyward-state"  # marks a folder that contains skyward's state an
 RETAINED_PREFIX, EXIT_REASON_PREFIX = "kept.", "ended."  # prefixes of folder and file names
 WORKER_PREFIX = "worker."
 # Signal for stack dumps. It is a real-time signal (34 to 64, only on Linux), because users, schedulers and frameworks
-# use the other signals.
-STACK_SIGNAL = 57
+# use the other signals. On macOS it is SIGINFO, which processes without a handler ignore.
+STACK_SIGNAL = 29 if os.uname().sysname == "Darwin" else 57
 UMASK = "SKYWARD_UMASK"  # environment variable with the login's umask in octal
 
 

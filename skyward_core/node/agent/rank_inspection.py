@@ -61,13 +61,17 @@ class DiagnosticsHandler:
         process = slot.process
         if process is None or process.connection is None:
             return fields
-        file = self._state.config.paths.stacks(slot.rank, slot.number)
+        paths = self._state.config.paths
+        target = RankProcess(
+            process.pid,
+            paths.stacks(slot.rank, slot.number),
+            self._path_mapping,
+            paths.worker(slot.rank, slot.number),
+        )
         lock = self._slot_locks.setdefault((slot.rank, slot.number), asyncio.Lock())
         try:
             async with asyncio.timeout_at(until), lock, self._sample_limit:
-                stacks = await asyncio.to_thread(
-                    capture_stacks, RankProcess(process.pid, file, self._path_mapping), program, signal=signal
-                )
+                stacks = await asyncio.to_thread(capture_stacks, target, program, signal=signal)
         except TimeoutError:
             return fields | {"why": f"timed out after {STACKS_TIMEOUT:g} s"}
         if slot.process is not process:

@@ -90,6 +90,9 @@ def become_reaper() -> bool:
     return bool(_ctypes.call_function(prctl, args) == 0)
 
 
+EXIT_POLL = 0.1  # seconds between checks of a process that is not a child, on systems without pidfd
+
+
 def lower_priority(pid: int, nice: int) -> None:
     """Lower the priority of a process that leads its own session.
 
@@ -125,14 +128,27 @@ def signal_process(pid: int, number: int) -> None:
 def process_start_time(pid: int) -> str:
     """Return the start time of a process in kernel format; "" if it does not exist or has been reaped.
 
-    Together with the pid it identifies a process uniquely.
+    Together with the pid it identifies a process uniquely. Without ``/proc`` the time is the one that ``ps`` prints.
     """
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return ""
+        return "" if has_proc() else _start_time_by_ps(pid)
     state, *rest = text.rpartition(")")[2].split()
     return "" if state in "ZX" else rest[18]
+
+
+def has_proc() -> bool:
+    """Check whether the system describes processes in ``/proc``, which macOS does not."""
+    return Path("/proc/self/stat").exists()
+
+
+def _start_time_by_ps(pid: int) -> str:
+    command = ["ps", "-o", "stat=", "-o", "lstart=", "-p", str(pid)]
+    env = os.environ | {"LC_ALL": "C", "TZ": "UTC"}  # the text must not depend on the caller
+    output = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=env, check=False).stdout
+    state, *when = output.decode(errors="replace").split() or ["Z"]
+    return "" if state[0] in "ZX" else " ".join(when)
 
 
 def processor_seconds(pid: int) -> float:
@@ -294,16 +310,24 @@ def find_orphaned_workers(config: AgentConfig) -> dict[tuple[int, int], int]:
     found = {}
     for path in Path(config.folder).glob(f"{WORKER_PREFIX}*"):
         _, rank, number = path.name.split(".")
-        pid, _, when = path.read_text(encoding="utf-8").partition(" ")
-        # If the record is empty, the worker is rejected when it connects.
-        if when and process_start_time(int(pid)) == when:
-            found[int(rank), int(number)] = int(pid)
+        if pid := recorded_worker(path):
+            found[int(rank), int(number)] = pid
     return found
+
+
+def recorded_worker(record: Path) -> int:
+    """Return the pid in a worker's record; 0 if the worker has ended, also if another process has its pid."""
+    pid, _, when = record.read_text(encoding="utf-8").partition(" ")
+    # If the record is empty, the worker is rejected when it connects.
+    return int(pid) if when and process_start_time(int(pid)) == when else 0
 
 
 def call_on_exit(pid: int, then: Callable[[], None]) -> None:
     """Call ``then`` once a process has ended that is not a child of this one. Its exit status is unknown."""
     loop = asyncio.get_running_loop()
+    if not hasattr(os, "pidfd_open"):  # only Linux has it
+        _poll_for_exit(loop, pid, then)
+        return
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -316,6 +340,15 @@ def call_on_exit(pid: int, then: Callable[[], None]) -> None:
         then()
 
     loop.add_reader(descriptor, on_exit)
+
+
+def _poll_for_exit(loop: asyncio.AbstractEventLoop, pid: int, then: Callable[[], None]) -> None:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        loop.call_soon(then)
+    else:
+        loop.call_later(EXIT_POLL, _poll_for_exit, loop, pid, then)
 
 
 def add_signal_handlers(actions: Mapping[int, Callable[[], object]]) -> None:

@@ -39,7 +39,7 @@ def enable_stack_dumps(path: str) -> None:
     The handler is in C, so it works while native code blocks or holds the GIL. The signal can interrupt a blocking
     call, so the agent sends it only at the user's request, after checking that the handler and the file exist.
     """
-    if not hasattr(signal, "SIGRTMAX"):
+    if STACK_SIGNAL not in signal.valid_signals():
         return
     with suppress(OSError):  # other writers report a full disk
         _stacks.append(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600))
