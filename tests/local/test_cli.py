@@ -159,7 +159,7 @@ def test_run_exit_code_and_root_cause_follow_the_failure(
     assert (kept["ranks"], kept["root_cause"]) == (found["ranks"], found["root_cause"])
 
 
-def test_run_of_ranks_without_the_plugin_that_connects_them_warns_before_the_start(cli: Cli) -> None:
+def test_run_of_unconnected_ranks_warns_about_the_missing_plugin(cli: Cli) -> None:
     cli.write("jax.py", "")
     cli.write("alone.py", "import jax\nimport skyward_core as sky\n@sky.function\ndef f(): pass\n")
     warning = "jax plugin is off: ranks will train separately. Add --plugin jax"
@@ -168,7 +168,7 @@ def test_run_of_ranks_without_the_plugin_that_connects_them_warns_before_the_sta
     assert warning not in cli("run", "alone.py").stderr, "one rank has no others"
 
 
-def test_traceback_that_a_script_prints_itself_has_no_frames_of_ours_and_is_shown_once(cli: Cli) -> None:
+def test_traceback_printed_by_a_script_is_shown_once_without_skyward_frames(cli: Cli) -> None:
     cli.write(
         "hooked.py",
         "import sys, traceback\n"

@@ -291,9 +291,7 @@ def test_job_shell_reads_bashrc_and_finds_conda(
     assert made == ["r000| 1", "r000| conda activate ray"]
 
 
-def test_job_shell_after_a_startup_file_with_another_python_finds_that_of_the_pool(
-    cli: Cli, pool: str, tmp_path: Path
-) -> None:
+def test_job_shell_uses_the_python_of_the_pool_despite_bashrc(cli: Cli, pool: str, tmp_path: Path) -> None:
     shims = tmp_path / "shims"
     shims.mkdir()
     (shims / "python").write_text("#!/bin/sh\necho shim\n")

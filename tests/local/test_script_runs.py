@@ -269,7 +269,7 @@ FOUND = marks()
 
 
 @pytest.mark.parametrize("ending", ["@sky.function\ndef f(): return FOUND + marks()\n", "print(FOUND)\n"])
-def test_modules_beside_a_script_hide_standard_ones_from_its_code_only(cli: Cli, ending: str) -> None:
+def test_script_modules_shadow_standard_ones_only_in_script_code(cli: Cli, ending: str) -> None:
     for name in ("hashlib", "numbers"):
         (cli.folder / f"{name}.py").write_text(f"MARK = {name!r}\n")
     for name, inner in (("json", "none"), ("logging", "handlers")):

@@ -91,7 +91,7 @@ async def test_key_login_that_also_needs_a_password_is_named(server: Server) -> 
 
 
 @needs_openssh
-async def test_host_that_accepts_no_keys_is_named(server: Server) -> None:
+async def test_host_without_key_login_is_named(server: Server) -> None:
     server.configure("PubkeyAuthentication no")
     said = await refusal(Target("box", keys=(str(server.key),)))
     assert "accepts no keys for user" in said and "only password" in said
@@ -173,7 +173,7 @@ def with_length(data: bytes) -> bytes:
 
 
 @needs_openssh
-async def test_silent_agent_is_left_out_and_named(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_silent_ssh_agent_is_skipped_and_named(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "AGENT_TIMEOUT", 0.2)
     monkeypatch.setenv("SSH_AUTH_SOCK", path := str(server.home / "agent"))
     async with agent(Path(path), lambda kind: None):
@@ -186,7 +186,7 @@ async def test_silent_agent_is_left_out_and_named(server: Server, monkeypatch: p
 
 @needs_openssh
 @pytest.mark.parametrize("answer", [FAILURE, None], ids=["refuses", "never answers"])
-async def test_agent_that_does_not_sign_is_named(
+async def test_ssh_agent_that_does_not_sign_is_named(
     server: Server, answer: bytes | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "CONNECT_TIMEOUT", 2.0)
@@ -202,7 +202,9 @@ async def test_agent_that_does_not_sign_is_named(
 
 
 @needs_openssh
-async def test_given_keys_precede_those_of_the_agent(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_configured_keys_are_offered_before_those_of_the_ssh_agent(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server.configure("MaxAuthTries 1")
     monkeypatch.setenv("SSH_AUTH_SOCK", path := str(server.home / "agent"))
     others = [asyncssh.read_public_key(f"{server.make_key(f'other{number}')}.pub") for number in range(2)]
@@ -257,7 +259,7 @@ def test_closed_connection_after_many_rejected_keys_is_a_rejected_login() -> Non
 
 
 @pytest.mark.parametrize(("name", "makes_attempts"), [("no common algorithms", 1), ("closed connection", 2)])
-async def test_only_errors_that_may_pass_are_retried(
+async def test_only_transient_ssh_errors_are_retried(
     name: str, makes_attempts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     attempts = []

@@ -595,7 +595,7 @@ class Images:
         ("trn1.2xlarge", False, "/aws/service/neuron/dlami/base/"), ("inf2.xlarge", False, "/aws/service/neuron/"),
     ],
 )  # fmt: skip
-async def test_image_has_the_driver_of_the_instance_family(name: str, nvidia: bool, parameter: str) -> None:
+async def test_machine_image_has_the_driver_of_the_instance_family(name: str, nvidia: bool, parameter: str) -> None:
     calls: Any = Images()
     await find_image(calls, "here", typed(name, nvidia=nvidia), None, None)
     assert calls.names[0].startswith(parameter)
@@ -604,7 +604,7 @@ async def test_image_has_the_driver_of_the_instance_family(name: str, nvidia: bo
 @pytest.mark.parametrize(
     "name", ["p3.2xlarge", "p3dn.24xlarge", "g3s.xlarge", "g4ad.xlarge", "inf1.xlarge", "dl1.24xlarge"]
 )
-async def test_instance_family_without_an_image_is_refused_unless_the_user_names_one(name: str) -> None:
+async def test_instance_family_without_an_image_requires_ami(name: str) -> None:
     calls: Any = Images()
     with pytest.raises(UsageError, match=rf"no current machine image with a driver for {name}.*pass ami="):
         await find_image(calls, "here", typed(name, nvidia=True), None, None)
@@ -629,13 +629,13 @@ async def test_instance_family_without_an_image_is_refused_unless_the_user_names
         ("mine", "Linux/UNIX", "ubuntu"),
     ],
 )
-async def test_login_name_is_that_of_the_image_s_system(image: str, platform: str, user: str) -> None:
+async def test_login_user_follows_the_system_of_the_machine_image(image: str, platform: str, user: str) -> None:
     calls: Any = Images(Name=image, PlatformDetails=platform)
     assert (await find_image(calls, "here", KIND, "ami-1", None)).user == user
     assert (await find_image(calls, "here", KIND, "ami-1", "me")).user == "me"
 
 
-async def test_image_with_windows_is_refused() -> None:
+async def test_machine_image_with_windows_is_refused() -> None:
     calls: Any = Images(Platform="windows")
     with pytest.raises(UsageError, match="ami-1 runs Windows"):
         await find_image(calls, "here", KIND, "ami-1", None)
@@ -659,7 +659,7 @@ class Subnets:
         }
 
 
-async def test_subnets_without_ipv4_addresses_are_refused_or_left_out() -> None:
+async def test_subnets_without_ipv4_addresses_are_skipped_or_rejected() -> None:
     calls: Any = Subnets()
     assert [each.subnet for each in await zones_and_placement.list_zones(calls, "r")] == ["b"]
     with pytest.raises(UsageError, match="subnet v6-a has IPv6 addresses only: choose a subnet with IPv4"):
@@ -669,7 +669,7 @@ async def test_subnets_without_ipv4_addresses_are_refused_or_left_out() -> None:
 @pytest.mark.parametrize(
     ("region", "reason", "spot"), [("cn-north-1", "bills in CNY", False), ("us-gov-west-1", "GovCloud", True)]
 )
-async def test_prices_of_other_partitions_are_unknown_and_the_plan_states_why(
+async def test_prices_of_other_aws_partitions_are_unknown_with_a_reason(
     region: str, reason: str, spot: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def spot_price(*_: Any) -> dict[str, list[float]]:
@@ -685,7 +685,7 @@ async def test_prices_of_other_partitions_are_unknown_and_the_plan_states_why(
 # The shutdown of machines without an agent.
 
 
-def test_machines_schedule_their_shutdown_at_every_boot() -> None:
+def test_machine_schedules_its_shutdown_at_every_boot() -> None:
     config = json.loads(user_data(KeyPair("private", "public"), 25).partition("\n")[2])
     (script,) = config["write_files"]
     assert script["path"].startswith("/var/lib/cloud/scripts/per-boot/") and script["permissions"] == "0755"
@@ -695,7 +695,7 @@ def test_machines_schedule_their_shutdown_at_every_boot() -> None:
 # Machines that EC2 ends while they start, and limits of an account.
 
 
-def test_codes_decide_where_a_launch_continues() -> None:
+def test_instance_launch_error_code_ends_the_attempt_or_the_region() -> None:
     def failed(code: str) -> Any:
         return ec2_errors.translate_error(client_error(code), "ec2", "r", "run_instances")
 
@@ -727,7 +727,7 @@ def test_quota_is_that_of_the_instance_family_and_market(kind: str, market: str,
     assert account_setup_checks_and_cleanup.quota_code(kind, market) == code
 
 
-def test_costs_of_rented_machines_count_a_minute_at_least() -> None:
+def test_cost_of_a_rented_machine_counts_at_least_one_minute() -> None:
     row: Any = SimpleNamespace(created_at=0.0)
     machine = to_machine({"InstanceId": "i-1", "LaunchTime": datetime.fromtimestamp(1000.0, UTC)}, "r", {"hourly": 6.0})
     (bill,) = make_bills(row, [machine], {"i-1": 1010.0}, None)

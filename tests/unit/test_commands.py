@@ -190,9 +190,7 @@ ValueError: no data
         ("ValueError: no data\n", True),
     ],
 )
-def test_root_cause_whose_traceback_the_rank_has_printed_is_not_shown_with_it_again(
-    printed: str, is_repeated: bool
-) -> None:
+def test_root_cause_omits_a_traceback_that_the_rank_printed(printed: str, is_repeated: bool) -> None:
     failed = Outcome(1, 1, 0, "raised", error=ErrorInfo("ValueError", "no data", TRACE))
     run = a_run(failed, state="failed", cause=RootCause.from_outcome(failed))
     shown = failure_lines(run, {1: printed}.__getitem__)
@@ -220,7 +218,7 @@ ENV_RENDEZVOUS = (
         ("train", "ValueError", "bad", [1], []),
     ],
 )
-def test_root_cause_with_a_known_reason_names_it(
+def test_root_cause_names_a_known_reason(
     function: str, kind: str, message: str, early: list[int], hints: list[str]
 ) -> None:
     failed = Outcome(0, 0, 0, "raised", error=ErrorInfo(kind, message, ""))
@@ -656,7 +654,7 @@ for name in ("", "replay", "down", "capacity"):
 """
 
 
-def test_help_has_its_texts_if_python_removes_docstrings() -> None:
+def test_command_help_is_complete_under_python_oo() -> None:
     plain, optimized = (
         subprocess.run([sys.executable, *flags, "-c", ALL_HELP], check=True, capture_output=True, text=True).stdout
         for flags in ([], ["-OO"])
@@ -776,7 +774,7 @@ def rich_bars() -> str:
 
 
 @pytest.mark.parametrize("bars", [tqdm_bars, rich_bars])
-def test_log_printer_writes_the_last_state_of_each_nested_bar_into_a_pipe(bars: Callable[[], str]) -> None:
+def test_log_printer_pipes_the_last_state_of_nested_progress_bars(bars: Callable[[], str]) -> None:
     data = bars().encode()
     written = printed((0, "err", data), prefix=False)
     lines = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line) for line in written.decode().split("\n")]
@@ -793,7 +791,7 @@ def test_log_printer_writes_the_last_state_of_each_nested_bar_into_a_pipe(bars: 
 
 @given(st.lists(st.sampled_from([b"a", b"bc", b"\n", b"\r", b"\x1b[A", b"\x1b[2A", b"\x1b[2K", b"\x1b[J", b"\x1b[9"])))
 @settings(max_examples=examples(50))
-def test_log_printer_of_any_movements_holds_little_memory(parts: list[bytes]) -> None:
+def test_log_printer_memory_is_bounded_for_any_cursor_movement(parts: list[bytes]) -> None:
     printer = LogPrinter(io.BytesIO())
     for _ in range(10):
         for part in parts:
@@ -857,13 +855,13 @@ BAR = b"start\n\r 10%\r 50%|###\rbelow\r100%\nnext\r\n\r 10%\r    \rdone\n 90%\r
 
 
 @pytest.mark.parametrize("cut", [1, 2, 3, 5, 7, 100])
-def test_log_printer_writes_only_the_last_state_of_a_bar_into_a_pipe(cut: int) -> None:
+def test_log_printer_pipes_only_the_last_state_of_a_progress_bar(cut: int) -> None:
     chunks = [(0, "err", BAR[i : i + cut]) for i in range(0, len(BAR), cut)]
     assert printed(*chunks, prefix=False) == b"start\n100%\nnext\r\ndone\n 95%\n"
     assert printed((0, "err", b"\r 10%\r    \r")) == b"", "a bar that was erased"
 
 
-def test_log_printer_holds_one_state_of_an_endless_bar_in_memory() -> None:
+def test_log_printer_keeps_one_state_of_an_endless_progress_bar() -> None:
     printer = LogPrinter(io.BytesIO())
     held = 0
     for step in range(2_000):
@@ -1031,7 +1029,7 @@ def test_watch_is_rejected_with_json_detach_or_without_a_terminal(
         ("exec p echo --json", ("echo", "--json"), {}, "--json is an option of echo here"),
     ],
 )
-def test_exec_takes_its_options_behind_a_quoted_command_and_notes_them_behind_words(
+def test_exec_honors_options_after_a_quoted_command_only(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     line: str,
@@ -1055,7 +1053,7 @@ def test_exec_takes_its_options_behind_a_quoted_command_and_notes_them_behind_wo
     assert note in done.output and bool(note) == ("is an option of" in done.output)
 
 
-def test_exec_with_an_unknown_option_behind_a_quoted_command_is_refused() -> None:
+def test_exec_rejects_an_unknown_option_after_a_quoted_command() -> None:
     done = CliRunner().invoke(cli, ["exec", "p", "echo a", "--jsn"])
     assert done.exit_code == 2 and "No such option '--jsn'" in done.output and "'--json'" in done.output
     done = CliRunner().invoke(cli, ["exec", "--restarts", "3", "p", "true"])

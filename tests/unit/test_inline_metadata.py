@@ -415,10 +415,8 @@ def test_run_option_unknown_to_the_function_is_rejected(parse_script_words, line
         ("nothing-like-it", "No such command 'nothing-like-it'."),
     ],
 )
-def test_command_line_with_an_unknown_option_names_it_and_the_nearest_known_one(
-    script_words_asked: Any, line: str, says: str
-) -> None:
-    said = script_words_asked(line)
+def test_unknown_option_error_names_the_nearest_known_option(parse_script_words: Any, line: str, says: str) -> None:
+    said = parse_script_words(line)
     assert says in said and "Usage: cli " in said and "does not exist" not in said
 
 

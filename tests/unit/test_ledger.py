@@ -644,7 +644,7 @@ def mounted_read_only(folder: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("is_open", [False, True], ids=["closed", "open elsewhere"])
-def test_ledger_on_a_read_only_disk_is_read_and_says_that_it_cannot_be_written(small_disk: Path, is_open: bool) -> None:
+def test_ledger_on_a_read_only_disk_is_readable_and_reports_failed_writes(small_disk: Path, is_open: bool) -> None:
     other = Ledger(small_disk / "ledger.db")
     other.record_intent("t1", "fit", LOCAL, SPEC)
     if not is_open:
@@ -664,7 +664,7 @@ def test_ledger_on_a_read_only_disk_is_read_and_says_that_it_cannot_be_written(s
     assert (again.read_only_reason, again.damaged_copy) == ("", None)
 
 
-def test_no_ledger_on_a_read_only_disk_is_a_clear_error(small_disk: Path) -> None:
+def test_missing_ledger_on_a_read_only_disk_is_an_error_with_the_cause(small_disk: Path) -> None:
     with mounted_read_only(small_disk) as folder, pytest.raises(LedgerError, match=r"Cannot open .*Read-only file"):
         Ledger(folder / "ledger.db")
 

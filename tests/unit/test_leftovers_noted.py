@@ -395,7 +395,7 @@ def running_pool(session: Any, states: dict[str, str], queued: Collection[str] =
         ({"u1": "done", "u2": "cancelled"}, (), "u2"),
     ],
 )
-def test_name_of_a_pool_with_a_running_run_means_it_and_else_the_last_run(
+def test_pool_name_selects_its_running_run_or_its_last_run(
     session: Any, states: dict[str, str], queued: Collection[str], run: str
 ) -> None:
     running_pool(session, states, queued)
@@ -405,7 +405,7 @@ def test_name_of_a_pool_with_a_running_run_means_it_and_else_the_last_run(
     assert (pool.token, found) == ("t5", run)
 
 
-def test_name_of_a_pool_with_several_running_runs_is_refused_with_a_list_of_them(session: Any) -> None:
+def test_pool_name_with_several_running_runs_is_rejected_with_a_list(session: Any) -> None:
     running_pool(session, {"u1": "running", "u2": "done", "u3": "running"})
     for lookup in (resolve_run, live_run):
         with pytest.raises(UsageError, match=r"pool up has several running runs: u1 \(f\), u3 \(f\)\. Name one"):

@@ -694,7 +694,7 @@ def stamped_log(rank: int) -> Iterator[tuple[str, float]]:
             yield "2026-11-29 06:00:09,990 [4005] r5: WARNING: gradient norm is inf", 109.5
 
 
-def test_collapsed_lines_of_ranks_that_differ_in_times_and_numbers_are_one_row_with_their_span(
+def test_collapsed_row_spans_differing_times_and_numbers_of_ranks(
     capfdbinary: pytest.CaptureFixture[bytes],
 ) -> None:
     out = CollapsedPrinter(Console(), 8)
@@ -730,7 +730,7 @@ def test_row_of_similar_lines_shows_the_span_of_each_value(texts: list[str], sai
 
 
 @given(st.lists(st.text(st.sampled_from("a1.:-eE0x \x1b[m;"), max_size=12), min_size=1, max_size=6))
-def test_similar_lines_of_any_text_lose_no_rank(texts: list[str]) -> None:
+def test_collapsing_similar_lines_loses_no_rank(texts: list[str]) -> None:
     fold = LineFolder(similar=True)
     for rank, text in enumerate(texts):
         fold.add(rank, text, LineInfo("out", 1.0))

@@ -42,7 +42,7 @@ def test_logged_metrics_are_written_with_their_run(spool):
     assert abs(line["at"] - time.time()) < 60
 
 
-def test_log_called_many_times_between_two_writes_loses_no_value(spool):
+def test_metric_log_keeps_all_values_between_two_writes(spool):
     for step in range(1000):
         sky.log(step=step)
     sky.log(accuracy=0.25)
@@ -53,7 +53,7 @@ def test_log_called_many_times_between_two_writes_loses_no_value(spool):
     assert [line["values"] for line in spool()][1001:] == [{"step": 1000}]
 
 
-def test_log_called_too_often_for_the_memory_keeps_the_latest_values(spool, monkeypatch):
+def test_metric_log_beyond_its_memory_limit_keeps_the_latest_values(spool, monkeypatch):
     monkeypatch.setattr(metric_logging, "MAX_PENDING", 3)
     for step in range(9):
         sky.log(step=step, **{f"at{step}": 1})

@@ -88,7 +88,7 @@ def test_py_spy_failure_is_explained(said: bytes, why: str) -> None:
     assert stack_dumps_and_profiles.describe_failure(said) == why
 
 
-def test_py_spy_beside_the_interpreter_of_the_agent_is_found_if_the_ranks_have_none(
+def test_py_spy_next_to_the_agent_interpreter_is_used_without_one_in_ranks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "")
@@ -102,6 +102,6 @@ def test_py_spy_beside_the_interpreter_of_the_agent_is_found_if_the_ranks_have_n
     assert any(each.startswith("py-spy") for each in project["dependencies"])
 
 
-def test_message_of_a_missing_py_spy_names_the_command_that_installs_it() -> None:
+def test_missing_py_spy_message_names_the_install_command() -> None:
     with pytest.raises(stack_dumps_and_profiles.PySpyError, match="pip install py-spy"):
         stack_dumps_and_profiles.record_profile("", os.getpid(), 1.0, "/none")

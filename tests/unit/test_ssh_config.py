@@ -73,7 +73,7 @@ def test_formatted_host_is_parsed_as_the_same_host(host: str, user: str | None, 
     assert Target("").with_host(written.label) == Target(host, port=port)
 
 
-def test_error_names_a_host_as_users_type_it(home: Path) -> None:
+def test_unknown_host_key_error_shows_the_trust_command_for_ipv6(home: Path) -> None:
     shown = known_hosts.ServerKey(
         Target("::1", port=2222).label, "::1", 2222, asyncssh.import_public_key(PUBLIC), home / "sky/known_hosts"
     )
@@ -498,7 +498,7 @@ def test_invalid_ssh_provider_settings_are_rejected() -> None:
         (["box", "gate"], False),
     ],
 )
-async def test_two_names_of_one_machine_in_a_pool_are_refused(home: Path, names: list[str], is_one: bool) -> None:
+async def test_two_names_of_one_host_in_a_pool_are_rejected(home: Path, names: list[str], is_one: bool) -> None:
     (home / ".ssh/config").write_text("Host box\n  HostName 10.1.2.3\n  Port 2200\n")
     ssh = SSH(names)
     spec = PoolSpec(name="p", provider=ssh, nodes=2)

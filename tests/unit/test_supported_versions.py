@@ -42,7 +42,7 @@ def test_package_has_the_version_of_the_test_extra(name: str, package: str) -> N
 
 
 @pytest.mark.parametrize("extra", sorted(PROJECT["optional-dependencies"].keys() - {"test"}))
-def test_extra_for_users_with_an_older_package_installed_does_not_replace_it(extra: str) -> None:
+def test_package_extra_accepts_older_installed_versions(extra: str) -> None:
     specifiers = {each.name: each.specifier for each in map(Requirement, PROJECT["optional-dependencies"][extra])}
     assert {part.operator for found in specifiers.values() for part in found} <= {">="}
     assert all(specifiers[name].contains("2.4.0") for name in {"torch"} & specifiers.keys())

@@ -350,7 +350,7 @@ def test_unusual_file_names_and_modes_are_uploaded(folder: Path, root: Path, nod
 
 
 @pytest.mark.parametrize("letter", ["x", "ü"])
-def test_longest_names_of_folders_and_files_arrive(tmp_path: Path, letter: str) -> None:
+def test_longest_folder_and_file_names_are_uploaded(tmp_path: Path, letter: str) -> None:
     folder = tmp_path / (letter * (240 // len(letter.encode())))
     name = letter * (255 // len(letter.encode()))
     write(folder, name, "1")
