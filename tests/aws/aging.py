@@ -68,10 +68,10 @@ def _state(world: World) -> dict[str, Any]:
     backends = {id(each): each for each in ec2_backends[ACCOUNT].values()}
     return {
         "backends": list(backends.values()),
+        "seen": {name for name, each in world.machines.items() if each.is_visible},
         "instance": {
             name: (each.state, each.instance.state_reason, each.instance._reason)
             for name, each in world.machines.items()
-            if each.is_visible
         },
         "key-pair": {key: dict(each.key_pairs) for key, each in backends.items()},
         "volume": {key: dict(each.volumes) for key, each in backends.items()},
@@ -84,7 +84,7 @@ def _state(world: World) -> dict[str, Any]:
 
 def _restore(world: World, state: dict[str, Any], kind: str) -> None:
     if kind == "instance":
-        world.seen = set(state[kind])
+        world.seen = state["seen"]
         for name, (phase, reason, text) in state[kind].items():
             if name in world.machines:
                 world.machines[name].show(phase, reason, text)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import re
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from skyward_core.model.errors import (
@@ -25,7 +28,9 @@ from skyward_core.providers.aws.boto_calls import AwsCalls
 from skyward_core.providers.aws.ec2_errors import (
     DENIED_CODES,
     GROUP_NOT_FOUND,
+    VISIBILITY_TIMEOUT,
     CallFailed,
+    delete_unless_gone,
     is_region_failure,
     retry_while,
 )
@@ -69,7 +74,7 @@ async def create_security_resources(
     """
     region, name = place.region, resource_name(folder)
     marks = instance_tags.pool_tags(folder.pool, folder.token)
-    folder.add("belongings", region=region, vpc=place.vpc, group="" if group else name, key=name)
+    folder.add("belongings", region=region, vpc=place.vpc, group="" if group else name, key=name, at=time.time())
     try:
         await calls.call(
             "ec2", region, "import_key_pair",
@@ -81,7 +86,7 @@ async def create_security_resources(
             raise
     if group:
         return SecurityResources(name, group)
-    found = await _ensure_group(calls, place, name, marks)
+    found = await _ensure_group(calls, place, folder, name, marks)
     # Machines of the pool may exchange all traffic. Some network cards (EFA) need rules that name the group in both
     # directions.
     within = [{"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": found}]}]
@@ -93,18 +98,23 @@ async def create_security_resources(
     return SecurityResources(name, found)
 
 
-async def _ensure_group(calls: AwsCalls, place: Zone, name: str, marks: dict[str, str]) -> str:
+async def _ensure_group(calls: AwsCalls, place: Zone, folder: LaunchJournal, name: str, marks: dict[str, str]) -> str:
     try:
         made = await calls.call(
             "ec2", place.region, "create_security_group",
             GroupName=name, Description="machines of one skyward pool", VpcId=place.vpc,
             TagSpecifications=instance_tags.tag_specifications(["security-group"], marks),
         )  # fmt: skip
-    except CallFailed as error:
-        if error.code != "InvalidGroup.Duplicate":
+        found = str(made["GroupId"])
+    except Unreachable:
+        raise  # the group may exist
+    except SkywardError as error:
+        if not isinstance(error, CallFailed) or error.code != "InvalidGroup.Duplicate":
+            folder.add("group", region=place.region, vpc=place.vpc, id="")
             raise
-        return await retry_while(GROUP_NOT_FOUND, lambda: _find_existing_group(calls, place, name))
-    return str(made["GroupId"])
+        found = await retry_while(GROUP_NOT_FOUND, lambda: _find_existing_group(calls, place, name))
+    folder.add("group", region=place.region, vpc=place.vpc, id=found)
+    return found
 
 
 async def _find_existing_group(calls: AwsCalls, place: Zone, name: str) -> str:
@@ -140,14 +150,33 @@ async def remove_security_resources(calls: AwsCalls, folder: LaunchJournal) -> N
     """Remove a pool's key pairs and security groups in all regions.
 
     Raises:
-        SkywardError: If a resource still exists. The message names the resource.
+        SkywardError: If a resource still exists, or may still appear. The message names the resource.
     """
-    noted = {(each["region"], each["vpc"]): each for each in folder.notes() if each["what"] == "belongings"}
+    notes = folder.notes()
+    noted = {(each["region"], each["vpc"]): each for each in notes if each["what"] == "belongings"}
+    made = {(each["region"], each["vpc"]): each["id"] for each in notes if each["what"] == "group"}
     for (region, vpc), each in noted.items():
-        await calls.call("ec2", region, "delete_key_pair", KeyName=each["key"])
-        if each["group"]:
-            for group in await _find_groups(calls, region, each["group"], vpc):
-                await remove_group(calls, region, group, each["group"])
+        await _remove_key_pair(calls, region, each["key"])
+        if not (name := each["group"]):
+            continue
+        known = [made[region, vpc]] if made.get((region, vpc)) else []  # queries may not show a new group yet
+        groups = dict.fromkeys([*known, *await _find_groups(calls, region, name, vpc)])
+        for group in groups:
+            await remove_group(calls, region, group, name)
+        left = each.get("at", 0.0) + VISIBILITY_TIMEOUT - time.time()
+        if not groups and (region, vpc) not in made and 0 < left <= VISIBILITY_TIMEOUT:
+            raise PoolError(
+                f"security group {name} ({region}) may still appear: EC2's answer is unknown. It costs nothing. "
+                f"Run `down` again in {math.ceil(left)} s to remove it"
+            )
+
+
+async def _remove_key_pair(calls: AwsCalls, region: str, name: str) -> None:
+    filters = [{"Name": "key-name", "Values": [name]}]
+    await delete_unless_gone(
+        lambda: calls.call("ec2", region, "delete_key_pair", KeyName=name),
+        lambda: calls.call_all("ec2", region, "describe_key_pairs", "KeyPairs", Filters=filters),
+    )
 
 
 async def remove_group(calls: AwsCalls, region: str, group: str, name: str) -> None:
@@ -156,20 +185,20 @@ async def remove_group(calls: AwsCalls, region: str, group: str, name: str) -> N
     Raises:
         SkywardError: If the group still exists. The message has the reason.
     """
-    held = "DependencyViolation"
+    held, filters = "DependencyViolation", [{"Name": "group-id", "Values": [group]}]
+    ask = partial(calls.call, "ec2", region, "delete_security_group", GroupId=group)
     try:
-        await retry_while(
-            (held,), lambda: calls.call("ec2", region, "delete_security_group", GroupId=group),
-            REMOVAL_TIMEOUT, REMOVAL_PAUSES,
-        )  # fmt: skip
+        await delete_unless_gone(
+            lambda: retry_while((held,), ask, REMOVAL_TIMEOUT, REMOVAL_PAUSES),
+            lambda: calls.call_all("ec2", region, "describe_security_groups", "SecurityGroups", Filters=filters),
+        )
     except CallFailed as error:
-        if error.code == held:
-            raise PoolError(
-                f"security group {name} ({group}, {region}) is still in use. It costs nothing. Run `down` again "
-                "to remove it"
-            ) from error
-        if error.code not in GROUP_NOT_FOUND:
+        if error.code != held:
             raise
+        raise PoolError(
+            f"security group {name} ({group}, {region}) is still in use. It costs nothing. Run `down` again "
+            "to remove it"
+        ) from error
 
 
 OWN_TAG_FILTER = [{"Name": "tag-key", "Values": [instance_tags.LEDGER]}]
@@ -318,13 +347,17 @@ async def _terminate_instances(calls: AwsCalls, region: str, ids: Sequence[str])
 async def _remove_leftover(calls: AwsCalls, region: str, thing: Leftover) -> None:
     match thing.what:
         case "disk":
-            await calls.call("ec2", region, "delete_volume", VolumeId=thing.id)
+            filters = [{"Name": "volume-id", "Values": [thing.id]}]
+            await delete_unless_gone(
+                lambda: calls.call("ec2", region, "delete_volume", VolumeId=thing.id),
+                lambda: calls.call_all("ec2", region, "describe_volumes", "Volumes", Filters=filters),
+            )
         case "security group":
             await remove_group(calls, region, thing.id, f"of pool {thing.pool}")
         case "placement group":
             await zones_and_placement.remove_placement_group(calls, region, thing.id)
         case "key pair":
-            await calls.call("ec2", region, "delete_key_pair", KeyName=thing.id)
+            await _remove_key_pair(calls, region, thing.id)
 
 
 CREDENTIAL_VARIABLES = (  # environment variables that select credentials

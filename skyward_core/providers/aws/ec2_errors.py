@@ -20,7 +20,7 @@ from skyward_core.model.errors import (
     combine_errors,
     error_message,
 )
-from skyward_core.providers.provider_calls import report_progress
+from skyward_core.providers.provider_calls import poll_until_empty, report_progress
 
 THROTTLED_CODES = frozenset(
     {
@@ -132,6 +132,16 @@ def is_rejected_early(error: SkywardError) -> bool:
     if isinstance(error, CallFailed):
         return error.code in THROTTLED_CODES | DENIED_CODES
     return isinstance(error, CredentialsRefused)
+
+
+def is_resource_refusal(error: CallFailed) -> bool:
+    """Check whether EC2 may have refused a call because of one of its resources.
+
+    The documented policy allows changes of tagged resources only. A resource that no longer exists has no tag, so EC2
+    denies the call instead of reporting an unknown resource.
+    """
+    not_found = error.code.startswith("Invalid") and error.code.endswith((".NotFound", ".Malformed", ".Unknown"))
+    return not_found or error.code in DENIED_CODES | {"OperationNotPermitted"}
 
 
 def translate_error(
@@ -296,7 +306,7 @@ async def query_regions(
 GROUP_NOT_FOUND = ("InvalidGroup.NotFound", "InvalidGroupId.NotFound")
 KEY_NOT_FOUND = ("InvalidKeyPair.NotFound",)
 PLACEMENT_GROUP_NOT_FOUND = ("InvalidPlacementGroup.Unknown",)
-VISIBILITY_TIMEOUT = 30.0  # seconds until all parts of EC2 know a new resource
+VISIBILITY_TIMEOUT = 300.0  # seconds until all parts of EC2 know a new resource, according to its API reference
 POLL_PAUSES = (0.2, 2.0)  # first and longest pause between two attempts, in seconds
 
 
@@ -326,3 +336,30 @@ async def retry_while(
                 raise
         await asyncio.sleep(pause)
         pause = min(longest, pause * 2)
+
+
+LOOK_TIMEOUT = 10.0  # seconds for queries to stop showing a deleted resource, before a denied deletion is an error
+
+
+async def delete_unless_gone(
+    delete: Callable[[], Awaitable[Any]], find: Callable[[], Awaitable[Sequence[Any]]]
+) -> None:
+    """Delete a resource. If EC2 denies that, accept the denial as soon as queries do not show the resource.
+
+    Args:
+        delete: Makes the call.
+        find: Returns the resource as long as EC2 shows it.
+
+    Raises:
+        SkywardError: If the resource still exists.
+    """
+    try:
+        await delete()
+    except CallFailed as error:
+        if not is_resource_refusal(error):
+            raise
+        shown: Sequence[Any] = ()
+        if error.code in DENIED_CODES:
+            shown = await poll_until_empty(find, POLL_PAUSES, LOOK_TIMEOUT)
+        if shown:
+            raise

@@ -6,15 +6,15 @@ import asyncio
 import os
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from skyward_core.model.errors import PoolError
+from skyward_core.model.errors import PoolError, SkywardError
 from skyward_core.model.machines import Machine
 from skyward_core.providers.aws.boto_calls import AwsCalls
-from skyward_core.providers.aws.ec2_errors import CallFailed
+from skyward_core.providers.aws.ec2_errors import CallFailed, is_resource_refusal
 from skyward_core.providers.aws.instance_tags import EXPIRES, POOL, TOKEN, format_date, parse_tags, tagged_node
 from skyward_core.providers.aws.launch_journal_and_keys import LaunchJournal
 from skyward_core.store.ledger_rows import is_process_alive
@@ -244,7 +244,7 @@ async def tag_expiry(calls: AwsCalls, machines: Sequence[Machine], at: float) ->
     """Tag machines and their disks with the time at which they end; skip instances that EC2 does not know.
 
     Raises:
-        SkywardError: If a resource cannot be tagged.
+        SkywardError: If a resource cannot be tagged. The others are tagged.
     """
     marks = [{"Key": EXPIRES, "Value": format_date(at)}]
     for region in dict.fromkeys(each.extra["region"] for each in machines):
@@ -254,26 +254,70 @@ async def tag_expiry(calls: AwsCalls, machines: Sequence[Machine], at: float) ->
             if each["State"]["Name"] not in ENDED_STATES:
                 disks = [disk["Ebs"] for disk in each.get("BlockDeviceMappings", ()) if "Ebs" in disk]
                 ids += [name, *(disk["VolumeId"] for disk in disks)]
+
+        async def tag(part: Sequence[str], region: str = region) -> None:
+            await calls.call("ec2", region, "create_tags", Resources=list(part), Tags=marks)
+
+        refused: dict[str, CallFailed] = {}
         for first in range(0, len(ids), MAX_TAGGED_RESOURCES):
-            part = ids[first : first + MAX_TAGGED_RESOURCES]
-            await calls.call("ec2", region, "create_tags", Resources=part, Tags=marks)
+            refused |= await call_in_parts(ids[first : first + MAX_TAGGED_RESOURCES], tag)
+        for error in refused.values():
+            raise error
 
 
 async def terminate(calls: AwsCalls, machines: Sequence[Machine], **how: Any) -> None:
-    """Terminate instances, except instances that EC2 does not know.
+    """Terminate instances, except those that have ended. An instance that EC2 refuses does not protect the others.
 
     Args:
         how: Further parameters of ``TerminateInstances``.
 
     Raises:
-        SkywardError: If EC2 does not accept the request.
+        SkywardError: If EC2 does not accept the request for an instance that it shows.
     """
+    failures: list[SkywardError] = []
     for region in dict.fromkeys(each.extra["region"] for each in machines):
-        ids = [each.id for each in machines if each.extra["region"] == region]
         try:
-            await calls.call("ec2", region, "terminate_instances", InstanceIds=ids, **how)
-        except CallFailed as error:
-            if not error.code.startswith("InvalidInstanceID"):
-                raise
-            if known := await find_instances(calls, region, ids):
-                await calls.call("ec2", region, "terminate_instances", InstanceIds=sorted(known), **how)
+            await _terminate_in_region(
+                calls, region, [each for each in machines if each.extra["region"] == region], how
+            )
+        except SkywardError as error:
+            failures.append(error)  # the machines of other regions cost money, too
+    for failure in failures:
+        raise failure
+
+
+async def _terminate_in_region(calls: AwsCalls, region: str, machines: Sequence[Machine], how: dict[str, Any]) -> None:
+    seen = await find_instances(calls, region, [each.id for each in machines])
+    ids = [each.id for each in machines if _update_state(each, seen.get(each.id)).state != "gone"]
+
+    async def end(part: Sequence[str]) -> None:
+        await calls.call("ec2", region, "terminate_instances", InstanceIds=list(part), **how)
+
+    refused = await call_in_parts(ids, end) if ids else {}
+    for id in refused.keys() & seen.keys():  # an instance that EC2 does not show yet is terminated at the next attempt
+        raise refused[id]
+
+
+async def call_in_parts(ids: Sequence[str], ask: Callable[[Sequence[str]], Awaitable[None]]) -> dict[str, CallFailed]:
+    """Make a call about several resources. If EC2 refuses the whole call because of one of them, repeat it by halves.
+
+    Args:
+        ids: The resources; at least one.
+        ask: Makes the call for some of the resources.
+
+    Returns:
+        The refused resources, with EC2's errors.
+
+    Raises:
+        SkywardError: If the call fails for a reason that does not depend on the resources.
+    """
+    try:
+        await ask(ids)
+    except CallFailed as error:
+        if not is_resource_refusal(error):
+            raise
+        if len(ids) == 1:
+            return {ids[0]: error}
+        middle = len(ids) // 2
+        return await call_in_parts(ids[:middle], ask) | await call_in_parts(ids[middle:], ask)
+    return {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import socket
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -153,16 +154,16 @@ async def remove_placement_group(calls: AwsCalls, region: str, name: str) -> Non
 
 async def _delete_group(calls: AwsCalls, region: str, name: str) -> str:
     """Try to delete a group; return the reason why it still exists, or ""."""
+    find = partial(find_placement_groups, calls, region, [{"Name": "group-name", "Values": [name]}])
+    delete = partial(calls.call, "ec2", region, "delete_placement_group", GroupName=name)
     try:
-        await calls.call("ec2", region, "delete_placement_group", GroupName=name)
+        await ec2_errors.delete_unless_gone(delete, find)
     except CallFailed as error:
-        if error.code in ec2_errors.PLACEMENT_GROUP_NOT_FOUND:
-            return ""
         if error.code != "InvalidPlacementGroup.InUse":
             raise
         return "in use"
-    remaining = await find_placement_groups(calls, region, [{"Name": "group-name", "Values": [name]}])
-    return str(remaining[0]["State"]) if remaining else ""
+    # A query that lags behind still shows the group as available.
+    return "deleting" if any(each["State"] == "deleting" for each in await find()) else ""
 
 
 async def find_placement_groups(
