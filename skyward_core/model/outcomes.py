@@ -37,8 +37,9 @@ OutcomeKind = Literal["returned", "raised", "exited", "lost", "collateral"]
 TaskStatus = Literal["waiting", "running", "returned", "raised", "exited", "lost", "collateral"]
 
 # orphaned: no agent runs on the machine, but a new agent can be started. ending: the agent, or processes of ranks, are
-# ending. unreachable: no connection, possibly because of the network. lost: other nodes cannot connect either.
-MachineStatus = Literal["running", "orphaned", "ending", "unreachable", "lost", "gone"]
+# ending, or the provider ends the machine. agentless: a rented machine runs without an agent, and nothing ends it.
+# unreachable: no connection, possibly because of the network. lost: other nodes cannot connect either.
+MachineStatus = Literal["running", "orphaned", "ending", "agentless", "unreachable", "lost", "gone"]
 
 # Kinds of alerts about a running run, the most severe first.
 AlertKind = Literal["gpu", "nan", "stall", "memory", "throttled", "straggler", "plateau"]

@@ -694,7 +694,7 @@ class PoolStartup:
             pool.ends_machines
             and pool.row.state == "starting"
             and remaining
-            and all(each.state == "ending" for each in remaining)
+            and all(each.state in ("ending", "agentless") for each in remaining)
         ):
             raise PoolError(
                 f"Pool {pool.name} is incomplete: its client exited before an agent ran on any of its "

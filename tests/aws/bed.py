@@ -182,6 +182,10 @@ class Bed:
         text = (_REPOSITORY / "docs" / "where" / "aws.md").read_text(encoding="utf-8")
         self._ask("set", policy=json.loads(text.partition("```json\n")[2].partition("```")[0]))
 
+    def allow_all(self) -> None:
+        """Check no policy any more."""
+        self._ask("set", policy=None)
+
     def lag(self, seed: int | None = None, **seconds: float) -> None:
         """Let queries show the past: ``lag(instance=300)``, with ``_`` for the hyphen of a kind (``aging.KINDS``).
 

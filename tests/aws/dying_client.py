@@ -15,6 +15,7 @@ from skyward_core.providers.aws.boto_calls import AwsCalls
 from skyward_core.providers.aws.instance_launch import InstanceLaunch
 from skyward_core.providers.aws.provider import AWS
 from skyward_core.transport.ssh.ssh_transport import SSHTransport
+from tests.aws import storms
 from tests.aws.pools import rented, where
 
 
@@ -68,8 +69,13 @@ STAGES: dict[str, Callable[[], None]] = {
 
 def main() -> None:
     """Bring a pool up, use it, take it down; as far as that goes. Who dies while fetching takes one down that is up."""
-    stage = sys.argv[1]
-    STAGES[stage]()
+    verb, _, stage = sys.argv[1].rpartition(":")
+    if "stormy" in sys.argv:
+        storms.weather()
+    STAGES.get(stage, lambda: None)()
+    if verb == "down":
+        Session().tear_down("pair").result()
+        return
     if stage == "fetching":
         Session().tear_down("left").result()
     options = sky.Options(console=False, grace=0.5)

@@ -6,8 +6,11 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from tests.support.child import Child
 from tests.support.forked import Loaded, read_by_python
 
 from . import Bed
@@ -19,17 +22,28 @@ CLIENTS = Loaded(
 )
 
 
-def killed_at(stage: str, bed: Bed, tmp_path: Path, nodes: str = "2:2") -> None:
-    """Have a client die there.
+@contextmanager
+def client(stage: str, bed: Bed, tmp_path: Path, nodes: str = "2:2", *, stormy: bool = False) -> Iterator[Child]:
+    """Start a client that dies at a stage; its output goes to the file ``said``.
 
     Args:
         nodes: how many it asks for, as a range.
+        stormy: Whether time-outs are short and no host answers, so that a client may end before that point.
     """
     env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "SKYWARD_HOME": str(tmp_path / "home")}
     env |= read_by_python(os.environ)  # else each would begin as an interpreter of its own
+    address = "10.0.0.1/32" if stormy else f"{bed.client_address()}/32"
     with (tmp_path / "said").open("w") as said:
-        child = CLIENTS.start(
-            ["client", stage, f"{bed.client_address()}/32", nodes], env=env | bed.environment(), cwd=tmp_path,
-            stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True,
-        )  # fmt: skip
-        assert child.wait(90) == -signal.SIGKILL, (tmp_path / "said").read_text()
+        argv = ["client", stage, address, nodes, *(["stormy"] if stormy else [])]
+        with CLIENTS.start(
+            argv, env=env | bed.environment(), cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=said, stderr=said,
+            start_new_session=True,
+        ) as child:  # fmt: skip
+            yield child
+
+
+def killed_at(stage: str, bed: Bed, tmp_path: Path, nodes: str = "2:2", *, stormy: bool = False) -> None:
+    """Have a client die there; a stormy one may end before. For the arguments see :func:`client`."""
+    with client(stage, bed, tmp_path, nodes, stormy=stormy) as child:
+        status = child.wait(90)
+        assert status == -signal.SIGKILL or stormy, (tmp_path / "said").read_text()

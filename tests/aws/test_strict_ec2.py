@@ -10,8 +10,9 @@ import pytest
 import skyward_core as sky
 from skyward_core.model.machines import Machine
 from skyward_core.model.specs import Options, PoolSpec
+from skyward_core.pool import teardown
 from skyward_core.pool.pool import Pool
-from skyward_core.providers.aws import instance_lookup_and_end
+from skyward_core.providers.aws import boto_calls, instance_lookup_and_end
 from skyward_core.store.ledger import Ledger
 from tests.aws import Bed, storms
 from tests.aws.pools import left, rented
@@ -132,3 +133,26 @@ async def test_teardown_deletes_security_group_that_queries_do_not_show_yet(bed:
     await spec().provider.teardown("q")
     bed.lag()
     assert left(bed) == []
+
+
+async def test_termination_is_repeated_if_ec2_failed_and_machines_have_no_agent(
+    bed: Bed, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(teardown, "RENTED", 10.0)
+    pool, _ = await running_pool(ledger)
+    bed.fail("TerminateInstances", boto_calls.MAX_TRIES + 1)
+    receipt = await pool.down()
+    assert (receipt.ok, receipt.gone) == (True, (0, 1))
+    assert left(bed) == []
+
+
+async def test_stopped_machine_is_terminated_again_if_ec2_failed(
+    bed: Bed, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(teardown, "RENTED", 10.0)
+    pool, made = await running_pool(ledger, 1)
+    bed.allow_all()
+    bed.client().stop_instances(InstanceIds=[made[0].id])
+    until_state(bed, [made[0].id], "stopped")
+    bed.fail("TerminateInstances", boto_calls.MAX_TRIES)
+    assert (await pool.down()).ok and left(bed) == []

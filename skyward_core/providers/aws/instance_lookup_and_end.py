@@ -13,6 +13,7 @@ from typing import Any
 
 from skyward_core.model.errors import PoolError, SkywardError
 from skyward_core.model.machines import Machine
+from skyward_core.model.outcomes import MachineStatus
 from skyward_core.providers.aws.boto_calls import AwsCalls
 from skyward_core.providers.aws.ec2_errors import CallFailed, is_resource_refusal
 from skyward_core.providers.aws.instance_tags import EXPIRES, POOL, TOKEN, format_date, parse_tags, tagged_node
@@ -200,7 +201,8 @@ def _update_state(machine: Machine, instance: Mapping[str, Any] | None) -> Machi
         at = {} if (ended := _stopped_at(instance)) is None else {"ended": ended}
         return replace(machine, state="gone", extra=machine.extra | _end_facts(instance) | at)
     if name in ENDING_STATES:
-        return replace(machine, state="ending", extra=machine.extra | _end_facts(instance))
+        state: MachineStatus = "agentless" if name == "stopped" else "ending"  # a stopped machine keeps its disk
+        return replace(machine, state=state, extra=machine.extra | _end_facts(instance))
     return machine
 
 

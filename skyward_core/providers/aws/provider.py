@@ -571,7 +571,8 @@ class AWS(JsonSettings, StrictKeywords):
     async def describe(self, pool: str, known: Sequence[Machine]) -> list[Machine]:
         """Return the pool's machines with their state.
 
-        "gone": EC2 reports the machine as terminated. "ending": the machine is shutting down, or runs without an agent.
+        "gone": EC2 reports the machine as terminated. "ending": EC2 reports that the machine is shutting down.
+        "agentless": the machine runs without an agent, and costs money until EC2 ends the machine.
         The other states come from the host over SSH, as for ``SSH`` hosts.
 
         Raises:
@@ -587,8 +588,8 @@ class AWS(JsonSettings, StrictKeywords):
             reason = "this machine does not have the login key"
             return replace(machine, state="unreachable", extra=machine.extra | {"why": reason})
         updated = await update_machine(machine, partial(self.transport, pool))
-        # A machine without an agent is useless but still costs money.
-        return replace(updated, state="ending") if updated.state == "gone" else updated
+        # Only EC2 can tell that a machine ends. A machine whose agent ends, or has ended, still costs money.
+        return replace(updated, state="agentless") if updated.state in ("ending", "gone") else updated
 
     def paid_for(self, machine: Machine) -> OrderedHardware | None:
         """Return the hardware that was ordered for a machine; None if the machine should not be measured.

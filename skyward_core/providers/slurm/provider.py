@@ -456,8 +456,9 @@ class Slurm(JsonSettings, StrictKeywords):
     async def describe(self, pool: str, known: Sequence[Machine]) -> list[Machine]:
         """Return the pool's machines with their state.
 
-        "gone": the allocation has ended, or Slurm no longer knows it. "ending": the allocation runs without an agent on
-        the node. The other states come from the node over SSH, as for ``SSH`` hosts.
+        "gone": the allocation has ended, or Slurm no longer knows it. "ending": Slurm is ending the allocation.
+        "agentless": the allocation waits, or runs without an agent on the node. The other states come from the node
+        over SSH, as for ``SSH`` hosts.
 
         Raises:
             PoolError: If Slurm cannot be queried now.
@@ -482,13 +483,15 @@ class Slurm(JsonSettings, StrictKeywords):
             forgotten = ends.get(id) or f"Slurm no longer knows allocation {id}"
             reason = {"why": forgotten if job is None else job.end_reason}
             return replace(machine, state="gone", extra=machine.extra | reason)
-        if job.state in WAITING_STATES or job.state not in RUNNING_STATES or "port" not in machine.extra:
+        if job.state not in WAITING_STATES | RUNNING_STATES:
             return replace(machine, state="ending")
+        if job.state in WAITING_STATES or "port" not in machine.extra:
+            return replace(machine, state="agentless")
         if not AllocationFolder(pool, machine.extra["token"]).login_key.exists():
             reason = {"why": "this machine does not have the login key"}
             return replace(machine, state="unreachable", extra=machine.extra | reason)
         updated = await update_machine(machine, partial(self.transport, pool))
-        return replace(updated, state="ending") if updated.state == "gone" else updated
+        return replace(updated, state="agentless") if updated.state in ("ending", "gone") else updated
 
     async def quiet(self, pool: str, machines: Sequence[Machine]) -> list[Machine]:
         """Stop everything that runs on nodes, over SSH; return the nodes with their retained results.
