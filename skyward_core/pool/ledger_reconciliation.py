@@ -47,13 +47,29 @@ async def save_unknown_machines(name: str, token: str, provider: Provider, ledge
         PoolError: If the provider cannot list the machines now.
         LedgerError: If the ledger cannot be written.
     """
-    if not isinstance(provider, Finds):
-        return []
-    found = await log_query("find", name, provider.find(name, token))
+    found = await find_machines(name, token, provider)
+    return await asyncio.to_thread(record_missing, token, found, ledger)
+
+
+async def find_machines(name: str, token: str, provider: Provider) -> list[Machine]:
+    """Return the machines that a provider created for a pool; empty if the provider cannot search.
+
+    Raises:
+        PoolError: If the provider cannot list the machines now.
+    """
+    return await log_query("find", name, provider.find(name, token)) if isinstance(provider, Finds) else []
+
+
+def record_missing(token: str, machines: Sequence[Machine], ledger: Ledger) -> list[Machine]:
+    """Add machines of a pool to the ledger, unless it lists them. Return the machines that were added.
+
+    Raises:
+        LedgerError: If the ledger cannot be written.
+    """
     known = {each.id for each in (*ledger.machines(token), *ledger.replaced_machines(token))}
-    new = [with_python(each, ledger.pool(token)) for each in found if each.id not in known]
+    new = [with_python(each, ledger.pool(token)) for each in machines if each.id not in known]
     if new:
-        await asyncio.to_thread(ledger.record_discovered, token, new)
+        ledger.record_discovered(token, new)
     return new
 
 
@@ -97,6 +113,7 @@ async def close_if_gone(row: PoolRow, provider: Provider, ledger: Ledger) -> Rec
             {each.id: each.extra.get("ended", time.time()) for each in seen},
             hourly_price(provider),
         ),
+        machines=tuple(each.id for each in machines),
     )
     if not closed:
         ledger.record_teardown(row.token, receipt, kept, await asyncio.to_thread(_end_time, row, seen, ledger))

@@ -456,13 +456,16 @@ class PoolStartup:
                 await self._tear_down()
                 raise Cancelled(f"Pool {context.name} did not start: it was torn down") from error
             self._news.emit_state("starting", error_message(error), error_hint(error))
-            await self._tear_down()
+            await self._tear_down(error_message(error))
             raise
 
-    async def _tear_down(self) -> None:
+    async def _tear_down(self, reason: str = "") -> None:
         receipt = await asyncio.shield(self._context.shutdown.begin(False, None))
         if not receipt.ok:
-            raise PoolError(f"Pool {self._context.name} did not start, and its teardown is incomplete: {receipt}")
+            failure = f"Pool {self._context.name} did not start"
+            reason = reason.removeprefix(f"{failure}: ").rstrip(".")
+            failure += f": {reason}" if reason else ""
+            raise PoolError(f"{failure}. Its teardown is incomplete: {receipt}")
 
     @property
     def is_running(self) -> bool:
@@ -606,9 +609,7 @@ class PoolStartup:
         pool.machines[:] = pool.ledger.machines(pool.token)
         self._news.update_price()
         replaced = {each.node: each for each in pool.ledger.replacements(pool.token)}
-        if pool.row.state == "starting" and await save_unknown_machines(
-            pool.name, pool.token, pool.provider, pool.ledger
-        ):
+        if pool.row.state != "up" and await save_unknown_machines(pool.name, pool.token, pool.provider, pool.ledger):
             pool.machines[:] = pool.ledger.machines(pool.token)
             self._update_node_count()
             self._news.update_price()
@@ -692,12 +693,15 @@ class PoolStartup:
         remaining = [each for each in seen if each.state != "gone"]
         if (
             pool.ends_machines
-            and pool.row.state == "starting"
+            and pool.row.state in ("starting", "failed")
             and remaining
             and all(each.state in ("ending", "agentless") for each in remaining)
         ):
+            reason = (
+                "its start or teardown failed" if pool.row.state == "failed" else "its client exited during startup"
+            )
             raise PoolError(
-                f"Pool {pool.name} is incomplete: its client exited before an agent ran on any of its "
+                f"Pool {pool.name} is incomplete: {reason}, and no agent runs on any of its "
                 f"{len(remaining)} machines. They may cost money. Tear the pool down.",
                 hint=Hint("down", pool.name),
             )

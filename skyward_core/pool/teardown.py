@@ -14,10 +14,10 @@ from skyward_core.model.machines import Machine
 from skyward_core.model.provider_capability_protocols import EndsNow, hourly_price
 from skyward_core.node.agent.ended_node_folder_retention import MIN_RETENTION
 from skyward_core.pool.agent_link import Link, describe_client
-from skyward_core.pool.ledger_reconciliation import close_if_gone, save_unknown_machines
+from skyward_core.pool.ledger_reconciliation import close_if_gone, find_machines, record_missing
 from skyward_core.pool.pool_context import PoolContext, PoolEnd
 from skyward_core.protocol.frame_codec import WireError
-from skyward_core.providers.provider_calls import ProviderTimeout, log_query
+from skyward_core.providers.provider_calls import IncompleteSearch, ProviderTimeout, log_query
 from skyward_core.store import debug_log
 from skyward_core.store.ledger_rows import Receipt, RemainingFiles, RetainedResults, machine_ended_at, make_bills
 from skyward_core.views import events
@@ -33,6 +33,7 @@ VERIFY = 60.0  # seconds for the provider to confirm that borrowed machines are 
 RENTED = 600.0  # seconds for the provider to confirm the end of rented machines, because termination may take minutes
 SILENCE = 10.0  # seconds for the confirmation if no remaining machine can be reached
 WRITE = 5.0  # seconds during which writes to a locked ledger are retried
+SEARCH_PAUSE = 5.0  # seconds between two searches for machines that may still appear
 AGAIN = 0.2  # seconds between two attempts to write to the ledger or to observe machines
 RECEIPT = 3.0  # seconds for another client to write the receipt after the nodes have ended
 ACKNOWLEDGE_TIMEOUT = 2.0  # seconds for an agent to confirm the last acknowledgement
@@ -113,9 +114,7 @@ class PoolShutdown:
         rest, problems = await (_abandon_nodes(context) if now else self._shut_down_agents(give_up, keep_outputs))
         notes = [*([context.end_reason] if context.end_reason else []), *rest.notes, *problems.values()]
         await marked
-        unfound = await _find_unknown_machines(context)
-        machines, unknown = await asyncio.to_thread(_all_machines, context)
-        unknown += unfound
+        machines, unknown = await _find_machines(context)
         rescued, lost = ([], []) if now else await _fetch_remaining(context, machines, problems, give_up=give_up)
         notes += rescued
         ended: dict[str, float] = {}
@@ -136,6 +135,7 @@ class PoolShutdown:
             lost=(*rest.lost, *lost),
             stays=tuple(rest.stays),
             bills=make_bills(context.row, machines, ended, hourly_price(context.provider)),
+            machines=tuple(each.id for each in machines),
         )
         for link in context.links:
             context.registry.mark_calls_lost(link)
@@ -333,22 +333,42 @@ async def _write_ledger(work: Callable[[], None], patience: float = 0.0) -> str:
             return ""
 
 
-async def _find_unknown_machines(pool: PoolContext) -> list[str]:
-    """Add unrecorded machines to the ledger. Return descriptions of failures."""
-    try:
-        await save_unknown_machines(pool.name, pool.token, pool.provider, pool.ledger)
-    except (SkywardError, OSError) as error:
-        return [f"unrecorded machines ({error_message(error)})"]
-    return []
+async def _find_machines(pool: PoolContext) -> tuple[list[Machine], list[str]]:
+    """Return all past and present machines of the pool, and descriptions of unknown ones.
+
+    The ledger may lack machines, because it could not be written or a client died. They are added, if possible.
+    """
+    found, unknown = await _search_machines(pool)
+    with suppress(LedgerError):  # the machines are ended all the same, and the receipt names those that remain
+        await asyncio.to_thread(record_missing, pool.token, found, pool.ledger)
+    recorded, more = await asyncio.to_thread(_recorded_machines, pool)
+    machines: dict[str, Machine] = {}
+    for each in (*recorded, *pool.machines, *found):
+        machines.setdefault(each.id, each)
+    return list(machines.values()), [*more, *unknown]
 
 
-def _all_machines(pool: PoolContext) -> tuple[list[Machine], list[str]]:
-    """Return all past and present machines of the pool, and a description of unknown ones."""
+async def _search_machines(pool: PoolContext) -> tuple[Sequence[Machine], list[str]]:
+    """Return the machines that the provider finds, and a description of those that may exist in addition."""
+    deadline = time.monotonic() + RENTED
+    while True:
+        try:
+            return await find_machines(pool.name, pool.token, pool.provider), []
+        except (SkywardError, OSError) as error:
+            left, known = (error.left, error.machines) if isinstance(error, IncompleteSearch) else (0.0, ())
+            if not left or time.monotonic() > deadline:
+                return known, [f"unrecorded machines ({error_message(error)})"]
+            pool.news.emit_state("stopping", error_message(error))
+        await asyncio.sleep(min(left, SEARCH_PAUSE))
+
+
+def _recorded_machines(pool: PoolContext) -> tuple[list[Machine], list[str]]:
+    """Return all past and present machines in the ledger, and a description of unknown ones."""
     try:
         return [*pool.ledger.machines(pool.token), *pool.ledger.replaced_machines(pool.token)], []
     except LedgerError as error:
         replaced = pool.options.on_loss == "replace"
-        return pool.machines, [f"replaced machines ({error})"] if replaced else []
+        return [], [f"replaced machines ({error})"] if replaced else []
 
 
 async def _clean_up(pool: PoolContext) -> tuple[list[str], list[str]]:
@@ -442,7 +462,9 @@ async def _verify_gone(
             kept += filter(None, (RetainedResults.from_machine(pool.token, now) for now in seen if now.state == "gone"))
             remaining = [machine for machine, now in zip(remaining, seen, strict=True) if now.state != "gone"]
             ending = {now.id for now in seen if now.state == "ending" and pool.ends_machines}
-            silent = all(machine.state in ("lost", "unreachable") for machine in seen if machine.state != "gone")
+            # A provider of rented machines that answers can also end machines that nobody can reach.
+            alone = all(machine.state in ("lost", "unreachable") for machine in seen if machine.state != "gone")
+            silent = alone and not pool.ends_machines
         if not remaining or time.monotonic() > (patience if silent else deadline):
             return remaining, kept, trouble
         stubborn = [machine for machine in remaining if machine.id not in ending]

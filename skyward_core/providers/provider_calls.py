@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Hashable, Iterator
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from logging import DEBUG
 from typing import Any, TypeVar
 
-from skyward_core.model.errors import Unreachable
+from skyward_core.model.errors import PoolError, Unreachable
 from skyward_core.model.machines import Machine
 from skyward_core.store.debug_log import get_logger
 
@@ -46,6 +46,20 @@ def current_listener() -> Callable[[str], None]:
 
 class ProviderTimeout(Unreachable):
     """Error: a provider does not answer."""
+
+
+class IncompleteSearch(PoolError):
+    """Error: a provider cannot list all machines of a pool.
+
+    Attributes:
+        machines: Machines that the provider named before, from this client's records. They may have ended.
+        left: Seconds after which a new search is complete; 0 if that is unknown.
+    """
+
+    def __init__(self, message: str, machines: Sequence[Machine] = (), left: float = 0.0) -> None:
+        super().__init__(message)
+        self.machines = machines
+        self.left = left
 
 
 async def log_query(verb: str, pool: str, call: Awaitable[T]) -> T:

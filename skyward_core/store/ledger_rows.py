@@ -94,6 +94,7 @@ class Receipt(Value):
         lost: Descriptions of unfetched files, results and logs that were deleted with the machines.
         stays: Nodes on which output files remain, with the folder.
         bills: Costs of machines with known prices, including replaced ones.
+        machines: Provider's ids of all machines, including replaced ones.
     """
 
     pool: str
@@ -108,6 +109,7 @@ class Receipt(Value):
     lost: tuple[str, ...] = ()
     stays: tuple[tuple[int, str], ...] = ()
     bills: tuple[Bill, ...] = ()
+    machines: tuple[str, ...] = ()
 
     @property
     def spent(self) -> float | None:

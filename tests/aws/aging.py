@@ -47,12 +47,15 @@ class Past:
         """Replace the present state, for the time of a query that lags behind. Under the world's lock."""
         lag = world.rules.lag.get(KINDS.get(call.action, ""), 0.0)
         lag *= self._random.random() if self._random is not None else 1.0
-        earlier = [state for at, state in self._states if at <= time.time() - lag] or [s for _, s in self._states[:1]]
+        when = max(time.time() - lag, self._states[0][0] if self._states else 0.0)
+        earlier = [state for at, state in self._states if at <= when]
         if not lag or not earlier:
             yield
             return
         before = _state(world)
         _restore(world, earlier[-1], KINDS[call.action])
+        if world.seen is not None:
+            world.seen = {name for name in world.seen if world.machines[name].is_visible_at(when)}
         try:
             yield
         finally:
@@ -68,7 +71,6 @@ def _state(world: World) -> dict[str, Any]:
     backends = {id(each): each for each in ec2_backends[ACCOUNT].values()}
     return {
         "backends": list(backends.values()),
-        "seen": {name for name, each in world.machines.items() if each.is_visible},
         "instance": {
             name: (each.state, each.instance.state_reason, each.instance._reason)
             for name, each in world.machines.items()
@@ -84,7 +86,7 @@ def _state(world: World) -> dict[str, Any]:
 
 def _restore(world: World, state: dict[str, Any], kind: str) -> None:
     if kind == "instance":
-        world.seen = state["seen"]
+        world.seen = set(state[kind])
         for name, (phase, reason, text) in state[kind].items():
             if name in world.machines:
                 world.machines[name].show(phase, reason, text)

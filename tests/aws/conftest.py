@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from skyward_core.client.session import Session
 from tests.lab import missing
 
 from . import Bed
@@ -51,3 +53,20 @@ def bed_of_client(simulated_bed: Bed, tmp_path: Path, monkeypatch: pytest.Monkey
         monkeypatch.setenv(name, text)
     boto_calls.shared_calls.cache_clear()
     return simulated_bed
+
+
+@pytest.fixture
+def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Makes the next client."""
+    sessions: list[Session] = []
+
+    def begin(bed: Bed) -> Session:
+        monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
+        for name, text in bed.environment().items():
+            monkeypatch.setenv(name, text)
+        sessions.append(Session())
+        return sessions[-1]
+
+    yield begin
+    for each in sessions:
+        each.detach()

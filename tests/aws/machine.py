@@ -101,7 +101,11 @@ class Machine:
     @property
     def is_visible(self) -> bool:
         """Whether look-ups find it: a new machine takes a while to be known everywhere, an ended one is forgotten."""
-        rules, now = self._world.rules, time.time()
+        return self.is_visible_at(time.time())
+
+    def is_visible_at(self, now: float) -> bool:
+        """Check whether look-ups find it at a Unix time."""
+        rules = self._world.rules
         is_forgotten = self._ended_at is not None and now >= self._ended_at + rules.forgets
         return now >= self.launched + rules.invisible and not is_forgotten
 
@@ -335,7 +339,10 @@ class Machine:
         """Terminated: volumes go, and its interfaces, which hold their groups, at once or a while later."""
         code, reason = self.instance.state_reason, self.instance._reason
         nics = list(self.instance.nics.values())
+        world = self._world
+        seen, world.seen = world.seen, set(world.machines)  # moto looks for it, even if queries do not show it yet
         self.instance.terminate()
+        world.seen = seen
         self.instance._state.code, self.instance._state.name = _CODES["terminated"], "terminated"
         self._ended_at = time.time()
         self.instance.state_reason, self.instance._reason = code, reason

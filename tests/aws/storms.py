@@ -16,6 +16,7 @@ from skyward_core.providers.aws import (
     ec2_errors,
     instance_lookup_and_end,
     provider,
+    zones_and_placement,
 )
 from tests.aws import Bed
 
@@ -41,11 +42,14 @@ def weather(change: Callable[[Any, str, Any], None] = setattr) -> None:
         raise PoolError("the host does not answer")
 
     for module in (account_setup_checks_and_cleanup, instance_lookup_and_end):
-        change(module, "VISIBILITY_TIMEOUT", 1.2)
-    change(instance_lookup_and_end, "SETTLE_SECONDS", 4.0)
+        change(module, "VISIBILITY_TIMEOUT", 4.0)
+    change(instance_lookup_and_end, "SETTLE_SECONDS", 8.0)
+    change(instance_lookup_and_end, "FIND_TIMEOUT", 0.3)
     change(instance_lookup_and_end, "POLL_PAUSE", 0.1)
-    change(ec2_errors, "LOOK_TIMEOUT", 1.5)
+    change(ec2_errors, "LOOK_TIMEOUT", 2.0)
+    change(zones_and_placement, "REMOVAL_TIMEOUT", 4.0)
     change(boto_calls, "FIRST_PAUSE", 0.01)
+    change(teardown, "SEARCH_PAUSE", 0.1)
     change(teardown, "SILENCE", 0.5)
     change(provider, "update_machine", without_agent)
     change(provider.AWS, "transport", without_host)
@@ -60,7 +64,7 @@ def brew(bed: Bed, seed: int) -> Random:
         seed=seed, instance=LAG * chance(), key_pair=LAG * chance(), placement_group=LAG * chance(),
         security_group=LAG * chance(), volume=LAG * chance(),
     )  # fmt: skip
-    bed.forget_ended(random.choice((3.0, 3600.0)))
+    bed.forget_ended(random.choice((5.0, 3600.0)))
     bed.invisible(random.choice((0.0, LAG * chance())))
     bed.group_lingers(random.choice((0.0, 0.3)))
     for action in random.sample(CALLS, 2):

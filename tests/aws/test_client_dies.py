@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -12,30 +11,12 @@ from typing import Any
 import pytest
 
 from skyward_core.client import leftover_cleanup
-from skyward_core.client.session import Session
 from skyward_core.model.machines import Machine
 from skyward_core.providers.aws import instance_lookup_and_end, provider
 from skyward_core.store.ledger import Ledger
 from tests.aws import Bed
 from tests.aws.killed import killed_at
 from tests.aws.pools import left
-
-
-@pytest.fixture
-def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Makes the next client."""
-    sessions: list[Session] = []
-
-    def begin(bed: Bed) -> Session:
-        monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
-        for name, text in bed.environment().items():
-            monkeypatch.setenv(name, text)
-        sessions.append(Session())
-        return sessions[-1]
-
-    yield begin
-    for each in sessions:
-        each.detach()
 
 
 @pytest.fixture

@@ -8,15 +8,21 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
+from skyward_core.client.session import Session
+from skyward_core.model.errors import Unreachable
 from skyward_core.model.machines import Machine
 from skyward_core.model.specs import Options, PoolSpec
 from skyward_core.pool import teardown
+from skyward_core.pool.ledger_reconciliation import close_if_gone
 from skyward_core.pool.pool import Pool
 from skyward_core.providers.aws import boto_calls, instance_lookup_and_end
+from skyward_core.providers.aws.launch_journal_and_keys import LaunchJournal
+from skyward_core.providers.provider_calls import IncompleteSearch
 from skyward_core.store.ledger import Ledger
 from tests.aws import Bed, storms
 from tests.aws.pools import left, rented
 from tests.aws.waiting import until_state
+from tests.lab.tools import wait_until
 
 TOKEN = "0123456789abcdef"
 
@@ -156,3 +162,116 @@ async def test_stopped_machine_is_terminated_again_if_ec2_failed(
     until_state(bed, [made[0].id], "stopped")
     bed.fail("TerminateInstances", boto_calls.MAX_TRIES)
     assert (await pool.down()).ok and left(bed) == []
+
+
+async def test_start_without_answer_waits_until_ec2_shows_its_machines(bed: Bed, ledger: Ledger) -> None:
+    bed.lag(instance=0.9)
+    bed.lose_answer("RunInstances", boto_calls.MAX_TRIES)
+    pool = await Pool.register(spec(), ledger)
+    with pytest.raises(Unreachable, match="did not answer RunInstances"):
+        await pool.start(spec())
+    row = ledger.pool(pool.row.token)
+    assert row.receipt is not None and (row.receipt["created"], row.receipt["gone"]) == (2, [0, 1])
+    bed.lag()
+    assert left(bed) == []
+
+
+async def test_pool_is_not_closed_while_requested_machines_may_appear(bed: Bed, ledger: Ledger) -> None:
+    wanted = spec()
+    row = ledger.record_intent(TOKEN, "q", wanted.provider.to_json(), wanted.describe())
+    ledger.release_pool(TOKEN)  # its client is gone
+    bed.lag(instance=0.9)
+    bed.lose_answer("RunInstances", boto_calls.MAX_TRIES)
+    with pytest.raises(Unreachable):
+        await create()
+    with pytest.raises(IncompleteSearch, match=r"has not confirmed the request for 2 machines\. .* within [1-4] s"):
+        await close_if_gone(ledger.pool(TOKEN), wanted.provider, ledger)
+    assert ledger.pool(TOKEN).ended_at is None
+    receipt = await Pool(row, wanted.provider, ledger).down()
+    assert (receipt.ok, receipt.created) == (True, 2)
+    bed.lag()
+    assert left(bed) == []
+
+
+async def test_request_that_ec2_never_executed_ends_the_wait(bed: Bed, ledger: Ledger) -> None:
+    wanted = spec()
+    row = ledger.record_intent(TOKEN, "q", wanted.provider.to_json(), wanted.describe())
+    ledger.release_pool(TOKEN)
+    bed.fail("RunInstances", boto_calls.MAX_TRIES)
+    with pytest.raises(Unreachable):
+        await create()
+    receipt = await Pool(row, wanted.provider, ledger).down()
+    assert (receipt.ok, receipt.created) == (True, 0)
+    assert left(bed) == [] and bed.instances() == []
+
+
+@pytest.mark.parametrize("ends", [True, False])
+async def test_machines_that_full_disk_kept_out_of_ledger_are_ended_or_named(
+    bed: Bed, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, ends: bool
+) -> None:
+    monkeypatch.setattr(teardown, "RENTED", 1.0)
+    if not ends:
+        bed.deny("TerminateInstances")
+    pool = await Pool.register(spec(8), ledger)
+    ((pages,),) = ledger._read("PRAGMA page_count")
+    ledger._read(f"PRAGMA max_page_count={pages}")
+    with pytest.raises(sky.SkywardError, match="is full") as caught:
+        await pool.start(spec(8))
+    assert ledger.machines(pool.row.token) == []
+    made = {each["id"] for each in bed.instances()}
+    if ends:
+        assert {each["state"] for each in bed.instances()} == {"terminated"}
+    else:
+        assert len(made) == 8 and all(name in str(caught.value) for name in made)
+    monkeypatch.setattr(teardown, "RENTED", 60.0)
+    ledger._read("PRAGMA max_page_count=1000000")
+    bed.allow("TerminateInstances")
+    receipt = await pool.down()
+    assert receipt.ok and set(receipt.machines) == made and left(bed) == []
+
+
+async def test_answer_that_full_disk_kept_out_of_journal_names_its_machines(
+    bed: Bed, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add = LaunchJournal.add
+
+    def full(self: LaunchJournal, what: str, **facts: Any) -> None:
+        if what == "answer":
+            raise sky.PoolError("cannot record the requests of pool q: No space left on device")
+        add(self, what, **facts)
+
+    monkeypatch.setattr(LaunchJournal, "add", full)
+    bed.lag(instance=0.6)
+    pool = await Pool.register(spec(), ledger)
+    with pytest.raises(sky.PoolError, match="No space left") as caught:
+        await pool.start(spec())
+    made = {each["id"] for each in bed.instances()}
+    assert len(made) == 2 and all(name in str(caught.value) for name in made)
+    bed.lag()
+    assert left(bed) == []
+
+
+def test_start_whose_credentials_ended_is_named_listed_and_ended_later(
+    bed: Bed, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bed.boot(60)
+    session = Session()
+    starting = session.create(spec())
+    wait_until(lambda: bool(bed.calls("RunInstances")) and len(bed.instances()) == 2, "the request")
+    bed.expire_credentials()
+    with pytest.raises(sky.PoolError, match="Its teardown is incomplete") as caught:
+        starting.result(60)
+    made = {each["id"] for each in bed.instances()}
+    assert all(name in str(caught.value) for name in made)
+    session.detach()
+    later = Session()
+    (view,) = later.refresh(over=True).result(60)
+    assert view.is_live and "credentials have expired" in view.detail
+    bed.renew_credentials()
+    bed.boot(0.0)
+    until_state(bed, list(made), "running")
+    (view,) = later.refresh(over=True).result(60)
+    assert "is incomplete: its start or teardown failed, and no agent runs on any of its 2 machines" in view.detail
+    receipt = later.tear_down("q").result(60)
+    later.detach()
+    assert receipt.ok and set(receipt.machines) == made and left(bed) == []

@@ -427,9 +427,11 @@ class InstanceLaunch:
         self._folder.add("ask", **facts)
         self._may_exist = True
 
+        named: list[str] = []
+
         def record_answer(answer: dict[str, Any]) -> None:
-            ids = [each["InstanceId"] for each in answer["Instances"]]
-            self._folder.add("answer", client_token=request["ClientToken"], ids=ids)
+            named[:] = [each["InstanceId"] for each in answer["Instances"]]
+            self._folder.add("answer", client_token=request["ClientToken"], ids=named)
 
         try:
             # The user's own group cannot become visible later; only a new group of the pool may be unknown at first.
@@ -437,8 +439,12 @@ class InstanceLaunch:
             ask = partial(self._calls.call, "ec2", place.region, "run_instances", answered=record_answer, **request)
             answer: dict[str, Any] = await retry_while(new, ask)
         except Unreachable:
-            raise  # the request may have succeeded
+            # The request may have succeeded. Its last attempt may be minutes later than the first.
+            self._folder.add("unanswered", client_token=request["ClientToken"], at=time.time())
+            raise
         except SkywardError as error:
+            if named:  # EC2 has launched them, but the answer could not be recorded
+                raise PoolError(f"{error_message(error)}. EC2 launched {', '.join(named)}") from error
             self._folder.add("refusal", client_token=request["ClientToken"], why=error_message(error))
             self._may_exist = False
             if isinstance(error, CallFailed) and error.code == TOKEN_SPENT:

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from skyward_core.model.errors import PoolError, SkywardError
+from skyward_core.model.errors import PoolError, SkywardError, error_message
 from skyward_core.model.machines import Machine
 from skyward_core.model.outcomes import MachineStatus
 from skyward_core.providers.aws.boto_calls import AwsCalls
 from skyward_core.providers.aws.ec2_errors import CallFailed, is_resource_refusal
 from skyward_core.providers.aws.instance_tags import EXPIRES, POOL, TOKEN, format_date, parse_tags, tagged_node
 from skyward_core.providers.aws.launch_journal_and_keys import LaunchJournal
+from skyward_core.providers.provider_calls import IncompleteSearch
 from skyward_core.store.ledger_rows import is_process_alive
 
 ENDED_STATES = ("terminated",)
 ENDING_STATES = ("shutting-down", "stopping", "stopped")
-VISIBILITY_TIMEOUT = 30.0  # seconds until all queries show a new instance
+VISIBILITY_TIMEOUT = 300.0  # seconds until all queries show a new instance, according to the EC2 API reference
+FIND_TIMEOUT = 10.0  # seconds that one search waits for machines of an unconfirmed request
 SETTLE_SECONDS = 900.0  # seconds after launch; later, an instance that EC2 does not know has ended
 MIN_BILLED_SECONDS = 60.0  # seconds that AWS bills for a machine, its disk and its address in any case
 PAGE_SIZE = 1000  # items per page of an answer
@@ -104,13 +107,16 @@ async def describe_instances(
 async def find_machines(calls: AwsCalls, folder: LaunchJournal, regions: Sequence[str]) -> list[Machine]:
     """Return all machines of a pool that have not ended, found by tags and by the journal's answers.
 
-    If EC2's answer to a request was lost, the requested machines may appear late. This function waits until no more
-    machines can appear.
+    If EC2's answer to a request was lost, the requested machines may appear late. This function waits a little for
+    them.
 
     Raises:
+        IncompleteSearch: If requested machines may still appear, or if EC2 cannot be queried although its answers named
+            machines.
         SkywardError: If EC2 cannot be queried now.
     """
     begun = time.monotonic()
+    first_look = _FIRST_LOOKS.setdefault(folder.token, begun)
     while True:
         notes = await asyncio.to_thread(folder.notes)
         asked = {each["client_token"]: each for each in notes if each["what"] == "ask"}
@@ -120,15 +126,29 @@ async def find_machines(calls: AwsCalls, folder: LaunchJournal, regions: Sequenc
                 ask = asked.pop(each["client_token"], None)
                 if ask is not None:
                     facts |= dict.fromkeys(each.get("ids", ()), ask)
+            elif each["what"] == "unanswered" and each["client_token"] in asked:
+                asked[each["client_token"]] |= {"at": each["at"]}
         places = list(dict.fromkeys([*(each["region"] for each in notes if "region" in each), *regions]))
         found: dict[str, tuple[str, dict[str, Any]]] = {}
-        for region in places:
-            listed = await describe_instances(calls, region, [{"Name": f"tag:{TOKEN}", "Values": [folder.token]}])
-            found |= {name: (region, each) for name, each in listed.items()}
+        try:
+            for region in places:
+                listed = await describe_instances(calls, region, [{"Name": f"tag:{TOKEN}", "Values": [folder.token]}])
+                found |= {name: (region, each) for name, each in listed.items()}
+        except SkywardError as error:
+            if not facts:
+                raise
+            raise IncompleteSearch(error_message(error), _unseen_machines(facts, found, folder)) from error
         missing = sum(each["count"] for each in asked.values()) - len(found.keys() - facts.keys())
-        late = [each for each in asked.values() if _may_still_appear(each, time.monotonic() - begun)]
-        if not (late and missing > 0):
+        left = max((_seconds_to_appear(each, time.monotonic() - first_look) for each in asked.values()), default=0.0)
+        if not (left > 0 and missing > 0):
             break
+        if time.monotonic() - begun > FIND_TIMEOUT:
+            raise IncompleteSearch(
+                f"EC2 has not confirmed the request for {missing} machines. If EC2 executed the request, it shows them "
+                f"within {math.ceil(left)} s. Try again then",
+                [],
+                left,
+            )
         await asyncio.sleep(POLL_PAUSE)
     last = notes[-1] if notes else {}
     by_token = {each["client_token"]: each for each in notes if each["what"] == "ask"}
@@ -139,26 +159,32 @@ async def find_machines(calls: AwsCalls, folder: LaunchJournal, regions: Sequenc
         for name, (region, each) in found.items()
         if each["State"]["Name"] not in ENDED_STATES
     ]
-    unseen = [
+    unseen = _unseen_machines(facts, found, folder)
+    return [*machines, *(each for each in unseen if not _is_settled(each))]
+
+
+_FIRST_LOOKS: dict[str, float] = {}  # by token of the pool: when this process first looked for its machines
+
+
+def _unseen_machines(facts: Mapping[str, Any], found: Container[str], folder: LaunchJournal) -> list[Machine]:
+    """Return the machines that EC2's answers named but its queries do not show."""
+    return [
         _invisible_machine(name, index, facts[name], folder)
-        for index, name in enumerate(sorted(facts.keys() - found.keys()))
-        if time.time() - facts[name]["at"] < SETTLE_SECONDS
+        for index, name in enumerate(sorted(each for each in facts if each not in found))
     ]
-    return [*machines, *unseen]
 
 
-def _may_still_appear(ask: Mapping[str, Any], waited: float) -> bool:
-    """Check whether machines of a request with a lost answer may still appear.
+def _seconds_to_appear(ask: Mapping[str, Any], waited: float) -> float:
+    """Return the seconds for which machines of a request with a lost answer may still appear.
 
     Args:
-        waited: Seconds of waiting so far; used instead of the request's age if the clock was set back.
+        waited: Seconds since the first search; used instead of the request's age if the clock was set back.
     """
     age: float = time.time() - ask["at"]
     if age < 0:
         age = waited
-    if ask["pid"] != os.getpid() and is_process_alive(ask["pid"]) and age < SETTLE_SECONDS:
-        return True  # another client is sending the request now
-    return age < VISIBILITY_TIMEOUT
+    is_being_sent = ask["pid"] != os.getpid() and is_process_alive(ask["pid"]) and age < SETTLE_SECONDS
+    return VISIBILITY_TIMEOUT if is_being_sent else VISIBILITY_TIMEOUT - age
 
 
 def _invisible_machine(name: str, index: int, ask: Mapping[str, Any], folder: LaunchJournal) -> Machine:
@@ -203,7 +229,10 @@ def _update_state(machine: Machine, instance: Mapping[str, Any] | None) -> Machi
     if name in ENDING_STATES:
         state: MachineStatus = "agentless" if name == "stopped" else "ending"  # a stopped machine keeps its disk
         return replace(machine, state=state, extra=machine.extra | _end_facts(instance))
-    return machine
+    if machine.address:
+        return machine
+    private = instance.get("PrivateIpAddress", "")  # it was recorded before EC2 showed its address
+    return replace(machine, address=instance.get("PublicIpAddress") or private, private_address=private)
 
 
 def _end_facts(instance: Mapping[str, Any]) -> dict[str, str]:
@@ -279,9 +308,8 @@ async def terminate(calls: AwsCalls, machines: Sequence[Machine], **how: Any) ->
     failures: list[SkywardError] = []
     for region in dict.fromkeys(each.extra["region"] for each in machines):
         try:
-            await _terminate_in_region(
-                calls, region, [each for each in machines if each.extra["region"] == region], how
-            )
+            here = [each for each in machines if each.extra["region"] == region]
+            await _terminate_in_region(calls, region, here, how)
         except SkywardError as error:
             failures.append(error)  # the machines of other regions cost money, too
     for failure in failures:
