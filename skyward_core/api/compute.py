@@ -15,7 +15,7 @@ from skyward_core.api.notebook_display import StartupProgress, default_pool_name
 from skyward_core.api.older_compute_arguments_and_methods import DeprecatedArguments, translate_arguments
 from skyward_core.api.pool_operations import PoolOperations, print_safely, run_in_thread, tear_down
 from skyward_core.model.deprecated_and_unknown_arguments import apply_rules, check_unknown_arguments
-from skyward_core.model.errors import Cancelled, Hint, LedgerError, PoolError, TeardownError, UsageError
+from skyward_core.model.errors import Hint, LedgerError, PoolError, SkywardError, TeardownError, UsageError
 from skyward_core.model.provider_capability_protocols import RunsHere, ServedByAnother, costs_money, hourly_price
 from skyward_core.model.specs import Image, Nodes, Options, Spec, Worker
 from skyward_core.runtime.instance_info import refuse_pool_while_loading
@@ -300,11 +300,16 @@ class Compute(PoolOperations):
     def _abort_startup(self) -> None:
         self._cancel_startup()
         # A ctrl-c may interrupt any line, even before the future of the started work was stored.
-        if submit(self._has_pool()).result():
-            try:
-                self._tear_down()
-            finally:
-                self._stack.close()
+        if not submit(self._has_pool()).result():
+            return
+        pool = self.pool
+        try:
+            receipt = self._tear_down()
+        finally:
+            self._stack.close()
+        if receipt.machines and costs_money(self.spec.provider):
+            machines = ", ".join(receipt.machines)
+            self._print_receipt(pool, f"pool {self.name} did not start: {receipt}; machines: {machines}")
 
     async def _start_pool(self) -> None:
         from skyward_core.pool.pool import Pool
@@ -328,7 +333,7 @@ class Compute(PoolOperations):
             stop = print_rental_notice(self.spec, self._pool)
         try:
             await self._pool.start(self.spec)
-        except Cancelled:
+        except SkywardError:  # after ctrl-c, the receipt reports machines that remain
             if not self._is_startup_cancelled:
                 raise
         finally:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +22,7 @@ from skyward_core.providers.aws.launch_journal_and_keys import LaunchJournal
 from skyward_core.providers.provider_calls import IncompleteSearch
 from skyward_core.store.ledger import Ledger
 from tests.aws import Bed, storms
+from tests.aws.killed import client
 from tests.aws.pools import left, rented
 from tests.aws.waiting import until_state
 from tests.lab.tools import wait_until
@@ -275,3 +278,20 @@ def test_start_whose_credentials_ended_is_named_listed_and_ended_later(
     receipt = later.tear_down("q").result(60)
     later.detach()
     assert receipt.ok and set(receipt.machines) == made and left(bed) == []
+
+
+@pytest.mark.parametrize("expired", [False, True])
+def test_interrupted_start_prints_receipt_with_cost_and_machines(bed: Bed, tmp_path: Path, expired: bool) -> None:
+    bed.boot(60)
+    with client("none", bed, tmp_path, stormy=True) as starting:
+        wait_until(lambda: len(bed.instances()) == 2, "the request")
+        made = [each["id"] for each in bed.instances()]
+        if expired:
+            bed.expire_credentials()
+        starting.send_signal(signal.SIGINT)
+        assert starting.wait(60) != 0
+    said = (tmp_path / "said").read_text()
+    assert "never retrieved" not in said
+    (line,) = [each for each in said.splitlines() if each.startswith("pool pair did not start: created 2, ")]
+    assert "cost $" in line and line.rpartition("; machines: ")[2].split(", ") == made
+    assert ("unaccounted 0" in line) != expired
