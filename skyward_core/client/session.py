@@ -562,11 +562,11 @@ class Session(SessionInterface):
         return view
 
     @verb
-    async def cancel(self, pool: str, run: str) -> None:
+    async def cancel(self, pool: str, run: str, grace: float | None = None) -> None:
         found = await self._attach_pool(pool)
         if (sweep := self._sweeps.get(run)) is not None:
             sweep.cancel()
-        found.context.registry.cancel(run)
+        found.context.registry.cancel(run, grace=grace)
 
     @verb
     async def survives_exit(self, pool: str, run: str) -> bool:

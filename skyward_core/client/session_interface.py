@@ -224,8 +224,12 @@ class SessionInterface:
         """Wait until a run has ended and its logs are complete."""
         return self.reject()
 
-    def cancel(self, pool: str, run: str) -> Future[None]:
-        """Stop a run of any client. For a run of a sweep by gangs, stop the whole sweep."""
+    def cancel(self, pool: str, run: str, grace: float | None = None) -> Future[None]:
+        """Stop a run of any client. For a run of a sweep by gangs, stop the whole sweep.
+
+        Args:
+            grace: Seconds between SIGTERM and SIGKILL; by default the pool's.
+        """
         return self.reject()
 
     def start_sampling(self, pool: str) -> Future[PoolView]:

@@ -30,7 +30,7 @@ NodePhase = Literal["requested", "running", "connected", "synced", "installed", 
 # Kinds of preemption notices. rebalance: preemption has become more likely.
 NoticeKind = Literal["terminate", "stop", "hibernate", "rebalance"]
 # Phase of a rank's process; "" if it is idle or unknown.
-RankPhase = Literal["", "starting", "importing", "joining", "running", "paused"]
+RankPhase = Literal["", "starting", "importing", "joining", "running", "paused", "saving"]
 
 OutcomeKind = Literal["returned", "raised", "exited", "lost", "collateral"]
 # State of one rank of a broadcast, or of one task of a gather.

@@ -320,7 +320,9 @@ class Options(ValidatedValue):
 
     Args:
         fail_fast: Stop all other ranks at the first real failure of a rank.
-        grace: Seconds between SIGTERM and SIGKILL when a process is stopped.
+        grace: Seconds between SIGTERM and SIGKILL when a process is stopped. None for 30 seconds if the rank has its
+            own SIGTERM handler, which may save a checkpoint, and 5 seconds otherwise. After a preemption notice, ranks
+            have at least until the machine ends.
         console: Print the output of ranks, each line with its rank.
         idle_timeout: Seconds without a client and without a run after which the pool ends itself.
         ttl: Seconds after which the pool ends itself unless a run is active. None for no limit.
@@ -362,7 +364,9 @@ class Options(ValidatedValue):
     """
 
     fail_fast: bool = checked(spec_field_checks.flag, default=True)
-    grace: float = checked(spec_field_checks.seconds(least=0, most=3600), default=5.0)
+    grace: float | None = checked(
+        spec_field_checks.optional(spec_field_checks.seconds(least=0, most=3600)), default=None
+    )
     console: bool = checked(spec_field_checks.console, default=True)
     idle_timeout: float = checked(spec_field_checks.seconds(), default=600.0)
     ttl: float | None = checked(spec_field_checks.optional(spec_field_checks.seconds()), default=None)

@@ -368,7 +368,8 @@ class EventPublisher:
         rank, at = int(header["rank"]), time.time() - header["age"]
         if rank in self._context.ranks_of(link.node):
             phase = cast("RankPhase", header["phase"])  # a newer agent may send a phase that this client does not know
-            self.emit(events.RankPhase(pool=self._context.name, rank=rank, phase=phase, at=at))
+            until = None if (left := header.get("left")) is None else time.time() + left
+            self.emit(events.RankPhase(pool=self._context.name, rank=rank, phase=phase, at=at, until=until))
 
     def update_rank_phases(self, link: Link) -> None:
         """Publish the phases in an agent's welcome, and clear the phases of its other ranks."""

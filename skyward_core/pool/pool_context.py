@@ -17,6 +17,7 @@ from skyward_core.model.machines import Machine
 from skyward_core.model.provider_capability_protocols import HasHosts, RunsHere, TakesBack
 from skyward_core.model.script_interpreter import Interpreter
 from skyward_core.model.specs import Options
+from skyward_core.node.agent.config import HANDLER_GRACE
 from skyward_core.pool.agent_link import Link
 from skyward_core.pool.env_and_plugins import RankSetupManager
 from skyward_core.pool.event_publisher import EventPublisher
@@ -161,6 +162,11 @@ class PoolContext:
 
     async def terminate(self, machine: Machine) -> None:
         await log_query("terminate", self.name, self.provider.terminate(self.name, [machine]))
+
+    @property
+    def longest_grace(self) -> float:
+        """Longest time in seconds between SIGTERM and SIGKILL of a rank."""
+        return HANDLER_GRACE if self.options.grace is None else self.options.grace
 
     @property
     def is_standalone(self) -> bool:

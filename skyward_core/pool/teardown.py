@@ -171,10 +171,10 @@ class PoolShutdown:
         none = RemainingFiles()
         if context.is_local or not any(link.up for link in context.links):
             return none
-        await asyncio.gather(*(_stop_ranks(link, context.options.grace + GOODBYE) for link in context.links if link.up))
+        await asyncio.gather(*(_stop_ranks(link, context.longest_grace + GOODBYE) for link in context.links if link.up))
         ends = [asyncio.wrap_future(run.future) for run in context.registry.runs.values()]
         if ends:
-            await asyncio.wait(ends, timeout=context.options.grace + AGAIN)
+            await asyncio.wait(ends, timeout=context.longest_grace + AGAIN)
         try:
             return await context.outputs.save(give_up=give_up, most=keep_outputs)
         except (OSError, PoolError) as error:
@@ -212,7 +212,7 @@ class PoolShutdown:
     async def _wait_closed(self) -> None:
         """Wait for the receipt of the client that ended the pool. If none is written, close the pool in the ledger."""
         context = self._context
-        soon = time.monotonic() + context.options.grace + GOODBYE
+        soon = time.monotonic() + context.longest_grace + GOODBYE
         while not context.leaving:
             row = context.ledger.pool(context.token)
             if row.receipt is not None:
@@ -396,7 +396,7 @@ async def _shut_down_agent(pool: PoolContext, link: Link) -> str:
     if not link.send({"t": "shutdown", "drop": list(pool.registry.runs), "keep": MIN_RETENTION}):
         link.finished = True
         return ""
-    deadline = time.monotonic() + pool.options.grace + GOODBYE
+    deadline = time.monotonic() + pool.longest_grace + GOODBYE
     seen = -1
     # The "bye" frame is the last one. An SSH server may report the end of the connection late or never.
     while link.up and not link.finished and time.monotonic() < deadline:

@@ -117,7 +117,7 @@ RUN_KEYS: Checks = {
     "job?": is_text,
     "more?": is_bool,
 }
-RANK_PHASE_KEYS: Checks = {"rank": is_rank, "phase": is_text, "age": is_number}
+RANK_PHASE_KEYS: Checks = {"rank": is_rank, "phase": is_text, "age": is_number, "left?": is_number}
 NOTICE_KEYS: Checks = {"kind": NOTICE_KIND, "left": optional(is_number)}
 OUTPUT_KEYS: Checks = {"path": is_relative_subpath, "version": is_file_name}
 WRITTEN_KEYS = object_of(OUTPUT_KEYS, {"size": is_count, "at": is_number}, only=True)
@@ -299,7 +299,9 @@ FROM_AGENT: FrameSchemas = {
         {"files": _MODULES},
     ),
     "phase": FrameSchema(
-        "Long-running phase of a rank's process, such as importing or waiting for other ranks.", RANK_PHASE_KEYS
+        "Long-running phase of a rank's process, such as importing or waiting for other ranks. `left`: seconds until "
+        "the process is killed.",
+        RANK_PHASE_KEYS,
     ),
     "granted": FrameSchema(
         "The client now holds the gang lock. `unclean`: the previous holder disconnected while holding it.",
@@ -391,7 +393,8 @@ FROM_CLIENT: FrameSchemas = {
         body=MAX_INLINE_BYTES,
     ),
     "stop": FrameSchema(
-        "Stop the calls of a run, or only call `i`: SIGTERM, then SIGKILL. `break`: epoch of the gang that ends. "
+        "Stop the calls of a run, or only call `i`: SIGTERM, then SIGKILL after `grace` seconds (default: the pool's). "
+        "`break`: epoch of the gang that ends. "
         'After "cancel" no further call of the run starts.',
         {"run": is_run_id, "i?": is_call_index, "grace?": is_number, "why?": is_text, "break?": is_count},
     ),
@@ -544,6 +547,7 @@ FROM_WORKER: FrameSchemas = {
             "pid": is_count,
             "phase?": is_text,
             "age?": is_number,
+            "handles?": is_bool,
             "state?": one_of("fresh", "entering", "entered"),
             "info?": is_rank_info,
             "modules?": _MODULES,
@@ -571,6 +575,9 @@ FROM_WORKER: FrameSchemas = {
     ),
     "want": FrameSchema("A call needs values of a streamed argument; see the agent's frame.", _WANT),
     "phase": FrameSchema("Long-running phase of the worker.", {"phase": is_text}),
+    "sigterm": FrameSchema(
+        "Whether user code handles SIGTERM, for example to save a checkpoint.", {"handles": is_bool}
+    ),
     "modules": FrameSchema("Modules that the worker has loaded; see the agent's frame.", {"files": _MODULES}),
     "secrets": FrameSchema("Values to redact from now on.", {"values": list_of(is_text)}),
     "entering": FrameSchema("The `around_app` context of a plugin is being entered.", {"plugin": is_text}),

@@ -88,6 +88,7 @@ class RankPhaseKeys(TypedDict):
     rank: int
     phase: str
     age: float
+    left: NotRequired[float]
 
 class NoticeKeys(TypedDict):
     kind: NoticeKind
@@ -562,6 +563,7 @@ class AgentPhase(TypedDict):
     rank: int
     phase: str
     age: float
+    left: NotRequired[float]
 
 class AgentGranted(TypedDict):
     t: Literal["granted"]
@@ -733,6 +735,7 @@ class WorkerHello(TypedDict):
     pid: int
     phase: NotRequired[str]
     age: NotRequired[float]
+    handles: NotRequired[bool]
     state: NotRequired[Literal["fresh", "entering", "entered"]]
     info: NotRequired[dict[str, Any]]
     modules: NotRequired[dict[str, str]]
@@ -798,6 +801,10 @@ class WorkerPhase(TypedDict):
     t: Literal["phase"]
     phase: str
 
+class WorkerSigterm(TypedDict):
+    t: Literal["sigterm"]
+    handles: bool
+
 class WorkerModules(TypedDict):
     t: Literal["modules"]
     files: dict[str, str]
@@ -827,6 +834,7 @@ FromWorker = (
     | WorkerItem
     | WorkerWant
     | WorkerPhase
+    | WorkerSigterm
     | WorkerModules
     | WorkerSecrets
     | WorkerEntering

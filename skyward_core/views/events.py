@@ -126,10 +126,15 @@ class QueueNews(Event):
 
 @value(kw_only=True)
 class RankPhase(Event):
-    """The phase of a rank's process since ``at``. Short phases are not reported."""
+    """The phase of a rank's process since ``at``. Short phases are not reported.
+
+    Attributes:
+        until: Unix time at which the process is killed; None if it is not being stopped.
+    """
 
     rank: int
     phase: outcomes.RankPhase
+    until: float | None = None
 
 
 @value(kw_only=True)

@@ -315,6 +315,8 @@ class PoolView(Value):
     runs: dict[str, RunView] = field(default_factory=dict)
     # phase before a function runs, and its Unix time
     rank_phases: dict[int, tuple[str, float]] = field(default_factory=dict)
+    # ranks that handle SIGTERM themselves, for example to save a checkpoint, and the Unix time when they are killed
+    saving: dict[int, float] = field(default_factory=dict)
     logs: LogBuffers = field(default_factory=LogBuffers)
     metrics: MetricStore = field(default_factory=MetricStore)
     # activity in logs and metrics
@@ -509,6 +511,7 @@ def _(event: events.NodePhase, view: PoolView) -> None:
         first = event.node * view.ranks_per_node  # phases of this node's ranks are no longer reported
         gone = range(first, first + view.ranks_per_node)
         view.rank_phases = {rank: phase for rank, phase in view.rank_phases.items() if rank not in gone}
+        view.saving = {rank: until for rank, until in view.saving.items() if rank not in gone}
         _update_paused(view, event.at)
     node.detail, node.retry_at = sanitize_line(event.detail), event.retry_at
     node.said = _add_detail(node.said, event)
@@ -611,6 +614,8 @@ def _(event: events.QueueNews, view: PoolView) -> None:
 def _(event: events.RankPhase, view: PoolView) -> None:
     phases = {rank: phase for rank, phase in view.rank_phases.items() if rank != event.rank}
     view.rank_phases = phases | ({event.rank: (sanitize_line(event.phase), event.at)} if event.phase else {})
+    saving = {rank: until for rank, until in view.saving.items() if rank != event.rank}
+    view.saving = saving | ({event.rank: event.until} if event.phase == "saving" and event.until is not None else {})
     _update_paused(view, event.at)
 
 

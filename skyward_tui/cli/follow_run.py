@@ -41,7 +41,7 @@ from skyward_tui.cli.fault_tolerant_stdio import StandardStream
 from skyward_tui.cli.run_report import COLORS, GLYPHS
 from skyward_tui.text.ansi_colours import plain
 from skyward_tui.text.hint_commands import format_detail
-from skyward_tui.text.number_and_time_format import clip, count, duration, hourly, money
+from skyward_tui.text.number_and_time_format import clip, count, duration, hourly, money, saving_text
 
 MAX_BUFFERED_BYTES = 1 << 20  # bytes per rank; limits the memory for output whose run is not known yet
 ERROR_TAIL_BYTES = 16 << 10  # bytes per rank; longer than usual tracebacks
@@ -118,6 +118,7 @@ T = TypeVar("T")
 Choice = Literal["detach", "cancel", "down"]
 
 MUST_FINISH = "please wait: an interruption now could leave machines running"
+COUNTDOWN_SECONDS = 5.0  # seconds between two notes about ranks that still save
 PATIENCE = 1.0  # seconds without events, after which the state of waiting nodes is printed
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -168,6 +169,8 @@ class Follower:
         self.queued: frozenset[str] = frozenset()
         self._waiting: dict[int, str] = {}  # by node: state that is not printed yet
         self._noted_waiting: dict[int, str] = {}  # by node: state that was printed last
+        self._saving: dict[int, float] = {}  # ranks that handle SIGTERM, and when they are killed
+        self._countdown_at = 0.0  # time of the monotonic clock at which the next countdown is printed
         self._paused_ranks: set[int] = set()  # ranks whose first stop at a breakpoint was printed
         self._pending_launch: PendingLaunchEvents | None = None
         # printed with a delay, because a start that fails reports the same text as its error
@@ -342,6 +345,10 @@ class Follower:
                 self._paused_ranks.add(item.rank)
                 self._flush_held()
                 self._console.note(f"rank {item.rank} is at a breakpoint: skyward-tui debug {item.pool}:{item.rank}")
+            case RankPhase(phase="saving", until=float(until)):
+                self._saving[item.rank] = until
+            case RankPhase() if item.rank in self._saving:
+                del self._saving[item.rank]
             case OutputFetched():
                 self._flush_held()
                 what = f"{sanitize_line(item.path)} of node {item.node}"
@@ -443,6 +450,9 @@ class Follower:
                 self._console.note(line)
         self._noted_waiting |= self._waiting
         self._waiting.clear()
+        if self._saving and time.monotonic() >= self._countdown_at:
+            self._countdown_at = time.monotonic() + COUNTDOWN_SECONDS
+            self._console.note(saving_text(self._saving, time.time()))
 
 
 def _read_answer(question: str) -> str:

@@ -193,7 +193,7 @@ class Form:
         plugin_settings: Texts of plugin parameters by names such as "torch.backend"; ignored for plugins not chosen.
         packages: Choice of packages, as written by :func:`format_choice`.
         timeout: Value without a field, taken from the launch that filled the form. Only the plan shows it.
-        debug_wait: As ``timeout``.
+        grace, debug_wait: As ``timeout``.
         torchrun: As ``timeout``.
     """
 
@@ -223,6 +223,7 @@ class Form:
     sweep: bool = False
     gang: str = ""
     timeout: str = ""
+    grace: str = ""
     debug_wait: str = ""
     torchrun: bool = False
     image_settings: str = ""

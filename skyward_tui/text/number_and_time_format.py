@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 from typing import TYPE_CHECKING, Protocol
 
@@ -119,6 +119,22 @@ def preemption_text(node: NodeView, now: float) -> str:
         return ""
     remaining = 0.0 if node.notice_ends_at is None else node.notice_ends_at - now
     return f"preempted {f'in {duration(remaining)}' if remaining >= 1 else 'now'} ({node.notice})"
+
+
+MAX_NAMED = 8  # ranks that a text names
+
+
+def saving_text(saving: Mapping[int, float], now: float) -> str:
+    """Return which ranks handle SIGTERM and when they are killed, such as ``ranks 0, 3 still save: killed in 0:24``.
+
+    Args:
+        saving: Unix time when each rank is killed.
+        now: Unix time.
+    """
+    ranks = sorted(saving)
+    named = ", ".join(map(str, ranks[:MAX_NAMED])) + (" …" if len(ranks) > MAX_NAMED else "")
+    verb = f"rank {named} still saves" if len(ranks) == 1 else f"ranks {named} still save"
+    return f"{verb}: killed in {duration(max(0.0, max(saving.values()) - now))}"
 
 
 def next_preempted(nodes: Iterable[NodeView]) -> NodeView | None:

@@ -54,6 +54,7 @@ _STATE_STYLES = {
     "joining": StateStyle("◑", "joining", "$text-warning"),
     "running": StateStyle("●", "running", "$text-primary"),
     "paused": StateStyle("◍", "paused", "$text-warning"),
+    "saving": StateStyle("◍", "saving", "$text-warning"),
     "returned": StateStyle("✓", "returned", "$text-success"),
     "raised": StateStyle("✗", "raised", "$text-error"),
     "exited": StateStyle("✗", "exited", "$text-error"),

@@ -22,6 +22,7 @@ STARTUP_TEXTS = {
     "importing": "importing",
     "joining": "waiting for the other ranks",
     "paused": "at a breakpoint",
+    "saving": "handles SIGTERM",
 }
 
 
@@ -85,7 +86,10 @@ def _state(
         and node.phase == "ready"
     ):
         phase, since = startup
-        return RankState(rank, node.index, phase, now - since, link_note(node) or STARTUP_TEXTS[phase])
+        text = link_note(node) or STARTUP_TEXTS[phase]
+        if phase == "saving" and (until := pool.saving.get(rank)) is not None:
+            text += f", killed in {duration(max(0.0, until - now))}"
+        return RankState(rank, node.index, phase, now - since, text)
     if task is None:
         return RankState(rank, node.index, *_without_task(node, run, now))
     if task.outcome is not None:

@@ -441,6 +441,32 @@ def test_signal_cancels_the_run_and_tears_the_pool_down(cli: Cli, number: int) -
     assert cli.pools() == {}
 
 
+SAVES = """
+import pathlib, signal, sys, time
+import skyward_core as sky
+
+@sky.function
+def saves():
+    stops = []
+    signal.signal(signal.SIGTERM, lambda number, frame: stops.append(number))
+    pathlib.Path("ready").touch()
+    while not stops or not pathlib.Path("go").exists():
+        time.sleep(0.01)
+    sys.exit()
+"""
+
+
+def test_cancel_counts_down_while_ranks_save(cli: Cli) -> None:
+    cli.write("saves.py", SAVES)
+    run = cli.json("run", "saves.py", "--pool", "p", "--grace", 60, "--detach")["run"]
+    wait_until((cli.folder / "ready").exists, seconds=PATIENCE)
+    with cli.begin("cancel", run) as process:
+        assert process.stderr is not None
+        assert re.fullmatch(r"rank 0 still saves: killed in [01]:\d\d\n", process.stderr.readline())
+        (cli.folder / "go").touch()
+        assert process.communicate(timeout=PATIENCE)[1] == f"run {run} is cancelled\n"
+
+
 @pytest.mark.proof("1 s of a processor")
 def test_kept_pool_survives_a_cancelled_run(cli: Cli) -> None:
     with start_waiting(cli, "--pool", "p", "--keep") as process:

@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
+from skyward_core.client.session import Session
+from skyward_core.model.errors import Cancelled
 from tests.support.faults import agent_pids, worker_pids
 from tests.support.pool_logs import last_run, settled, stored
 from tests.support.processes import exists
@@ -174,6 +176,38 @@ def test_rank_that_ignores_sigterm_is_killed_after_the_grace(pool: sky.Compute, 
 
     fails(pool, act_on_one_rank(3, late, stubborn))
     assert not any(exists(int(path.read_text())) for path in tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("lets_save", [True, False], ids=["default grace", "shortened grace"])
+def test_rank_that_handles_sigterm_has_time_to_save(home: Path, tmp_path: Path, lets_save: bool) -> None:
+    def trains() -> None:
+        if sky.instance_info().rank:
+            time.sleep(600)  # has no handler
+        stops: list[int] = []
+        signal.signal(signal.SIGTERM, lambda number, frame: stops.append(number))
+        (tmp_path / "ready").touch()
+        while not stops or not (tmp_path / "go").exists():
+            time.sleep(0.01)
+        (tmp_path / "saved").touch()
+        sys.exit()
+
+    with sky.Compute(nodes=2, options=sky.Options(console=False)) as compute:
+        with ThreadPoolExecutor(1) as beside:
+            running = beside.submit(lambda: sky.function(trains)() @ compute)
+            wait_until((tmp_path / "ready").exists, what="the handler")
+            session = Session()
+            (run,) = compute.pool.context.registry.runs
+            session.cancel(compute.pool.row.key, run).result(30)
+            wait_until(lambda: list(compute.pool.context.view.saving) == [0], what="the phase of rank 0")
+            assert 10 < compute.pool.context.view.saving[0] - time.time() < 31
+            if lets_save:
+                (tmp_path / "go").touch()
+            else:
+                session.cancel(compute.pool.row.key, run, 0.0).result(30)
+            with pytest.raises(Cancelled):
+                running.result(60)
+            session.detach()
+        assert (tmp_path / "saved").exists() == lets_save
 
 
 def test_child_processes_of_an_exited_rank_are_killed(pool: sky.Compute, tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ async def test_no_screen_shows_more_than_text(app: SkywardApp, session: FakeSess
         await pilot.pause()
         looks_harmless(app)
 
-    session.cancel = refused  # type: ignore[method-assign]
+    session.cancel = refused  # type: ignore[method-assign, assignment]
     view = evil_pool(session)
     async with app.run_test(size=size) as pilot:
         await until(pilot, lambda: "▶ llama-ft" in screen_text(app))

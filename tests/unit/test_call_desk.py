@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -435,6 +436,7 @@ async def test_preemption_monitor_sends_each_valid_notice_once(tmp_path: Path) -
     assert error["message"].endswith("cannot poll for preemption notices: no answer")
     assert rebalance == {"t": "notice", "kind": "rebalance", "left": None}
     assert node.state.is_preempted and list(node.state.notices) == ["terminate", "rebalance"]
+    assert 97 < node.state.preemption_ends - time.monotonic() <= 100
     desk.stop()
 
 

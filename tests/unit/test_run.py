@@ -458,7 +458,7 @@ async def test_missing_yielded_values_end_the_call(came: list[int], more: Any, w
         if more:
             node.ends(run, 0, **more)
         (stop,) = node.of("stop")
-        assert (stop["i"], stop["grace"]) == (0, GRACE)
+        assert stop["i"] == 0
         assert stop["why"].startswith(why)
         items = run.items(0)
         assert next(items) == 0, "earlier values have arrived"
@@ -663,7 +663,7 @@ async def test_cancelled_run_is_stopped_once_on_every_node(kind: str) -> None:
         stage.nodes[0].ends(run, 0, value="kept")
         run.cancel("asked for")
         run.cancel("again")
-        expected: dict[str, Any] = {"t": "stop", "run": run.id, "why": "cancel", "grace": GRACE}
+        expected: dict[str, Any] = {"t": "stop", "run": run.id, "why": "cancel"}
         expected |= {"break": 6} if kind == "broadcast" else {}
         assert [node.of("stop") for node in stage.nodes] == [[expected]] * 2
         unsent = [index for index, outcome in run.outcomes.items() if outcome.rank == -1]
@@ -713,7 +713,7 @@ async def test_first_failure_stops_other_ranks_as_fail_fast_says(
     async with staged(2, fail_fast=fail_fast, grace=GRACE) as stage:
         run = gather(stage, 6)
         stage.nodes[0].ends(run, 0, **outcome)
-        expected = {"t": "stop", "run": run.id, "why": "fail-fast", "grace": GRACE}
+        expected = {"t": "stop", "run": run.id, "why": "fail-fast"}
         at_once = [node.of("stop") for node in stage.nodes]
         assert at_once == ([[expected]] * 2 if stopped == "at once" else [[], []])
         passed: list[int] = []
@@ -746,7 +746,6 @@ async def test_broadcast_that_no_rank_began_is_restarted() -> None:
             "t": "stop",
             "run": run.id,
             "why": "the gang broke before all ranks began",
-            "grace": 5.0,
             "break": 1,
         }
         assert [node.of("stop") for node in stage.nodes] == [[stop]] * 3

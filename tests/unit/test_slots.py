@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -138,6 +139,37 @@ def busy_slot(node: Node, **header: Any) -> tuple[Slot, Call]:
     assert slot.running
     node.peer.told.clear()
     return slot, call
+
+
+@pytest.mark.parametrize(
+    ("of_pool", "handles", "notice", "requested", "seconds"),
+    [
+        (None, False, 0, None, 5),
+        (None, True, 0, None, 30),
+        (2.0, True, 0, None, 2),
+        (None, True, 10, None, 30),
+        (None, False, 100, None, 100),
+        (2.0, True, 100, None, 100),
+        (2.0, True, 100, 1.0, 1),
+    ],
+)  # fmt: skip
+async def test_grace_depends_on_pool_handler_preemption_notice_and_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    of_pool: float | None, handles: bool, notice: float, requested: float | None, seconds: float,
+) -> None:  # fmt: skip
+    node, scheduled = Node(tmp_path, grace=of_pool), list[float]()
+    slot, call = busy_slot(node)
+    assert slot.process is not None
+    slot.process.handles_sigterm = handles
+    node.state.preemption_ends = time.monotonic() + notice
+    monkeypatch.setattr(worker_slot, "signal_group", lambda pid, number: True)
+    monkeypatch.setattr(Slot, "_schedule_kill", lambda self, process, grace: scheduled.append(grace))
+    node.slots.stop(call, "fail-fast", requested)
+    node.slots.stop(call, "timeout")
+    assert list(map(round, scheduled)) == [seconds]
+    node.slots.stop(call, "cancel", 0.0)
+    assert scheduled[1:] == [0.0], "a later request may shorten the grace"
+    assert call.stop_reason == "fail-fast"
 
 
 async def test_output_of_a_call_is_sent_before_its_outcome(node: Node) -> None:

@@ -104,6 +104,7 @@ class LaunchRequest(Value):
         selection: "cheapest" first, or the "first" region.
         budget: Limit in dollars for the pool.
         wait_for_capacity: Duration of retries if no machines are available, as a text ("2h").
+        grace: Seconds between SIGTERM and SIGKILL of a rank.
         debug_wait: Duration for which a rank waits at a breakpoint for a debugger, as a text ("10m").
         plugins: Names, in order of entry.
         plugin_settings: Texts of the plugins' parameters, by names such as "torch.backend".
@@ -184,6 +185,11 @@ class LaunchRequest(Value):
         "--wait-for-capacity", "TIME", "Keep retrying for TIME if no machines are available, such as 2h.",
         part="options", needs="offers", row="Budget $", label="wait for machines", placeholder="not; or 2h",
         plan=("waits", "up to {} if no machines are available"),
+    )  # fmt: skip
+    grace: float | None = _option(
+        "--grace", "S",
+        "Seconds between SIGTERM and SIGKILL of a rank.  [default: 30 if the rank handles SIGTERM, otherwise 5]",
+        part="options", plan=("grace", "{:g} s between SIGTERM and SIGKILL"),
     )  # fmt: skip
     debug_wait: str | None = _option(
         "--debug-wait", "TIME", "Let a rank wait TIME at a breakpoint for a debugger, such as 10m.",
@@ -371,7 +377,7 @@ HOSTS = "--hosts"
 """Provider setting with its own command-line option."""
 
 
-JOB_OPTIONS = ("provider", "settings", "budget", "wait_for_capacity", "plugins", "plugin_settings")
+JOB_OPTIONS = ("provider", "settings", "budget", "wait_for_capacity", "grace", "plugins", "plugin_settings")
 """Options that also apply to a job file."""
 
 _RUN_ONLY = ("arguments", "sweep", *WAYS, "nodes", "ranks_per_node", "one", "torchrun", "timeout")

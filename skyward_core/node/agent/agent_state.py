@@ -118,6 +118,7 @@ class NodeState:
         is_closing: whether the agent is ending and starts no further processes.
         notices: preemption notices of the provider: kind -> deadline by the monotonic clock, if known.
         is_preempted: whether ranks here were notified that the machine is about to be preempted.
+        preemption_ends: latest end of a machine of the pool that will be preempted, by the monotonic clock.
         end_frame: frame that states who ends the pool and why; empty if only this agent ends or the reason is unknown.
     """
 
@@ -138,6 +139,7 @@ class NodeState:
         self.is_closing = False
         self.notices: dict[str, float | None] = {}
         self.is_preempted = False
+        self.preemption_ends = 0.0
         self.end_frame: Header = {}
         self._tasks: set[asyncio.Task[None]] = set()
 

@@ -261,7 +261,7 @@ class ClientRequests:
         disconnected = asyncio.get_running_loop().time() - call.owner_lost_at
         if self._lifecycle.is_orphaned(call) and disconnected >= FEEDER_TIMEOUT:
             reason = f"the client that feeds its argument has been disconnected for {FEEDER_TIMEOUT} s"
-            self._slots.stop(call, reason, self._state.config.grace)
+            self._slots.stop(call, reason)
 
     def _on_frame(self, connection: Connection, header: FromClient, body: bytes) -> None:
         handler = self._handlers.get(header["t"])
@@ -368,7 +368,7 @@ class ClientRequests:
 
     def _stop(self, connection: Connection, header: ClientStop, body: bytes) -> None:
         state, run = self._state, header["run"]
-        reason, grace = header.get("why", "cancel"), header.get("grace", state.config.grace)
+        reason, grace = header.get("why", "cancel"), header.get("grace")
         self._gang_requests.queue.notify_dropped(run, connection.peer_name)
         if reason == "cancel" and "i" not in header:
             self._registry.cancel(run)

@@ -13,6 +13,11 @@ from skyward_core.protocol.node_paths import NodePaths, worker_socket_path
 
 NVML_LIBRARY = "libnvidia-ml.so.1"  # NVML if it is not in a usual folder
 
+GRACE, HANDLER_GRACE = (
+    5.0,
+    30.0,
+)  # seconds between SIGTERM and SIGKILL: by default, and for ranks with their own handler
+
 
 class AgentConfig:
     """Immutable configuration of one node of a pool. (A dataclass would delay the start of each agent by 2 ms.)
@@ -37,7 +42,7 @@ class AgentConfig:
         free_gpus: On a shared machine, the devices the node may use (``of``) and how many it uses (``count``); see
             ``node.gpu_locks``. Otherwise empty.
         rendezvous: Whether ranks of a gang get the environment variables of torchrun.
-        grace: Seconds between SIGTERM and SIGKILL if a request does not specify them.
+        grace: Seconds between SIGTERM and SIGKILL if a request does not specify them; None for the defaults above.
         secrets: Values to redact in addition to the secrets in ``env``.
         knows_env: Whether ``env`` and ``secrets`` are complete. A client that attaches later and starts this agent may
             not know them. Workers of an earlier agent send them.
@@ -53,7 +58,7 @@ class AgentConfig:
     folder: str
     socket: str
     idle_timeout: float
-    grace: float
+    grace: float | None
     ranks_per_node: int = 1
     concurrency: int = 1
     executor: str = "process"
@@ -106,6 +111,11 @@ class AgentConfig:
     def replace(self, **values: Any) -> AgentConfig:
         """Return a copy with some values replaced."""
         return AgentConfig(**vars(self) | values)
+
+    @property
+    def base_grace(self) -> float:
+        """Seconds between SIGTERM and SIGKILL for processes without a SIGTERM handler of user code."""
+        return GRACE if self.grace is None else self.grace
 
     def with_gpus(self, models: Sequence[str]) -> AgentConfig:
         """Return a copy for a node with these GPU models."""

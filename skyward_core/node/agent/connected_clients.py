@@ -139,7 +139,7 @@ class ClientRegistry:
 
 
 MIN_PHASE_SECONDS = 0.1  # seconds; shorter phases, which are most, are not published
-PHASES = ("", "starting", "importing", "joining", "running", "paused")  # "": idle or unknown
+PHASES = ("", "starting", "importing", "joining", "running", "paused", "saving")  # "": idle or unknown
 
 
 class RankPhases:
@@ -151,15 +151,17 @@ class RankPhases:
 
     def __init__(self, publish: Callable[[Header], None]) -> None:
         self._publish = publish
-        self._current: dict[int, tuple[str, float]] = {}
-        self._published: dict[int, tuple[str, float]] = {}
+        # phase, its begin, and the end of the process by the monotonic clock, if the agent will kill the process
+        self._current: dict[int, tuple[str, float, float | None]] = {}
+        self._published: dict[int, tuple[str, float, float | None]] = {}
         self._timers: dict[int, asyncio.TimerHandle] = {}
 
-    def set_phase(self, rank: int, phase: str, age: float = 0.0) -> None:
-        """Set the phase of a rank, which began ``age`` seconds ago."""
+    def set_phase(self, rank: int, phase: str, age: float = 0.0, left: float | None = None) -> None:
+        """Set the phase of a rank, which began ``age`` seconds ago. The process is killed in ``left`` seconds."""
         if phase not in PHASES:
             return
-        self._current[rank] = phase, time.monotonic() - age
+        now = time.monotonic()
+        self._current[rank] = phase, now - age, None if left is None else now + left
         if rank not in self._timers:
             self._timers[rank] = asyncio.get_running_loop().call_later(MIN_PHASE_SECONDS, self._publish_due, rank)
 
@@ -168,16 +170,18 @@ class RankPhases:
 
         Omits unpublished phases, because no frame would announce the end of a short phase.
         """
-        return [self._frame(rank) for rank, (phase, _) in self._published.items() if phase]
+        return [self._frame(rank) for rank, (phase, *_) in self._published.items() if phase]
 
     def _publish_due(self, rank: int) -> None:
         del self._timers[rank]
-        phase, published = self._current[rank][0], self._published.get(rank, ("", 0.0))[0]
-        if phase == published or (phase == "running" and not published):
+        before = self._published.get(rank, ("", 0.0, None))
+        (phase, _, ends), published = self._current[rank], before[0]
+        if (phase, ends) == (published, before[2]) or (phase == "running" and not published):
             return  # the start of the call implies this phase
         self._published[rank] = self._current[rank]
         self._publish(self._frame(rank))
 
     def _frame(self, rank: int) -> Header:
-        phase, since = self._published[rank]
-        return {"t": "phase", "rank": rank, "phase": phase, "age": round(time.monotonic() - since, 3)}
+        (phase, since, ends), now = self._published[rank], time.monotonic()
+        left = {} if ends is None else {"left": round(max(0.0, ends - now), 3)}
+        return {"t": "phase", "rank": rank, "phase": phase, "age": round(now - since, 3)} | left

@@ -144,7 +144,7 @@ class FailFast:
 
     def _stop_run(self, run: str) -> None:
         if self._running_calls(run):
-            self._slots.stop_run(run, "fail-fast", self._state.config.grace, breaks=True)
+            self._slots.stop_run(run, "fail-fast", breaks=True)
 
     # -- shutdown ----------------------------------------------------------------------------------------
 

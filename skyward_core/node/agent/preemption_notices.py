@@ -119,6 +119,7 @@ class PreemptionNotifier:
     def start(self) -> None:
         """Resume notifications that an earlier agent sent or saved, then start polling."""
         self._saved = {each.node: each for each in _read_notices(self._state.config.paths.notices)}
+        self._note_end()
         self._state.is_preempted = self._node in self._saved
         if self._saved:
             self._signal_ranks()
@@ -200,12 +201,16 @@ class PreemptionNotifier:
         now, path = monotonic(), self._state.config.paths.notices
         current = {node: each for node, each in self._saved.items() if each.here or now < each.ends + NOTICE_GRACE}
         self._saved = current | {notice.node: notice}
+        self._note_end()
         try:
             with open(f"{path}.part", "w", encoding="utf-8") as file:
                 json.dump([each.to_json() for each in self._saved.values()], file)
             Path(f"{path}.part").replace(path)
         except OSError as error:
             self._lifecycle.warn_clients(f"node {self._node}: cannot notify ranks of preemptions: {error}")
+
+    def _note_end(self) -> None:
+        self._state.preemption_ends = max((each.ends for each in self._saved.values()), default=0.0)
 
     def _signal_ranks(self) -> None:
         for slot in self._slots.slots:

@@ -93,12 +93,15 @@ class SlotDispatcher:
                     return call
         return None
 
-    def stop(self, call: Call, reason: str, grace: float) -> None:
-        """Stop one call. Remove a waiting call from its queue; stop a running call by SIGTERM, then SIGKILL."""
+    def stop(self, call: Call, reason: str, grace: float | None = None) -> None:
+        """Stop one call. Remove a waiting call from its queue; stop a running call by SIGTERM, then SIGKILL.
+
+        See ``Slot.stop_process`` for ``grace``.
+        """
         self.reap()  # a worker that has already died must not count as stopped
-        if call.outcome is not None or call.stop_reason or call.pending_outcome:
+        if call.outcome is not None or call.pending_outcome:
             return
-        call.stop_reason = reason
+        call.stop_reason = call.stop_reason or reason
         for slot in self.slots:
             if slot.running.get(call.key) is call:
                 # The process may also run calls of other runs, which were not cancelled, so name the run.
@@ -109,13 +112,15 @@ class SlotDispatcher:
                 self._lifecycle.finish_stopped(call)
                 return
 
-    def stop_run(self, run: str, reason: str, grace: float, *, breaks: bool, only: int | None = None) -> None:
+    def stop_run(
+        self, run: str, reason: str, grace: float | None = None, *, breaks: bool, only: int | None = None
+    ) -> None:
         """Stop the calls of a run on this node.
 
         Args:
             run: The run.
             reason: Reason for the outcome.
-            grace: Seconds between SIGTERM and SIGKILL.
+            grace: Seconds between SIGTERM and SIGKILL; see ``Slot.stop_process``.
             breaks: Whether the gang ends with the run.
             only: Index of the only call to stop; None for all.
         """
@@ -226,6 +231,9 @@ class SlotDispatcher:
             slot.on_setup_done()
         elif header["t"] == "phase":
             slot.set_phase(header["phase"])
+        elif header["t"] == "sigterm":
+            if slot.process is not None:
+                slot.process.handles_sigterm = header["handles"]
         elif header["t"] == "secrets":
             redactor.add(header["values"])
         elif header["t"] == "modules":
@@ -315,13 +323,12 @@ class SlotDispatcher:
 
     async def close(self) -> None:
         """Stop all workers, then the plugins' node contexts."""
-        grace = self._state.config.grace
         for slot in self.slots:
-            slot.exit_process("the pool is torn down", grace)
+            slot.exit_process("the pool is torn down")
         while self.has_live_processes:
             await asyncio.sleep(EXIT_POLL)
             self.reap()
-        self.plugin_contexts.exit_process(grace)
+        self.plugin_contexts.exit_process(self._state.config.base_grace)
         while self.plugin_contexts.process:
             await asyncio.sleep(EXIT_POLL)
             self.reap()

@@ -37,6 +37,7 @@ class Process:
         self.is_ready = False  # whether the set-up is done: plugins' contexts were entered or failed
         self.kill_reason = ""  # why the agent stopped the process
         self.is_script = False  # whether the process runs a whole script, which may exit at any time
+        self.handles_sigterm = False  # whether user code has installed a handler of SIGTERM
         self.is_unusable = False  # whether plugins' contexts failed and a call has reported the failure
 
     def exited_successfully(self, status: int | None) -> bool:

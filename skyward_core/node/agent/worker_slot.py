@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from skyward_core.node.agent.agent_state import NodeState
 from skyward_core.node.agent.call_outcomes import CallLifecycle
 from skyward_core.node.agent.call_registry import Call, Key
+from skyward_core.node.agent.config import HANDLER_GRACE
 from skyward_core.node.agent.connected_clients import RankPhases
 from skyward_core.node.agent.connection import Connection
 from skyward_core.node.agent.gang_epoch_and_ports import Gang, ReservedPorts
@@ -121,7 +122,7 @@ class PluginContextProcess:
             self._on_entered()
         elif header["t"] == "failed":
             self.entry_failure = (header["error"], body)
-            self.exit_process(self._state.config.grace)
+            self.exit_process(self._state.config.base_grace)
             self._pump()
 
     def _on_entered(self) -> None:
@@ -248,7 +249,7 @@ class SlotGroup(Protocol):
 
     def steal_task(self, idle: Slot) -> Call | None: ...
 
-    def stop(self, call: Call, reason: str, grace: float) -> None: ...
+    def stop(self, call: Call, reason: str, grace: float | None = None) -> None: ...
 
     def on_worker_exit(self) -> None: ...
 
@@ -343,9 +344,9 @@ class Slot:
             elif step == "hand back":
                 self._lifecycle.reject_stale(self.queue.popleft())
             elif step == "replace":
-                self.exit_process("its gang was replaced", self._state.config.grace)
+                self.exit_process("its gang was replaced")
             else:
-                self.exit_process(UNUSABLE, self._state.config.grace)
+                self.exit_process(UNUSABLE)
 
     # -- its process -------------------------------------------------------------------------------------
 
@@ -354,7 +355,7 @@ class Slot:
         config = self._state.config
         self.logs.open()
         out, err = self.logs.descriptors
-        env = {"SKYWARD_CAPACITY": str(config.capacity), "SKYWARD_GRACE": str(config.grace)}
+        env = {"SKYWARD_CAPACITY": str(config.capacity), "SKYWARD_GRACE": str(config.base_grace)}
         if not config.rendezvous:
             env["SKYWARD_RENDEZVOUS"] = "0"
         if config.debug_wait:
@@ -407,6 +408,7 @@ class Slot:
             process.connection.close()  # user code has closed the worker's end
         process.connection = connection
         self.failed_starts = 0
+        process.handles_sigterm = header.get("handles", False)
         self.set_phase(header.get("phase", ""), header.get("age", 0.0))
         if "epoch" in header and process.epoch is None:
             process.epoch, process.is_ready, process.has_place = header["epoch"], True, True
@@ -428,11 +430,13 @@ class Slot:
                     "the process of its plugins' around_app ended with the agent before this one"
                 )
 
-    def set_phase(self, phase: str, age: float = 0.0) -> None:
-        """Set the phase that began ``age`` seconds ago. Only the phase of a rank's first worker is published."""
+    def set_phase(self, phase: str, age: float = 0.0, left: float | None = None) -> None:
+        """Set the phase that began ``age`` seconds ago; see ``RankPhases.set_phase``. Only the phase of a rank's first
+        worker is published.
+        """
         self._slot_group.set_paused(self, phase == "paused")
         if self.number == 0 or self.is_task_slot:
-            self._phases.set_phase(self.rank, phase, age)
+            self._phases.set_phase(self.rank, phase, age, left)
 
     def _set_up(self, process: Process, connection: Connection) -> None:
         gang = self._state.gang
@@ -482,19 +486,36 @@ class Slot:
         if process is not None and process.kill_reason and process.connection is not None and not self.running:
             process.connection.send({"t": "exit"})
 
-    def stop_process(self, reason: str, grace: float) -> None:
-        """Send SIGTERM to the process group, and SIGKILL after the grace period."""
+    def stop_process(self, reason: str, grace: float | None = None) -> None:
+        """Send SIGTERM to the process group, and SIGKILL after the grace period.
+
+        Args:
+            reason: Why the process is stopped.
+            grace: Seconds. A second call may shorten an earlier grace period. None for the result of :meth:`_grace`,
+                and after a preemption notice at least until the end of the machine.
+        """
         process = self.process
-        if process is None or process.kill_reason:
+        if process is None or (process.kill_reason and grace is None):
             return
-        process.kill_reason = reason
-        signal_group(process.pid, signal.SIGTERM)
-        self._mark_gang_broken(process, reason)
+        if grace is None:
+            grace = max(self._grace(process), self._state.preemption_ends - time.monotonic())
+        if not process.kill_reason:
+            process.kill_reason = reason
+            signal_group(process.pid, signal.SIGTERM)
+            self._mark_gang_broken(process, reason)
+        if process.handles_sigterm:
+            self.set_phase("saving", left=grace)
         self._schedule_kill(process, grace)
 
-    def exit_process(self, reason: str, grace: float) -> None:
+    def _grace(self, process: Process) -> float:
+        """Return the seconds between SIGTERM and SIGKILL of a process. Handlers of user code may save a checkpoint."""
+        config = self._state.config
+        return HANDLER_GRACE if config.grace is None and process.handles_sigterm else config.base_grace
+
+    def exit_process(self, reason: str) -> None:
         """Make an idle worker leave its contexts and exit normally. Send SIGKILL after the grace period."""
         process = self.process
+        grace = 0.0 if process is None else self._grace(process)
         if process is not None and process.epoch == SPENT_EPOCH:
             self._schedule_kill(process, grace)  # shorten the grace period, because the agent now waits for the exit
         if process is None or process.kill_reason:
@@ -602,7 +623,7 @@ class Slot:
         if now > paused:
             self._schedule_timeout(call, max(now - paused, MIN_TIMEOUT_CHECK), now)
         else:
-            self._slot_group.stop(call, "timeout", self._state.config.grace)
+            self._slot_group.stop(call, "timeout")
 
     def on_outcome(self, call: Call, header: WorkerOutcome, body: bytes) -> None:
         """Handle the outcome that the process sent for a call."""
@@ -618,7 +639,7 @@ class Slot:
             else:
                 self._mark_gang_broken(process, error.get("message", killed) if error else killed)
             if not killed:
-                grace = self._state.config.grace
+                grace = self._grace(process)
                 self._schedule_kill(process, max(grace, EXIT_HANDLER_GRACE) if spent_reason else grace)
         if header.pop("unusable", False) and process is not None:
             process.is_unusable = True

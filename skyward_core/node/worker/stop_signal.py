@@ -71,16 +71,23 @@ class StopSignal:
     A rank that hangs in native code, such as a collective, never runs a Python handler. Python's C-level handler still
     writes its wake-up byte. A thread that reads this byte then ends the process without waiting for the grace period.
 
-    User code with its own SIGTERM handler gets the whole grace period. Its handler is removed at the end of the call.
+    User code with its own SIGTERM handler gets the whole grace period, which is then longer by default. Its handler is
+    removed at the end of the call.
 
     A SIGTERM that announces a preemption stops nothing if user code has registered callbacks for preemptions.
 
     If an asyncio event loop runs, the exception is raised between two steps of the loop. Then each task is cancelled
     once, as in ``asyncio.run``. A step is interrupted only if it takes too long.
+
+    Args:
+        interrupts: Whether SIGTERM interrupts user code. Otherwise SIGTERM ends the process.
+        on_handler: Called when user code installs or removes its own handler, with whether there is one.
     """
 
-    def __init__(self, *, interrupts: bool) -> None:
+    def __init__(self, *, interrupts: bool, on_handler: Callable[[bool], None] = lambda handles: None) -> None:
         self.is_ending = False
+        self._on_handler = on_handler
+        self.handles = False  # whether user code has installed a handler, and has not removed it
         self._interrupts = interrupts
         self._stopping_loop: Any = None  # event loop that was asked to stop and has not stopped yet
         self._repeated = False  # whether the next SIGTERM comes from this object, because a loop did not respond
@@ -214,9 +221,18 @@ class StopSignal:
             self._changed = True
             if signalnum == STACK_SIGNAL:
                 _disable_stack_dumps()  # the agent detects that the handler is missing
-            return set_handler(signalnum, handler)
+            before = set_handler(signalnum, handler)
+            if signalnum == signal.SIGTERM and self._main:
+                self._report_handler(callable(handler) and handler != self._handle)
+            return before
 
         signal.signal = record
+
+    def _report_handler(self, handles: bool) -> None:
+        """Notify the agent, which gives a process with a handler more time."""
+        if handles != self.handles:
+            self.handles = handles
+            self._on_handler(handles)
 
     def preserve_handler(self) -> None:
         """Use the current SIGTERM handler, installed by a plugin, for all calls."""

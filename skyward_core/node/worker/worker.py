@@ -122,6 +122,7 @@ class WorkerProcess:
     """State of one worker: functions, plugins' contexts, running calls."""
 
     _phase, _phase_since = "", 0.0
+    _handles_sigterm = False
     _torchrun: TorchrunEnvironment | None = None
 
     def __init__(
@@ -163,7 +164,7 @@ class WorkerProcess:
         self._reader_windows: dict[tuple[str, int], _ReaderWindow] = {}
         self._pending_frames: deque[tuple[ToWorker, bytes]] = deque()
         # Threads cannot be interrupted individually, so SIGTERM immediately ends a process that runs calls in threads.
-        self._stop = StopSignal(interrupts=capacity == 1)
+        self._stop = StopSignal(interrupts=capacity == 1, on_handler=self._report_handler)
         if config.receives_notices:
             preemption.install_handler(paths.notices)
 
@@ -172,7 +173,7 @@ class WorkerProcess:
 
         From this frame a new agent also learns the environment, the gang and the gang's plugins.
         """
-        phase = {"phase": self._phase, "age": monotonic() - self._phase_since}
+        phase = {"phase": self._phase, "age": monotonic() - self._phase_since, "handles": self._handles_sigterm}
         modules = {"modules": self._modules.files} if self._modules.files else {}
         # Values that the old agent had not yet delivered are lost.
         lost = [
@@ -188,6 +189,10 @@ class WorkerProcess:
         """Report the phase to the agent, because imports and joining process groups take long without output."""
         self._phase, self._phase_since = phase, monotonic()
         self._channel.send({"t": "phase", "phase": phase})
+
+    def _report_handler(self, handles: bool) -> None:
+        self._handles_sigterm = handles
+        self._channel.send({"t": "sigterm", "handles": handles})
 
     def serve(self) -> int:
         """Handle frames of the agent until the agent ends this process. Return the exit status.

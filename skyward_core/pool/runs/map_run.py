@@ -287,7 +287,7 @@ class MapRun(Run):
         self._waiting.clear()
         for number in [n for n in self._shares if n not in self._where]:  # calls whose arguments are being uploaded
             del self._shares[number]
-        stop: AnyHeader = {"t": "stop", "run": self.id, "why": reason, "grace": self._context.options.grace}
+        stop: AnyHeader = {"t": "stop", "run": self.id, "why": reason}
         for link in self._context.links:
             if self.calls_on(link):
                 link.send(stop)

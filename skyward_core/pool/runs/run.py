@@ -653,8 +653,7 @@ class Run:
         """End a call some of whose items are lost for good."""
         items = f"value {begin}" if end == begin + 1 else f"values {begin} to {end - 1}"
         message = f"{items} of {self.name}() on rank {rank} was lost on node {link.node}; earlier values have arrived"
-        header = {"t": "stop", "run": self.id, "i": index, "why": message, "grace": self._context.options.grace}
-        link.send(header)
+        link.send({"t": "stop", "run": self.id, "i": index, "why": message})
         self.logs[index] = {}
         error = ErrorInfo("ValuesLost", message)
         self._on_call_end(link, Outcome(index, rank, link.node, "lost", error=error))
@@ -786,7 +785,7 @@ class Run:
             return
         gang = self.kind == "broadcast" and breaks
         for link in self.links:
-            header: Header = {"t": "stop", "run": self.id, "why": reason, "grace": self._context.options.grace}
+            header: Header = {"t": "stop", "run": self.id, "why": reason}
             link.send(header | ({"break": link.epoch} if gang else {}))
             if breaks and self.calls_on(link):
                 # A stopped call ends a worker of the gang. The agent's report about the broken gang may arrive after

@@ -245,8 +245,7 @@ class OtherClientRuns:
         may_stop = context.options.fail_fast and (self.may_stop_ranks or not context.observer)
         if not is_over and row.kind == "broadcast" and may_stop:
             for link in context.links:
-                stop = {"t": "stop", "run": run, "why": "fail-fast", "grace": context.options.grace}
-                link.send(stop | {"break": link.epoch})
+                link.send({"t": "stop", "run": run, "why": "fail-fast", "break": link.epoch})
         self._check_end(run)
 
     def _report_lost_map(self, row: RunRow) -> None:
@@ -514,14 +513,20 @@ class RunRegistry:
                 self._mark_run_calls_lost(claimed, link)
         return claimed
 
-    def cancel(self, run: str, reason: str = "asked for") -> None:
-        """Stop a run of any client."""
-        if ours := self.runs.get(run):
+    def cancel(self, run: str, reason: str = "asked for", grace: float | None = None) -> None:
+        """Stop a run of any client.
+
+        Args:
+            grace: Seconds between SIGTERM and SIGKILL, also of ranks that are already being stopped; by default the
+                pool's.
+        """
+        ours = self.runs.get(run)
+        if ours is not None:
             ours.cancel(reason)
-            return
-        for link in self._context.links:
-            grace = self._context.options.grace
-            link.send({"t": "stop", "run": run, "why": "cancel", "grace": grace, "break": link.epoch})
+        if ours is None or (ours.state == "running" and grace is not None):
+            own = {} if grace is None else {"grace": grace}
+            for link in self._context.links:
+                link.send({"t": "stop", "run": run, "why": "cancel", "break": link.epoch} | own)
 
     # -- reports from nodes --------------------------------------------------------------------------------
 

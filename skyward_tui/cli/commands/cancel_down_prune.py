@@ -28,7 +28,11 @@ T = TypeVar("T")
 
 @command()
 @click.argument("run")
-def cancel(console: Console, run: str) -> int:
+@click.option(
+    "--grace", metavar="S", type=click.FloatRange(min=0),
+    help="Seconds between SIGTERM and SIGKILL, also of ranks that already stop.  [default: the pool's]",
+)  # fmt: skip
+def cancel(console: Console, run: str, grace: float | None) -> int:
     """Stop a run on all its ranks; the pool stays up.
 
     RUN is the id of a run or the name of a pool (its running run, else its last), or a unique prefix.
@@ -39,8 +43,10 @@ def cancel(console: Console, run: str) -> int:
         if state == "running":
             pool = session.ledger.pool(row.token).key
             session.attach(pool).result()
-            session.cancel(pool, run).result()
-            state = session.wait(pool, run).result().state
+            follower = Follower(console)
+            session.subscribe(pool, follower.on_event).result()
+            session.cancel(pool, run, grace).result()
+            state = follower.wait(session.wait(pool, run)).state
     console.note(f"run {run} is {state}")
     console.result({"run": run, "state": state})
     return errors.OK
