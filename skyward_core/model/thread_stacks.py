@@ -46,6 +46,7 @@ class RankStack:
         why: Reason why the stack is unknown.
         answers: Whether the process can write its stack when it receives a signal.
         threads: Threads, the main thread first.
+        exception: Exception that the process handles, for example in a ``finally`` block; "" for none.
     """
 
     rank: int
@@ -58,6 +59,7 @@ class RankStack:
     why: str = ""
     answers: bool = False
     threads: tuple[ThreadStack, ...] = ()
+    exception: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -17,7 +18,7 @@ from typing import Any, NamedTuple
 
 from skyward_core.node.agent.worker_processes import has_proc, recorded_worker, signal_process
 from skyward_core.node.bootstrap.host_inspection import distrust_reason
-from skyward_core.protocol.node_paths import STACK_SIGNAL
+from skyward_core.protocol.node_paths import ANSWER, ASK, EXCEPTION_REQUEST, STACK_SIGNAL
 
 THREADS = 64  # maximum number of reported threads per rank
 FRAMES_PER_THREAD = (96, 32)  # maximum numbers of innermost and of outermost frames per thread
@@ -387,6 +388,7 @@ def record_profile(program: str, pid: int, seconds: float, file: str) -> bytes:
 
 
 PATIENCE = 2.0  # seconds for a rank to answer
+EXCEPTION_PATIENCE = 0.3  # seconds for the thread of a rank that answers between two steps of its other threads
 FRAMES = 3000  # maximum number of frames per rank, over all threads
 
 
@@ -414,6 +416,41 @@ def capture_stacks(process: RankProcess, program: str, *, signal: bool) -> dict[
         program: Path of py-spy, or "".
         signal: Whether the signal may be sent.
     """
+    asked = _ask_exception(process.file)
+    found = _read_stacks(process, program, signal=signal)
+    text = _read_exception(process.file) if asked and "threads" in found else ""
+    return found | ({"exception": text} if text else {})
+
+
+def _ask_exception(file: str) -> bool:
+    """Ask a worker for the exception that it handles. Return whether it can answer."""
+    with suppress(OSError):
+        os.unlink(file + ANSWER)  # noqa: PTH108
+    try:
+        pipe = os.open(file + ASK, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:  # the worker is of an older release, or has closed the pipe
+        return False
+    try:
+        return stat.S_ISFIFO(os.fstat(pipe).st_mode) and os.write(pipe, EXCEPTION_REQUEST) == 1
+    except OSError:
+        return False
+    finally:
+        os.close(pipe)
+
+
+def _read_exception(file: str) -> str:
+    """Wait for a worker's answer; "" if it handles no exception, or does not answer."""
+    until = time.monotonic() + EXCEPTION_PATIENCE
+    while not os.path.exists(file + ANSWER):  # noqa: PTH110
+        if time.monotonic() > until:
+            return ""
+        time.sleep(DUMP_POLL)
+    with suppress(OSError), open(os.open(file + ANSWER, os.O_RDONLY | os.O_NOFOLLOW), "rb") as answer:
+        return answer.read(4 * MAX_TEXT).decode(errors="replace")[:MAX_TEXT]
+    return ""
+
+
+def _read_stacks(process: RankProcess, program: str, *, signal: bool) -> dict[str, Any]:
     if program:
         try:
             threads = dump_py_spy_stacks(program, process.pid, PATIENCE)

@@ -104,6 +104,7 @@ def _rank_stack(keys: RankStacksKeys, node: int) -> RankStack:
             )
             for each in keys.get("threads", ())
         ),
+        keys.get("exception", ""),
     )
 
 

@@ -135,6 +135,7 @@ RANK_STACKS_KEYS = object_of(
         "pid?": is_count,
         "how?": one_of("py-spy", "signal"),
         "why?": is_text,
+        "exception?": is_text,
         "answers?": is_bool,
         "threads?": list_of(THREAD_KEYS),
     }

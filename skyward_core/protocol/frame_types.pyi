@@ -132,6 +132,7 @@ class RankStacksKeys(TypedDict):
     pid: NotRequired[int]
     how: NotRequired[Literal["py-spy", "signal"]]
     why: NotRequired[str]
+    exception: NotRequired[str]
     answers: NotRequired[bool]
     threads: NotRequired[list[ThreadKeys]]
 

@@ -17,6 +17,9 @@ WORKER_PREFIX = "worker."
 # Signal for stack dumps. It is a real-time signal (34 to 64, only on Linux), because users, schedulers and frameworks
 # use the other signals. On macOS it is SIGINFO, which processes without a handler ignore.
 STACK_SIGNAL = 29 if os.uname().sysname == "Darwin" else 57
+# Endings of the files by which an agent asks a worker for the exception that it handles.
+ASK, ANSWER = ".ask", ".answer"
+EXCEPTION_REQUEST = b"\xff"  # in a pipe of numbers of signals, none of which is that high
 UMASK = "SKYWARD_UMASK"  # environment variable with the login's umask in octal
 
 
@@ -101,7 +104,7 @@ class NodePaths:
         return self.folder + "/gpus.json"
 
     def stacks(self, rank: int, number: int) -> str:
-        """Return the path of a worker's stack dumps."""
+        """Return the path of a worker's stack dumps. Beside it are the pipe and the answer about its exception."""
         return f"{self.folder}/stacks.{rank}.{number}"
 
     def error_file(self, pid: int) -> str:

@@ -269,7 +269,12 @@ def _call_sites(some: Sequence[StackGroup]) -> str:
 
 
 def describe_location(group: StackGroup) -> str:
-    """Describe in a few words where the ranks of a group are."""
+    """Describe in a few words where the ranks of a group are, and which exceptions they handle there."""
+    handled = list(dict.fromkeys(sanitize_line(each.exception) for each in group.stacks if each.exception))
+    return _location(group) + (f", handling {'; '.join(handled[:MAX_SHOWN])}" if handled else "")
+
+
+def _location(group: StackGroup) -> str:
     if not group.frames:
         return group.state_text
     if group.collective is not None:
@@ -528,7 +533,10 @@ def stack_as_json(stacks: Stacks) -> dict[str, Any]:
 
 def _rank_json(stack: RankStack) -> dict[str, Any]:
     thread = user_thread(stack)
-    data = {name: getattr(stack, name) for name in ("rank", "number", "node", "pid", "at", "runs", "how", "why")}
+    data = {
+        name: getattr(stack, name)
+        for name in ("rank", "number", "node", "pid", "at", "runs", "how", "why", "exception")
+    }
     return data | {
         "frames": [list(frame) for frame in user_frames(thread.frames)] if thread else [],
         "threads": [asdict(each) | {"frames": [list(frame) for frame in each.frames]} for each in stack.threads],

@@ -554,7 +554,10 @@ def until() -> str:
 
 
 def elsewhere() -> str:
-    return until()
+    try:
+        raise LookupError("no data")
+    finally:
+        until()
 
 
 def holds_gil(spin: str) -> NoReturn:
@@ -615,6 +618,8 @@ def test_stacks_show_another_client_where_each_rank_is(session: Session, hung_ru
         ("0-1", "until"), ("2", "until"), ("3", "holds_gil"),
     ]  # fmt: skip
     assert functions(told)[2][:3] == ["until", "elsewhere", "waits"]
+    handled = {each.rank: each.exception for each in told.ranks if each.exception}
+    assert list(handled) == [2] and handled[2].startswith(f"LookupError: no data ({Path(__file__).name}:")
 
 
 @needs_py_spy

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 
 from skyward_core.model.errors import UsageError
 from skyward_core.model.thread_stacks import RankStack, StackFrame, Stacks, ThreadStack
+from skyward_core.node import stack_dumps_and_profiles
 from skyward_core.node.stack_dumps_and_profiles import (
     FRAMES_PER_THREAD,
     THREADS,
@@ -437,3 +440,22 @@ def test_stacks_of_an_ended_pool_are_refused(session: FakeSession, monkeypatch: 
     with pytest.raises(UsageError, match="pool p has ended"):
         debug_stacks_profile.stacks.function(Console(), "p", signal=True, threads=False)
     assert not session.asked_stacks
+
+
+def test_exception_that_a_rank_handles_is_named_beside_its_place() -> None:
+    leaving = [("destroy_process_group", C10D, 1), ("train", "/w/train.py", 9)]
+    handles = "ValueError: bad\x1b]0;title\x07 batch (train.py:7)"
+    told = Stacks(0.0, (stack(0, *REDUCING), replace(stack(1, *leaving), exception=handles)))
+    named = "in destroy_process_group (torch), handling ValueError: bad batch (train.py:7)"
+    assert f"rank 1: {named}" in as_text(told) and named in as_text(told)[0]
+    assert stack_as_json(told)["ranks"][1]["exception"] == "ValueError: bad batch (train.py:7)"
+
+
+def test_worker_that_cannot_answer_is_not_asked_for_its_exception(tmp_path: Path) -> None:
+    file = str(tmp_path / "stacks.0.0")
+    assert not stack_dumps_and_profiles._ask_exception(file), "no pipe"
+    Path(f"{file}.ask").write_text("kept")
+    assert not stack_dumps_and_profiles._ask_exception(file) and Path(f"{file}.ask").read_text() == "kept"
+    Path(f"{file}.ask").unlink()
+    os.mkfifo(f"{file}.ask")
+    assert not stack_dumps_and_profiles._ask_exception(file), "no worker reads it"

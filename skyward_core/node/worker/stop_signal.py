@@ -18,9 +18,10 @@ from time import sleep  # user code may replace the functions of `time`
 from types import FrameType
 from typing import Any
 
-from skyward_core.protocol.node_paths import STACK_SIGNAL
+from skyward_core.protocol.node_paths import ANSWER, ASK, EXCEPTION_REQUEST, STACK_SIGNAL
 from skyward_core.runtime import preemption
 
+MAX_DESCRIPTION = 200  # characters of an exception's message
 RETRY_DELAY = 0.01  # seconds until SIGTERM is sent again if its exception could not be raised
 NATIVE_CODE_TIMEOUT = 1.0  # seconds after SIGTERM for Python code to react; blocking native code never reacts
 KILLED_MESSAGE = (
@@ -55,6 +56,33 @@ def _disable_stack_dumps() -> None:
             os.close(_stacks.pop())
 
 
+def _open_pipe(path: str) -> tuple[int, int]:
+    """Open the pipe for wake-up bytes. With a path, it is a named pipe, into which the agent writes requests."""
+    if path:
+        with suppress(OSError):  # a full disk, or a file system without named pipes
+            with suppress(FileNotFoundError):
+                os.unlink(path)  # noqa: PTH108  of an earlier worker, which must not get the bytes of this one
+            os.mkfifo(path, 0o600)
+            readable = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+            os.set_blocking(readable, True)
+            return readable, os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+    return os.pipe()
+
+
+def _describe_exception(handled: Any) -> str:
+    """Return type, message and place of an exception that a thread handles, as ``sys._current_exceptions`` has it."""
+    from skyward_core.node.worker.result_pickles_and_summaries import safe_text
+
+    error = handled[1] if isinstance(handled, tuple) else handled  # a tuple in Python 3.11
+    if error is None:
+        return ""
+    trace = BaseException.__dict__["__traceback__"].__get__(error)
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    place = f" ({trace.tb_frame.f_code.co_filename.rpartition('/')[2]}:{trace.tb_lineno})" if trace is not None else ""
+    return f"{type(error).__name__}: {safe_text(error)[:MAX_DESCRIPTION]}{place}"
+
+
 class Stopped(SystemExit):
     """Raised in user code by SIGTERM, so that ``finally`` blocks and context managers run.
 
@@ -79,12 +107,19 @@ class StopSignal:
     If an asyncio event loop runs, the exception is raised between two steps of the loop. Then each task is cancelled
     once, as in ``asyncio.run``. A step is interrupted only if it takes too long.
 
+    The thread also answers the agent, which asks for the exception that user code handles: a rank that waits in a
+    ``finally`` block hides it.
+
     Args:
         interrupts: Whether SIGTERM interrupts user code. Otherwise SIGTERM ends the process.
         on_handler: Called when user code installs or removes its own handler, with whether there is one.
+        stacks: Path of the worker's stack dumps; "" if no agent asks for exceptions.
     """
 
-    def __init__(self, *, interrupts: bool, on_handler: Callable[[bool], None] = lambda handles: None) -> None:
+    def __init__(
+        self, *, interrupts: bool, on_handler: Callable[[bool], None] = lambda handles: None, stacks: str = ""
+    ) -> None:
+        self._answers = stacks + ANSWER
         self.is_ending = False
         self._on_handler = on_handler
         self.handles = False  # whether user code has installed a handler, and has not removed it
@@ -99,7 +134,7 @@ class StopSignal:
         self._idle_handler: Callable[..., Any] = self._handle  # handler while no call runs
         self._forking = threading.local()
         self._hooks = (type(self)._hold_back.__code__, type(self)._let_through.__code__)
-        readable, self._writable = os.pipe()
+        readable, self._writable = _open_pipe(stacks and stacks + ASK)
         os.set_blocking(self._writable, False)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         self._restore_handler()
@@ -194,9 +229,21 @@ class StopSignal:
     def _watch(self, readable: int) -> None:
         with suppress(OSError):  # user code has closed the descriptor
             while number := os.read(readable, 1):
-                if number[0] == signal.SIGTERM and self._ignores_sigterm():
+                if number == EXCEPTION_REQUEST:
+                    self._answer_exception()
+                elif number[0] == signal.SIGTERM and self._ignores_sigterm():
                     os.write(2, KILLED_MESSAGE)
                     os._exit(128 + signal.SIGTERM)
+
+    def _answer_exception(self) -> None:
+        """Write the exception that the main thread handles, or else another thread, to the answer file."""
+        handled = sys._current_exceptions()
+        threads = (self._main, *(each for each in handled if each != threading.get_ident()))
+        text = next(filter(None, (_describe_exception(handled.get(each)) for each in threads)), "")
+        with suppress(OSError):  # the agent then shows no exception
+            with open(f"{self._answers}.new", "w", encoding="utf-8", errors="replace") as file:
+                file.write(text)
+            os.replace(f"{self._answers}.new", self._answers)  # noqa: PTH105  workers have no pathlib
 
     def _ignores_sigterm(self) -> bool:
         """Check whether no Python code reacts to the latest SIGTERM."""

@@ -95,7 +95,8 @@ def main(socket_path: str, folder: str, rank: str, number: str) -> None:
     log_path = f"{paths.spool}/{log_stem(int(rank), int(number))}"
     streams = CapturedStreams(log_path + MARKS)
     faulthandler.enable()
-    enable_stack_dumps(paths.stacks(int(rank), int(number)))
+    stacks = paths.stacks(int(rank), int(number))
+    enable_stack_dumps(stacks)
     import_alias_and_hooks.install_gc_pause()  # counts the currently open files as ours
     # Registered first, so it is called last. The remaining steps of the exit only free memory. They can take long for
     # large frameworks on a busy machine, and a stack dump would show no Python frames.
@@ -108,7 +109,7 @@ def main(socket_path: str, folder: str, rank: str, number: str) -> None:
         patch_pdb(pdb, config.debug_wait, paths.debugger(int(rank), int(number)), process)
 
     import_alias_and_hooks.call_when_imported(catch_breakpoints, "pdb")  # breakpoint() imports it, too
-    worker = WorkerProcess(socket_path, paths, config, streams, metric_logging.start_writer(log_path + METRICS))
+    worker = WorkerProcess(socket_path, paths, config, streams, metric_logging.start_writer(log_path + METRICS), stacks)
     try:
         code = worker.serve()
     except SystemExit as error:
@@ -132,6 +133,7 @@ class WorkerProcess:
         config: WorkerConfig,
         streams: CapturedStreams,
         flush_metrics: Callable[[], None],
+        stacks: str,
     ) -> None:
         self._known: StartOptions = {}
         self._setup: Header = {}
@@ -164,7 +166,7 @@ class WorkerProcess:
         self._reader_windows: dict[tuple[str, int], _ReaderWindow] = {}
         self._pending_frames: deque[tuple[ToWorker, bytes]] = deque()
         # Threads cannot be interrupted individually, so SIGTERM immediately ends a process that runs calls in threads.
-        self._stop = StopSignal(interrupts=capacity == 1, on_handler=self._report_handler)
+        self._stop = StopSignal(interrupts=capacity == 1, on_handler=self._report_handler, stacks=stacks)
         if config.receives_notices:
             preemption.install_handler(paths.notices)
 
