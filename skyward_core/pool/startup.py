@@ -856,9 +856,11 @@ class PoolStartup:
 
     def _link(self, machine: Machine) -> Link:
         pool = self._context
+        with progress_listener(self._news.emit_warning):  # the transport reports to it for its whole life
+            transport = pool.provider.transport(pool.name, machine)
         return Link(
             machine.node,
-            pool.provider.transport(pool.name, machine),
+            transport,
             pool.listener,
             observer=pool.observer,
             logs_from=machine.logs_from,

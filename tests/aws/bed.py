@@ -263,6 +263,10 @@ class Bed:
         """The instance's metadata tells that an interruption is likely."""
         self._ask("rebalance", instance_id=instance_id)
 
+    def move_client(self) -> None:
+        """Let rules for loopback no longer count: machines see only this machine's address in the lab."""
+        self._ask("set", client_moved=True)
+
     def unplug(self, instance_id: str) -> None:
         """Pull its cable; EC2 still calls it running."""
         self._ask("host", instance_id=instance_id, does="unplug")

@@ -8,18 +8,18 @@ from typing import Any
 _SSH = 22
 
 
-def lets_in(instance: Any, client: str) -> bool:
+def lets_in(instance: Any, client: str, *, loopback: bool) -> bool:
     """Whether a rule of its groups does.
 
     Args:
-        client: this machine's address in the lab. Loopback counts as this machine, too: the API is there, and so
-            that is from where a client seems to come.
+        client: This machine's address in the lab.
+        loopback: Whether rules for loopback count, too. The API is there, so clients seem to come from loopback.
     """
     groups = {group.id: group for nic in instance.nics.values() for group in nic.group_set}
-    return any(_fits(rule, client) for group in groups.values() for rule in group.ingress_rules)
+    return any(_fits(rule, client, loopback) for group in groups.values() for rule in group.ingress_rules)
 
 
-def _fits(rule: Any, client: str) -> bool:
+def _fits(rule: Any, client: str, loopback: bool) -> bool:
     if rule.ip_protocol not in ("-1", "tcp", "6"):
         return False
     if rule.ip_protocol != "-1" and not int(rule.from_port) <= _SSH <= int(rule.to_port):
@@ -28,4 +28,4 @@ def _fits(rule: Any, client: str) -> bool:
     if not told:
         return False
     network = ip_network(told)
-    return ip_address(client) in network or ip_address("127.0.0.1") in network
+    return ip_address(client) in network or (loopback and ip_address("127.0.0.1") in network)

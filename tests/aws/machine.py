@@ -208,7 +208,8 @@ class Machine:
         """As its security groups say. Under the world's lock."""
         box = self.box
         if box is not None:
-            box.let_in(lets_in(self.instance, self._world.hosts.lab.client.address))
+            address, loopback = self._world.hosts.lab.client.address, not self._world.rules.client_moved
+            box.let_in(lets_in(self.instance, address, loopback=loopback))
 
     def vanish(self) -> None:
         """Gone, for healing: nothing is told to anybody."""
@@ -248,6 +249,8 @@ class Machine:
 
     def look_again(self) -> None:
         """Rules have changed: what is waited for may be due, or not yet. Under the world's lock."""
+        if self.state == "running":
+            self.open_door()
         if self._waits is not None:
             self._waits.timer.cancel()
             self._wait(self._waits.rule, self._waits.do, self._waits.since)

@@ -30,6 +30,7 @@ class Rules:
     """The state of the world beside the machines.
 
     Attributes:
+        client_moved: Whether the client's address is that in the lab only, and no longer loopback.
         boot: seconds from the call to "running"; sshd comes a moment later.
         stop: seconds from "shutting-down" to "terminated".
         invisible: seconds for which a look-up does not find a new machine.
@@ -53,6 +54,7 @@ class Rules:
     """
 
     simulated: bool = False
+    client_moved: bool = False
     boot: float = 0.05
     stop: float = 0.05
     invisible: float = 0.0

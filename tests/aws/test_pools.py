@@ -16,9 +16,11 @@ import skyward_core as sky
 from skyward_core.client.run_history import costs
 from skyward_core.client.session import Session
 from skyward_core.model.errors import HostKeyError, PoolError
+from skyward_core.providers.aws import boto_calls
 from skyward_core.store import state_folder as home
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.pool_folder import read_events
+from skyward_core.transport.ssh import connection
 from skyward_core.transport.ssh.connection import fetch_host_key
 from skyward_core.transport.ssh.host_address_and_python import Target
 from skyward_core.views.events import NodePhase, PoolState
@@ -276,6 +278,33 @@ class Near(DelayProxy):
     def __init__(self, bed: Bed) -> None:
         super().__init__("127.0.0.1", urlsplit(bed.endpoint).port or 0, delay=0)
         self.address = bed.client_address()
+
+
+def test_calls_go_on_after_the_client_s_address_has_changed(
+    cloud: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "SHORT_TIMEOUT", 0.5)
+    options = sky.Options(console=False)
+    with Near(cloud) as near, sky.Compute(name="moves", provider=rented(), options=options) as compute:
+        assert (where() >> compute)[0] == 0
+        before = ssh_networks(cloud)
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{near.address}:{near.port}")
+        monkeypatch.setenv("NO_PROXY", near.address)
+        boto_calls.shared_calls.cache_clear()
+        cloud.move_client()
+        assert (where() >> compute)[0] == 0
+        assert (before, ssh_networks(cloud)) == (["127.0.0.1/32"], [own(cloud)])
+        said = [each.detail for each in read_events(compute.pool.archive.folder) if isinstance(each, PoolState)]
+        assert any("address has changed: SSH is now allowed from" in each for each in said)
+    assert compute.receipt is not None and compute.receipt.ok
+    assert left(cloud) == []
+
+
+def ssh_networks(bed: Bed) -> list[str]:
+    """Return the networks from which machines may be reached by SSH."""
+    groups = bed.client().describe_security_groups()["SecurityGroups"]
+    rules = [rule for group in groups for rule in group["IpPermissions"] if rule.get("FromPort") == 22]
+    return [each["CidrIp"] for rule in rules for each in rule["IpRanges"]]
 
 
 @pytest.mark.proof("7 s of a processor")

@@ -13,6 +13,7 @@ import threading
 import time
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -50,6 +51,7 @@ from skyward_core.providers.aws.instance_offers import (
 from skyward_core.providers.aws.launch_journal_and_keys import KeyPair, LaunchJournal
 from skyward_core.providers.aws.zones_and_placement import Zone, sort_by_topology
 from skyward_core.providers.pool_key_folder import known_ledger_id, ledger_id
+from skyward_core.providers.provider_calls import progress_listener
 from skyward_core.store.ledger_rows import make_bills
 
 KIND = InstanceType(
@@ -680,6 +682,47 @@ async def test_prices_of_other_aws_partitions_are_unknown_with_a_reason(
     found = await instance_offers.query_region(calls, "aws", region, wanted, BilledExtras(100, True))  # type: ignore[arg-type]
     assert {each.market: each.hourly for each in found.offers} == {"on-demand": None} | ({"spot": 0.1} if spot else {})
     assert any(region in note and reason in note for note in found.notes)
+
+
+# The client's address.
+
+
+class Doors(Calls):
+    """EC2's security group of one pool."""
+
+    def __init__(self, *networks: str) -> None:
+        self.networks = list(networks)
+        self.asked = 0
+
+    async def call_all(self, *_: Any, **__: Any) -> list[Any]:
+        self.asked += 1
+        return [{"GroupId": "sg-1"}]
+
+    async def call(self, service: str, region: str, name: str, **params: Any) -> Any:
+        (rule,) = params["IpPermissions"]
+        (network,) = (each["CidrIp"] for each in rule["IpRanges"])
+        (self.networks.append if name.startswith("authorize") else self.networks.remove)(network)
+        return {}
+
+
+async def test_ssh_is_allowed_from_the_client_s_new_address_instead_of_the_old_one() -> None:
+    folder, calls, heard = LaunchJournal("p", "t"), Doors("10.0.0.1/32"), list[str]()
+    folder.add("belongings", region="r", vpc="v", group="g", key="g", network="10.0.0.1/32")
+    here = ["10.0.0.1/32"]
+
+    async def find() -> str:
+        return here[0]
+
+    admit = partial(account_setup_checks_and_cleanup.admit_client, calls, folder, find)  # type: ignore[arg-type]
+    assert await admit() == 0.0 and calls.asked == 0, "nothing has changed"
+    here[0] = "10.9.9.9/32"
+    begun = time.time()
+    with progress_listener(heard.append):
+        assert all(at >= begun for at in await asyncio.gather(*(admit() for _ in range(8))))
+    assert calls.networks == ["10.9.9.9/32"] and calls.asked == 1, "once for all machines"
+    assert heard == [
+        "this machine's address has changed: SSH is now allowed from 10.9.9.9/32; 10.0.0.1/32 is no longer allowed"
+    ]
 
 
 # The shutdown of machines without an agent.

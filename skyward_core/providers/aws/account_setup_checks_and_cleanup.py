@@ -7,10 +7,12 @@ import math
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from skyward_core.model.errors import (
     CredentialsRefused,
@@ -37,13 +39,14 @@ from skyward_core.providers.aws.ec2_errors import (
 from skyward_core.providers.aws.launch_journal_and_keys import KeyPair, LaunchJournal
 from skyward_core.providers.aws.zones_and_placement import Zone
 from skyward_core.providers.pool_key_folder import known_ledger_id
-from skyward_core.providers.provider_calls import poll_until_empty
+from skyward_core.providers.provider_calls import poll_until_empty, report_progress
 from skyward_core.util.light_dataclass import Value, value
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.util.user_files import expand_user, is_file
 
 REMOVAL_TIMEOUT = 45.0  # seconds of attempts to remove a security group while ended machines may still use it
 REMOVAL_PAUSES = (0.5, 5.0)  # first and longest pause between two attempts, in seconds
+ADMISSION_TTL = 5.0  # seconds after a change of the client's address in which the address is not queried again
 
 
 @value
@@ -74,7 +77,8 @@ async def create_security_resources(
     """
     region, name = place.region, resource_name(folder)
     marks = instance_tags.pool_tags(folder.pool, folder.token)
-    folder.add("belongings", region=region, vpc=place.vpc, group="" if group else name, key=name, at=time.time())
+    facts = {"group": "" if group else name, "network": "" if group else own_address, "at": time.time()}
+    folder.add("belongings", region=region, vpc=place.vpc, key=name, **facts)
     try:
         await calls.call(
             "ec2", region, "import_key_pair",
@@ -90,12 +94,61 @@ async def create_security_resources(
     # Machines of the pool may exchange all traffic. Some network cards (EFA) need rules that name the group in both
     # directions.
     within = [{"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": found}]}]
-    cidr = {"CidrIpv6": own_address} if ":" in own_address else {"CidrIp": own_address}
-    kind = "Ipv6Ranges" if ":" in own_address else "IpRanges"
-    ssh = {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, kind: [cidr | {"Description": "its client"}]}
-    await _authorize(calls, region, "authorize_security_group_ingress", found, [*within, ssh])
+    rules = [*within, _ssh_rule(own_address)]
+    await _authorize(calls, region, "authorize_security_group_ingress", found, rules)
     await _authorize(calls, region, "authorize_security_group_egress", found, within)
     return SecurityResources(name, found)
+
+
+def _ssh_rule(network: str) -> dict[str, Any]:
+    kind, cidr = ("Ipv6Ranges", "CidrIpv6") if ":" in network else ("IpRanges", "CidrIp")
+    ranges = [{cidr: network, "Description": "its client"}]
+    return {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, kind: ranges}
+
+
+_admissions: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Path, asyncio.Lock]] = WeakKeyDictionary()
+
+
+async def admit_client(calls: AwsCalls, folder: LaunchJournal, find_network: Callable[[], Awaitable[str]]) -> float:
+    """Allow SSH connections from the client's present network, instead of its former one.
+
+    Args:
+        find_network: Returns the network that contains only the client's present address.
+
+    Returns:
+        Unix time of the last change of the network; 0 if it never changed.
+
+    Raises:
+        SkywardError: If the present network cannot be determined or allowed.
+    """
+    locks = _admissions.setdefault(asyncio.get_running_loop(), {})
+    async with locks.setdefault(folder.path, asyncio.Lock()):  # all machines lose their connections at once
+        notes = await asyncio.to_thread(folder.notes)
+        changes = [each for each in notes if each.get("network")]
+        last, changed_at = (changes[-1]["network"], float(changes[-1].get("at", 0.0))) if changes else ("", 0.0)
+        if not last or time.time() - changed_at < ADMISSION_TTL or (network := await find_network()) == last:
+            return changed_at
+        reason = ""
+        groups = {(each["region"], each["vpc"]): each["group"] for each in notes if each["what"] == "belongings"}
+        for (region, vpc), name in groups.items():
+            for group in await _find_groups(calls, region, name, vpc):
+                await _authorize(calls, region, "authorize_security_group_ingress", group, [_ssh_rule(network)])
+                reason = await _withdraw(calls, region, group, last) or reason
+        folder.add("network", network=network, at=(at := time.time()))
+        rest = f"{last} is still allowed: {reason}" if reason else f"{last} is no longer allowed"
+        report_progress(f"this machine's address has changed: SSH is now allowed from {network}; {rest}")
+        return at
+
+
+async def _withdraw(calls: AwsCalls, region: str, group: str, network: str) -> str:
+    """Stop allowing SSH from a network. Return why that failed; "" if it did not."""
+    try:
+        await calls.call(
+            "ec2", region, "revoke_security_group_ingress", GroupId=group, IpPermissions=[_ssh_rule(network)]
+        )
+    except CallFailed as error:
+        return "" if error.code == "InvalidPermission.NotFound" else error_message(error)
+    return ""
 
 
 async def _ensure_group(calls: AwsCalls, place: Zone, folder: LaunchJournal, name: str, marks: dict[str, str]) -> str:

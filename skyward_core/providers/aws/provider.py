@@ -772,10 +772,15 @@ class AWS(JsonSettings, StrictKeywords):
             config=False,
             host_keys="known",
         )
+        admit = None if self.security_group or self.ssh_from else partial(self._admit_client, folder)
         loaded_with = extra.get("loaded_with")
         return Ec2Transport(
-            target, extra["folder"], own_key, python=self.python, loaded_with=loaded_with, patience=patience
+            target, extra["folder"], own_key, admit, python=self.python, loaded_with=loaded_with, patience=patience
         )
+
+    async def _admit_client(self, folder: LaunchJournal) -> float:
+        admit = account_setup_checks_and_cleanup.admit_client
+        return await admit(self._calls, folder, self._client_network)
 
     @property
     def _calls(self) -> AwsCalls:

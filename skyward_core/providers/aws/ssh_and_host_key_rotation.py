@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from skyward_core.model.errors import PoolError, SkywardError, Unreachable, error_message
+from skyward_core.providers.provider_calls import current_listener, progress_listener
 from skyward_core.store.atomic_file import write_atomic
+from skyward_core.store.debug_log import get_logger
 from skyward_core.transport.ssh.bootstrap_channel import CommandOutput, NoFittingPython, open_session
 from skyward_core.transport.ssh.connection import HostConnection, answer_timeout, fetch_host_key
 from skyward_core.transport.ssh.host_address_and_python import Target
@@ -116,19 +118,57 @@ INSTALL_UV_COMMAND = (
     'r=$?;rm -f "$t";exit $r'
 )
 INSTALL_UV_TIMEOUT = 120.0  # seconds
+ADDRESS_CHECK_INTERVAL = 15.0  # seconds between two queries for the client's address
+_log = get_logger("provider")
 
 
 class Ec2Transport(SSHTransport):
-    """SSH transport to an EC2 instance; rotates the host key and installs uv if needed.
+    """SSH transport to an EC2 instance.
+
+    Rotates the host key, installs uv if needed, and allows the connection again if the client's address has changed.
 
     Args:
         own_key: File with the instance's trusted keys.
+        admit: Allows SSH from the client's present address, and returns the Unix time of the last change of the
+            address. None if the user decides which networks may connect.
         **options: As in :class:`SSHTransport`.
     """
 
-    def __init__(self, target: Target, folder: str, own_key: HostKeyFile, **options: Any) -> None:
+    def __init__(
+        self, target: Target, folder: str, own_key: HostKeyFile, admit: Callable[[], Awaitable[float]] | None = None,
+        **options: Any,
+    ) -> None:  # fmt: skip
         super().__init__(target, folder, **options)
         self._host_key_file = own_key
+        self._admit = admit
+        self._listener = current_listener()
+        self._next_check = 0.0
+
+    async def _ensure_connected(self, report: Report | None, patience: float) -> HostConnection:
+        begun = time.time()
+        if self._admit is None or time.monotonic() < self._next_check:
+            return await super()._ensure_connected(report, patience)
+        try:
+            return await super()._ensure_connected(report, 0.0)
+        except Unreachable as error:
+            # Security groups drop the packets of other addresses.
+            if not isinstance(error.__cause__, TimeoutError):
+                if patience:
+                    return await super()._ensure_connected(report, patience)
+                raise
+            self._next_check = time.monotonic() + ADDRESS_CHECK_INTERVAL
+            if not await self._is_admitted_since(self._admit, begun) and not patience:
+                raise
+        return await super()._ensure_connected(report, patience)
+
+    async def _is_admitted_since(self, admit: Callable[[], Awaitable[float]], begun: float) -> bool:
+        """Allow SSH from the client's present address. Return whether the address has changed since a time."""
+        try:
+            with progress_listener(self._listener):
+                return await admit() >= begun
+        except SkywardError as error:  # the connection error is reported
+            _log.info("cannot check this machine's address: %s", error_message(error))
+            return False
 
     async def prepare(
         self, config: dict[str, Any], report: Report, gate: StartBarrier | None = None, *, first: bool = False
