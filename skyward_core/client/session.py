@@ -43,7 +43,7 @@ from skyward_core.providers import provider_class
 from skyward_core.providers.provider import make_provider
 from skyward_core.store import debug_log, pool_folder
 from skyward_core.store.ledger import Ledger
-from skyward_core.store.ledger_rows import PoolRow, Receipt, RetainedResults
+from skyward_core.store.ledger_rows import PoolRow, Receipt, RetainedResults, marked_pid
 from skyward_core.store.past_pools import (
     load_finished_pool,
     set_hourly_price,
@@ -361,7 +361,7 @@ class Session(SessionInterface):
         self._attaching.add(row.token)
         try:
             if is_starting(row):
-                raise PoolError(f"pool {row.name} is being started by process {row.pid}")
+                raise PoolError(f"pool {row.name} is being started by process {marked_pid(row.pid or 0)}")
             pool = Pool(row, providers.provider_from_json(row.provider), self.ledger, observer=observer)
             pool.context.limits.budget.prompts_user = self._is_prompting_for_budgets
             try:

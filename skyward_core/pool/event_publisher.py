@@ -24,6 +24,7 @@ from skyward_core.pool.rank_output import LiveLogs, LogReceiver, LogSink
 from skyward_core.protocol.frame_codec import WireError
 from skyward_core.store import debug_log
 from skyward_core.store.debug_log import get_logger
+from skyward_core.store.ledger_rows import process_mark
 from skyward_core.util.redaction import Redactor, secret_values
 from skyward_core.views import events
 from skyward_core.views.events import Event
@@ -61,7 +62,7 @@ class LedgerWriter:
     def add_run(self, run: str, function: str, kind: str, total: int, at: float, *, ours: bool = False) -> None:
         """Add the row of a dispatched run. ``ours``: this process dispatched the run."""
         opened = {"token": self._context.token, "function": function, "kind": kind, "total": total, "opened_at": at}
-        self.set_columns(run, **opened, **({"pid": os.getpid()} if ours else {}))
+        self.set_columns(run, **opened, **({"pid": process_mark()} if ours else {}))
 
     def set_columns(self, run: str, **columns: Any) -> None:
         """Set columns of a run's row."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-import os
 import secrets
 import time
 from collections.abc import AsyncIterator
@@ -15,7 +14,7 @@ from skyward_core.model.machines import Machine
 from skyward_core.model.outcomes import PoolStatus
 from skyward_core.pool.agent_link import Link
 from skyward_core.protocol.frame_schema import LONGEST_NOTICE, PREEMPTION_MESSAGE, is_same_deadline
-from skyward_core.store.ledger_rows import Replacement
+from skyward_core.store.ledger_rows import Replacement, process_mark
 from skyward_core.views import events
 from skyward_core.views.pool_view import NodeView
 
@@ -41,7 +40,7 @@ class NodeRoster:
 
     def __init__(self, context: PoolContext) -> None:
         self._context = context
-        self.owner = f"{os.getpid()}.{secrets.token_hex(4)}"
+        self.owner = f"{process_mark()}.{secrets.token_hex(4)}"
         self.replacement_tasks: dict[int, asyncio.Task[None]] = {}
         self.failures: dict[int, str] = {}
 

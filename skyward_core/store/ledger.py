@@ -25,7 +25,16 @@ from skyward_core.model.errors import Hint, LedgerError, PoolExistsError
 from skyward_core.model.machines import Machine
 from skyward_core.model.outcomes import Outcome, RootCause
 from skyward_core.protocol.frame_codec import make_json_encoder
-from skyward_core.store.ledger_rows import PoolRow, Purchase, Receipt, Replacement, RetainedResults, Row, RunRow
+from skyward_core.store.ledger_rows import (
+    PoolRow,
+    Purchase,
+    Receipt,
+    Replacement,
+    RetainedResults,
+    Row,
+    RunRow,
+    process_mark,
+)
 from skyward_core.store.state_folder import state_home
 from skyward_core.util.user_files import read_own_json
 
@@ -480,7 +489,7 @@ class Ledger:
         Raises:
             PoolExistsError: If a pool of that name has not ended.
         """
-        row = (token, name, json.dumps(provider), json.dumps(spec), "starting", time.time(), os.getpid())
+        row = (token, name, json.dumps(provider), json.dumps(spec), "starting", time.time(), process_mark())
         try:
             sql = "INSERT INTO pools (token, name, provider, spec, state, created_at, pid) VALUES (?,?,?,?,?,?,?)"
             self._write([(sql, row)], flush=True)

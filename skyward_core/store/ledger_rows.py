@@ -6,8 +6,11 @@ import json
 import os
 import re
 import time
+import zlib
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
+from functools import cache
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
 from skyward_core.model.machines import Machine
@@ -217,7 +220,11 @@ class Row(Value):
 
 @value
 class PoolRow(Row):
-    """A pool in the ledger."""
+    """A pool in the ledger.
+
+    Attributes:
+        pid: Mark of the process that starts the pool. None if no process does.
+    """
 
     table = "pools"
     decoders: ClassVar = {"provider": json.loads, "spec": json.loads, "receipt": json.loads}
@@ -242,7 +249,7 @@ class RunRow(Row):
     """A run in the ledger.
 
     Attributes:
-        pid: Process that dispatched the run. None if the run ended at once, or if only nodes reported the run.
+        pid: Mark of the process that dispatched the run. None if the run ended at once, or if only nodes reported it.
         nodes: Nodes of the run; () while the run waits for nodes. None: all nodes.
     """
 
@@ -299,7 +306,7 @@ class Replacement(Row):
     Attributes:
         node: Index of the node.
         intent: Idempotency token of the machine's creation.
-        owner: Client that performs the replacement, as ``PID.WORD``. Its process may have exited.
+        owner: Client that performs the replacement, as ``MARK.WORD``. Its process may have exited.
         made: Whether the machine exists and is recorded as the node's machine.
     """
 
@@ -316,15 +323,55 @@ class Replacement(Row):
         return is_process_alive(int(self.owner.partition(".")[0] or 0))
 
 
-def is_process_alive(pid: int) -> bool:
-    """Check whether a process of this machine runs. False for 0."""
+_PID_BITS = 22  # Linux has at most 2^22 processes
+
+
+def process_mark(pid: int | None = None) -> int:
+    """Return a number that identifies a process of this machine: its process id, and a hash of its start and the boot.
+
+    Another process can later have the same process id, for example 1 in the next container.
+
+    Args:
+        pid: Process id; None for this process.
+    """
+    pid = os.getpid() if pid is None else pid
+    started = _process_start(pid)
+    return (zlib.crc32(started.encode()) << _PID_BITS) + pid if started and pid >> _PID_BITS == 0 else pid
+
+
+def marked_pid(mark: int) -> int:
+    """Return the process id in a mark."""
+    return mark & ((1 << _PID_BITS) - 1)
+
+
+def _process_start(pid: int) -> str:
+    """Return the start time of a process, and the boot that the time refers to; "" if unknown."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        return f"{text.rpartition(')')[2].split()[19]} {_boot_id()}"
+    except (OSError, IndexError):
+        return ""
+
+
+@cache
+def _boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
+
+
+def is_process_alive(mark: int) -> bool:
+    """Check whether a process of this machine runs. False for 0.
+
+    Args:
+        mark: Number from :func:`process_mark`, or a process id.
+    """
+    pid = marked_pid(mark)
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
-        return True
-    return pid > 0
+        pass
+    return pid > 0 and mark in (pid, process_mark(pid))
 
 
 class RemainingFiles(NamedTuple):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import secrets
 import shutil
 import tempfile
@@ -19,7 +18,7 @@ from typing import Any
 from skyward_core.model.errors import LedgerError
 from skyward_core.node.bootstrap.image_environment import MADE_FILE, open_lock_file
 from skyward_core.store.ledger import Ledger
-from skyward_core.store.ledger_rows import is_process_alive
+from skyward_core.store.ledger_rows import is_process_alive, process_mark
 from skyward_core.store.state_folder import (
     ENVIRONMENTS_FOLDER,
     PRUNED_FILE,
@@ -45,7 +44,7 @@ def make_clone_folder(pool: str = "") -> Path:
     """
     folder = state_home() / CLONES_FOLDER / secrets.token_hex(8)
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    folder.with_suffix(_OWNER_SUFFIX).write_text(json.dumps({"pid": os.getpid(), "pool": pool}), encoding="utf-8")
+    folder.with_suffix(_OWNER_SUFFIX).write_text(json.dumps({"pid": process_mark(), "pool": pool}), encoding="utf-8")
     folder.mkdir(mode=0o700)
     return folder
 
@@ -227,7 +226,7 @@ def make_process_folder(base: str) -> Path:
     folder = state_home() / base
     folder.mkdir(mode=0o700, exist_ok=True)
     remove_dead_folders(base)
-    return Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=folder))
+    return Path(tempfile.mkdtemp(prefix=f"{process_mark()}-", dir=folder))
 
 
 def remove_dead_folders(base: str) -> None:

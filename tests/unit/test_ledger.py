@@ -23,9 +23,18 @@ import pytest
 from skyward_core.model.errors import Hint, LedgerError, PoolExistsError
 from skyward_core.model.machines import Machine
 from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause, Summary
+from skyward_core.pool.ledger_reconciliation import is_starting
 from skyward_core.store import ledger as module
 from skyward_core.store.ledger import MIGRATIONS, VERSION, Ledger
-from skyward_core.store.ledger_rows import PoolRow, Receipt, RetainedResults, RunRow
+from skyward_core.store.ledger_rows import (
+    PoolRow,
+    Receipt,
+    RetainedResults,
+    RunRow,
+    is_process_alive,
+    marked_pid,
+    process_mark,
+)
 from skyward_core.store.past_pools import summarize_pool
 from skyward_core.util.light_dataclass import value
 from tests.support.child import Child, child
@@ -59,7 +68,7 @@ KILLED = Outcome(0, 0, 0, "exited", 2.0, error=ErrorInfo("RankExit", "SIGKILL \u
 def test_ledger_records_a_pool_from_intent_to_teardown(ledger: Ledger, path: Path) -> None:
     row = ledger.record_intent("t1", "fit", LOCAL, SPEC)
     assert (row.token, row.name, row.provider, row.spec, row.state) == ("t1", "fit", LOCAL, SPEC, "starting")
-    assert (row.pid, row.ended_at, row.receipt, row.key) == (os.getpid(), None, None, "fit.t1")
+    assert (row.pid, row.ended_at, row.receipt, row.key) == (process_mark(), None, None, "fit.t1")
     machines = [Machine(f"m{i}", i, "a", "b", extra={"folder": f"/x/{i}"}) for i in range(2)]
     ledger.record_created("t1", machines)
     ledger.set_pool_state("t1", "up")
@@ -278,7 +287,7 @@ def test_intent_survives_a_kill_right_after_it(path: Path) -> None:
     process.communicate(timeout=60)
     assert process.returncode == -signal.SIGKILL
     (row,) = Ledger(path).live_pools()
-    assert (row.token, row.provider, row.pid) == ("t1", {"provider": "aws"}, process.pid)
+    assert (row.token, row.provider, marked_pid(row.pid or 0)) == ("t1", {"provider": "aws"}, process.pid)
 
 
 def test_ledger_flushes_intents_machines_and_ends_but_not_states(ledger: Ledger) -> None:
@@ -835,3 +844,24 @@ def test_ledger_close_waits_for_a_statement_of_another_thread(path: Path) -> Non
         [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=False, timeout=100
     )
     assert (done.returncode, done.stdout) == (0, "[(2000000,)]\n"), done.stderr
+
+
+# Processes, which a process id does not identify for ever.
+
+
+def test_process_mark_tells_a_process_from_an_earlier_one_with_the_same_process_id() -> None:
+    mine = process_mark()
+    assert (marked_pid(mine), is_process_alive(mine), is_process_alive(os.getpid())) == (os.getpid(), True, True)
+    earlier = mine ^ (1 << 40)
+    assert marked_pid(earlier) == os.getpid() and not is_process_alive(earlier)
+    with subprocess.Popen(["sleep", "600"]) as child:
+        mark = process_mark(child.pid)
+        assert is_process_alive(mark)
+        child.kill()
+    assert not is_process_alive(mark) and not is_process_alive(0)
+
+
+def test_pool_is_not_starting_if_another_process_has_the_process_id_of_its_client(ledger: Ledger) -> None:
+    row = ledger.record_intent("t1", "fit", {"provider": "aws"}, {"options": {"start_timeout": 300}})
+    assert row.pid is not None and is_starting(row)
+    assert not is_starting(replace(row, pid=row.pid ^ (1 << 40)))

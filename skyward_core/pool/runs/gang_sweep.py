@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.pool.runs.scheduler import new_run_id
 from skyward_core.store import pool_folder
+from skyward_core.store.ledger_rows import process_mark
 from skyward_core.tasks.task_and_blob_values import Task, delete_files
 from skyward_core.util.content_hash import BLOB_PREFIX
 
@@ -100,7 +101,7 @@ async def begin_sweep(
     check_node_count(nodes, len(context.links), context.name)
     key, folder = context.row.key, context.archive.folder
     ids = [new_run_id() for _ in tasks]
-    begun = replace(sheet, gang=True, nodes=nodes).with_client(os.getpid(), ids)
+    begun = replace(sheet, gang=True, nodes=nodes).with_client(process_mark(), ids)
     try:
         await asyncio.to_thread(pool_folder.save_trials, key, begun.name, begun)
     except OSError as error:

@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import json
 import math
-import os
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -61,6 +60,7 @@ from skyward_core.providers.aws.launch_journal_and_keys import KeyPair, LaunchJo
 from skyward_core.providers.aws.zones_and_placement import Zone
 from skyward_core.providers.provider_calls import report_progress
 from skyward_core.store.debug_log import get_logger
+from skyward_core.store.ledger_rows import process_mark
 from skyward_core.util.light_dataclass import Value, value
 
 CAPACITY_BLOCK_MARKET = "capacity-block"  # EC2's name of this market
@@ -421,7 +421,7 @@ class InstanceLaunch:
         facts = {
             "client_token": request["ClientToken"], "region": place.region, "zone": place.zone,
             "type": attempt.kind.name, "market": attempt.market, "hourly": attempt.hourly, "count": parameters.count,
-            "user": image.user, "deadman": parameters.deadman, "at": at, "pid": os.getpid(),
+            "user": image.user, "deadman": parameters.deadman, "at": at, "pid": process_mark(),
             "account": parameters.account, "bought": attempt.kind.purchased_hardware, "image": asdict(image),
         }  # fmt: skip
         self._folder.add("ask", **facts)

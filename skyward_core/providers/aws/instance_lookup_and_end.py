@@ -20,7 +20,7 @@ from skyward_core.providers.aws.ec2_errors import CallFailed, is_resource_refusa
 from skyward_core.providers.aws.instance_tags import EXPIRES, POOL, TOKEN, format_date, parse_tags, tagged_node
 from skyward_core.providers.aws.launch_journal_and_keys import LaunchJournal
 from skyward_core.providers.provider_calls import IncompleteSearch
-from skyward_core.store.ledger_rows import is_process_alive
+from skyward_core.store.ledger_rows import is_process_alive, marked_pid
 
 ENDED_STATES = ("terminated",)
 ENDING_STATES = ("shutting-down", "stopping", "stopped")
@@ -183,7 +183,7 @@ def _seconds_to_appear(ask: Mapping[str, Any], waited: float) -> float:
     age: float = time.time() - ask["at"]
     if age < 0:
         age = waited
-    is_being_sent = ask["pid"] != os.getpid() and is_process_alive(ask["pid"]) and age < SETTLE_SECONDS
+    is_being_sent = marked_pid(ask["pid"]) != os.getpid() and is_process_alive(ask["pid"]) and age < SETTLE_SECONDS
     return VISIBILITY_TIMEOUT if is_being_sent else VISIBILITY_TIMEOUT - age
 
 
