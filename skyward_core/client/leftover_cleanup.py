@@ -17,13 +17,14 @@ from skyward_core.model.machines import Inventory
 from skyward_core.pool import leftover_verdicts
 from skyward_core.pool.leftover_verdicts import JudgedLeftover as JudgedLeftover
 from skyward_core.pool.leftover_verdicts import Verdict as Verdict
-from skyward_core.pool.leftover_verdicts import judge, pool_of, sweepable_provider
+from skyward_core.pool.leftover_verdicts import judge, pool_of, pools_text, sweepable_provider
 from skyward_core.providers.provider import make_provider
 from skyward_core.providers.provider_calls import QUERY_TIMEOUT, ProviderTimeout, log_call, log_query
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow, Receipt
 from skyward_core.util.light_dataclass import Value, value
 
+OPEN_VERDICTS = ("expired", "unfinished")  # verdicts on machines of pools that the ledger has not closed
 LOG_SUBJECT = "a look through the account"  # subject of log entries, in place of a pool
 
 
@@ -50,6 +51,11 @@ class LeftoverScan(Value):
     def removable(self) -> list[JudgedLeftover]:
         """Resources that no pool needs, as far as the scan could determine."""
         return [each for each in self.found if each.verdict != "up"]
+
+    @property
+    def pools(self) -> str:
+        """Name of the pools of the removable resources, for messages."""
+        return pools_text(self.removable)
 
     def select(self, found: Sequence[JudgedLeftover]) -> LeftoverScan:
         """Return the scan with only some of its resources."""
@@ -137,12 +143,17 @@ async def _inventory(account: Any, everywhere: bool) -> Inventory:
 
 
 async def _mark_live_pools(ledger: Ledger, found: Sequence[JudgedLeftover]) -> list[JudgedLeftover]:
-    """Mark an expired pool as up if its agents are alive, because the expiry date of its machines may be outdated."""
+    """Mark an expired or unfinished pool as up if its agents are alive.
+
+    The expiry date of its machines may be outdated, and a client can finish its start.
+    """
     alive = {}
-    for key in {each.pool for each in found if each.verdict == "expired"}:
+    for key in {each.pool for each in found if each.verdict in OPEN_VERDICTS}:
         row = ledger.find_pool(key)
         alive[key] = row is not None and await _is_alive(ledger, row)
-    return [replace(each, verdict="up") if each.verdict == "expired" and alive[each.pool] else each for each in found]
+    return [
+        replace(each, verdict="up") if each.verdict in OPEN_VERDICTS and alive[each.pool] else each for each in found
+    ]
 
 
 async def _is_alive(ledger: Ledger, row: PoolRow) -> bool:
@@ -162,14 +173,14 @@ async def remove_leftovers(
 ) -> list[str]:
     """Remove the resources that a scan judged removable, check that they are gone, and describe those that remain.
 
-    An expired pool is torn down like any other pool, unless one of its agents is alive by now.
+    An expired or unfinished pool is torn down like any other pool, unless one of its agents is alive by now.
 
     Args:
         down: Tears down the pool with the given key.
         report: Receives the result for each pool.
     """
     remains: list[str] = []
-    for key in sorted({each.pool for each in scan.removable if each.verdict == "expired"}):
+    for key in sorted({each.pool for each in scan.removable if each.verdict in OPEN_VERDICTS}):
         row = ledger.find_pool(key)
         if row is not None and await _is_alive(ledger, row):
             remains.append(

@@ -11,14 +11,15 @@ from skyward_core import providers
 from skyward_core.model.errors import SkywardError, UsageError, error_message
 from skyward_core.model.machines import Inventory, Leftover
 from skyward_core.model.provider_capability_protocols import Sweeps
+from skyward_core.pool.ledger_reconciliation import is_starting
 from skyward_core.providers.provider_calls import log_call
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow
 from skyward_core.util.light_dataclass import Value, value
 
-Verdict = Literal["up", "expired", "left"]
-"""Verdicts on a resource, in this order: its pool is up; its pool should have ended, but no agent has ended it; the
-ledger has no running pool for it."""
+Verdict = Literal["up", "unfinished", "expired", "left"]
+"""Verdicts on a resource, in this order: its pool is up; its client exited during the start; its pool should have
+ended, but no agent has ended it; the ledger has no running pool for it."""
 
 INVENTORY_TIMEOUT = 10.0  # seconds for the inventory of all accounts after a teardown
 _MAX_NAMED = 5  # maximum number of ids in a note
@@ -45,7 +46,12 @@ def judge(thing: Leftover, row: PoolRow | None, account: int) -> JudgedLeftover:
     """Judge a resource by the row of its pool and by its own tags."""
     if row is None or row.ended_at is not None:
         return JudgedLeftover(thing, "left", account, "" if row is None else row.key)
-    return JudgedLeftover(thing, "expired" if thing.is_machine and thing.is_expired else "up", account, row.key)
+    if not thing.is_machine:
+        return JudgedLeftover(thing, "up", account, row.key)
+    unfinished = row.state == "starting" and not is_starting(row)
+    return JudgedLeftover(
+        thing, "unfinished" if unfinished else "expired" if thing.is_expired else "up", account, row.key
+    )
 
 
 def pool_of(thing: Leftover, ledger: Ledger) -> PoolRow | None:
@@ -119,6 +125,11 @@ async def _list_inventory(pool: str, account: Any) -> Inventory:
     return found
 
 
+def pools_text(found: Iterable[JudgedLeftover]) -> str:
+    """Return the name of the pools of leftovers."""
+    return "ended or unfinished pools" if any(each.verdict == "unfinished" for each in found) else "ended pools"
+
+
 def _describe_leftovers(found: list[JudgedLeftover]) -> str:
     if not found:
         return ""
@@ -133,4 +144,4 @@ def _describe_leftovers(found: list[JudgedLeftover]) -> str:
     more = ", …" if len(found) > _MAX_NAMED else ""
     is_are = "is" if len(found) == 1 else "are"
     fix = "Remove with: skyward-tui leftovers"
-    return f"{' and '.join(parts)} of ended pools {is_are} left over ({ids}{more}). {fix}"
+    return f"{' and '.join(parts)} of {pools_text(found)} {is_are} left over ({ids}{more}). {fix}"

@@ -39,13 +39,19 @@ from skyward_core.model.script_interpreter import Interpreter
 from skyward_core.model.specs import Image, PoolSpec
 from skyward_core.plugins.plugin import bootstrap_steps, check_standalone, transform_image
 from skyward_core.pool.agent_link import Link
-from skyward_core.pool.ledger_reconciliation import close_if_gone, describe_end, save_unknown_machines, with_python
+from skyward_core.pool.ledger_reconciliation import (
+    close_if_gone,
+    describe_end,
+    is_starting,
+    save_unknown_machines,
+    with_python,
+)
 from skyward_core.pool.node_roster_and_preemption_notices import describe_preemption
 from skyward_core.pool.pool_context import PoolContext, PoolEnd
 from skyward_core.protocol.frame_codec import WireError
 from skyward_core.providers import provider_from_json
 from skyward_core.providers.provider import Provider
-from skyward_core.providers.provider_calls import log_call, progress_listener
+from skyward_core.providers.provider_calls import IncompleteSearch, log_call, progress_listener
 from skyward_core.store import pool_folder
 from skyward_core.store.debug_log import get_logger
 from skyward_core.store.ledger import Ledger
@@ -434,6 +440,7 @@ class PoolStartup:
             Cancelled: If :meth:`stop` was called during the start.
         """
         context = self._context
+        context.background.spawn(self._report_unfinished_starts())
         self._task = asyncio.create_task(self._bring_up(spec))
         patience = spec.options.start_timeout + float(spec.options.wait_for_capacity)
         limit = asyncio.timeout(patience)
@@ -458,6 +465,23 @@ class PoolStartup:
             self._news.emit_state("starting", error_message(error), error_hint(error))
             await self._tear_down(error_message(error))
             raise
+
+    async def _report_unfinished_starts(self) -> None:
+        """Warn about rented machines of other pools whose client exited during the start."""
+        ledger = self._context.ledger
+        for row in ledger.live_pools():
+            if row.state != "starting" or is_starting(row) or not row.spec.get("rents"):
+                continue
+            recorded: Sequence[Machine] = ()
+            try:
+                await save_unknown_machines(row.name, row.token, provider_from_json(row.provider), ledger)
+            except (SkywardError, OSError) as error:  # the machines in this client's records are named
+                recorded = error.machines if isinstance(error, IncompleteSearch) else ()
+            if ids := ", ".join(dict.fromkeys(each.id for each in (*ledger.machines(row.token), *recorded))):
+                self._news.emit_warning(
+                    f"the client of pool {row.name} exited during the start, and its machines may cost money: {ids}. "
+                    f"End them: skyward-tui down {row.name}"
+                )
 
     async def _tear_down(self, reason: str = "") -> None:
         receipt = await asyncio.shield(self._context.shutdown.begin(False, None))

@@ -97,7 +97,7 @@ def leftovers_line(found: LeftoverScan, how: str = COMMAND) -> str:
         found: The result of a scan.
         how: Text about how to remove the leftovers, for the end of the line.
     """
-    return f"leftovers of ended pools: {leftovers_amount(found.removable)}; {how}" if found.removable else ""
+    return f"leftovers of {found.pools}: {leftovers_amount(found.removable)}; {how}" if found.removable else ""
 
 
 def unchecked_line(found: LeftoverScan) -> str:
@@ -137,7 +137,11 @@ def verdict_text(found: JudgedLeftover) -> str:
 
 
 _OVER = "its lease has expired, and "
-_STATES = {"up": "its pool is up", "expired": f"{_OVER}it has no agent"}
+_STATES = {
+    "up": "its pool is up",
+    "unfinished": "the client of its pool exited during the start",
+    "expired": f"{_OVER}it has no agent",
+}
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -10,13 +11,18 @@ from typing import Any
 
 import pytest
 
+import skyward_core as sky
 from skyward_core.client import leftover_cleanup
 from skyward_core.model.machines import Machine
 from skyward_core.providers.aws import instance_lookup_and_end, provider
 from skyward_core.store.ledger import Ledger
+from skyward_core.store.pool_folder import read_events
+from skyward_core.views.events import PoolState
+from skyward_tui.text.receipts_and_leftovers import leftovers_line
 from tests.aws import Bed
 from tests.aws.killed import killed_at
 from tests.aws.pools import left
+from tests.lab.tools import wait_until
 
 
 @pytest.fixture
@@ -75,6 +81,32 @@ def test_of_a_range_all_are_found_that_came_and_nobody_heard_of(
     receipt = next_one.tear_down("pair").result(60)
     assert (receipt.ok, receipt.created, receipt.gone) == (True, 3, (0, 1, 2))
     assert left(simulated_bed) == []
+
+
+def test_leftovers_and_the_next_start_name_machines_of_a_start_whose_client_died(
+    simulated_bed: Bed, tmp_path: Path, session: Any, without_hosts: None
+) -> None:
+    killed_at("answered", simulated_bed, tmp_path)
+    next_one = session(simulated_bed)
+    ids = {each["id"] for each in simulated_bed.instances()}
+    found = next_one.scan_leftovers({"aws": ()}).result(60)
+    assert {(each.thing.id, each.verdict) for each in found.removable} == {(each, "unfinished") for each in ids}
+    assert leftovers_line(found).startswith("leftovers of ended or unfinished pools: 2 machines")
+    with sky.Compute(name="other", nodes=1, options=sky.Options(console=False)) as compute:
+
+        def warned() -> bool:
+            states = [each for each in read_events(compute.pool.archive.folder) if isinstance(each, PoolState)]
+            return any(
+                "pool pair exited during the start" in each.detail and ids <= _words(each.detail) for each in states
+            )
+
+        wait_until(warned, "the warning about the other pool")
+    assert next_one.remove_leftovers(found).result(60) == []
+    assert left(simulated_bed) == []
+
+
+def _words(text: str) -> set[str]:
+    return set(re.findall(r"[\w-]+", text))
 
 
 def machines_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:

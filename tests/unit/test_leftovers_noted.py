@@ -70,7 +70,7 @@ async def notes(capsys: pytest.CaptureFixture[str], provider: Any = None) -> tup
     with closing(Ledger()) as ledger:
         for token, name in (("t1", "p"), ("t2", "other")):
             if ledger.find_pool(name) is None:
-                ledger.record_intent(token, name, {"provider": "cupboard"}, {})
+                ledger.record_intent(token, name, {"provider": "cupboard"}, {"options": {"start_timeout": 300}})
 
         async def torn_down() -> Receipt:
             return Receipt("p", 1, (0,), (), 0.1, ("before",))
