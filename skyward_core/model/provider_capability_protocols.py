@@ -236,6 +236,8 @@ class Finds(Protocol):
     async def find(self, pool: str, token: str) -> list[Machine]:
         """Return all machines that were created for a pool, including replacements. Waits for creations in progress.
 
+        Machines that have ended may be included, with the state "gone".
+
         Args:
             pool: Name of the pool.
             token: The token given to ``create``.

@@ -176,7 +176,7 @@ class MultiProvider:
         if not isinstance(spec.provider, Finds):
             return True
         try:
-            return bool(await spec.provider.find(spec.name, token))
+            return any(each.state != "gone" for each in await spec.provider.find(spec.name, token))
         except SkywardError:
             return True
 

@@ -105,7 +105,7 @@ async def describe_instances(
 
 
 async def find_machines(calls: AwsCalls, folder: LaunchJournal, regions: Sequence[str]) -> list[Machine]:
-    """Return all machines of a pool that have not ended, found by tags and by the journal's answers.
+    """Return all machines of a pool, found by tags and by the journal's answers. Ended ones are last, as "gone".
 
     If EC2's answer to a request was lost, the requested machines may appear late. This function waits a little for
     them.
@@ -157,10 +157,9 @@ async def find_machines(calls: AwsCalls, folder: LaunchJournal, regions: Sequenc
             to_machine(each, region, facts.get(name) or by_token.get(each.get("ClientToken", ""), last)), each
         )
         for name, (region, each) in found.items()
-        if each["State"]["Name"] not in ENDED_STATES
     ]
-    unseen = _unseen_machines(facts, found, folder)
-    return [*machines, *(each for each in unseen if not _is_settled(each))]
+    unseen = [each for each in _unseen_machines(facts, found, folder) if not _is_settled(each)]
+    return sorted([*machines, *unseen], key=lambda each: each.state == "gone")
 
 
 _FIRST_LOOKS: dict[str, float] = {}  # by token of the pool: when this process first looked for its machines

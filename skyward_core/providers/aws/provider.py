@@ -258,6 +258,7 @@ class AWS(JsonSettings, StrictKeywords):
         """
         folder = LaunchJournal(spec.name, token)
         existing = await instance_lookup_and_end.find_machines(self._calls, folder, ()) if folder.notes() else []
+        existing = [each for each in existing if each.state != "gone"]
         if spec.least_nodes <= len(existing) <= spec.most_nodes and all(each.address for each in existing):
             # An earlier call with this token created them.
             return await zones_and_placement.order_by_topology(
@@ -554,7 +555,7 @@ class AWS(JsonSettings, StrictKeywords):
         return [each for some in found for each in some]
 
     async def find(self, pool: str, token: str) -> list[Machine]:
-        """Return all machines of a pool that have not ended, found by tags and by the journal.
+        """Return all machines of a pool, found by tags and by the journal. Ended ones have the state "gone".
 
         Args:
             pool: Name of the pool.
