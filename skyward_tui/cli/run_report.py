@@ -150,9 +150,16 @@ def failure_lines(run: RunView, printed: Callable[[int], str] | None = None) -> 
     return [*lines, *trace.rstrip().splitlines()]
 
 
-def receipt_line(receipt: Receipt) -> str:
-    """Return the proof of a teardown, or a warning that it is not verified, with one line for each note."""
+def receipt_line(receipt: Receipt, *, machines: bool = False) -> str:
+    """Return the proof of a teardown, or a warning that it is not verified, with one line for each note.
+
+    Args:
+        receipt: The receipt.
+        machines: Whether to list all machines, for the user to check the account.
+    """
     more = "".join(f"\n  {note}" for note in receipt.notes)
+    if machines and receipt.machines:
+        more += f"\n  machines: {', '.join(receipt.machines)}"
     if receipt.kept:
         more += f"\n  fetch the retained results: skyward-tui down {receipt.pool} (discard them: --discard)"
     if receipt.ok:

@@ -63,7 +63,7 @@ from skyward_tui.cli.console import Console, LogPrinter
 from skyward_tui.cli.fault_tolerant_stdio import StandardStream
 from skyward_tui.cli.follow_run import Follower, LiveStatus, Row, status_rows
 from skyward_tui.cli.main import cli
-from skyward_tui.cli.run_report import aggregate_lines, failure_lines, run_table
+from skyward_tui.cli.run_report import aggregate_lines, failure_lines, receipt_line, run_table
 from skyward_tui.launch_form import form
 from skyward_tui.text.json_output import pool_json, run_json
 from tests.support.commands import COMMANDS
@@ -1092,3 +1092,9 @@ def test_last_line_of_a_large_log_reads_only_its_end(tmp_path: Path) -> None:
         assert tracemalloc.get_traced_memory()[1] < 100_000
     finally:
         tracemalloc.stop()
+
+
+def test_receipt_line_lists_machines_only_if_requested() -> None:
+    receipt = Receipt("p", 2, (0, 1), (), 1.0, machines=("i-1", "i-2"))
+    assert receipt_line(receipt, machines=True).endswith("\n  machines: i-1, i-2")
+    assert "i-1" not in receipt_line(receipt)

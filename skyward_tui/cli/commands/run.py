@@ -786,9 +786,10 @@ class PoolCommand:
         self.follower.finish()
         self._check_launch_saved()
         if receipt is not None:
-            self.console.note(receipt_line(receipt))
+            ours = list(filter(self._is_ours, self.session.pools()))
+            rented = any(view.spec.get("rents") for view in ours)
+            self.console.note(receipt_line(receipt, machines=rented and self.run is None))
             self._is_shown = self.console.shows_notes
-            ours = filter(self._is_ours, self.session.pools())
             note_leftovers(self.session, [view.spec for view in ours], self.console)
         if self.error is not None:
             self.console.report_error(self.error)
