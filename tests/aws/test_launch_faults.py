@@ -313,7 +313,7 @@ async def test_prices_that_nobody_tells_keep_nobody_from_machines(bed: Bed) -> N
     heard: list[str] = []
     with progress_listener(heard.append):
         await end(await create())
-    assert heard[0].endswith(", in a placement group, $0.54/h each, by the list of this release")
+    assert heard[0].endswith(", in a placement group, $0.54/h each (price list of this release)")
     made = await create(region="us-west-1")
     assert {each.extra["hourly"] for each in made} == {None} and total_hourly(made) is None
     aws = rented(region="us-west-1")

@@ -273,7 +273,7 @@ class LaunchAttempt(Value):
     def add_prices(self) -> str:
         """Description with the price of one machine."""
         known = "$?/h" if self.hourly is None else f"${self.hourly:,.2f}/h"
-        return f"{self}, {known} each{'(price list of this release)' if self.shipped else ''}"
+        return f"{self}, {known} each{' (price list of this release)' if self.shipped else ''}"
 
 
 @value
