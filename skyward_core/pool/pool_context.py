@@ -25,7 +25,7 @@ from skyward_core.pool.node_roster_and_preemption_notices import NodeRoster
 from skyward_core.pool.runs.run_registry import RunRegistry
 from skyward_core.protocol.frame_codec import WireError
 from skyward_core.providers.provider import Provider
-from skyward_core.providers.provider_calls import log_query
+from skyward_core.providers.provider_calls import log_query, progress_listener
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow
 from skyward_core.store.pool_folder import PoolFolder, parse_rank
@@ -158,7 +158,8 @@ class PoolContext:
 
     async def describe(self, machines: Sequence[Machine]) -> list[Machine]:
         """Ask the provider for the current state of machines, and return the machines with this state."""
-        return await log_query("describe", self.name, self.provider.describe(self.name, machines))
+        with progress_listener(self.news.emit_warning):
+            return await log_query("describe", self.name, self.provider.describe(self.name, machines))
 
     async def terminate(self, machine: Machine) -> None:
         await log_query("terminate", self.name, self.provider.terminate(self.name, [machine]))

@@ -294,8 +294,12 @@ def test_calls_go_on_after_the_client_s_address_has_changed(
         cloud.move_client()
         assert (where() >> compute)[0] == 0
         assert (before, ssh_networks(cloud)) == (["127.0.0.1/32"], [own(cloud)])
-        said = [each.detail for each in read_events(compute.pool.archive.folder) if isinstance(each, PoolState)]
-        assert any("address has changed: SSH is now allowed from" in each for each in said)
+
+        def said() -> bool:
+            states = [each for each in read_events(compute.pool.archive.folder) if isinstance(each, PoolState)]
+            return any("address has changed: SSH is now allowed from" in each.detail for each in states)
+
+        wait_until(said, "the report about the address")
     assert compute.receipt is not None and compute.receipt.ok
     assert left(cloud) == []
 
