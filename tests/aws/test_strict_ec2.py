@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -305,3 +306,20 @@ async def test_machines_that_ended_during_a_failed_start_are_in_its_receipt(bed:
     receipt = ledger.pool(pool.row.token).receipt
     assert receipt is not None and receipt["machines"] == [each["id"] for each in bed.instances()]
     assert (receipt["created"], receipt["gone"], len(receipt["bills"])) == (1, [0], 1)
+
+
+def test_failed_start_whose_machines_nobody_recorded_is_not_reported_as_gone(bed: Bed, ledger: Ledger) -> None:
+    wanted = spec()
+    ledger.record_intent(TOKEN, "q", wanted.provider.to_json(), wanted.describe())
+    ledger.set_pool_state(TOKEN, "failed")
+    made = asyncio.run(create())
+    bed.expire_credentials()
+    session = Session()
+    (view,) = session.refresh(over=True).result(60)
+    assert view.is_live and "credentials have expired" in view.detail and "exists any more" not in view.detail
+    bed.renew_credentials()
+    (view,) = session.refresh(over=True).result(60)
+    assert "no agent runs on any of its 2 machines" in view.detail
+    receipt = session.tear_down("q").result(60)
+    session.detach()
+    assert receipt.ok and set(receipt.machines) == {each.id for each in made} and left(bed) == []

@@ -51,7 +51,7 @@ from skyward_core.providers.aws.instance_offers import (
 from skyward_core.providers.aws.launch_journal_and_keys import KeyPair, LaunchJournal
 from skyward_core.providers.aws.zones_and_placement import Zone, sort_by_topology
 from skyward_core.providers.pool_key_folder import known_ledger_id, ledger_id
-from skyward_core.providers.provider_calls import progress_listener
+from skyward_core.providers.provider_calls import IncompleteSearch, progress_listener
 from skyward_core.store.ledger_rows import make_bills
 
 KIND = InstanceType(
@@ -392,6 +392,25 @@ async def test_machine_search_ends_although_the_clock_was_set_back(monkeypatch: 
     calls: Any = Nowhere()
     assert await asyncio.wait_for(instance_lookup_and_end.find_machines(calls, folder, ["r"]), 10) == []
     assert calls.looks > 1, "it may show itself yet"
+
+
+@pytest.mark.parametrize(("age", "unanswered", "waits"), [(200, None, True), (400, None, False), (400, 200, True)])
+async def test_search_waits_5_minutes_after_the_last_attempt(
+    monkeypatch: pytest.MonkeyPatch, age: float, unanswered: float | None, waits: bool
+) -> None:
+    monkeypatch.setattr(instance_lookup_and_end, "FIND_TIMEOUT", 0.0)
+    monkeypatch.setattr(instance_lookup_and_end, "POLL_PAUSE", 0.01)
+    now = time.time()
+    ask = {"what": "ask", "client_token": "c", "count": 1, "region": "r", "pid": os.getpid(), "at": now - age}
+    last = [] if unanswered is None else [{"what": "unanswered", "client_token": "c", "at": now - unanswered}]
+    folder: Any = SimpleNamespace(token=f"t{age}{unanswered}", notes=lambda: [dict(ask), *last])
+    calls: Any = Nowhere()
+    search = instance_lookup_and_end.find_machines(calls, folder, ["r"])
+    if waits:
+        with pytest.raises(IncompleteSearch, match="has not confirmed the request for 1 machines"):
+            await search
+    else:
+        assert await search == []
 
 
 # Sessions with AWS.
