@@ -253,3 +253,13 @@ def test_pool_is_listed_and_torn_down_with_a_read_only_home(cli: Cli) -> None:
     assert status == 3, text
     assert "pool p is down, but the ledger could not be updated" in text and "verified gone 1" in text
     assert "pool p is down: created 1, verified gone 1" in cli("down", "p", "-y").stderr, "recorded now"
+
+
+def test_node_with_too_few_open_files_is_refused_with_the_limit(cli: Cli) -> None:
+    done = subprocess.run(
+        ["sh", "-c", 'ulimit -n 100 && exec "$@"', "sh", *COMMAND, "run", "endings.py:fine", "--ranks-per-node", "16"],
+        cwd=cli.folder, env=cli.env, text=True, check=False, capture_output=True, timeout=PATIENCE,
+    )  # fmt: skip
+    assert "node 0 needs at least 128 open files for its ranks, but is limited to 100" in done.stderr, done.stderr
+    assert "ulimit -Hn 128" in done.stderr
+    assert (done.returncode, cli.pools()) == (1, {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import time
@@ -363,3 +364,18 @@ async def test_plugin_process_that_cannot_start_is_an_entry_failure(plugin_proce
     plugin_process.apps.ensure_entered()
     assert plugin_process.apps.entry_failure is not None and plugin_process.pumped == 1
     assert "could not be started: no descriptors left" in plugin_process.apps.entry_failure[0]["message"]
+
+
+@pytest.mark.parametrize(("number", "advice"), [(errno.EMFILE, "ulimit -n"), (errno.EAGAIN, "ulimit -u")])
+async def test_call_whose_worker_cannot_start_names_the_limit(
+    node: Node, monkeypatch: pytest.MonkeyPatch, number: int, advice: str
+) -> None:
+    def refuse(*_: Any) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(worker_slot, "spawn", refuse)
+    call = node.call(0, t="call", run="r1", i=0)
+    node.places[0].queue.append(call)
+    node.places[0].start()
+    (told,) = node.peer.told
+    assert told["kind"] == "exited" and advice in told["error"]["message"]

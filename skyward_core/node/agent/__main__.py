@@ -18,6 +18,10 @@ from typing import IO, Any
 from skyward_core.node.agent.config import AgentConfig
 from skyward_core.protocol.node_paths import UMASK, NodePaths
 
+# Open files of an agent, measured and rounded up: for connections, the journal and the ports of its gang, and for each
+# worker its log files, its connection and its port.
+FILES_PER_NODE, FILES_PER_WORKER = 32, 6
+
 
 def main(is_client_waiting: Callable[[], bool] = lambda: True, prefix: str = "") -> None:
     # ``prefix`` distinguishes the answer from other output on the same stream.
@@ -40,10 +44,32 @@ def try_start(request: dict[str, Any], is_client_waiting: Callable[[], bool] = l
             from skyward_core.node.agent.gpu_list import resolve_ranks_per_gpu
 
             config = resolve_ranks_per_gpu(config)
+        raise_file_limit(config)
         return start(config, is_client_waiting)
     except (OSError, ValueError, TypeError) as error:
         named = "" if type(error) is ValueError else f"{type(error).__name__}: "
         return {"ok": False, "error": f"{named}{error}"}
+
+
+def raise_file_limit(config: AgentConfig) -> None:
+    """Raise this process's limit of open files to the number that the node needs, if the limit is too low.
+
+    Raises:
+        ValueError: If the system does not allow it. Without free descriptors, runs would hang.
+    """
+    import resource
+
+    workers = config.ranks_per_node * (config.concurrency if config.executor == "process" else 1)
+    needed = FILES_PER_NODE + FILES_PER_WORKER * workers
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise ValueError(
+            f"node {config.node} needs at least {needed} open files for its ranks, but is limited to {hard}. Raise the "
+            f"limit (ulimit -Hn {needed}, or LimitNOFILE= of its service), or use fewer ranks per node."
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 def preload_modules() -> None:

@@ -7,6 +7,7 @@ when it was stopped, and when its gang is broken.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import time
@@ -353,8 +354,6 @@ class Slot:
     def start(self) -> None:
         """Start a fresh interpreter in this slot."""
         config = self._state.config
-        self.logs.open()
-        out, err = self.logs.descriptors
         env = {"SKYWARD_CAPACITY": str(config.capacity), "SKYWARD_GRACE": str(config.base_grace)}
         if not config.rendezvous:
             env["SKYWARD_RENDEZVOUS"] = "0"
@@ -369,6 +368,8 @@ class Slot:
         if config.knows_env:
             env["SKYWARD_VARIABLES"] = ",".join(config.env.keys() - env.keys())
         try:
+            self.logs.open()
+            out, err = self.logs.descriptors
             keeps: list[int] = []
             if config.free_gpus:
                 from skyward_core.node.gpu_locks import inherited_lock_fds
@@ -380,7 +381,7 @@ class Slot:
             self.failed_starts += 1
             waiting, self.queue = list(self.queue), deque()
             for call in waiting:
-                self._lifecycle.report_start_failure(call, f"its worker could not be started: {error}")
+                self._lifecycle.report_start_failure(call, f"its worker could not be started: {error}{_advice(error)}")
         self.set_phase("starting")
 
     def adopt(self, pid: int) -> None:
@@ -677,3 +678,12 @@ class Slot:
         self._lifecycle.finish(call, header, body, self.logs, more=bool(self.queue))
         self.running.pop(call.key, None)
         self._pump_waiting()
+
+
+def _advice(error: OSError) -> str:
+    """Return which limit to raise if a process could not be started because of a limit."""
+    limits = {
+        errno.EMFILE: "open files (ulimit -n)",
+        errno.EAGAIN: "processes (ulimit -u, or TasksMax= of its service)",
+    }
+    return f". Raise the limit of {limits[error.errno]} on the node" if error.errno in limits else ""
