@@ -168,6 +168,22 @@ def ensure_pool_folder(pool: str) -> Path:
     return path
 
 
+LOCAL_FOLDER = "local"  # subfolder of the state folder with a folder for each local pool
+ABANDONED_SECONDS = 60.0  # seconds without changes after which an empty folder of a local pool counts as abandoned
+
+
+def remove_abandoned_folders() -> None:
+    """Delete the empty folders of local pools, which killed clients left behind, and the folders of their sockets."""
+    for root in (state_home() / LOCAL_FOLDER).glob("*.*"):
+        with suppress(OSError):  # it is not empty, or another process has removed it
+            if time.time() - root.stat().st_mtime > ABANDONED_SECONDS:
+                root.rmdir()
+                sockets = ensure_socket_folder(root)
+                for each in sockets.iterdir():
+                    each.unlink()
+                sockets.rmdir()
+
+
 def ensure_socket_folder(owner: Path) -> Path:
     """Return a short, private folder for the Unix sockets of ``owner``.
 

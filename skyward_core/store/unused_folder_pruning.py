@@ -24,6 +24,7 @@ from skyward_core.store.state_folder import (
     PRUNED_FILE,
     pool_path,
     prune_is_due,
+    remove_abandoned_folders,
     state_home,
 )
 from skyward_core.util.user_files import read_own_json
@@ -86,6 +87,8 @@ def prune_pools(
         The deleted pools.
     """
     now = time.time()
+    if not only_look:
+        remove_abandoned_folders()
     for kept in ledger.retained_results():
         if kept.until < now and not only_look:
             ledger.remove_retained(kept)

@@ -606,7 +606,7 @@ def test_run_without_results_is_not_reported_as_fetched_at_teardown(home: Path) 
     assert left_there(home) == []
 
 
-def test_empty_pool_folders_are_removed_by_a_later_teardown(home: Path) -> None:
+def test_empty_pool_folders_are_removed_by_the_next_start_and_teardown(home: Path) -> None:
     base = home / "local"
     for name in ("fetched", "being-made", "waits"):
         (base / f"{name}.t").mkdir(parents=True)
@@ -615,9 +615,10 @@ def test_empty_pool_folders_are_removed_by_a_later_teardown(home: Path) -> None:
         os.utime(base / f"{name}.t", (0, 0))
     sockets = ensure_socket_folder(base / "fetched.t")
     with sky.Compute(nodes=1, options=sky.Options(console=False)):
-        assert sockets.exists()
+        assert not sockets.exists()
+        (base / "late.t").mkdir()
+        os.utime(base / "late.t", (0, 0))
     assert {path.name for path in base.iterdir()} == {"being-made.t", "waits.t"}
-    assert not sockets.exists()
 
 
 @pytest.mark.proof("1 s of a processor")

@@ -118,6 +118,20 @@ def test_failed_automatic_prune_is_retried_the_next_day(
     assert not folder.exists()
 
 
+def test_prune_removes_empty_folders_of_local_pools(ledger: Ledger) -> None:
+    names = ("abandoned.t", "in-use.t", "new.t")
+    abandoned, in_use, new = (state_home() / "local" / name for name in names)
+    for folder in (abandoned, in_use, new):
+        folder.mkdir(parents=True)
+    (in_use / "node-0").mkdir()
+    for folder in (abandoned, in_use):
+        os.utime(folder, (0, 0))
+    prune_pools(ledger, only_look=True)
+    assert abandoned.exists()
+    prune_pools(ledger)
+    assert [folder.exists() for folder in (abandoned, in_use, new)] == [False, True, True]
+
+
 def test_running_pool_is_never_deleted_from_the_ledger(ledger: Ledger) -> None:
     pool(ledger, "up", None)
     ledger.delete_pool("t-up")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -22,10 +21,9 @@ from skyward_core.node.bootstrap.host_inspection import (
     read_retained_facts,
 )
 from skyward_core.protocol.node_paths import RETAINED_PREFIX, NodePaths
-from skyward_core.store.state_folder import ensure_socket_folder, state_home
+from skyward_core.store.state_folder import LOCAL_FOLDER, ensure_socket_folder, remove_abandoned_folders, state_home
 from skyward_core.transport.local_transport import AgentStarter, LocalTransport
 
-ABANDONED_SECONDS = 60.0  # seconds without changes after which a pool's folder counts as abandoned
 STOP_TIMEOUT = 3.0  # seconds for an agent and its processes to stop
 
 
@@ -56,6 +54,7 @@ class Local(StrictKeywords):
 
     async def create(self, spec: PoolSpec, token: str) -> list[Machine]:
         """Create one folder for each node; for a range of nodes, for the largest number."""
+        remove_abandoned_folders()
         root = _pool_folder(spec.name, token)
         return [self._make_machine(root, node, str(node)) for node in range(spec.most_nodes)]
 
@@ -100,10 +99,10 @@ class Local(StrictKeywords):
         await asyncio.gather(*(asyncio.to_thread(end_agent, *place, STOP_TIMEOUT) for place in places))
 
     async def teardown(self, pool: str) -> None:
-        for root in _local_folder().glob("*.*"):
+        for root in _local_folder().glob(f"{pool}.*"):
             with suppress(FileNotFoundError):  # another process removed the folder at the same time
-                if root.name.startswith(f"{pool}.") or _is_removable(root):
-                    await _remove_pool_folder(root)
+                await _remove_pool_folder(root)
+        remove_abandoned_folders()
 
     async def check(self) -> list[Check]:
         import shutil
@@ -135,18 +134,13 @@ class Local(StrictKeywords):
 
 
 def _local_folder() -> Path:
-    path = state_home() / "local"
+    path = state_home() / LOCAL_FOLDER
     path.mkdir(exist_ok=True, mode=0o700)
     return path
 
 
 def _pool_folder(pool: str, token: str) -> Path:
     return _local_folder() / f"{pool}.{token}"
-
-
-def _is_removable(root: Path) -> bool:
-    """Check whether all retained results in a pool's folder were fetched, and no client is about to add results."""
-    return time.time() - root.stat().st_mtime > ABANDONED_SECONDS and not any(root.iterdir())
 
 
 async def _remove_pool_folder(root: Path) -> None:
