@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import runpy
 import sys
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -35,12 +36,13 @@ from tests.support.journey import journey
 
 
 @pytest.fixture
-def cloud(bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bed:
+def cloud(bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bed]:
     """The bed, and a client whose credentials are for it."""
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
     for name, text in bed.environment().items():
         monkeypatch.setenv(name, text)
-    return bed
+    yield bed
+    boto_calls.shared_calls.cache_clear()  # a test may have moved the endpoint
 
 
 @pytest.mark.proof("5 s of a processor")
