@@ -175,13 +175,15 @@ ABANDONED_SECONDS = 60.0  # seconds without changes after which an empty folder 
 def remove_abandoned_folders() -> None:
     """Delete the empty folders of local pools, which killed clients left behind, and the folders of their sockets."""
     for root in (state_home() / LOCAL_FOLDER).glob("*.*"):
-        with suppress(OSError):  # it is not empty, or another process has removed it
+        try:
             if time.time() - root.stat().st_mtime > ABANDONED_SECONDS:
                 root.rmdir()
                 sockets = ensure_socket_folder(root)
                 for each in sockets.iterdir():
                     each.unlink()
                 sockets.rmdir()
+        except OSError:
+            continue  # the folder is not empty, or another process has removed it
 
 
 def ensure_socket_folder(owner: Path) -> Path:
