@@ -15,7 +15,7 @@ from logging import DEBUG, INFO, WARNING
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from skyward_core.model.errors import HostKeyError, PoolError, UsageError
+from skyward_core.model.errors import CredentialsRefused, HostKeyError, PoolError, UsageError
 from skyward_core.model.outcomes import ErrorInfo
 from skyward_core.protocol.frame_codec import (
     MAX_INLINE_BYTES,
@@ -178,6 +178,8 @@ CORKED_BODY = 65_536  # bytes; a larger body is not worth a copy
 WELCOME = 15.0  # seconds to wait for the welcome frame: a frozen agent accepts connections but never answers
 MAX_SOURCES = 64  # script sources that are sent again to a new agent
 BACKOFF = (0.05, 5.0)  # seconds between attempts: first and longest
+# Seconds after a rejected login: first and longest pause. Hosts ban addresses with frequent rejected logins.
+REJECTED_PAUSES = (15.0, 300.0)
 
 
 class Listener(Protocol):
@@ -520,6 +522,7 @@ class Link:
 
     async def _reconnect(self) -> None:
         delay, longest = BACKOFF
+        rejected_pause = REJECTED_PAUSES[0]
         while not self.gone:
             await asyncio.sleep(delay * random.uniform(0.7, 1.3))
             try:
@@ -531,6 +534,8 @@ class Link:
             # Other errors may be temporary, for example a missing key file.
             except (OSError, WireError, PoolError, UsageError) as error:
                 delay = min(longest, delay * 2)
+                if isinstance(error, CredentialsRefused):
+                    delay, rejected_pause = rejected_pause, min(REJECTED_PAUSES[1], rejected_pause * 4)
                 _log.info("node %d: not reached: %s", self.node, error, extra=self._log_extra)
                 self._listener.on_link(self, False, f"{error}; next try in {delay:.1f} s")
             else:

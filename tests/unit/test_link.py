@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from skyward_core.model.errors import HostKeyError, PoolError, UsageError
+from skyward_core.model.errors import CredentialsRefused, HostKeyError, PoolError, UsageError
 from skyward_core.pool import agent_link
 from skyward_core.pool.agent_link import Link, describe_client
 from skyward_core.protocol.frame_codec import (
@@ -323,6 +323,18 @@ async def test_changed_host_key_ends_reconnection(transport: Transport, listener
     await until(lambda: len(listener.links) == 3)
     assert listener.links[-1] == (False, "the key has changed; not tried again")
     assert len(transport.errors) == 4
+
+
+async def test_rejected_logins_pause_reconnection_for_longer(
+    transport: Transport, listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_link, "REJECTED_PAUSES", (0.04, 1000.0))
+    monkeypatch.setattr("random.uniform", lambda low, high: 1.0)
+    transport.errors = [CredentialsRefused("no key")] * 9
+    transport.pipe.on_lost(None)
+    await until(lambda: len(listener.links) == 5)
+    said = [detail for up, detail in listener.links if not up]
+    assert said[1:] == [f"no key; next try in {seconds} s" for seconds in (0.0, 0.2, 0.6)]
 
 
 async def test_link_lost_right_after_the_welcome_is_not_up() -> None:
