@@ -299,7 +299,8 @@ class PastRun:
         arguments: Texts of the arguments.
         ranks: Number of ranks or tasks.
         counted: Unit of that number: "rank", "trial" or "task".
-        state: Final state, or "running"; for a pool without a run, the state of the pool.
+        state: Final state, "running" or "queued"; for a pool without a run, the state of the pool, or "failed" if the
+            pool did not start.
         opened_at, ended_at: Unix times of start and end; ``ended_at`` is None while the run continues.
         error: Description of the root cause, or "".
         dollars: Cost of the pool's machines during the run; None if unknown.

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Collection, Container, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
@@ -399,7 +400,10 @@ class Session(SessionInterface):
 
     @verb
     async def past_runs(self, search: RunSearch) -> list[PastRun]:
-        return await asyncio.to_thread(run_history.past_runs, self.ledger, search, self._launches, self._runs_by_id())
+        queued = {run for pool in self.pools() if pool.is_live for run in pool.queued_runs()}
+        seen = self._runs_by_id()
+        found = await asyncio.to_thread(run_history.past_runs, self.ledger, search, self._launches, seen)
+        return [replace(run, state="queued") if run.run in queued else run for run in found]
 
     def search_logs(self, runs: Sequence[PastRun], words: Sequence[str]) -> LogSearch:
         return LogSearch(self.ledger, runs, words)

@@ -386,6 +386,46 @@ class PoolView(Value):
         running = [run.id for run in self.runs.values() if run.state == "running"]
         return running[0] if len(running) == 1 else ""
 
+    def nodes_of(self, run: RunView) -> tuple[int, ...]:
+        """Return the nodes that an active run occupies."""
+        if run.kind == "broadcast":
+            return run.nodes or tuple(node.index for node in self.nodes)
+        return tuple(sorted({task.node for task in run.tasks.values() if task.state == "running" and task.node >= 0}))
+
+    def queued_runs(self) -> list[str]:
+        """Return the ids of active runs that have not begun: first those whose calls wait for ranks of other runs, then
+        those that wait for nodes.
+        """
+        waiting = [each.run for each in self.waiting]
+        held: set[int] = set()
+        behind = []
+        active = [run for run in list(self.runs.values()) if run.state == "running" and run.id not in waiting]
+        for run in sorted(active, key=lambda run: run.opened_at):
+            nodes = self.nodes_of(run)
+            if run.kind == "broadcast" and not run.tasks and held.intersection(nodes):
+                behind.append(run.id)
+            else:
+                held.update(nodes)
+        return [*behind, *waiting]
+
+    def begun_runs(self) -> list[RunView]:
+        """Return the active runs that are not queued, oldest first."""
+        queued = self.queued_runs()
+        return [run for run in list(self.runs.values()) if run.state == "running" and run.id not in queued]
+
+    def current_run(self, shown: str = "", known: Container[str] = ()) -> RunView | None:
+        """Return the run to show: the newest active run that has begun, or else the newest run.
+
+        Args:
+            shown: Id of the run that a screen shows. It stays while it is active, and then until a later run begins.
+            known: Runs that were running or queued before the end of ``shown``, which do not replace it.
+        """
+        held = self.runs.get(shown)
+        if held is not None and held.state == "running":
+            return held
+        begun = next((run for run in reversed(self.begun_runs()) if held is None or run.id not in known), None)
+        return begun or held or next(reversed(list(self.runs.values())), None)
+
     @property
     def is_live(self) -> bool:
         """Whether the pool can be used or is starting."""

@@ -565,6 +565,11 @@ class SkywardApp(App[None]):
 
         self.push_screen(RunScreen(pool, run or None, found))
 
+    def show_launched(self, pool: str, run: str) -> None:
+        """Show a run that was just launched, if the current screen shows its pool."""
+        if (screen := self._front_screen) is not None:
+            screen.show_launched(pool, run)
+
     def show_comparison(self, left: str, right: str) -> None:
         """Show two runs side by side, by their IDs."""
         from skyward_tui.screens.compare import CompareScreen

@@ -362,7 +362,7 @@ class LogPanel(RunPanel[LogPane]):
             column.explained = state
             ranks = range(pool.world_size)
             shown = ranks if chosen.merged else ranks[column.rank : column.rank + 1]
-            column.pane.empty_text = no_output_reason(rank_states(pool, run, now, shown), run)
+            column.pane.empty_text = no_output_reason(pool, rank_states(pool, run, now, shown), run, now)
 
     def update_titles(self) -> None:
         pane = self.pane

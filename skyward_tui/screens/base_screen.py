@@ -14,7 +14,7 @@ from textual.widgets import Input
 
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.rank_metrics import format_metrics
-from skyward_tui.text.number_and_time_format import count, hourly, money, preemption_text, time_left
+from skyward_tui.text.number_and_time_format import count, hourly, money, preemption_text, run_status, time_left
 from skyward_tui.tmux_clipboard_and_terminal_checks import current_folder
 from skyward_tui.ui.actions import GLOBAL_HINTS, HINTS, Action, actions_by_id, actions_in, first_key
 from skyward_tui.ui.screen_refresh_timing import idle_token
@@ -178,6 +178,9 @@ class BaseScreen(DismissOnceScreen[Result]):
         if self._hint_bar.is_attached:
             self._hint_bar.show((), (), now)
 
+    def show_launched(self, pool: str, run: str) -> None:
+        """Show a run that was just launched, if the screen shows its pool."""
+
     async def save_files(self, files: Mapping[str, Iterable[str]], remark: str = "") -> None:
         """Write either all files or none into the current folder. Show the file names, or the error."""
         from skyward_tui.file_export import brace_names, save_all, save_error_text
@@ -242,19 +245,14 @@ class ListScreen(BaseScreen[None], Generic[Rows]):
         self.tick(self.app.clock())
 
 
-def newest_run(pool: PoolView) -> RunView | None:
-    """Return the run that was opened last."""
-    return next(reversed(list(pool.runs.values())), None)
-
-
 def pool_status(pool: PoolView, run: RunView | None, now: float) -> list[Content]:
     """Return the parts of the header about a pool, a run and the costs, the most important part first."""
     parts: list[Content] = []
     if run is not None:
-        mark = state_style(run.state)
-        parts.append(
-            Content.styled(f"{mark.glyph} {mark.word.upper()} {run.ended:,}/{run.total:,}", f"bold {mark.style}")
-        )
+        run_state, remark = run_status(pool, run)
+        mark = state_style(run_state)
+        remark = remark or f"{run.ended:,}/{run.total:,}"
+        parts.append(Content.styled(f"{mark.glyph} {mark.word.upper()} {remark}", f"bold {mark.style}"))
     if preempted := [node for node in pool.nodes if node.is_preempted and now < (node.notice_ends_at or now + 1)]:
         # Inserted before less urgent parts, which may not fit.
         notice = preemption_text(preempted[0], now).partition(" (")[0]

@@ -30,7 +30,7 @@ from skyward_core.views.pool_view import RunView
 from skyward_tui.screens.base_screen import BaseScreen, ListScreen
 from skyward_tui.text.ansi_colours import plain
 from skyward_tui.text.hint_commands import format_error
-from skyward_tui.text.number_and_time_format import ago, clip, count, duration, money, number, one_line
+from skyward_tui.text.number_and_time_format import ago, clip, count, duration, money, number, one_line, run_status
 from skyward_tui.text.queue_and_comparison_rows import task_note
 from skyward_tui.ui.actions import bindings, first_key, with_keys
 from skyward_tui.ui.session_futures import flash_errors, wait_shielded
@@ -482,7 +482,7 @@ class HistoryScreen(ListScreen[PastRunList]):
     def _runs_token(self) -> object:
         """Return a value that changes when a run starts or ends."""
         pools = self.app.pools()
-        runs = [(run.id, run.state) for pool in pools if not pool.is_over for run in pool.runs.values()]
+        runs = [(run.id, run_status(pool, run)[0]) for pool in pools if not pool.is_over for run in pool.runs.values()]
         return len(pools), runs
 
     def _note(self) -> str:

@@ -17,7 +17,7 @@ from textual.content import Content
 from textual.widgets import Input
 
 from skyward_core.model.errors import SkywardError
-from skyward_tui.screens.base_screen import ListScreen, newest_run
+from skyward_tui.screens.base_screen import ListScreen
 from skyward_tui.text.hint_commands import format_detail
 from skyward_tui.text.number_and_time_format import (
     age,
@@ -30,6 +30,7 @@ from skyward_tui.text.number_and_time_format import (
     next_preempted,
     one_line,
     preemption_text,
+    run_status,
     time_left,
 )
 from skyward_tui.text.receipts_and_leftovers import leftovers_amount
@@ -84,15 +85,15 @@ def filter_and_sort(pools: Sequence[PoolView], words: Iterable[str], by: str, *,
         "use": _mean_utilization,
         "age": lambda pool: -(pool.created_at if pool.ended_at is None else pool.ended_at),
         "$/h": lambda pool: pool.price_hourly or float(pool.has_unknown_price),
-        "run": lambda pool: "" if (run := newest_run(pool)) is None else run.function,
+        "run": lambda pool: "" if (run := pool.current_run()) is None else run.function,
     }
     return sorted(found, key=keys[by], reverse=falling)
 
 
 def _searchable_text(pool: PoolView) -> str:
-    run = newest_run(pool)
-    last = () if run is None else (run.function, state_style(run.state).word)
-    return "\n".join((pool.name, pool.provider, state_style(pool.state).word, *last)).casefold()
+    run = pool.current_run()
+    last = () if run is None else (run.function, state_style(run_status(pool, run)[0]).word)
+    return "\n".join((pool.name, pool.provider, state_style(pool.shown_state).word, *last)).casefold()
 
 
 _AROUND, _HEAD = 2, 3  # rows around the screen's panels; rows of a list's border and head
@@ -226,11 +227,10 @@ class PoolList(CursorList["PoolView"]):
         if node := next_preempted(pool.nodes):
             style = "$text-error" if node.is_preempted else "$text-warning"
             yield f"n{node.index} {preemption_text(node, now)}  ", style
-        if (run := newest_run(pool)) is not None:
-            run_mark = state_style(run.state)
-            # The numbers of an ended pool are unknown until the pool is opened.
-            progress = f" {run.ended:,}/{run.total:,}" if run.counts or run.state == "running" else ""
-            yield f"{run_mark.text} {run.function}{progress}", "$muted" if pool.is_over else run_mark.style
+        if (run := pool.current_run()) is not None:
+            run_state, remark = run_status(pool, run)
+            run_mark = state_style(run_state)
+            yield f"{run_mark.text} {run.function} {remark}".rstrip(), "$muted" if pool.is_over else run_mark.style
         if lease_left is None and run is None and pool.detail:
             # The row already shows the pool's name.
             yield clip(one_line(format_detail(pool)).removeprefix(f"pool {pool.name} "), 160), "$muted"
@@ -328,14 +328,14 @@ class PoolsScreen(ListScreen[PoolList]):
             self._preview = PoolPreview()
             self.query_one("#sides").mount(Panel(self._preview, id="preview"))
         self.query_one("#preview", Panel).set_titles(Content(chosen.name))
-        self._preview.update(chosen, newest_run(chosen), now)
+        self._preview.update(chosen, chosen.current_run(), now)
         self._measure(chosen)
 
     def _show_recent(self, pools: Sequence[PoolView], now: float) -> None:
         """Show recent runs below the list if they fit. Otherwise, the ledger is not read."""
         list_rows = max(_LEAST_LIST, len(pools) + _HEAD)
         fits = self.has_class("-preview") and self.size.height - _AROUND - list_rows >= _LEAST
-        token = len(pools), [(run.id, run.state) for pool in pools for run in list(pool.runs.values())]
+        token = len(pools), [(run.id, run_status(pool, run)[0]) for pool in pools for run in list(pool.runs.values())]
         due = self._recent_read_at is None or time.monotonic() - self._recent_read_at > LOOK
         if fits and due and token != self._recent_token and self.app.session is not None:
             self._recent_token, self._recent_read_at = token, math.inf

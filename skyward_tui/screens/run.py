@@ -22,7 +22,7 @@ from skyward_core.views.notification_rules import Notification
 from skyward_core.views.pool_view import PoolView, RunView
 from skyward_tui.panels.panel import RunPanel, RunSelection
 from skyward_tui.panels.ranks import RankChosen
-from skyward_tui.screens.base_screen import BaseScreen, newest_run, pool_status
+from skyward_tui.screens.base_screen import BaseScreen, pool_status
 from skyward_tui.text.number_and_time_format import clip, clock, failure, one_line
 from skyward_tui.ui.actions import Action, actions_by_id, bindings, first_key, with_keys
 from skyward_tui.ui.panel_registry import HOME_PANEL, PANELS, STARTUP_PANEL
@@ -219,7 +219,7 @@ ALERT_SECONDS = 0.5  # seconds between checks for alerts
 
 
 class RunScreen(BaseScreen[None]):
-    """Screen of a pool. Shows the given run; without one, always the newest run.
+    """Screen of a pool. Shows the given run; without one, the current run until it has ended and a later one begins.
 
     Args:
         pool: Key of the pool.
@@ -239,6 +239,8 @@ class RunScreen(BaseScreen[None]):
     def __init__(self, pool: str, run: str | None = None, found: LineMatch | None = None) -> None:
         super().__init__()
         self.key, self.run_id, self._found_match = pool, run, found
+        self._shown_run = ""  # ID of the run that was shown last
+        self._known_runs: set[str] = set()  # IDs of the runs that were running or queued before the end of that run
         self.collapsed = self.only_failed = False  # settings of the merged log
         self._view: PoolView | None = None
         self._is_pulsing = False
@@ -324,7 +326,15 @@ class RunScreen(BaseScreen[None]):
         pool = self.pool
         if pool is None:
             return None
-        return pool.runs.get(self.run_id) if self.run_id else newest_run(pool)
+        return pool.runs.get(self.run_id) if self.run_id else pool.current_run(self._shown_run, self._known_runs)
+
+    def _stay_with(self, pool: PoolView, run: str) -> None:
+        """Show a run until a run that is not known yet begins after its end."""
+        self._shown_run, self._known_runs = run, {*pool.runs, *(each.run for each in pool.waiting)}
+
+    def show_launched(self, pool: str, run: str) -> None:
+        if pool == self.key and not self.run_id:
+            self._shown_run = run
 
     @property
     def _chosen(self) -> RunSelection:
@@ -383,6 +393,8 @@ class RunScreen(BaseScreen[None]):
             super().tick(now)
             return
         run = self.run
+        if run is not None and (run.id != self._shown_run or run.state == "running"):
+            self._stay_with(pool, run.id)
         name = run.function if run else "no run yet"
         crumbs.update_trail(["pools", pool.name, name], pool_status(pool, run, now))
         failed = run if run is not None and run.root_cause is not None and self._notified_run != run.id else None
@@ -525,6 +537,7 @@ class RunScreen(BaseScreen[None]):
         # If the newest run is selected, do not pin it, so that the screen switches to the next run when that one
         # starts.
         self.run_id = ids[place] if place < len(ids) - 1 else None
+        self._stay_with(pool, ids[place])
         self.flash(f"run {place + 1} of {len(ids)}")
         self.tick(self.app.clock())
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from rich.cells import cell_len, set_cell_size
 
 if TYPE_CHECKING:
-    from skyward_core.views.pool_view import NodeView
+    from skyward_core.views.pool_view import NodeView, PoolView, RunView
 
 NO_RUN = "nothing: the file has no run commands"
 BROKEN_OFF = "start incomplete"
@@ -141,6 +141,14 @@ def next_preempted(nodes: Iterable[NodeView]) -> NodeView | None:
     """Return the node with the most urgent preemption notice; None if there is none."""
     noticed = (node for node in nodes if node.is_preempted or node.notice == "rebalance")
     return min(noticed, key=lambda node: (not node.is_preempted, node.notice_ends_at or 0.0), default=None)
+
+
+def run_status(pool: PoolView, run: RunView) -> tuple[str, str]:
+    """Return the state of a run for display, and a remark: its progress, or its place in the queue."""
+    if run.state == "running" and run.id in (queued := pool.queued_runs()):
+        return "queued", f"place {queued.index(run.id) + 1} of {len(queued)}"
+    # The numbers of an ended pool are unknown until the pool is opened.
+    return run.state, f"{run.ended:,}/{run.total:,}" if run.counts or run.state == "running" else ""
 
 
 def clip(text: str, width: int) -> str:

@@ -56,21 +56,15 @@ def queue_rows(view: PoolView) -> list[QueueRow]:
     every = tuple(node.index for node in view.nodes)
     there = {node.index for node in view.nodes if node.phase == "ready"}
     queued = {each.run for each in view.waiting}
-    going = [run for run in view.runs.values() if run.state == "running" and run.id not in queued]
-    going.sort(key=lambda run: run.opened_at)
     rows: list[QueueRow] = []
-    behind: list[RunView] = []
-    for run in going:
-        nodes = _nodes(run, every)
-        if run.kind == "broadcast" and not run.tasks and any(set(nodes) & set(row.nodes) for row in rows):
-            behind.append(run)  # the calls of this run already wait on the nodes
-        else:
-            began = [task.began_at for task in run.tasks.values() if task.began_at is not None]
-            rows.append(QueueRow(run.id, run.function, False, nodes, since=min(began, default=run.opened_at)))
+    for run in sorted(view.begun_runs(), key=lambda run: run.opened_at):
+        began = [task.began_at for task in run.tasks.values() if task.began_at is not None]
+        rows.append(QueueRow(run.id, run.function, False, view.nodes_of(run), since=min(began, default=run.opened_at)))
     holders = tuple((row.run, row.name, row.nodes, row.since) for row in rows if row.nodes)
     free = len(there - {node for row in rows for node in row.nodes})
+    behind = [view.runs[run] for run in view.queued_runs() if run not in queued]  # their calls wait on the nodes
     waiting = [
-        QueueRow(run.id, run.function, True, wants=len(_nodes(run, every)), since=run.opened_at, holders=holders)
+        QueueRow(run.id, run.function, True, wants=len(view.nodes_of(run)), since=run.opened_at, holders=holders)
         for run in behind
     ]
     for each in view.waiting:
@@ -89,10 +83,9 @@ def queue_rows(view: PoolView) -> list[QueueRow]:
     return rows
 
 
-def _nodes(run: RunView, every: tuple[int, ...]) -> tuple[int, ...]:
-    if run.kind == "broadcast":
-        return run.nodes or every
-    return tuple(sorted({task.node for task in run.tasks.values() if task.state == "running" and task.node >= 0}))
+def queue_reason(view: PoolView, run: RunView, now: float) -> str:
+    """Return the reason why a run is queued; "" if it is not."""
+    return next((waiting_reason(row, now) for row in queue_rows(view) if row.run == run.id), "")
 
 
 SHOWN = 3  # number of running runs named in the reason why a run is queued; they fit one line

@@ -49,6 +49,7 @@ _STATE_STYLES = {
     "cancelled": StateStyle("⊘", "cancelled", "$muted"),
     "kept": StateStyle("◍", "retained", "$text-warning"),
     # ranks
+    "queued": StateStyle("◌", "queued", "$text-warning"),
     "waiting": StateStyle("◌", "waiting", "$muted"),
     "importing": StateStyle("◔", "importing", "$text-warning"),
     "joining": StateStyle("◑", "joining", "$text-warning"),

@@ -26,6 +26,7 @@ from skyward_tui.text.number_and_time_format import (
     one_line,
     precise_duration,
     preemption_text,
+    run_status,
     time_left,
 )
 from skyward_tui.ui.screen_refresh_timing import refresh_token
@@ -136,7 +137,8 @@ def _money(pool: PoolView, now: float) -> str:
 
 
 def _run(pool: PoolView, run: RunView, states: Sequence[RankState], now: float) -> Iterator[Part]:
-    mark = state_style(run.state)
+    state, remark = run_status(pool, run)
+    mark = state_style(state)
     lasted = (run.ended_at or now) - run.opened_at
     time = precise_duration(lasted) if run.ended_at is not None else duration(lasted)
     progress = f" {run.ended:,}/{run.total:,}" if run.counts or run.state == "running" else ""
@@ -150,7 +152,7 @@ def _run(pool: PoolView, run: RunView, states: Sequence[RankState], now: float) 
         longest = max(quiet, key=lambda state: state.quiet or 0.0)
         yield f"rank {longest.rank}: no output for {duration(longest.quiet or 0.0)}", "$text-warning"
     if not (pool.logs.has(run.id) and pool.logs.for_run(run.id).merged.end):
-        yield no_output_reason(states, run), "$muted"
+        yield no_output_reason(pool, states, run, now), "$muted"
 
 
 def _nodes(nodes: Sequence[NodeView], now: float) -> Iterator[Part]:

@@ -12,7 +12,7 @@ from skyward_core.views.pool_view import NodeView, PoolView, RunView, TaskView
 from skyward_core.views.rank_metrics import format_metrics
 from skyward_tui.text.ansi_colours import plain
 from skyward_tui.text.number_and_time_format import clip, clock, count, duration, preemption_text
-from skyward_tui.text.queue_and_comparison_rows import task_note
+from skyward_tui.text.queue_and_comparison_rows import queue_reason, task_note
 from skyward_tui.ui.themes import state_style
 
 SHADE_STYLE = "$text-accent"
@@ -150,10 +150,12 @@ def find_paused(pool: PoolView) -> list[int]:
     return sorted(rank for rank, (phase, _) in pool.rank_phases.items() if phase == "paused")
 
 
-def no_output_reason(states: Sequence[RankState], run: RunView) -> str:
+def no_output_reason(pool: PoolView, states: Sequence[RankState], run: RunView, now: float) -> str:
     """Return the reason why a run has no output."""
     if run.state != "running":
         return "this run printed nothing"
+    if queued := queue_reason(pool, run, now):
+        return queued
     busy = [state for state in states if state.state in STARTUP_TEXTS and state.seconds is not None]
     if not busy:
         return "nothing printed yet"

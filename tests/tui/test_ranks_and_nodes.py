@@ -45,9 +45,9 @@ def test_the_task_that_began_last_says_it(session: FakeSession, order: Sequence[
 def test_a_run_that_is_over_is_not_said_to_print_yet(session: FakeSession) -> None:
     view = session.pool("quiet", 1)
     run = session.open_run(view)
-    assert no_output_reason(rank_states(view, run, session.now), run) == "nothing printed yet"
+    assert no_output_reason(view, rank_states(view, run, session.now), run, session.now) == "nothing printed yet"
     session.emit(view, events.RunEnded(pool="quiet", run=run.id, state="failed", at=session.now))
-    assert no_output_reason(rank_states(view, run, session.now), run) == "this run printed nothing"
+    assert no_output_reason(view, rank_states(view, run, session.now), run, session.now) == "this run printed nothing"
 
 
 def test_a_rank_whose_node_is_not_reached_yet_says_when_that_is_tried_again(session: FakeSession) -> None:
@@ -185,6 +185,7 @@ async def test_each_node_shows_its_steps_and_who_is_late(app: SkywardApp, sessio
         assert "● setup 0:40 ! other nodes wait for it" in row_of(app, 2), row_of(app, 2)
         # The others of the pool's runs are of no job: nodes are what they were.
         session.open_run(view, "train")
+        await pilot.press("right_curly_bracket")
         await until(pilot, lambda: "setup" not in row_of(app, 2) and "127.0.0.1" in row_of(app, 2))
         await pilot.press("left_curly_bracket")
         await until(pilot, lambda: "! other nodes wait for it" in row_of(app, 2))

@@ -286,7 +286,64 @@ async def test_runs_of_a_pool_are_walked(app: SkywardApp, session: FakeSession) 
         await pilot.press("}", "}")
         assert screen.run.function == "third" and screen.run_id is None
         session.open_run(view, "fourth")
+        await pilot.press("}")
         await until(pilot, lambda: "pools › llama-ft › fourth" in screen_text(app))
+
+
+async def test_screen_stays_with_its_run_when_another_is_queued_and_follows_after_its_end(
+    app: SkywardApp, session: FakeSession
+) -> None:
+    view = session.pool("llama-ft")
+    run = session.open_run(view, "first")
+    session.open_run(view, "beside", kind="single")
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = await open_pool(app, pilot)
+        await pilot.press("{")
+        screen.run_id = None  # not pinned: the screen follows the pool
+        opened = events.RunOpened(pool="llama-ft", run="q", function="later", kind="broadcast", total=4, at=session.now)
+        session.emit(view, opened)
+        session.end_rank(view, run, 0)
+        await until(pilot, lambda: "RUNNING 1/4" in screen_text(app))
+        assert "pools › llama-ft › first" in screen_text(app)
+        for rank in range(1, 4):
+            session.end_rank(view, run, rank)
+        session.end_run(view, run)
+        session.emit(view, events.RankBegan(pool="llama-ft", run="q", index=0, rank=0, node=0, at=session.now))
+        await until(pilot, lambda: "DONE 4/4" in screen_text(app))
+        assert "› first" in screen_text(app), "runs that were there before its end do not take its place"
+        session.open_run(view, "next")
+        await until(pilot, lambda: "› next" in screen_text(app))
+
+
+async def test_queued_run_shows_its_place_and_reason_on_each_screen(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("llama-ft")
+    session.open_run(view, "first")
+    opened = events.RunOpened(pool="llama-ft", run="q", function="later", kind="broadcast", total=4, at=session.now)
+    session.emit(view, opened)
+    line = [events.QueuedRun(run=each, name=each, nodes=4, only=[], since=session.now) for each in ("other", "q")]
+    session.emit(view, events.QueueNews(pool="llama-ft", waiting=line))
+    async with app.run_test(size=(160, 48)) as pilot:
+        await until(pilot, lambda: "● running first 0/4" in screen_text(app))
+        assert "later" not in screen_text(app), "list and preview show the running run"
+        await open_pool(app, pilot)
+        await pilot.press("}")
+        await until(pilot, lambda: "QUEUED place 2 of 2" in screen_text(app))
+        await until(pilot, lambda: "queued: needs 4 nodes, 0 free; behind other (other); first" in screen_text(app))
+        assert "RUNNING" not in screen_text(app)
+        await pilot.press("q")
+        session.end_run(view, view.runs["llama-ft-1"])
+        await until(pilot, lambda: "◌ queued later place 2 of 2" in screen_text(app))
+
+
+async def test_launched_run_is_shown_although_it_is_queued(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("llama-ft")
+    session.open_run(view, "first")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await open_pool(app, pilot)
+        opened = events.RunOpened(pool="llama-ft", run="q", function="later", kind="broadcast", total=4, at=session.now)
+        session.emit(view, opened)
+        app.show_launched(view.key, "q")
+        await until(pilot, lambda: "QUEUED place 1 of 1" in screen_text(app))
 
 
 @pytest.mark.parametrize(("ranks", "mode"), [(1, "cards"), (8, "cards"), (9, "table"), (64, "table"), (65, "grid")])

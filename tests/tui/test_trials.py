@@ -98,6 +98,7 @@ async def test_another_run_of_the_pool_shows_its_own_results(app: SkywardApp, se
         await until(pilot, lambda: "#▲" in screen_text(app))
         other = session.open_run(view, "other")
         session.end_rank(view, other, 0, summary=value(7))
+        await pilot.press("right_curly_bracket")
         await until(pilot, lambda: "#▲" not in screen_text(app) and "r0" in screen_text(app))
         await pilot.press("left_curly_bracket")
         await until(pilot, lambda: "#▲" in screen_text(app))

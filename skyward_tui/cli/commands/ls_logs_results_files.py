@@ -62,7 +62,15 @@ from skyward_tui.text.json_output import (
     run_json,
     trials_json,
 )
-from skyward_tui.text.number_and_time_format import BROKEN_OFF, ago, count, duration, hourly
+from skyward_tui.text.number_and_time_format import (
+    BROKEN_OFF,
+    START_FAILED,
+    ago,
+    count,
+    duration,
+    hourly,
+    run_status,
+)
 
 
 class CollapsedPrinter:
@@ -140,7 +148,8 @@ def list_pools(console: Console, everything: bool) -> int:
     rows = [("pool", "state", "provider", "nodes", "price", when, "runs")]
     for pool in pools:
         runs = ", ".join(
-            f"{run.id} {run.function} {run.state}" + unfetched_text(pool, run.id) for run in pool.runs.values()
+            f"{run.id} {run.function} {run_status(pool, run)[0]}" + unfetched_text(pool, run.id)
+            for run in pool.runs.values()
         )
         ready = f"{pool.nodes_ready}/{pool.node_count}"
         remaining = pool.lease_left(time.time())

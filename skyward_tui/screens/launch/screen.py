@@ -225,6 +225,7 @@ async def launch_run(app: SkywardApp, plan: LaunchPlan, tasks: Sequence[Task], p
     else:
         future = session.launch(pool.key, tasks[0], one=request.one, request=request, joined=joined)
     run = await wait_shielded(future)
+    app.show_launched(pool.key, run.id)
     try:
         await wait_shielded(session.save_launch(pool.key, run.id, request, joined=joined))
     except OSError as error:
@@ -287,6 +288,7 @@ async def launch_job(app: SkywardApp, plan: JobPlan, steps: Sequence[Task], pool
         if nodes and isinstance(task.nodes, int):
             task = replace(task, nodes=nodes)
         run = await wait_shielded(session.launch(pool.key, task, request=record))
+        app.show_launched(pool.key, run.id)
         await wait_shielded(session.wait(pool.key, run.id))
         nodes = run.nodes
         if run.state != "done":
