@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MIN_SPEED, MAX_SPEED = 0.25, 64.0
-FAILURE_LEAD = 2.0  # seconds; a jump to the failure lands this long before it, so that the user sees it happen
+
 MIN_WAIT, MAX_WAIT = 0.02, 3600.0  # minimum and maximum seconds between checks for due entries
 
 
@@ -40,7 +40,7 @@ class PlaybackState:
         now, start, end: Unix times in the recording.
         speed: Seconds of the recording per real second.
         playing: Whether time advances.
-        failure: Time when the first run failed; None if none did.
+        failure: Time of the next failure, or else of the first one; None if no run failed.
         behind: Whether the view has not reached ``now`` yet.
     """
 
@@ -81,8 +81,11 @@ class Playback:
             reason = ": it was truncated before its first complete part" if record.is_truncated else ""
             raise UsageError(f"the recording is empty{reason}")
         self._start, self._end = start, max(start, end)
-        failures = (entry_time(entry) for entry in record.entries(b"Ended") if _is_failure(entry))
-        self._failure = next(filter(None, failures), None)
+        first: dict[str, float] = {}  # time of each run's first failure
+        for entry in record.entries(b"Ended"):
+            if _is_failure(entry) and (at := entry_time(entry)):
+                first.setdefault(str(entry["event"].get("run")), at)
+        self._failures = sorted(first.values())
         self.cut = record.is_truncated
         self._changed = threading.Condition()
         self._speed, self._playing = 1.0, True
@@ -132,7 +135,11 @@ class Playback:
             now = self._now()
             playing = self._playing and now < self._end
             behind = self._reached_jumps != self._jumps
-            return PlaybackState(now, self._start, self._end, self._speed, playing, self._failure, behind)
+            return PlaybackState(now, self._start, self._end, self._speed, playing, self._next_failure(now), behind)
+
+    def _next_failure(self, now: float) -> float | None:
+        first = self._failures[0] if self._failures else None
+        return next((at for at in self._failures if at > now), first)
 
     def toggle(self) -> None:
         """Pause or resume; at the end, restart from the beginning."""
@@ -162,12 +169,12 @@ class Playback:
             self._jump(at)
 
     def seek_failure(self) -> bool:
-        """Jump to shortly before the first failure and pause; return whether there is one."""
+        """Jump to the next failure, or else to the first one, and pause there. Return whether there is one."""
         with self._changed:
-            if self._failure is None:
+            if (at := self._next_failure(self._now())) is None:
                 return False
             self._playing = False
-            self._jump(self._failure - FAILURE_LEAD)
+            self._jump(at)
             return True
 
     # -- view ------------------------------------------------------------------------------------------------

@@ -120,7 +120,7 @@ ACTIONS: tuple[Action, ...] = (
         partner="replay.faster",
     ),
     Action("replay.faster", "plus,equals_sign", "replay_speed(2)", "", "Double the speed; x64 at most"),
-    Action("replay.failure", "E", "replay_failure", "failure", "Seek to just before the first failure"),
+    Action("replay.failure", "E", "replay_failure", "failure", "Seek to the next failure and pause there"),
     # Pools
     Action("pools.open", "enter", "open", "open", "Open the pool"),
     Action("pools.new", "n", "new", "new", "Launch a script on a new pool"),

@@ -104,9 +104,8 @@ async def test_every_key_of_the_transport(app: ReplayApp) -> None:
         await press("less_than_sign", lambda: time_of(app) == "x1  0:00/2:00")
         await press("plus", lambda: "x2 " in time_of(app))
         await press("minus", lambda: "x1 " in time_of(app))
-        await press("E", lambda: time_of(app) == "x1  1:28/2:00")
-        await until(pilot, lambda: "step 88 of rank 0" in screen_text(app))
-        await until(pilot, lambda: "RUNNING 0/4" in screen_text(app))
+        await press("E", lambda: time_of(app) == "x1  1:30/2:00")
+        await until(pilot, lambda: "FAILED 1/4" in screen_text(app))
         await press("greater_than_sign", lambda: "■ end" in screen_text(app))
         await until(pilot, lambda: "FAILED 1/4" in screen_text(app))
         await press("p", lambda: "▶" in screen_text(app) and "x1  0:0" in time_of(app))
@@ -224,7 +223,7 @@ async def test_help_and_palette_have_its_keys(app: ReplayApp) -> None:
         titles = [command.title for command in commands(app, app.screen)]
         assert {action.help for action in ACTIONS if action.scope == "replay"} <= set(titles)
         await pilot.press("question_mark")
-        await until(pilot, lambda: "Seek to just before the first failure" in screen_text(app))
+        await until(pilot, lambda: "Seek to the next failure and pause there" in screen_text(app))
 
 
 async def test_to_leave_asks_nothing(app: ReplayApp) -> None:

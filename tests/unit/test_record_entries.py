@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from skyward_core.client import run_history
 from skyward_core.client.leftover_cleanup import LeftoverScan
-from skyward_core.client.replay_session import FAILURE_LEAD, Playback, Replay, open_recording
+from skyward_core.client.replay_session import Playback, Replay, open_recording
 from skyward_core.client.run_history import RunSearch, last_lines, load_metrics, load_preview, past_runs
 from skyward_core.client.sweep_launch_and_resumption import missing_trials, trial_table_source
 from skyward_core.model.errors import UsageError
@@ -523,12 +523,32 @@ def test_playback_view_is_the_same_for_forward_and_backward_seeks(playback: Play
     assert playback.view.runs["r1"].counts == {"raised": 1}
 
 
-def test_seek_failure_stops_shortly_before_the_failure(playback: Playback) -> None:
+def test_seek_failure_stops_at_the_failure(playback: Playback) -> None:
     assert playback.seek_failure()
     playback.advance()
     now = playback.state()
-    assert now.now == START + 90 - FAILURE_LEAD and not now.playing
-    assert playback.view.runs["r1"].counts == {}
+    assert now.now == START + 90 and not now.playing
+    assert playback.view.runs["r1"].counts == {"raised": 1}
+
+
+def test_seek_failure_goes_to_the_next_failure_and_starts_over(tmp_path: Path) -> None:
+    writer = RecordingWriter(tmp_path / "b", {"pool": "p"})
+    for number, at in enumerate([START, START + 5, START + 9]):
+        run = f"r{number}"
+        opened = events.RunOpened(pool="p", run=run, function="f", kind="broadcast", total=2, at=at)
+        writer.put(recording_entries.event_entry(opened))
+        for rank in range(2 if number else 0):  # the first run fails nowhere, and the ranks of the others one by one
+            outcome = Outcome(rank, rank, 0, "raised", error=ErrorInfo("E", "no", ""))
+            writer.put(
+                recording_entries.event_entry(events.RankEnded(pool="p", run=run, outcome=outcome, at=at + 1 + rank))
+            )
+    writer.close()
+    playback = Playback(open_recording(tmp_path / "b"))
+    stops = []
+    for _ in range(3):
+        assert playback.seek_failure()
+        stops.append(playback.now() - START)
+    assert stops == [6, 10, 6]
 
 
 def test_seek_failure_without_a_failure_returns_false(tmp_path: Path) -> None:
