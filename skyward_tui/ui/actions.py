@@ -89,10 +89,17 @@ class Action:
         Args:
             keymap: The user's own keys by action id.
         """
-        return tuple(_SHOWN.get(key) or format_key(key) for key in keymap.get(self.id, self.keys).split(","))
+        return tuple(map(shown_key, keymap.get(self.id, self.keys).split(",")))
 
 
 _SHOWN = {"enter": "enter", "backspace": "backspace"}  # Textual would display these keys as arrows
+
+
+def shown_key(key: str) -> str:
+    """Return the displayed name of a key, such as ``$`` for Textual's ``dollar_sign``."""
+    *modifiers, name = key.split("+")
+    return "+".join((*modifiers, _SHOWN.get(name) or format_key(name)))
+
 
 PAGES = "Open a dashboard of the pool: Ray, Dask, TensorBoard or Jupyter"
 _SIDEWAYS = " in the grid; move the metrics cursor; change the sort column of trials"
@@ -472,7 +479,7 @@ def resolve_keymap(requested: Mapping[str, str]) -> tuple[dict[str, str], list[s
     while clash := _find_clash(keymap):
         loser, winner, key = clash
         del keymap[loser]
-        refused.append(f"keys.{loser}: {key} is already bound to {winner}")
+        refused.append(f"keys.{loser}: {shown_key(key)} is already bound to {winner}")
     return keymap, refused
 
 

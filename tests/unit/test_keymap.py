@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from skyward_tui.ui.actions import ACTIONS, CONCURRENT_SCOPES, SCOPES, resolve_keymap, with_keys
+from skyward_tui.ui.actions import ACTIONS, CONCURRENT_SCOPES, SCOPES, resolve_keymap, shown_key, with_keys
 from skyward_tui.ui.panel_registry import PANELS
 
 
@@ -45,9 +45,10 @@ def test_valid_key_bindings_are_applied(wished: dict[str, str], keymap: dict[str
         ({"run.merge": "ctrl+m"}, "keys.run.merge: ctrl+m is the same as enter in a terminal"),
         ({"run.merge": "f"}, "keys.run.merge: f is already bound to run.follow"),
         ({"run.merge": "k"}, "keys.run.merge: k is already bound to panel.up"),
-        ({"run.merge": "?"}, "keys.run.merge: question_mark is already bound to app.help"),
+        ({"run.merge": "?"}, "keys.run.merge: ? is already bound to app.help"),
         ({"app.help": "q"}, "keys.app.help: q is already bound to pools.quit"),
-        ({"hostkey.accept": "escape"}, "keys.hostkey.accept: escape is already bound to dialog.close"),
+        ({"hostkey.accept": "escape"}, "keys.hostkey.accept: esc is already bound to dialog.close"),
+        ({"run.merge": "$"}, "keys.run.merge: $ is already bound to run.shell"),
     ],
 )
 def test_invalid_key_binding_is_reported_and_ignored(wished: dict[str, str], said: str) -> None:
@@ -81,3 +82,9 @@ def test_texts_name_the_bound_keys() -> None:
     assert with_keys(text, {"run.errors": "question_mark,E"}) == "? shows why, {no.such} and a"
     said = with_keys(" ".join(row.empty for row in PANELS), {})
     assert "(L: launch)" in said and "{" not in said
+
+
+def test_shown_keys_are_as_printed_on_the_keyboard() -> None:
+    keys = {"dollar_sign": "$", "ctrl+dollar_sign": "ctrl+$", "ctrl+full_stop": "ctrl+.", "shift+tab": "shift+tab"}
+    keys |= {"escape": "esc", "ctrl+enter": "ctrl+enter", "question_mark": "?", "plus": "+", "space": "space"}
+    assert {key: shown_key(key) for key in keys} == keys
