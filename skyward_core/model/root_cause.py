@@ -42,11 +42,9 @@ def _is_peer_loss(kind: str, message: str) -> bool:
 
 
 # Messages of outcomes of ranks that were stopped on request, or because another rank failed.
-INTENDED_STOPS = (
-    "the run was cancelled",
-    "the pool is torn down",
-    "another rank failed",
-)
+CANCELLED = "the run was cancelled"
+REQUESTED_STOPS = (CANCELLED, "the pool is torn down")
+INTENDED_STOPS = (*REQUESTED_STOPS, "another rank failed")
 
 
 def is_failure(outcome: Outcome) -> bool:
@@ -80,10 +78,14 @@ def cause_rank(outcome: Outcome) -> int:
 def root_cause(arrived: Iterable[Outcome]) -> RootCause | None:
     """Return the root cause among outcomes in order of arrival.
 
-    None if all ranks returned or were stopped on request.
+    None if all ranks returned or were stopped on request. Ranks that only lost peers which were stopped on request are
+    no cause either.
     """
     outcomes = list(arrived)
     failures = [outcome for outcome in outcomes if is_failure(outcome)]
+    stops = [each.error.message for each in outcomes if each.kind == "collateral" and each.error is not None]
+    if any(message.endswith(REQUESTED_STOPS) for message in stops) and all(map(is_symptom, failures)):
+        return None
     if failures:
         return RootCause.from_outcome(min(failures, key=cause_rank))
     stopped = [outcome for outcome in outcomes if outcome.kind == "collateral" and not _is_requested_stop(outcome)]

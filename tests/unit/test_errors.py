@@ -31,7 +31,7 @@ import skyward_core as sky
 from skyward_core.model import errors
 from skyward_core.model.errors import Action, Hint, PoolError, RunError, UsageError, error_exit_code, python_hint
 from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause
-from skyward_core.model.root_cause import is_failure, is_symptom, root_cause
+from skyward_core.model.root_cause import is_failure, is_symptom, root_cause, summarize_outcomes
 from skyward_core.pool.event_publisher import EventPublisher
 from skyward_core.pool.runs.result_loading_and_run_errors import error_of_cause_type
 from skyward_core.store.ledger import Ledger
@@ -728,3 +728,13 @@ def test_api_errors_have_hints(home: Path) -> None:
             with pytest.raises(PoolError, match="is up; ") as refused:
                 verb("never").result(60)
             assert refused.value.hint == Hint("list")
+
+
+@pytest.mark.parametrize("reason", ["stopped because the run was cancelled", "stopped because the pool is torn down"])
+def test_cancelled_run_has_no_cause_when_ranks_only_lost_stopped_peers(reason: str) -> None:
+    stopped = Outcome(1, 1, 1, "collateral", error=ErrorInfo("Stopped", reason))
+    echoes = [raised(0, *ECHOES[0]), ABORTED]
+    assert root_cause([*echoes, stopped]) is None
+    assert summarize_outcomes([*echoes, stopped]) == ("cancelled", None)
+    assert culprit(*echoes, stopped, KILLED) == KILLED.rank, "a failure of its own is one"
+    assert culprit(*echoes, STOPPED) == ABORTED.rank, "fail-fast is no request of a user"

@@ -654,6 +654,21 @@ async def test_run_cancelled_before_sending_reaches_no_node() -> None:
         assert not any(node.of("call") + node.of("stop") for node in stage.nodes)
 
 
+async def test_rank_that_loses_its_peers_by_a_cancel_counts_as_stopped() -> None:
+    lost = {"type": "RuntimeError", "message": "[gloo/transport/tcp/pair.cc:598] Connection closed by peer"}
+    async with staged(2) as stage:
+        run = broadcast(stage)
+        run.cancel("asked for")
+        stage.nodes[0].ends(run, 0, "raised", error=lost | {"traceback": "long"})
+        stage.nodes[1].ends(run, 1, "collateral")
+        assert (run.state, run.root_cause, kinds(run)) == ("cancelled", None, ["collateral"] * 2)
+        crashed = broadcast(stage)
+        crashed.cancel("asked for")
+        stage.nodes[0].ends(crashed, 0, "raised")
+        stage.nodes[1].ends(crashed, 1, "collateral")
+        assert kinds(crashed) == ["raised", "collateral"], "an error of its own stays one"
+
+
 @pytest.mark.parametrize("kind", ["gather", "broadcast"])
 async def test_cancelled_run_is_stopped_once_on_every_node(kind: str) -> None:
     async with staged(2, grace=GRACE) as stage:

@@ -8,12 +8,13 @@ import threading
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from skyward_core.model.errors import Cancelled, NotPicklableError, PoolError, RunError
 from skyward_core.model.outcomes import ErrorInfo, Outcome, OutcomeKind, RootCause, RunKind, RunStatus, Summary
-from skyward_core.model.root_cause import ECHO_WAIT, is_failure, is_symptom, root_cause
+from skyward_core.model.root_cause import CANCELLED, ECHO_WAIT, is_failure, is_symptom, root_cause
 from skyward_core.pool.agent_link import Link, is_notification
 from skyward_core.pool.runs.result_loading_and_run_errors import (
     Loaded,
@@ -673,6 +674,10 @@ class Run:
         self._begun |= header.get("begun", True)
         self._spent = self._spent or header.get("ends", "")
         outcome = outcome_of(header)
+        if self.cancelled and is_failure(outcome) and is_symptom(outcome):
+            # The rank lost peers that were stopped earlier, for example in a collective of gloo.
+            info = ErrorInfo("Stopped", f"lost the other ranks: {CANCELLED}")
+            outcome = replace(outcome, kind="collateral", error=info)
         self.logs[index] = header.get("log", {})
         if outcome.kind == "lost" and self._context.may_be_preempted(link.node):
             return  # a terminated agent does not know the reason, so the node's recovery ends the call
@@ -756,7 +761,7 @@ class Run:
         else:  # no node has received a call of the run
             self._stopping = True
             self._waiting = deque(range(self.total))
-            self._fail_unsent("not started: the run was cancelled", kind="collateral")
+            self._fail_unsent(f"not started: {CANCELLED}", kind="collateral")
 
     def detach(self) -> None:
         """Detach from the run. Cancel a run that was not sent. Other runs continue until a client claims them."""
@@ -791,7 +796,7 @@ class Run:
                 # A stopped call ends a worker of the gang. The agent's report about the broken gang may arrive after
                 # the start of the next run.
                 link.broken = link.broken or "a run was stopped"
-        words = "not started: the run was cancelled" if self.cancelled else "not started: another task failed"
+        words = f"not started: {CANCELLED}" if self.cancelled else "not started: another task failed"
         self._fail_unsent(words, kind="collateral")
 
     def _fail_unsent(self, words: str, kind: str = "lost") -> None:
