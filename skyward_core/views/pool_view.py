@@ -464,11 +464,18 @@ class PoolView(Value):
         return None if ttl is None else self.spent(self.created_at + ttl)
 
 
+# Keys of results that identify a rank. Their mean says nothing.
+IDENTITIES = frozenset(
+    ("rank", "global_rank", "local_rank", "node_rank", "group_rank", "node", "world_size", "process_index", "pid")
+)
+
+
 def aggregate(summaries: list[Summary | None]) -> dict[str, dict[str, float]] | None:
     """Compute order-independent statistics of numeric results.
 
     If each rank returned a number, the result is a row named ``value``. If each rank returned a dictionary, the result
-    is a row for each numeric key that every rank has. Other results have no statistics (None).
+    is a row for each numeric key that every rank has, except keys that identify the rank. Other results have no
+    statistics (None).
 
     Args:
         summaries: Summaries of the results.
@@ -482,7 +489,7 @@ def aggregate(summaries: list[Summary | None]) -> dict[str, dict[str, float]] | 
     if all(_is_number(v) for v in values):
         columns = {"value": values}
     elif all(isinstance(v, dict) for v in values):
-        keys = [k for k in values[0] if all(_is_number(v.get(k)) for v in values)]
+        keys = [k for k in values[0] if k.lower() not in IDENTITIES and all(_is_number(v.get(k)) for v in values)]
         columns = {k: [v[k] for v in values] for k in keys}
     else:
         return None

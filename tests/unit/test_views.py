@@ -340,6 +340,12 @@ def test_aggregate_has_a_row_per_common_numeric_key() -> None:
     assert got["steps"]["std"] == 0.0
 
 
+def test_aggregate_leaves_out_what_only_identifies_the_rank() -> None:
+    got = table(*({"rank": rank, "Local_Rank": rank, "world_size": 2, "loss": 1.0} for rank in range(2)))
+    assert got is not None and list(got) == ["loss"]
+    assert table({"rank": 0}, {"rank": 1}) is None
+
+
 @pytest.mark.parametrize(
     "values",
     [
