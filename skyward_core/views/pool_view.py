@@ -573,11 +573,17 @@ def _add_detail(said: NodeDetails, event: events.NodePhase) -> NodeDetails:
 
 
 def restore_node_details(view: PoolView, earlier: Iterable[events.NodePhase]) -> None:
-    """Add earlier details of the nodes to a view."""
+    """Add earlier details of the nodes to a view, and the times since which nodes are in their present phases."""
     details: dict[int, NodeDetails] = {}
+    phases: dict[int, tuple[NodePhase, float]] = {}
     for event in earlier:
         details[event.node] = _add_detail(details.get(event.node, ()), event)
+        if event.node not in phases or phases[event.node][0] != event.phase:
+            phases[event.node] = event.phase, event.at
     for node in view.nodes:
+        phase, since = phases.get(node.index, (node.phase, node.since))
+        if phase == node.phase:
+            node.since = min(node.since, since)
         node.said = (*details.get(node.index, ()), *node.said)[-MAX_NODE_DETAILS:]
     view.version += 1
 

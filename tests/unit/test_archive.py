@@ -282,3 +282,16 @@ def test_past_node_phases_are_loaded_for_a_later_client(archive: PoolFolder) -> 
     lines = [line for _, _, line in view.nodes[1].said]
     assert lines == [*(f"part-{number}" for number in range(21, 60)), "seen here"]
     assert len(lines) == MAX_NODE_DETAILS and view.nodes[0].said == () and view.version > version
+
+
+def test_age_of_a_node_is_known_to_a_client_that_attaches_later(archive: PoolFolder) -> None:
+    archive.add_event(events.PoolOpened(pool="p", spec={"nodes": 2}, created_at=1.0, at=1.0))
+    for node, phase, at in (0, "installed", 2.0), (0, "ready", 3.0), (0, "ready", 50.0), (1, "ready", 4.0):
+        archive.add_event(events.NodePhase(pool="p", node=node, phase=phase, at=at))  # type: ignore[arg-type]
+    archive.flush()
+    view = PoolView("p")
+    apply(view, events.PoolOpened(pool="p", spec={"nodes": 2}, created_at=1.0, at=90.0))
+    apply(view, events.NodePhase(pool="p", node=0, phase="ready", at=91.0))
+    apply(view, events.NodePhase(pool="p", node=1, phase="gone", at=91.0))
+    restore_node_details(view, node_events(archive.folder, 90.0))
+    assert [node.since for node in view.nodes] == [3.0, 91.0]
