@@ -328,7 +328,8 @@ class PastRun:
     @property
     def figures_note(self) -> str:
         """Text of ``figures``, or ""."""
-        return "" if self.figures is None else f"n{self.figures['node']}: {', '.join(self.figures['words'])}"
+        words = None if self.figures is None else self.figures["words"]
+        return f"n{self.figures['node']}: {', '.join(words)}" if self.figures is not None and words else ""
 
     @property
     def has_failed(self) -> bool:

@@ -163,6 +163,7 @@ class MachineView:
         host: Metrics of the machine.
         gpus: Metrics of the GPUs.
         devices: The GPUs.
+        boot: Id that nodes on the same machine share; "" if unknown.
         why: Reason why no samples, or no GPU samples, arrive; "" if all samples arrive.
     """
 
@@ -170,6 +171,7 @@ class MachineView:
     gpus: list[MetricHistory]
     devices: list[Device]
     why: str = ""
+    boot: str = ""
 
     def is_fresh(self, now: float) -> bool:
         """Check whether the newest sample is current."""
@@ -227,6 +229,7 @@ class MachineMetrics:
         devices, gpus, reason = sample.get("devices"), sample.get("gpus"), sample.get("why")
         if isinstance(devices, list):
             machine.devices = [_parse_device(each) for each in devices[:MAX_GPUS]]
+            machine.boot = str(sample.get("boot", ""))[:80]
         machine.host.add(at, _parse_metrics(sample.get("node")))
         machine.why = sanitize_line(reason) if isinstance(reason, str) else ""
         for number, each in enumerate(gpus[:MAX_GPUS] if isinstance(gpus, list) else ()):
@@ -329,17 +332,13 @@ class FailureMetrics:
         return signs
 
     def describe(self) -> list[str]:
-        """Describe noteworthy values, worst first, and always the used memory."""
+        """Describe noteworthy values, worst first. Empty if nothing is unusual."""
         bad = [text for number, figures in enumerate(self.gpus) for text in _describe_gpu(number, figures)]
         part = memory_share(self.host)
-        memory = [f"memory {100 * part:.0f} % full"] if part else []
+        memory = [f"memory {100 * part:.0f} % full"] if part > HIGH_SHARE else []
         pressure = self.host.get("memory_pressure", 0.0)
         more = [f"stalled by memory pressure {pressure:.0f} % of the time"] if pressure >= 10 else []
-        fullest = max(self.gpus, key=memory_share, default={})
-        of_gpus = (
-            [f"fullest GPU memory {100 * memory_share(fullest):.0f} %"] if memory_share(fullest) and not bad else []
-        )
-        return [*memory, *more, *bad, *of_gpus] if part > HIGH_SHARE else [*bad, *memory, *more, *of_gpus]
+        return [*memory, *more, *bad] if memory else [*bad, *more]
 
     def to_json(self) -> dict[str, Any]:
         data = {

@@ -88,11 +88,17 @@ def share(part: float | None, whole: float | None) -> str:
 
 
 def outlier_metrics(book: MachineMetrics) -> dict[Place, list[str]]:
-    """Return the GPUs and nodes that differ strongly from the rest of the pool, with the names of the differing
-    metrics."""
+    """Return the GPUs and machines that differ strongly from the rest of the pool, with the names of the differing
+    metrics. Nodes on the same machine measure the same machine, so only the first of them counts."""
+    machines: dict[str, int] = {}
+    for node, machine in book.nodes.items():
+        machines.setdefault(machine.boot or str(node), node)
+    alone = set(machines.values())
     found: dict[Place, list[str]] = {}
     for name in OUTLIER_METRICS:
-        for place in find_outliers(book.latest(name), _OUTLIER_DISTANCES[name]):
+        latest = book.latest(name).items()
+        values = {(node, gpu): value for (node, gpu), value in latest if gpu is not None or node in alone}
+        for place in find_outliers(values, _OUTLIER_DISTANCES[name]):
             found.setdefault(place, []).append(name)
     return found
 

@@ -75,6 +75,15 @@ def test_small_deviation_from_uniform_values_is_no_outlier(
         assert {node: names for (node, _), names in outlier_metrics(book).items()} == odd
 
 
+@pytest.mark.parametrize("machines", [1, 2])
+def test_nodes_of_one_machine_are_not_compared_with_each_other(machines: int) -> None:
+    book = MachineMetrics()
+    for node, cpu in enumerate([97.0, 97.1, 96.9, 97.0, 20.0]):
+        boot = {"devices": [], "boot": f"b{node % machines}"}
+        book.feed(node, json.dumps({"at": 10.0, "node": {"cpu": cpu}} | boot).encode())
+    assert outlier_metrics(book) == {}
+
+
 def test_old_metrics_are_not_shown_as_current() -> None:
     book = gang(1, 1)
     book.set_silence_reason(1, "its agent is from an older release")

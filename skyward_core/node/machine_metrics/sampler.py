@@ -246,13 +246,14 @@ def main(folder: str, spool: str, period: str) -> None:
     os.nice(5)  # give training precedence
     record, host, gpus = SampleFiles(folder), HostMetrics(spool), GpuMetrics(every)
     written_devices: list[dict[str, str]] | None = None
+    boot = _read_boot_id()
     due = time.monotonic()
     while True:
         sample: dict[str, Any] = {"at": round(time.time(), 3), "node": host.read(time.monotonic())}
         figures, reason = gpus.read()
         if record.is_new_file or written_devices is not gpus.devices:
             written_devices = gpus.devices
-            sample["devices"] = written_devices
+            sample["devices"], sample["boot"] = written_devices, boot
         if figures:
             sample["gpus"] = figures
         if reason:
@@ -265,6 +266,15 @@ def main(folder: str, spool: str, period: str) -> None:
         if _has_stdin_ended(due - time.monotonic()):
             # An orderly exit could wait for a thread that hangs in the driver.
             os._exit(0)
+
+
+def _read_boot_id() -> str:
+    """Return an id that all nodes on this machine share; "" if the system has none."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as source:
+            return source.read().strip()
+    except OSError:
+        return ""
 
 
 def _set_parent_death_signal() -> None:
