@@ -336,6 +336,11 @@ class PastRun:
         return self.state in FAILED
 
     @property
+    def id(self) -> str:
+        """ID for dismissals: of the run, or of the pool that did not start."""
+        return self.run or self.key.partition(".")[2]
+
+    @property
     def note(self) -> str:
         """Error of the run; the arguments of a run without error."""
         return self.error or " ".join(self.arguments)

@@ -106,6 +106,7 @@ class SkywardApp(App[None]):
         keys: The user's own keys, by action ID.
         leftovers: Result of the last scan of accounts; None before the first scan.
         failures: Number of recent failures that are not dismissed.
+        last_pool: Key of the pool that was opened last, until the list of pools has moved its cursor there.
         replay: The recording; None until it is read.
         host_keys: Questions about unknown host keys.
         immediate_repaint: Decides whether a screen paints at once instead of in Textual's next cycle.
@@ -154,6 +155,7 @@ class SkywardApp(App[None]):
         self.keys: Mapping[str, str] = {}
         self.leftovers: LeftoverScan | None = None
         self.failures = 0
+        self.last_pool = ""
         self.replay: Playback | None = None
         self.host_keys = HostKeyQuestions(self)
         self.budgets = BudgetQuestions(self)
@@ -550,6 +552,7 @@ class SkywardApp(App[None]):
         """Show a pool directly above the list of pools, closing all other screens."""
         from skyward_tui.screens.run import RunScreen
 
+        self.last_pool = key
         while len(self.screen_stack) > 2:
             self.pop_screen()
         if len(self.screen_stack) == 2:
@@ -563,6 +566,7 @@ class SkywardApp(App[None]):
         """
         from skyward_tui.screens.run import RunScreen
 
+        self.last_pool = pool
         self.push_screen(RunScreen(pool, run or None, found))
 
     def show_launched(self, pool: str, run: str) -> None:

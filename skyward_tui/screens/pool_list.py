@@ -311,6 +311,9 @@ class PoolsScreen(ListScreen[PoolList]):
         elif app.session is None:
             note = "reading the ledger …"
         listed.update(pools, note, now)
+        if app.last_pool:
+            listed.select(app.last_pool)
+            app.last_pool = ""
         self._show_preview(listed.chosen, now)
         self._show_recent(pools, now)
         self._count_failures(pools)

@@ -40,10 +40,11 @@ from skyward_tui.widgets.rank_state_labels import (
     rank_states,
     tally_parts,
 )
-from skyward_tui.widgets.virtual_list import Part
+from skyward_tui.widgets.virtual_list import CursorList, Part
 
 if TYPE_CHECKING:
     from skyward_core.client.run_history import PastRun
+    from skyward_tui.app import SkywardApp
 
 
 REFRESH_SECONDS = 0.5  # seconds; minimum interval between updates of a busy pool
@@ -58,6 +59,7 @@ class PoolPreview(Widget, can_focus=False):
     """Preview of one pool. Uses only the pool's view, and sends no requests."""
 
     DEFAULT_CSS = read_style_sheet(__file__)
+    app: SkywardApp
 
     def __init__(self) -> None:
         super().__init__()
@@ -141,8 +143,7 @@ def _run(pool: PoolView, run: RunView, states: Sequence[RankState], now: float) 
     mark = state_style(state)
     lasted = (run.ended_at or now) - run.opened_at
     time = precise_duration(lasted) if run.ended_at is not None else duration(lasted)
-    progress = f" {run.ended:,}/{run.total:,}" if run.counts or run.state == "running" else ""
-    yield f"{mark.text} {run.function}{progress}, {time}", mark.style
+    yield f"{f'{mark.text} {run.function} {remark}'.rstrip()}, {time}", mark.style
     if (cause := run.root_cause) is not None:
         text = failure(cause.outcome, cause.type, one_line(cause.message))
         yield f"{cause.rank_prefix}{cause.outcome}, {text}", "$text-error"
@@ -189,35 +190,50 @@ MINUTE = 60.0  # seconds
 _FUNCTION, _POOL = 14, 14  # cells of the columns
 
 
-class RecentRuns(Widget, can_focus=False):
-    """List of the most recent runs. The history screen lists all runs."""
+class RecentRuns(CursorList["PastRun"]):
+    """List of the most recent runs, which can be opened. The history screen lists all runs."""
+
+    app: SkywardApp
 
     def __init__(self) -> None:
         super().__init__()
-        self._runs: Sequence[PastRun] = ()
         self._now = 0.0
+
+    def row_id(self, row: PastRun) -> str:
+        return row.id
 
     def update(self, runs: Sequence[PastRun], now: float) -> None:
         """Show runs, newest first."""
         heartbeat = 1.0 if any(run.ended_at is None for run in runs[: self.size.height]) else MINUTE
-        if runs is not self._runs or now // heartbeat != self._now // heartbeat:
-            self._runs, self._now = runs, now
+        if runs is not self.rows or now // heartbeat != self._now // heartbeat:
+            self._now = now
+            self.set_rows(runs)
             self.refresh()
 
-    def render(self) -> Content:
-        width, height = self.size
-        return Content("\n").join(self._row(run, width) for run in self._runs[:height])
+    def on_focus(self) -> None:
+        self.refresh()  # the cursor is shown only while the list has the focus
 
-    def _row(self, run: PastRun, width: int) -> Content:
-        mark = state_style(run.state)
+    def on_blur(self) -> None:
+        self.refresh()
+
+    def action_open(self) -> None:
+        if (run := self.chosen) is not None:
+            self.app.show_run(run.key, run.run)
+
+    def row(self, index: int, width: int) -> Content:
+        if self.has_focus:
+            return super().row(index, width)
+        return Content.assemble(" ", *self.parts(self.rows[index], width))
+
+    def parts(self, row: PastRun, width: int) -> Iterator[Part]:
+        run, mark = row, state_style(row.state)
         parts = [
-            (f"  {mark.text:<12}", "$muted" if run.state == "done" else mark.style),
-            (f"{fit_width(run.function, _FUNCTION)} ", ""),
+            (f" {mark.text:<12}", "$muted" if run.state == "done" else mark.style),
+            (f"{fit_width(run.function or '(no run)', _FUNCTION)} ", ""),
             (fit_width(run.pool, _POOL), "$muted"),
             (f"{duration(run.seconds(self._now)):>8}", ""),
             (f"  {ago(self._now - run.opened_at):>8}  ", "$muted"),
         ]
-        room = width - sum(cell_len(text) for text, _ in parts)
-        return Content.assemble(
-            *parts, (clip(one_line(run.note), max(0, room)), "$text-error" if run.error else "$muted")
-        )
+        yield from parts
+        room = width - 1 - sum(cell_len(text) for text, _ in parts)
+        yield clip(one_line(run.note), max(0, room)), "$text-error" if run.error else "$muted"

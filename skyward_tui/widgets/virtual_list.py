@@ -244,6 +244,20 @@ class CursorList(VirtualList[Row]):
     def action_edge(self, end: int) -> None:
         self.action_step(len(self.rows) if end else -len(self.rows))
 
+    def select(self, row: Hashable) -> None:
+        """Move the cursor to the row with an identity, if there is one."""
+        self.cursor = next((at for at, each in enumerate(self.rows) if self.row_id(each) == row), self.cursor)
+        self.refresh()
+
+    async def on_click(self, event: events.Click) -> None:
+        """Select the clicked row. A second click on a row opens it."""
+        line = event.y - len(self.head(self.size.width))
+        if line < 0 or self.top + line >= len(self.rows):
+            return
+        self.action_step(self.top + line - self.cursor)
+        if event.chain == 2 and not await self.app.run_action("open", self):
+            await self.app.run_action("open", self.screen)
+
     # Columns
 
     def columns(self, width: int) -> Sequence[tuple[str, int | None]]:

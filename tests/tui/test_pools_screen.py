@@ -22,7 +22,7 @@ from skyward_tui.dialogs.confirmations import QuitScreen, TeardownScreen
 from skyward_tui.dialogs.help import HelpScreen
 from skyward_tui.screens.pool_list import PoolList, PoolsScreen
 from skyward_tui.screens.run import RunScreen
-from skyward_tui.widgets.pool_preview_and_recent_runs import PoolPreview
+from skyward_tui.widgets.pool_preview_and_recent_runs import PoolPreview, RecentRuns
 from tests.support.app_driver import screen_text, until
 from tests.support.fake_session import NOW, FakeSession, failed_run, logged
 from tests.support.past import past_run
@@ -472,6 +472,39 @@ async def test_runs_of_late_stand_where_the_list_leaves_room(
             session.pool(f"many-{number}", 1)
         await until(pilot, lambda: "recent runs" not in screen_text(app))
         assert screen_text(app).count("● up") > 35, "pools come first"
+
+
+async def test_recent_runs_are_opened_by_tab_and_by_mouse(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("llama-ft", 2)
+    session.open_run(view, "train")
+    session.past = [past_run(number, run=f"r{number}", key=view.key) for number in range(3)]
+    async with app.run_test(size=(160, 48)) as pilot:
+        await until(pilot, lambda: "recent runs" in screen_text(app))
+        listed = app.screen.query_one(RecentRuns)
+        await pilot.press("tab")
+        assert app.focused is listed
+        await pilot.press("down", "enter")
+        await until(pilot, lambda: isinstance(app.screen, RunScreen))
+        assert isinstance(app.screen, RunScreen) and app.screen.run_id == "r1"
+        app.screen.action_leave()
+        await until(pilot, lambda: isinstance(app.screen, PoolsScreen))
+        await pilot.click(listed, offset=(5, 2), times=2)
+        await until(pilot, lambda: isinstance(app.screen, RunScreen))
+        assert isinstance(app.screen, RunScreen) and app.screen.run_id == "r2"
+
+
+async def test_cursor_is_on_the_pool_that_was_opened_last(app: SkywardApp, session: FakeSession) -> None:
+    session.pool("first", 2)
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: "▶ first" in screen_text(app))
+        app.show_pool(session.pool("second", 2).key)
+        await until(pilot, lambda: isinstance(app.screen, RunScreen))
+        await pilot.press("q")
+        await until(pilot, lambda: "▶ second" in screen_text(app))
+        await pilot.press("down")
+        await until(pilot, lambda: "▶ first" in screen_text(app))
+        await pilot.click(app.screen.query_one(PoolList), offset=(5, 1))
+        await until(pilot, lambda: "▶ second" in screen_text(app))
 
 
 async def test_who_leaves_while_they_are_read_leaves_an_app_that_has_not_failed(
