@@ -546,6 +546,25 @@ def parse_arguments(line: str) -> dict[str, str] | None:
     return found
 
 
+def fitting_arguments(line: str, asked: Sequence[ArgumentField], *, is_open: bool = False) -> str:
+    """Return those arguments of a line that a function accepts.
+
+    Args:
+        line: The line.
+        asked: Fields of the function's arguments.
+        is_open: Whether the function accepts other names, too.
+    """
+    known = {each.name: each for each in asked}
+    words = _split_words(line) or []
+    kept = []
+    for word in words:
+        name, _, text = word.partition("=")
+        each = known.get(name.strip())
+        if is_open if each is None else not each.validation_error(text) or not value_list_error(each, text):
+            kept.append(word)
+    return line if kept == words else " ".join(map(_quoted, kept))
+
+
 def set_argument(line: str, name: str, text: str | None, order: Sequence[str]) -> str:
     """Return a line of arguments with one argument changed. If a quotation is unfinished, return the line unchanged.
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from textual.widgets import Input, Select
+from textual.widgets import Input, Select, Static
 
 from skyward_core.model.errors import Hint, PoolError, UsageError
 from skyward_core.model.offers import MachineRequirements, Market, Offer, OfferList
@@ -294,10 +294,18 @@ async def test_recent_launches_are_a_key_away(
         await until(pilot, lambda: screen.form().arguments == "epochs=2 lr=0.5")
         form = screen.form()
         assert (form.script, form.function, form.nodes) == ("train.py", "train", "7")
+        screen.query_one("#script", Input).value = "missing.py"
+        await until(pilot, lambda: "missing.py" in str(screen.query_one("#message", Static).content))
+        assert screen.form().arguments == "epochs=2 lr=0.5"
+        (tmp_path / "other.py").write_text(
+            "import skyward_core as sky\n@sky.function\ndef tune(width: int, lr: float): ...\n", "utf-8"
+        )
         screen.query_one("#script", Input).value = "other.py"
-        await until(pilot, lambda: screen.form().arguments == "")
+        await until(pilot, lambda: screen.form().function == "tune")
+        assert screen.form().arguments == "lr=0.5", "what still fits stays"
         screen.query_one("#script", Input).value = "train.py"
-        await until(pilot, lambda: screen.form().arguments == "epochs=1")
+        await until(pilot, lambda: screen.form().function == "train")
+        assert screen.form().arguments == "lr=0.5"
 
 
 def test_a_damaged_list_of_recent_launches_is_no_error(tmp_path: Path) -> None:

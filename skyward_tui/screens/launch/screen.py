@@ -32,6 +32,7 @@ from skyward_tui.launch_form.form import (
     FieldError,
     Form,
     command_line,
+    fitting_arguments,
     form_from_preset,
     functions_of,
     is_job,
@@ -56,6 +57,7 @@ from skyward_tui.screens.launch.field_groups import (
     OptionFields,
     ProviderField,
     display_path,
+    setting_fields_by_id,
     worst_state,
 )
 from skyward_tui.screens.launch.sidebar import LaunchSidebar, PlanPanel
@@ -72,6 +74,8 @@ from skyward_tui.widgets.form_fields import Choice, Toggles, update_label
 from skyward_tui.widgets.header_and_hints import Breadcrumbs, Panel
 
 if TYPE_CHECKING:
+    from textual.timer import Timer
+
     from skyward_core.client.launch.launch_plan import LaunchPlan
     from skyward_core.client.launch.plugin_and_provider_catalog import FunctionInfo, Interpreter, Task
     from skyward_core.client.launch.presets import Preset
@@ -91,7 +95,7 @@ CheckKey = tuple[str, tuple[tuple[str, str], ...], str]
 
 class ProviderChecks:
     """Checks of the selected provider. They run once per combination of settings, and not while the user is typing a
-    setting.
+    setting. A changed setting discards the shown result.
 
     Args:
         screen: Screen of the form.
@@ -104,6 +108,7 @@ class ProviderChecks:
         # the script's Python, if its version differs from that of the app's Python
         self._python: Interpreter | None = None
         self._script_and_python = ("", "")  # values of the form's fields for which self._python was determined
+        self._is_delayed = False  # whether the current check waits until the user has stopped typing
 
     def set_interpreter(self, form: Form, python: Interpreter) -> None:
         """Set the Python that loads the form's script. Machines need the same Python version."""
@@ -112,34 +117,46 @@ class ProviderChecks:
         self.check(form)
 
     def check(self, form: Form) -> None:
-        """Check the provider of a form, unless the result is already known."""
+        """Check the provider of a form, unless the result is already known. While a setting has the focus, the check
+        waits until the user has stopped typing.
+        """
         if self._script_and_python != (form.script, form.python):
             self._python = None
         session = self._screen.app.session
         own = setting_fields(form.provider)
-        focused = self._screen.focused
-        if session is None or self._screen.app.read_only or (isinstance(focused, Input) and focused.id in own):
+        if session is None or self._screen.app.read_only:
             return
+        focused = self._screen.focused
+        is_typing = isinstance(focused, Input) and focused.id in own
         given = dict(provider_settings(form))
         lacks = [each.name for each in own.values() if each.required and not given.get(each.name)]
         minor = self._python.minor if self._python else ""
         key = None if form.pool or lacks else (form.provider, tuple(sorted(given.items())), minor)
-        if key == self._key:
+        if key == self._key and (is_typing or not self._is_delayed):
             return
+        self.discard(form.provider)
         self._key = key
         if key is None or key in self._results:
-            self._screen.workers.cancel_group(self._screen, "check")
             self._show(form.provider, key)
         else:
-            self._screen.query_one(ProviderField).mark(form.provider, "asked")
-            self._screen.query_one(CheckLines).display = False
+            self._is_delayed = is_typing
             self._screen.run_worker(self._run_check(key, self._python), group="check", exclusive=True)
+
+    def discard(self, provider: str) -> None:
+        """Discard the shown result, because a setting has changed."""
+        self._key, self._is_delayed = None, False
+        self._screen.workers.cancel_group(self._screen, "check")
+        self._show(provider, None)
 
     async def _run_check(self, key: CheckKey, python: Interpreter | None) -> None:
         session = self._screen.app.session
         if session is None:
             return
         name, given, _ = key
+        if self._is_delayed:
+            await asyncio.sleep(CHECK_PAUSE)
+            self._is_delayed = False
+        self._screen.query_one(ProviderField).mark(name, "asked")
         try:
             self._results[key] = await wait_shielded(session.check_provider(name, dict(given), python))
         except (SkywardError, OSError) as error:
@@ -316,7 +333,8 @@ async def _wait_until_up(app: SkywardApp, plan: LaunchPlan | JobPlan, created: F
 
 
 _EDITS = ("launch", "files", "pythons", "accelerators", "presets")  # actions that are disabled during a launch
-TYPING = 0.3  # seconds without a key press before the provider is queried for offers
+TYPING = 0.3  # seconds without a key press before the form is validated, and the provider is queried for offers
+CHECK_PAUSE = 1.0 - TYPING  # further seconds without a key press before the provider's settings are checked
 MAX_MESSAGE_CHARS = 120  # characters; the panel with the plan shows longer errors
 
 
@@ -341,7 +359,11 @@ class LaunchScreen(BaseScreen[None]):
         self._filled = ""  # arguments that the screen has filled in, not the user
         self._functions: list[FunctionInfo] = []
         self._readable = False  # whether the script can be read
+        self._function = ""  # function that was chosen last, also while the script cannot be read
         self._plugins_touched = False
+        self._typing: Timer | None = None  # validates the form once the user has stopped typing
+        self._lengths: dict[str | None, int] = {}  # characters of each text field at its last change, by ID
+        self._is_script_edited = False  # whether the script was edited since the last validation
         self._sweeps = False
         self._swept = ""  # arguments for which the sweep option was already switched on or off
         self._planner = Planner()
@@ -418,25 +440,48 @@ class LaunchScreen(BaseScreen[None]):
         self._carried = form
         self._fields.fill(form)
         self._filled, self._plugins_touched = form.arguments, True
-        self._script_changed(WHOLE if form.whole else form.function, form.packages)
+        self._read_script(WHOLE if form.whole else form.function, form.packages)
+        # Plugins that equal the detected ones are not the user's choice, so they follow the script.
+        self._plugins_touched = set(form.plugins) != set(self._detect_plugins())
+        self._review()
 
-    @on(Input.Changed, "#script")
-    def _script_edited(self) -> None:
-        self._script_changed()
-        script, whole = self._fields.text("script").strip(), self.form().whole
-        same = [form for form in self._recent if script in (form.script, display_path(Path(form.script)))]
-        same = [form for form in same if form.whole == whole]
+    def _follow_script(self) -> None:
+        """Read the edited script. Arguments that it accepts stay; without any, those of its last launch are filled
+        in."""
+        was_whole = self._function == WHOLE
+        self._read_script()
+        form = self.form()
+        script = form.script.strip()
+        same = [each for each in self._recent if script in (each.script, display_path(Path(each.script)))]
+        same = [each for each in same if each.whole == form.whole]
         field = self.query_one("#arguments", Input)
-        if field.value == self._filled:  # unchanged by the user
-            self._filled = field.value = same[0].arguments if same else ""
-        self._suggest("arguments", [form.arguments for form in same])
+        if field.value == self._filled and (self._readable or is_job(script)):  # unchanged by the user
+            fitting = (field.value if was_whole else "") if form.whole else self._fitting_arguments(form)
+            self._filled = field.value = fitting or (same[0].arguments if same else "")
+        self._suggest("arguments", [each.arguments for each in same])
+
+    def _fitting_arguments(self, form: Form) -> str:
+        """Return the arguments of a form that its function, or its job file, accepts."""
+        if is_job(form.script):
+            from skyward_tui.launch_form.job_file_plan import variables
+
+            return fitting_arguments(form.arguments, variables(form.script))
+        from skyward_core.client.launch.plugin_and_provider_catalog import argument_fields
+
+        called = next((info for info in self._functions if info.name == form.function), None)
+        if called is None:
+            return ""
+        is_open = any(param.kind == "var_keyword" for param in called.params)
+        return fitting_arguments(form.arguments, argument_fields(called), is_open=is_open)
 
     def _suggest(self, field: str, texts: list[str]) -> None:
         self.query_one(f"#{field}", Input).suggester = SuggestFromList(texts) if texts else None
 
-    def _script_changed(self, function: str = "", packages: str = "") -> None:
+    def _read_script(self, function: str = "", packages: str = "") -> None:
         """List the functions of the script and the package files of its project."""
+        self._is_script_edited = False
         select = self.query_one("#function", Select)
+        self._function = function = function or self._fields.text("function") or self._function
         try:
             self._functions, self._readable = functions_of(self._fields.text("script")), True
         except FieldError:
@@ -444,12 +489,14 @@ class LaunchScreen(BaseScreen[None]):
         listed = [(info.name, info.name) for info in self._functions]
         if self._readable:
             listed.append(("the whole script", WHOLE))
-        select.set_options(listed)
+        with self.prevent(Select.Changed):  # the caller reviews the form anyway
+            select.set_options(listed)
+            if listed:
+                select.value = function if function in [name for _, name in listed] else listed[0][1]
+                select.mutate_reactive(Choice.value)  # type: ignore[misc]  # shows the new label
         if listed:
-            select.value = function if function in [name for _, name in listed] else listed[0][1]
             self._choose_plugins()
         self._list_packages(packages)
-        self._review()
 
     def _list_packages(self, chosen: str) -> None:
         select = self.query_one("#packages", Select)
@@ -461,23 +508,25 @@ class LaunchScreen(BaseScreen[None]):
             select.mutate_reactive(Choice.value)  # type: ignore[misc]  # shows the new label
 
     def _choose_plugins(self) -> None:
-        """Check the boxes of the plugins that the script needs, unless the user has changed the boxes. An existing pool
-        has its own plugins."""
+        """Check the boxes of the plugins that the script needs, unless the user has changed the boxes."""
+        if not self._plugins_touched:
+            toggles = self.query_one("#plugins", Toggles)
+            toggles.chosen = set(self._detect_plugins())
+            toggles.refresh()
+
+    def _detect_plugins(self) -> list[str]:
+        """Return the available plugins that the script needs. An existing pool has its own plugins."""
         from skyward_core.client.launch.launch_plan import plugin_names
         from skyward_core.client.launch.plugin_and_provider_catalog import find_gang_frameworks
 
-        toggles = self.query_one("#plugins", Toggles)
-        if not self._plugins_touched:
-            form = self.form()
-            used = [pool for pool in self._live_pools() if pool.key == form.pool]
-            if used:
-                names = plugin_names(used[0])
-            elif self._readable:
-                names = find_gang_frameworks(path_of(self._fields.text("script")), whole=form.whole)
-            else:
-                names = []
-            toggles.chosen = {name for name, _ in toggles.options if name in names}
-            toggles.refresh()
+        form = self.form()
+        used = [pool for pool in self._live_pools() if pool.key == form.pool]
+        names: list[str] = []
+        if used:
+            names = plugin_names(used[0])
+        elif self._readable and not is_job(form.script):
+            names = find_gang_frameworks(path_of(form.script), whole=form.whole)
+        return [name for name, _ in self.query_one("#plugins", Toggles).options if name in names]
 
     @on(Toggles.Changed, "#plugins")
     def _mark_plugins_touched(self) -> None:
@@ -489,13 +538,39 @@ class LaunchScreen(BaseScreen[None]):
         self._choose_plugins()
 
     @on(Input.Changed)
+    def _typed(self, event: Input.Changed) -> None:
+        """Validate the form: at once after a paste, and otherwise once the user has stopped typing, because validation
+        takes longer than the interval between two keys."""
+        id, length = event.input.id, len(event.value)
+        self._is_script_edited |= id == "script"
+        if id in setting_fields_by_id():
+            self._checks.discard(self._fields.text("provider"))
+        is_key = abs(length - self._lengths.get(id, 0)) <= 1
+        self._lengths[id] = length
+        if is_key:
+            self._review_later()
+        else:
+            self._review()
+
+    @on(OptionFields.Changed)
+    def _review_later(self) -> None:
+        self._stop_typing()
+        self._typing = self.set_timer(TYPING, self._review)
+
+    def _stop_typing(self) -> None:
+        if self._typing is not None:
+            self._typing.stop()
+            self._typing = None
+
     @on(Select.Changed)
     @on(Toggles.Changed)
-    @on(OptionFields.Changed)
     def _review(self) -> None:
         """Validate the form, and update fields, checks, sidebar and plan."""
+        self._stop_typing()
         if self._busy:
             return
+        if self._is_script_edited:
+            self._follow_script()
         form = self.form()
         job = is_job(form.script)
         self._fields.lock_fields(form, job=job)
@@ -605,6 +680,8 @@ class LaunchScreen(BaseScreen[None]):
 
     def action_launch(self) -> None:
         if not self._busy:
+            if self._typing is not None:
+                self._review()
             self.workers.cancel_group(self, "plan")
             self._launch(self.form())
 
