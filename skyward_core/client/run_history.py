@@ -434,7 +434,8 @@ def sorted_runs(runs: Sequence[PastRun], column: str, now: float, *, falling: bo
 
 
 def failures(ledger: Ledger, seen: Mapping[str, RunView]) -> list[PastRun]:
-    """Return the failed and lost runs of the last 30 days that are not dismissed, newest first.
+    """Return the failed and lost runs, and the failed starts of pools, of the last 30 days that are not dismissed,
+    newest first.
 
     Args:
         seen: Views of runs of watched pools by ID. They have metrics that reach the disk a few seconds later.
@@ -443,9 +444,12 @@ def failures(ledger: Ledger, seen: Mapping[str, RunView]) -> list[PastRun]:
         LedgerError: If the ledger cannot be read.
     """
     known, pools = set(pool_folder.read_dismissed()), _PoolCache(ledger, {})
-    rows = ledger.failed_runs(time.time() - RECENT, EVERY)
-    found = ((row, pools.past_run(row)) for row in rows if row.run not in known)
-    return [_with_failure_metrics(ledger, row, run, seen.get(row.run)) for row, run in found if run.has_failed]
+    since = time.time() - RECENT
+    rows = ledger.failed_runs(since, EVERY)
+    pairs = ((row, pools.past_run(row)) for row in rows if row.run not in known)
+    found = [_with_failure_metrics(ledger, row, run, seen.get(row.run)) for row, run in pairs if run.has_failed]
+    starts = [pools.pool_without_run(row) for row in ledger.pools_without_runs(since, EVERY) if row.token not in known]
+    return sorted([*found, *(each for each in starts if each.error)], key=lambda each: -each.opened_at)
 
 
 def _with_failure_metrics(ledger: Ledger, row: RunRow, run: PastRun, view: RunView | None) -> PastRun:
@@ -496,10 +500,10 @@ class _PoolCache:
         )  # fmt: skip
 
     def pool_without_run(self, pool: PoolRow) -> PastRun:
-        bills = bills_of_pool(self.ledger, pool)
+        bills, error = bills_of_pool(self.ledger, pool), (pool.receipt or {}).get("start_error", "")
         return PastRun(
             run="", pool=sanitize_line(pool.name), key=pool.key, provider=_provider(pool), function="",
-            state=pool.state,
+            state="failed" if error else pool.state, error=sanitize_line(error),
             opened_at=pool.created_at, ended_at=pool.ended_at, is_up=pool.ended_at is None,
             dollars=_dollars(pool, bills, 0.0, time.time()),
         )  # fmt: skip

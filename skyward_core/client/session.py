@@ -541,9 +541,11 @@ class Session(SessionInterface):
         await asyncio.to_thread(save_launch_record, pool, run, request, joined=joined, source=source)
 
     @verb
-    async def load_launch(self, run: str) -> LaunchRecord | ShellRecord:
-        from skyward_core.client.launch.launch_records import load_any_record
+    async def load_launch(self, run: str, pool: str = "") -> LaunchRecord | ShellRecord:
+        from skyward_core.client.launch.launch_records import load_any_record, load_pool_record
 
+        if not run and (created := self.ledger.find_pool(pool)) is not None:
+            return await asyncio.to_thread(load_pool_record, created)
         if (row := self.ledger.run(run)) is None:
             raise UsageError(f"the ledger has no run {run}")
         return await asyncio.to_thread(load_any_record, self.ledger, row)
@@ -682,7 +684,13 @@ class Session(SessionInterface):
     # Start and end of pools
 
     @verb
-    async def create(self, spec: PoolSpec, *, begun: Future[PoolView] | None = None) -> PoolView:
+    async def create(
+        self,
+        spec: PoolSpec,
+        *,
+        begun: Future[PoolView] | None = None,
+        request: LaunchRequest | ShellRecord | None = None,
+    ) -> PoolView:
         try:
             pool = await Pool.register(spec, self.ledger, str(require_current_folder()))
         except BaseException as error:
@@ -690,6 +698,10 @@ class Session(SessionInterface):
                 begun.set_exception(error)
             raise
         self._pools[pool.row.token] = pool
+        if request is not None:
+            from skyward_core.client.launch.launch_records import POOL_LAUNCH, save_before_launch
+
+            save_before_launch(pool.row.key, POOL_LAUNCH, request, joined=False)
         pool.context.limits.budget.prompts_user = self._is_prompting_for_budgets
         if begun is not None:
             begun.set_result(pool.view)

@@ -113,12 +113,19 @@ class SessionInterface:
         """
         return self.reject()
 
-    def create(self, spec: PoolSpec, *, begun: Future[PoolView] | None = None) -> Future[PoolView]:
+    def create(
+        self,
+        spec: PoolSpec,
+        *,
+        begun: Future[PoolView] | None = None,
+        request: LaunchRequest | ShellRecord | None = None,
+    ) -> Future[PoolView]:
         """Start a pool; its view shows the progress.
 
         Args:
             begun: Receives the view as soon as the pool is registered, or the error. Callbacks of this future must not
                 block.
+            request: The launch that the pool is for, saved with the pool before its start.
 
         Raises:
             PoolExistsError: If the name is taken.
@@ -211,11 +218,15 @@ class SessionInterface:
         """
         return self.reject()
 
-    def load_launch(self, run: str) -> Future[LaunchRecord | ShellRecord]:
+    def load_launch(self, run: str, pool: str = "") -> Future[LaunchRecord | ShellRecord]:
         """Load the request of a run, or the record of the job or command that the run belongs to.
 
+        Args:
+            run: Id of the run; "" for the launch that created a pool.
+            pool: Key of that pool.
+
         Raises:
-            UsageError: If the run has no saved launch.
+            UsageError: If the run or the pool has no saved launch.
             LedgerError: If the ledger cannot be read.
         """
         return self.reject()

@@ -99,6 +99,7 @@ class PoolContext:
         observer: Whether this client only watches the pool.
         external_end: End of the pool, if another client or the pool's own limits ended it.
         end_reason: Reason why this client ends the pool without a request by the user; "" otherwise.
+        start_error: Reason why the start of the pool failed; "" if it did not.
         leaving: Whether this client tears the pool down, or has left it.
         detached: Whether this client has left the pool.
         is_local: Whether the ranks work in this machine's own folders.
@@ -136,7 +137,7 @@ class PoolContext:
         self._concurrency: int = worker["concurrency"]
         self.ranks_per_node = worker["ranks_per_node"] if isinstance(worker["ranks_per_node"], int) else 1
         self.external_end: PoolEnd | None = None
-        self.end_reason = ""
+        self.end_reason = self.start_error = ""
         self.leaving = False
         self.detached = False
         python = row.spec.get("interpreter")

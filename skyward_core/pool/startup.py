@@ -70,7 +70,7 @@ from skyward_core.transport.transport import (
 )
 from skyward_core.util.light_dataclass import Value, value
 from skyward_core.util.redaction import make_sanitizer, map_strings
-from skyward_core.util.terminal_safe_text import sanitize_line
+from skyward_core.util.terminal_safe_text import sanitize_line, sanitize_paragraph
 from skyward_core.views.pool_view import restore_node_details
 
 if TYPE_CHECKING:
@@ -454,8 +454,9 @@ class PoolStartup:
                     for n in context.view.nodes
                     if n.phase != "ready"
                 ]
-                await self._tear_down()
                 message = f"Pool {context.name} did not start within {patience:g} s: {'; '.join(waiting)}"
+                self._set_start_error(message)
+                await self._tear_down()
                 raise PoolError(message) from error
             if context.detached and isinstance(error, asyncio.CancelledError):
                 raise Cancelled(f"Pool {context.name} did not start: this client detached") from error
@@ -463,6 +464,7 @@ class PoolStartup:
                 await self._tear_down()
                 raise Cancelled(f"Pool {context.name} did not start: it was torn down") from error
             self._news.emit_state("starting", error_message(error), error_hint(error))
+            self._set_start_error(error_message(error) or type(error).__name__)
             await self._tear_down(error_message(error))
             raise
 
@@ -482,6 +484,10 @@ class PoolStartup:
                     f"the client of pool {row.name} exited during the start, and its machines may cost money: {ids}. "
                     f"End them: skyward-tui down {row.name}"
                 )
+
+    def _set_start_error(self, reason: str) -> None:
+        """Set the reason of a failed start, which the receipt states."""
+        self._context.start_error = self._news.redactor.redact_text(sanitize_paragraph(reason))
 
     async def _tear_down(self, reason: str = "") -> None:
         receipt = await asyncio.shield(self._context.shutdown.begin(False, None))

@@ -136,6 +136,7 @@ class PoolShutdown:
             stays=tuple(rest.stays),
             bills=make_bills(context.row, machines, ended, hourly_price(context.provider)),
             machines=tuple(each.id for each in machines),
+            start_error=context.start_error,
         )
         for link in context.links:
             context.registry.mark_calls_lost(link)

@@ -98,6 +98,7 @@ class Receipt(Value):
         stays: Nodes on which output files remain, with the folder.
         bills: Costs of machines with known prices, including replaced ones.
         machines: Provider's ids of all machines, including replaced ones.
+        start_error: Reason why the pool did not start; "" if it did, or if a user stopped the start.
     """
 
     pool: str
@@ -113,6 +114,7 @@ class Receipt(Value):
     stays: tuple[tuple[int, str], ...] = ()
     bills: tuple[Bill, ...] = ()
     machines: tuple[str, ...] = ()
+    start_error: str = ""
 
     @property
     def spent(self) -> float | None:

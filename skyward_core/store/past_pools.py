@@ -127,7 +127,8 @@ def _finish_view(view: PoolView, ledger: Ledger, row: PoolRow) -> PoolView:
     apply(view, events.PoolEnded(pool=row.name, receipt=receipt, at=at))
     reasons = sorted({note.partition(": ")[2] or note for note in receipt.get("notes", ())})
     kept = ledger.unfetched_results(row.token)
-    view.detail = "; ".join([*reasons, *(f"not fetched: {each}" for each in kept)])
+    start_error = [view.start_error] if view.start_error else []
+    view.detail = "; ".join([*start_error, *reasons, *(f"not fetched: {each}" for each in kept)])
     view.unfetched = {run: size for each in kept for run, size in each.runs.items() if size}
     return view
 

@@ -302,7 +302,7 @@ class PoolView(Value):
     """A pool. ``state``: starting, connecting, up, degraded, stopping, gone, failed, unreachable, unfinished.
 
     ``key`` is unique, ``name`` is not. ``ended_at``: Unix time of the verified end. ``hint``: a fix, if ``detail`` is
-    an error without one.
+    an error without one. ``start_error``: the reason why an ended pool did not start.
     """
 
     name: str
@@ -338,6 +338,7 @@ class PoolView(Value):
     key: str = ""
     ended_at: float | None = None
     hint: Hint | None = None
+    start_error: str = ""
 
     def __post_init__(self) -> None:
         self.name, self.provider = sanitize_line(self.name), sanitize_line(self.provider)
@@ -439,6 +440,11 @@ class PoolView(Value):
         runs = self.runs.values()
         costs = self.price_hourly > 0 or self.has_unknown_price
         return costs or bool(self.unfetched) or any(run.state == "running" for run in runs)
+
+    @property
+    def shown_state(self) -> str:
+        """State for display: as ``state``, or "unstarted" for an ended pool that did not start."""
+        return "unstarted" if self.start_error and self.is_over else self.state
 
     @property
     def is_over(self) -> bool:
@@ -752,6 +758,8 @@ def _(event: events.OutputFetched, view: PoolView) -> None:
 @_apply.register(events.PoolEnded)
 def _(event: events.PoolEnded, view: PoolView) -> None:
     view.receipt = sanitize_json(event.receipt)
+    view.start_error = sanitize_paragraph(str(event.receipt.get("start_error", "")))
+    view.detail = view.start_error or view.detail
     view.state = "gone" if not event.receipt.get("unaccounted") else "failed"
     view.ended_at = event.at if view.state == "gone" else None
     for node in view.nodes:

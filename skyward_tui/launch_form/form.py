@@ -13,7 +13,7 @@ from itertools import count as count_from
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from skyward_core.client.launch.launch_request import DEFAULTS, OPTIONS, PACKAGES, WAYS, LaunchRequest
+from skyward_core.client.launch.launch_request import DEFAULTS, NO_SCRIPT, OPTIONS, PACKAGES, WAYS, LaunchRequest
 from skyward_core.client.launch.plugin_and_provider_catalog import (
     DEFAULT_PROVIDER,
     argument_values,
@@ -696,7 +696,8 @@ def form_from_request(request: LaunchRequest) -> Form:
         raise UsageError(f"the form has no field for {', '.join(missing)}")
     settings = {ids[name]: text for name, text in request.settings.items()}
     parameters = dict(request.plugin_settings)
-    form = Form(script=request.script, settings=settings, plugin_settings=parameters, **values)
+    script = "" if request.script == NO_SCRIPT else request.script
+    form = Form(script=script, settings=settings, plugin_settings=parameters, **values)
     return form if request.shapes_pool else replace(form, pool=request.pool or "", name="")
 
 
@@ -715,7 +716,7 @@ def save_preset(name: str, form: Form) -> Path:
 
 def form_from_preset(preset: Preset) -> tuple[Form, list[str]]:
     """Return the form for a preset, and notes about the preset's values that the form cannot hold."""
-    from skyward_core.client.launch.presets import NO_SCRIPT, drop_unknown
+    from skyward_core.client.launch.presets import drop_unknown
 
     request, notes = preset.request()
     try:
@@ -733,4 +734,4 @@ def form_from_preset(preset: Preset) -> tuple[Form, list[str]]:
     given = {name: text for name, text in request.plugin_settings.items() if name not in missing}
     form = form_from_request(replace(request, settings=settings, plugin_settings=given, **blank))
     name = request.pool or ""
-    return replace(form, script="" if request.script == NO_SCRIPT else form.script, pool="", name=name), notes
+    return replace(form, pool="", name=name), notes

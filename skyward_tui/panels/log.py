@@ -339,7 +339,7 @@ class LogPanel(RunPanel[LogPane]):
                 subject += f"  of {len(self.panes.columns)} side by side"
                 subject += ", aligned by time" if self._aligned else ""
         if not pool.is_live:
-            subject += f"  pool {state_style(pool.state).word}"
+            subject += f"  pool {state_style(pool.shown_state).word}"
         return subject
 
     def _stored_lines(self, run: RunView, rank: int) -> Files | None:
@@ -355,7 +355,10 @@ class LogPanel(RunPanel[LogPane]):
         """Show the reason in a log that has no lines."""
         if run is None:
             column.explained = None
-            column.pane.empty_text = one_line(format_detail(pool)) or with_keys(self.row.empty, self.app.keys)
+            reason = one_line(format_detail(pool))
+            hint = self.row.empty if not reason else " ({run.again}: change the launch)" if pool.start_error else ""
+            hint = with_keys(hint, self.app.keys, lambda action: self.screen.check_action(action, ()) is True)
+            column.pane.empty_text = f"{reason}{hint}"
             return
         state = (pool.version, run.id, run.version, run.state, int(now), chosen, column.rank)
         if state != column.explained:

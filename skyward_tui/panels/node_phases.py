@@ -55,7 +55,7 @@ class PhaseBoard(VirtualList[NodeView]):
         self._state, self._pool = state, (pool, now, run)
         job_steps = steps_of_job(pool, run)
         self._steps = steps_by_node(job_steps, now)
-        bad = pool.state in ("failed", "degraded", "unreachable", "unfinished")
+        bad = pool.shown_state in ("failed", "degraded", "unreachable", "unfinished", "unstarted")
         style = "$text-error" if bad else "$muted"
         self._head = [Content.styled(f" {line}", style) for line in self._pool_detail(pool)]
         for number, line in enumerate(failure_lines(pool, job_steps)):

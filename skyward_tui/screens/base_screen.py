@@ -147,6 +147,10 @@ class BaseScreen(DismissOnceScreen[Result]):
             hints, last = ([action for action in each if action.is_read_only] for each in (hints, last))
         self._hint_bar.show(self._hints_for(hints), self._hints_for(last), self.app.wall_time())
 
+    def can(self, action: str) -> bool:
+        """Check whether a Textual action is available now."""
+        return self.check_action(action, ()) is True
+
     def is_hint_worthy(self, action: Action) -> bool:
         """Check whether an available action deserves a hint."""
         return True
@@ -156,7 +160,7 @@ class BaseScreen(DismissOnceScreen[Result]):
         typing = isinstance(self.focused, Input)
         hints = []
         for action in actions:
-            if self.check_action(action.call.partition("(")[0], ()) is not True or not self.is_hint_worthy(action):
+            if not self.can(action.call.partition("(")[0]) or not self.is_hint_worthy(action):
                 continue
             keys = [
                 key for key in action.shown_keys(self.app.keys) if not typing or (len(key) > 1 and key not in _EDITING)
@@ -265,7 +269,7 @@ def pool_status(pool: PoolView, run: RunView | None, now: float) -> list[Content
         if ranks := pool.metrics.ranks(run.id):
             numbers = pool.metrics.latest(run.id, ranks[0])
             parts.append(Content(format_metrics(dict(list(numbers.items())[:NUMBERS]))))
-    mark = state_style(pool.state)
+    mark = state_style(pool.shown_state)
     if cost := hourly(pool):
         if pool.price_hourly:
             cost += f" spent {money(pool.spent(now))}"
@@ -277,7 +281,7 @@ def pool_status(pool: PoolView, run: RunView | None, now: float) -> list[Content
     parts.append(Content.styled(f"{pool.nodes_ready}/{count(pool.node_count, 'node')}", "$muted"))
     if (lease_left := pool.lease_left(now)) is not None:
         parts.append(Content.styled(f"ends in {time_left(lease_left)}", "$text-warning"))
-    if pool.state not in ("up", "gone"):
+    if pool.shown_state not in ("up", "gone"):
         # If the pool has a problem, its state is more important than the costs.
         parts.insert(0, parts.pop(parts.index(state)))
     return parts

@@ -557,10 +557,10 @@ class HistoryScreen(ListScreen[PastRunList]):
 
     def action_dismiss_chosen(self) -> None:
         if (chosen := self.listed.chosen) is not None:
-            self._dismiss([chosen.run])
+            self._dismiss([chosen.id])
 
     def action_dismiss_all(self) -> None:
-        self._dismiss([run.run for run in self.listed.rows])
+        self._dismiss([run.id for run in self.listed.rows])
 
     @work(group="dismiss")
     async def _dismiss(self, runs: list[str]) -> None:

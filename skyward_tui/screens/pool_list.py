@@ -78,7 +78,7 @@ def filter_and_sort(pools: Sequence[PoolView], words: Iterable[str], by: str, *,
         return found[::-1] if falling else found
     keys: dict[str, Callable[[PoolView], Any]] = {
         "pool": lambda pool: pool.name,
-        "state": lambda pool: state_style(pool.state).word,
+        "state": lambda pool: state_style(pool.shown_state).word,
         "nodes": lambda pool: pool.node_count,
         "ranks": lambda pool: pool.node_count * pool.ranks_per_node,
         "provider": lambda pool: pool.provider,
@@ -192,7 +192,7 @@ class PoolList(CursorList["PoolView"]):
     def columns(self, width: int) -> Sequence[tuple[str, int | None]]:
         roomy = width >= _ROOMY
         longest = max([len("POOL▲"), *(cell_len(pool.name) for pool in self._all)])
-        state = max([13, *(cell_len(state_style(pool.state).text) for pool in self._all)])
+        state = max([13, *(cell_len(state_style(pool.shown_state).text) for pool in self._all)])
         # The column of the pool's name has priority over that of the last run.
         name = max(min(longest, 12), min(longest, width - state - (53 if roomy else 45)))
         columns: list[tuple[str, int | None]] = [("pool", name), ("state", state), ("nodes", 7)]
@@ -201,7 +201,7 @@ class PoolList(CursorList["PoolView"]):
         return [*columns, ("age", -10), ("$/h", -8) if self._costs else ("", 0), ("run", None)]
 
     def parts(self, row: PoolView, width: int) -> Iterator[Part]:
-        pool, now, mark = row, self._now, state_style(row.state)
+        pool, now, mark = row, self._now, state_style(row.shown_state)
         lasts = now - pool.created_at
         lived = duration(lasts) if has_running_timer(pool, now) else age(lasts)
         if pool.is_over:
@@ -361,7 +361,8 @@ class PoolsScreen(ListScreen[PoolList]):
         from skyward_core.client.run_history import RunSearch
 
         try:
-            self._recent = [run for run in await wait_shielded(session.past_runs(RunSearch())) if run.run]
+            found = await wait_shielded(session.past_runs(RunSearch()))
+            self._recent = [run for run in found if run.run or run.error]  # pools without a run only if they failed
         except (SkywardError, OSError):
             self._recent = ()  # reported by the history screen
         finally:
@@ -432,6 +433,7 @@ class PoolsScreen(ListScreen[PoolList]):
             return
         self._versions = versions
         failed = sum(run.state in ("failed", "lost") for pool in pools for run in pool.runs.values())
+        failed += sum(bool(pool.start_error) for pool in pools)
         if failed != self._failed:
             self._failed = failed
             self.app.count_failures()

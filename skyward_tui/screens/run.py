@@ -498,7 +498,7 @@ class RunScreen(BaseScreen[None]):
     def action_panel(self, name: str) -> None:
         panel = self.panels[name]
         if not panel.has_content:
-            return self.flash(with_keys(panel.row.empty, self.app.keys))
+            return self.flash(with_keys(panel.row.empty, self.app.keys, self.can))
         self._awaits_run = False
         self.active = name
         if panel.main.focusable:
@@ -699,21 +699,22 @@ class RunScreen(BaseScreen[None]):
         from skyward_core.client.launch.launch_records import LaunchRecord
         from skyward_tui.launch_form.form import form_from_request
 
-        run, session = self.run, self.app.session
-        if run is None or session is None:
+        session, run = self.app.session, "" if self.run is None else self.run.id
+        if session is None:
             return self.flash("no run to launch again")
         with flash_errors(self.app):
-            record = await wait_shielded(session.load_launch(run.id))
+            # Without a run, the launch that created the pool, for example because the pool did not start.
+            record = await wait_shielded(session.load_launch(run, self.key))
             if isinstance(record, LaunchRecord):
                 form = form_from_request(record.absolute_request())
             else:
                 from skyward_tui.launch_form.job_file_plan import form_from_shell
 
-                form = form_from_shell(record, run.id)
+                form = form_from_shell(record, run or self.key)
             is_live = self._view is not None and self._view.is_live
             self.app.show_launch(self.key if is_live else "", form)
             if record.joined and not is_live:
-                self.app.flash("the pool of this run no longer exists: choose settings for a new pool")
+                self.app.flash("the pool of this run no longer exists: the form has its settings")
 
     def action_back(self) -> None:
         """Close one temporary element of a panel; without one, end the zoom; without a zoom, leave the screen."""

@@ -84,6 +84,7 @@ def pool_json(pool: PoolView) -> dict[str, Any]:
         "created_at": pool.created_at,
         "ended_at": pool.ended_at,
         "state": pool.state,
+        "start_error": pool.start_error,
         "provider": pool.provider,
         "nodes": len(pool.nodes),
         "nodes_ready": pool.nodes_ready,

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 NO_RUN = "nothing: the file has no run commands"
 BROKEN_OFF = "start incomplete"
 """Text for the state "unfinished" of a pool."""
+START_FAILED = "start failed"
+"""Text for an ended pool that did not start."""
 LAST_MINUTES = 600.0  # seconds; shorter remaining times are shown to the second
 PATH_CELLS = 8  # minimum cells of a path; a shorter part would not be recognizable
 

@@ -8,7 +8,7 @@ focus the panels of the run screen come from the table in ``panel_registry``. In
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from types import MappingProxyType
@@ -387,10 +387,21 @@ def first_key(id: str, keymap: Mapping[str, str]) -> str:
 
 
 _NAMED = re.compile(r"\{([a-z]+\.[a-z_]+)\}")
+_REMARK = re.compile(rf" ?\({_NAMED.pattern}[^()]*\)")
 
 
-def with_keys(text: str, keymap: Mapping[str, str]) -> str:
-    """Replace action IDs in braces, as in ``{run.errors} shows details``, by the keys of the actions."""
+def with_keys(text: str, keymap: Mapping[str, str], can: Callable[[str], bool] | None = None) -> str:
+    """Replace action IDs in braces, as in ``{run.errors} shows details``, by the keys of the actions.
+
+    Args:
+        text: The text.
+        keymap: The user's own keys by action id.
+        can: Returns whether a Textual action is available. Remarks about other actions, such as
+            ``({run.errors}: details)``, are left out.
+    """
+    if can is not None:
+        calls = {id: action.call.partition("(")[0] for id, action in _BY_ID.items()}
+        text = _REMARK.sub(lambda found: found[0] if can(calls.get(found[1], "")) else "", text)
     return _NAMED.sub(lambda found: first_key(found[1], keymap) if found[1] in _BY_ID else found[0], text)
 
 

@@ -38,6 +38,7 @@ _STATE_STYLES = {
     "degraded": StateStyle("!", "degraded", "$text-warning"),
     "stopping": StateStyle("◍", "stopping", "$text-warning"),
     "gone": StateStyle("○", "gone", "$muted"),
+    "unstarted": StateStyle("✗", "start failed", "$text-error"),
     "unfinished": StateStyle("!", "start incomplete", "$text-error"),
     "unreachable": StateStyle("!", "unreachable", "$text-error"),
     # leftovers of cloud accounts

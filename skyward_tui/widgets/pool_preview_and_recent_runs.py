@@ -29,6 +29,7 @@ from skyward_tui.text.number_and_time_format import (
     run_status,
     time_left,
 )
+from skyward_tui.ui.actions import first_key
 from skyward_tui.ui.screen_refresh_timing import refresh_token
 from skyward_tui.ui.themes import node_style, read_style_sheet, state_style
 from skyward_tui.widgets.braille_chart import MetricsChart
@@ -92,7 +93,7 @@ class PoolPreview(Widget, can_focus=False):
         states = [] if pool.is_over else rank_states(pool, run, now)
         lines = [
             Content.styled(each, style)
-            for text, style in _status_parts(pool, run, states, now)
+            for text, style in _status_parts(pool, run, states, now, first_key("pools.open", self.app.keys))
             for each in textwrap.wrap(text, max(20, width))[:_WRAPPED]
         ]
         if states:
@@ -107,15 +108,21 @@ class PoolPreview(Widget, can_focus=False):
         return lines[:height]
 
 
-def _status_parts(pool: PoolView, run: RunView | None, states: Sequence[RankState], now: float) -> Iterator[Part]:
-    """Yield texts about the pool's state, pending work and problems, the most important first."""
+def _status_parts(
+    pool: PoolView, run: RunView | None, states: Sequence[RankState], now: float, key: str
+) -> Iterator[Part]:
+    """Yield texts about the pool's state, pending work and problems, the most important first. ``key`` opens the
+    pool."""
     if costs := _money(pool, now):
         yield costs, "$muted"
     if pool.is_over:
         since = "" if pool.ended_at is None else f" {ago(now - pool.ended_at)}"
-        yield f"ended{since} · enter: logs and results", "$muted"
+        if pool.start_error:
+            mark = state_style(pool.shown_state)
+            yield f"{mark.text}: {one_line(pool.detail)}", mark.style
+        yield f"ended{since} · {key}: {'messages of its nodes' if run is None else 'logs and results'}", "$muted"
     elif pool.state != "up":
-        mark = state_style(pool.state)
+        mark = state_style(pool.shown_state)
         yield one_line(f"{mark.text}: {format_detail(pool)}") if pool.detail else mark.text, mark.style
         yield from _nodes([node for node in pool.nodes if node.phase != "ready"], now)
     if (node := next_preempted(pool.nodes)) is not None:

@@ -47,6 +47,7 @@ class FakeSession(SessionInterface):
     launched: list[tuple[str, Task]] = field(default_factory=list)
     kept_launches: dict[str, LaunchRecord] = field(default_factory=dict)
     kept_jobs: dict[str, ShellRecord] = field(default_factory=dict)
+    pool_launches: dict[str, LaunchRecord] = field(default_factory=dict)  # of the launches that made pools
     torn_down: list[str] = field(default_factory=list)
     cancelled: list[tuple[str, str]] = field(default_factory=list)
     dismissed: list[str] = field(default_factory=list)
@@ -121,7 +122,7 @@ class FakeSession(SessionInterface):
         return done(self.past_looks.get(run, RunPreviewData()))
 
     def failures(self) -> Future[list[PastRun]]:
-        return done([run for run in self.past if run.has_failed and run.run not in self.dismissed])
+        return done([run for run in self.past if run.has_failed and run.id not in self.dismissed])
 
     def dismiss(self, runs: Sequence[str]) -> Future[None]:
         self.dismissed += runs
@@ -131,7 +132,13 @@ class FakeSession(SessionInterface):
         self.compared.append((left, right))
         return done(self.comparison)
 
-    def create(self, spec: PoolSpec, *, begun: Future[PoolView] | None = None) -> Future[PoolView]:
+    def create(
+        self,
+        spec: PoolSpec,
+        *,
+        begun: Future[PoolView] | None = None,
+        request: LaunchRequest | ShellRecord | None = None,
+    ) -> Future[PoolView]:
         future: Future[PoolView] = Future()
         begun = begun or Future()
         if any(view.name == spec.name and view.is_live for view in self.views):
@@ -140,6 +147,8 @@ class FakeSession(SessionInterface):
             return future
         self.created.append(spec)
         view = self.pool(spec.name, spec.most_nodes, spec.ranks_per_node, state="starting", phase="requested")
+        if isinstance(request, LaunchRequest):
+            self.pool_launches[view.key] = LaunchRecord(request=request, cwd=Path.cwd())
         self.creating[spec.name] = future
         begun.set_result(view)
         if self.auto:
@@ -200,9 +209,11 @@ class FakeSession(SessionInterface):
         self.kept_launches[run] = LaunchRecord(request=request, cwd=Path.cwd(), joined=joined)
         return done(None)
 
-    def load_launch(self, run: str) -> Future[LaunchRecord | ShellRecord]:
+    def load_launch(self, run: str, pool: str = "") -> Future[LaunchRecord | ShellRecord]:
         future: Future[LaunchRecord | ShellRecord] = Future()
-        if run in self.kept_jobs:
+        if not run and pool in self.pool_launches:
+            future.set_result(self.pool_launches[pool])
+        elif run in self.kept_jobs:
             future.set_result(self.kept_jobs[run])
         elif run in self.kept_launches:
             future.set_result(self.kept_launches[run])

@@ -15,6 +15,7 @@ from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.tasks.job_files.job import JobFile
 from skyward_core.views import events
 from skyward_tui.app.app import SkywardApp
+from skyward_tui.launch_form.form import save_preset
 from skyward_tui.launch_form.recent_launches import recent_forms
 from skyward_tui.screens.launch.screen import LaunchScreen
 from skyward_tui.screens.run import RunScreen
@@ -155,3 +156,47 @@ async def test_a_job_is_launched_again_by_its_file_with_the_variables_that_it_ha
         await until(pilot, lambda: not isinstance(app.screen, LaunchScreen))
         await pilot.press("left_curly_bracket", "A")
         await until(pilot, lambda: f"skyward-tui rerun {run.id}" in " ".join(screen_text(app).split()))
+
+
+@pytest.mark.parametrize("size", [(80, 24), (160, 48)])
+async def test_pool_that_failed_to_start_shows_its_reason_and_opens_its_form_again(
+    app: SkywardApp, session: FakeSession, launch: LaunchRecord, size: tuple[int, int]
+) -> None:
+    view = session.pool("lost", 3, state="starting", phase="requested")
+    session.pool_launches[view.key] = launch
+    receipt = {"start_error": "no machine {run.launch} answered"}
+    session.emit(view, events.PoolEnded(pool="lost", receipt=receipt, at=session.now))
+    async with app.run_test(size=size) as pilot:
+        await until(pilot, lambda: "✗ start failed" in screen_text(app))
+        assert "no machine {run" in screen_text(app)
+        await pilot.press("enter")
+        await until(pilot, lambda: "(A: change the launch)" in screen_text(app))
+        assert "pool ✗ start failed" in screen_text(app) and "(L: launch)" not in screen_text(app)
+        await pilot.press("A")
+        await until(pilot, lambda: isinstance(app.screen, LaunchScreen) and app.screen.is_mounted)
+        assert isinstance(app.screen, LaunchScreen)
+        form = app.screen.form()
+        assert (form.arguments, form.nodes, form.ranks_per_node, form.name) == ("epochs=3", "3", "2", "other")
+
+
+async def test_form_shows_and_saves_the_settings_of_the_pool_that_it_uses(
+    app: SkywardApp, session: FakeSession, launch: LaunchRecord
+) -> None:
+    view = session.pool("up", 3, 2)
+    session.pool_launches[view.key] = replace(launch, request=replace(launch.request, plugins=["torch"]))
+    async with app.run_test(size=(160, 48)) as pilot:
+        await until(pilot, lambda: "▶ up" in screen_text(app))
+        await pilot.press("L")
+        await until(pilot, lambda: isinstance(app.screen, LaunchScreen) and app.screen.is_mounted)
+        screen = app.screen
+        assert isinstance(screen, LaunchScreen)
+        await until(pilot, lambda: screen.form().nodes == "3")
+        form = screen.form()
+        assert (form.pool, form.ranks_per_node, form.plugins, form.arguments) == (view.key, "2", ("torch",), "")
+        assert screen.query_one("#nodes", Input).disabled
+        file = save_preset("mine", replace(form, script="train.py", function="train", arguments="epochs=1"))
+        saved = file.read_text()
+        assert "nodes = 3" in saved and 'plugins = ["torch"]' in saved
+        screen.query_one("#pool", Select).value = ""
+        await until(pilot, lambda: screen.form().nodes == "4")
+        assert screen.form().plugins == (), "a new pool has the user's own settings again"

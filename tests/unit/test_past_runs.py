@@ -37,7 +37,7 @@ from skyward_core.protocol.stdout_stderr_order_marks import BEFORE, encode_mark
 from skyward_core.store import past_pools, pool_folder
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import Receipt, make_bills
-from skyward_core.store.past_pools import add_logs
+from skyward_core.store.past_pools import add_logs, summarize_pool
 from skyward_core.store.pool_folder import MetricsWriter, PoolFolder
 from skyward_core.store.state_folder import ensure_pool_folder
 from skyward_core.views import events, recording_entries, stdout_stderr_order
@@ -584,6 +584,22 @@ def raised_run(ledger: Ledger) -> Ledger:
     kept.close()
     ledger.record_teardown(row.token, Receipt("llama", 2, (0, 1), (), 1.0))
     return ledger
+
+
+def test_pool_that_failed_to_start_keeps_its_reason_in_every_list(ledger: Ledger) -> None:
+    row = ledger.record_intent("a1", "lost", {"provider": "local", "nodes": 2}, {"provider": "local"})
+    ledger.record_teardown(row.token, Receipt("lost", 0, (), (), 1.0, start_error="no \x1b[2Jroom on gpu1"))
+    view = summarize_pool(ledger, ledger.pool("a1"))
+    assert (view.shown_state, view.detail, view.runs) == ("unstarted", "no room on gpu1", {})
+    run = CliRunner()
+    listed = run.invoke(cli, ["ls", "--all"])
+    assert "start failed" in listed.stdout and "pool lost: no room on gpu1" in listed.stderr
+    for command in (["history"], ["failures"]):
+        told = run.invoke(cli, command, env={"COLUMNS": "300"}).stdout
+        assert "✗ failed" in told and "no room on gpu1" in told
+    assert run.invoke(cli, ["failures", "--dismiss", "lost"]).exit_code == 0
+    assert run.invoke(cli, ["failures"]).stdout == "no failures\n"
+    assert "no room on gpu1" in run.invoke(cli, ["history"], env={"COLUMNS": "300"}).stdout
 
 
 def test_commands_show_metrics_of_a_failure_from_files(raised_run: Ledger) -> None:

@@ -181,7 +181,8 @@ async def test_failing_node_ends_the_start_and_all_machines(world: World, ledger
     assert row.ended_at is not None
     assert row.receipt is not None
     assert (row.receipt["created"], row.receipt["gone"], row.receipt["unaccounted"]) == (3, [0, 1, 2], [])
-    assert pool.view.state == "gone"
+    assert row.receipt["start_error"] == "host-m1 has no room"
+    assert (pool.view.state, pool.view.shown_state, pool.view.detail) == ("gone", "unstarted", "host-m1 has no room")
 
 
 async def test_start_timeout_names_the_phase_of_each_node(world: World, ledger: Ledger) -> None:
@@ -195,6 +196,7 @@ async def test_start_timeout_names_the_phase_of_each_node(world: World, ledger: 
     with pytest.raises(PoolError, match=r"Pool q did not start within 0.05 s: node 0 requested .*; node 1 requested"):
         await pool.start(short)
     assert sorted(world.ended) == ["m0", "m1"]
+    assert pool.view.start_error.startswith("Pool q did not start within 0.05 s: node 0 requested")
 
 
 @pytest.mark.parametrize("step", ["create", "prepare"])

@@ -10,12 +10,14 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from skyward_core.client.launch.launch_request import LaunchRequest
+from skyward_core.client.launch.launch_request import NO_SCRIPT, LaunchRequest, options_of
 from skyward_core.client.launch.script_git_state import ScriptState
-from skyward_core.model.errors import UsageError
+from skyward_core.model.errors import SkywardError, UsageError
+from skyward_core.model.provider_capability_protocols import declared_settings
+from skyward_core.providers import provider_class
 from skyward_core.store import pool_folder
 from skyward_core.store.ledger import Ledger
-from skyward_core.store.ledger_rows import RunRow
+from skyward_core.store.ledger_rows import PoolRow, RunRow
 from skyward_core.store.state_folder import require_current_folder
 from skyward_core.util.user_files import expand_user
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from skyward_core.client.launch.job_records import CommandRecord, JobRecord, ShellRecord
 
 T = TypeVar("T")
+POOL_LAUNCH = "pool"  # name of the launch that created a pool, among the launches of its runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +48,7 @@ class LaunchRecord:
         """Return the request with absolute paths."""
         request = self.request
         paths = {name: getattr(request, name) for name in ("script", "lock", "requirements")}
+        paths["script"] = None if request.script == NO_SCRIPT else request.script
         paths["python"] = request.python if os.sep in (request.python or "") else None
         whole: dict[str, Any] = {name: str(self.cwd / expand_user(path)) for name, path in paths.items() if path}
         return replace(request, **whole)
@@ -127,28 +131,81 @@ def load_launch_record(ledger: Ledger, row: RunRow) -> LaunchRecord:
 
 
 def load_any_record(ledger: Ledger, row: RunRow) -> LaunchRecord | JobRecord | CommandRecord:
-    """Return the saved launch of a run: of a script, a job or a command.
+    """Return the saved launch of a run: of a script, a job or a command. The launch of a script on an existing pool has
+    the settings of that pool, so that it can create the pool anew.
 
     Raises:
         UsageError: If the run has no saved launch.
         LedgerError: If the ledger cannot be read.
     """
-    try:
-        key = ledger.pool(row.token).key
-        record, diff = pool_folder.read_launch(key, row.run), pool_folder.read_diff(key, row.run)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"the saved launch of run {row.run} cannot be read: {error}") from error
-    if record is None:
+    pool = ledger.pool(row.token)
+    found = _read_record(pool.key, row.run, f"run {row.run}")
+    if found is None:
         raise UsageError(
             f"Run {row.run} has no saved launch. Launches by scripts are not saved, and saved launches are deleted "
             "with the logs."
         )
+    if not isinstance(found, LaunchRecord) or not found.joined or found.request.shapes_pool:
+        return found
+    created = load_pool_record(pool)
+    made = created.absolute_request() if isinstance(created, LaunchRecord) else request_from_pool(pool)
+    settings: dict[str, Any] = {name: getattr(made, name) for name in options_of()}
+    return replace(found, request=replace(found.request, pool=pool.name, **settings))
+
+
+def load_pool_record(pool: PoolRow) -> LaunchRecord | JobRecord | CommandRecord:
+    """Return the saved launch that created a pool. For a pool that a script created, return a launch without a script,
+    which has the settings of the pool.
+
+    Raises:
+        UsageError: If the saved launch cannot be read.
+    """
+    found = _read_record(pool.key, POOL_LAUNCH, f"pool {pool.name}")
+    if isinstance(found, LaunchRecord) and found.request.nodes is None:  # the provider's default
+        return replace(found, request=replace(found.request, nodes=pool.spec.get("nodes")))
+    return found or LaunchRecord(request=request_from_pool(pool), cwd=Path(pool.spec.get("cwd") or "/"))
+
+
+def request_from_pool(pool: PoolRow) -> LaunchRequest:
+    """Return a request without a script for a pool like a given one, as far as the ledger describes the pool."""
+    spec, image = pool.spec, pool.spec.get("image") or {}
+    provider = str(spec.get("provider") or pool.provider["provider"])
+    settings: dict[str, str] = {}
+    with suppress(SkywardError):  # the provider's package is no longer installed
+        for each in declared_settings(provider_class(provider)):
+            value = pool.provider.get(each.name)
+            text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+            if value not in (None, each.default) and each.read(text) == value:
+                settings[each.name] = text
+    return LaunchRequest(
+        script=NO_SCRIPT,
+        pool=pool.name,
+        provider=provider,
+        settings=settings,
+        nodes=spec.get("nodes"),
+        ranks_per_node=spec.get("worker", {}).get("ranks_per_node"),
+        accelerator=spec.get("accelerator"),
+        budget=spec.get("options", {}).get("budget"),
+        plugins=spec.get("plugins") or (),
+        image_settings=[f"{name}={each}" for name in ("pip", "apt") for each in image.get(name) or ()],
+        lock=image.get("lock"),
+        requirements=image.get("requirements"),
+        project=bool(image.get("project")),
+        outputs=image.get("outputs") or (),
+    )
+
+
+def _read_record(pool: str, run: str, what: str) -> LaunchRecord | JobRecord | CommandRecord | None:
     try:
+        record, diff = pool_folder.read_launch(pool, run), pool_folder.read_diff(pool, run)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"the saved launch of {what} cannot be read: {error}") from error
+    try:
+        if record is None:
+            return None
         return _parse_launch_record(record, diff) if "request" in record else _parse_shell_record(record)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UsageError(
-            f"the launch of run {row.run} was saved by another version in an unknown format ({error})"
-        ) from error
+        raise UsageError(f"the launch of {what} was saved by another version in an unknown format ({error})") from error
 
 
 def invalid_fields(kind: type, data: Any) -> list[str]:

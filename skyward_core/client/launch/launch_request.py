@@ -370,6 +370,9 @@ DEFAULTS: Mapping[str, Any] = {
 WAYS: Mapping[str, str] = {"gang": "every rank", "gang_nodes": "some nodes", "gang_ranks": "some ranks"}
 """Fields of a request that run each combination of a sweep as a gang, with a description of the gang."""
 
+NO_SCRIPT = str(Path())
+"""Script of a request that names none."""
+
 PACKAGES = ("lock", "requirements", "project")
 """Fields of an image that name a package file of the project."""
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from skyward_core.client.launch.image_option_parsing import parse_image_options
 from skyward_core.client.launch.launch_records import invalid_fields, texts_in
-from skyward_core.client.launch.launch_request import DEFAULTS, LaunchRequest
+from skyward_core.client.launch.launch_request import DEFAULTS, NO_SCRIPT, LaunchRequest
 from skyward_core.client.launch.plugin_and_provider_catalog import available_plugins, parameter_fields
 from skyward_core.client.settings_edits import read_table, replace_text, set_table, settings_paths, write_table
 from skyward_core.model.errors import SkywardError, UsageError
@@ -22,8 +22,7 @@ from skyward_core.util.user_files import is_file
 
 PRESETS_TABLE = "presets"
 MAX_NAME_LENGTH = 60  # characters
-NO_SCRIPT = str(Path())
-"""Script of a request without a script."""
+
 
 _TYPE_WORDS: Mapping[str, str] = {
     "str": "a text",

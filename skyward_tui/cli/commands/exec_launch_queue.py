@@ -191,7 +191,7 @@ class JobCommand(PoolCommand):
                     break
             return status
 
-        return self.run_on_pool(spec, work)
+        return self.run_on_pool(spec, work, kept)
 
 
 def check_fits(job: JobFile, pool: PoolView) -> None:

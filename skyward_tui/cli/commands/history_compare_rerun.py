@@ -107,20 +107,23 @@ def history(
 
 
 @command()
-@click.option("--dismiss", metavar="RUN", multiple=True, help="Dismiss the failure of this run. Repeatable.")
+@click.option(
+    "--dismiss", metavar="RUN|POOL", multiple=True,
+    help="Dismiss the failure of this run, or the failed start of this pool. Repeatable.",
+)  # fmt: skip
 @click.option("--dismiss-all", is_flag=True, help="Dismiss all listed failures.")
 def failures(console: Console, dismiss: Sequence[str], dismiss_all: bool) -> int:
-    """List undismissed failures of the last 30 days, across all pools."""
+    """List undismissed failures of runs and of pool starts in the last 30 days."""
     if dismiss and dismiss_all:
         raise click.UsageError("--dismiss cannot be combined with --dismiss-all. Remove one of them")
     with open_session(console) as session:
         note_unreachable(session, console)
         found = session.failures().result()
-        known = [run.run for run in found]
-        dismiss = [run if run in known else resolve_run(session, run).run for run in dismiss]
-        if unknown := [run for run in dismiss if run not in known]:
-            raise UsageError(f"no undismissed failure of run {unknown[0]}. List them with: skyward-tui failures")
-        dismissed = known if dismiss_all else list(dismiss)
+        known = [run.run or run.pool for run in found]
+        dismiss = [name if name in known else resolve_run(session, name).run for name in dismiss]
+        if unknown := [name for name in dismiss if name not in known]:
+            raise UsageError(f"no undismissed failure of {unknown[0]}. List them with: skyward-tui failures")
+        dismissed = [run.id for run, name in zip(found, known, strict=True) if dismiss_all or name in dismiss]
         if dismissed:
             session.dismiss(dismissed).result()
             console.note(f"dismissed {count(len(dismissed), 'failure')}; skyward-tui history --failed lists all")
@@ -249,7 +252,7 @@ def rerun(
 ) -> int:
     """Launch a run again, optionally with other arguments.
 
-    The run uses its pool if that is up, else a new pool of the same settings. Changes of the script and its git commit
+    The run uses its pool if that is up, else a new pool of the same settings. A command of exec needs a running pool. Changes of the script and its git commit
     are reported. A job runs with all of its steps. Values of secrets are not saved: they come from --secret, this
     shell, or the terminal.
 
@@ -289,7 +292,7 @@ def rerun(
                 f"run {row.run} ran a script, but --env and --secret apply only to job files and commands. Remove them"
             )
         found = launched.with_arguments(arguments, script_args or None)
-        place = _target_pool(row, before, pool, joined=found.joined)
+        place = _target_pool(row, before, pool, joined=False)  # its record has the settings of the pool
         request = found.request if place is None else found.request.on_pool(place)
         _change_folder(found.cwd, console, _command_text(found.request))
         changes = ScriptState.capture(Path(request.script)).changes_since(found.source)
@@ -338,7 +341,7 @@ def _target_pool(row: RunRow, before: PoolRow, pool: str | None, *, joined: bool
         row: The original run.
         before: The pool of the original run.
         pool: Pool given by the user.
-        joined: Whether the pool was already up before the original run.
+        joined: Whether the run needs a pool that another launch created.
     """
     if pool is not None or before.ended_at is None:
         return pool or before.name

@@ -141,7 +141,8 @@ def list_pools(console: Console, everything: bool) -> int:
         _show_receipts(session, console)
     pools = found if everything else [pool for pool in found if pool.is_live]
     for pool in found:
-        if pool.state in ("unreachable", "unfinished") or (not pool.is_live and not everything):
+        is_bad = pool.state in ("unreachable", "unfinished") or bool(pool.start_error)
+        if is_bad or (not pool.is_live and not everything):
             detail = format_detail(pool) or "ended: the process that created it exited. No resources remain"
             console.note(f"pool {pool.name}: {detail}")
     when = "ends" if all(pool.ended_at is None for pool in pools) else "ends, or ended"
@@ -157,7 +158,7 @@ def list_pools(console: Console, everything: bool) -> int:
         if pool.ended_at is not None:
             ready, ends = str(pool.node_count), time.strftime("%Y-%m-%d %H:%M", time.localtime(pool.ended_at))
         price = hourly(pool) or "-"
-        state = BROKEN_OFF if pool.state == "unfinished" else pool.state
+        state = {"unfinished": BROKEN_OFF, "unstarted": START_FAILED}.get(pool.shown_state, pool.shown_state)
         rows.append((pool.name, state, pool.provider, ready, price, ends, runs))
     if console.as_json:
         retained = [retained_json(*each) for each in kept]

@@ -450,14 +450,17 @@ class PoolCommand:
             self.launch_saved = self.session.save_launch(self.key, run.id, request, joined=joined)
             return self.wait_and_report(run, request.detach)
 
-        return self.run_on_pool(spec, work)
+        return self.run_on_pool(spec, work, request)
 
-    def run_on_pool(self, spec: PoolSpec | None, work: Callable[[], int]) -> int:
+    def run_on_pool(
+        self, spec: PoolSpec | None, work: Callable[[], int], request: LaunchRequest | ShellRecord | None = None
+    ) -> int:
         """Do work on the pool, and tear the pool down afterwards unless it is to stay.
 
         Args:
             spec: The pool to create; None for a running pool.
             work: Returns the exit status.
+            request: The launch, saved with a new pool.
 
         Returns:
             The exit status of the work, or that of the first error.
@@ -469,7 +472,7 @@ class PoolCommand:
                 self.console.note(f"pool {spec.name}: {nodes} on {spec.provider.name}")
                 self.key, self.begun = "", Future()
                 self.begun.add_done_callback(self._subscribe)
-                self.follower.wait(self.session.create(spec, begun=self.begun))
+                self.follower.wait(self.session.create(spec, begun=self.begun, request=request))
                 up = True
             else:
                 # ``self.key`` may be a name: a pool that was still starting may have had no known key.

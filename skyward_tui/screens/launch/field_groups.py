@@ -538,6 +538,8 @@ TEXT_FIELDS = [name for name, each in OPTIONS.items() if each.row and not each.i
 FLAGS = [(name, each.label) for name, each in reversed([*OPTIONS.items()]) if each.row and each.is_flag]
 _OF_POOL = ["name", "packages", "plugins", "provider", "plugin_settings", "image_settings"]
 _OF_POOL += [name for name in TEXT_FIELDS if OPTIONS[name].part]
+POOL_SETTINGS = [*_OF_POOL[1:], "settings"]
+"""Attributes of a form that describe the machines and the environment of a pool."""
 # Fields that are disabled for a job file, because the file defines their values.
 _OF_FILE = set(_OF_POOL) - {"name", "provider", "budget", "wait_for_capacity"}
 
@@ -644,6 +646,7 @@ class LaunchFields(VerticalScroll, can_focus=False, inherit_bindings=False):
             )
             self.query_one("#options", Toggles).chosen = {name for name, _ in FLAGS if getattr(form, name)}
             self.query_one("#plugins", Toggles).chosen = set(form.plugins)
+            self.query_one("#plugins", Toggles).refresh()
             self.query_one(PluginFields).fill(form.plugin_settings)
             self.query_one(ImageFields).fill(form.image_settings)
         self._show_provider(form.provider)

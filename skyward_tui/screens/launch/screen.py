@@ -6,6 +6,7 @@ import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
@@ -34,6 +35,7 @@ from skyward_tui.launch_form.form import (
     command_line,
     fitting_arguments,
     form_from_preset,
+    form_from_request,
     functions_of,
     is_job,
     is_sweep,
@@ -49,6 +51,7 @@ from skyward_tui.launch_form.plan_text import Planner, PlanResult, ScriptWait, c
 from skyward_tui.launch_form.recent_launches import add_recent, recent_forms
 from skyward_tui.screens.base_screen import BaseScreen
 from skyward_tui.screens.launch.field_groups import (
+    POOL_SETTINGS,
     WHOLE,
     ArgumentFields,
     CallFields,
@@ -76,7 +79,9 @@ from skyward_tui.widgets.header_and_hints import Breadcrumbs, Panel
 if TYPE_CHECKING:
     from textual.timer import Timer
 
+    from skyward_core.client.launch.job_records import JobRecord
     from skyward_core.client.launch.launch_plan import LaunchPlan
+    from skyward_core.client.launch.launch_request import LaunchRequest
     from skyward_core.client.launch.plugin_and_provider_catalog import FunctionInfo, Interpreter, Task
     from skyward_core.client.launch.presets import Preset
     from skyward_core.client.session_interface import SessionInterface
@@ -190,6 +195,16 @@ class LaunchPool(NamedTuple):
     created: Future[PoolView] | None = None
 
 
+def _launch_record(plan: LaunchPlan | JobPlan) -> LaunchRequest | JobRecord:
+    """Return the launch of a plan, to be saved with the pool and its runs."""
+    from skyward_core.client.launch.job_records import JobRecord
+    from skyward_core.client.launch.launch_plan import LaunchPlan
+
+    if isinstance(plan, LaunchPlan):
+        return plan.request
+    return JobRecord.from_job(plan.job, plan.request, down=plan.spec is not None and not plan.keep)
+
+
 async def create_pool(app: SkywardApp, plan: LaunchPlan | JobPlan) -> LaunchPool:
     """Create the pool of a plan, or return the existing pool. Does not wait until the pool has started.
 
@@ -206,7 +221,7 @@ async def create_pool(app: SkywardApp, plan: LaunchPlan | JobPlan) -> LaunchPool
     if isinstance(plan.pool.provider, Asks):
         app.host_keys.attach(session)
     begun: Future[PoolView] = Future()
-    created = session.create(plan.pool, begun=begun)
+    created = session.create(plan.pool, begun=begun, request=_launch_record(plan))
     return LaunchPool(session, (await wait_shielded(begun)).key, created)
 
 
@@ -295,10 +310,8 @@ async def _tear_down(app: SkywardApp, plan: LaunchPlan | JobPlan, begun: LaunchP
 async def launch_job(app: SkywardApp, plan: JobPlan, steps: Sequence[Task], pool: LaunchPool) -> str:
     """Run the steps of a job one after the other, each as a separate run, until one fails. Return an error text, or
     ""."""
-    from skyward_core.client.launch.job_records import JobRecord
-
     session, job = pool.session, token_hex(5)
-    record = JobRecord.from_job(plan.job, plan.request, down=plan.spec is not None and not plan.keep)
+    record = _launch_record(plan)
     nodes: tuple[int, ...] = ()
     for number, step in enumerate(steps, 1):
         task = replace(step, job=job, more=number < len(steps))
@@ -359,6 +372,7 @@ class LaunchScreen(BaseScreen[None]):
         self._filled = ""  # arguments that the screen has filled in, not the user
         self._functions: list[FunctionInfo] = []
         self._readable = False  # whether the script can be read
+        self._own_settings: Form | None = None  # form before an existing pool was selected
         self._function = ""  # function that was chosen last, also while the script cannot be read
         self._plugins_touched = False
         self._typing: Timer | None = None  # validates the form once the user has stopped typing
@@ -536,6 +550,27 @@ class LaunchScreen(BaseScreen[None]):
     @on(Select.Changed, "#function")
     def _update_plugins(self) -> None:
         self._choose_plugins()
+
+    @on(Select.Changed, "#pool")
+    @work(group="pool", exclusive=True)
+    async def _show_pool_settings(self) -> None:
+        """Show the settings of the selected pool in the disabled fields, and for a new pool the user's own again."""
+        from skyward_core.client.launch.launch_records import LaunchRecord
+
+        pool, session, source = self.form().pool, self.app.session, None
+        if not pool:
+            source, self._own_settings = self._own_settings, None
+        elif session is not None:
+            with suppress(SkywardError, OSError):  # the fields stay as they are
+                record = await wait_shielded(session.load_launch("", pool))
+                if isinstance(record, LaunchRecord):
+                    source = form_from_request(record.absolute_request())
+                    self._own_settings = self._own_settings or self.form()
+        if source is not None and self.is_attached:
+            form = self.form()
+            self._fields.fill(replace(form, **{name: getattr(source, name) for name in POOL_SETTINGS}))
+            self._list_packages(source.packages)
+            self._review()
 
     @on(Input.Changed)
     def _typed(self, event: Input.Changed) -> None:
