@@ -12,8 +12,9 @@ from textual.widgets import Input, Select
 
 from skyward_core.model.machines import Check
 from skyward_tui.app.app import SkywardApp
-from skyward_tui.launch_form.form import build_request, command_line
+from skyward_tui.launch_form.form import Form, build_request, command_line
 from skyward_tui.screens.launch.field_groups import ArgumentFields
+from skyward_tui.screens.launch.screen import LaunchScreen
 from skyward_tui.text.number_and_time_format import clip_path
 from tests.support.app_driver import launch_form, screen_text, typed, until
 from tests.support.fake_session import FakeSession, done
@@ -39,9 +40,53 @@ async def test_a_check_that_takes_its_time_is_not_waited_for(app: SkywardApp, se
         assert session.checked == [("local", {})]
 
 
-async def test_hosts_are_checked_once_they_are_typed_and_what_is_amiss_comes_first(
-    app: SkywardApp, session: FakeSession
+async def test_verdict_about_hosts_goes_with_the_first_key_and_returns_after_a_pause(
+    app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("skyward_tui.screens.launch.screen.CHECK_PAUSE", 0.0)
+    session.check_ups["ssh"] = Future()
+    session.check_ups["ssh"].set_result([Check("gpu1", "fail", "no answer within 5 s")])
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = await launch_form(app, pilot, "train.py")
+        screen.query_one("#provider", Select).value = "ssh"
+        await until(pilot, lambda: "Hosts" in screen_text(app))
+        hosts = screen.query_one("#hosts", Input).focus()
+        await typed(app, pilot, "gpu1")
+        await until(pilot, lambda: "✗ gpu1: no answer" in screen_text(app))
+        assert app.focused is hosts, "nobody has left the field"
+        monkeypatch.setattr("skyward_tui.screens.launch.screen.TYPING", 60.0)
+        await pilot.press("2")
+        assert "no answer" not in screen_text(app) and "✗" not in screen_text(app)
+        monkeypatch.setattr("skyward_tui.screens.launch.screen.TYPING", 0.01)
+        await pilot.press("3")
+        await until(pilot, lambda: session.checked[-1] == ("ssh", {"hosts": "gpu123"}))
+
+
+async def test_form_is_validated_once_for_many_typed_characters(
+    app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans: list[str] = []
+
+    def planned(self: LaunchScreen, form: Form) -> None:
+        plans.append(form.name)
+
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = await launch_form(app, pilot, "train.py")
+        await until(pilot, lambda: screen.form().function == "train")
+        monkeypatch.setattr("skyward_tui.screens.launch.screen.TYPING", 60.0)
+        monkeypatch.setattr(LaunchScreen, "_update_plan", planned)
+        screen.query_one("#name", Input).focus()
+        await pilot.press(*"maths-of-mine")
+        assert plans == []
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: [spec.name for spec in session.created] == ["maths-of-mine"])
+        assert plans == ["maths-of-mine"], "the last keys count for a launch"
+
+
+async def test_hosts_are_checked_once_they_are_typed_and_what_is_amiss_comes_first(
+    app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("skyward_tui.screens.launch.screen.CHECK_PAUSE", 60.0)
     lines = [Check("gpu1", "ok", "reachable"), Check("gpu2", "fail", "no answer within 5 s\x1b[2J")]
     lines += [Check(f"gpu{number}", "warn", "0.5 GB free") for number in range(3, 9)]
     session.check_ups["ssh"] = Future()

@@ -252,9 +252,9 @@ def rerun(
 ) -> int:
     """Launch a run again, optionally with other arguments.
 
-    The run uses its pool if that is up, else a new pool of the same settings. A command of exec needs a running pool. Changes of the script and its git commit
-    are reported. A job runs with all of its steps. Values of secrets are not saved: they come from --secret, this
-    shell, or the terminal.
+    The run uses its pool if that is up, else a new pool of the same settings. A command of exec needs a running pool.
+    Changes of the script and its git commit are reported. A job runs with all of its steps. Values of secrets are not
+    saved: they come from --secret, this shell, or the terminal.
 
     RUN is the id of a run or the name of a pool (its running run, else its last), or a unique prefix.
     """
