@@ -27,11 +27,11 @@ REPOSITORY = Path(__file__).resolve().parents[2]
         (Bar(), None, 3.0, False),
     ],
 )
-def test_every_bound_of_a_bar_has_to_hold(bar: Bar, ours: float | None, theirs: float | None, met: bool) -> None:
+def test_metric_is_ok_only_if_every_bound_holds(bar: Bar, ours: float | None, theirs: float | None, met: bool) -> None:
     assert Metric("some_s", ours, theirs, bar).ok is met
 
 
-def test_a_metric_as_json_and_as_a_table() -> None:
+def test_metric_is_formatted_as_json_and_as_table() -> None:
     metric = Metric("start_s", 0.5, 2.0, Bar(at_most=0.4, ratio_at_most=1 / 3))
     assert metric.to_json() == {
         "ours": 0.5,
@@ -45,7 +45,7 @@ def test_a_metric_as_json_and_as_a_table() -> None:
     assert row.split()[:4] == ["start_s", "0.5", "2", "0.25"] and row.endswith("MISSED")
 
 
-def test_the_command_lists_what_there_is() -> None:
+def test_bench_command_lists_the_benchmarks() -> None:
     command = [sys.executable, "-m", "tests.bench"]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
     assert [line.split()[0] for line in done.stdout.splitlines()] == [
@@ -67,6 +67,6 @@ def test_the_command_lists_what_there_is() -> None:
     assert subprocess.run([*command, "nothing"], cwd=REPOSITORY, capture_output=True, timeout=60).returncode == 2
 
 
-def test_a_side_that_fails_is_an_error_with_its_words() -> None:
+def test_failing_benchmark_side_is_named_in_the_error() -> None:
     with pytest.raises(BenchError, match="no_such_side"):
         fresh("local:no_such_side")

@@ -34,13 +34,13 @@ def is_here(name: str) -> bool:
     return True
 
 
-def test_no_row_is_without_a_verdict() -> None:
+def test_every_row_of_the_migration_table_has_a_verdict() -> None:
     assert len(ROWS) > 50
     assert [row for row in ROWS if len(row) != 4 or not row[3].startswith(VERDICTS)] == []
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_what_is_the_same_is_here_and_what_is_not_is_not() -> None:
+def test_names_called_same_exist_and_unavailable_names_do_not() -> None:
     wrong = []
     for row in ROWS:
         older = [name for cell in row[:3] for name in names(cell) if name not in ELSEWHERE]
@@ -53,7 +53,7 @@ def test_what_is_the_same_is_here_and_what_is_not_is_not() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_what_is_not_here_says_why_in_one_sentence() -> None:
+def test_missing_older_names_explain_their_absence_in_one_sentence() -> None:
     silent = []
     for name in {*SECOND, *THIRD}:
         try:
@@ -65,7 +65,7 @@ def test_what_is_not_here_says_why_in_one_sentence() -> None:
 
 
 @pytest.mark.parametrize(("column", "generation"), [(0, FIRST), (1, SECOND), (2, THIRD)])
-def test_every_name_of_a_generation_is_told_of(column: int, generation: list[str]) -> None:
+def test_migration_table_describes_every_name_of_a_generation(column: int, generation: list[str]) -> None:
     told = {name for row in ROWS for name in names(row[column])}
     also = {"sky.plugins", "sky.function", "sky.accelerators", "sky.Image"}  # of which the rows name parts
     missing = {f"sky.{name}" for name in generation} - told - also

@@ -73,14 +73,14 @@ def gave(name: str, *arguments: str) -> str:
     return f"{[*arguments]} {[(3, 'of the package', name, True)] * 2}\n"
 
 
-def test_a_module_of_a_package(project: Path) -> None:
+def test_module_of_a_package_runs_with_dash_m(project: Path) -> None:
     done = run(project, "-m", "mine.train", "--provider", "mars")
     assert done.stdout == gave("__main__", "--provider", "mars") + "child: local\n", done.stderr
 
 
 @pytest.mark.proof("1 s of a processor")
 @pytest.mark.parametrize("what", [("app.pyz",), ("-m", "mine"), ("archived",)], ids=str)
-def test_an_archive_a_package_a_folder(project: Path, what: tuple[str, ...]) -> None:
+def test_archive_package_and_folder_run_as_scripts(project: Path, what: tuple[str, ...]) -> None:
     done = run(project, *what, "-x")
     assert done.stdout == gave("mine.train", "-x"), done.stderr
 
@@ -99,21 +99,21 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("given", REFUSED)
-def test_what_cannot_be_run_is_told_in_a_sentence(project: Path, given: str) -> None:
+def test_target_that_cannot_run_is_refused_in_one_sentence(project: Path, given: str) -> None:
     (project / "home").mkdir(exist_ok=True)
     done = run(project, *given.split())
     assert done.returncode in (1, 2) and not done.stdout
     assert REFUSED[given] in done.stderr.splitlines()[-1]
 
 
-def test_an_error_of_a_package_that_is_imported_to_find_a_module_is_shown(tmp_path: Path) -> None:
+def test_import_error_of_a_parent_package_is_shown(tmp_path: Path) -> None:
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "__init__.py").write_text("import not_there_at_all\n")
     done = run(tmp_path, "-m", "broken.train")
     assert done.returncode == 1 and "ModuleNotFoundError: No module named 'not_there_at_all'" in done.stderr
 
 
-def test_a_script_is_what_it_was(tmp_path: Path) -> None:
+def test_main_of_a_plain_script_keeps_path_and_folder(tmp_path: Path) -> None:
     (script := tmp_path / "script.py").write_text("x = 1\n")
     main = load_main_from_path(script)
     assert (main.file, main.argument, main.folder, main.spec) == (

@@ -16,7 +16,7 @@ from skyward_core.store import state_folder
 from tests.compat.upstream import ACCELERATORS
 
 
-def test_every_spelling_of_an_accelerator():
+def test_every_older_accelerator_name_is_available():
     missing = [name for name in ACCELERATORS if not hasattr(sky.accelerators, name)]
     assert missing == []
     made = {name: getattr(sky.accelerators, name)() for name in ACCELERATORS if name != "Custom"}
@@ -28,7 +28,7 @@ def test_every_spelling_of_an_accelerator():
         _ = sky.accelerators.A10O
 
 
-def test_parts_of_an_accelerator():
+def test_fractional_accelerator_is_parsed_and_refused_by_aws():
     half = sky.accelerators.L4(count=0.5)
     assert (half.count, half.part, half.slices, str(half)) == (1, 0.5, 1, "L4:0.5")
     assert sky.accelerators.parse("l4:0.5") == half
@@ -42,7 +42,7 @@ def test_parts_of_an_accelerator():
             sky.accelerators.L4(count=wrong)
 
 
-def test_accelerators_by_name_and_your_own():
+def test_accelerators_are_made_by_name_and_as_custom_ones():
     assert sky.Accelerator("A100", 4) == sky.accelerators.A100(count=4)
     assert sky.Accelerator.from_name("h100", count=8, memory="80GB") == sky.accelerators.H100(count=8, memory="80GB")
     assert sky.accelerators.Accelerator.from_name("T4") == sky.accelerators.T4()
@@ -54,7 +54,7 @@ def test_accelerators_by_name_and_your_own():
         assert sky.accelerators.H100(form_factor="SXM") == sky.accelerators.H100()
 
 
-def test_a_place_by_the_words_of_three_generations():
+def test_instance_info_has_the_attributes_of_three_generations():
     info = sky.InstanceInfo(
         node=1, total_nodes=2, rank=3, world_size=4, local_rank=1, ranks_per_node=2, head_addr="10.0.0.1",
         peers=(instance_info.Peer(0, "10.0.0.1"), instance_info.Peer(1, "10.0.0.2")), pool="p", worker=1,
@@ -75,7 +75,7 @@ def test_a_place_by_the_words_of_three_generations():
         assert sky.Info.current() == info
 
 
-def test_the_configuration_of_accelerate():
+def test_accelerate_plugin_sets_the_variables_of_its_configuration():
     config = {
         "mixed_precision": "fp16",
         "distributed_type": "FSDP",
@@ -105,7 +105,7 @@ def test_the_configuration_of_accelerate():
         accelerate.read_config({"num_processes": 2})
 
 
-def test_what_joins_all_ranks_refuses_a_call_of_one(monkeypatch):
+def test_plugin_that_joins_all_ranks_refuses_a_single_call(monkeypatch):
     monkeypatch.setattr(framework_rendezvous_variables, "_is_gang_call", False)
     monkeypatch.setattr(instance_info, "_in_pool", None)  # another test of this process may have set it
     with (
@@ -116,7 +116,7 @@ def test_what_joins_all_ranks_refuses_a_call_of_one(monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_the_process_group_of_itself_is_for_functions_that_bring_none():
+def test_torch_plugin_decorates_only_functions_without_own_group():
     def trains():
         import torch.distributed as dist
 
@@ -131,7 +131,7 @@ def test_the_process_group_of_itself_is_for_functions_that_bring_none():
     assert made.decorate(quiet) is quiet
 
 
-def test_several_ranks_may_print(capsys):
+def test_stdout_decorator_lets_several_ranks_print(capsys):
     @sky.stdout(only=[1, 2])
     def speak():
         print("heard")
@@ -144,19 +144,19 @@ def test_several_ranks_may_print(capsys):
         sky.stderr(only=[1, "head"])
 
 
-def test_parts_of_others():
+def test_shard_takes_the_part_of_another_node():
     assert sky.shard(list(range(10)), node=1, total_nodes=3) == [1, 4, 7]
     assert sky.shard(list(range(10)), shuffle=True, seed=None) == sky.shard(list(range(10)), shuffle=True, seed=0)
     with pytest.raises(ValueError, match="has no part 3"):
         sky.shard([1, 2], node=3)
 
 
-def test_cuda_of_jax_by_the_older_word():
+def test_jax_plugin_accepts_older_cuda_name():
     assert sky.plugins.jax(cuda="cu124").cuda == "cuda12"
     assert sky.plugins.Jax(cuda="cuda13").cuda == "cuda13"
 
 
-def test_what_a_place_says_of_accelerators_and_peers_by_the_words_of_three_generations():
+def test_instance_info_names_accelerators_and_peers_of_three_generations():
     info = sky.InstanceInfo(
         rank=1,
         node=1,
@@ -193,12 +193,12 @@ def test_what_a_place_says_of_accelerators_and_peers_by_the_words_of_three_gener
         ("Some GPU 9", "Some GPU 9", None),
     ],
 )
-def test_the_catalogues_name_of_what_a_driver_says(said, model, memory):
+def test_accelerator_model_of_a_driver_name_is_that_of_the_catalogue(said, model, memory):
     found = instance_info.AcceleratorModel(said, 1)
     assert (found.name, found.memory_gb) == (model, memory)
 
 
-def test_what_the_newest_generation_says_of_calls_is_told_of():
+def test_call_options_of_the_newest_generation_are_warned_about():
     with pytest.warns(FutureWarning, match=r"sky.function\(retry=...\) is ignored: calls are not retried"):
         again = sky.function(retry=lambda why, attempt: attempt < 3)(abs)
     with pytest.warns(FutureWarning, match=r"queue_timeout=...\) is ignored: the time in the queue is not limited"):
@@ -214,13 +214,13 @@ def test_what_the_newest_generation_says_of_calls_is_told_of():
         group.with_timeout(0)
 
 
-def test_options_of_a_pool_beside_it_as_the_first_generations_take_them():
+def test_compute_pool_accepts_options_as_keyword_arguments():
     with pytest.warns(FutureWarning):
         pool = sky.ComputePool(provider=sky.Local(), provision_timeout=600, logging=False, nodes=1)
     assert pool.spec.options.start_timeout == 600
 
 
-def test_why_a_name_is_not_here_is_said_to_who_imports_it_too():
+def test_import_of_a_missing_older_name_explains_its_absence():
     with pytest.raises(ImportError, match=r"cannot import 'Volume' from 'skyward_core'\. .* are not mounted"):
         from skyward_core import Volume  # noqa: F401
     with pytest.raises(ImportError, match=r"cannot import 'cuml' .* with sky.Image"):
@@ -230,7 +230,7 @@ def test_why_a_name_is_not_here_is_said_to_who_imports_it_too():
     assert not hasattr(sky, "Volume") and not hasattr(sky.plugins, "mps")
 
 
-def test_credentials_are_refused_but_where_another_provider_serves(monkeypatch):
+def test_aws_credentials_are_refused_unless_another_provider_is_used(monkeypatch):
     with pytest.raises(sky.SpecError, match=r"access_key_id=...\) is not supported: credentials come from boto3"):
         sky.AWS(access_key_id="AKIA", secret_access_key="s")
     monkeypatch.setattr(state_folder, "provider_override", "local")
@@ -241,7 +241,7 @@ def test_credentials_are_refused_but_where_another_provider_serves(monkeypatch):
     assert sky.Compute(provider=made).spec.provider.name == "local"
 
 
-def test_a_pool_that_is_up_by_the_newest_word():
+def test_compute_attached_names_missing_pool_and_wrong_arguments():
     with pytest.raises(sky.PoolError, match=r"no pool named 'elsewhere' is up"):
         sky.Compute.attached("elsewhere", console=True)
     with pytest.raises(sky.SpecError, match=r"database=...\) is not supported: there is no daemon"):
@@ -250,7 +250,7 @@ def test_a_pool_that_is_up_by_the_newest_word():
         sky.Compute.attached("elsewhere", port=1)
 
 
-def test_plugins_that_are_built_of_functions():
+def test_plugin_built_of_functions_has_its_bootstrap_commands():
     mine = sky.plugins.Plugin.create("mine").with_bootstrap(lambda cluster: ("true", ["echo a", ("echo b",)]))
     spec = sky.Compute(
         provider=sky.Local(), plugins=[mine, sky.plugins.around_process("other", lambda info: None)]
@@ -262,20 +262,20 @@ def test_plugins_that_are_built_of_functions():
         mine.with_bootstrap(lambda cluster: (lambda: 1,)).bootstrap(spec)
 
 
-def test_the_wait_for_a_pool_by_the_newest_words():
+def test_options_add_up_the_older_start_timeouts():
     assert sky.Options(provision_timeout=900, ssh_timeout=240, worker_timeout=180).start_timeout == 1320
     both = sky.Options(provision_timeout=900, ssh_timeout=240, worker_timeout=180, ready_timeout=900)
     assert both.start_timeout == 900, "the whole counts, whatever its parts may take"
     assert sky.Options(ready_timeout=None, provision_timeout=400).start_timeout == 400
 
 
-def test_the_names_of_calls_are_types():
+def test_names_of_pending_calls_are_types():
     assert sky.Pending is sky.Streaming is sky.PendingFunction
     assert sky.Group is sky.PendingFunctionGroup is sky.PendingGroup
     assert sky.TaskFailedError is sky.RunError
 
 
-def test_values_that_are_only_handed_on():
+def test_older_configuration_values_compare_pickle_and_print():
     one, same = sky.HealthChecker(abs, interval=5), sky.HealthChecker(abs, interval=5)
     assert one == same and hash(one) == hash(same) and one != sky.LogConfig(abs, interval=5)
     assert pickle.loads(pickle.dumps(one)) == one and repr(sky.LogConfig(level="x")) == "LogConfig(level=…)"
@@ -283,7 +283,7 @@ def test_values_that_are_only_handed_on():
     assert isinstance(sky.metrics.GPU(index=0), sky.MetricSpec)
 
 
-def test_what_is_emitted_is_a_line_and_its_numbers_are_logged(capsys, monkeypatch):
+def test_emit_prints_a_line_and_logs_its_metrics(capsys, monkeypatch):
     logged = []
     monkeypatch.setattr(metric_logging, "log", lambda **numbers: logged.append(numbers))
     sky.emit("epoch", {"loss": 0.5, "n": 3, "best": True, "note": "ok"})

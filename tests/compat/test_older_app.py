@@ -40,7 +40,7 @@ def estimate(n: int = 1000, verbose: bool = False) -> dict:
 """
 
 
-def test_a_command_runs_on_its_machines_or_on_others_by_options(tmp_path: Path) -> None:
+def test_app_command_runs_on_its_machines_or_those_of_the_options(tmp_path: Path) -> None:
     script = tmp_path / "pi.py"
     script.write_text(SCRIPT)
     env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))}
@@ -93,7 +93,7 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     return given
 
 
-def test_words_are_values_by_the_functions_signature(commands: Callable[..., Any]) -> None:
+def test_command_line_words_are_converted_by_the_signature(commands: Callable[..., Any]) -> None:
     assert commands("train --epochs 5 --lr=1e-3 --mode slow --no-shuffle") == (
         "train", {"epochs": 5, "lr": 1e-3, "mode": "slow", "shuffle": False}, False,
     )  # fmt: skip
@@ -121,19 +121,19 @@ def test_words_are_values_by_the_functions_signature(commands: Callable[..., Any
         ("train --epochs 1 --node 3", "--node '3' is not supported"),
     ],
 )
-def test_what_makes_no_sense_is_refused_before_a_machine_is_asked_for(
+def test_invalid_app_command_is_refused_before_machines_are_requested(
     commands: Callable[..., Any], line: str, why: str
 ) -> None:
     with pytest.raises(sky.UsageError, match=why):
         older_api_names.run_command(line.split())
 
 
-def test_help_tells_the_signature(commands: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_help_shows_the_signature(commands: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
     older_api_names.run_command(["train", "--help"])
     assert capsys.readouterr().out.startswith("train(epochs: ")
 
 
-def test_machines_that_are_not_rented_here_are_refused_as_in_compute(commands: Callable[..., Any]) -> None:
+def test_app_with_unsupported_provider_is_refused_like_compute(commands: Callable[..., Any]) -> None:
     with pytest.raises(sky.UsageError, match=r"sky\.RunPod: renting machines of RunPod"):
         older_api_names.run_command(["show_it"])
     with pytest.warns(FutureWarning, match="calls are not retried"):
@@ -153,12 +153,12 @@ def test_machines_that_are_not_rented_here_are_refused_as_in_compute(commands: C
         ("import skyward as sky\ndef outer():\n    @sky.app()\n    def a(): ...", []),
     ],
 )
-def test_commands_are_found_without_running_the_script(tmp_path: Path, source: str, names: list[str]) -> None:
+def test_app_commands_are_listed_without_running_the_script(tmp_path: Path, source: str, names: list[str]) -> None:
     (tmp_path / "s.py").write_text(source)
     assert [each.name for each in list_commands(tmp_path / "s.py")] == names
 
 
-def test_what_is_said_of_its_machines_is_heeded_or_refused(tmp_path: Path) -> None:
+def test_run_options_for_an_app_command_are_applied_or_refused(tmp_path: Path) -> None:
     cli = Cli(tmp_path)
     script = cli.write("pi.py", SCRIPT)
     refused = cli("run", "pi.py", "--keep", "--pool", "x", "--n", "3", status=2).stderr
@@ -168,7 +168,7 @@ def test_what_is_said_of_its_machines_is_heeded_or_refused(tmp_path: Path) -> No
         make_plan(LaunchRequest(script=str(script), script_args=()))
 
 
-def test_a_dry_run_rents_nothing_whatever_the_script_does(
+def test_dry_run_of_an_app_requests_no_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("argv", "path"):

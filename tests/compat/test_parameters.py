@@ -63,14 +63,14 @@ def what_comes_of(kind: str, name: str) -> str:
     return "told" if mine else "heeded"
 
 
-def test_every_parameter_is_told_of_once() -> None:
+def test_every_older_parameter_has_one_verdict() -> None:
     assert {kind: set(of_kind) for kind, of_kind in told().items()} == {
         kind: set(of_kind) for kind, of_kind in PARAMETERS.items()
     }
 
 
 @pytest.mark.parametrize("kind", PARAMETERS)
-def test_what_comes_of_each_parameter_is_what_is_told(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_effect_of_each_older_parameter_matches_its_verdict(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = []
     for name, verdict in told()[kind].items():
         if name == "provider":
@@ -84,7 +84,7 @@ def test_what_comes_of_each_parameter_is_what_is_told(kind: str, monkeypatch: py
 
 
 @pytest.mark.parametrize("name", PROVIDERS)
-def test_a_provider_elsewhere_keeps_what_it_is_given_and_says_what_serves(
+def test_unsupported_provider_keeps_its_parameters_and_hides_secrets(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = PROVIDERS[name].split()
@@ -105,7 +105,7 @@ def test_a_provider_elsewhere_keeps_what_it_is_given_and_says_what_serves(
     assert all(word in said for word in (*words, "region", "max_hourly_cost")) and "ignored" in said
 
 
-def test_what_values_have_is_here() -> None:
+def test_older_values_have_all_their_attributes() -> None:
     missing = []
     for kind, names in MEMBERS.items():
         value = attrgetter(kind)(sky)

@@ -113,7 +113,9 @@ def left_open(*words: str) -> dict[str, str]:
     return contents(Path(words[0]))
 
 
-def test_in_a_rank_of_this_machine(folder: Path, plain: dict[str, Any], local: dict[str, Any]) -> None:
+def test_local_rank_differs_from_a_plain_process_only_as_documented(
+    folder: Path, plain: dict[str, Any], local: dict[str, Any]
+) -> None:
     found = local
     assert differing(plain, found["seen"]) == ANYWHERE
     assert more_variables(plain, found["seen"]) == VARIABLES
@@ -134,7 +136,7 @@ def test_files_left_open_are_written_as_by_a_plain_process(folder: Path, local: 
 
 @pytest.mark.proof("10 s of a processor")
 @pytest.mark.parametrize("library", ["torch", "pandas", "jax", "transformers"])
-def test_files_left_open_beside_larger_libraries(folder: Path, library: str) -> None:
+def test_files_left_open_beside_large_libraries_are_written(folder: Path, library: str) -> None:
     call = f"sky.script({SCRIPT!r}, ['open', 'rank-{library}', {library!r}]) >> compute"
     pool = "sky.Compute(provider=sky.Local(), nodes=1, options=sky.Options(console=False))"
     code = f"import skyward_core as sky\nwith {pool} as compute:\n    {call}\n"
@@ -143,7 +145,7 @@ def test_files_left_open_beside_larger_libraries(folder: Path, library: str) -> 
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_launched_by_the_command_line(folder: Path, plain: dict[str, Any]) -> None:
+def test_rank_of_the_command_line_is_like_a_plain_process(folder: Path, plain: dict[str, Any]) -> None:
     command = ["-m", "skyward_tui", "run", f"{SCRIPT}:seen", "--json", "--arg", "to=seen.json"]
     (folder / "saved.pickle").unlink(missing_ok=True)
     assert run(*command)["ranks"][0]["outcome"] == "returned"
@@ -160,7 +162,9 @@ def test_launched_by_the_command_line(folder: Path, plain: dict[str, Any]) -> No
     ("way", "more"),
     [(("-m", "plain_and_rank"), {"main module"}), (("-m", "skyward_core", SCRIPT), {"sys.path"})],
 )
-def test_started_in_other_ways(folder: Path, way: tuple[str, ...], more: set[str]) -> None:
+def test_rank_of_a_script_started_otherwise_is_like_a_plain_process(
+    folder: Path, way: tuple[str, ...], more: set[str]
+) -> None:
     there, found = run(*way, *WORDS), run(*way, *WORDS, where="local")["seen"]
     assert differing(there, found) == ANYWHERE | more
     assert found["sys.argv"][0][1:] == [*WORDS]
@@ -190,7 +194,7 @@ if __name__ == "__main__":
 """
 
 
-def test_each_client_of_a_pool_has_its_own_words(folder: Path) -> None:
+def test_each_client_of_a_pool_has_its_own_argv(folder: Path) -> None:
     (folder / "client.py").write_text(CLIENT)
     command = [sys.executable, "client.py", "first", "--lr", "0.1"]
     said = subprocess.run(command, check=True, timeout=PATIENCE, capture_output=True, text=True).stdout
@@ -199,7 +203,7 @@ def test_each_client_of_a_pool_has_its_own_words(folder: Path) -> None:
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_of_a_notebook(folder: Path) -> None:
+def test_rank_of_a_notebook_is_like_a_plain_process(folder: Path) -> None:
     there, found = run("-c", CELL, *WORDS), run("-c", CELL, *WORDS, where="local")
     assert differing(there, found["seen"]) == ANYWHERE | {"sys.path"}
     assert found["seen"]["sys.path"] == [str(folder), *there["sys.path"][1:]]
@@ -209,7 +213,7 @@ def test_of_a_notebook(folder: Path) -> None:
 
 
 @pytest.mark.proof("2 s of a processor")
-async def test_over_ssh(folder: Path, plain: dict[str, Any]) -> None:
+async def test_rank_over_ssh_is_like_a_plain_process(folder: Path, plain: dict[str, Any]) -> None:
     host = Host(folder.parent / "host", noise="umask 002")
     await host.start()
     known = folder.parent / "known"

@@ -52,19 +52,19 @@ def run(tmp_path: Path, source: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_they_know_the_older_name_and_rent_nothing_that_the_run_does_not(tmp_path: Path) -> None:
+def test_child_processes_import_the_older_name_and_use_the_run_provider(tmp_path: Path) -> None:
     done = run(tmp_path, SCRIPT)
     assert (done.returncode, done.stdout) == (0, "child: skyward_core local 2\n" * 3), done.stderr
 
 
-def test_a_child_that_loads_a_script_without_a_guard_makes_no_pool(tmp_path: Path) -> None:
+def test_child_process_of_an_unguarded_script_creates_no_pool(tmp_path: Path) -> None:
     done = run(tmp_path, UNGUARDED)
     assert "a pool in a child" not in done.stdout
     assert "creates a pool on import, and a child process of it" in done.stderr
 
 
 @pytest.mark.parametrize("first", ["import multiprocessing.spawn", ""], ids=["spawn is there", "spawn comes later"])
-def test_a_real_package_of_the_older_name_is_found_before_the_alias(tmp_path: Path, first: str) -> None:
+def test_real_package_of_the_older_name_precedes_the_alias(tmp_path: Path, first: str) -> None:
     """What children look names up in has the alias last, whoever imported what first."""
     source = f"""
 {first}
@@ -77,7 +77,7 @@ print(path.index(str(script_children.ALIAS_FOLDER)) == len(path) - 1)
     assert said_by(source) == "True\n"
 
 
-def test_all_that_a_run_says_of_its_machines_holds_for_what_it_starts() -> None:
+def test_child_processes_inherit_the_provider_overrides() -> None:
     told = "h.provider_override, h.provider_settings, h.nodes_override"
     child = f"from skyward_core.store import state_folder as h; print({told})"
     source = f"""

@@ -37,38 +37,41 @@ class Row(NamedTuple):
 
 
 GUIDE, SEEDS = (
-    "test_older_scripts.py::test_torch_and_the_trainer",
-    "test_older_scripts.py::test_torch_with_both_samplers",
+    "test_older_scripts.py::test_older_torch_and_trainer_script_runs",
+    "test_older_scripts.py::test_older_torch_script_with_both_samplers_runs",
 )
-MESH = "test_older_scripts.py::test_jax_and_keras_on_it"
-PLACES = "test_older_scripts.py::test_places_shards_and_who_speaks"
-SLICES = "test_older_scripts.py::test_older_names_of_tensorflow_and_mig"
+MESH = "test_older_scripts.py::test_older_jax_and_keras_script_runs"
+PLACES = "test_older_scripts.py::test_older_script_with_places_shards_and_printing_ranks_runs"
+SLICES = "test_older_scripts.py::test_older_tensorflow_and_mig_script_runs"
 ROWS = [
     Row("000.1", "Compute(provider=AWS(), nodes=4, accelerator=A100(), plugins=[plugins.torch()])", SEEDS, "same"),
     Row("000.1", "dist.is_initialized() is True in train() @ compute", SEEDS, "same"),
-    Row("000.2", "plugins=[plugins.jax(), plugins.keras(backend='jax')]", "names_of_plugins", "same"),
-    Row("000.3", "x, y = shard(x_full, y_full, shuffle=True, seed=42); x[i] corresponds to y[i]", "aligned", "same"),
-    Row("000.4", "info.node, info.total_nodes, info.is_head", "place", "same"),
-    Row("000.4", "info.head_addr, info.head_port, info.accelerators, info.peers", "place", "same"),
+    Row("000.2", "plugins=[plugins.jax(), plugins.keras(backend='jax')]", "plugins_keep_their_names", "same"),
+    Row("000.3", "x, y = shard(x_full, y_full, shuffle=True, seed=42); x[i] corresponds to y[i]",
+        "shards_of_two_lists_are_aligned", "same"),
+    Row("000.4", "info.node, info.total_nodes, info.is_head", "instance_info_places_each_node", "same"),
+    Row("000.4", "info.head_addr, info.head_port, info.accelerators, info.peers",
+        "instance_info_places_each_node", "same"),
     Row("000.5", "@function over @stdout(only='head')", PLACES, "same"),
     Row("000.5", "only=lambda info: info.node < 2", PLACES, "same"),
     Row("000.5", "@silent", PLACES, "same"),
     Row("000.6", "Options(cluster=False)", PLACES, "same"),
-    Row("000", "MASTER_ADDR, MASTER_PORT, WORLD_SIZE, RANK, LOCAL_RANK", "variables", "same"),
+    Row("000", "MASTER_ADDR, MASTER_PORT, WORLD_SIZE, RANK, LOCAL_RANK", "broadcast_has_distributed_variables", "same"),
     Row("000", "JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES, JAX_PROCESS_ID, JAX_LOCAL_DEVICE_COUNT", MESH, "same"),
     Row("000", "plugins.huggingface(token='...')", SEEDS, "same"),
     Row("001.1", "DDP on cuda(), nccl, on 4 nodes with A100", SEEDS, "not, because no GPU: gloo, and DDP by hand"),
     Row("001.1", "DistributedSampler(dataset, num_replicas=world_size, rank=rank); set_epoch", SEEDS, "same"),
-    Row("001.2", "plugins.torch(vision='latest', audio='latest')", "parameters_of_torch", "same"),
-    Row("001.3", "plugins.torch(backend='gloo') without an accelerator", "parameters_of_torch", "same"),
+    Row("001.2", "plugins.torch(vision='latest', audio='latest')", "torch_plugin_parameters_set_the_packages", "same"),
+    Row("001.3", "plugins.torch(backend='gloo') without an accelerator",
+        "torch_plugin_parameters_set_the_packages", "same"),
     Row("001.4", "plugins=[plugins.torch(), plugins.huggingface(token='hf_xxx')]", SEEDS, "same"),
-    Row("001", "version='2.3.0', vision='0.18.0', cuda='cu124'", "parameters_of_torch", "same"),
-    Row("001", "a pool of one node: no process group", "alone", "same"),
-    Row("001", "LOCAL_RANK is always 0, as a process is a node", "variables", "ours instead"),
+    Row("001", "version='2.3.0', vision='0.18.0', cuda='cu124'", "torch_plugin_parameters_set_the_packages", "same"),
+    Row("001", "a pool of one node: no process group", "task_has_variables_of_a_world_of_one", "same"),
+    Row("001", "LOCAL_RANK is always 0, as a process is a node", "broadcast_has_distributed_variables", "ours instead"),
     Row("002.1", "@compute; ComputePool(provider, nodes, accelerator=NVIDIA.A100, image=Image(...))", GUIDE, "same"),
     Row("002.1", "if dist.is_initialized(): DDP(model), with no plugin named", GUIDE, "same"),
     Row("002.1", "sampler = sky.DistributedSampler(dataset, shuffle=True)", GUIDE, "same"),
-    Row("002", "Skyward automatically sets MASTER_ADDR ... NODE_RANK", "variables", "same"),
+    Row("002", "Skyward automatically sets MASTER_ADDR ... NODE_RANK", "broadcast_has_distributed_variables", "same"),
     Row("002.2", "@integrations.torch(backend='nccl') over @compute", GUIDE, "same"),
     Row("002.3", "@integrations.keras(backend='jax'): one model, sharded data", MESH, "same"),
     Row("002.3", "keras.datasets.mnist.load_data()", MESH, "not, because nothing is downloaded: made-up pixels"),
@@ -77,21 +80,23 @@ ROWS = [
     Row("002", "JAX's four variables", MESH, "same"),
     Row("002.6", "@integrations.transformers(backend='nccl'); Trainer(...).train(); evaluate()", GUIDE, "same"),
     Row("002.6", "fp16=True, load_dataset('imdb')", GUIDE, "not, because no GPU and no download: files of its own"),
-    Row("002.7", "local_data = shard(full_dataset); sum(local_data)", "place", "same"),
-    Row("002.8", "shard(x_full, y_full, shuffle=True, seed=42)", "aligned", "same"),
-    Row("002.9", "shard(x_full, shuffle=True, seed=42), the same again", "aligned", "same"),
+    Row("002.7", "local_data = shard(full_dataset); sum(local_data)", "instance_info_places_each_node", "same"),
+    Row("002.8", "shard(x_full, y_full, shuffle=True, seed=42)", "shards_of_two_lists_are_aligned", "same"),
+    Row("002.9", "shard(x_full, shuffle=True, seed=42), the same again", "shards_of_two_lists_are_aligned", "same"),
     Row("002.10", "DistributedSampler, DataLoader, set_epoch", GUIDE, "same"),
-    Row("002.11", "if info.is_head: save_checkpoint; return {'node': ..., 'is_head': ...}", "place", "same"),
+    Row("002.11", "if info.is_head: save_checkpoint; return {'node': ..., 'is_head': ...}",
+        "instance_info_places_each_node", "same"),
     Row("002.12", "Accelerator.NVIDIA.A100(mig='3g.40gb'): two workers per GPU", SLICES, "same"),
-    Row("002.13", "profiles 3g.40gb, 2g.20gb, 1g.10gb: 2, 3 and 7 workers", "slices", "same"),
+    Row("002.13", "profiles 3g.40gb, 2g.20gb, 1g.10gb: 2, 3 and 7 workers",
+        "mig_profiles_set_the_number_of_workers", "same"),
     Row("002.14", "dist.barrier() before what the head does", SEEDS, "same"),
-    Row("002.15", "os.environ['NCCL_DEBUG'] = 'INFO' in a function", "variables_of_its_own", "same"),
+    Row("002.15", "os.environ['NCCL_DEBUG'] = 'INFO' in a function", "image_env_sets_a_variable", "same"),
     Row("002.16", "if not dist.is_initialized(): model = MyModel()", GUIDE, "same"),
     Row("003.1", "@compute outermost, @integrations.torch below", GUIDE, "same"),
     Row("003.2", "model = DDP(model) if dist.is_initialized()", GUIDE, "same"),
     Row("003.3", "DistributedSampler of torch, which reads the process group", SEEDS, "same"),
     Row("003.4", "dist.all_reduce(..., op=ReduceOp.SUM)", GUIDE, "same"),
-    Row("003.5", "uv run python examples/guides/06_pytorch_distributed.py", "by_python_alone",
+    Row("003.5", "uv run python examples/guides/06_pytorch_distributed.py", "upgrade_page_names_the_older_import",
         "not, because `import skyward` there is another package's: run it by `python -m skyward_core`"),
 ]  # fmt: skip
 
@@ -109,7 +114,7 @@ def of_this_file() -> set[str]:
     return {row.test for row in ROWS if "::" not in row.test}
 
 
-def test_every_statement_is_tried_somewhere() -> None:
+def test_every_seed_statement_has_a_test() -> None:
     for row in ROWS:
         assert row.verdict.startswith(("same", "ours instead", "not, because")), row
         if "::" in row.test:
@@ -118,7 +123,7 @@ def test_every_statement_is_tried_somewhere() -> None:
         else:
             assert f"test_{row.test}" in globals(), row
     assert {name.removeprefix("test_") for name in globals() if name.startswith("test_")} - of_this_file() == {
-        "every_statement_is_tried_somewhere"
+        "every_seed_statement_has_a_test"
     }
     assert {row.where[:3] for row in ROWS} == {"000", "001", "002", "003"}
 
@@ -130,7 +135,7 @@ def places(values):
     return [*told, sum(mine), bool(info.head_addr), info.head_port > 0]
 
 
-def test_place(pool) -> None:
+def test_instance_info_places_each_node(pool) -> None:
     found = sky.function(places)(list(range(10))) @ pool
     assert [each[:3] for each in found] == [[0, 2, True], [1, 2, False]]
     assert [each[4:] for each in found] == [[2, 20, True, True], [2, 25, True, True]]
@@ -142,7 +147,7 @@ def shards(x, y):
     return [[one, other] for one, other in zip(first, second, strict=True)]
 
 
-def test_aligned(pool) -> None:
+def test_shards_of_two_lists_are_aligned(pool) -> None:
     numbers = list(range(9))
     found = sky.function(shards)(numbers, [str(each) for each in numbers]) @ pool
     assert all(str(one) == other for each in found for one, other in each)
@@ -160,13 +165,13 @@ def set_variables():
     ]
 
 
-def test_variables(pool) -> None:
+def test_broadcast_has_distributed_variables(pool) -> None:
     assert sky.function(set_variables)() @ pool == [
         ["2", str(rank), "0", "1", str(rank), True, True] for rank in (0, 1)
     ]
 
 
-def test_alone(pool) -> None:
+def test_task_has_variables_of_a_world_of_one(pool) -> None:
     assert sky.function(set_variables)() >> pool == ["1", "0", "0", "1", "0", True, True]
 
 
@@ -177,17 +182,17 @@ def own_variable():
     return [os.environ["NCCL_DEBUG"], os.environ["A"]]
 
 
-def test_variables_of_its_own(pool) -> None:
+def test_image_env_sets_a_variable(pool) -> None:
     assert sky.function(own_variable)() @ pool == [["INFO", "1"]] * 2
 
 
-def test_names_of_plugins() -> None:
+def test_plugins_keep_their_names() -> None:
     made = [sky.plugins.jax(), sky.plugins.keras(backend="jax")]
     spec = sky.Compute(provider=sky.Local(), nodes=2, plugins=made).spec
     assert [each.name for each in spec.plugins] == ["jax", "keras"]
 
 
-def test_parameters_of_torch() -> None:
+def test_torch_plugin_parameters_set_the_packages() -> None:
     rented = sky.Compute(provider=sky.AWS(region="r"), nodes=2, accelerator=sky.accelerators.A100()).spec
     made = sky.plugins.torch(version="2.3.0", vision="0.18.0", audio="latest", cuda="cu124")
     image = made.transform(sky.Image(), rented)
@@ -198,12 +203,12 @@ def test_parameters_of_torch() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_slices() -> None:
+def test_mig_profiles_set_the_number_of_workers() -> None:
     for profile, workers in (("3g.40gb", 2), ("2g.20gb", 3), ("1g.10gb", 7)):
         made = older_api_names.ComputePool(accelerator=sky.Accelerator.NVIDIA.A100(mig=profile, memory="80GB"))
         assert made.spec.ranks_per_node == workers
 
 
-def test_by_python_alone() -> None:
+def test_upgrade_page_names_the_older_import() -> None:
     page = (Path(__file__).parents[2] / "docs" / "upgrade" / "from-skyward.md").read_text()
     assert re.search(r"`import skyward as sky` finds this library when a script is run by", page)

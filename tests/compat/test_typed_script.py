@@ -14,7 +14,7 @@ SCRIPT = Path(__file__).with_name("typed_script.py")
 
 
 @pytest.mark.proof("pyright, which brings a Node.js of its own: pip install pyright; 10 s of a processor")
-def test_pyright_finds_nothing_in_strict_mode() -> None:
+def test_pyright_reports_no_error_in_strict_mode() -> None:
     beside = Path(sys.executable).with_name("pyright")
     pyright = str(beside) if beside.exists() else shutil.which("pyright")
     if pyright is None:

@@ -43,13 +43,13 @@ def run(paths: list[Path], folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.proof("torch and scikit-learn; 8 s of a processor")
-def test_guides_of_heavy_frameworks_run_as_they_are(tmp_path: Path) -> None:
+def test_upstream_guides_of_heavy_frameworks_run_unchanged(tmp_path: Path) -> None:
     done = run(sorted(GUIDES.glob("p*.py")), tmp_path)
     assert done.returncode == 0 and done.stdout.count("RAN ") == 2, done.stderr
 
 
 @pytest.mark.proof("7 s of a processor")
-def test_every_guide_that_needs_no_gpu_runs_as_it_is(tmp_path: Path, proofs: bool) -> None:
+def test_upstream_guides_without_a_gpu_run_unchanged(tmp_path: Path, proofs: bool) -> None:
     every = sorted(GUIDES.glob("g*.py"))
     lacks = {name: needed for name, needed in NEEDS.items() if find_spec(needed) is None}
     if shutil.which("redis-server") is None and shutil.which("valkey-server") is None:
@@ -95,13 +95,13 @@ STOPS = [
 
 
 @pytest.mark.parametrize(("statement", "sentence"), [row[1:] for row in STOPS], ids=[row[0] for row in STOPS])
-def test_every_other_guide_stops_at_what_it_lacks(statement: str, sentence: str) -> None:
+def test_upstream_guide_that_cannot_run_names_what_it_lacks(statement: str, sentence: str) -> None:
     with pytest.raises((sky.UsageError, AttributeError), match=sentence) as caught:
         eval(statement, {"sky": sky})  # noqa: S307  as the guide has it
     assert "\n" not in str(caught.value)
 
 
-def test_a_word_of_the_newest_generation_for_how_nodes_work() -> None:
+def test_executor_of_the_newest_generation_is_a_worker() -> None:
     assert sky.Executor(type="thread", concurrency=4) == sky.Worker(executor="thread", concurrency=4)
     assert sky.Executor("process", concurrency=2, reuse=True) == sky.Worker(concurrency=2)
     assert sky.Compute(provider=sky.Local(), executor=sky.Executor(concurrency=3)).spec.worker.concurrency == 3

@@ -45,7 +45,7 @@ def accelerated() -> dict[str, Any]:
 
 
 @pytest.mark.proof("3 s of a processor")
-def test_an_accelerator_finds_the_pool(pool):
+def test_accelerator_uses_all_ranks_of_a_broadcast_and_one_of_a_task(pool):
     first, second = accelerated() @ pool
     assert (first.pop("world"), second.pop("world")) == ([2, 0, 0], [2, 1, 0])
     assert first == second
@@ -89,7 +89,7 @@ def keras_on_torch() -> dict[str, Any]:
 
 
 @pytest.mark.proof("3 s of a processor")
-def test_keras_on_torch_trains_as_one(pool):
+def test_keras_on_torch_trains_one_model_on_all_ranks(pool):
     first, second = keras_on_torch() @ pool
     assert first["backend"] == "torch"
     assert first["hash"] == second["hash"]
@@ -97,7 +97,7 @@ def test_keras_on_torch_trains_as_one(pool):
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_nothing_listens_where_other_machines_could_come(pool):
+def test_accelerate_ranks_listen_on_loopback_only(pool):
     found = listening() @ pool
     assert found[0], "the ranks have met somewhere"
     assert {address for rank in found for address in rank} == {"127.0.0.1"}

@@ -40,14 +40,14 @@ def dask(pool: sky.Compute) -> Dask:
     return next(each for each in pool.plugins if isinstance(each, Dask))
 
 
-def test_the_client_is_connected_and_finds_a_worker_in_each_rank(pool: sky.Compute) -> None:
+def test_dask_client_finds_a_worker_in_each_rank(pool: sky.Compute) -> None:
     names = [worker["name"] for worker in pool.dask.scheduler_info(n_workers=-1)["workers"].values()]
     assert sorted(name.partition(".")[0] for name in names) == ["rank-0", "rank-1"]
     assert pool.dask.submit(lambda: sky.instance_info().world_size).result() == 1
     assert (from_within() >> pool) == 7
 
 
-def test_maps_and_groups_are_runs_of_the_pool(pool: sky.Compute) -> None:
+def test_dask_maps_and_groups_are_runs_of_the_pool(pool: sky.Compute) -> None:
     before = set(pool.pool.view.runs)
     assert list(pool.map(abs, range(-3, 0))) == [3, 2, 1]
     assert sky.gather(from_within(), from_within()) >> pool == (7, 7)
@@ -56,14 +56,14 @@ def test_maps_and_groups_are_runs_of_the_pool(pool: sky.Compute) -> None:
         assert other.dask.submit(abs, -1).result() == 1
 
 
-def test_parameters_are_checked() -> None:
+def test_dask_plugin_rejects_invalid_threads_and_port() -> None:
     with pytest.raises(sky.UsageError, match="threads must be 1 or more"):
         sky.plugins.dask(threads=0)
     with pytest.raises(sky.UsageError, match="port must be"):
         sky.plugins.dask(port=80)
 
 
-def test_a_stranger_on_the_host_reaches_nothing(pool: sky.Compute) -> None:
+def test_dask_refuses_other_users_of_the_host(pool: sky.Compute) -> None:
     plugin, address = dask(pool), pool.dask.scheduler.address
     host, _, port = address.removeprefix("tls://").partition(":")
     assert plugin.papers[2] not in repr(plugin) and plugin.token not in repr(plugin)
@@ -86,7 +86,7 @@ def test_a_stranger_on_the_host_reaches_nothing(pool: sky.Compute) -> None:
 
 
 @pytest.mark.proof("a package index with Bokeh; 12 s of a processor")
-def test_the_dashboard_is_found_by_who_knows_its_secret() -> None:
+def test_dask_dashboard_requires_its_secret() -> None:
     options = sky.Options(console=False, grace=10)
     with sky.Compute(provider=sky.Local(), plugins=[sky.plugins.dask()], options=options) as compute:
         assert compute.dask.submit(abs, -1).result() == 1
@@ -99,7 +99,7 @@ def test_the_dashboard_is_found_by_who_knows_its_secret() -> None:
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_a_port_that_is_taken_is_told() -> None:
+def test_dask_port_in_use_is_named_in_the_error() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -63,7 +63,7 @@ def finetune() -> dict[str, Any]:
 
 
 @pytest.mark.proof("6 s of a processor")
-def test_the_trainer_finds_the_pool(pool):
+def test_trainer_uses_all_ranks_of_a_broadcast_and_one_of_a_task(pool):
     first, second = finetune() @ pool
     assert (first["world"], second["world"]) == (2, 2)
     assert (first["rank"], second["rank"]) == (0, 1)
@@ -79,14 +79,14 @@ def test_the_trainer_finds_the_pool(pool):
 
 
 @pytest.mark.proof("8 s of a processor")
-def test_the_packaged_example(pool):
+def test_packaged_finetune_example_trains_on_two_ranks(pool):
     first, second = example.finetune(epochs=1, samples=256) @ pool
     assert first == second
     assert first["ranks"] == 2
     assert first["loss"] < first["first_loss"]
 
 
-def test_the_token_is_written_nowhere(pool, tmp_path):
+def test_hugging_face_token_is_written_nowhere(pool, tmp_path):
     (tmp_path / "seen").write_text(f"a file with {TOKEN} in it")
     assert files_with_token(tmp_path) == [str(tmp_path / "seen")]
     hits = files_with_token(os.environ["SKYWARD_HOME"], os.environ["HF_HOME"])
@@ -112,7 +112,7 @@ def holds(path: Path) -> bool:
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_nothing_listens_where_other_machines_could_come(pool):
+def test_trainer_ranks_listen_on_loopback_only(pool):
     found = listening() @ pool
     assert found[0], "the ranks have met somewhere"
     assert {address for rank in found for address in rank} == {"127.0.0.1"}

@@ -33,7 +33,7 @@ def gather() -> dict[str, Any]:
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_every_device_is_in_one_world(pool):
+def test_jax_broadcast_has_the_devices_of_all_ranks(pool):
     for rank, seen in enumerate(gather() @ pool):
         assert seen["processes"] == 2
         assert seen["devices"] == [2, 1]
@@ -55,7 +55,7 @@ def processes() -> tuple[int, bool]:
 
 
 @pytest.mark.proof("4 s of a processor")
-def test_a_task_sees_the_devices_of_its_own_process_alone(pool):
+def test_jax_task_has_only_the_devices_of_its_process(pool):
     assert processes() @ pool == [(2, False)] * 2
     assert list(sky.gather(processes(), processes()) >> pool) == [(1, True)] * 2
     assert processes() @ pool == [(2, False)] * 2
@@ -90,7 +90,7 @@ def descend(steps: int) -> list[float]:
     return [float(v) for v in w.addressable_data(0)]
 
 
-def test_a_step_over_the_mesh_equals_one_process(pool):
+def test_jax_step_over_the_mesh_equals_one_process(pool):
     first, second = descend(5) @ pool
     assert first == second
     assert first == pytest.approx(descend.local(5), abs=1e-5)
@@ -122,7 +122,7 @@ def fit() -> dict[str, Any]:
 
 
 @pytest.mark.proof("4 s of a processor")
-def test_keras_trains_over_all_devices(proofs):
+def test_keras_on_jax_trains_on_all_devices(proofs):
     plugins = [sky.plugins.jax(), sky.plugins.keras(backend="jax")]
     with sky.Compute(nodes=2, plugins=plugins, options=sky.Options(console=False)) as pool:
         first, second = fit() @ pool
@@ -154,7 +154,7 @@ def fail_in_the_middle(how: str) -> None:
 @pytest.mark.parametrize(
     ("how", "kind", "exit_code"), [("kill", "exited", 137), ("raise", "raised", None), ("exit", "exited", 7)]
 )
-def test_a_rank_that_fails_in_a_collective(pool, how, kind, exit_code):
+def test_jax_rank_that_fails_in_a_collective_stops_its_peer(pool, how, kind, exit_code):
     ranks = pids() @ pool
     with pytest.raises(sky.RunError) as caught:
         fail_in_the_middle(how).with_timeout(60) @ pool
@@ -165,11 +165,11 @@ def test_a_rank_that_fails_in_a_collective(pool, how, kind, exit_code):
     assert gone(ranks)
 
 
-def test_the_next_run_has_a_fresh_gang(pool):
+def test_jax_run_after_a_failure_has_a_new_gang(pool):
     assert [seen["processes"] for seen in gather() @ pool] == [2, 2]
 
 
-def test_nothing_listens_where_other_machines_could_come(pool):
+def test_jax_ranks_listen_on_loopback_only(pool):
     found = listening() @ pool
     assert found[0], "the ranks have met somewhere"
     assert {address for rank in found for address in rank} == {"127.0.0.1"}
@@ -195,7 +195,7 @@ def loads() -> None:
 
 
 @pytest.mark.proof("4 s of a processor")
-def test_a_rank_that_never_joins_is_found():
+def test_jax_rank_that_never_joins_a_computation_is_named():
     worker = sky.Worker(ranks_per_node=4)
     with sky.Compute(worker=worker, plugins=PLUGINS, options=sky.Options(console=False, grace=1.0)) as pool:
         (said,) = hang_told(pool, lambda: one_never_computes() @ pool, "loads")

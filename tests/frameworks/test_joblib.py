@@ -15,7 +15,7 @@ def where(x):
     return x * x, os.getpid()
 
 
-def test_parallel_runs_on_the_pool_in_order(pool):
+def test_joblib_parallel_runs_on_the_pool_in_order(pool):
     import joblib
 
     results = joblib.Parallel()(joblib.delayed(where)(i) for i in range(20))
@@ -25,7 +25,7 @@ def test_parallel_runs_on_the_pool_in_order(pool):
     assert len(pids) == 2
 
 
-def test_results_can_be_taken_as_they_come(pool):
+def test_joblib_generator_returns_results_in_order(pool):
     import joblib
 
     parallel = joblib.Parallel(n_jobs=2, return_as="generator")
@@ -45,7 +45,7 @@ def fails(x):
     return x
 
 
-def test_an_error_reaches_the_caller(pool):
+def test_joblib_error_is_raised_by_the_caller(pool):
     import joblib
 
     with pytest.raises(sky.RunError) as caught:
@@ -55,7 +55,7 @@ def test_an_error_reaches_the_caller(pool):
 
 
 @pytest.mark.proof("4 s of a processor")
-def test_a_search_runs_on_the_pool(pool):
+def test_grid_search_of_scikit_learn_runs_on_the_pool(pool):
     import numpy as np
     from sklearn.model_selection import GridSearchCV
     from sklearn.tree import DecisionTreeClassifier
@@ -66,7 +66,7 @@ def test_a_search_runs_on_the_pool(pool):
     assert search.best_score_ > 0.9
 
 
-def test_when_the_pool_is_gone_joblib_is_as_it_was():
+def test_joblib_backend_is_restored_after_the_pool_ends():
     import joblib
 
     before = joblib.Parallel()._backend
@@ -99,7 +99,7 @@ with sky.Compute(provider=sky.Local(), nodes=1, options=sky.Options(console=Fals
 
 
 @pytest.mark.proof("2 s of a processor")
-def test_children_that_other_libraries_start_have_what_a_script_defines(tmp_path):
+def test_joblib_child_processes_have_the_definitions_of_the_script(tmp_path):
     (script := tmp_path / "children.py").write_text(CHILDREN)
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=90)
     assert done.stdout == "([0, 1, 4, 9], 9)\n", done.stderr

@@ -195,7 +195,7 @@ def models(tmp_path: Path) -> Path:
 
 
 @pytest.mark.proof("10 s of a processor")
-def test_torch_and_the_trainer(tmp_path: Path, models: Path) -> None:
+def test_older_torch_and_trainer_script_runs(tmp_path: Path, models: Path) -> None:
     files = {name: str(models / f"{name}.jsonl") for name in ("train", "test")}
     script = TORCH.replace('"distilbert-base-uncased"', repr(str(models)))
     script = script.replace('load_dataset("imdb")', f'load_dataset("json", data_files={files})')
@@ -339,7 +339,7 @@ def by_hand(weights: np.ndarray[Any, Any], bias: np.ndarray[Any, Any]) -> list[A
 
 @pytest.mark.proof("6 s of a processor")
 @pytest.mark.skipif(find_spec("keras") is None or find_spec("jax") is None, reason="needs keras and jax")
-def test_jax_and_keras_on_it(tmp_path: Path) -> None:
+def test_older_jax_and_keras_script_runs(tmp_path: Path) -> None:
     # What is optional in keras, and loaded where it is.
     results = results_of_script(JAX, tmp_path, NOT_INSTALLED="sklearn pandas IPython")
     assert results["sums"] == [["2", str(rank), "1", 3.0, True] for rank in (0, 1)]
@@ -410,7 +410,7 @@ with sky.ComputePool(provider=sky.AWS(), nodes=2, accelerator=sky.NVIDIA.A100, p
 """
 
 
-def test_every_form_of_the_older_names(tmp_path):
+def test_older_names_run_and_warn_about_their_replacement(tmp_path):
     printed, errors = lists_printed_by_script(FORMS, tmp_path)
     assert printed == [[2, 2]] * 4 + [[[2], [2]], [[True, 20], [False, 25]]]
     for old, new in [
@@ -468,7 +468,7 @@ with sky.Compute(
 """
 
 
-def test_places_shards_and_who_speaks(tmp_path: Path) -> None:
+def test_older_script_with_places_shards_and_printing_ranks_runs(tmp_path: Path) -> None:
     (roles, some, total), printed = lines_printed_by_script(PLACES, tmp_path)
     assert [role[:5] for role in roles] == [[node, 4, node == 0, 0, 0] for node in range(4)]
     assert sorted(number for role in roles for number in role[5]) == list(range(20))
@@ -534,7 +534,7 @@ with sky.Compute(
 
 
 @pytest.mark.proof("2 s of a processor")
-def test_torch_with_both_samplers(tmp_path: Path) -> None:
+def test_older_torch_script_with_both_samplers_runs(tmp_path: Path) -> None:
     ((first, second),), printed = lines_printed_by_script(TWO_SAMPLERS, tmp_path)
     assert first["weight"] == second["weight"]
     assert [first["rank"], second["rank"]] == [0, 1]
@@ -576,7 +576,7 @@ with sky.ComputePool(
 
 @pytest.mark.proof("1 s of a processor")
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler for the driver's stand-in")
-def test_older_names_of_tensorflow_and_mig(tmp_path: Path) -> None:
+def test_older_tensorflow_and_mig_script_runs(tmp_path: Path) -> None:
     source, library = ROOT / "tests" / "support" / "fake_nvml.c", tmp_path / "libnvidia-ml.so.1"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
     lists = tmp_path / "bin" / "nvidia-smi"  # the set-up asks it whether the GPUs are cut already

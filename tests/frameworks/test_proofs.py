@@ -67,7 +67,7 @@ def assert_same(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
 
 @pytest.mark.proof("lightning; 40 s of a processor")
 @pytest.mark.timeout(3 * PATIENCE)
-def test_lightnings_trainer_with_and_without_the_plugin(cli: Cli) -> None:
+def test_lightning_trainer_has_equal_weights_with_and_without_plugin(cli: Cli) -> None:
     pytest.importorskip("lightning")
     alone(cli, ["lightning_ddp.py", "theirs.pt", "2", "1"])
     cli("torchrun", "--nproc-per-node", 2, "lightning_ddp.py", "ranks.pt", 2, 1)
@@ -82,7 +82,7 @@ def test_lightnings_trainer_with_and_without_the_plugin(cli: Cli) -> None:
 
 @pytest.mark.proof("keras; 25 s of a processor")
 @pytest.mark.timeout(3 * PATIENCE)
-def test_the_keras_guide_with_its_own_processes_and_with_ours(cli: Cli) -> None:
+def test_keras_guide_has_equal_weights_with_own_and_pool_processes(cli: Cli) -> None:
     alone(cli, ["keras_ddp.py", "theirs.pt", str(free_port())])
     cli("run", "keras_ddp.py", "--nodes", 1, "--", "own.pt", free_port())
     cli("torchrun", "--nproc-per-node", 2, "keras_ddp.py", "ours.pt")
@@ -92,7 +92,7 @@ def test_the_keras_guide_with_its_own_processes_and_with_ours(cli: Cli) -> None:
 
 @pytest.mark.proof("jax; 15 s of a processor")
 @pytest.mark.timeout(3 * PATIENCE)
-def test_jaxs_multi_process_guide(cli: Cli) -> None:
+def test_jax_multi_process_guide_has_equal_results_with_and_without_plugin(cli: Cli) -> None:
     import numpy as np
 
     place = [f"127.0.0.1:{free_port()}", "2"]

@@ -50,7 +50,7 @@ def command(pid: int) -> str:
 
 
 @pytest.mark.timeout(300)  # to refuse a stranger takes Ray half a minute
-def test_ranks_find_one_cluster_and_nothing_is_left_of_it() -> None:
+def test_ranks_join_one_ray_cluster_that_ends_with_the_pool() -> None:
     pytest.importorskip("ray", reason="ray is not installed")
     options = sky.Options(grace=20, console=False)
     plugin = sky.plugins.ray()
@@ -68,7 +68,7 @@ def test_ranks_find_one_cluster_and_nothing_is_left_of_it() -> None:
     wait_until(lambda: not any(map(exists, pids)), what="the end of Ray's processes")
 
 
-def test_why_it_does_not_start_is_told() -> None:
+def test_ray_start_failure_is_named_in_the_error() -> None:
     pytest.importorskip("ray", reason="ray is not installed")
     import socket
 
@@ -83,7 +83,7 @@ def test_why_it_does_not_start_is_told() -> None:
 
 
 @pytest.mark.parametrize(("found", "fine"), [("2.51.1", False), ("2.52.0", True), ("3.0.0rc1", True), ("1.13", False)])
-def test_one_that_knows_no_tokens_is_refused(found: str, fine: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ray_without_token_authentication_is_refused(found: str, fine: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.metadata.version", lambda name: found)
     if fine:
         _check_tokens()
@@ -92,7 +92,7 @@ def test_one_that_knows_no_tokens_is_refused(found: str, fine: bool, monkeypatch
         _check_tokens()
 
 
-def test_a_host_without_power_is_missed_within_half_a_minute_and_one_that_is_busy_has_time(
+def test_ray_health_checks_detect_a_dead_host_within_35_seconds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked = {name.removesuffix("_ms"): int(value) for name, value in HEALTH_CHECK_OPTIONS.items()}
@@ -106,7 +106,7 @@ def test_a_host_without_power_is_missed_within_half_a_minute_and_one_that_is_bus
     assert Ray()._variables(info, 20000)["RAY_health_check_timeout_ms"] == "20000"
 
 
-def test_its_parts_agree_without_talking() -> None:
+def test_ray_plugin_derives_equal_addresses_and_ports_on_all_nodes() -> None:
     made, other = Ray(), Ray()
     assert made.token != other.token and made.token not in repr(made) and made.secrets() == (made.token,)
     places = [sky.InstanceInfo(node=node, total_nodes=2, pool="train", head_addr="10.0.0.1") for node in (0, 1)]

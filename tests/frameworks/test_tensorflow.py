@@ -34,7 +34,7 @@ def listens() -> tuple[int, list[str], bool]:
 
 @pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("plugin", [sky.plugins.tensorflow(), sky.plugins.keras(backend="tensorflow")])
-def test_every_rank_has_a_port_that_its_own_node_keeps(plugin: Plugin) -> None:
+def test_every_rank_has_a_tensorflow_port_that_its_node_reserves(plugin: Plugin) -> None:
     worker = sky.Worker(ranks_per_node=2)
     with sky.Compute(nodes=2, worker=worker, plugins=[Light(plugin)], options=QUIET) as compute:
         seen = listens() @ compute
@@ -141,7 +141,7 @@ with sky.ComputePool(provider=sky.AWS(), nodes=2) as pool:
 
 
 @pytest.mark.proof("tensorflow, 700 MB: pip install tensorflow-cpu; 15 s of a processor")
-def test_one_model_over_all_ranks_as_first_written(tmp_path: Path) -> None:
+def test_older_tensorflow_script_trains_one_model_on_all_ranks(tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")
     done = run_script(AS_FIRST_WRITTEN, tmp_path, 180, TF_CPP_MIN_LOG_LEVEL="3")
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("RESULTS ")]

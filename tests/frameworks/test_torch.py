@@ -104,7 +104,7 @@ def check_training(results: list[dict[str, Any]]) -> None:
     assert alone["losses"][-1] < alone["losses"][0]
 
 
-def test_two_ranks_train_as_one(pool):
+def test_two_torch_ranks_train_one_model(pool):
     check_training(train(8) @ pool)
 
 
@@ -118,11 +118,11 @@ def searched_for_garbage() -> tuple[bool, bool]:
     return gc.isenabled(), any(each is torch.nn.Module for each in gc.get_objects())
 
 
-def test_pytorch_is_loaded_and_stays_out_of_the_search_for_garbage(pool):
+def test_torch_is_preloaded_and_excluded_from_garbage_collection(pool):
     assert searched_for_garbage() @ pool == [(True, False)] * 2
 
 
-def test_a_task_trains_as_a_plain_process_does(pool):
+def test_torch_task_trains_like_a_plain_process(pool):
     from tests.frameworks.scripts.one_rank import descend
 
     rates = [0.1, 0.05, 0.02]
@@ -151,12 +151,12 @@ def leaves_its_group(name: str) -> tuple[int, str]:
     return dist.get_world_size(), dist.get_backend()
 
 
-def test_each_task_may_make_a_process_group_and_leave_it(pool):
+def test_torch_task_can_create_and_destroy_a_process_group(pool):
     names = ["gloo", "cpu:gloo"] * 3  # more tasks than ranks
     assert [*(sky.gather(*map(leaves_its_group, names)) >> pool)] == [(1, name) for name in names]
 
 
-def test_the_process_group_lives_as_long_as_the_worker(pool):
+def test_process_group_lives_as_long_as_the_worker(pool):
     first, second = train(1) @ pool, train(1) @ pool
     assert [r["pid"] for r in first] == [r["pid"] for r in second]
 
@@ -168,7 +168,7 @@ def sampled(length: int, epoch: int) -> list[int]:
     return list(sampler)
 
 
-def test_the_sampler_covers_every_sample_once(pool):
+def test_sampler_covers_every_sample_once(pool):
     first, second = (sampled(20, epoch) @ pool for epoch in (0, 1))
     assert sorted(first[0] + first[1]) == list(range(20))
     assert first != second
@@ -203,7 +203,7 @@ def total() -> float:
 @pytest.mark.parametrize(
     ("how", "kind", "exit_code"), [("kill", "exited", 137), ("raise", "raised", None), ("exit", "exited", 7)]
 )
-def test_a_rank_that_fails_in_a_collective(pool, how, kind, exit_code):
+def test_torch_rank_that_fails_in_a_collective_stops_its_peer(pool, how, kind, exit_code):
     ranks = pids() @ pool
     with pytest.raises(sky.RunError) as caught:
         fail_in_the_middle(how).with_timeout(60) @ pool
@@ -221,7 +221,7 @@ def test_a_rank_that_fails_in_a_collective(pool, how, kind, exit_code):
 
 
 @pytest.mark.proof("5 s of a processor")
-def test_four_ranks_on_two_nodes_train_as_one():
+def test_four_torch_ranks_on_two_nodes_train_one_model():
     worker = sky.Worker(ranks_per_node=2)
     with sky.Compute(nodes=2, worker=worker, plugins=PLUGINS, options=sky.Options(console=False)) as pool:
         check_training(train(8, by_hand=True) @ pool)
@@ -296,7 +296,7 @@ def one_rank_returns(folder: str) -> None:
         dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=2)
 
 
-def test_hangs_are_named_as_collectives_with_the_missing_rank(pool: sky.Compute, tmp_path: Path) -> None:
+def test_stacks_name_the_collective_and_the_missing_rank_of_a_hang(pool: sky.Compute, tmp_path: Path) -> None:
     session, before = Session(), set(pool.pool.view.runs)
 
     def wait_for(begin: str, end: str) -> None:
@@ -327,7 +327,7 @@ def test_hangs_are_named_as_collectives_with_the_missing_rank(pool: sky.Compute,
     session.detach()
 
 
-def test_nothing_listens_where_other_machines_could_come(pool):
+def test_torch_ranks_listen_on_loopback_only(pool):
     found = listening() @ pool
     assert found[0], "the ranks have met somewhere"
     assert {address for rank in found for address in rank} == {"127.0.0.1"}
@@ -386,7 +386,7 @@ with sky.Compute(provider=sky.Local(), nodes=1, options=sky.Options(console=Fals
 
 
 @pytest.mark.proof("4 s of a processor")
-def test_what_a_script_defines_is_saved_compiled_and_loaded_by_workers(tmp_path: Path) -> None:
+def test_torch_model_defined_in_a_script_is_saved_compiled_and_loaded(tmp_path: Path) -> None:
     (script := tmp_path / "own.py").write_text(OWN_CLASSES)
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=100, cwd=tmp_path)
     assert done.stdout == "[True, True, True, [[1.0, 1.0], [5.0, 1.0]]]\n", done.stderr
@@ -404,7 +404,7 @@ def breaks() -> float:
     return float(together)
 
 
-def test_its_own_breakpoint_ends_no_rank_and_its_place_is_named(pool: sky.Compute) -> None:
+def test_torch_breakpoint_ends_no_rank_and_its_line_is_logged(pool: sky.Compute) -> None:
     assert breaks() @ pool == [2.0, 2.0]
     settled(pool)
     (said,) = log_of(pool, last_run(pool), 0, "err").decode().splitlines()
@@ -478,7 +478,7 @@ def asks_for_it() -> bool:
     return dist.is_initialized()
 
 
-def test_code_for_torchrun_meets_without_a_plugin_and_what_makes_no_group_is_advised(bare):
+def test_torchrun_code_needs_no_plugin_and_unused_torch_is_warned_about(bare):
     # First, for then no group was ever made in this gang.
     assert asks_for_it() @ bare == [False, False]
     without = last_run(bare)
@@ -506,7 +506,7 @@ def stays_in_its_group(folder: str, number: int) -> float:
         dist.destroy_process_group()
 
 
-def test_a_rank_that_is_ahead_does_not_meet_the_group_of_the_broadcast_before(bare, tmp_path):
+def test_fast_rank_does_not_join_the_group_of_an_earlier_broadcast(bare, tmp_path):
     with ThreadPoolExecutor(3) as beside:
         calls = [stays_in_its_group(str(tmp_path), number) for number in range(3)]
         running = [beside.submit(bare.run_all, call) for call in calls]
@@ -519,7 +519,7 @@ def test_a_rank_that_is_ahead_does_not_meet_the_group_of_the_broadcast_before(ba
 
 
 @pytest.mark.proof("4 s of a processor")
-def test_scripts_at_the_same_time_each_have_a_group_of_their_own(bare, tmp_path):
+def test_concurrent_scripts_have_separate_process_groups(bare, tmp_path):
     (tmp_path / "own.py").write_text(OWN)
     with ThreadPoolExecutor(2) as beside:
         scripts = [sky.script(tmp_path / "own.py", [tmp_path / str(number)]) for number in range(3)]
@@ -530,7 +530,7 @@ def test_scripts_at_the_same_time_each_have_a_group_of_their_own(bare, tmp_path)
 
 
 @pytest.mark.proof("2 s of a processor")
-def test_the_group_that_is_there_is_given_where_it_is_the_one_that_is_asked_for(joined):
+def test_existing_process_group_is_reused_if_its_arguments_match(joined):
     from datetime import timedelta
 
     first = own_group(False, backend="gloo", timeout=timedelta(seconds=60)) @ joined
@@ -547,7 +547,7 @@ def test_the_group_that_is_there_is_given_where_it_is_the_one_that_is_asked_for(
 
 
 @pytest.mark.proof("2 s of a processor")
-def test_after_code_has_destroyed_it_the_next_call_has_a_fresh_one(joined):
+def test_call_after_code_destroyed_the_process_group_has_a_new_one(joined):
     first = own_group(True) @ joined
     assert asks_for_it() @ joined == [True, True]
     second = own_group(False, backend="gloo") @ joined
@@ -556,7 +556,7 @@ def test_after_code_has_destroyed_it_the_next_call_has_a_fresh_one(joined):
 
 
 @pytest.mark.proof("2 s of a processor")
-def test_the_plugin_leaves_it_to_the_code_where_that_is_asked_for(home):
+def test_torch_plugin_with_init_false_creates_no_process_group(home):
     plugins = [sky.plugins.torch(init=False)]
     with sky.Compute(nodes=1, worker=TWO, plugins=plugins, options=OPTIONS) as pool:
         assert asks_for_it() @ pool == [False, False]
@@ -579,7 +579,7 @@ def own_runtime(**asked: Any) -> int:
 
 @pytest.mark.proof("4 s of a processor")
 @pytest.mark.parametrize("init", [True, False])
-def test_jax_is_initialised_by_the_code_or_found_so(home, init):
+def test_jax_distributed_initialize_works_with_the_plugin(home, init):
     with sky.Compute(nodes=1, worker=TWO, plugins=[sky.plugins.jax(init=init)], options=OPTIONS) as pool:
         assert own_runtime(by_hand=True, coordinator_address=None) @ pool == [2, 2]
         assert own_runtime() @ pool == [2, 2]  # of a fresh one
@@ -589,7 +589,7 @@ def test_jax_is_initialised_by_the_code_or_found_so(home, init):
 
 
 @pytest.mark.proof("2 s of a processor")
-def test_jax_finds_the_other_ranks_without_a_plugin(bare):
+def test_jax_distributed_initialize_works_without_a_plugin(bare):
     for _ in range(2):  # what is up already is found so
         assert own_runtime() @ bare == [2, 2]
     with pytest.raises(sky.RunError, match=r"num_processes=5.*num_processes=2"):
@@ -608,7 +608,7 @@ def left_group() -> tuple[int, float]:
 
 
 @pytest.mark.proof("6 s of a processor")
-def test_a_group_that_code_leaves_is_for_broadcasts_or_for_tasks(bare):
+def test_process_group_is_created_per_broadcast_or_per_task(bare):
     for _ in range(2):
         assert left_group() @ bare == [(2, 3.0)] * 2
         assert list(sky.gather(*[left_group() for _ in range(4)]) >> bare) == [(1, 1.0)] * 4

@@ -81,7 +81,7 @@ def trained(cli: Cli, whose: str, by: Callable[..., None]) -> dict[str, Any]:
     return found
 
 
-def test_a_script_is_run_as_by_its_command_line(cli):
+def test_torchrun_command_runs_a_script_with_ranks_and_arguments(cli):
     (cli.folder / "places.py").write_text(
         "import os, sys\nprint(*(os.environ[name] for name in ('RANK', 'WORLD_SIZE')), *sys.argv[1:])\n"
     )
@@ -90,12 +90,12 @@ def test_a_script_is_run_as_by_its_command_line(cli):
 
 
 @pytest.mark.proof("9 s of a processor")
-def test_the_shapes_that_people_bring_train(ours):
+def test_training_scripts_of_common_shapes_run(ours):
     assert len(ours) == SHAPES and all(ours.values())
 
 
 @pytest.mark.proof("7 s of a processor")
-def test_they_train_to_the_same_weights(cli, ours):
+def test_training_scripts_have_the_same_weights_as_with_torchrun(cli, ours):
     import torch
 
     theirs = trained(cli, "theirs", by_torchrun)
