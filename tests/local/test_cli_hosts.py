@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 import subprocess
 from collections.abc import AsyncIterator
@@ -190,3 +191,25 @@ async def test_invalid_ssh_config_of_one_host_does_not_affect_others(host: Host,
 
 def cli_json(done: subprocess.CompletedProcess[str]) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("remote", [False, True], ids=["local", "ssh"])
+async def test_run_and_down_work_with_names_that_are_not_utf8(
+    host: Host, cli: Cli, tmp_path: Path, remote: bool
+) -> None:
+    folder = tmp_path / os.fsdecode(b"j\xfcrg")
+    folder.mkdir()
+    odd = Cli(folder)
+    odd.env |= {"HOME": cli.env["HOME"], "ODD": os.fsdecode(b"\xfc")}
+    odd.env.pop("SSH_AUTH_SOCK", None)
+    odd.write(
+        os.fsdecode(b"s\xe9.py"), "import skyward_core as sky\n\n@sky.function\ndef same(word: str): return word\n"
+    )
+    name = f"127.0.0.1:{host.port}"
+    await run(odd, "trust", name, "--yes")
+    hosts = ["--hosts", name] if remote else []
+    word = os.fsdecode(b"word=\xe9")
+    await run(odd, "run", os.fsdecode(b"s\xe9.py:same"), "-a", word, "--pool", "p", "--keep", *hosts)
+    assert "returned" in (await run(odd, "results", "p")).stdout
+    await run(odd, "down", "p", "-y")
+    assert odd.pools() == {}
