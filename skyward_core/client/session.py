@@ -61,8 +61,7 @@ from skyward_core.views.pool_view import PoolView, RunView, TrialSheet
 from skyward_core.views.sweep_trials import TrialTableSource
 
 if TYPE_CHECKING:
-    from skyward_core.client.launch.job_records import ShellRecord
-    from skyward_core.client.launch.launch_records import LaunchRecord
+    from skyward_core.client.launch.launch_records import LaunchRecord, ShellRecord
     from skyward_core.client.launch.launch_request import LaunchRequest
     from skyward_core.client.run_comparison import Comparison
     from skyward_core.model.thread_stacks import Stacks

@@ -27,7 +27,7 @@ from skyward_tui.tmux_clipboard_and_terminal_checks import current_folder
 
 if TYPE_CHECKING:
     from skyward_core.client.launch.job_launch import JobFile, JobRequest
-    from skyward_core.client.launch.job_records import ShellRecord
+    from skyward_core.client.launch.launch_records import ShellRecord
     from skyward_core.client.launch.plugin_and_provider_catalog import ArgumentField, Task
     from skyward_core.model.specs import PoolSpec
 
@@ -145,7 +145,7 @@ def form_from_shell(found: ShellRecord, run: str) -> Form:
     Raises:
         UsageError: If the form lacks fields for the job, or the job was launched from another folder.
     """
-    from skyward_core.client.launch.job_records import JobRecord
+    from skyward_core.client.launch.launch_records import JobRecord
 
     found.check_rerunnable()
     again = f"Run skyward-tui rerun {run}"

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from skyward_core.client.launch.job_records import ShellRecord
-from skyward_core.client.launch.launch_records import LaunchRecord
+from skyward_core.client.launch.launch_records import LaunchRecord, ShellRecord
 from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.client.leftover_cleanup import LeftoverScan
 from skyward_core.client.run_comparison import Comparison

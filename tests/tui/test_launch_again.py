@@ -9,8 +9,7 @@ import pytest
 from textual.widgets import Input, Select
 
 from skyward_core.client.launch.job_launch import JobRequest
-from skyward_core.client.launch.job_records import JobRecord
-from skyward_core.client.launch.launch_records import LaunchRecord
+from skyward_core.client.launch.launch_records import JobRecord, LaunchRecord
 from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.tasks.job_files.job import JobFile
 from skyward_core.views import events

@@ -15,8 +15,7 @@ import pytest
 import skyward_core as sky
 from skyward_core import Options, SpecError
 from skyward_core.client.launch.job_launch import JobRequest
-from skyward_core.client.launch.job_records import CommandRecord, JobRecord
-from skyward_core.client.launch.launch_records import parse_saved
+from skyward_core.client.launch.launch_records import CommandRecord, JobRecord, parse_saved
 from skyward_core.model.errors import JobFileError, LedgerError, UsageError
 from skyward_core.model.machines import Machine
 from skyward_core.model.outcomes import Outcome

@@ -13,7 +13,7 @@ import click
 
 from skyward_core.client.launch import job_launch
 from skyward_core.client.launch.job_launch import JobRequest, job_tasks, pool_job_tasks, shell_task
-from skyward_core.client.launch.job_records import CommandRecord, JobRecord
+from skyward_core.client.launch.launch_records import CommandRecord, JobRecord
 from skyward_core.client.launch.plugin_and_provider_catalog import Task
 from skyward_core.model import errors
 from skyward_core.model.errors import UsageError
@@ -30,7 +30,7 @@ from skyward_tui.text.queue_and_comparison_rows import queue_row_json, queue_row
 
 if TYPE_CHECKING:
     from skyward_core.client.launch.job_launch import JobFile
-    from skyward_core.client.launch.job_records import ShellRecord
+    from skyward_core.client.launch.launch_records import ShellRecord
 
 
 class ExecCommand(ConsoleCommand):

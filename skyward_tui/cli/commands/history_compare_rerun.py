@@ -42,7 +42,7 @@ from skyward_tui.text.number_and_time_format import clip, count, duration, fit_w
 from skyward_tui.text.queue_and_comparison_rows import ComparedLine, comparison_lines
 
 if TYPE_CHECKING:
-    from skyward_core.client.launch.job_records import CommandRecord, JobRecord, ShellRecord
+    from skyward_core.client.launch.launch_records import CommandRecord, JobRecord, ShellRecord
 
 
 SHOWN = 100  # maximum number of runs listed without --all
@@ -278,7 +278,7 @@ def rerun(
             before = session.ledger.pool(row.token)
             diff = diff_path(session.ledger, row)
         if not isinstance(launched, LaunchRecord):
-            from skyward_core.client.launch.job_records import CommandRecord
+            from skyward_core.client.launch.launch_records import CommandRecord
 
             if arguments or script_args:
                 raise UsageError(f"run {row.run} belongs to {launched.label}. Set its variables with --env")

@@ -70,7 +70,7 @@ from skyward_tui.text.number_and_time_format import clip, count, count_range, du
 from skyward_tui.text.queue_and_comparison_rows import combination_text, gang_text, queue_rows, sweep_outcome
 
 if TYPE_CHECKING:
-    from skyward_core.client.launch.job_records import ShellRecord
+    from skyward_core.client.launch.launch_records import ShellRecord
     from skyward_core.views.pool_view import RunView
 
 

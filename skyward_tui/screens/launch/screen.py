@@ -79,8 +79,8 @@ from skyward_tui.widgets.header_and_hints import Breadcrumbs, Panel
 if TYPE_CHECKING:
     from textual.timer import Timer
 
-    from skyward_core.client.launch.job_records import JobRecord
     from skyward_core.client.launch.launch_plan import LaunchPlan
+    from skyward_core.client.launch.launch_records import JobRecord
     from skyward_core.client.launch.launch_request import LaunchRequest
     from skyward_core.client.launch.plugin_and_provider_catalog import FunctionInfo, Interpreter, Task
     from skyward_core.client.launch.presets import Preset
@@ -197,8 +197,8 @@ class LaunchPool(NamedTuple):
 
 def _launch_record(plan: LaunchPlan | JobPlan) -> LaunchRequest | JobRecord:
     """Return the launch of a plan, to be saved with the pool and its runs."""
-    from skyward_core.client.launch.job_records import JobRecord
     from skyward_core.client.launch.launch_plan import LaunchPlan
+    from skyward_core.client.launch.launch_records import JobRecord
 
     if isinstance(plan, LaunchPlan):
         return plan.request
