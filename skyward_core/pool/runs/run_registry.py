@@ -14,7 +14,8 @@ from skyward_core.model.errors import Hint, LedgerError, PoolError
 from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause, RunKind, RunStatus, Summary
 from skyward_core.model.root_cause import summarize_outcomes
 from skyward_core.pool.agent_link import Link
-from skyward_core.pool.blob_distribution import BlobCache, DirectConnections
+from skyward_core.pool.blob_distribution import BlobCache
+from skyward_core.pool.direct_connections import DirectConnections
 from skyward_core.pool.runs.map_run import MapRun
 from skyward_core.pool.runs.result_loading_and_run_errors import already_fetched_error
 from skyward_core.pool.runs.run import Run, outcome_of
