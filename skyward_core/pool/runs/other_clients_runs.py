@@ -1,0 +1,414 @@
+"""Runs of other clients of a pool, as agents and ledger report them."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from skyward_core.model.errors import LedgerError
+from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause, RunKind, RunStatus, Summary
+from skyward_core.model.root_cause import summarize_outcomes
+from skyward_core.pool.agent_link import Link
+from skyward_core.pool.runs.run import outcome_of
+from skyward_core.protocol.validators import CALLS
+from skyward_core.store.ledger_rows import RunRow
+from skyward_core.views import events
+
+if TYPE_CHECKING:
+    from skyward_core.pool import PoolContext
+    from skyward_core.pool.agent_link import RunFrame
+    from skyward_core.protocol.frame_types import (
+        AgentOutcome,
+        QueuedRunKeys,
+        RememberedRun,
+        RunKeys,
+    )
+
+
+DISPATCH_GRACE = 10.0  # seconds after the dispatch of a run during which agents may not have received it
+
+
+class OtherRun:
+    """State of another client's run, as far as this client knows it.
+
+    Attributes:
+        total: Number of ranks or tasks. None until an agent or the ledger has described the run.
+        outcomes: Outcomes by index.
+        returned: Node -> number of a gather's tasks that returned while this client was disconnected.
+        items: For a map, number of finished items by rank. None for other runs.
+        seconds: For a map, total duration by rank.
+        latest: Unix time of the latest outcome; 0 if there is none.
+        has_ended: Whether the run has ended.
+        known_by: Nodes whose agents know the run.
+        active: Node -> number of active calls.
+    """
+
+    def __init__(self) -> None:
+        self.total: int | None = None
+        self.outcomes: dict[int, Outcome] = {}
+        self.returned: dict[int, int] = {}
+        self.items: dict[int, int] | None = None
+        self.seconds: dict[int, float] = {}
+        self.latest = 0.0
+        self.has_ended = False
+        self.known_by: set[int] = set()
+        self.active: dict[int, int] = {}
+
+    def add(self, outcome: Outcome, at: float) -> bool:
+        """Add an outcome. Return whether it is new."""
+        if outcome.index in self.outcomes or outcome.index >= (CALLS if self.total is None else self.total):
+            return False
+        self.outcomes[outcome.index] = outcome
+        self.latest = max(at, self.latest)
+        return True
+
+    def is_running(self, links: Iterable[Link], run: str) -> bool:
+        """Check whether a node has active calls of the run, or unfetched results of a run that it no longer lists."""
+        return any(
+            link.up and (self.active.get(link.node) or (not self.active and run in link.welcome.get("unfetched", ())))
+            for link in links
+        )
+
+    def lost_error(self, link: Link, run: str) -> ErrorInfo | None:
+        """Return the reason why a node can report nothing more about the run; None if it can still report."""
+        if link.gone:
+            return link.lost_error
+        if link.up and link.node not in self.known_by and run not in link.welcome.get("unfetched", ()):
+            words = f"node {link.node} does not know the run: its machine or agent was replaced after the run began"
+            return ErrorInfo("NodeLost", words)
+        return None
+
+
+class OtherClientRuns:
+    """Other clients' runs, as agents report them. Publishes their events and adds missing rows to the ledger.
+
+    Attributes:
+        may_stop_ranks: Whether even an observer stops ranks that wait for lost ranks.
+    """
+
+    def __init__(self, context: PoolContext) -> None:
+        self._context = context
+        self._pool = context.name
+        self._news = context.news
+        self._runs: defaultdict[str, OtherRun] = defaultdict(OtherRun)
+        self.may_stop_ranks = False
+
+    def on_welcome(self, link: Link) -> None:
+        """Process the runs in an agent's welcome frame, except for this client's own runs."""
+        ours = self._context.registry.own_runs
+        for record in link.welcome.get("runs", ()):
+            if record["run"] in ours:
+                continue
+            self._on_opened(record, link)
+            known = self._runs[record["run"]]
+            known.known_by.add(link.node)
+            known.active[link.node] = record.get("active", 0)
+            if not known.has_ended:
+                self._count_returned(record, link.node)
+            for header in (*record["began"], *record.get("items", ())):
+                self.on_frame(link, header)
+            for header in record["outcomes"]:
+                self._on_outcome(record["run"], header, link.time_of(header))
+            self._check_end(record["run"], caught_up=True)
+            if record.get("over") and known.items is not None:
+                self._end_map(record["run"])
+        self.check_ledger()
+
+    def drop_forgotten(self, link: Link) -> bool:
+        """Drop runs and outcomes that a new agent of the node does not know. Return whether a run was dropped."""
+        remembered = {record["run"] for record in link.welcome.get("runs", ())}
+        forgotten = [each for run, each in self._runs.items() if link.node in each.known_by and run not in remembered]
+        for each in forgotten:
+            each.known_by.discard(link.node)
+            each.active.pop(link.node, None)
+        return bool(forgotten)
+
+    @property
+    def _unfinished(self) -> list[str]:
+        """Runs of other clients that have begun and have not ended, as far as this client knows."""
+        ours = self._context.registry.own_runs
+        return [
+            run for run, each in self._runs.items() if each.total is not None and not each.has_ended and run not in ours
+        ]
+
+    def check_ledger(self) -> None:
+        """End the runs that have ended according to the ledger, if every node is connected or lost.
+
+        Does nothing while a node is reconnecting, because this node may report more about the runs.
+        """
+        if any(not (link.up or link.gone) for link in self._context.links):
+            return
+        for run in self._unfinished:
+            if (written := self._saved_run(run)) is not None:
+                at = written.ended_at or time.time()
+                self._end(run, written.state, at, written.root_cause)
+        for row in self._find_orphaned():
+            if not (row.run in self._runs and self._runs[row.run].has_ended):
+                self._report_lost(row)
+
+    def _find_orphaned(self) -> list[RunRow]:
+        """Return unfinished runs without a client, except recently dispatched ones."""
+        context = self._context
+        if context.row.state == "starting" and not self._runs:
+            return []  # the pool has just been created, so no earlier client can have left a run
+        try:
+            rows = context.ledger.unfinished_runs(context.token)
+        except LedgerError:  # a later client will report the orphaned runs
+            return []
+        ours, now = context.registry.own_runs, time.time()
+        return [
+            row for row in rows if row.run not in ours and now - row.opened_at > DISPATCH_GRACE and not row.has_client
+        ]
+
+    def has_unfinished(self) -> bool:
+        """Check whether another client's run is active according to the agents or the ledger."""
+        if self._unfinished:
+            return True
+        try:
+            rows = self._context.ledger.unfinished_runs(self._context.token)
+        except LedgerError:  # the ledger may be readable later
+            return True
+        return any(row.run not in self._context.registry.own_runs for row in rows)
+
+    def _lost_outcomes(self, row: RunRow, ended: Collection[int], returned: int) -> Iterator[Outcome]:
+        """Return the lost outcomes of a run, except for outcomes whose calls are unknown.
+
+        Args:
+            row: Row of the run.
+            ended: Calls with known outcomes.
+            returned: Number of further returned calls, whose indices are unknown.
+        """
+        context, known = self._context, self._runs[row.run]
+        each = context.ranks_per_node
+        if row.kind == "broadcast" and row.nodes == ():
+            if not known.known_by and all(link.up or link.gone for link in context.links):
+                never = ErrorInfo("PoolError", "its client exited while the run waited for nodes; it never began")
+                yield from (Outcome(index, -1, -1, "lost", error=never) for index in range(row.total))
+        elif row.kind == "broadcast":
+            for index in sorted(set(range(row.total)) - set(ended)):
+                node = index // each if row.nodes is None else row.nodes[index // each]
+                if reason := known.lost_error(context.links[node], row.run):
+                    yield Outcome(index, node * each + index % each, node, "lost", error=reason)
+        elif row.total - len(ended) - returned > 0 and not known.is_running(context.links, row.run):
+            node, error = self._find_lost_node(row.run)
+            for index in sorted(set(range(row.total)) - set(ended))[: row.total - len(ended) - returned]:
+                yield Outcome(index, -1 if node < 0 else node * each, node, "lost", error=error)
+
+    def _find_lost_node(self, run: str) -> tuple[int, ErrorInfo]:
+        """Return the node that had a lost call, and the error. The node is -1 if several nodes may have had it."""
+        links = self._context.links
+        lost = [(link, reason) for link in links if (reason := self._runs[run].lost_error(link, run))]
+        gone = [(link, reason) for link, reason in lost if link.gone]
+        for found in (lost, gone):
+            if len(found) == 1:
+                return found[0][0].node, found[0][1]
+        named = ", ".join(str(link.node) for link, _ in gone or lost)
+        words = (
+            f"its client has exited, and the call was on one of the nodes {named}" if named else "its client has exited"
+        )
+        return -1, ErrorInfo("NodeLost", f"{words}; no connected node knows the call")
+
+    def _report_lost(self, row: RunRow) -> None:
+        """Report the lost calls of a run without a client. Stop the run's ranks that wait for lost ranks."""
+        run, context = row.run, self._context
+        if row.kind == "map":
+            return self._report_lost_map(row)
+        written = self._saved_outcomes(run)
+        known = self._runs[run].outcomes | written
+        returned = sum(self._runs[run].returned.values())
+        lost = list(self._lost_outcomes(row, known, returned))
+        is_over = len(known) + len(lost) + returned == row.total
+        if not (is_over or lost or any(each.kind == "lost" for each in known.values())):
+            return
+        if self._runs[run].total is None:
+            self._add_run(run, row.function, row.kind, row.total, row.opened_at, row.nodes or ())
+        for outcome in written.values():
+            self._add_outcome(run, outcome, row.opened_at)
+        if returned and lost:  # the indices of the lost tasks are unknown
+            cause, now = RootCause.from_outcome(lost[0]), time.time()
+            self._news.records.add_run_end(run, "failed", now, cause)
+            return self._end(run, "failed", now, cause)
+        for outcome in lost:
+            self._add_outcome(run, outcome, time.time())
+            self._news.records.add_outcome(run, outcome, {})
+        may_stop = context.options.fail_fast and (self.may_stop_ranks or not context.observer)
+        if not is_over and row.kind == "broadcast" and may_stop:
+            for link in context.links:
+                link.send({"t": "stop", "run": run, "why": "fail-fast", "break": link.epoch})
+        self._check_end(run)
+
+    def _report_lost_map(self, row: RunRow) -> None:
+        """End a map without a client, because no client supplies its items."""
+        if self._runs[row.run].is_running(self._context.links, row.run):
+            return
+        if self._runs[row.run].total is None:
+            self._add_run(row.run, row.function, row.kind, row.total, row.opened_at, ())
+        cause, now = RootCause(-1, "lost", "PoolError", "its client, which supplied the items, has exited"), time.time()
+        self._news.records.add_run_end(row.run, "failed", now, cause)
+        self._end(row.run, "failed", now, cause)
+
+    def _saved_outcomes(self, run: str) -> dict[int, Outcome]:
+        try:
+            return {outcome.index: outcome for outcome, _ in self._context.ledger.outcomes(run)}
+        except LedgerError:  # the agents' reports must suffice
+            return {}
+
+    def _count_returned(self, record: RememberedRun, node: int) -> None:
+        """Update the number of returned tasks from an agent's count.
+
+        The count may include tasks that were reported before the link dropped, and a restarted agent does not count
+        tasks that ended before its start.
+        """
+        known = self._runs[record["run"]]
+        seen = sum(outcome.node == node and outcome.kind == "returned" for outcome in known.outcomes.values())
+        known.returned[node] = max(known.returned.get(node, 0), record["returned"] - seen)
+
+    def on_frame(self, link: Link, header: RunFrame) -> None:
+        if header["t"] == "want":
+            return  # the run's own client answers this request for values
+        run, at = header["run"], link.time_of(header)
+        known = self._runs[run]
+        match header["t"]:
+            case "run":
+                self._on_opened(header, link)
+                known.known_by.add(link.node)
+                if header.get("over") and known.items is not None:
+                    self._end_map(run)
+            case "began":
+                index, rank = header["i"] if known.items is None else header["rank"], header["rank"]
+                self._news.emit(
+                    events.RankBegan(pool=self._pool, run=run, index=index, rank=rank, node=header["node"], at=at)
+                )
+            case "item":
+                is_new = self._emit_item(run, header["i"], header["rank"], header["seq"], header["summary"])
+                if is_new and known.items is not None:
+                    known.items[header["rank"]] = header["seq"] + 1
+            case "outcome" if known.items is not None and header["kind"] == "returned":
+                self._count_items(run, known.items, header)
+            case "outcome":
+                self._on_outcome(run, header, at)
+                if link.node in known.active:
+                    known.active[link.node] = max(0, known.active[link.node] - 1)
+                self._check_end(run)
+
+    def _emit_item(self, run: str, index: int, rank: int, seq: int, data: Any) -> bool:
+        if (summary := Summary.from_wire(data)) is not None:
+            self._news.emit(
+                events.ItemYielded(pool=self._pool, run=run, index=index, rank=rank, seq=seq, summary=summary)
+            )
+        return summary is not None
+
+    def _on_opened(self, record: RunKeys, link: Link) -> None:
+        run, at = record["run"], link.time_of({"at": record["opened_at"]})
+        nodes = tuple(record.get("nodes", ()))
+        job, more = record.get("job", ""), record.get("more", False)
+        if self._runs[run].total is not None:
+            if nodes or job:  # the run was waiting for nodes
+                self._news.emit(
+                    events.RunPlaced(pool=self._pool, run=run, nodes=list(nodes), at=at, job=job, more=more)
+                )
+            return
+        self._news.records.add_run(run, record["function"], record["kind"], record["total"], at)
+        if nodes:
+            self._news.records.set_columns(run, nodes=nodes)
+        self._add_run(run, record["function"], record["kind"], record["total"], at, nodes, job, more=more)
+
+    def on_queued(self, link: Link, queued: QueuedRunKeys) -> None:
+        """Publish a run that waits for nodes, as the head reports it."""
+        context = self._context
+        if self._runs[queued["run"]].total is None:
+            total = (queued["nodes"] or len(context.links)) * context.ranks_per_node
+            since = link.to_client_time(queued["since"])
+            self._add_run(queued["run"], queued["name"], "broadcast", total, since, ())
+
+    def _add_run(
+        self,
+        run: str,
+        function: str,
+        kind: RunKind,
+        total: int,
+        at: float,
+        nodes: tuple[int, ...],
+        job: str = "",
+        *,
+        more: bool = False,
+    ) -> None:
+        known = self._runs[run]
+        known.total, known.outcomes = total, {}
+        if kind == "map":
+            known.items = {}
+        opened = events.RunOpened(
+            pool=self._pool, run=run, function=function, kind=kind, total=total, at=at, job=job, more=more
+        )
+        self._news.emit(opened)
+        if nodes:
+            self._news.emit(events.RunPlaced(pool=self._pool, run=run, nodes=list(nodes), at=at))
+
+    def _on_outcome(self, run: str, header: AgentOutcome, at: float) -> None:
+        outcome = outcome_of(header)
+        if (items := self._runs[run].items) is not None:  # one row per rank
+            outcome = replace(outcome, index=outcome.rank, items=items.get(outcome.rank, 0))
+        if self._add_outcome(run, outcome, at):
+            self._news.records.add_outcome(run, outcome, header.get("log", {}))
+
+    def _count_items(self, run: str, done: dict[int, int], header: AgentOutcome) -> None:
+        """Add the items of a map that a rank has finished."""
+        rank, took = header["rank"], self._runs[run].seconds
+        done[rank] = done.get(rank, 0) + header.get("items", 0)
+        took[rank] = took.get(rank, 0.0) + header.get("seconds", 0.0)
+        if done[rank]:
+            self._emit_item(run, rank, rank, done[rank] - 1, header.get("summary"))
+
+    def _end_map(self, run: str) -> None:
+        """End a map whose client has sent all items."""
+        known = self._runs[run]
+        if known.has_ended:
+            return
+        for rank in range(known.total or 0):
+            if rank not in known.outcomes:
+                node, items = self._context.link_of(rank).node, (known.items or {}).get(rank, 0)
+                row = Outcome(rank, rank, node, "returned", known.seconds.get(rank, 0.0), items=items)
+                self._add_outcome(run, row, time.time())
+        self._check_end(run)
+
+    def _add_outcome(self, run: str, outcome: Outcome, at: float) -> bool:
+        """Publish an outcome. Return whether it is new."""
+        if new := self._runs[run].add(outcome, at):
+            self._news.emit(events.RankEnded(pool=self._pool, run=run, outcome=outcome, at=at))
+        return new
+
+    def _check_end(self, run: str, *, caught_up: bool = False) -> None:
+        known = self._runs[run]
+        returned = sum(known.returned.values()) if known.items is None else 0
+        if known.has_ended or known.total is None or len(known.outcomes) + returned < known.total:
+            return
+        at = known.latest or time.time()
+        written = self._saved_run(run) if caught_up else None
+        state: RunStatus
+        if written is not None:
+            state, cause, at = written.state, written.root_cause, written.ended_at or at
+        else:
+            state, cause = summarize_outcomes(known.outcomes.values())
+            self._news.records.add_run_end(run, state, at, cause)
+        self._end(run, state, at, cause)
+
+    def _end(self, run: str, state: RunStatus, at: float, cause: RootCause | None) -> None:
+        known = self._runs[run]
+        known.has_ended, known.latest = True, 0.0
+        known.known_by.clear()
+        known.active.clear()
+        self._news.emit(events.RunEnded(pool=self._pool, run=run, state=state, root_cause=cause, at=at))
+
+    def _saved_run(self, run: str) -> RunRow | None:
+        """Return the end of a run as saved in the ledger.
+
+        The ledger also has the order of the failures and the times of the tasks, which the agents do not know.
+        """
+        try:
+            row = self._context.ledger.run(run)
+        except LedgerError:  # the agents' reports must suffice
+            return None
+        return row if row is not None and row.ended_at is not None else None
