@@ -26,9 +26,8 @@ from skyward_core.transport.background_loop import submit
 
 if TYPE_CHECKING:
     from skyward_core.api.attach_and_results import Attached
-    from skyward_core.model.argument_types import AcceleratorLike, ProviderLike
     from skyward_core.model.offers import RentalPlan
-    from skyward_core.model.specs import PoolSpec
+    from skyward_core.model.specs import AcceleratorLike, PoolSpec, ProviderLike
     from skyward_core.plugins.plugin import Plugin
     from skyward_core.pool.pool import Pool
     from skyward_core.store.ledger_rows import Receipt

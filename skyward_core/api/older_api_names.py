@@ -26,8 +26,7 @@ from skyward_core.tasks.parameter_types import default_type
 if TYPE_CHECKING:
     from skyward_core.api.compute import Compute
     from skyward_core.model.accelerators import Factory
-    from skyward_core.model.argument_types import AcceleratorLike
-    from skyward_core.model.specs import Worker
+    from skyward_core.model.specs import AcceleratorLike, Worker
 
 
 F = TypeVar("F", bound=Callable[..., Any])
