@@ -1,17 +1,13 @@
-"""Folder on the client for one pool of a provider, and the id that marks this client's resources at the provider."""
+"""Folder on the client with the keys of one pool of a provider."""
 
 from __future__ import annotations
 
-import fcntl
-import os
-import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar, Self
 
-from skyward_core.model.errors import PoolError
 from skyward_core.store.state_folder import state_home
 
 
@@ -57,33 +53,3 @@ class PoolKeyFolder:
         while self.path.exists():
             with suppress(FileNotFoundError):  # another client removes the folder at the same time
                 shutil.rmtree(self.path)
-
-
-def ledger_id(provider: str) -> str:
-    """Return the id of this client's ledger for a provider, creating the id on first use.
-
-    Raises:
-        PoolError: If the id cannot be written.
-    """
-    if known := known_ledger_id(provider):
-        return known
-    path = state_home() / provider / "ledger-id"
-    try:
-        path.parent.mkdir(mode=0o700, exist_ok=True)
-        with open(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+", encoding="ascii") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)  # if several clients find no id, only one creates it
-            name = file.read().strip()
-            if not name:
-                name = secrets.token_hex(8)
-                file.write(name)
-            return name
-    except OSError as error:
-        raise PoolError(f"cannot tag resources as created by this client: {path} cannot be written: {error}") from error
-
-
-def known_ledger_id(provider: str) -> str:
-    """Return the id of :func:`ledger_id` without creating it; "" if there is none."""
-    try:
-        return (state_home() / provider / "ledger-id").read_text(encoding="ascii").strip()
-    except FileNotFoundError:
-        return ""

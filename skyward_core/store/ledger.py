@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import secrets
 import sqlite3
 import threading
 import time
@@ -21,7 +22,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
-from skyward_core.model.errors import Hint, LedgerError, PoolExistsError
+from skyward_core.model.errors import Hint, LedgerError, PoolError, PoolExistsError
 from skyward_core.model.machines import Machine
 from skyward_core.model.outcomes import Outcome, RootCause
 from skyward_core.protocol.frame_codec import make_json_encoder
@@ -871,3 +872,33 @@ _INSERT_RETAINED = "INSERT INTO kept (token, machine, facts) VALUES (?,?,?)"
 def _retained_row(kept: RetainedResults) -> tuple[str, str]:
     facts = {"runs": kept.runs, "size": kept.size, "until": kept.until}
     return json.dumps(kept.machine.to_json()), json.dumps(facts)
+
+
+def ledger_id(provider: str) -> str:
+    """Return the id of this client's ledger for a provider, creating the id on first use.
+
+    Raises:
+        PoolError: If the id cannot be written.
+    """
+    if known := known_ledger_id(provider):
+        return known
+    path = state_home() / provider / "ledger-id"
+    try:
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        with open(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+", encoding="ascii") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # if several clients find no id, only one creates it
+            name = file.read().strip()
+            if not name:
+                name = secrets.token_hex(8)
+                file.write(name)
+            return name
+    except OSError as error:
+        raise PoolError(f"cannot tag resources as created by this client: {path} cannot be written: {error}") from error
+
+
+def known_ledger_id(provider: str) -> str:
+    """Return the id of :func:`ledger_id` without creating it; "" if there is none."""
+    try:
+        return (state_home() / provider / "ledger-id").read_text(encoding="ascii").strip()
+    except FileNotFoundError:
+        return ""

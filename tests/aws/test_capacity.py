@@ -17,8 +17,7 @@ from skyward_core.model.accelerators import resolve
 from skyward_core.model.errors import NoCapacity, SkywardError, UsageError
 from skyward_core.model.offers import Block, MachineRequirements, Reservation
 from skyward_core.model.specs import Options, PoolSpec
-from skyward_core.providers.pool_key_folder import ledger_id
-from skyward_core.store.ledger import Ledger
+from skyward_core.store.ledger import Ledger, ledger_id
 from skyward_tui.cli.commands.offers_capacity_costs import buy, clear, list_offerings
 from skyward_tui.cli.console import Console
 from tests.aws import Bed

@@ -18,10 +18,9 @@ import pytest
 import skyward_core as sky
 from skyward_core.client.session import Session
 from skyward_core.model.errors import PoolError, PoolGone, UsageError
-from skyward_core.providers.pool_key_folder import ledger_id
 from skyward_core.providers.slurm import allocation
 from skyward_core.providers.slurm.provider import make_comment
-from skyward_core.store.ledger import Ledger
+from skyward_core.store.ledger import Ledger, ledger_id
 from skyward_core.transport.background_loop import submit
 from skyward_core.transport.ssh import ssh_config_export
 from skyward_core.transport.ssh.ssh_transport import SSHTransport

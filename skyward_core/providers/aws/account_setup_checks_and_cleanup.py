@@ -38,8 +38,8 @@ from skyward_core.providers.aws.ec2_errors import (
 )
 from skyward_core.providers.aws.launch_journal_and_keys import KeyPair, LaunchJournal
 from skyward_core.providers.aws.zones_and_placement import Zone
-from skyward_core.providers.pool_key_folder import known_ledger_id
 from skyward_core.providers.provider_calls import poll_until_empty, report_progress
+from skyward_core.store.ledger import known_ledger_id
 from skyward_core.util.light_dataclass import Value, value
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.util.user_files import expand_user, is_file

@@ -27,7 +27,6 @@ from skyward_core.model.offers import (
 from skyward_core.model.provider_setting_descriptors import DeclaredSettings, Field, setting
 from skyward_core.model.specs import PoolSpec
 from skyward_core.providers.agent_status_and_termination import end_machine, gather_bounded, update_machine
-from skyward_core.providers.pool_key_folder import ledger_id
 from skyward_core.providers.provider import JsonSettings, describe_python
 from skyward_core.providers.slurm import allocation, slurm_commands
 from skyward_core.providers.slurm.allocation import AllocationFolder
@@ -39,6 +38,7 @@ from skyward_core.providers.slurm.slurm_commands import (
     SlurmCommands,
     SlurmJob,
 )
+from skyward_core.store.ledger import ledger_id
 from skyward_core.transport.ssh.host_address_and_python import Policy, Target
 from skyward_core.util.terminal_safe_text import sanitize_line
 
