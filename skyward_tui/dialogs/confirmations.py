@@ -1,27 +1,28 @@
-"""Confirmation dialogs before teardown, quitting and budget changes."""
+"""Confirmation dialogs: by a typed word, before teardown, quitting and budget changes."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import work
 from textual.app import ComposeResult
 from textual.content import Content
-from textual.widgets import Button
+from textual.widgets import Button, Input, Static
 
 from skyward_core.model.errors import SkywardError
 from skyward_core.util.format_bytes import format_size
 from skyward_core.views.pool_view import PoolView
-from skyward_tui.dialogs.dialog import ChoiceScreen, TypedConfirmation
+from skyward_tui.dialogs.dialog import ChoiceScreen, Dialog, Result
 from skyward_tui.text.hint_commands import format_error
 from skyward_tui.text.number_and_time_format import count, duration, hourly, money
 from skyward_tui.text.receipts_and_leftovers import receipt_line, receipt_lines, total_size, unfetched_lines
 from skyward_tui.ui.actions import bindings
 from skyward_tui.ui.session_futures import wait_shielded
 from skyward_tui.ui.themes import node_style, read_style_sheet
+from skyward_tui.widgets.header_and_hints import TextLine
 
 if TYPE_CHECKING:
     from skyward_core.client.run_history import Receipt
@@ -32,6 +33,79 @@ if TYPE_CHECKING:
 _NODES_SHOWN = 12
 _ASKABLE_STATES = ("up", "degraded")  # states of pools whose nodes can still list unfetched files
 EVERYTHING = sys.maxsize  # bytes; no limit
+
+
+class TypedConfirmation(Dialog[Result]):
+    """Dialog that the user confirms by typing a word, and that then shows the progress of its work.
+
+    The body contains the text (``#text`` in ``#facts``) with the input below.
+
+    Attributes:
+        CONFIRMS: Selector of the buttons that are disabled until the word is typed.
+        has_started: Whether the user has confirmed.
+        word: The required word; "" if a button is enough.
+    """
+
+    DEFAULT_CSS = read_style_sheet(__file__, "typed_confirmation")
+    CONFIRMS: ClassVar[str] = ""
+    has_started = False
+    word = ""
+
+    def confirm(self) -> None:
+        """Handle the confirmation by the user."""
+        raise NotImplementedError
+
+    def reject(self, reason: str) -> None:
+        """Show why the confirmation was rejected, after another word was typed."""
+        raise NotImplementedError
+
+    def field(self) -> Iterable[Input]:
+        """Yield the input for the required word. It is empty at first, so that the user must read the question."""
+        if self.word:
+            yield TextLine(compact=True, id="answer")
+
+    def show_facts(self, text: Content) -> None:
+        """Replace the text part of the body."""
+        self.query_one("#text", Static).update(text)
+        self.call_after_refresh(self.fit_to_screen)
+
+    def show_progress(self) -> None:
+        """Show the progress of the work."""
+        raise NotImplementedError
+
+    def start(self, title: str, work: Coroutine[Any, Any, None]) -> None:
+        """Start the work, and show its progress. The work continues if the dialog is closed."""
+        self.has_started = True
+        self.box.border_title = title
+        self.query(f"#answer, #ask, {self.CONFIRMS}").add_class("hidden")
+        close = self.query_one("#cancel", Button)
+        close.label = "Hide"
+        close.focus()
+        self.app.run_worker(work, exclusive=False)
+        self.progress_timer = self.set_interval(0.2, self.show_progress)
+        self.show_progress()
+
+    def finish(self, title: str, *, gone: bool) -> None:
+        """Show the end of the work.
+
+        Args:
+            title: New title.
+            gone: Whether all resources are verified to be gone.
+        """
+        self.box.border_title = title
+        self.box.set_class(gone, "-gone")
+        self.query_one("#cancel", Button).label = "Close"
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        for button in self.query(self.CONFIRMS).results(Button):
+            button.disabled = event.value.strip() != self.word
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        typed = event.value.strip()
+        if typed == self.word:
+            self.confirm()
+        else:
+            self.reject(f"{typed!r} is not {self.word!r}" if typed else "nothing was typed")
 
 
 class TeardownScreen(TypedConfirmation[bool]):

@@ -8,13 +8,14 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from rich.cells import cell_len
 from textual import events, work
 from textual.app import ComposeResult
 from textual.content import Content
-from textual.widgets import Input, Static
+from textual.widgets import Input, OptionList, Static
+from textual.widgets.option_list import Option
 
 from skyward_core import accelerators
 from skyward_core.client.launch.plugin_and_provider_catalog import (
@@ -28,7 +29,7 @@ from skyward_core.model.errors import SkywardError
 from skyward_core.model.offers import OfferList
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.util.user_files import expand_user, is_dir, is_file, list_entries, resolve_path
-from skyward_tui.dialogs.dialog import ChoiceScreen, Dialog, Picker
+from skyward_tui.dialogs.dialog import ChoiceScreen, Dialog
 from skyward_tui.launch_form.form import Form, example_paths, relative_path
 from skyward_tui.launch_form.recent_launches import MAX_SHOWN, example_row, missing_packages, recent_row
 from skyward_tui.shutdown_signals import run_in_daemon_thread
@@ -37,11 +38,109 @@ from skyward_tui.text.hint_commands import format_error
 from skyward_tui.text.number_and_time_format import fit_width, one_line
 from skyward_tui.ui.actions import bindings
 from skyward_tui.ui.session_futures import flash_errors, wait_shielded
+from skyward_tui.ui.themes import read_style_sheet
+from skyward_tui.widgets.header_and_hints import TextLine
 
 if TYPE_CHECKING:
     from skyward_core.client.launch.presets import Preset
     from skyward_core.views.pool_view import PoolView
     from skyward_tui.app import SkywardApp
+
+
+class Picker(Dialog[str | None]):
+    """Base class of pickers, which return the picked value, or None.
+
+    The input has the focus, and the arrow keys move the list's cursor.
+
+    Attributes:
+        ENTER: Description of the enter key in the hint.
+        PLACEHOLDER: Text of the empty input.
+        folder: Folder to which typed paths are relative; None if paths are not accepted.
+    """
+
+    ENTER: ClassVar[str]
+    PLACEHOLDER: ClassVar[str]
+    folder: Path | None = None
+    BINDINGS = bindings("files")
+    DEFAULT_CSS = read_style_sheet(__file__, "picker")
+
+    def body(self) -> ComposeResult:
+        yield TextLine(placeholder=self.PLACEHOLDER, compact=True)
+        yield OptionList(compact=True)
+
+    def hint(self) -> str:
+        return f"enter: {self.ENTER}, type to filter, {self.key_of('files.back')}: back"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._values: list[Any] = []  # values of the selectable options; the ID of an option is an index in this list
+
+    def on_mount(self) -> None:
+        self.fill("")
+
+    def fill(self, typed: str) -> None:
+        """List the options that match the typed text."""
+        self._values.clear()
+        self._listed.clear_options()
+        self.list_options(typed.strip())
+        self._listed.action_first()
+
+    def refill(self) -> None:
+        """Refresh the list, unless the dialog is being closed."""
+        if self.is_attached and self.display:
+            self.fill(self.query_one(Input).value)
+
+    def list_options(self, typed: str) -> None:
+        """Add the options that match the typed text."""
+        raise NotImplementedError
+
+    def accept(self, value: Any) -> None:
+        """Handle the value that was picked."""
+        self.dismiss(value)
+
+    @property
+    def _listed(self) -> OptionList:
+        return self.query_one(OptionList)
+
+    def add(self, value: Any, row: Content, *, disabled: bool = False) -> None:
+        """Add an option."""
+        self._listed.add_option(Option(row, id=str(len(self._values)), disabled=disabled))
+        self._values.append(value)
+
+    def add_note(self, text: str, style: str = "$muted") -> None:
+        """Add a line that cannot be selected."""
+        self._listed.add_option(Option(Content.styled(text, style), disabled=True))
+
+    def replace(self, value: Any, row: Content | None) -> None:
+        """Replace the row of a listed value, or remove it if ``row`` is None. Does nothing while the dialog is being
+        closed."""
+        if self.display and value in self._values:
+            id = str(self._values.index(value))
+            if row is None:
+                self._listed.remove_option(id)
+            else:
+                self._listed.replace_option_prompt(id, row)
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        self.fill(event.value)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        typed = None if self.folder is None else self.folder / expand_user(event.value.strip())
+        if typed is not None and event.value.strip() and is_file(typed):
+            self.dismiss(str(typed))
+        else:
+            self._listed.action_select()
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        # The second half of a double click may arrive when the list has new options.
+        if event.option in event.option_list.options:
+            self.accept(self._values[int(event.option_id or 0)])
+
+    def action_step(self, step: int) -> None:
+        if step > 0:
+            self._listed.action_cursor_down()
+        else:
+            self._listed.action_cursor_up()
 
 
 class AcceleratorsScreen(Picker):

@@ -14,7 +14,7 @@ from textual.widgets import Button, Static
 
 from skyward_core.model.errors import SkywardError
 from skyward_core.util.terminal_safe_text import sanitize_line
-from skyward_tui.dialogs.dialog import TypedConfirmation
+from skyward_tui.dialogs.confirmations import TypedConfirmation
 from skyward_tui.screens.base_screen import ListScreen
 from skyward_tui.text.hint_commands import format_error
 from skyward_tui.text.number_and_time_format import ago, clip, count, duration
