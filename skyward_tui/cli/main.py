@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from skyward_tui.cli.fault_tolerant_stdio import StandardStream
-from skyward_tui.cli.shared_options import open_console, restore_help
+from skyward_tui.cli.shared_options_and_command_class import open_console, restore_help
 from skyward_tui.tmux_clipboard_and_terminal_checks import is_dumb
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ COMMANDS = {
     "forward": ("hosts_trust_shell_forward", "Forward ports of a node to this machine over SSH."),
     "history": ("history_compare_rerun", "List every past run: outcome, duration, cost."),
     "hosts": ("hosts_trust_shell_forward", "Show who uses the GPUs of your hosts."),
-    "launch": ("launch_commands", "Run a job file (SkyPilot task YAML) on a pool."),
+    "launch": ("run_torchrun_launch", "Run a job file (SkyPilot task YAML) on a pool."),
     "leftovers": ("leftovers", "Find and remove leftover cloud resources of this machine."),
     "lock": ("ls_logs_results_files", "Print a lock file of the packages installed for a run."),
     "logs": ("ls_logs_results_files", "Print the output of a run's ranks, even after the pool has ended."),
@@ -147,12 +147,12 @@ COMMANDS = {
     "record": ("record_and_dump", "Save a recording of a pool or a run to one file."),
     "rerun": ("history_compare_rerun", "Launch a run again, optionally with other arguments."),
     "results": ("ls_logs_results_files", "Show the outcomes of a run, and exit with its status."),
-    "run": ("launch_commands", "Run a script's function on every rank, and show the results."),
+    "run": ("run_torchrun_launch", "Run a script's function on every rank, and show the results."),
     "shim": ("examples_and_shim", "Let plain `python script.py` find this library as `skyward`."),
     "ssh": ("hosts_trust_shell_forward", "Open a shell on a node of a pool."),
     "stacks": ("debug_stacks_profile", "Show the Python stack of every rank."),
     "top": ("top_and_metrics", "Show the metrics of a pool's machines every second."),
-    "torchrun": ("launch_commands", "Run a script on a pool, with the options of PyTorch's torchrun."),
+    "torchrun": ("run_torchrun_launch", "Run a script on a pool, with the options of PyTorch's torchrun."),
     "trust": ("hosts_trust_shell_forward", "Show the fingerprint of a host's key, and trust the key."),
 }
 

@@ -18,7 +18,7 @@ from skyward_tui.cli.commands.hosts_trust_shell_forward import find_node
 from skyward_tui.cli.commands.ls_logs_results_files import PROGRESS_SECONDS
 from skyward_tui.cli.console import Console
 from skyward_tui.cli.pool_and_run_lookup import live_pools, open_session
-from skyward_tui.cli.shared_options import command
+from skyward_tui.cli.shared_options_and_command_class import command
 from skyward_tui.text.number_and_time_format import count
 
 _NODE_PATH = re.compile(r"(?P<pool>[^/:]+):(?:(?P<rank>\d+):)?(?P<path>.*)", re.DOTALL)

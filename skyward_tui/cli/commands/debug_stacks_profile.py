@@ -29,7 +29,7 @@ from skyward_core.views.stack_groups import (
 from skyward_tui.cli.console import Console
 from skyward_tui.cli.pool_and_run_lookup import live_run, open_session
 from skyward_tui.cli.run_report import table
-from skyward_tui.cli.shared_options import command
+from skyward_tui.cli.shared_options_and_command_class import command
 from skyward_tui.file_export import profile_files, save_all
 
 POLL_SECONDS = 0.05  # seconds between two checks for keyboard input; short enough to feel immediate

@@ -24,7 +24,13 @@ from skyward_tui.cli.commands.run import PoolCommand, live_pool
 from skyward_tui.cli.console import Console
 from skyward_tui.cli.pool_and_run_lookup import live_pools, open_session
 from skyward_tui.cli.run_report import table
-from skyward_tui.cli.shared_options import ConsoleCommand, NodeSelection, command, variable_options, watch_option
+from skyward_tui.cli.shared_options_and_command_class import (
+    ConsoleCommand,
+    NodeSelection,
+    command,
+    variable_options,
+    watch_option,
+)
 from skyward_tui.text.number_and_time_format import NO_RUN, clip, count, duration
 from skyward_tui.text.queue_and_comparison_rows import queue_row_json, queue_rows, waiting_reason
 

@@ -20,7 +20,7 @@ from skyward_core.model.errors import UsageError
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_tui.cli.console import Console
 from skyward_tui.cli.pool_and_run_lookup import live_pools, open_session
-from skyward_tui.cli.shared_options import command
+from skyward_tui.cli.shared_options_and_command_class import command
 from skyward_tui.text.hardware_cells import free_text, memory, utilization
 from skyward_tui.text.number_and_time_format import Columns
 

@@ -52,7 +52,7 @@ from skyward_tui.cli.run_report import (
     table,
     unfetched_text,
 )
-from skyward_tui.cli.shared_options import command
+from skyward_tui.cli.shared_options_and_command_class import command
 from skyward_tui.text.hint_commands import format_detail, format_error
 from skyward_tui.text.json_output import (
     fetch_json,

@@ -61,7 +61,7 @@ from skyward_tui.cli.run_report import (
     show_run,
     table,
 )
-from skyward_tui.cli.shared_options import SCRIPT_ARGUMENTS, command, require_terminal, watch_option
+from skyward_tui.cli.shared_options_and_command_class import SCRIPT_ARGUMENTS, command, require_terminal, watch_option
 from skyward_tui.launch_form.form import suggest_example
 from skyward_tui.launch_form.plan_text import missing_packages_text, missing_plugins_text, plan_rows, python_mismatch
 from skyward_tui.notifications import Notifier

@@ -1,12 +1,12 @@
-"""Options and command classes that several commands share."""
+"""Commands ``run``, ``torchrun`` and ``launch``: their options, help and arguments of scripts.
+
+The modules that do the work are imported only when a command runs.
+"""
 
 from __future__ import annotations
 
 import os
-import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -14,82 +14,21 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import click
 
-from skyward_core.util.user_files import exists, is_file, read_text
-from skyward_tui.cli.fault_tolerant_stdio import StandardStream
+from skyward_core.client.launch.launch_request import LaunchRequest
+from skyward_core.util.user_files import exists, is_file
+from skyward_tui.cli.shared_options_and_command_class import (
+    SCRIPT_ARGUMENTS,
+    ConsoleCommand,
+    Decorated,
+    combine_options,
+    command,
+    variable_options,
+    watch_option,
+)
 
 if TYPE_CHECKING:
     from skyward_core.client.launch.plugin_and_provider_catalog import FunctionInfo
     from skyward_tui.cli.console import Console
-
-
-Decorated = Callable[..., Any]
-
-
-def _combine_options(options: Sequence[Callable[[Decorated], Decorated]]) -> Callable[[Decorated], Decorated]:
-    def decorate(command: Decorated) -> Decorated:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return decorate
-
-
-settings_option = click.option(
-    "--set", "settings", metavar="KEY=VALUE", multiple=True, help="Set an option of the provider. Repeatable."
-)
-# Options that filter offers. Their meaning differs from the launch options of the same names.
-offer_options = _combine_options(
-    (
-        click.option("--accelerator", metavar="NAME[:N]", help="GPUs that a machine must have, such as H100:8."),
-        click.option(
-            "--max-hourly",
-            metavar="$",
-            type=click.FloatRange(0, min_open=True),
-            help="Limit the hourly price, including disk and address.",
-        ),
-        click.option("--spot", is_flag=True, help="List only spot machines, which can be preempted at any time."),
-        click.option(
-            "--region", "regions", metavar="R", multiple=True, help="List only machines in this region. Repeatable."
-        ),
-        click.option(
-            "--zone", "zones", metavar="Z", multiple=True, help="List only machines in this zone. Repeatable."
-        ),
-        click.option("--efa", is_flag=True, help="List only machines with EFA, the fast network of AWS."),
-        click.option("--vcpus", metavar="N", type=click.IntRange(0), default=0, help="Require at least N vCPUs."),
-        click.option(
-            "--memory", metavar="GB", type=click.FloatRange(0), default=0, help="Require at least GB of memory."
-        ),
-        click.option(
-            "--arch", "architecture", type=click.Choice(["x86_64", "arm64"]), help="Require this architecture."
-        ),
-        click.option("--block", metavar="HOURS", type=click.IntRange(1), help="List capacity blocks of this duration."),
-        click.option(
-            "--nodes",
-            metavar="N",
-            type=click.IntRange(1),
-            help="Number of machines of the capacity block.  [default: 1]",
-        ),
-    )
-)
-
-
-watch_option = click.option("--watch", is_flag=True, help="Show a live summary instead of the output of the ranks.")
-
-
-variable_options = _combine_options(
-    (
-        click.option(
-            "--env", "env", metavar="NAME[=VALUE]", multiple=True, help="Set a variable of the job. Repeatable."
-        ),
-        click.option(
-            "--secret",
-            "secrets",
-            metavar="NAME[=VALUE]",
-            multiple=True,
-            help="Set a variable whose value is masked in logs. Repeatable.",
-        ),
-    )
-)
 
 
 def parse_node_count(text: str) -> int | str:
@@ -154,25 +93,7 @@ def launch_options(command: str) -> Callable[[Decorated], Decorated]:
         if name == "provider":
             about = "Use these SSH hosts, or a group of skyward.toml."
             made.append(click.option(HOSTS, metavar="HOST,...", help=about))
-    return _combine_options(made)
-
-
-class NodeSelection(click.ParamType["int | tuple[int, ...]"]):
-    """Option value: a number of nodes, or a list of node numbers; a list of one node is 0, or ends with a comma."""
-
-    name = "N|LIST"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> int | tuple[int, ...]:
-        if not isinstance(value, str):
-            return tuple(value) if isinstance(value, tuple) else int(value)
-        parts = value.split(",")
-        if value.isdecimal() and int(value) > 0:
-            return int(value)
-        listed = [each for each in parts if each.strip()]
-        named = [int(each) for each in listed if each.strip().isdecimal()]
-        if (len(parts) > 1 or named == [0]) and len(named) == len(listed) == len(set(named)):
-            return tuple(sorted(named))
-        self.fail(f"{value!r} is neither a number of nodes nor a list of them, such as 2 or 0,2", param, ctx)
+    return combine_options(made)
 
 
 RENDEZVOUS_NOTE = "the ranks connect to a free port of node 0"
@@ -298,111 +219,6 @@ def module_file(module: str) -> Path:
     raise click.UsageError(f"-m {module}: there is neither {here}.py nor {here}/__main__.py in the current folder")
 
 
-def parse_time(option: str, text: str) -> float:
-    """Return the Unix time that is the given duration ago.
-
-    Raises:
-        click.BadParameter: If the text is not a duration.
-    """
-    from skyward_core.model.spec_field_checks import duration
-
-    try:
-        return max(0.0, time.time() - duration(text))
-    except ValueError as error:
-        raise click.BadParameter(f"it {error}", param_hint=option) from error
-
-
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
-
-
-@contextmanager
-def open_console(as_json: bool) -> Iterator[Console]:
-    """Provide the console of a command. If the command raises an error, report it in one line and exit with its
-    status."""
-    from skyward_core.model import errors
-    from skyward_core.model.errors import SkywardError
-    from skyward_tui.cli.console import Console
-
-    console = Console(as_json)
-    if as_json and isinstance(sys.stdout, StandardStream):
-        sys.stdout.require()
-    try:
-        _start_log(console)
-        yield console
-    except SkywardError as error:
-        console.report_error(error)
-        sys.exit(errors.error_exit_code(error))
-    except OSError as error:
-        console.report_error(error)
-        sys.exit(errors.FAILED)
-
-
-class ConsoleCommand(click.Command):
-    """A command whose function gets a console, then its options and arguments by name, and returns the exit status.
-
-    Args:
-        callback: The function.
-        has_json: Whether the command has the option ``--json``, which is not passed to the function.
-    """
-
-    def __init__(self, name: str, *, callback: Callable[..., int], has_json: bool = True, **settings: Any) -> None:
-        super().__init__(name, callback=self._run, **settings)
-        self.function = callback
-        if has_json:
-            json_option(self)
-
-    def _run(self, **given: Any) -> int:
-        with open_console(given.pop("as_json", False)) as console:
-            if given.get("watch"):
-                require_terminal(console, detach=given.get("detach", False))
-            return self.function(console, **given)
-
-
-def require_terminal(console: Console, *, detach: bool = False) -> None:
-    """Check that ``--watch`` can draw on a terminal.
-
-    Raises:
-        UsageError: If there is no terminal, or ``--watch`` is combined with an option that excludes it.
-    """
-    from skyward_core.model.errors import UsageError
-
-    if console.as_json or detach:
-        raise UsageError(f"--watch cannot be combined with {'--json' if console.as_json else '--detach'}")
-    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
-        raise UsageError("--watch needs a terminal on stderr")
-
-
-def command(name: str | None = None, **settings: Any) -> Callable[[Callable[..., int]], ConsoleCommand]:
-    """Return a decorator that converts a function to a :class:`ConsoleCommand`."""
-    return click.command(name, **{"cls": ConsoleCommand, **settings})
-
-
-def restore_help(command: click.Command) -> None:
-    """Read the help of a command and its subcommands from their source if ``python -OO`` has removed docstrings."""
-    if not command.help:
-        import ast  # late: only `python -OO` needs these modules
-        import inspect
-
-        function: Any = getattr(command, "function", command.callback)
-        code = inspect.unwrap(function).__code__
-        tree = ast.parse(read_text(code.co_filename))
-        named = (each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef) and each.name == code.co_name)
-        command.help = next(map(ast.get_docstring, named), None)
-    for each in getattr(command, "commands", {}).values():
-        restore_help(each)
-
-
-def _start_log(console: Console) -> None:
-    if not os.environ.get("SKYWARD_LOG"):
-        return
-    from skyward_core.client import settings
-
-    if note := settings.start_logging():
-        console.note(note)
-
-
-SCRIPT_ARGUMENTS = "own_words"
-"""Key of a context's ``meta`` for the words after ``--``; its value is None if there is no ``--``."""
 SIMILARITY_CUTOFF = 0.75  # minimum similarity of an option to be suggested: --detach must not be suggested for --epochs
 
 
@@ -592,3 +408,151 @@ def _functions(target: str) -> list[FunctionInfo]:
 def _is_script(word: str) -> bool:
     path = word.rpartition(":")[0] if not exists(word) and ":" in word else word
     return word.startswith("example:") or path.endswith(".py") or is_file(path)
+
+
+@command(cls=ScriptCommand, options_metavar="[OPTIONS]")
+@click.argument("target", metavar="SCRIPT[:FUNCTION]")
+@launch_options("run")
+@click.option(
+    "-m", "--module", "as_module", is_flag=True, help="Treat SCRIPT as a module name, and run it like python -m."
+)
+@click.option("--dry-run", is_flag=True, help="Show the plan and its cost without creating or running anything.")
+@watch_option
+@click.pass_context
+def run(
+    context: click.Context,
+    console: Console,
+    /,
+    target: str,
+    as_module: bool,
+    dry_run: bool,
+    watch: bool,
+    **said: Any,
+) -> int:
+    """Run a script's function on every rank, and show the results.
+
+    Pass arguments of the function after the script: run train.py --epochs 5. A script without a function, or with --
+    after its name, runs as a whole, as with python: run train.py -- --epochs 5. A script with commands of sky.app runs
+    as with python -m skyward_core, on the machines that it names.
+
+    The pool is created for the run and torn down afterwards. ctrl-c asks whether to detach, cancel or tear down.
+    Without a terminal, ctrl-c and SIGTERM cancel the run. A second signal tears the pool down.
+    """
+    from skyward_tui.cli.commands import run as work
+    from skyward_tui.launch_form.form import expand_example
+
+    if as_module:
+        said["module"], target = target, str(module_file(target))
+        context.meta[SCRIPT_ARGUMENTS] = context.meta[SCRIPT_ARGUMENTS] or []
+    target = expand_example(target)
+    if not as_module and (commands := script_commands(target)):
+        return work.run_command(context, target, commands, console)
+    said["script_args"] = own = script_arguments(context, target)
+    if own is None:
+        options = command_options(context.command)
+        said["arguments"] = [*said["arguments"], *function_arguments(target, context.args, options)]
+    return work.run(LaunchRequest.from_options(target, **said), console, dry_run=dry_run, watch=watch)
+
+
+@command(context_settings={"allow_interspersed_args": False})
+@click.option(
+    "--nnodes",
+    metavar="N",
+    type=NodesOption(),
+    envvar="PET_NNODES",
+    help="Number of machines.  [default: 1, or all hosts]",
+)
+@click.option(
+    "--nproc-per-node", "--nproc_per_node", metavar="N|gpu", default="1", envvar="PET_NPROC_PER_NODE",
+    help="Number of ranks on each machine.  [default: 1]",
+)  # fmt: skip
+@click.option("-m", "--module", "as_module", is_flag=True, help="Treat TRAIN.PY as a module name, like python -m.")
+@torchrun_options
+@launch_options("torchrun")
+@watch_option
+@click.argument("training_script", metavar="TRAIN.PY")
+@click.argument("script_args", metavar="[ARGS]...", nargs=-1, type=click.UNPROCESSED)
+def torchrun(
+    console: Console,
+    training_script: str,
+    nnodes: int | str | None,
+    nproc_per_node: str,
+    as_module: bool,
+    watch: bool,
+    **said: Any,
+) -> int:
+    """Run a script on a pool, with the options of PyTorch's torchrun.
+
+    All options of torchrun are accepted. Options without a meaning here are reported or rejected. Words after the
+    script are the script's own arguments.
+    """
+    from skyward_core.client.launch.plugin_and_provider_catalog import DEFAULT_PROVIDER
+    from skyward_tui.cli.commands import run
+
+    notes = list(ignored_option_notes(said))
+    asked = {name: value for name, value in said.items() if name.replace("_", "-") not in TORCHRUN_OPTIONS}
+    shape = nproc_per_node, nnodes
+    for note in notes:
+        console.note(note)
+    if not asked["pool"] or shape != ("1", None):
+        is_here = not asked["hosts"] and asked["provider"] in (None, DEFAULT_PROVIDER)
+        asked |= {"nodes": shape[1], "ranks_per_node": parse_nproc(nproc_per_node, is_here=is_here)}
+    asked["torchrun"] = shape[1] in (None, 1) and nproc_per_node in ("1", "gpu", "auto", "cpu")
+    if as_module:
+        asked["module"] = training_script
+        training_script = str(module_file(training_script))
+    return run.run(LaunchRequest.from_options(training_script, **asked), console, watch=watch)
+
+
+@command()
+@click.argument("file", metavar="TASK.YAML")
+@click.option(
+    "-c", "--pool", "pool", metavar="POOL", help="Name of the pool. A running pool of this name is used as it is."
+)
+@launch_options("launch")
+@variable_options
+@click.option("--no-setup", is_flag=True, help="Skip the setup commands of the job file.")
+@click.option("--detach", is_flag=True, help="Exit as soon as the job runs.")
+@click.option(
+    "-i",
+    "--idle-minutes",
+    metavar="MIN",
+    type=click.FloatRange(0, min_open=True),
+    help="Shut the pool down after MIN idle minutes.",
+)
+@click.option("--down", is_flag=True, help="Tear the pool down after the job, or with -i after the idle time.")
+@click.option("--dry-run", is_flag=True, help="Show the plan without creating or running anything.")
+@watch_option
+def launch(
+    console: Console,
+    file: str,
+    env: Sequence[str],
+    secrets: Sequence[str],
+    no_setup: bool,
+    detach: bool,
+    idle_minutes: float | None,
+    down: bool,
+    dry_run: bool,
+    watch: bool,
+    **said: Any,
+) -> int:
+    """Run a job file (SkyPilot task YAML) on a pool.
+
+    The job runs on a new pool, or on a running pool named by --pool.
+
+    The files and the working folder are uploaded to all nodes. Then setup runs on all nodes, then run. The pool stays
+    up, and shuts down after its idle time.
+    """
+    from skyward_core.client.launch import job_launch
+    from skyward_tui.cli.commands import exec_launch_queue
+
+    if detach and down and idle_minutes is None:
+        raise click.UsageError("--detach cannot be combined with --down, which ends the running job. Add -i MIN")
+    given, hidden = job_launch.parse_variables("--env", env), job_launch.parse_variables("--secret", secrets)
+    job = job_launch.read_job_file(Path(file), given, hidden)
+    idle = None if idle_minutes is None else idle_minutes * 60
+    request = job_launch.JobRequest(job=job, options=LaunchRequest.from_options(file, **said), idle_timeout=idle)
+    ends = down and idle is None
+    return exec_launch_queue.launch(
+        request, console, setup=not no_setup, detach=detach, down=ends, dry_run=dry_run, watch=watch
+    )

@@ -1,0 +1,215 @@
+"""Options and command classes that several commands share."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from skyward_core.util.user_files import read_text
+from skyward_tui.cli.fault_tolerant_stdio import StandardStream
+
+if TYPE_CHECKING:
+    from skyward_tui.cli.console import Console
+
+
+Decorated = Callable[..., Any]
+
+
+def combine_options(options: Sequence[Callable[[Decorated], Decorated]]) -> Callable[[Decorated], Decorated]:
+    """Return a decorator that adds options to a command, in the given order."""
+
+    def decorate(command: Decorated) -> Decorated:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+settings_option = click.option(
+    "--set", "settings", metavar="KEY=VALUE", multiple=True, help="Set an option of the provider. Repeatable."
+)
+# Options that filter offers. Their meaning differs from the launch options of the same names.
+offer_options = combine_options(
+    (
+        click.option("--accelerator", metavar="NAME[:N]", help="GPUs that a machine must have, such as H100:8."),
+        click.option(
+            "--max-hourly",
+            metavar="$",
+            type=click.FloatRange(0, min_open=True),
+            help="Limit the hourly price, including disk and address.",
+        ),
+        click.option("--spot", is_flag=True, help="List only spot machines, which can be preempted at any time."),
+        click.option(
+            "--region", "regions", metavar="R", multiple=True, help="List only machines in this region. Repeatable."
+        ),
+        click.option(
+            "--zone", "zones", metavar="Z", multiple=True, help="List only machines in this zone. Repeatable."
+        ),
+        click.option("--efa", is_flag=True, help="List only machines with EFA, the fast network of AWS."),
+        click.option("--vcpus", metavar="N", type=click.IntRange(0), default=0, help="Require at least N vCPUs."),
+        click.option(
+            "--memory", metavar="GB", type=click.FloatRange(0), default=0, help="Require at least GB of memory."
+        ),
+        click.option(
+            "--arch", "architecture", type=click.Choice(["x86_64", "arm64"]), help="Require this architecture."
+        ),
+        click.option("--block", metavar="HOURS", type=click.IntRange(1), help="List capacity blocks of this duration."),
+        click.option(
+            "--nodes",
+            metavar="N",
+            type=click.IntRange(1),
+            help="Number of machines of the capacity block.  [default: 1]",
+        ),
+    )
+)
+
+
+watch_option = click.option("--watch", is_flag=True, help="Show a live summary instead of the output of the ranks.")
+
+
+variable_options = combine_options(
+    (
+        click.option(
+            "--env", "env", metavar="NAME[=VALUE]", multiple=True, help="Set a variable of the job. Repeatable."
+        ),
+        click.option(
+            "--secret",
+            "secrets",
+            metavar="NAME[=VALUE]",
+            multiple=True,
+            help="Set a variable whose value is masked in logs. Repeatable.",
+        ),
+    )
+)
+
+
+class NodeSelection(click.ParamType["int | tuple[int, ...]"]):
+    """Option value: a number of nodes, or a list of node numbers; a list of one node is 0, or ends with a comma."""
+
+    name = "N|LIST"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int | tuple[int, ...]:
+        if not isinstance(value, str):
+            return tuple(value) if isinstance(value, tuple) else int(value)
+        parts = value.split(",")
+        if value.isdecimal() and int(value) > 0:
+            return int(value)
+        listed = [each for each in parts if each.strip()]
+        named = [int(each) for each in listed if each.strip().isdecimal()]
+        if (len(parts) > 1 or named == [0]) and len(named) == len(listed) == len(set(named)):
+            return tuple(sorted(named))
+        self.fail(f"{value!r} is neither a number of nodes nor a list of them, such as 2 or 0,2", param, ctx)
+
+
+def parse_time(option: str, text: str) -> float:
+    """Return the Unix time that is the given duration ago.
+
+    Raises:
+        click.BadParameter: If the text is not a duration.
+    """
+    from skyward_core.model.spec_field_checks import duration
+
+    try:
+        return max(0.0, time.time() - duration(text))
+    except ValueError as error:
+        raise click.BadParameter(f"it {error}", param_hint=option) from error
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
+
+
+@contextmanager
+def open_console(as_json: bool) -> Iterator[Console]:
+    """Provide the console of a command. If the command raises an error, report it in one line and exit with its
+    status."""
+    from skyward_core.model import errors
+    from skyward_core.model.errors import SkywardError
+    from skyward_tui.cli.console import Console
+
+    console = Console(as_json)
+    if as_json and isinstance(sys.stdout, StandardStream):
+        sys.stdout.require()
+    try:
+        _start_log(console)
+        yield console
+    except SkywardError as error:
+        console.report_error(error)
+        sys.exit(errors.error_exit_code(error))
+    except OSError as error:
+        console.report_error(error)
+        sys.exit(errors.FAILED)
+
+
+class ConsoleCommand(click.Command):
+    """A command whose function gets a console, then its options and arguments by name, and returns the exit status.
+
+    Args:
+        callback: The function.
+        has_json: Whether the command has the option ``--json``, which is not passed to the function.
+    """
+
+    def __init__(self, name: str, *, callback: Callable[..., int], has_json: bool = True, **settings: Any) -> None:
+        super().__init__(name, callback=self._run, **settings)
+        self.function = callback
+        if has_json:
+            json_option(self)
+
+    def _run(self, **given: Any) -> int:
+        with open_console(given.pop("as_json", False)) as console:
+            if given.get("watch"):
+                require_terminal(console, detach=given.get("detach", False))
+            return self.function(console, **given)
+
+
+def require_terminal(console: Console, *, detach: bool = False) -> None:
+    """Check that ``--watch`` can draw on a terminal.
+
+    Raises:
+        UsageError: If there is no terminal, or ``--watch`` is combined with an option that excludes it.
+    """
+    from skyward_core.model.errors import UsageError
+
+    if console.as_json or detach:
+        raise UsageError(f"--watch cannot be combined with {'--json' if console.as_json else '--detach'}")
+    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+        raise UsageError("--watch needs a terminal on stderr")
+
+
+def command(name: str | None = None, **settings: Any) -> Callable[[Callable[..., int]], ConsoleCommand]:
+    """Return a decorator that converts a function to a :class:`ConsoleCommand`."""
+    return click.command(name, **{"cls": ConsoleCommand, **settings})
+
+
+def restore_help(command: click.Command) -> None:
+    """Read the help of a command and its subcommands from their source if ``python -OO`` has removed docstrings."""
+    if not command.help:
+        import ast  # late: only `python -OO` needs these modules
+        import inspect
+
+        function: Any = getattr(command, "function", command.callback)
+        code = inspect.unwrap(function).__code__
+        tree = ast.parse(read_text(code.co_filename))
+        named = (each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef) and each.name == code.co_name)
+        command.help = next(map(ast.get_docstring, named), None)
+    for each in getattr(command, "commands", {}).values():
+        restore_help(each)
+
+
+def _start_log(console: Console) -> None:
+    if not os.environ.get("SKYWARD_LOG"):
+        return
+    from skyward_core.client import settings
+
+    if note := settings.start_logging():
+        console.note(note)
+
+
+SCRIPT_ARGUMENTS = "own_words"
+"""Key of a context's ``meta`` for the words after ``--``; its value is None if there is no ``--``."""
