@@ -29,7 +29,7 @@ from .model.function import Function, PendingFunction, PendingGroup, function, g
 __version__ = "0.1.0"
 
 _PUBLIC = {  # module: the public names in it
-    "api.active_pool": "sky",
+    "api.active_pool_and_operand_checks": "sky",
     "api.attach_and_results": "attach results",
     "api.compute": "Compute",
     "api.executor": "Executor",

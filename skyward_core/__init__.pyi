@@ -2,7 +2,7 @@
 
 # ruff: noqa: I001, RUF022
 
-from skyward_core.api.active_pool import sky as sky
+from skyward_core.api.active_pool_and_operand_checks import sky as sky
 from skyward_core.api.attach_and_results import attach as attach
 from skyward_core.api.attach_and_results import results as results
 from skyward_core.api.compute import Compute as Compute

@@ -9,7 +9,7 @@ from contextlib import ExitStack, closing
 from types import TracebackType
 from typing import Any
 
-from skyward_core.api.active_pool import push_pool, remove_pool
+from skyward_core.api.active_pool_and_operand_checks import push_pool, remove_pool
 from skyward_core.api.pool_operations import PoolOperations, print_safely, run_in_thread, tear_down
 from skyward_core.api.rank_output_printer import ScriptConsole
 from skyward_core.model.deprecated_and_unknown_arguments import did_you_mean

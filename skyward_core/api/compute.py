@@ -10,7 +10,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Unpack
 
-from skyward_core.api.active_pool import push_pool, remove_pool
+from skyward_core.api.active_pool_and_operand_checks import push_pool, remove_pool
 from skyward_core.api.notebook_display import StartupProgress, default_pool_name, is_notebook
 from skyward_core.api.older_compute_arguments_and_methods import DeprecatedArguments, translate_arguments
 from skyward_core.api.pool_operations import PoolOperations, print_safely, run_in_thread, tear_down

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypedDict, TypeVar
 
-from skyward_core.api.active_pool import require_call, require_group
+from skyward_core.api.active_pool_and_operand_checks import require_call, require_group
 from skyward_core.model.deprecated_and_unknown_arguments import (
     NO_RETRY,
     Rules,

@@ -25,7 +25,7 @@ from typing import (
     overload,
 )
 
-from skyward_core.api.active_pool import PoolOperand, require_call
+from skyward_core.api.active_pool_and_operand_checks import PoolOperand, require_call
 from skyward_core.api.older_compute_arguments_and_methods import DeprecatedMethods
 from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.model.function import Function, PendingFunction, PendingGroup

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from shutil import which
 from typing import TYPE_CHECKING, Any
 
-from skyward_core.api.active_pool import current_pool
+from skyward_core.api.active_pool_and_operand_checks import current_pool
 from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.plugins import redis_dict_queue_lock
 from skyward_core.plugins.redis_dict_queue_lock import SharedState, SharedStateConnection

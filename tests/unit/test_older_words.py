@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import skyward_core as sky
-from skyward_core.api import active_pool
+from skyward_core.api import active_pool_and_operand_checks
 from skyward_core.providers import provider_class, unsupported_providers
 from skyward_core.providers.unsupported_providers import UnsupportedProvider
 from skyward_core.store import state_folder
@@ -175,17 +175,17 @@ def test_library_name_as_operand_means_the_open_pool():
     with pytest.raises(sky.PoolError, match="no block is open"):
         work() >> sky
     outer, inner = Pool(), Pool()
-    active_pool.push_pool(outer)
-    active_pool.push_pool(inner)
+    active_pool_and_operand_checks.push_pool(outer)
+    active_pool_and_operand_checks.push_pool(inner)
     try:
         assert work() >> sky == (inner, "work")
         assert work() @ sky.sky == (inner, "work")
         assert (work() > sky) == (inner, "work")
         assert "2 blocks are open, and none in this thread" in str(call_from_another_thread())
     finally:
-        active_pool.remove_pool(inner)
+        active_pool_and_operand_checks.remove_pool(inner)
     assert call_from_another_thread() == (outer, "work")
-    active_pool.remove_pool(outer)
+    active_pool_and_operand_checks.remove_pool(outer)
     with pytest.raises(sky.PoolError, match="no block is open"):
         work() >> sky.sky
 
