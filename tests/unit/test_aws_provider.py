@@ -50,8 +50,8 @@ from skyward_core.providers.aws.instance_offers import (
 )
 from skyward_core.providers.aws.launch_journal_and_keys import KeyPair, LaunchJournal
 from skyward_core.providers.aws.zones_and_placement import Zone, sort_by_topology
-from skyward_core.providers.pool_key_folder import known_ledger_id, ledger_id
 from skyward_core.providers.provider_calls import IncompleteSearch, progress_listener
+from skyward_core.store.ledger import known_ledger_id, ledger_id
 from skyward_core.store.ledger_rows import make_bills
 
 KIND = InstanceType(
