@@ -382,6 +382,7 @@ class LaunchScreen(BaseScreen[None]):
         self._swept = ""  # arguments for which the sweep option was already switched on or off
         self._planner = Planner()
         self._checks = ProviderChecks(self)
+        self._plan: PlanPanel | None = None  # stored, because each tick asks whether the plan fits
         self._sidebar = LaunchSidebar(self, self._fill)
         self._planned_form: Form | None = None  # form whose plan is shown
         self._wait: ScriptWait | None = None  # the wait for the current step of planning or launching
@@ -400,7 +401,8 @@ class LaunchScreen(BaseScreen[None]):
                     yield Button("Launch", id="launch", variant="primary", compact=True)
                     yield Static(id="message", markup=False)
                 yield self._sidebar.code
-            yield PlanPanel(first_key("launch.view", self.app.keys))
+            self._plan = PlanPanel(first_key("launch.view", self.app.keys))
+            yield self._plan
 
     def on_mount(self) -> None:
         self._recent = recent_forms()
@@ -707,7 +709,7 @@ class LaunchScreen(BaseScreen[None]):
         if action == "back":
             return not self._creating
         if action == "turn_plan":
-            return not self.query(PlanPanel) or not self.query_one(PlanPanel).fits
+            return self._plan is None or not self._plan.fits
         return not (action in _EDITS and self._busy)
 
     def on_button_pressed(self) -> None:
