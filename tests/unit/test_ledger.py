@@ -86,7 +86,7 @@ def test_ledger_records_a_pool_from_intent_to_teardown(ledger: Ledger, path: Pat
     ledger.record_teardown("t1", Receipt("fit", 2, (0, 1), (), 1.5), at=time.time() + 9)
     assert ledger.pool("t1").ended_at == ended.ended_at, "whoever tears it down once more, it ended then"
     assert ended.receipt is not None
-    lists = dict.fromkeys(("unaccounted", "notes", "kept", "lost", "stays", "bills"), ())
+    lists = dict.fromkeys(("unaccounted", "notes", "kept", "lost", "stays", "bills", "machines"), ())
     assert Receipt(**ended.receipt | {"gone": (0, 1)} | lists) == receipt
 
 
