@@ -108,7 +108,7 @@ def live() -> list[Any]:
         ledger.close()
 
 
-async def test_accepted_keys_are_written_down_and_the_run_goes_through(lab: Lab) -> None:
+async def test_accepted_host_keys_are_saved_and_the_run_succeeds(lab: Lab) -> None:
     async with opened() as (app, pilot):
         await launch(app, pilot, lab)
         asked: set[str] = set()
@@ -128,7 +128,7 @@ async def test_accepted_keys_are_written_down_and_the_run_goes_through(lab: Lab)
         await pilot.press("enter", "q")
 
 
-async def test_a_refused_key_ends_the_start_and_nothing_was_sent(lab: Lab) -> None:
+async def test_refused_host_key_ends_the_start_and_nothing_is_sent(lab: Lab) -> None:
     before = [host.log() for host in lab.hosts]
     async with opened() as (app, pilot):
         await launch(app, pilot, lab)
@@ -148,7 +148,7 @@ async def test_a_refused_key_ends_the_start_and_nothing_was_sent(lab: Lab) -> No
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_a_pool_torn_down_while_it_asks(lab: Lab) -> None:
+async def test_pool_is_torn_down_while_a_host_key_question_is_open(lab: Lab) -> None:
     async with opened() as (app, pilot):
         await launch(app, pilot, lab)
         await until(pilot, lambda: asks(app))
@@ -164,7 +164,7 @@ async def test_a_pool_torn_down_while_it_asks(lab: Lab) -> None:
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_quitting_with_an_open_question_refuses_it(lab: Lab) -> None:
+async def test_quitting_with_an_open_host_key_question_refuses_the_key(lab: Lab) -> None:
     async with opened() as (app, pilot):
         await launch(app, pilot, lab, hosts=1)
         await until(pilot, lambda: asks(app))
@@ -177,7 +177,7 @@ async def test_quitting_with_an_open_question_refuses_it(lab: Lab) -> None:
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_a_changed_key_is_never_asked_about(lab: Lab, person: Path) -> None:
+async def test_changed_host_key_ends_the_start_without_a_question(lab: Lab, person: Path) -> None:
     old = asyncssh.generate_private_key("ssh-ed25519")
     person.write_text(f"{lab.hosts[0].address} {old.export_public_key().decode()}")
     async with opened() as (app, pilot):

@@ -28,7 +28,9 @@ def travels() -> Iterator[None]:
 
 
 @pytest.mark.proof("4 s of a processor")
-def test_a_storm_of_faults(lab: Lab, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture) -> None:
+def test_ssh_pool_survives_random_faults(
+    lab: Lab, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
+) -> None:
     seed, seconds = (request.config.getoption(f"--chaos-{name}") for name in ("seed", "seconds"))
 
     def found() -> dict[int, int]:

@@ -47,7 +47,7 @@ def adds() -> int:
     return sky.counter("seen").increment()
 
 
-def test_hosts_share_state_that_strangers_cannot_reach_and_nothing_is_left(lab: Lab) -> None:
+def test_shared_state_of_hosts_refuses_other_users_and_is_removed(lab: Lab) -> None:
     missing_server()
     hosts = lab.hosts[:2]
     with pool(lab, beside(lab), plugins=[sky.plugins.shared()]) as compute:
@@ -122,7 +122,7 @@ def host_name() -> str:
 
 @pytest.mark.proof("ray")
 @pytest.mark.timeout(300)
-def test_ray_goes_on_when_a_workers_host_loses_power(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ray_continues_after_a_worker_host_loses_power(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ray", reason="ray is not installed")
     less_patience(monkeypatch)
     hosts = lab.hosts[:2]
@@ -201,7 +201,7 @@ run: |
 
 @pytest.mark.proof("ray[train]", "torch")
 @pytest.mark.timeout(300)
-def test_the_ray_train_job_of_the_guide_on_two_hosts(lab: Lab) -> None:
+def test_ray_train_job_of_the_guide_runs_on_two_hosts(lab: Lab) -> None:
     pytest.importorskip("ray.train", reason="ray[train] is not installed")
     for name, text in (("train.py", TRAIN), ("ray_train.yaml", RAY_TRAIN)):
         Path(name).write_text(text)
@@ -283,7 +283,7 @@ def folders(host: Host) -> str:
 
 @pytest.mark.proof("4 s of a processor", after=1)
 @pytest.mark.parametrize("client_dies", [True, False], ids=["its client dies", "torn down"])
-def test_nothing_is_left_of_any_engine(lab: Lab, client_dies: bool, proofs: bool) -> None:
+def test_engines_leave_no_process_after_their_client_is_killed(lab: Lab, client_dies: bool, proofs: bool) -> None:
     here = {name: each for name, each in ENGINES.items() if not each.needs() and (proofs or name not in HEAVY)}
     for name, each in ENGINES.items():
         if lacks := each.needs():

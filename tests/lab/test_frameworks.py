@@ -34,7 +34,7 @@ def reduced() -> list[Any]:
 
 
 @pytest.mark.proof("4 s of a processor")
-def test_the_torch_example_between_hosts(lab: Lab) -> None:
+def test_torch_example_trains_between_hosts(lab: Lab) -> None:
     """That hosts reach each other in a collective, and where, is seen in test_ssh_faults.py."""
     pytest.importorskip("torch")
     example = runpy.run_path(str(EXAMPLES / "ddp.py"))["train"]
@@ -67,7 +67,7 @@ def gathered() -> list[Any]:
 
 
 @pytest.mark.proof("3 s of a processor")
-def test_jax_between_hosts(lab: Lab) -> None:
+def test_jax_ranks_meet_between_hosts(lab: Lab) -> None:
     pytest.importorskip("jax")
     provider = ssh(lab, lab.hosts[:2], python=sys.executable)
     with pool(lab, provider, plugins=[sky.plugins.jax()]) as compute:
@@ -121,13 +121,13 @@ def meets(lab: Lab, command: str, **wishes: str) -> None:
 
 
 @pytest.mark.proof("torch")
-def test_torchrun_with_a_rendezvous_by_c10d(lab: Lab) -> None:
+def test_torchrun_c10d_rendezvous_meets_between_hosts(lab: Lab) -> None:
     pytest.importorskip("torch")
     meets(lab, C10D, **without("torch._dynamo"))
 
 
 @pytest.mark.proof("accelerate")
-def test_accelerate_launch_on_several_machines(lab: Lab) -> None:
+def test_accelerate_launch_meets_between_hosts(lab: Lab) -> None:
     pytest.importorskip("accelerate")
     meets(lab, ACCELERATE)
 
@@ -162,7 +162,7 @@ http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Page).serve_for
 """
 
 
-def test_pages_of_the_head_are_brought_here(lab: Lab) -> None:
+def test_dashboards_of_the_head_are_forwarded_to_the_client(lab: Lab) -> None:
     head = lab.hosts[0]
     (head.home / "serve.py").write_text(SERVER)
     with pool(lab, ssh(lab, [head]), plugins=[Pages()]) as compute:

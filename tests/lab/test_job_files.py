@@ -81,7 +81,7 @@ run: |
 
 
 @pytest.mark.proof("8 s of a processor")
-def test_the_jobs_of_the_guide(lab: Lab) -> None:
+def test_job_files_of_the_guide_run_on_two_hosts(lab: Lab) -> None:
     pytest.importorskip("torch")
     for name, text in (
         ("main.py", MAIN),
@@ -104,7 +104,7 @@ def test_the_jobs_of_the_guide(lab: Lab) -> None:
 
 
 @pytest.mark.proof("2 s of a processor")
-def test_a_port_of_a_node_is_here_until_it_is_let_go(lab: Lab) -> None:
+def test_forwarded_port_of_a_node_is_reachable_until_forward_ends(lab: Lab) -> None:
     """A server that a command has left running on the second node; nobody else of its host's network reaches it."""
     serves = "test $SKYPILOT_NODE_RANK = 0 || (python3 -m http.server 8123 --bind 127.0.0.1 &)"
     with pool(lab, ssh(lab, lab.hosts[:2]), name="served") as compute:
@@ -150,7 +150,7 @@ def test_a_port_of_a_node_is_here_until_it_is_let_go(lab: Lab) -> None:
 
 
 @pytest.mark.proof("2 s of a processor")
-def test_a_host_without_power_ends_only_the_job_that_has_it(
+def test_host_without_power_ends_only_the_job_that_uses_it(
     make_lab: Callable[..., Lab], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other job goes on, between its own hosts alone; what waits gets what is left."""
@@ -179,7 +179,7 @@ def test_a_host_without_power_ends_only_the_job_that_has_it(
         assert view.logs.rank(1).lines(0, 9)[0] == f"1 of 2 {addresses}"
 
 
-def test_files_and_folders_are_copied_to_a_node_and_back_whole_or_not_at_all(
+def test_cp_copies_files_and_folders_completely_or_not_at_all(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def cp(*words: object) -> tuple[int, str]:
@@ -241,7 +241,7 @@ def test_files_and_folders_are_copied_to_a_node_and_back_whole_or_not_at_all(
 
 
 @pytest.mark.proof("3 s of a processor")
-def test_what_cannot_be_copied_is_said_in_one_line(lab: Lab, tmp_path: Path) -> None:
+def test_cp_failure_is_one_line(lab: Lab, tmp_path: Path) -> None:
     def cp(*words: object) -> tuple[int, str]:
         done = call(("cp", *words), dict(os.environ), tmp_path)
         return done.returncode, done.stderr

@@ -13,7 +13,9 @@ from . import Lab
 from .pools import nothing_runs, pool, ssh
 
 
-def test_launch_kill_read_run_again_tear_down(pair: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ssh_journey_launches_kills_reads_reruns_and_tears_down(
+    pair: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "person"))
     (own := tmp_path / "person" / ".ssh").mkdir(parents=True)
     (own / "config").write_text(pair.ssh_config.read_text())
@@ -22,7 +24,7 @@ def test_launch_kill_read_run_again_tear_down(pair: Lab, tmp_path: Path, monkeyp
 
 
 @pytest.mark.proof("2 s of a processor")
-def test_one_key_opens_a_shell_on_the_node_of_the_rank(pair: Lab, tmp_path: Path) -> None:
+def test_shell_key_opens_a_shell_on_the_node_of_the_rank(pair: Lab, tmp_path: Path) -> None:
     with pool(pair, ssh(pair), nodes=2, name="looked-at"):
         terminal = Terminal(tmp_path / "sky", cwd=tmp_path)
         try:

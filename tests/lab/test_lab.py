@@ -45,7 +45,7 @@ def ssh(lab: Lab, host: Host, command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(words, capture_output=True, text=True, timeout=20)
 
 
-def test_hosts_have_a_home_a_tmp_and_processes_of_their_own(lab: Lab) -> None:
+def test_lab_hosts_have_separate_home_tmp_and_processes(lab: Lab) -> None:
     first, second = lab.hosts[:2]
     mark = f"mine-{secrets.token_hex(4)}"
     first.run(f"touch ~/{mark} /tmp/{mark} /var/tmp/{mark} /run/{mark} /dev/shm/{mark}")
@@ -56,11 +56,11 @@ def test_hosts_have_a_home_a_tmp_and_processes_of_their_own(lab: Lab) -> None:
     assert first.run(f"{sys.executable} -c 'import asyncssh, sys; print(sys.prefix)'").strip() == sys.prefix
 
 
-def test_hosts_have_no_way_out(lab: Lab) -> None:
+def test_lab_hosts_have_no_default_route(lab: Lab) -> None:
     assert "default" not in lab.hosts[0].run("ip route")
 
 
-def test_power_cut_kills_all_and_tells_nobody(lab: Lab) -> None:
+def test_lab_power_cut_kills_all_processes_and_closes_no_connection(lab: Lab) -> None:
     host = lab.hosts[0]
     host.run("touch ~/kept /tmp/lost; setsid sleep 600 >/dev/null 2>&1 &")
     wait_until(lambda: bool(host.processes()), "the sleeper")  # in the middle of its exec it has no command line
@@ -84,7 +84,7 @@ def test_power_cut_kills_all_and_tells_nobody(lab: Lab) -> None:
     (host.home / "kept").unlink()
 
 
-async def test_pulled_cable_loses_nothing(lab: Lab) -> None:
+async def test_lab_connection_survives_a_pulled_cable(lab: Lab) -> None:
     host = lab.hosts[1]
     async with await connect(lab, host) as connection:
         process = await connection.create_process("cat")
@@ -107,7 +107,7 @@ async def test_pulled_cable_loses_nothing(lab: Lab) -> None:
     assert ssh(lab, lab.hosts[2], "echo back").stdout == "back\n"
 
 
-def test_clients_cable_is_limited_for_the_sum_of_hosts(lab: Lab) -> None:
+def test_rate_limit_of_the_lab_client_applies_to_the_sum_of_hosts(lab: Lab) -> None:
     megabytes, mbit = 2, 80
 
     def send(host: Host) -> None:
@@ -122,7 +122,7 @@ def test_clients_cable_is_limited_for_the_sum_of_hosts(lab: Lab) -> None:
     assert taken > 2 * megabytes * 8 / mbit * 0.9  # nothing goes through a cable faster than it can
 
 
-def test_proxy_delays_keeps_order_and_cuts(lab: Lab) -> None:
+def test_lab_proxy_delays_keeps_order_and_cuts(lab: Lab) -> None:
     host = lab.hosts[3]
     data = os.urandom(500_000)
     with DelayProxy(host.address, 22, delay=0.03, jitter=0.02) as proxy:
@@ -141,7 +141,7 @@ def test_proxy_delays_keeps_order_and_cuts(lab: Lab) -> None:
                     pass
 
 
-async def test_quirks(make_lab: MakeLab) -> None:
+async def test_lab_host_options_take_effect(make_lab: MakeLab) -> None:
     lab = make_lab(
         7,
         hosts={
@@ -186,7 +186,7 @@ async def test_quirks(make_lab: MakeLab) -> None:
         link.close()
 
 
-def test_clock_two_hours_off(make_lab: MakeLab) -> None:
+def test_lab_host_clock_can_be_two_hours_off(make_lab: MakeLab) -> None:
     try:
         lab = make_lab(1, HostOptions(clock_offset=7200))
     except LabError as error:
@@ -198,7 +198,7 @@ def test_clock_two_hours_off(make_lab: MakeLab) -> None:
     assert all(7190 < float(there) - here < 7260 for there in done.stdout.split()), done
 
 
-def test_two_labs_at_once_do_not_collide(lab: Lab, make_lab: MakeLab) -> None:
+def test_two_concurrent_labs_do_not_collide(lab: Lab, make_lab: MakeLab) -> None:
     other = make_lab(1)
     assert other.hosts[0].name != lab.hosts[0].name
     assert other.client.address != lab.client.address
@@ -206,7 +206,7 @@ def test_two_labs_at_once_do_not_collide(lab: Lab, make_lab: MakeLab) -> None:
     assert ssh(lab, lab.hosts[0], "hostname").stdout.strip() == lab.hosts[0].name
 
 
-def test_lab_of_a_killed_owner_goes_with_the_next_start(can_lab: None, make_lab: MakeLab) -> None:
+def test_lab_of_a_killed_owner_is_removed_by_the_next_start(can_lab: None, make_lab: MakeLab) -> None:
     code = (
         "import os, signal, sys; from tests.lab import Lab; lab = Lab(1).__enter__(); "
         "print(lab.folder, lab.hosts[0].machine, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
@@ -220,14 +220,14 @@ def test_lab_of_a_killed_owner_goes_with_the_next_start(can_lab: None, make_lab:
     assert Path("/proc/self/mounts").read_text().count(f"{folder}/h0/home ") <= 1
 
 
-def test_without_root_the_reason_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lab_without_root_is_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert missing() == "the lab needs root (network namespaces, mounts)"
     with pytest.raises(LabError, match="needs root"), Lab(1):
         pass
 
 
-def test_command_brings_up_and_takes_down(can_lab: None) -> None:
+def test_lab_command_starts_and_removes_hosts(can_lab: None) -> None:
     command = [sys.executable, "-m", "tests.lab"]
     with Child([*command, "up", "1"], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -239,7 +239,7 @@ def test_command_brings_up_and_takes_down(can_lab: None) -> None:
     assert all(lab.owner.pid != process.pid for lab in claims())
 
 
-def test_nothing_stays(can_lab: None) -> None:
+def test_ended_lab_leaves_no_process_link_folder_or_mount(can_lab: None) -> None:
     with Lab(2) as lab:
         name, folder = lab.hosts[0].name.partition("-")[0], lab.folder
         machines = [host.machine for host in lab.hosts]
@@ -250,7 +250,7 @@ def test_nothing_stays(can_lab: None) -> None:
     assert str(folder) not in Path("/proc/self/mounts").read_text()
 
 
-def test_hosts_come_and_go_one_by_one(lab: Lab) -> None:
+def test_lab_hosts_are_added_and_removed_one_by_one(lab: Lab) -> None:
     """With folders of their own, a second name for root, and what runs before sshd."""
     first = lab.add(
         HostOptions(

@@ -94,7 +94,7 @@ def nothing_is_left(lab: Lab) -> None:
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_a_launcher_on_one_node_starts_processes_on_all(reached: tuple[Lab, sky.Compute]) -> None:
+def test_mpi_launcher_on_one_node_starts_processes_on_all_nodes(reached: tuple[Lab, sky.Compute]) -> None:
     lab, compute = reached
     lines = told(compute, f'{LAUNCH} "uname -n; command -v python; pwd; echo \\$OF_IMAGE" 2>&1').splitlines()
     python = str(Path(sys.executable).with_name("python"))
@@ -102,13 +102,13 @@ def test_a_launcher_on_one_node_starts_processes_on_all(reached: tuple[Lab, sky.
 
 
 @pytest.mark.proof("2 s of a processor")
-def test_a_command_fails_there_as_it_would_here(reached: tuple[Lab, sky.Compute]) -> None:
+def test_ssh_between_nodes_returns_exit_status_and_forwards_stdin(reached: tuple[Lab, sky.Compute]) -> None:
     _, compute = reached
     asked = 'ssh node1 "exit 7"; echo $?; ssh node1 "kill -9 \\$\\$"; echo $?; echo in | ssh reached-worker1 cat'
     assert told(compute, asked).splitlines() == ["7", "137", "in"]
 
 
-def test_mpirun_of_open_mpi(reached: tuple[Lab, sky.Compute], home: Path) -> None:
+def test_mpirun_of_open_mpi_runs_on_two_hosts(reached: tuple[Lab, sky.Compute], home: Path) -> None:
     lab, compute = reached
     mpirun = shutil.which("mpirun")
     if mpirun is None or b"Open MPI" not in subprocess.check_output([mpirun, "--version"]):
@@ -128,7 +128,7 @@ def test_mpirun_of_open_mpi(reached: tuple[Lab, sky.Compute], home: Path) -> Non
     assert sorted(said_there) == [f"r000| {name}" for name in names], done.stderr
 
 
-def test_mpiexec_of_mpich_or_intel(reached: tuple[Lab, sky.Compute]) -> None:
+def test_mpiexec_of_mpich_runs_on_two_hosts(reached: tuple[Lab, sky.Compute]) -> None:
     if shutil.which("mpiexec.hydra") is None:
         pytest.skip("mpiexec.hydra is not installed: apt-get install mpich")
     lab, compute = reached
@@ -136,7 +136,7 @@ def test_mpiexec_of_mpich_or_intel(reached: tuple[Lab, sky.Compute]) -> None:
     assert sorted(said_there) == sorted([*(host.name for host in lab.hosts), *["kept here"] * 2])
 
 
-def test_what_a_stopped_command_has_started_elsewhere_ends_with_it(reached: tuple[Lab, sky.Compute]) -> None:
+def test_stopped_command_ends_its_processes_on_other_nodes(reached: tuple[Lab, sky.Compute]) -> None:
     lab, compute = reached
     with pytest.raises(sky.RunError):
         call = f"test $SKYPILOT_NODE_RANK != 0 || {LAUNCH} 'sleep 1234 & wait'"
@@ -145,7 +145,7 @@ def test_what_a_stopped_command_has_started_elsewhere_ends_with_it(reached: tupl
         until(lambda: "sleep 1234" not in str(host.processes()), "the end of what it had started")  # noqa: B023
 
 
-def test_strangers_are_admitted_nowhere_and_find_no_key(reached: tuple[Lab, sky.Compute]) -> None:
+def test_sshd_between_nodes_refuses_other_users_and_hides_its_key(reached: tuple[Lab, sky.Compute]) -> None:
     lab, compute = reached
     head, other = lab.hosts
     place = told(compute, "dirname $SKYWARD_SSH_CONFIG").strip()  # the first run starts the sshd between the nodes
@@ -167,7 +167,7 @@ def test_strangers_are_admitted_nowhere_and_find_no_key(reached: tuple[Lab, sky.
     assert secret not in shown and "PRIVATE KEY" in shown
 
 
-def test_another_host_in_a_nodes_place_is_not_believed(reached: tuple[Lab, sky.Compute]) -> None:
+def test_ssh_between_nodes_refuses_an_unknown_host_key(reached: tuple[Lab, sky.Compute]) -> None:
     _, compute = reached
     other = "cd $(mktemp -d); ssh-keygen -q -t ed25519 -N '' -f other; echo skyward-pool $(cat other.pub) >known"
     asked = f'{other}; ssh -o "UserKnownHostsFile=$PWD/known" node1 id 2>&1 || true; rm -r "$PWD"'
@@ -187,7 +187,7 @@ dist.destroy_process_group()
 
 @pytest.mark.proof("deepspeed")
 @pytest.mark.timeout(300)
-def test_deepspeeds_own_launcher_starts_a_script_on_two_hosts(lab: Lab) -> None:
+def test_deepspeed_launcher_runs_a_script_on_two_hosts(lab: Lab) -> None:
     pytest.importorskip("deepspeed", reason="deepspeed is not installed")
     if shutil.which("pdsh") is None:
         pytest.skip("pdsh is not installed: apt-get install pdsh")

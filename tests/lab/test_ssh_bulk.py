@@ -113,7 +113,7 @@ def ways(monkeypatch: pytest.MonkeyPatch) -> Ways:
     return Ways(monkeypatch)
 
 
-def test_large_files_go_straight_and_small_ones_start_nothing(pair: Lab, ways: Ways) -> None:
+def test_large_files_use_direct_tls_and_small_ones_open_no_listener(pair: Lab, ways: Ways) -> None:
     data = os.urandom(SIZE)
     with pool(pair) as compute:
         assert digest(data[:500_000]) @ compute == [hashlib.sha256(data[:500_000]).hexdigest()] * 2
@@ -130,7 +130,7 @@ def test_large_files_go_straight_and_small_ones_start_nothing(pair: Lab, ways: W
     assert listeners(pair) == [[], []]
 
 
-def test_a_client_that_dies_leaves_no_listener(pair: Lab) -> None:
+def test_killed_client_leaves_no_listener_on_hosts(pair: Lab) -> None:
     text = f"""
         def give(n): return bytes(n)
         pool = sky.Compute(name="dies", provider=ssh, options=sky.Options(**quiet))
@@ -154,9 +154,7 @@ def lines(host: Host) -> int:
 
 
 @pytest.mark.proof("2 s of a processor")
-def test_one_line_for_each_host_waits_for_the_next_file_but_not_for_ever(
-    pair: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_direct_connection_is_reused_per_host_and_closed_when_idle(pair: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     data = os.urandom(SIZE)
     with pool(pair) as compute:
         for _ in range(3):
@@ -169,7 +167,7 @@ def test_one_line_for_each_host_waits_for_the_next_file_but_not_for_ever(
 
 
 @pytest.mark.proof("2 s of a processor")
-def test_behind_a_firewall_all_goes_through_ssh_and_that_is_told_once(pair: Lab, ways: Ways) -> None:
+def test_blocked_direct_connection_falls_back_to_ssh_with_one_warning(pair: Lab, ways: Ways) -> None:
     data = os.urandom(SIZE)
     told: list[str] = []
 
@@ -194,7 +192,7 @@ def test_behind_a_firewall_all_goes_through_ssh_and_that_is_told_once(pair: Lab,
 
 
 @pytest.mark.proof("2 s of a processor")
-def test_results_go_on_where_a_pulled_cable_stopped_them(pair: Lab) -> None:
+def test_interrupted_result_download_resumes_after_a_pulled_cable(pair: Lab) -> None:
     with pool(pair) as compute, ThreadPoolExecutor(1) as beside:
         noise(SIZE) @ compute  # so that the hosts listen
         nodes, before = compute.pool.view.nodes, received(pair)
@@ -212,7 +210,7 @@ def test_results_go_on_where_a_pulled_cable_stopped_them(pair: Lab) -> None:
 
 
 @pytest.mark.proof("2 s of a processor")
-def test_an_argument_comes_whole_after_a_pulled_cable(pair: Lab) -> None:
+def test_argument_upload_is_complete_after_a_pulled_cable(pair: Lab) -> None:
     data = os.urandom(2 * SIZE)
     with pool(pair) as compute, ThreadPoolExecutor(1) as beside:
         noise(SIZE) @ compute
@@ -258,7 +256,7 @@ def agent_memory() -> int:
     return int(status.partition("VmRSS:")[2].split()[0]) * 1024
 
 
-def test_a_payload_leaves_the_client_once(lab: Lab) -> None:
+def test_client_uploads_a_broadcast_payload_once(lab: Lab) -> None:
     data = os.urandom(SPREAD_SIZE)
     expected = hashlib.sha256(data).hexdigest()
     with pool(lab) as compute:
@@ -278,7 +276,7 @@ def test_a_payload_leaves_the_client_once(lab: Lab) -> None:
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_without_a_way_between_hosts_the_client_sends_all(lab: Lab) -> None:
+def test_client_uploads_to_every_host_if_hosts_cannot_reach_each_other(lab: Lab) -> None:
     data = os.urandom(2_000_000)
     expected = hashlib.sha256(data).hexdigest()
     head = lab.hosts[0]
@@ -298,7 +296,7 @@ def listening_sockets(lab: Lab) -> list[list[str]]:
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_standalone_workers_talk_to_the_client_only(pair: Lab) -> None:
+def test_nodes_without_cluster_connect_to_the_client_only(pair: Lab) -> None:
     data = os.urandom(2_000_000)
     expected = hashlib.sha256(data).hexdigest()
     at_first = listening_sockets(pair)
@@ -313,7 +311,7 @@ def test_standalone_workers_talk_to_the_client_only(pair: Lab) -> None:
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_a_standalone_host_is_not_given_up_because_its_peers_do_not_reach_it(
+def test_node_without_cluster_is_not_lost_if_its_peers_cannot_reach_it(
     pair: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[Any] = []

@@ -54,7 +54,7 @@ def child(host: Host) -> int:
     return leaf
 
 
-def test_an_agent_does_not_start_for_a_client_that_waits_no_longer(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_agent_does_not_start_after_its_client_stopped_waiting(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     host, frozen, ask = lab.hosts[1], list[int](), CommandChannel.ask
 
     async def ask_and_freeze(channel: CommandChannel, what: str, *given: Any, **more: Any) -> dict[str, Any]:
@@ -73,9 +73,7 @@ def test_an_agent_does_not_start_for_a_client_that_waits_no_longer(lab: Lab, mon
     nothing_runs(lab)
 
 
-def test_a_host_whose_shells_hang_does_not_hold_up_a_teardown(
-    make_lab: MakeLab, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_host_whose_shells_hang_does_not_delay_a_teardown(make_lab: MakeLab, monkeypatch: pytest.MonkeyPatch) -> None:
     less_patience(monkeypatch)
     lab = make_lab(2, hosts={1: HostOptions(startup="while [ -e $HOME/hang ]; do sleep 0.1; done")})
     hang = lab.hosts[1].home / "hang"
@@ -88,7 +86,7 @@ def test_a_host_whose_shells_hang_does_not_hold_up_a_teardown(
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_a_key_file_that_is_away_while_a_large_call_is_sent(lab: Lab, tmp_path: Path) -> None:
+def test_call_waits_for_reconnection_while_the_key_file_is_missing(lab: Lab, tmp_path: Path) -> None:
     key, away = tmp_path / "key", tmp_path / "away"
     shutil.copy(lab.key, key)
     key.chmod(0o600)
@@ -109,7 +107,7 @@ def test_a_key_file_that_is_away_while_a_large_call_is_sent(lab: Lab, tmp_path: 
 
 
 @pytest.mark.proof("2 s of a processor")
-def test_a_teardown_without_the_key_file_tells_what_it_could_not_reach(
+def test_teardown_without_the_key_file_names_the_unreachable_host(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     less_patience(monkeypatch)
@@ -129,7 +127,7 @@ def test_a_teardown_without_the_key_file_tells_what_it_could_not_reach(
 
 
 @pytest.mark.proof("2 s of a processor")
-def test_a_folder_that_is_hidden_hides_no_worker(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_are_found_after_their_cache_folder_is_hidden(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     host = lab.hosts[1]
     compute = pool(lab, ssh(lab, lab.hosts[:2]))
     with compute:
@@ -152,7 +150,7 @@ def test_a_folder_that_is_hidden_hides_no_worker(lab: Lab, monkeypatch: pytest.M
 # Processes that die on hosts: agents are followed by new ones, workers are named with how they ended.
 
 
-def test_an_agent_that_dies_is_followed_by_one_that_adopts_its_workers(pair: Lab) -> None:
+def test_new_agent_adopts_the_workers_of_a_killed_agent(pair: Lab) -> None:
     def work() -> tuple[int, int]:
         print("before", flush=True)
         while not (Path.home() / "go").exists():
@@ -184,7 +182,7 @@ def test_an_agent_that_dies_is_followed_by_one_that_adopts_its_workers(pair: Lab
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_agent_and_workers_that_die_together_are_followed_by_new_ones(pair: Lab) -> None:
+def test_killed_agent_and_workers_are_replaced(pair: Lab) -> None:
     with pool(pair) as compute:
         assert rank() @ compute == [0, 1]
         old = compute.pool.links[1].welcome["pid"]
@@ -196,7 +194,7 @@ def test_agent_and_workers_that_die_together_are_followed_by_new_ones(pair: Lab)
     assert compute.receipt.created == 2
 
 
-def test_what_ended_an_agent_may_end_the_next_one_as_it_starts(pair: Lab) -> None:
+def test_agent_is_restarted_until_it_survives_its_start(pair: Lab) -> None:
     news: list[str] = []
 
     def note(event: Event) -> None:
@@ -236,7 +234,7 @@ def test_what_ended_an_agent_may_end_the_next_one_as_it_starts(pair: Lab) -> Non
     ],
     ids=["SIGKILL", "out of memory", "segfault", "abort", "_exit"],
 )
-def test_a_worker_that_dies_is_named_with_how(pair: Lab, how, code, number) -> None:  # type: ignore[no-untyped-def]
+def test_death_of_a_worker_is_named_with_its_cause(pair: Lab, how, code, number) -> None:  # type: ignore[no-untyped-def]
     def body() -> None:
         if sky.instance_info().rank == 1:
             print(time.time(), flush=True)
@@ -279,7 +277,7 @@ def test_a_worker_that_dies_is_named_with_how(pair: Lab, how, code, number) -> N
 COMMAND = [sys.executable, "-m", "skyward_tui"]
 
 
-def test_hosts_clean_themselves_up_when_nobody_comes_back(make_lab: MakeLab, capfd: pytest.CaptureFixture[str]) -> None:
+def test_hosts_remove_a_pool_whose_client_does_not_return(make_lab: MakeLab, capfd: pytest.CaptureFixture[str]) -> None:
     lab = make_lab(2)
     for name in ("left", "too"):
         with Client(
@@ -307,7 +305,7 @@ def test_hosts_clean_themselves_up_when_nobody_comes_back(make_lab: MakeLab, cap
 
 
 @pytest.mark.proof("2 s of a processor")
-def test_two_clients_at_once_never_swap_results(pair: Lab, home: Path) -> None:
+def test_two_concurrent_clients_receive_their_own_results(pair: Lab, home: Path) -> None:
     def tag(number: int) -> list[Any]:
         return ["ours", number, sky.instance_info().rank]
 
@@ -348,7 +346,7 @@ def test_two_clients_at_once_never_swap_results(pair: Lab, home: Path) -> None:
 SECONDS = 10
 
 
-def test_a_run_goes_on_without_its_client_and_every_line_comes_once(pair: Lab) -> None:
+def test_run_continues_without_its_client_and_each_line_is_logged_once(pair: Lab) -> None:
     with Client(
         pair,
         f"""
@@ -434,7 +432,7 @@ def lines(archive: PoolFolder, rank: int) -> bytes:
     return archive.read_log_tail(f"r{rank:03d}.out", 1 << 30)
 
 
-def test_a_pulled_cable_loses_no_line_and_no_host(pair: Lab) -> None:
+def test_pulled_cable_loses_no_line_and_no_host(pair: Lab) -> None:
     with pool(pair) as compute, ThreadPoolExecutor(1) as beside:
         workers = pid() @ compute
         # The channels that started them are called the same, and end some moments after.
@@ -492,7 +490,7 @@ def has_all(host: Host) -> bool:
     return any(host.home.glob(".cache/skyward/*-rest/all.zip")) and len(agents(host)) == 1
 
 
-def test_a_client_behind_a_cut_cable_keeps_neither_the_lock_nor_the_pool(lab: Lab) -> None:
+def test_client_behind_a_cut_cable_releases_lock_and_pool(lab: Lab) -> None:
     *hosts, far = lab.hosts
     with Client(
         lab,
@@ -549,7 +547,7 @@ def reduce_for_ever() -> None:
 
 
 @pytest.mark.proof("8 s of a processor")
-def test_power_cut_in_the_middle_of_a_collective(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_power_cut_during_a_collective_loses_one_rank(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     less_patience(monkeypatch)  # with the host that has no power, when all is over
     lab = lab.first(3)
@@ -618,7 +616,7 @@ def sleeps():
 
 
 @pytest.mark.proof("2 s of a processor")
-def test_power_cut_under_the_command_line(lab: Lab, home: Path) -> None:
+def test_power_cut_is_reported_by_the_run_command(lab: Lab, home: Path) -> None:
     """Status and words of ``skyward-tui run``, with hosts by their names in ``~/.ssh/config``."""
     (home / ".ssh").mkdir(mode=0o700)
     (home / ".ssh/config").write_text(lab.ssh_config.read_text())
@@ -646,7 +644,7 @@ def test_power_cut_under_the_command_line(lab: Lab, home: Path) -> None:
     assert f"unaccounted 1: {lab.hosts[LOST].name}" in err
 
 
-def test_a_run_on_the_only_host_of_a_pool_is_lost_with_it(lab: Lab) -> None:
+def test_run_on_the_only_host_is_lost_if_the_host_loses_power(lab: Lab) -> None:
     """Nobody can say whether it is the host that is gone, or the way to it."""
     host = lab.hosts[0]
     with pool(lab, ssh(lab, [host]), options={"lost_after": 1.0}, name="single") as compute:

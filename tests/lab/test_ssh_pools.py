@@ -49,7 +49,7 @@ def peers() -> list[str]:
     return [peer.address for peer in sky.instance_info().peers]
 
 
-def test_four_hosts_and_a_receipt(lab: Lab) -> None:
+def test_four_ssh_hosts_run_all_ranks_and_end_with_a_receipt(lab: Lab) -> None:
     with pool(lab, name="four") as compute:
         assert where() @ compute == [(host.name, rank) for rank, host in enumerate(lab.hosts)]
         assert peers() @ compute == [[host.address for host in lab.hosts]] * 4
@@ -61,7 +61,7 @@ def test_four_hosts_and_a_receipt(lab: Lab) -> None:
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_nothing_of_a_secret_is_left_or_shown(pair: Lab) -> None:
+def test_ssh_secret_is_in_no_process_and_no_file(pair: Lab) -> None:
     secret = "s3cr3t-value-of-a-token"
     image = sky.Image(env={"TOKEN": secret})
     with pool(pair, image=image) as compute:
@@ -72,7 +72,7 @@ def test_nothing_of_a_secret_is_left_or_shown(pair: Lab) -> None:
         assert compute.name
 
 
-def test_a_changed_host_key_stops_the_next_run_and_nothing_is_sent(make_lab: MakeLab) -> None:
+def test_changed_host_key_stops_the_next_run_and_nothing_is_sent(make_lab: MakeLab) -> None:
     lab = make_lab(2)
     with pool(lab) as compute:
         assert len(where() @ compute) == 2
@@ -84,7 +84,7 @@ def test_a_changed_host_key_stops_the_next_run_and_nothing_is_sent(make_lab: Mak
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_the_working_folder_travels(pair: Lab) -> None:
+def test_ssh_ranks_import_modules_of_the_working_folder(pair: Lab) -> None:
     Path("helper_of_mine.py").write_text("ANSWER = 42\n")
     with pool(pair) as compute:
         assert use_helper() @ compute == [42] * 2
@@ -111,7 +111,7 @@ def has_rest(host: Host) -> bool:
     return any(host.home.glob(".cache/skyward/bundle-*-rest/all.zip"))
 
 
-def test_a_rank_that_asks_for_the_rest_gets_it_and_who_leaves_the_pool_sends_it_first(pair: Lab) -> None:
+def test_rest_of_the_bundle_is_sent_on_request_or_when_the_client_leaves(pair: Lab) -> None:
     first, second = pair.hosts
     for host in pair.hosts:
         host.wipe_home()
@@ -152,7 +152,7 @@ def how_many() -> int:
     return max(4, min(128 if cores >= 8 else WANTED, free // MEMORY))
 
 
-def test_many_hosts_come_up_answer_and_go_with_few_descriptors(make_lab: MakeLab, proofs: bool) -> None:
+def test_many_ssh_hosts_run_with_few_file_descriptors(make_lab: MakeLab, proofs: bool) -> None:
     count = how_many() if proofs else FEW
     if proofs and count < WANTED:
         warnings.warn(f"this machine has the memory for {count} hosts, not for {WANTED}", stacklevel=1)
@@ -214,7 +214,7 @@ def checked(lab: Lab, **wishes: Any) -> list[Check]:
     ],
     ids=["all limits", "no names", "noisy slow shell", "MaxSessions 2", "no forwarding"],
 )
-def test_odd_hosts_work(make_lab: MakeLab, options: HostOptions) -> None:
+def test_ssh_hosts_with_unusual_settings_work(make_lab: MakeLab, options: HostOptions) -> None:
     lab = make_lab(2, options)
     with pool(lab) as compute:
         assert where() @ compute == [(host.name, rank) for rank, host in enumerate(lab.hosts)]
@@ -224,7 +224,7 @@ def test_odd_hosts_work(make_lab: MakeLab, options: HostOptions) -> None:
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_a_full_queue_of_logins_is_waited_for(make_lab: MakeLab) -> None:
+def test_full_login_queue_of_a_host_is_waited_for(make_lab: MakeLab) -> None:
     lab = make_lab(1, HostOptions(max_startups="2"))
     with ExitStack() as others, ThreadPoolExecutor(1) as beside:
         for _ in range(2):  # who have not logged in yet
@@ -252,7 +252,7 @@ def told(compute: sky.Compute) -> str:
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_a_read_only_home_is_no_hindrance(make_lab: MakeLab) -> None:
+def test_read_only_home_is_replaced_by_another_folder(make_lab: MakeLab) -> None:
     lab = make_lab(2, HostOptions(home_writable=False))
     with pool(lab) as compute:
         assert [name for name, _ in where() @ compute] == [host.name for host in lab.hosts]
@@ -262,7 +262,7 @@ def test_a_read_only_home_is_no_hindrance(make_lab: MakeLab) -> None:
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_a_clock_two_hours_off_is_named_and_no_hindrance(make_lab: MakeLab) -> None:
+def test_host_clock_two_hours_off_is_warned_about_and_works(make_lab: MakeLab) -> None:
     lab = make_lab(2, hosts={1: HostOptions(clock_offset=7200)})
     with pool(lab) as compute:
         assert [name for name, _ in where() @ compute] == [host.name for host in lab.hosts]
@@ -274,7 +274,7 @@ def test_a_clock_two_hours_off_is_named_and_no_hindrance(make_lab: MakeLab) -> N
     assert 7000 < ahead <= 7201 and "ahead" in clocks[lab.hosts[1].address].detail
 
 
-def test_a_rank_that_talks_is_not_quiet_where_its_host_has_a_clock_two_hours_behind(
+def test_printing_rank_is_not_silent_if_its_host_clock_is_behind(
     make_lab: MakeLab,
 ) -> None:
     lab = make_lab(2, hosts={1: HostOptions(clock_offset=-7200)})
@@ -292,7 +292,7 @@ def test_a_rank_that_talks_is_not_quiet_where_its_host_has_a_clock_two_hours_beh
         run.result()
 
 
-def test_a_host_without_python_is_named(make_lab: MakeLab) -> None:
+def test_ssh_host_without_python_is_named(make_lab: MakeLab) -> None:
     lab = make_lab(2, hosts={1: HostOptions(has_python=False)})
     expected = (
         rf"Host {lab.hosts[1].address}: the chosen interpreter python3 is not a working Python .*it has no Python"
@@ -315,7 +315,7 @@ END
 
 
 @pytest.mark.parametrize("answers", ["all", "another", "nobody", "no index"])
-def test_a_rented_machine_without_a_fitting_python_gets_one(
+def test_machine_without_matching_python_installs_one(
     answers: str, make_lab: MakeLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab = make_lab(1, HostOptions(has_python=False, startup=f"PATH={BIN}:$PATH"))
@@ -367,7 +367,7 @@ def test_a_rented_machine_without_a_fitting_python_gets_one(
             asyncio.run(prepared())
 
 
-def test_a_full_home_is_gone_round(make_lab: MakeLab) -> None:
+def test_full_home_is_replaced_by_another_folder(make_lab: MakeLab) -> None:
     lab = make_lab(1, HostOptions(home_mb=64))
     lab.hosts[0].fill_disk()
     # The home has no room: the pool lives in the next place that has some.
@@ -376,7 +376,7 @@ def test_a_full_home_is_gone_round(make_lab: MakeLab) -> None:
     assert compute.receipt is not None and compute.receipt.ok
 
 
-def test_a_full_disk_is_named(make_lab: MakeLab) -> None:
+def test_host_with_a_full_disk_is_named(make_lab: MakeLab) -> None:
     lab = make_lab(2, HostOptions(home_mb=64))
     full = lab.hosts[1]
     full.fill_disk()
@@ -390,7 +390,7 @@ def test_a_full_disk_is_named(make_lab: MakeLab) -> None:
     assert HOME in failed[0].detail
 
 
-def test_hosts_that_never_answer_stop_no_other(
+def test_hosts_that_never_answer_do_not_block_others(
     make_lab: MakeLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab = make_lab(

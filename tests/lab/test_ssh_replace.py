@@ -57,7 +57,7 @@ def sleep_for_long() -> None:
     time.sleep(600)
 
 
-def test_a_spare_host_takes_the_place_of_one_without_power(make_lab: MakeLab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spare_host_replaces_a_host_without_power(make_lab: MakeLab, monkeypatch: pytest.MonkeyPatch) -> None:
     less_patience(monkeypatch)
     lab = make_lab(3)
     head, victim, spare = lab.hosts
@@ -94,7 +94,7 @@ def test_a_spare_host_takes_the_place_of_one_without_power(make_lab: MakeLab, mo
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_a_host_that_is_back_takes_its_own_place_where_there_is_no_spare(make_lab: MakeLab) -> None:
+def test_host_that_returns_replaces_itself_if_there_is_no_spare(make_lab: MakeLab) -> None:
     lab = make_lab(2)
     head, victim = lab.hosts
     options = sky.Options(console=False, grace=0.5, start_timeout=60.0, on_loss="replace")

@@ -52,7 +52,7 @@ def travels() -> Iterator[None]:
     cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
 
 
-def test_nothing_of_it_is_on_the_hosts_or_the_client(
+def test_ssh_secret_is_neither_on_hosts_nor_on_the_client(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "sky"))

@@ -66,7 +66,7 @@ def files(host: Host) -> set[str]:
     return {str(path.relative_to(host.home)) for path in host.home.rglob("*") if path.is_file()}
 
 
-def test_a_look_tells_who_uses_what_and_leaves_nothing(shared: Lab) -> None:
+def test_gpu_scan_names_users_of_gpus_and_leaves_no_files(shared: Lab) -> None:
     first, second = shared.hosts
     user = user_process(first)
     measure(first, f"used=4096 util=93 pids={user}:4000,99999:96", "draws=1:20 used=20", "used=2048")
@@ -84,7 +84,7 @@ def test_a_look_tells_who_uses_what_and_leaves_nothing(shared: Lab) -> None:
 
 
 @pytest.mark.proof("2 s of a processor")
-def test_the_command_line_tells_it_and_a_dry_run_names_who_is_in_the_way(
+def test_hosts_command_and_dry_run_name_users_of_gpus(
     shared: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = shared.hosts
@@ -113,7 +113,7 @@ def test_the_command_line_tells_it_and_a_dry_run_names_who_is_in_the_way(
     assert "1 node with 2 free GPUs is needed, and no host has them" in refused
 
 
-def test_a_pool_takes_what_is_free_and_leaves_the_rest(shared: Lab) -> None:
+def test_pool_with_free_gpus_uses_only_unused_ones(shared: Lab) -> None:
     first, second = shared.hosts
     user = user_process(first)
     measure(first, f"pids={user}:4000")
@@ -136,7 +136,7 @@ def test_a_pool_takes_what_is_free_and_leaves_the_rest(shared: Lab) -> None:
 
 
 @pytest.mark.proof("2 s of a processor")
-def test_as_many_as_are_asked_for(shared: Lab) -> None:
+def test_pool_with_free_gpus_uses_the_requested_number(shared: Lab) -> None:
     free = ssh(shared, gpus="free")
     with pool(shared, free, nodes=1, worker=sky.Worker(ranks_per_node=2)) as compute:
         assert seen() @ compute == [(0, "GPU-0"), (0, "GPU-1")]
@@ -151,7 +151,7 @@ def test_as_many_as_are_asked_for(shared: Lab) -> None:
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_who_takes_a_gpu_between_the_look_and_the_start_is_named(shared: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_who_takes_a_gpu_during_the_start_is_named(shared: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     first, _ = shared.hosts
     alone, user = ssh(shared, [first], gpus="free"), user_process(first)
     looked = sky.SSH._find_free_gpus
@@ -169,7 +169,7 @@ def test_who_takes_a_gpu_between_the_look_and_the_start_is_named(shared: Lab, mo
         assert seen() @ compute == [(0, "GPU-1"), (0, "GPU-2")], "others that are free will do"
 
 
-def test_a_stranger_who_takes_the_name_is_told(shared: Lab) -> None:
+def test_other_user_who_holds_a_gpu_lock_is_named(shared: Lab) -> None:
     first, _ = shared.hosts
     alone = ssh(shared, [first], gpus="free")
     script = Path(first.home, "lock.py")
@@ -197,7 +197,7 @@ except sky.PoolError as error:
 """
 
 
-def test_two_clients_at_the_same_instant_never_have_the_same(shared: Lab) -> None:
+def test_two_concurrent_clients_never_use_the_same_gpu(shared: Lab) -> None:
     """Both want all three: one has them, and the other is told so."""
     with ExitStack() as clients:
         both = [clients.enter_context(Client(shared, f"import sys\n{RACE}", hosts=shared.hosts[:1])) for _ in "ab"]
@@ -207,7 +207,7 @@ def test_two_clients_at_the_same_instant_never_have_the_same(shared: Lab) -> Non
 
 
 @pytest.mark.proof("2 s of a processor")
-def test_ranks_that_outlive_their_agent_hold_their_gpus(shared: Lab) -> None:
+def test_ranks_that_outlive_their_agent_keep_their_gpus(shared: Lab) -> None:
     first, _ = shared.hosts
     alone = ssh(shared, [first], gpus="free")
     with pool(shared, alone, name="cut", worker=sky.Worker(ranks_per_node=2)) as compute:

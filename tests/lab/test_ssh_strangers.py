@@ -62,7 +62,7 @@ def as_stranger(host: Host, code: str, *arguments: str, env: str = "") -> None:
     assert host.run("cat /tmp/said") == "planted\n"
 
 
-def test_a_stranger_s_folder_is_neither_believed_nor_run(make_lab: MakeLab) -> None:
+def test_folder_of_another_user_is_neither_trusted_nor_run(make_lab: MakeLab) -> None:
     # The home cannot be written, so that pools live below /var/tmp or /tmp, where everybody may make folders.
     lab = make_lab(1, HostOptions(home_writable=False))
     (host,) = lab.hosts
@@ -96,9 +96,7 @@ open("/tmp/heard", "wb").write(line.recv(65536))
 
 @pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("forwarding", [True, False])
-def test_a_stranger_that_takes_the_pool_s_place_after_a_start_of_the_host_hears_nothing(
-    make_lab: MakeLab, forwarding: bool
-) -> None:
+def test_folder_of_another_user_after_a_reboot_receives_nothing(make_lab: MakeLab, forwarding: bool) -> None:
     lab = make_lab(1, HostOptions(home_writable=False, unix_forwarding=forwarding))
     (host,) = lab.hosts
     with pool(lab) as compute:
@@ -123,7 +121,7 @@ time.sleep(600)
 """
 
 
-def test_a_stranger_s_process_that_names_the_pool_s_socket_is_in_nobody_s_way(make_lab: MakeLab) -> None:
+def test_process_of_another_user_with_the_pool_socket_delays_no_teardown(make_lab: MakeLab) -> None:
     lab = make_lab(1)
     (host,) = lab.hosts
     with pool(lab) as compute:
@@ -154,7 +152,7 @@ open("/tmp/heard", "wb").write(said)
 """
 
 
-def test_a_stranger_is_told_no_stacks_and_a_second_client_is(make_lab: MakeLab) -> None:
+def test_other_user_gets_no_stacks_but_a_second_client_does(make_lab: MakeLab) -> None:
     lab = make_lab(2)
     host, _ = lab.hosts
     with pool(lab) as compute, ThreadPoolExecutor() as beside:
@@ -216,7 +214,7 @@ def job() -> str:
     return value
 
 
-def test_a_pulled_cable_lets_a_rank_go_on_and_no_stranger_debugs_it(pair: Lab) -> None:
+def test_debugger_survives_a_pulled_cable_and_refuses_other_users(pair: Lab) -> None:
     host = pair.hosts[1]
     with pool(pair, options={"debug_wait": 60}) as compute, ThreadPoolExecutor(1) as beside:
         view, context = compute.pool.view, compute.pool.context

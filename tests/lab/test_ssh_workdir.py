@@ -81,14 +81,16 @@ def run(lab: Lab, script: Path, home: Path, way: str) -> list[list[object]]:
 
 @pytest.mark.proof("2 s of a processor")
 @pytest.mark.parametrize("way", ["python", "python -m skyward_core", "skyward-tui run"])
-def test_a_script_in_another_folder(pair: Lab, project: Path, home: Path, way: str) -> None:
+def test_ssh_run_of_a_script_in_another_folder_finds_its_modules(
+    pair: Lab, project: Path, home: Path, way: str
+) -> None:
     script = project / "train_it.py"
     assert run(pair, script, home, way) == [["found", True, host.name] for host in pair.hosts]
 
 
 @pytest.mark.proof("2 s of a processor", after=1)
 @pytest.mark.parametrize("way", ["python", "python -m skyward_core", "skyward-tui run"])
-def test_a_script_in_a_folder_below(
+def test_ssh_run_of_a_script_in_a_subfolder_finds_its_modules(
     pair: Lab, project: Path, home: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     """The current folder travels, with the script's inside of it, and ranks work in the former."""
@@ -101,7 +103,7 @@ def test_a_script_in_a_folder_below(
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_a_whole_script_runs_as_the_copy_that_a_node_has(pair: Lab, project: Path) -> None:
+def test_whole_script_runs_as_the_copy_on_the_node(pair: Lab, project: Path) -> None:
     script = project / "whole.py"
     text = "import beside_the_script, os, socket, sys\nfrom pathlib import Path\n"
     text += "assert os.path.samefile(Path(__file__).parent, sys.path[0]) and Path('data.txt').exists()\n"
@@ -119,7 +121,7 @@ def test_a_whole_script_runs_as_the_copy_that_a_node_has(pair: Lab, project: Pat
             sky.script(project.parent / "elsewhere.py") @ compute
 
 
-def test_a_folder_that_must_not_travel_is_refused_by_name(pair: Lab, home: Path) -> None:
+def test_working_folder_that_cannot_be_sent_is_refused_by_name(pair: Lab, home: Path) -> None:
     for folder, why in (
         (Path("/"), "contains your home.*Image"),
         (home / "none", "is not a folder. Name an existing folder"),
@@ -137,7 +139,7 @@ def seen_below(word: str) -> list[str]:
     return sorted(str(each) for each in files if each.is_file() and word.encode() in each.read_bytes())
 
 
-def test_no_state_folder_reaches_a_host(
+def test_state_folder_is_never_sent_to_a_host(
     pair: Lab, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SKYWARD_HOME", str(project / "home"))
@@ -189,7 +191,7 @@ def write(name: str, word: str) -> None:
 
 
 @pytest.mark.proof("2 s of a processor")
-def test_the_next_run_uses_what_was_edited(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_next_run_uses_edited_modules(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path.cwd()))
     write("far_helper", "one")
     write("near_helper", "one")
@@ -219,7 +221,7 @@ def test_the_next_run_uses_what_was_edited(lab: Lab, monkeypatch: pytest.MonkeyP
         assert loads("later_helper") @ compute == ["two", "two"]
 
 
-def test_what_ranks_have_written_is_not_overwritten_by_what_is_sent_after_an_edit(lab: Lab) -> None:
+def test_files_written_by_ranks_are_not_overwritten_after_an_edit(lab: Lab) -> None:
     write("edited_helper", "one")
     for name in ("model.pt", "notes.txt"):
         Path(name).write_text("sent")
@@ -259,7 +261,9 @@ def gives(host: Host, place: str, program: str) -> Path:
 
 
 @pytest.mark.proof("3 s of a processor")
-def test_ranks_have_the_version_that_the_project_has(pair: Lab, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ssh_ranks_use_the_python_version_of_the_project(
+    pair: Lab, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     known = another_python()
     minor = ".".join(known.version.split(".")[:2])
     monkeypatch.setenv("HOME", str(home))
@@ -305,7 +309,9 @@ def begun_in(folder: Path) -> bool:
     return any(part.stat().st_size > SIZE // 10 for part in (folder / PARTS).glob("*"))
 
 
-def test_a_checkpoint_comes_home_over_cuts(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkpoint_download_resumes_after_pulled_cables(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ways: list[tuple[str, int]] = []
 
     def noted(way: Any, method: str, name: str) -> None:
@@ -357,7 +363,7 @@ def test_a_checkpoint_comes_home_over_cuts(lab: Lab, tmp_path: Path, monkeypatch
 LARGE_RESULT = 300_000  # bytes of a result: more than travels in a frame
 
 
-def test_what_nobody_has_fetched_stays_on_its_hosts_until_somebody_does(pair: Lab) -> None:
+def test_unfetched_results_stay_on_hosts_until_they_are_fetched(pair: Lab) -> None:
     with Client(
         pair,
         f"""
