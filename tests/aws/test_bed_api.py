@@ -43,7 +43,7 @@ def status(do: Any, *args: Any, **given: Any) -> int:
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_a_token_makes_instances_once(bed: Bed, ec2: Any) -> None:
+def test_client_token_launches_instances_once(bed: Bed, ec2: Any) -> None:
     first = launch(ec2, 2, ClientToken="t")
     assert launch(ec2, 2, ClientToken="t") == first
     assert len(bed.instances()) == 2
@@ -55,7 +55,7 @@ def test_a_token_makes_instances_once(bed: Bed, ec2: Any) -> None:
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_a_token_counts_in_its_zone_and_region(bed: Bed, ec2: Any) -> None:
+def test_client_token_is_scoped_to_zone_and_region(bed: Bed, ec2: Any) -> None:
     launch(ec2, ClientToken="t", Placement=ZONE_A)
     launch(ec2, ClientToken="t", Placement=ZONE_B)
     launch(bed.client(region="us-west-2"), ClientToken="t")
@@ -63,7 +63,7 @@ def test_a_token_counts_in_its_zone_and_region(bed: Bed, ec2: Any) -> None:
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_a_lost_answer_hides_what_was_done(bed: Bed, ec2: Any) -> None:
+def test_lost_answer_hides_executed_launch(bed: Bed, ec2: Any) -> None:
     bed.lose_answer("RunInstances")
     with pytest.raises((ConnectionClosedError, EndpointConnectionError)):
         launch(ec2, 2, ClientToken="t")
@@ -71,7 +71,7 @@ def test_a_lost_answer_hides_what_was_done(bed: Bed, ec2: Any) -> None:
     assert launch(ec2, 2, ClientToken="t") == [found["id"] for found in bed.instances()]
 
 
-def test_a_call_that_fails_half_way_leaves_half(bed: Bed, ec2: Any) -> None:
+def test_call_that_fails_halfway_affects_half_of_the_instances(bed: Bed, ec2: Any) -> None:
     bed.fail_half("RunInstances")
     assert status(launch, ec2, 4) == 500
     assert len(bed.instances()) == 2
@@ -82,7 +82,7 @@ def test_a_call_that_fails_half_way_leaves_half(bed: Bed, ec2: Any) -> None:
     assert bed.instances()[-1]["state"] in ("pending", "running")
 
 
-def test_states_follow_each_other(bed: Bed, ec2: Any) -> None:
+def test_instance_states_follow_each_other(bed: Bed, ec2: Any) -> None:
     bed.boot(3600)
     bed.stop(3600)
     (name,) = launch(ec2)
@@ -106,7 +106,7 @@ def test_states_follow_each_other(bed: Bed, ec2: Any) -> None:
     assert not ec2.describe_volumes()["Volumes"]
 
 
-def test_a_new_instance_is_invisible_for_a_while(bed: Bed, ec2: Any) -> None:
+def test_new_instance_is_invisible_for_the_given_duration(bed: Bed, ec2: Any) -> None:
     bed.invisible(3600)
     (name,) = launch(ec2, TagSpecifications=[{"ResourceType": "instance", "Tags": [{"Key": "a", "Value": "b"}]}])
     tagged = [{"Name": "tag:a", "Values": ["b"]}]
@@ -117,13 +117,13 @@ def test_a_new_instance_is_invisible_for_a_while(bed: Bed, ec2: Any) -> None:
     assert ec2.describe_instances(Filters=tagged)["Reservations"]
 
 
-def test_terminating_an_unknown_one_ends_none(bed: Bed, ec2: Any) -> None:
+def test_termination_with_an_unknown_instance_ends_none(bed: Bed, ec2: Any) -> None:
     (name,) = launch(ec2)
     assert refused(ec2.terminate_instances, InstanceIds=[name, "i-0123456789abcdef0"]) == "InvalidInstanceID.NotFound"
     assert bed.instances()[0]["state"] in ("pending", "running")
 
 
-def test_capacity_is_all_or_what_is_there(bed: Bed, ec2: Any) -> None:
+def test_launch_without_capacity_is_refused_or_partial_by_min_count(bed: Bed, ec2: Any) -> None:
     bed.no_capacity(zone="us-east-1a", type="g4dn.xlarge", left=3)
     kind = {"InstanceType": "g4dn.xlarge", "ImageId": DEEP.ami, "Placement": ZONE_A}
     assert status(launch, ec2, 4, **kind) == 500
@@ -135,7 +135,7 @@ def test_capacity_is_all_or_what_is_there(bed: Bed, ec2: Any) -> None:
     assert bed.instances()[-1]["zone"] == "us-east-1b"
 
 
-def test_what_does_not_exist_is_refused(ec2: Any) -> None:
+def test_launch_with_unknown_resources_is_refused(ec2: Any) -> None:
     assert refused(launch, ec2, InstanceType="g9.huge") == "InvalidParameterValue"
     assert refused(launch, ec2, ImageId="ami-0123456789abcdef0") == "InvalidAMIID.NotFound"
     assert refused(launch, ec2, ImageId=UBUNTU_ARM.ami) == "InvalidParameterValue"
@@ -167,7 +167,7 @@ def test_quotas_count_vcpus_by_family_and_market(bed: Bed, ec2: Any) -> None:
     assert refused(launch, ec2, InstanceMarketOptions=SPOT, **kind) == "MaxSpotInstanceCountExceeded"
 
 
-def test_too_many_calls_are_refused(bed: Bed, ec2: Any) -> None:
+def test_throttled_calls_are_refused(bed: Bed, ec2: Any) -> None:
     bed.throttle(2)
     ec2.describe_instances()
     ec2.describe_instances()
@@ -177,14 +177,14 @@ def test_too_many_calls_are_refused(bed: Bed, ec2: Any) -> None:
     ec2.describe_instances()
 
 
-def test_a_slow_call_acts_whoever_waits(bed: Bed, ec2: Any) -> None:
+def test_slow_call_takes_the_given_duration(bed: Bed, ec2: Any) -> None:
     bed.slow("CreateKeyPair", 0.3)
     began = time.monotonic()
     ec2.create_key_pair(KeyName="late")
     assert time.monotonic() - began > 0.3
 
 
-def test_a_group_is_held_by_interfaces_and_rules(bed: Bed, ec2: Any) -> None:
+def test_security_group_deletion_is_refused_while_it_is_in_use(bed: Bed, ec2: Any) -> None:
     bed.group_lingers(3600)
     group = ec2.create_security_group(GroupName="g", Description="g")["GroupId"]
     within = [{"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group}]}]
@@ -205,7 +205,7 @@ def test_a_group_is_held_by_interfaces_and_rules(bed: Bed, ec2: Any) -> None:
     assert refused(ec2.delete_security_group, GroupId=group) == "InvalidGroup.NotFound"
 
 
-def test_what_a_launch_asks_for_is_there(bed: Bed, ec2: Any) -> None:
+def test_launch_creates_all_requested_resources(bed: Bed, ec2: Any) -> None:
     """A request as full as the product's: what it names is found again, by filters too."""
     subnets = ec2.describe_subnets(Filters=[{"Name": "availability-zone", "Values": ["us-east-1b"]}])["Subnets"]
     group = ec2.create_security_group(GroupName="g", Description="g", VpcId=subnets[0]["VpcId"])["GroupId"]
@@ -243,7 +243,7 @@ def test_what_a_launch_asks_for_is_there(bed: Bed, ec2: Any) -> None:
     assert refused(launch, ec2, IamInstanceProfile={"Name": "nobody"}) == "InvalidParameterValue"
 
 
-def test_healing_forgets_all(bed: Bed, ec2: Any) -> None:
+def test_heal_resets_the_bed(bed: Bed, ec2: Any) -> None:
     launch(ec2, 2)
     ec2.create_security_group(GroupName="g", Description="g")
     bed.deny("DescribeInstances")
@@ -252,7 +252,7 @@ def test_healing_forgets_all(bed: Bed, ec2: Any) -> None:
     assert [group["GroupName"] for group in ec2.describe_security_groups()["SecurityGroups"]] == ["default"]
 
 
-def test_others_keys_are_not_known(bed: Bed) -> None:
+def test_unknown_credentials_are_refused(bed: Bed) -> None:
     stranger = boto3.client(
         "ec2",
         region_name="us-east-1",
@@ -268,7 +268,7 @@ def test_others_keys_are_not_known(bed: Bed) -> None:
 OURS: Any = {"TagSpecifications": [{"ResourceType": "instance", "Tags": [{"Key": "skyward:pool", "Value": "p"}]}]}
 
 
-def test_policy_allows_changes_of_tagged_resources_that_exist_only(bed: Bed, ec2: Any) -> None:
+def test_policy_allows_changes_of_existing_tagged_resources_only(bed: Bed, ec2: Any) -> None:
     (plain,) = launch(ec2)
     (ours,) = launch(ec2, **OURS)
     bed.require_policy()
@@ -284,7 +284,7 @@ def test_policy_allows_changes_of_tagged_resources_that_exist_only(bed: Bed, ec2
     until_state(bed, [ours], "terminated")
 
 
-def test_ended_instance_is_forgotten_after_its_time(bed: Bed, ec2: Any) -> None:
+def test_ended_instance_is_forgotten_after_the_given_time(bed: Bed, ec2: Any) -> None:
     ids = launch(ec2, 2)
     ec2.terminate_instances(InstanceIds=ids[:1])
     until_state(bed, ids[:1], "terminated")
@@ -294,7 +294,7 @@ def test_ended_instance_is_forgotten_after_its_time(bed: Bed, ec2: Any) -> None:
     assert refused(ec2.terminate_instances, InstanceIds=ids) == "InvalidInstanceID.NotFound"
 
 
-def test_query_that_lags_behind_shows_the_past_of_its_kind(bed: Bed, ec2: Any) -> None:
+def test_lagging_queries_show_the_past_of_their_resource_type(bed: Bed, ec2: Any) -> None:
     (before,) = launch(ec2)
     until_state(bed, [before], "running")
     bed.lag(instance=3600.0, security_group=3600.0)
@@ -318,7 +318,7 @@ def shown(ec2: Any) -> dict[str, str]:
     return {each["InstanceId"]: each["State"]["Name"] for one in found for each in one["Instances"]}
 
 
-def test_launch_may_fail_after_the_answer_with_a_reason(bed: Bed, ec2: Any) -> None:
+def test_launch_can_fail_after_its_answer_with_a_reason(bed: Bed, ec2: Any) -> None:
     bed.fail_launches(1, "Server.InsufficientInstanceCapacity")
     ids = launch(ec2, 2)
     (failed,) = until_state(bed, ids[:1], "terminated")
@@ -326,7 +326,7 @@ def test_launch_may_fail_after_the_answer_with_a_reason(bed: Bed, ec2: Any) -> N
     until_state(bed, ids[1:], "running")
 
 
-def test_call_may_fail_some_times_without_effect(bed: Bed, ec2: Any) -> None:
+def test_call_can_fail_several_times_without_effect(bed: Bed, ec2: Any) -> None:
     bed.fail("RunInstances", 2)
     assert [refused(launch, ec2) for _ in range(2)] == ["InternalError"] * 2
     assert bed.instances() == [] and len(launch(ec2)) == 1

@@ -80,7 +80,7 @@ def one_host(bed: Bed, **more: Any) -> tuple[str, str]:
     return found["id"], found["public"]
 
 
-def test_user_data_is_run_as_cloud_init_runs_it(bed: Bed, key: Path) -> None:
+def test_user_data_runs_in_the_order_of_cloud_init(bed: Bed, key: Path) -> None:
     host_key = asyncssh.generate_private_key("ssh-ed25519")
     config = {
         "bootcmd": ["echo early ${HOME-nowhere} > /etc/order", ["sh", "-c", "exit 3"]],
@@ -101,7 +101,7 @@ def test_user_data_is_run_as_cloud_init_runs_it(bed: Bed, key: Path) -> None:
     )
 
 
-def test_a_shutdown_from_inside_terminates(bed: Bed, key: Path) -> None:
+def test_shutdown_inside_an_instance_terminates_it(bed: Bed, key: Path) -> None:
     bed.minutes(0.5)
     script = "#!/bin/sh\nshutdown -P +2400"
     name, address = one_host(bed, UserData=script, InstanceInitiatedShutdownBehavior="terminate")
@@ -139,7 +139,7 @@ def test_reboot_keeps_home_and_host_key_and_loses_armed_shutdown(bed: Bed, key: 
     assert bed.instances()[0]["ends_at"] is None, "runcmd runs once"
 
 
-def test_what_runs_is_told_of_the_end(bed: Bed, key: Path) -> None:
+def test_termination_sends_sigterm_unless_os_shutdown_is_skipped(bed: Bed, key: Path) -> None:
     """SIGTERM at a termination, and none where the system is not to be shut down."""
     with socket.create_server((bed.client_address(), 0)) as server:
         server.settimeout(20)
@@ -155,7 +155,7 @@ def test_what_runs_is_told_of_the_end(bed: Bed, key: Path) -> None:
             assert told.recv(100) == b"soft\n"
 
 
-def test_metadata_is_asked_by_token(bed: Bed, key: Path) -> None:
+def test_instance_metadata_requires_a_token(bed: Bed, key: Path) -> None:
     name, address = one_host(bed, InstanceMarketOptions={"MarketType": "spot"})
     ask = "curl -s -o - -w ' %{http_code}\\n'"
     ttl = "-H 'X-aws-ec2-metadata-token-ttl-seconds: 60'"
@@ -173,14 +173,14 @@ def test_metadata_is_asked_by_token(bed: Bed, key: Path) -> None:
     assert found["reason"] == "Server.SpotInstanceTermination"
 
 
-def test_gpus_are_those_of_the_type(bed: Bed, key: Path) -> None:
+def test_instance_has_the_gpus_of_its_type(bed: Bed, key: Path) -> None:
     _, address = one_host(bed, InstanceType="g4dn.12xlarge", ImageId=DEEP.ami)
     code = "from pynvml import *; nvmlInit(); print(nvmlDeviceGetName(nvmlDeviceGetHandleByIndex(3)))"
     done = ssh(address, key, f'{sys.executable} -c "{code}"; nvidia-smi {QUERY}')
     assert done.stdout == "Tesla T4\n" + 4 * "Tesla T4, 16384 MiB, 570.0\n", done.stderr
 
 
-def test_groups_say_who_is_let_in(bed: Bed) -> None:
+def test_security_group_rules_decide_who_can_connect(bed: Bed) -> None:
     ec2 = bed.client()
     group = ec2.create_security_group(GroupName="mine", Description="-")["GroupId"]
     ec2.authorize_security_group_ingress(GroupId=group, **ssh_from("203.0.113.7/32"))
@@ -192,7 +192,7 @@ def test_groups_say_who_is_let_in(bed: Bed) -> None:
     assert not listens(found["public"])
 
 
-def test_a_cable_and_the_power_go_behind_ec2s_back(bed: Bed, key: Path) -> None:
+def test_unplugged_or_powered_off_instance_is_still_running_for_ec2(bed: Bed, key: Path) -> None:
     name, address = one_host(bed)
     bed.unplug(name)
     assert ssh(address, key, "true").returncode == 255
@@ -203,7 +203,7 @@ def test_a_cable_and_the_power_go_behind_ec2s_back(bed: Bed, key: Path) -> None:
     assert bed.instances()[0]["state"] == "running"
 
 
-def test_nothing_is_left_of_a_bed_whose_owner_died(bed: Bed) -> None:
+def test_bed_of_a_killed_owner_leaves_no_process(bed: Bed) -> None:
     """Its own process ends with its input, and its hosts with it."""
     code = (
         "import sys; from tests.aws import Bed; from tests.aws.waiting import launch, until_state\n"

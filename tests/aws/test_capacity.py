@@ -46,7 +46,7 @@ def states() -> list[tuple[str, str]]:
         return [(each.state, each.told) for each in ledger.purchases()]
 
 
-def test_a_block_is_bought_for_its_price_alone_and_only_once(bed: Bed, capsys: pytest.CaptureFixture[str]) -> None:
+def test_capacity_block_is_bought_once_and_only_for_its_price(bed: Bed, capsys: pytest.CaptureFixture[str]) -> None:
     wanted = block()
     with pytest.raises(UsageError, match=r"costs \$[\d,.]+, not \$1\.00\. Nothing was bought"):
         buy.function(Console(True), wanted.id, 1.0, ())
@@ -73,9 +73,7 @@ def test_a_block_is_bought_for_its_price_alone_and_only_once(bed: Bed, capsys: p
     assert [each["id"] for each in told(capsys)["reservations"]] == [bought["id"]]
 
 
-def test_a_lost_answer_is_looked_for_and_the_call_is_not_made_again(
-    bed: Bed, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_purchase_with_a_lost_answer_is_found_and_not_repeated(bed: Bed, capsys: pytest.CaptureFixture[str]) -> None:
     wanted = block()
     bed.lose_answer("PurchaseCapacityBlock")
     assert buy.function(Console(True), wanted.id, wanted.upfront, ()) == 0
@@ -83,7 +81,9 @@ def test_a_lost_answer_is_looked_for_and_the_call_is_not_made_again(
     assert states() == [("bought", told(capsys)["bought"]["id"])]
 
 
-def test_what_nobody_can_tell_is_told_as_unknown_and_found_later(bed: Bed, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unconfirmed_purchase_is_reported_as_unknown_and_found_later(
+    bed: Bed, capsys: pytest.CaptureFixture[str]
+) -> None:
     wanted = block()
     bed.lose_answer("PurchaseCapacityBlock")
     bed.deny("DescribeCapacityReservations")
@@ -99,7 +99,7 @@ def test_what_nobody_can_tell_is_told_as_unknown_and_found_later(bed: Bed, capsy
     assert len(bed.calls("PurchaseCapacityBlock")) == 1
 
 
-def test_a_refusal_is_told_and_may_be_followed_by_another_purchase(bed: Bed) -> None:
+def test_refused_purchase_is_reported_and_can_be_repeated(bed: Bed) -> None:
     wanted = block()
     bed.deny("PurchaseCapacityBlock")
     with pytest.raises(SkywardError, match="do not allow PurchaseCapacityBlock"):
@@ -109,7 +109,7 @@ def test_a_refusal_is_told_and_may_be_followed_by_another_purchase(bed: Bed) -> 
     assert buy.function(Console(True), wanted.id, wanted.upfront, ()) == 0
 
 
-def test_an_offering_of_an_earlier_list_is_asked_for_again(bed: Bed, capsys: pytest.CaptureFixture[str]) -> None:
+def test_offering_of_an_earlier_list_is_requested_again(bed: Bed, capsys: pytest.CaptureFixture[str]) -> None:
     wanted = block()
     offers_and_block_purchases.save_listed_blocks(list_blocks(H100, 1, 24))
     asked = len(bed.calls("DescribeCapacityBlockOfferings"))
@@ -123,7 +123,7 @@ def test_an_offering_of_an_earlier_list_is_asked_for_again(bed: Bed, capsys: pyt
         buy.function(Console(True), "cb-gone", 1.0, ())
 
 
-def test_a_purchase_that_was_killed_before_its_call_can_be_cleared_once_the_account_has_been_asked(
+def test_purchase_whose_client_was_killed_is_cleared_after_a_search(
     bed: Bed, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wanted = block()
@@ -154,7 +154,7 @@ def test_a_purchase_that_was_killed_before_its_call_can_be_cleared_once_the_acco
     assert sorted(state for state, _ in states()) == ["bought", "refused"]
 
 
-def test_what_the_account_shows_is_not_cleared(
+def test_purchase_that_the_account_shows_is_not_cleared(
     bed: Bed, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(offers_and_block_purchases, "PENDING_SECONDS", 0.0)
@@ -178,7 +178,7 @@ def held() -> Reservation:
     return offers_and_block_purchases.buy(wanted, wanted.upfront, {})
 
 
-def test_machines_are_taken_from_a_reservation_and_cost_what_is_beside_it(bed: Bed) -> None:
+def test_reservation_machines_cost_only_disk_and_address(bed: Bed) -> None:
     found = held()
     wanted = spec(2, reservation=found.id)
     plan = asyncio.run(wanted.provider.plan(wanted))
@@ -196,7 +196,7 @@ def test_machines_are_taken_from_a_reservation_and_cost_what_is_beside_it(bed: B
     assert ledger_id("aws") in marks
 
 
-def test_what_does_not_go_with_a_reservation_is_said(bed: Bed) -> None:
+def test_options_that_conflict_with_a_reservation_are_refused(bed: Bed) -> None:
     found = held()
     wish = MachineRequirements(allocation="spot")
     for more, kind, said in (

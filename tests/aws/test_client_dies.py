@@ -48,7 +48,7 @@ def without_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
         ("answered", 2),
     ],
 )
-def test_while_machines_are_made(
+def test_machines_of_a_start_are_found_after_its_client_is_killed(
     simulated_bed: Bed, tmp_path: Path, session: Any, without_hosts: None, stage: str, made: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -68,7 +68,7 @@ def test_while_machines_are_made(
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_of_a_range_all_are_found_that_came_and_nobody_heard_of(
+def test_machines_of_a_node_range_are_found_after_its_client_is_killed(
     simulated_bed: Bed, tmp_path: Path, session: Any, without_hosts: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(instance_lookup_and_end, "VISIBILITY_TIMEOUT", 1.0)
@@ -83,7 +83,7 @@ def test_of_a_range_all_are_found_that_came_and_nobody_heard_of(
     assert left(simulated_bed) == []
 
 
-def test_leftovers_and_the_next_start_name_machines_of_a_start_whose_client_died(
+def test_leftovers_and_the_next_start_name_machines_of_a_killed_start(
     simulated_bed: Bed, tmp_path: Path, session: Any, without_hosts: None
 ) -> None:
     killed_at("answered", simulated_bed, tmp_path)
@@ -123,7 +123,7 @@ def machines_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
 
 
 @pytest.mark.proof("2 s of a processor")
-def test_while_a_machine_is_exchanged_that_is_not_what_was_bought(
+def test_machine_exchange_is_found_after_its_client_is_killed(
     bed: Bed, tmp_path: Path, session: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bed.lacks_gpus(1)
@@ -138,7 +138,7 @@ def test_while_a_machine_is_exchanged_that_is_not_what_was_bought(
 
 @pytest.mark.proof("5 s of a processor", after=1)
 @pytest.mark.parametrize("stage", ["run", "install", "teardown", "tidying"])
-def test_once_machines_are_there(
+def test_running_machines_are_found_after_their_client_is_killed(
     bed: Bed, tmp_path: Path, session: Any, stage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     killed_at(stage, bed, tmp_path)

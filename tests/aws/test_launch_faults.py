@@ -90,7 +90,7 @@ async def end(made: list[Machine], aws: sky.AWS | None = None, pause: float = 0.
     await aws.teardown("q")
 
 
-async def test_an_answer_that_is_lost_buys_nothing_twice(bed: Bed) -> None:
+async def test_launch_with_a_lost_answer_is_repeated_with_the_same_token(bed: Bed) -> None:
     bed.lose_answer("RunInstances")
     made = await create()
     assert sorted(each.id for each in made) == sorted(each["id"] for each in bed.instances())
@@ -100,9 +100,7 @@ async def test_an_answer_that_is_lost_buys_nothing_twice(bed: Bed) -> None:
     assert left(bed) == []
 
 
-async def test_a_machine_in_another_s_place_is_had_once_by_whoever_goes_on_with_it(
-    bed: Bed, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_replacement_of_a_killed_client_is_launched_once(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     """The one who asked for it was killed; the next one asks minutes later."""
     made = await create(1)
     wanted = spec(1)
@@ -121,7 +119,7 @@ async def test_a_machine_in_another_s_place_is_had_once_by_whoever_goes_on_with_
     await end([*made, again])
 
 
-async def test_half_of_the_machines_are_of_no_use(bed: Bed, ledger: Ledger) -> None:
+async def test_start_with_half_of_its_machines_fails_and_ends_them(bed: Bed, ledger: Ledger) -> None:
     bed.fail_half("RunInstances")
     pool = await Pool.register(spec(), ledger)
     with pytest.raises(PoolError, match="EC2 launched 1 machines, but at least 2 were requested"):
@@ -132,7 +130,7 @@ async def test_half_of_the_machines_are_of_no_use(bed: Bed, ledger: Ledger) -> N
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_many_machines_at_two_calls_a_second(bed: Bed, proofs: bool) -> None:
+async def test_many_machines_are_launched_at_two_calls_per_second(bed: Bed, proofs: bool) -> None:
     count = 50 if proofs else 10
     bed.throttle(2)
     made = await create(count)
@@ -146,7 +144,7 @@ async def test_many_machines_at_two_calls_a_second(bed: Bed, proofs: bool) -> No
 
 
 @pytest.mark.proof("3 s of a processor")
-async def test_two_hundred_machines_take_a_call_to_make_and_a_call_to_end(bed: Bed) -> None:
+async def test_two_hundred_machines_need_one_call_to_launch_and_one_to_end(bed: Bed) -> None:
     made = await create(200)
     assert [each.node for each in made] == list(range(200))
     await end(made, pause=0.5)
@@ -158,7 +156,7 @@ async def test_two_hundred_machines_take_a_call_to_make_and_a_call_to_end(bed: B
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_what_one_zone_lacks_another_has(bed: Bed) -> None:
+async def test_zone_without_capacity_is_replaced_by_another_zone(bed: Bed) -> None:
     bed.no_capacity(zone="us-east-1a")
     bed.no_capacity(zone="us-east-1b", left=1)
     made = await create()
@@ -168,7 +166,7 @@ async def test_what_one_zone_lacks_another_has(bed: Bed) -> None:
     assert left(bed) == []
 
 
-async def test_of_a_range_as_many_come_as_there_are_in_the_first_place_that_has_enough(bed: Bed) -> None:
+async def test_node_range_uses_the_first_zone_with_enough_capacity(bed: Bed) -> None:
     bed.no_capacity(zone="us-east-1a", left=1)
     bed.no_capacity(zone="us-east-1b", left=3)
     bed.lose_answer("RunInstances")  # and asked again it is the same
@@ -195,7 +193,7 @@ async def test_of_a_range_as_many_come_as_there_are_in_the_first_place_that_has_
     assert left(bed) == []
 
 
-async def test_machines_with_gpus_stand_together_and_their_nodes_are_in_the_network_s_order(bed: Bed) -> None:
+async def test_gpu_machines_share_a_placement_group_and_are_in_network_order(bed: Bed) -> None:
     made = await create(4)
     told = bed.client().describe_instances()["Reservations"]
     launched = {each["InstanceId"]: each["AmiLaunchIndex"] for one in told for each in one["Instances"]}
@@ -218,7 +216,7 @@ async def test_machines_with_gpus_stand_together_and_their_nodes_are_in_the_netw
     assert any("p4d.24xlarge uses one of its 4 network cards, without EFA" in each for each in plan.notes)
 
 
-async def test_where_there_is_no_room_in_the_group_machines_are_had_without_it(bed: Bed) -> None:
+async def test_placement_group_without_capacity_is_given_up(bed: Bed) -> None:
     bed.no_capacity(grouped=True)
     bed.deny("DescribeInstanceTopology")
     heard: list[str] = []
@@ -234,7 +232,7 @@ async def test_where_there_is_no_room_in_the_group_machines_are_had_without_it(b
     assert left(bed) == [], "the group that nobody is in, too"
 
 
-async def test_a_quota_is_not_asked_for_once_more_without_the_group(bed: Bed) -> None:
+async def test_quota_error_is_not_repeated_without_the_placement_group(bed: Bed) -> None:
     bed.quota(G_QUOTA, 4)
     with pytest.raises(NoCapacity, match=r"in a placement group: .*quota"):
         await create(2)
@@ -243,7 +241,7 @@ async def test_a_quota_is_not_asked_for_once_more_without_the_group(bed: Bed) ->
     assert left(bed) == []
 
 
-async def test_who_may_make_no_group_goes_without_and_is_told(bed: Bed) -> None:
+async def test_denied_placement_group_is_reported_and_machines_start_without_it(bed: Bed) -> None:
     bed.deny("CreatePlacementGroup")
     heard: list[str] = []
     with progress_listener(heard.append):
@@ -255,7 +253,7 @@ async def test_who_may_make_no_group_goes_without_and_is_told(bed: Bed) -> None:
     assert left(bed) == []
 
 
-async def test_the_cheapest_kind_comes_first_and_what_it_costs_is_written_down(bed: Bed) -> None:
+async def test_cheapest_instance_type_is_tried_first_and_its_price_recorded(bed: Bed) -> None:
     bed.no_capacity(type="g4dn.xlarge", zone="us-east-1a")
     heard: list[str] = []
     wanted = PoolSpec(name="q", provider=sky.AWS(ssh_from="10.0.0.1/32"), nodes=2, accelerator="T4")
@@ -277,7 +275,7 @@ async def test_the_cheapest_kind_comes_first_and_what_it_costs_is_written_down(b
     assert left(bed) == []
 
 
-async def test_another_kind_is_tried_where_the_cheapest_is_to_be_had_nowhere(bed: Bed) -> None:
+async def test_next_instance_type_is_tried_if_the_cheapest_has_no_capacity(bed: Bed) -> None:
     bed.no_capacity(type="g4dn.xlarge")
     bed.quota(G_QUOTA, 8)
     wanted = PoolSpec(name="q", provider=sky.AWS(ssh_from="10.0.0.1/32"), nodes=2, accelerator="T4")
@@ -294,7 +292,7 @@ async def test_another_kind_is_tried_where_the_cheapest_is_to_be_had_nowhere(bed
     assert left(bed) == []
 
 
-async def test_what_was_not_to_be_had_may_be_had_later(bed: Bed) -> None:
+async def test_refused_launch_succeeds_later_when_capacity_returns(bed: Bed) -> None:
     bed.no_capacity(zone="us-east-1a")
     with pytest.raises(NoCapacity):
         await create(zones=["us-east-1a"])
@@ -308,7 +306,7 @@ async def test_what_was_not_to_be_had_may_be_had_later(bed: Bed) -> None:
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_prices_that_nobody_tells_keep_nobody_from_machines(bed: Bed) -> None:
+async def test_machines_start_although_prices_are_not_available(bed: Bed) -> None:
     bed.deny("GetProducts")
     heard: list[str] = []
     with progress_listener(heard.append):
@@ -320,7 +318,7 @@ async def test_prices_that_nobody_tells_keep_nobody_from_machines(bed: Bed) -> N
     await end(made, aws)
 
 
-async def test_what_one_region_lacks_another_has(bed: Bed) -> None:
+async def test_region_without_capacity_is_replaced_by_another_region(bed: Bed) -> None:
     bed.no_capacity(region="us-east-1")
     aws: dict[str, Any] = {"region": ["us-east-1", "us-west-2"], "zones": ["us-east-1a", "us-west-2b"]}
     made = await create(**aws)
@@ -331,7 +329,7 @@ async def test_what_one_region_lacks_another_has(bed: Bed) -> None:
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_where_nobody_has_any_each_says_why(bed: Bed, ledger: Ledger) -> None:
+async def test_start_without_any_capacity_names_the_reason_of_each_zone(bed: Bed, ledger: Ledger) -> None:
     bed.no_capacity()
     pool = await Pool.register(spec(zones=["us-east-1a", "us-east-1b"]), ledger)
     said = r"available: g4dn\.xlarge in us-east-1a, .*; g4dn\.xlarge in us-east-1a: .*; g4dn\.xlarge in us-east-1b: "
@@ -356,7 +354,7 @@ async def test_where_nobody_has_any_each_says_why(bed: Bed, ledger: Ledger) -> N
         (None, {"region": "not a region"}, sky.UsageError, "is not an AWS region"),
     ],
 )  # fmt: skip
-async def test_what_cannot_be_had_is_said_in_a_sentence(
+async def test_impossible_launch_fails_with_one_sentence(
     bed: Bed, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, fault: Any, wishes: dict[str, Any],
     kind: type[SkywardError], said: str,
 ) -> None:  # fmt: skip
@@ -372,7 +370,7 @@ async def test_what_cannot_be_had_is_said_in_a_sentence(
     assert left(bed) == [] and bed.instances() == []
 
 
-async def test_machines_that_nobody_sees_yet_are_waited_for(bed: Bed) -> None:
+async def test_start_waits_for_machines_that_queries_do_not_show_yet(bed: Bed) -> None:
     bed.invisible(1.0)
     made = await create()
     assert len(bed.instances()) == 2
@@ -380,7 +378,7 @@ async def test_machines_that_nobody_sees_yet_are_waited_for(bed: Bed) -> None:
     assert left(bed) == []
 
 
-async def test_a_call_under_way_is_waited_for_where_the_start_is_given_up(bed: Bed, ledger: Ledger) -> None:
+async def test_teardown_waits_for_a_launch_call_under_way(bed: Bed, ledger: Ledger) -> None:
     bed.slow("RunInstances", 1.0)
     bed.invisible(0.5)
     pool = await Pool.register(spec(), ledger)
@@ -394,7 +392,7 @@ async def test_a_call_under_way_is_waited_for_where_the_start_is_given_up(bed: B
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_an_answer_that_is_lost_and_not_waited_for_is_found(bed: Bed, ledger: Ledger) -> None:
+async def test_teardown_finds_machines_of_a_launch_with_a_lost_answer(bed: Bed, ledger: Ledger) -> None:
     bed.slow("RunInstances", 0.5)
     bed.lose_answer("RunInstances")
     bed.invisible(0.5)
@@ -408,7 +406,7 @@ async def test_an_answer_that_is_lost_and_not_waited_for_is_found(bed: Bed, ledg
     assert left(bed) == []
 
 
-async def test_credentials_that_die_leave_names_and_come_back(bed: Bed, ledger: Ledger) -> None:
+async def test_teardown_with_expired_credentials_names_machines_and_can_be_repeated(bed: Bed, ledger: Ledger) -> None:
     wanted = spec()
     row = ledger.record_intent(TOKEN, "q", wanted.provider.to_json(), wanted.describe())
     ledger.record_created(TOKEN, await create())
@@ -423,14 +421,14 @@ async def test_credentials_that_die_leave_names_and_come_back(bed: Bed, ledger: 
     assert left(bed) == []
 
 
-async def test_a_group_that_lingers_is_tried_again(bed: Bed) -> None:
+async def test_security_group_deletion_is_retried(bed: Bed) -> None:
     bed.group_lingers(1.0)
     await end(await create())
     assert left(bed) == []
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_of_a_pool_that_is_not_ours_nothing_is_found_or_touched(bed: Bed) -> None:
+async def test_machines_of_other_pools_are_neither_found_nor_ended(bed: Bed) -> None:
     made = await create()
     ec2 = bed.client()
     ec2.run_instances(ImageId=DEEP.ami, MinCount=1, MaxCount=1, InstanceType="g4dn.xlarge")
@@ -440,7 +438,7 @@ async def test_of_a_pool_that_is_not_ours_nothing_is_found_or_touched(bed: Bed) 
     assert len(left(bed)) > 0 and len(bed.instances("running")) == 1
 
 
-async def test_a_check_up_tells_who_pays_and_where(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_aws_check_names_account_and_region(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     who, where, *_ = [each async for each in sky.AWS.check_all()]
     assert (who.state, who.detail[:20]) == ("ok", "account 123456789012")
     assert (where.subject, where.state) == ("us-east-1", "ok") and "us-east-1a" in where.detail
@@ -451,7 +449,9 @@ async def test_a_check_up_tells_who_pays_and_where(bed: Bed, monkeypatch: pytest
     assert refused.state == "fail" and "have expired" in refused.detail
 
 
-async def test_who_uses_no_aws_is_told_nothing_is_wrong(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_aws_check_without_aws_settings_reports_no_problem(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in (
         *account_setup_checks_and_cleanup.CREDENTIAL_VARIABLES,
@@ -463,9 +463,7 @@ async def test_who_uses_no_aws_is_told_nothing_is_wrong(monkeypatch: pytest.Monk
     assert line.state == "ok" and "nothing to check" in line.detail
 
 
-def test_machines_are_ended_without_their_shutdown_where_boto3_can_say_that(
-    bed: Bed, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_terminate_now_skips_os_shutdown_if_boto3_supports_it(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     made = asyncio.run(rented(ssh_from="10.0.0.1/32").create(spec(), TOKEN))
     asyncio.run(rented().terminate_now("q", made))
     (sent,) = (call["params"] for call in bed.calls("TerminateInstances"))
@@ -494,7 +492,7 @@ BOTH = ("us-west-2", "us-east-1")
 
 @pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize(("error", "action"), [(NOT_OURS, "run_instances"), (SILENT, ""), (NOT_OURS, "")])
-async def test_another_region_is_tried_where_one_is_closed(
+async def test_unreachable_region_is_replaced_by_another_region(
     bed: Bed, monkeypatch: pytest.MonkeyPatch, error: Exception, action: str
 ) -> None:
     refusing(monkeypatch, error, "us-west-2", action=action)
@@ -505,14 +503,14 @@ async def test_another_region_is_tried_where_one_is_closed(
     assert any("us-west-2" in each for each in heard)
 
 
-async def test_where_all_are_closed_each_is_named(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_start_with_all_regions_unreachable_names_each(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     refusing(monkeypatch, SILENT, *BOTH)
     with pytest.raises(Unreachable, match=r"us-west-2: .*cannot be reached.*; us-east-1: .*cannot be reached"):
         await sky.AWS(region=BOTH, instance_type="g4dn.xlarge")._attempts(spec()).list_attempts(BOTH)
     monkeypatch.undo()
 
 
-async def test_where_machines_may_exist_no_others_are_asked_for(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_other_regions_are_not_tried_if_machines_may_exist(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     refusing(monkeypatch, SILENT, "us-west-2", action="run_instances")
     with pytest.raises(Unreachable, match="us-west-2"):
         await create(region=BOTH)
@@ -522,7 +520,7 @@ async def test_where_machines_may_exist_no_others_are_asked_for(bed: Bed, monkey
 NO_ROLE = ClientError({"Error": {"Code": ec2_errors.NO_SPOT_ROLE, "Message": "no permission"}}, "RunInstances")
 
 
-async def test_spot_if_available_gets_machines_on_demand_without_a_role_for_spot(
+async def test_spot_if_available_uses_on_demand_without_the_spot_role(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = boto_calls.AwsCalls._call
@@ -555,7 +553,7 @@ def limit(code: str) -> ClientError:
         (limit("InvalidAMIID.NotFound"), "run_instances"),
     ],
 )
-async def test_another_region_is_tried_after_a_limit_or_without_the_image(
+async def test_region_limit_or_missing_image_is_followed_by_another_region(
     bed: Bed, monkeypatch: pytest.MonkeyPatch, error: Exception, action: str
 ) -> None:
     refusing(monkeypatch, error, "us-west-2", action=action)

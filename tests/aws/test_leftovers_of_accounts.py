@@ -68,7 +68,7 @@ def kinds(scan: LeftoverScan) -> list[tuple[str, str]]:
     return sorted((each.thing.what, each.verdict) for each in scan.found)
 
 
-def test_what_no_row_tells_of_is_found_and_ended_and_nothing_else_is_touched(
+def test_leftovers_without_a_ledger_row_are_found_and_ended(
     bed: Bed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     mine = rent()
@@ -97,7 +97,7 @@ def test_what_no_row_tells_of_is_found_and_ended_and_nothing_else_is_touched(
 
 
 @pytest.mark.proof("2 s of a processor")
-def test_another_home_finds_them_once_it_is_told_whose_they_are(
+def test_leftovers_of_a_lost_ledger_are_found_by_its_id(
     bed: Bed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     rent()
@@ -120,7 +120,7 @@ def test_another_home_finds_them_once_it_is_told_whose_they_are(
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_a_pool_whose_time_is_over_is_told_by_its_agents(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leftovers_of_an_expired_pool_are_confirmed_by_its_agents(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(Ledger()) as ledger:
         ledger.record_intent(TOKEN, "q", spec().provider.to_json(), spec().describe())
         made = rent()
@@ -144,7 +144,7 @@ def test_a_pool_whose_time_is_over_is_told_by_its_agents(bed: Bed, monkeypatch: 
     assert left(bed) == [] and look().found == ()
 
 
-def test_all_pages_are_read(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leftover_scan_reads_all_pages(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(instance_lookup_and_end, "PAGE_SIZE", 5)
     marks = instance_tags.tag_specifications(["instance"], instance_tags.pool_tags("q", TOKEN))
     for _ in range(7):  # the bed has a page of so many launches
@@ -154,7 +154,7 @@ def test_all_pages_are_read(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(bed.calls("DescribeInstances")) == 2
 
 
-def test_what_cannot_be_looked_at_is_said(bed: Bed) -> None:
+def test_leftover_scan_names_unchecked_regions(bed: Bed) -> None:
     rent()
     bed.deny("DescribeVolumes")
     found = look()
@@ -163,7 +163,7 @@ def test_what_cannot_be_looked_at_is_said(bed: Bed) -> None:
     )
 
 
-def test_who_has_rented_nothing_asks_nobody(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leftover_scan_without_cloud_pools_sends_no_request(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     from botocore.httpsession import (
         URLLib3Session,
     )  # what goes out from now on: an earlier call may still be heard
@@ -191,7 +191,7 @@ def test_who_has_rented_nothing_asks_nobody(bed: Bed, monkeypatch: pytest.Monkey
 # Machines and their disks say when they end, in few calls.
 
 
-def test_all_of_a_pool_say_so_in_one_call(bed: Bed) -> None:
+def test_expiry_of_all_machines_of_a_pool_is_tagged_in_one_call(bed: Bed) -> None:
     provider = rented(ssh_from="127.0.0.1/32")
     ec2 = bed.client()
 

@@ -71,7 +71,7 @@ def logged(run: str) -> set[str]:
 
 
 @pytest.mark.proof("4 s of a processor")
-def test_results_and_logs_of_a_client_that_left_come_home(bed: Bed, run: str, tmp_path: Path) -> None:
+def test_teardown_fetches_results_and_logs_of_a_killed_client(bed: Bed, run: str, tmp_path: Path) -> None:
     killed_at("fetching", bed, tmp_path)  # the next one goes on
     assert len(bed.instances("running")) == 2
     with session() as next_one:

@@ -39,7 +39,7 @@ def look(wish: MachineRequirements, **provider: Any) -> OfferList:
     return asyncio.run(sky.AWS(**provider).offers(wish))
 
 
-def test_offers_are_priced_as_they_will_be_billed(bed: Bed) -> None:
+def test_offers_have_the_prices_that_are_billed(bed: Bed) -> None:
     found = look(T4)
     first, *_ = matching_offers(found.offers, T4)
     assert (str(first), found.notes) == ("g4dn.xlarge in us-east-1a", [])
@@ -57,7 +57,7 @@ def test_offers_are_priced_as_they_will_be_billed(bed: Bed) -> None:
     assert small.beside_hourly == pytest.approx(50 * prices.GP3_GB_MONTH / 730)
 
 
-def test_a_spot_price_is_that_of_its_zone_with_what_it_was_lately(bed: Bed) -> None:
+def test_spot_offer_has_the_price_and_recent_range_of_its_zone(bed: Bed) -> None:
     wish = MachineRequirements(accelerator=resolve("T4"), instance_type="g4dn.xlarge", allocation="spot")
     for each in matching_offers(look(wish).offers, wish):
         now = prices.spot("g4dn.xlarge", "us-east-1", each.zone)
@@ -65,7 +65,7 @@ def test_a_spot_price_is_that_of_its_zone_with_what_it_was_lately(bed: Bed) -> N
         assert each.lately == pytest.approx((now * 0.95, now * 1.1))
 
 
-def test_all_regions_that_are_named_are_looked_at(bed: Bed) -> None:
+def test_offers_of_all_named_regions_are_listed(bed: Bed) -> None:
     wish = MachineRequirements(
         accelerator=resolve("T4"), regions=("us-west-1", "us-east-2"), instance_type="g4dn.xlarge"
     )
@@ -73,7 +73,7 @@ def test_all_regions_that_are_named_are_looked_at(bed: Bed) -> None:
     assert list(dict.fromkeys(each.region for each in order)) == ["us-east-2", "us-west-1"], "the cheaper one first"
 
 
-def test_what_was_told_today_is_not_asked_again(bed: Bed, tmp_path: Path) -> None:
+def test_offers_of_the_same_day_are_cached(bed: Bed, tmp_path: Path) -> None:
     before = look(T4)
     asked = len(bed.calls())
     assert asked <= 9, [call["action"] for call in bed.calls()]
@@ -86,14 +86,14 @@ def test_what_was_told_today_is_not_asked_again(bed: Bed, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("broken", [b"", b"[1]", b'{"x": 1}', b'{"x": {"at": "soon"}}', b"\xff\x00"])
-def test_a_broken_store_is_made_anew(bed: Bed, tmp_path: Path, broken: bytes) -> None:
+def test_damaged_offer_cache_is_rebuilt(bed: Bed, tmp_path: Path, broken: bytes) -> None:
     kept = tmp_path / instance_offers.CACHE_FILE
     kept.write_bytes(broken)
     assert look(T4).notes == []
     assert all("told" in each for each in json.loads(kept.read_text()).values())
 
 
-def test_several_that_write_the_store_at_once_leave_a_whole_one(bed: Bed, tmp_path: Path) -> None:
+def test_concurrent_writers_leave_a_valid_offer_cache(bed: Bed, tmp_path: Path) -> None:
     piece = {"at": time.time(), "told": ["x" * 1000] * 50}
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda number: instance_offers._add_to_cache(f"a {number}", piece), range(40)))
@@ -102,7 +102,7 @@ def test_several_that_write_the_store_at_once_leave_a_whole_one(bed: Bed, tmp_pa
     assert {each.name for each in tmp_path.iterdir()} == {instance_offers.CACHE_FILE, STATE_FILE}
 
 
-def test_where_prices_are_not_told_those_of_this_release_are_shown_and_that_is_said(bed: Bed) -> None:
+def test_offers_without_price_permission_use_shipped_prices_with_a_note(bed: Bed) -> None:
     bed.deny("GetProducts")
     found = look(T4)
     first = matching_offers(found.offers, T4)[0]
@@ -118,7 +118,7 @@ def test_where_prices_are_not_told_those_of_this_release_are_shown_and_that_is_s
     assert any("prices in eu-west-1 are unknown, also in the price list" in note for note in elsewhere.notes)
 
 
-def test_who_has_no_credentials_sees_those_of_this_release(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offers_without_credentials_use_shipped_prices(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL"):
         monkeypatch.delenv(name)
     wish = MachineRequirements(accelerator=resolve("H100:8"))
@@ -130,7 +130,7 @@ def test_who_has_no_credentials_sees_those_of_this_release(bed: Bed, monkeypatch
     assert found.notes[0].startswith("no region is set") and "no AWS credentials were found" in found.notes[1]
 
 
-def test_the_shipped_list_is_sound() -> None:
+def test_shipped_price_list_is_valid() -> None:
     assert instance_offers.shipped_regions() == ["us-east-1"]
     listed = instance_offers.shipped_prices("us-east-1")
     for kind in instance_offers.shipped_instance_types():
@@ -148,7 +148,7 @@ def show(capsys: pytest.CaptureFixture[str], as_json: bool = False, **asked: Any
     return status, *capsys.readouterr()
 
 
-def test_the_command_shows_a_table(bed: Bed, capsys: pytest.CaptureFixture[str]) -> None:
+def test_offers_command_prints_a_table(bed: Bed, capsys: pytest.CaptureFixture[str]) -> None:
     status, out, err = show(capsys, accelerator="T4:4")
     head, first, *_ = out.splitlines()
     assert (status, err) == (0, "")
@@ -171,7 +171,7 @@ def test_the_command_shows_a_table(bed: Bed, capsys: pytest.CaptureFixture[str])
     assert {each["market"] for each in told["offers"]} == {"spot"} and told["nearest"] == []
 
 
-def test_the_command_says_what_comes_nearest_where_nothing_fits(bed: Bed, capsys: pytest.CaptureFixture[str]) -> None:
+def test_offers_command_names_the_closest_offers_if_none_matches(bed: Bed, capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = show(capsys, accelerator="T4:3")
     assert status == 1 and out.startswith("no matching machines; closest offers:\n  g4dn.")
     assert "has 1 T4" in out and "has 4 T4" in out
@@ -179,19 +179,19 @@ def test_the_command_says_what_comes_nearest_where_nothing_fits(bed: Bed, capsys
     assert status == 1 and "g4dn.12xlarge in us-east-1b (spot) costs $1.2" in out
 
 
-def test_machines_without_accelerators_are_found_by_their_size(bed: Bed) -> None:
+def test_offers_without_accelerator_match_vcpus_and_memory(bed: Bed) -> None:
     wish = MachineRequirements(vcpus=8, memory_gb=30, architecture="arm64")
     order = matching_offers(look(wish).offers, wish)
     assert order and all(each.vcpus >= 8 and each.memory_gb >= 30 for each in order)
     assert {each.architecture for each in order} == {"arm64"} and not any(each.count for each in order)
 
 
-def test_where_nothing_is_asked_for_it_is_the_plain_type_alone(bed: Bed) -> None:
+def test_plan_without_requirements_uses_the_default_instance_type(bed: Bed) -> None:
     plan = sky.Compute(provider=sky.AWS(region="us-east-1"), name="q").plan()
     assert {each.instance_type for each in plan.attempts} == {"m7i.large"}
 
 
-def test_an_accelerator_that_no_catalogue_knows_is_listed_as_it_is() -> None:
+def test_accelerator_missing_in_the_catalogue_is_listed_by_its_name() -> None:
     kind = next(each for each in instance_offers.shipped_instance_types() if each.accelerator == "Radeon Pro V520")
     assert kind.accelerator_name
     assert Offer(provider="p", instance_type="x", region="r", accelerator=kind.accelerator_name, count=1)
@@ -200,7 +200,7 @@ def test_an_accelerator_that_no_catalogue_knows_is_listed_as_it_is() -> None:
 ASKING = ("Describe", "Get", "List")
 
 
-def test_a_plan_makes_nothing_and_is_what_a_start_does(bed: Bed) -> None:
+def test_plan_creates_nothing_and_matches_the_start(bed: Bed) -> None:
     bed.no_capacity(type="g4dn.xlarge")
     compute = sky.Compute(
         provider=sky.AWS(region="us-east-1", ssh_from="10.0.0.1/32", zones=["us-east-1c", "us-east-1a"]),
@@ -233,7 +233,9 @@ def test_a_plan_makes_nothing_and_is_what_a_start_does(bed: Bed) -> None:
     assert planned["ClientToken"] == planned["KeyName"] == "(made at the start)"
 
 
-def test_a_dry_run_tells_all_and_makes_nothing(bed: Bed, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dry_run_lists_all_attempts_and_creates_nothing(
+    bed: Bed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     script = tmp_path / "train.py"
     script.write_text("import skyward_core as sky\n\n@sky.function\ndef train():\n    open('ran', 'w')\n")
     request = LaunchRequest(
@@ -252,7 +254,7 @@ def test_a_dry_run_tells_all_and_makes_nothing(bed: Bed, tmp_path: Path, capsys:
     assert [each.name for each in (tmp_path / "aws").iterdir()] == ["ledger-id"], "and no keys"
 
 
-def test_what_can_be_bought_ahead_is_listed_and_not_bought(bed: Bed, capsys: pytest.CaptureFixture[str]) -> None:
+def test_capacity_blocks_are_listed_and_not_bought(bed: Bed, capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = show(capsys, as_json=True, accelerator="H100:8", block=24, nodes=2)
     first, second = json.loads(out)["blocks"]
     assert (status, first["instance_type"], first["count"], first["hours"]) == (0, "p5.48xlarge", 2, 24)
@@ -291,7 +293,7 @@ async def lines(**wishes: object) -> dict[str, Check]:
     return {each.subject: each for each in await provider.check()}
 
 
-async def test_who_what_and_how_much(bed: Bed) -> None:
+async def test_aws_check_names_account_zones_and_quotas_and_creates_nothing(bed: Bed) -> None:
     bed.quota("L-DB2E81BA", 0)
     bed.quota("L-3819A6DF", 64)
     told = await lines()
@@ -304,7 +306,7 @@ async def test_who_what_and_how_much(bed: Bed) -> None:
     assert len(tried) == 4 and bed.instances() == [], "dry runs make nothing"
 
 
-async def test_what_is_not_allowed_is_named(bed: Bed) -> None:
+async def test_aws_check_names_missing_permissions(bed: Bed) -> None:
     bed.deny("RunInstances")
     bed.deny("ImportKeyPair")
     bed.deny("ListServiceQuotas")
@@ -314,14 +316,14 @@ async def test_what_is_not_allowed_is_named(bed: Bed) -> None:
     assert told["quotas in us-east-1"].state == "warn" and "ListServiceQuotas" in told["quotas in us-east-1"].detail
 
 
-async def test_an_account_without_gpus_is_warned_of_it(bed: Bed) -> None:
+async def test_aws_check_warns_about_an_account_without_gpu_quota(bed: Bed) -> None:
     for code in ("L-DB2E81BA", "L-3819A6DF", "L-417A185B", "L-7212CCBC", "L-C4BD4855"):
         bed.quota(code, 0)
     quotas = (await lines())["quotas in us-east-1"]
     assert quotas.state == "warn" and quotas.detail.endswith("none of G and VT, P")
 
 
-async def test_credentials_that_have_expired_and_a_region_without_a_network(bed: Bed) -> None:
+async def test_aws_check_fails_without_default_vpc_or_valid_credentials(bed: Bed) -> None:
     bed.no_default_vpc("us-east-1")
     told = await lines()
     assert told["us-east-1"].state == "fail" and "no default VPC" in told["us-east-1"].detail

@@ -46,7 +46,7 @@ def cloud(bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
 
 @pytest.mark.proof("5 s of a processor")
-def test_the_torch_example_from_nothing_to_a_receipt(cloud: Bed, tmp_path: Path) -> None:
+def test_torch_example_trains_on_aws_and_ends_with_a_receipt(cloud: Bed, tmp_path: Path) -> None:
     example = runpy.run_path(str(EXAMPLES / "ddp.py"))["train"]
     provider = rented(ssh_from=own(cloud), python=sys.executable)  # which has torch: machines reach no package index
     image, plugins = sky.Image(env=without("torch._dynamo")), [sky.plugins.torch()]
@@ -111,7 +111,7 @@ def deadman_is_the_agents(bed: Bed) -> list[bool]:
     ]
 
 
-def test_a_machine_whose_lease_is_over_ends_itself(cloud: Bed, tmp_path: Path) -> None:
+def test_machine_whose_lease_expired_terminates_itself(cloud: Bed, tmp_path: Path) -> None:
     options = sky.Options(idle_timeout=1.0, console=False)
     spec = sky.PoolSpec(name="short", provider=rented(ssh_from=own(cloud)), options=options)
     session = Session()
@@ -147,7 +147,7 @@ def test_machine_schedules_its_shutdown_again_after_a_reboot(cloud: Bed) -> None
     assert left(cloud) == []
 
 
-def test_another_key_than_the_pool_s_is_refused(cloud: Bed) -> None:
+def test_machine_with_another_host_key_is_refused(cloud: Bed) -> None:
     cloud.wrong_host_key(1)
     compute = sky.Compute(name="liar", provider=rented(ssh_from=own(cloud)), nodes=2)
     with pytest.raises(HostKeyError), compute:
@@ -155,7 +155,7 @@ def test_another_key_than_the_pool_s_is_refused(cloud: Bed) -> None:
     assert left(cloud) == [] and len(cloud.instances("terminated")) == 2
 
 
-def test_a_machine_that_is_not_what_was_bought_is_named_and_exchanged_before_it_counts(cloud: Bed) -> None:
+def test_machine_without_its_gpus_is_named_and_exchanged(cloud: Bed) -> None:
     cloud.lacks_gpus(1)
     options = sky.Options(console=False)
     compute = sky.Compute(name="less", provider=rented(ssh_from=own(cloud)), nodes=2, options=options)
@@ -178,7 +178,7 @@ def test_a_machine_that_is_not_what_was_bought_is_named_and_exchanged_before_it_
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_a_second_one_ends_the_start(cloud: Bed) -> None:
+def test_second_machine_without_its_gpus_ends_the_start(cloud: Bed) -> None:
     cloud.lacks_gpus(2)
     compute = sky.Compute(name="liars", provider=rented(ssh_from=own(cloud)), options=sky.Options(console=False))
     with (
@@ -189,7 +189,7 @@ def test_a_second_one_ends_the_start(cloud: Bed) -> None:
     assert left(cloud) == [] and len(cloud.instances("terminated")) == 2
 
 
-def test_a_machine_that_never_answers_is_named_and_ended(cloud: Bed) -> None:
+def test_machine_that_never_answers_is_named_and_ended(cloud: Bed) -> None:
     cloud.never_boots(1)
     options = sky.Options(start_timeout=8.0)
     compute = sky.Compute(name="mute", provider=rented(ssh_from=own(cloud)), nodes=2, options=options)
@@ -199,14 +199,14 @@ def test_a_machine_that_never_answers_is_named_and_ended(cloud: Bed) -> None:
 
 
 @pytest.mark.proof("6 s of a processor")
-def test_machines_have_the_python_that_the_script_has(cloud: Bed, tmp_path: Path) -> None:
+def test_aws_machines_use_the_python_version_of_the_script(cloud: Bed, tmp_path: Path) -> None:
     settings = ("--set", "instance_type=g4dn.xlarge", "--set", f"ssh_from={own(cloud)}")
     torchrun_with_another_python(tmp_path, "--provider", "aws", *settings)
     assert left(cloud) == []
 
 
 @pytest.mark.proof("3 s of a processor")
-def test_several_specs_as_upstream_s_guides_write_them(cloud: Bed) -> None:
+def test_several_specs_as_in_upstream_guides_are_tried_in_order(cloud: Bed) -> None:
     """Cheapest or first, spot if there is any, a limit to what an hour may cost, accelerators by their factories."""
     cloud.no_capacity(region="us-east-1")
     cloud.no_capacity(region="us-west-2", market="spot", zone="us-west-2b")
@@ -241,7 +241,7 @@ def test_several_specs_as_upstream_s_guides_write_them(cloud: Bed) -> None:
 
 
 @pytest.mark.proof("2 s of a processor")
-def test_another_machine_takes_the_place_of_one_that_ends(cloud: Bed) -> None:
+def test_terminated_machine_is_replaced(cloud: Bed) -> None:
     options = sky.Options(console=False, on_loss="replace")
     spec = rented(ssh_from=own(cloud))
     with sky.Compute(name="pair", provider=spec, nodes=2, options=options) as compute:
@@ -282,7 +282,7 @@ class Near(DelayProxy):
         self.address = bed.client_address()
 
 
-def test_calls_go_on_after_the_client_s_address_has_changed(
+def test_calls_continue_after_the_client_address_changed(
     cloud: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "SHORT_TIMEOUT", 0.5)
@@ -314,7 +314,9 @@ def ssh_networks(bed: Bed) -> list[str]:
 
 
 @pytest.mark.proof("7 s of a processor")
-def test_launch_kill_read_run_again_tear_down(bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_aws_journey_launches_kills_reads_reruns_and_tears_down(
+    bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with Near(bed) as near:
         here = {"AWS_ENDPOINT_URL": f"http://{near.address}:{near.port}", "NO_PROXY": near.address}
         for name, text in (bed.environment() | here).items():

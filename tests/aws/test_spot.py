@@ -52,7 +52,7 @@ def sleep() -> None:
 
 
 @pytest.mark.proof("2 s of a processor")
-def test_one_that_goes_without_a_word_is_named_by_ec2_s(bed: Bed, rent: Callable[[int], sky.Compute]) -> None:
+def test_spot_machine_preempted_without_notice_is_named(bed: Bed, rent: Callable[[int], sky.Compute]) -> None:
     with rent(1) as compute, ThreadPoolExecutor(1) as beside:
         running = beside.submit(lambda: sleep() >> compute)
         wait_until(lambda: compute.pool.view.logs.rank(0).lines(0, 9) == ["begun"], "its first line")
@@ -64,9 +64,7 @@ def test_one_that_goes_without_a_word_is_named_by_ec2_s(bed: Bed, rent: Callable
     assert len(bed.instances("terminated")) == 2 and left(bed) == []
 
 
-def test_spot_machines_that_are_taken_back_are_replaced_the_head_too(
-    bed: Bed, rent: Callable[[int], sky.Compute]
-) -> None:
+def test_preempted_spot_machines_are_replaced_including_the_head(bed: Bed, rent: Callable[[int], sky.Compute]) -> None:
     with rent(3) as compute:
         before = {address for address in head() @ compute}
         view, ids = compute.pool.view, machine_ids()
