@@ -20,7 +20,7 @@ from tests.support.own_home import set_own
 
 @pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("size", [(80, 24), (160, 48)])
-async def test_a_number_that_is_none_is_told_once(
+async def test_non_finite_metric_is_reported_once(
     app: SkywardApp, session: FakeSession, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[str] = []
@@ -52,7 +52,7 @@ async def test_a_number_that_is_none_is_told_once(
         assert len(told) == 2
 
 
-def test_many_with_one_trouble_are_one_notice_and_little_room_is_enough() -> None:
+def test_equal_alerts_of_many_ranks_are_one_message_that_fits() -> None:
     many = [Alert("plateau", rank, None, None, "loss", 7.0, "loss no longer improves") for rank in range(256)]
     assert list(alert_messages(many)) == [("= plateau", "rank 0: loss no longer improves (+255 more)", "info")]
     stalled = Alert("stall", 3, None, None, "", 7.0, "quiet")
@@ -74,7 +74,7 @@ def written(app: SkywardApp, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return texts
 
 
-async def test_a_run_that_ends_calls_and_a_command_that_fails_is_told_once(
+async def test_run_end_rings_the_bell_and_failing_notify_command_is_reported_once(
     app: SkywardApp, session: FakeSession, written: list[str]
 ) -> None:
     set_own('[notify]\ncommand = "/no/such/program"\n')
@@ -89,7 +89,7 @@ async def test_a_run_that_ends_calls_and_a_command_that_fails_is_told_once(
         await until(pilot, lambda: "the command of [notify], /no/such/program, does not work" in screen_text(app))
 
 
-async def test_who_watches_is_not_called_for_what_is_over_at_once(
+async def test_short_run_notifies_only_an_unfocused_terminal(
     app: SkywardApp, session: FakeSession, written: list[str]
 ) -> None:
     set_own("[notify]\nbell = false\nafter = 60\n")
@@ -106,7 +106,9 @@ async def test_who_watches_is_not_called_for_what_is_over_at_once(
             assert len(written) == (0 if looks else 1)
 
 
-async def test_a_question_calls_who_is_away(app: SkywardApp, session: FakeSession, written: list[str]) -> None:
+async def test_host_key_question_notifies_an_unfocused_terminal(
+    app: SkywardApp, session: FakeSession, written: list[str]
+) -> None:
     async with app.run_test(size=(120, 24)) as pilot:
         await until(pilot, lambda: session.ask is None and app.session is not None)
         app.post_message(events.AppBlur())
@@ -117,7 +119,7 @@ async def test_a_question_calls_who_is_away(app: SkywardApp, session: FakeSessio
         assert "is unknown. Accept or reject it" in said
 
 
-async def test_a_project_runs_no_command_and_is_told_so(
+async def test_notify_command_of_a_project_is_ignored_with_a_warning(
     app: SkywardApp, session: FakeSession, written: list[str]
 ) -> None:
     Path("skyward.toml").write_text('[notify]\ncommand = "touch gotcha"\n')

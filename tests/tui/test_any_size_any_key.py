@@ -68,9 +68,7 @@ def busy(session: FakeSession) -> PoolView:
 
 
 @pytest.mark.proof("3 s of a processor")
-async def test_at_any_size_the_hints_and_the_focus_are_on_screen(
-    app: SkywardApp, session: FakeSession, proofs: bool
-) -> None:
+async def test_hints_and_focus_are_on_screen_at_any_size(app: SkywardApp, session: FakeSession, proofs: bool) -> None:
     sizes = random.Random(7)
     screens = every_screen(session)
     view = busy(session)
@@ -98,7 +96,7 @@ def drawn(sizes: random.Random) -> tuple[int, int]:
     return sizes.randint(SMALLEST[0], LARGEST[0]), sizes.randint(SMALLEST[1], LARGEST[1])
 
 
-async def test_hundreds_of_keys_do_no_harm(
+async def test_random_keys_sizes_and_events_cause_no_crash(
     app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch, proofs: bool
 ) -> None:
     """Any key of any scope, and text, wherever it comes to; now and then another size, news, or the end of a run."""

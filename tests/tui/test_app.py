@@ -35,7 +35,7 @@ from tests.support.own_home import set_own
 ROOT = Path(__file__).parents[2]
 
 
-def test_actions_are_told_apart() -> None:
+def test_action_ids_and_keys_are_unique_per_scope() -> None:
     assert max(Counter(action.id for action in ACTIONS).values()) == 1
     assert {action.scope for action in ACTIONS} == set(SCOPES)
     for scope in SCOPES:
@@ -48,7 +48,7 @@ def test_actions_are_told_apart() -> None:
     assert not taken & {key for action in ACTIONS for key in action.keys.split(",")}
 
 
-async def test_a_screen_that_nobody_touches_is_left_alone_until_something_comes(
+async def test_screen_without_changes_is_not_updated(
     app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     view = session.pool("llama-ft", 2)
@@ -91,7 +91,7 @@ async def test_a_screen_that_nobody_touches_is_left_alone_until_something_comes(
 
 
 @pytest.mark.parametrize("keys", ["", "enter", "enter 3", "enter s", "n", "H", "w"])
-async def test_where_nothing_happens_nothing_is_done(
+async def test_app_with_an_ended_run_does_no_work(
     app: SkywardApp, session: FakeSession, keys: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     view = session.pool("llama-ft", 2)
@@ -126,7 +126,7 @@ async def test_where_nothing_happens_nothing_is_done(
         assert len(done) <= 1, "it did more than to look whether ten seconds are over"
 
 
-def test_the_keys_page_is_true() -> None:
+def test_keys_page_of_the_documentation_is_current() -> None:
     assert (ROOT / "docs" / "reference" / "keys.md").read_text("utf-8") == keys_page(), (
         "run: python -m skyward_tui.ui.actions > docs/reference/keys.md"
     )
@@ -155,7 +155,7 @@ async def test_help_shows_every_key(app: SkywardApp) -> None:
         ("5", ["Metrics panel", "Panels (ranks, nodes, metrics)", "Pool and run"]),
     ],
 )
-async def test_help_begins_with_what_has_the_focus(
+async def test_help_begins_with_the_focused_panel(
     app: SkywardApp, session: FakeSession, panel: str, first: list[str]
 ) -> None:
     view = session.pool("llama-ft")
@@ -169,7 +169,7 @@ async def test_help_begins_with_what_has_the_focus(
         assert titles[: len(first)] == first and sorted(titles) == sorted(set(titles))
 
 
-async def test_what_a_bug_report_says_first_is_shown_and_copied(
+async def test_debug_information_is_shown_and_copied_without_secrets(
     app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TERM_PROGRAM", "some-terminal")
@@ -188,7 +188,7 @@ async def test_what_a_bug_report_says_first_is_shown_and_copied(
         assert app.clipboard.startswith("skyward-tui:") and os.environ["SKYWARD_HOME"] in app.clipboard
 
 
-async def test_the_palette_runs_actions_of_the_screen_below(app: SkywardApp, session: FakeSession) -> None:
+async def test_palette_runs_actions_of_the_screen_below(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft")
     session.open_run(view)
     async with app.run_test(size=(100, 30)) as pilot:
@@ -216,7 +216,7 @@ async def test_keys_are_remapped_by_the_settings(app: SkywardApp, session: FakeS
 
 @pytest.mark.usefixtures("painted")
 @pytest.mark.parametrize("size", [(59, 24), (80, 14), (1, 1)])
-async def test_too_small_says_so(app: SkywardApp, session: FakeSession, size: tuple[int, int]) -> None:
+async def test_too_small_terminal_is_reported(app: SkywardApp, session: FakeSession, size: tuple[int, int]) -> None:
     session.pool("llama-ft")
     async with app.run_test(size=(100, 30)) as pilot:
         await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
@@ -231,7 +231,7 @@ async def test_too_small_says_so(app: SkywardApp, session: FakeSession, size: tu
 
 @pytest.mark.proof("1 s of a processor")
 @pytest.mark.usefixtures("painted")
-async def test_any_size_can_be_painted(app: SkywardApp, session: FakeSession) -> None:
+async def test_run_screens_are_painted_at_any_size(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("wide", 10, 8)
     failed_run(session, view)
     sizes = random.Random(7)
@@ -245,7 +245,7 @@ async def test_any_size_can_be_painted(app: SkywardApp, session: FakeSession) ->
         assert isinstance(app.screen, LaunchScreen)
 
 
-async def test_without_colour_every_state_is_still_told(session: FakeSession, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_states_are_named_without_colour(session: FakeSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     app = SkywardApp(lambda: session, clock=lambda: session.now)
     view = session.pool("llama-ft")
@@ -267,7 +267,7 @@ async def test_without_colour_every_state_is_still_told(session: FakeSession, mo
 
 
 @pytest.mark.usefixtures("painted")
-async def test_a_flood_leaves_the_app_alive_and_loses_nothing(app: SkywardApp, session: FakeSession) -> None:
+async def test_log_flood_loses_no_line_and_leaves_the_app_responsive(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft", 8)
     session.open_run(view)
     lines_each = 40_000
@@ -294,7 +294,7 @@ async def test_a_flood_leaves_the_app_alive_and_loses_nothing(app: SkywardApp, s
         assert view.logs.merged.end == 8 * lines_each
 
 
-async def test_a_session_that_dies_is_said_and_nothing_else(app: SkywardApp, session: FakeSession) -> None:
+async def test_unreachable_session_is_reported_without_a_crash(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft", 1)
     run = session.open_run(view)
 
@@ -314,7 +314,7 @@ async def test_a_session_that_dies_is_said_and_nothing_else(app: SkywardApp, ses
         )
 
 
-async def test_a_pool_that_cannot_be_reached_is_shown_all_the_same(app: SkywardApp, session: FakeSession) -> None:
+async def test_unreachable_pool_is_listed_with_its_reason(app: SkywardApp, session: FakeSession) -> None:
     lost = PoolView("lost", "ssh", "unreachable", "10.0.0.7 does not answer", session.now - 60)
     lost.hint, lost.spec = Hint("trust-host-key", "10.0.0.7"), {"nodes": 2, "worker": {"ranks_per_node": 3}}
     session.views.append(lost)
@@ -345,7 +345,7 @@ async def test_a_pool_that_cannot_be_reached_is_shown_all_the_same(app: SkywardA
         await until(pilot, lambda: "lost: 2 nodes, 6 ranks, up" in screen_text(app))
 
 
-async def test_a_teardown_goes_on_when_the_app_quits(app: SkywardApp, session: FakeSession) -> None:
+async def test_teardown_continues_when_the_app_quits(app: SkywardApp, session: FakeSession) -> None:
     session.auto = False
     session.pool("small", 1)
     async with app.run_test(size=(100, 30)) as pilot:
@@ -357,7 +357,7 @@ async def test_a_teardown_goes_on_when_the_app_quits(app: SkywardApp, session: F
     assert not session.downing["small"].cancelled()
 
 
-async def test_the_session_opens_though_a_dialog_holds_up_the_first_screen(
+async def test_session_opens_although_a_dialog_covers_the_first_screen(
     session: FakeSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Asking(SkywardApp):
@@ -375,7 +375,7 @@ async def test_the_session_opens_though_a_dialog_holds_up_the_first_screen(
         await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
 
 
-async def test_a_failing_look_for_pools_is_said_once(app: SkywardApp, session: FakeSession) -> None:
+async def test_failing_pool_scan_is_reported_once(app: SkywardApp, session: FakeSession) -> None:
     def fail(**asked: bool) -> Future[object]:
         future: Future[object] = Future()
         future.set_exception(OSError("disk full"))
@@ -386,7 +386,7 @@ async def test_a_failing_look_for_pools_is_said_once(app: SkywardApp, session: F
         await until(pilot, lambda: "✗ could not list pools: disk full" in screen_text(app))
 
 
-async def test_tab_goes_round_the_panels(app: SkywardApp, session: FakeSession) -> None:
+async def test_tab_cycles_through_the_panels(app: SkywardApp, session: FakeSession) -> None:
     session.open_run(session.pool("llama-ft"))
     async with app.run_test(size=(160, 48)) as pilot:
         await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
@@ -403,7 +403,7 @@ async def test_tab_goes_round_the_panels(app: SkywardApp, session: FakeSession) 
         await until(pilot, lambda: "4 results" in screen_text(app) and "2 log" not in screen_text(app))
 
 
-def test_starting_imports_nothing_heavy() -> None:
+def test_app_start_imports_no_heavy_module() -> None:
     code = (
         "import sys; import skyward_tui.app.app, skyward_tui.screens.pool_list;"
         "print([m for m in ('torch','numpy','jax','boto3','asyncssh','pydantic','cloudpickle',"
@@ -419,7 +419,7 @@ def hints(app: SkywardApp) -> str:
 
 
 @pytest.mark.parametrize("width", [60, 80, 120, 160])
-async def test_what_ends_things_and_help_are_hinted_at_any_width(
+async def test_tear_down_quit_and_help_are_hinted_at_any_width(
     app: SkywardApp, session: FakeSession, width: int
 ) -> None:
     session.open_run(session.pool("fit"))
@@ -433,7 +433,7 @@ async def test_what_ends_things_and_help_are_hinted_at_any_width(
             assert hints(app).endswith("X tear down  q back  ? keys")
 
 
-async def test_hints_show_the_keys_that_the_person_has_chosen(app: SkywardApp, session: FakeSession) -> None:
+async def test_hints_show_remapped_keys(app: SkywardApp, session: FakeSession) -> None:
     set_own('[keys]\n"run.follow" = "F"\n"run.next_rank" = "tab"\n"app.help" = "f9"\n')
     session.open_run(session.pool("llama-ft"))
     async with app.run_test(size=(160, 24)) as pilot:
@@ -448,7 +448,7 @@ async def test_hints_show_the_keys_that_the_person_has_chosen(app: SkywardApp, s
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_where_a_key_is_typed_it_is_no_hint(app: SkywardApp, session: FakeSession) -> None:
+async def test_hints_omit_letter_keys_while_text_is_typed(app: SkywardApp, session: FakeSession) -> None:
     session.open_run(session.pool("llama-ft"))
     async with app.run_test(size=(120, 24)) as pilot:
         await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
@@ -459,7 +459,7 @@ async def test_where_a_key_is_typed_it_is_no_hint(app: SkywardApp, session: Fake
         await until(pilot, lambda: hints(app).strip() == "esc close  f1 keys")
 
 
-async def test_cancel_of_a_run_that_ended_says_so(app: SkywardApp, session: FakeSession) -> None:
+async def test_cancel_of_an_ended_run_is_refused_with_a_message(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft")
     run = session.open_run(view)
     async with app.run_test(size=(120, 24)) as pilot:
@@ -477,7 +477,7 @@ async def test_cancel_of_a_run_that_ended_says_so(app: SkywardApp, session: Fake
         assert isinstance(app.screen, RunScreen)
 
 
-async def test_a_screen_that_comes_or_goes_can_be_told_something(app: SkywardApp, session: FakeSession) -> None:
+async def test_message_is_shown_while_a_screen_opens_or_closes(app: SkywardApp, session: FakeSession) -> None:
     """By work whose end nobody foresees: what is copied, a launch, a teardown."""
     screen = RunScreen(session.pool("llama-ft").key)
     async with app.run_test(size=(120, 24)) as pilot:
@@ -490,7 +490,7 @@ async def test_a_screen_that_comes_or_goes_can_be_told_something(app: SkywardApp
         screen.flash("said late")
 
 
-async def test_breadcrumbs_lead_from_the_pools_to_every_screen(app: SkywardApp, session: FakeSession) -> None:
+async def test_breadcrumbs_begin_with_pools_on_every_screen(app: SkywardApp, session: FakeSession) -> None:
     screens = every_screen(session)
     async with app.run_test(size=(100, 30)) as pilot:
         await until(pilot, lambda: app.session is not None)

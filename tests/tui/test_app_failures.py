@@ -61,7 +61,7 @@ def warm(tmp_path: Path) -> Iterator[Session]:
         session.detach()
 
 
-def test_what_becomes_of_pools_is_said_and_no_variable_is_shown(tmp_path: Path, warm: Session) -> None:
+def test_crash_report_names_pools_that_are_up_and_hides_variables(tmp_path: Path, warm: Session) -> None:
     text = said(tmp_path / "home")
     assert "ImportError: cannot import name 'fit' �]52;c;b3duZWQ=�" in text and "hunter2" not in text
     assert "skyward-tui crashed. This is a bug:" in text
@@ -70,7 +70,7 @@ def test_what_becomes_of_pools_is_said_and_no_variable_is_shown(tmp_path: Path, 
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_files_that_changed_while_it_was_open_are_named_as_the_reason(tmp_path: Path) -> None:
+def test_crash_report_names_an_update_of_the_package_as_the_cause(tmp_path: Path) -> None:
     folder = tmp_path / "updated"
     folder.mkdir()
     (folder / "module.py").touch()
@@ -89,7 +89,7 @@ async def fails() -> None:
     raise KeyError("odd")
 
 
-async def test_a_look_at_hosts_that_fails_leaves_the_app_open(app: SkywardApp, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failing_gpu_scan_leaves_the_app_open(app: SkywardApp, monkeypatch: pytest.MonkeyPatch) -> None:
     def look(*_: Any) -> None:
         raise KeyError("odd")
 
@@ -106,7 +106,9 @@ async def test_a_look_at_hosts_that_fails_leaves_the_app_open(app: SkywardApp, m
 
 
 @pytest.mark.parametrize("where", ["panel", "part of a panel", "screen", "app", "dialog"])
-async def test_an_error_stands_where_its_worker_belongs(app: SkywardApp, session: FakeSession, where: str) -> None:
+async def test_error_of_a_background_worker_is_shown_on_its_screen(
+    app: SkywardApp, session: FakeSession, where: str
+) -> None:
     key = session.pool("llama-ft").key
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: app.session is not None)
@@ -128,7 +130,7 @@ async def test_an_error_stands_where_its_worker_belongs(app: SkywardApp, session
     assert not app.return_code
 
 
-async def test_an_app_without_a_session_can_be_left() -> None:
+async def test_app_without_a_session_can_be_quit() -> None:
     def no_session() -> FakeSession:
         raise KeyError("odd")
 
@@ -139,7 +141,7 @@ async def test_an_app_without_a_session_can_be_left() -> None:
     assert app.return_code == 0 and app.session_error == "KeyError: 'odd'"
 
 
-async def test_a_failing_paint_ends_the_app(app: SkywardApp, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failing_screen_refresh_ends_the_app(app: SkywardApp, monkeypatch: pytest.MonkeyPatch) -> None:
     def pump(self: SkywardApp) -> None:
         raise KeyError("odd")
 

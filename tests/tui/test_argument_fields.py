@@ -46,7 +46,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-async def test_fields_and_line_say_the_same(app: SkywardApp) -> None:
+async def test_argument_fields_and_argument_line_stay_equal(app: SkywardApp) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await launch_form(app, pilot, "train.py")
         line = screen.query_one("#arguments", Input)
@@ -97,7 +97,7 @@ async def test_fields_and_line_say_the_same(app: SkywardApp) -> None:
         ("epochs=3 warmup=1 warmup=2", "", "argument warmup of train is repeated"),
     ],
 )
-async def test_the_field_of_what_is_wrong_has_the_focus(
+async def test_field_of_an_invalid_argument_gets_the_focus(
     app: SkywardApp, session: FakeSession, given: str, name: str, said: str
 ) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
@@ -115,7 +115,7 @@ async def test_the_field_of_what_is_wrong_has_the_focus(
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_another_function_has_other_fields(app: SkywardApp) -> None:
+async def test_chosen_function_determines_the_argument_fields(app: SkywardApp) -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         screen = await launch_form(app, pilot, "train.py")
         await until(pilot, lambda: len(screen.query_one("#argument-fields").query(ArgumentRow)) == 6)
@@ -130,7 +130,7 @@ async def test_another_function_has_other_fields(app: SkywardApp) -> None:
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_what_a_script_calls_its_values_is_no_markup(app: SkywardApp, folder: Path) -> None:
+async def test_argument_choices_are_not_parsed_as_markup(app: SkywardApp, folder: Path) -> None:
     (folder / "train.py").write_text(
         "import skyward_core as sky\nfrom typing import Literal\n\n@sky.function\n"
         'def train(kind: Literal["[/b]", "[red]x"] = "[/b]", note: str = "[/i][link=\'x", odd: list = [1]):\n'
@@ -149,7 +149,7 @@ async def test_what_a_script_calls_its_values_is_no_markup(app: SkywardApp, fold
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_several_values_are_a_sweep(app: SkywardApp, session: FakeSession) -> None:
+async def test_several_values_of_an_argument_are_a_sweep(app: SkywardApp, session: FakeSession) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await launch_form(app, pilot, "train.py")
         line, options = screen.query_one("#arguments", Input), screen.query_one("#options", Toggles)
@@ -181,7 +181,7 @@ async def test_several_values_are_a_sweep(app: SkywardApp, session: FakeSession)
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_a_sweep_runs_by_gangs_of_as_many_nodes_as_its_field_says(app: SkywardApp, session: FakeSession) -> None:
+async def test_sweep_runs_in_gangs_of_the_entered_number_of_nodes(app: SkywardApp, session: FakeSession) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await launch_form(app, pilot, "train.py")
         options, gang = screen.query_one("#options", Toggles), screen.query_one("#gang", Input)

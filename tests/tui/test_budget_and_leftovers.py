@@ -34,7 +34,7 @@ async def asked(app: SkywardApp, pilot: Pilot[Any]) -> None:
     await until(pilot, lambda: isinstance(app.screen, BudgetScreen))
 
 
-async def test_more_may_be_allowed(app: SkywardApp, session: FakeSession) -> None:
+async def test_budget_can_be_raised_in_the_dialog(app: SkywardApp, session: FakeSession) -> None:
     async with app.run_test(size=(100, 30)) as pilot:
         view = spent(session)
         await asked(app, pilot)
@@ -45,7 +45,7 @@ async def test_more_may_be_allowed(app: SkywardApp, session: FakeSession) -> Non
         assert view.budget == 37.5 and not isinstance(app.screen, BudgetScreen)
 
 
-async def test_or_it_is_torn_down(app: SkywardApp, session: FakeSession) -> None:
+async def test_pool_is_torn_down_from_the_budget_dialog(app: SkywardApp, session: FakeSession) -> None:
     async with app.run_test(size=(100, 30)) as pilot:
         spent(session)
         await asked(app, pilot)
@@ -53,7 +53,7 @@ async def test_or_it_is_torn_down(app: SkywardApp, session: FakeSession) -> None
         await until(pilot, lambda: session.torn_down == ["train"])
 
 
-async def test_who_says_nothing_is_asked_once_and_what_others_answer_is_not_asked(
+async def test_budget_dialog_opens_once_per_pool_and_closes_when_answered_elsewhere(
     app: SkywardApp, session: FakeSession
 ) -> None:
     async with app.run_test(size=(100, 30)) as pilot:
@@ -69,7 +69,7 @@ async def test_who_says_nothing_is_asked_once_and_what_others_answer_is_not_aske
         assert session.raised == [] and session.torn_down == [] and first.budget_state == "asked"
 
 
-async def test_one_that_lies_under_another_dialog_is_taken_back_later(app: SkywardApp, session: FakeSession) -> None:
+async def test_budget_dialog_under_another_dialog_closes_later(app: SkywardApp, session: FakeSession) -> None:
     async with app.run_test(size=(100, 30)) as pilot:
         view = spent(session)
         await asked(app, pilot)
@@ -84,7 +84,7 @@ async def test_one_that_lies_under_another_dialog_is_taken_back_later(app: Skywa
 
 
 @at_every_size
-async def test_how_it_looks(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
+async def test_budget_dialog_snapshot(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
     async with app.run_test(size=size) as pilot:
         spent(session)
         await asked(app, pilot)
@@ -95,7 +95,7 @@ async def test_how_it_looks(app: SkywardApp, session: FakeSession, snap: Snap, s
         snap(app, f"budget-{size[0]}x{size[1]}")
 
 
-async def test_a_look_finds_what_lies_below_whoever_has_painted_last(app: SkywardApp, session: FakeSession) -> None:
+async def test_screen_text_includes_the_screen_below_a_dialog(app: SkywardApp, session: FakeSession) -> None:
     async with app.run_test(size=(100, 30)) as pilot:
         spent(session)
         await asked(app, pilot)
@@ -110,9 +110,7 @@ MACHINE = Leftover("instance", "i-1", "us-east-1", "p", "t", "l", True, "me", is
 SIZE = (100, 30)
 
 
-async def test_what_is_left_is_said_at_the_start_and_nothing_else_waits_for_it(
-    app: SkywardApp, session: FakeSession
-) -> None:
+async def test_leftovers_are_reported_at_the_start_without_delaying_it(app: SkywardApp, session: FakeSession) -> None:
     answer: Future[LeftoverScan] = Future()
     session.scan_leftovers = lambda *_, **__: answer  # type: ignore[method-assign]
     session.pool("p", 2)
@@ -127,7 +125,7 @@ async def test_what_is_left_is_said_at_the_start_and_nothing_else_waits_for_it(
         )
 
 
-async def test_accounts_that_cannot_be_asked_are_no_alarm(app: SkywardApp, session: FakeSession) -> None:
+async def test_failing_leftover_scan_is_a_warning(app: SkywardApp, session: FakeSession) -> None:
     failed: Future[LeftoverScan] = Future()
     failed.set_exception(PoolError("no such profile"))
     session.scan_leftovers = lambda *_, **__: failed  # type: ignore[method-assign]
@@ -136,7 +134,7 @@ async def test_accounts_that_cannot_be_asked_are_no_alarm(app: SkywardApp, sessi
 
 
 @pytest.mark.parametrize("price", [1.0, 0.0])
-async def test_it_looks_again_after_rented_machines_have_ended(
+async def test_leftovers_are_scanned_again_after_cloud_machines_ended(
     app: SkywardApp, session: FakeSession, price: float
 ) -> None:
     session.pool("p", 1, price=price)
@@ -150,9 +148,7 @@ async def test_it_looks_again_after_rented_machines_have_ended(
         assert session.torn_down == ["p"] and session.sweeps == (2 if price else 1)
 
 
-async def test_the_screen_ends_what_is_left_of_a_pool_once_its_name_is_typed(
-    app: SkywardApp, session: FakeSession
-) -> None:
+async def test_leftovers_of_a_pool_are_deleted_after_its_name_is_typed(app: SkywardApp, session: FakeSession) -> None:
     session.swept = leftovers()
     session.pool("llama-ft", 2)
     async with app.run_test(size=SIZE) as pilot:
@@ -181,9 +177,7 @@ async def test_the_screen_ends_what_is_left_of_a_pool_once_its_name_is_typed(
         await until(pilot, lambda: session.sweeps == looked + 2)  # the screen's look, and the app's
 
 
-async def test_what_other_ledgers_made_is_looked_at_once_somebody_says_so(
-    app: SkywardApp, session: FakeSession
-) -> None:
+async def test_leftovers_of_other_ledgers_are_listed_on_request(app: SkywardApp, session: FakeSession) -> None:
     session.swept = leftovers()
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: session.sweeps == 1)
@@ -195,7 +189,7 @@ async def test_what_other_ledgers_made_is_looked_at_once_somebody_says_so(
         await until(pilot, lambda: session.looks[-1] == ({"aws": (), "slurm": ()}, True, ("0123456789abcdef",)))
 
 
-async def test_an_account_that_does_not_answer_blocks_no_key(app: SkywardApp, session: FakeSession) -> None:
+async def test_leftover_scan_without_answer_blocks_no_key(app: SkywardApp, session: FakeSession) -> None:
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: session.sweeps == 1)
         silent: Future[LeftoverScan] = Future()

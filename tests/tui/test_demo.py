@@ -18,7 +18,7 @@ from skyward_tui.cli.main import DEMO, cli, has_terminal
 from tests.support.terminal import Terminal
 
 
-def test_it_opens_on_a_terminal_plays_and_leaves_at_a_key(tmp_path: Path) -> None:
+def test_demo_opens_plays_and_quits_on_a_terminal(tmp_path: Path) -> None:
     terminal = Terminal(tmp_path / "home", cwd=tmp_path, program=("-m", "skyward_tui", "--ascii", "--demo"))
     try:
         terminal.until("pools > demo > warm_up  [replay]")
@@ -39,7 +39,7 @@ def test_it_opens_on_a_terminal_plays_and_leaves_at_a_key(tmp_path: Path) -> Non
     assert not left & {"ledger.db", "pools", "local"}, "it makes nothing"
 
 
-def test_a_theme_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_demo_rejects_an_unknown_theme(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("skyward_tui.cli.main.has_terminal", lambda: None)
     done = CliRunner().invoke(cli, ["--demo", "--theme", "nope"])
     assert done.exit_code == 2 and "unknown theme 'nope'" in done.output
@@ -50,7 +50,7 @@ class Tty(io.StringIO):
         return True
 
 
-def test_a_terminal_that_moves_no_cursor_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_app_refuses_a_dumb_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     for stream in ("stdin", "stdout"):
         monkeypatch.setattr(sys, stream, Tty())
     monkeypatch.setenv("TERM", "xterm")
@@ -61,7 +61,7 @@ def test_a_terminal_that_moves_no_cursor_is_refused(monkeypatch: pytest.MonkeyPa
     assert not entry._has_terminal(), "so the command line says it"
 
 
-def test_it_has_all_that_there_is_to_see() -> None:
+def test_demo_recording_has_a_failure_and_all_kinds_of_data() -> None:
     assert DEMO.parent == Path(skyward_tui.__file__).parent and DEMO.stat().st_size < 500_000
     playback = Playback(open_recording(DEMO))
     state = playback.state()

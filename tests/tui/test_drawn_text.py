@@ -15,26 +15,26 @@ def rows(canvas: Canvas) -> list[str]:
     return ["".join(text for text, _ in canvas.runs(row)) for row in range(canvas.height)]
 
 
-def test_a_line_goes_from_corner_to_corner() -> None:
+def test_line_is_drawn_between_opposite_corners() -> None:
     canvas = Canvas(3, 2, (0.0, 1.0), (0.0, 1.0))
     canvas.draw_line([(0.0, 0.0), (1.0, 1.0)], 1)
     assert rows(canvas) == [" ⡠⠊", "⡔⠁ "]
 
 
-def test_points_sit_where_they_belong() -> None:
+def test_points_are_drawn_at_their_coordinates() -> None:
     canvas = Canvas(2, 1, (0.0, 3.0), (0.0, 3.0))
     for x, y in [(0, 3), (1, 2), (2, 1), (3, 0)]:
         canvas.draw_line([(x, y)], 1)
     assert rows(canvas) == ["⠑⢄"]
 
 
-def test_what_is_no_number_interrupts_the_line() -> None:
+def test_non_finite_value_interrupts_the_line() -> None:
     canvas = Canvas(4, 1, (0.0, 7.0), (0.0, 1.0))
     canvas.draw_line([(0, 0), (1, 0), (2, math.nan), (6, 0), (7, math.inf)], 1)
     assert rows(canvas) == ["⣀  ⡀"]
 
 
-def test_the_greatest_owner_gives_a_cell_its_colour() -> None:
+def test_most_frequent_owner_determines_the_colour_of_a_cell() -> None:
     canvas = Canvas(2, 1, (0.0, 3.0), (0.0, 1.0))
     canvas.draw_line([(0, 0), (1, 0)], 2)
     canvas.draw_line([(0, 1), (3, 1)], 1)
@@ -49,7 +49,7 @@ def test_bounds_leave_room_around_a_flat_line() -> None:
     assert bounds([[(0, 1.0), (2, math.inf)], [(5, -1.0)]]) == ((0, 5), (-1.0, 1.0))
 
 
-def test_numbers_near_the_largest_float_are_drawn() -> None:
+def test_values_near_the_largest_float_are_drawn() -> None:
     points = [(0.0, -1.7e308), (1.0, 1.7e308)]
     spanned = bounds([points])
     assert spanned is not None
@@ -59,14 +59,14 @@ def test_numbers_near_the_largest_float_are_drawn() -> None:
     assert spark(points, 2) == "▁█"
 
 
-def test_a_row_of_bars_ends_with_the_newest() -> None:
+def test_sparkline_ends_with_the_newest_value() -> None:
     assert spark([(i, float(i)) for i in range(8)], 8) == "▁▂▃▄▅▆▇█"
     assert spark([(i, float(i)) for i in range(800)], 8) == "▁▂▃▄▅▆▇█"
     assert spark([(0, 1.0), (1, math.nan)], 8) == "▄"
     assert spark([], 8) == "" and spark([(0, 1.0)], 0) == ""
 
 
-def test_what_lies_below_a_line_is_filled_and_stands_behind_it() -> None:
+def test_area_below_a_line_is_filled_behind_it() -> None:
     canvas = Canvas(2, 2, (0.0, 3.0), (0.0, 7.0))
     canvas.draw_line([(0, 7), (1, 3)], 2)
     canvas.fill(1)
@@ -98,12 +98,12 @@ def test_what_lies_below_a_line_is_filled_and_stands_behind_it() -> None:
         ("\udc80 lone", "� lone"),
     ],
 )
-def test_only_colour_survives(raw: str, shown: str) -> None:
+def test_parsed_text_keeps_colours_and_drops_other_escapes(raw: str, shown: str) -> None:
     assert plain(raw) == shown
     assert "\x1b" not in parse(raw).plain
 
 
-def test_colours_cover_what_they_should() -> None:
+def test_colour_spans_cover_their_text() -> None:
     parsed = parse("a\x1b[1;31mbc\x1b[22md\x1b[38;5;200me\x1b[48;2;1;2;3mf\x1b[mg")
     assert parsed.plain == "abcdefg"
     spans = [(a, b, style.color, bool(style.bold)) for a, b, style in parsed.spans]
@@ -114,11 +114,11 @@ def test_colours_cover_what_they_should() -> None:
 
 
 @pytest.mark.parametrize("codes", ["38", "38;5", "38;5;900", "38;2;1;2", "38;9;1", "999", ";;;", "4:3"])
-def test_odd_parameters_do_no_harm(codes: str) -> None:
+def test_invalid_colour_codes_are_ignored(codes: str) -> None:
     assert parse(f"\x1b[{codes}mx").plain == "x"
 
 
-def test_long_lines_are_cut() -> None:
+def test_long_lines_are_clipped() -> None:
     parsed = parse("\x1b[31m" + "x" * 1_000_000)
     assert len(parsed.plain) == CELL_LIMIT
     assert parsed.spans[-1][1] == CELL_LIMIT

@@ -89,7 +89,9 @@ def test_every_action_has_a_test_that_presses_its_key() -> None:
     assert not untried, "no test presses their keys in the files that TRIED_IN names"
 
 
-async def test_pages_of_a_log_and_of_many_ranks_and_another_launch(app: SkywardApp, session: FakeSession) -> None:
+async def test_page_keys_scroll_log_and_ranks_and_launch_again_opens_the_form(
+    app: SkywardApp, session: FakeSession
+) -> None:
     view = session.pool("llama-ft", 32, 8)
     session.open_run(view)
     session.print(view, 0, "".join(f"line {number} {'x' * 200}\n" for number in range(200)))
@@ -123,7 +125,7 @@ async def test_pages_of_a_log_and_of_many_ranks_and_another_launch(app: SkywardA
         await until(pilot, lambda: isinstance(app.screen, LaunchScreen) and "llama-ft" in screen_text(app))
 
 
-async def test_help_and_pickers_scroll_and_boxes_are_gone_through(app: SkywardApp, session: FakeSession) -> None:
+async def test_help_and_pickers_scroll_and_focus_moves_through_toggles(app: SkywardApp, session: FakeSession) -> None:
     for name in ("a.py", "b.py"):
         Path(name).write_text("import skyward_core as sky\n\n@sky.function\ndef train(): ...\n")
     async with app.run_test(size=(100, 30)) as pilot:

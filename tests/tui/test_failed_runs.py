@@ -34,7 +34,7 @@ def fail(session: FakeSession, view: PoolView, run: RunView) -> None:
     session.end_run(view, run, "failed", RootCause(2, "exited", "RankExit", "exit status 1"))
 
 
-async def test_the_rank_is_chosen_and_its_log_is_at_the_traceback(app: SkywardApp, session: FakeSession) -> None:
+async def test_failed_rank_is_selected_and_its_log_shows_the_traceback(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft")
     run = session.open_run(view)
     for rank in range(4):
@@ -55,7 +55,7 @@ async def test_the_rank_is_chosen_and_its_log_is_at_the_traceback(app: SkywardAp
 
 
 @pytest.mark.parametrize("key", ["right_square_bracket", "a", "1", "slash", "space"])
-async def test_whoever_has_moved_stays_where_they_are(app: SkywardApp, session: FakeSession, key: str) -> None:
+async def test_selection_of_the_user_is_kept_when_a_run_fails(app: SkywardApp, session: FakeSession, key: str) -> None:
     view = session.pool("llama-ft")
     run = session.open_run(view)
     for rank in range(4):
@@ -77,7 +77,7 @@ async def test_whoever_has_moved_stays_where_they_are(app: SkywardApp, session: 
 
 @pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
-async def test_an_exception_stands_below_the_log_of_the_rank_that_raised_it(
+async def test_exception_is_shown_below_the_log_of_the_failed_rank(
     app: SkywardApp, session: FakeSession, size: tuple[int, int]
 ) -> None:
     view = session.pool("llama-ft")
@@ -92,7 +92,7 @@ async def test_an_exception_stands_below_the_log_of_the_rank_that_raised_it(
         await until(pilot, lambda: "return total / count" not in screen_text(app))
 
 
-async def test_beside_the_cause_stands_what_its_machine_was_at(app: SkywardApp, session: FakeSession) -> None:
+async def test_machine_metrics_are_shown_beside_the_root_cause(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("p", 4)
     view.machines = book = MachineMetrics()
     node = {"memory_used": 97.0, "memory_total": 100.0}
@@ -111,7 +111,7 @@ async def test_beside_the_cause_stands_what_its_machine_was_at(app: SkywardApp, 
         await until(pilot, lambda: "GPU 0 Xid 79 (the GPU has" in screen_text(app))
 
 
-async def test_nothing_but_the_log_has_the_focus_as_a_run_is_opened(
+async def test_opened_run_focuses_the_log_only(
     app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What fails in that moment would not be led to: somebody seems to look at something else."""
@@ -154,7 +154,7 @@ ZeroDivisionError: division by zero
 """
 
 
-async def test_the_code_around_each_frame_stands_below_the_traceback(
+async def test_source_code_of_each_frame_is_shown_below_the_traceback(
     app: SkywardApp, session: FakeSession, tmp_path: Path
 ) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
@@ -180,7 +180,7 @@ async def test_the_code_around_each_frame_stands_below_the_traceback(
         assert "stopped" in screen_text(app), "who was stopped has no traceback, and no code"
 
 
-async def test_how_far_a_bar_had_come_stands_among_the_last_lines(app: SkywardApp, session: FakeSession) -> None:
+async def test_last_progress_bar_is_shown_among_the_last_lines(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft", 1)
     run = session.open_run(view)
     session.print(view, 0, "epoch 3\n 12%|#\r 57%|#####")
@@ -194,7 +194,7 @@ async def test_how_far_a_bar_had_come_stands_among_the_last_lines(app: SkywardAp
         await until(pilot, lambda: "57%|#####" in screen_text(app).partition("last lines of rank 0")[2])
 
 
-async def test_without_its_files_the_traceback_has_all_the_room(app: SkywardApp, session: FakeSession) -> None:
+async def test_traceback_fills_the_errors_screen_without_source_files(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft", 2)
     run = session.open_run(view)
     session.end_rank(view, run, 1, "raised", error=ErrorInfo("ZeroDivisionError", "by zero", TRACEBACK))

@@ -30,7 +30,7 @@ def pools(app: SkywardApp) -> list[str]:
     return [run.pool[-1] for run in app.screen.query_one(PastRunList).rows]
 
 
-async def test_every_past_run_is_listed_and_found_by_words(app: SkywardApp, session: FakeSession) -> None:
+async def test_history_lists_and_filters_past_runs(app: SkywardApp, session: FakeSession) -> None:
     some_past(session)
     async with app.run_test(size=SIZE) as pilot:
         await pilot.press("H")
@@ -51,7 +51,7 @@ async def test_every_past_run_is_listed_and_found_by_words(app: SkywardApp, sess
         await until(pilot, lambda: isinstance(app.screen, PoolsScreen))
 
 
-async def test_they_are_sorted_by_key(app: SkywardApp, session: FakeSession) -> None:
+async def test_history_is_sorted_by_keys(app: SkywardApp, session: FakeSession) -> None:
     some_past(session)
     async with app.run_test(size=SIZE) as pilot:
         await pilot.press("H")
@@ -66,7 +66,7 @@ async def test_they_are_sorted_by_key(app: SkywardApp, session: FakeSession) -> 
         await until(pilot, lambda: "TIME▼" in screen_text(app))
 
 
-async def test_enter_opens_the_run_and_back_comes_back_here(app: SkywardApp, session: FakeSession) -> None:
+async def test_enter_opens_a_past_run_and_back_returns_to_history(app: SkywardApp, session: FakeSession) -> None:
     (first, *_) = some_past(session)
     async with app.run_test(size=SIZE) as pilot:
         await pilot.press("H")
@@ -78,7 +78,7 @@ async def test_enter_opens_the_run_and_back_comes_back_here(app: SkywardApp, ses
         await until(pilot, lambda: isinstance(app.screen, HistoryScreen))
 
 
-async def test_what_a_screen_cannot_show_of_an_old_run_is_told(app: SkywardApp, session: FakeSession) -> None:
+async def test_unavailable_past_run_names_the_results_command(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-1", 2)
     session.past = [past_run(1, run="0123456789", key=view.key)]
     session.tear_down(view.key)
@@ -89,7 +89,7 @@ async def test_what_a_screen_cannot_show_of_an_old_run_is_told(app: SkywardApp, 
         await until(pilot, lambda: "skyward-tui results 0123456789" in screen_text(app))
 
 
-async def test_two_are_marked_and_no_more(app: SkywardApp, session: FakeSession) -> None:
+async def test_at_most_two_past_runs_are_marked(app: SkywardApp, session: FakeSession) -> None:
     some_past(session)
     async with app.run_test(size=SIZE) as pilot:
         await pilot.press("H")
@@ -102,7 +102,7 @@ async def test_two_are_marked_and_no_more(app: SkywardApp, session: FakeSession)
         assert listed.marked == [session.past[1].run]
 
 
-async def test_no_run_yet(app: SkywardApp, session: FakeSession) -> None:
+async def test_empty_history_names_the_launch_key(app: SkywardApp, session: FakeSession) -> None:
     async with app.run_test(size=(60, 15)) as pilot:
         await until(pilot, lambda: "No pools yet" in screen_text(app))
         assert "…" not in screen_text(app)
@@ -119,7 +119,7 @@ async def test_no_run_yet(app: SkywardApp, session: FakeSession) -> None:
         await until(pilot, lambda: "as a command" in screen_text(app))  # the plan has a line, however small
 
 
-async def test_two_that_are_marked_are_compared(app: SkywardApp, session: FakeSession) -> None:
+async def test_two_marked_runs_are_compared(app: SkywardApp, session: FakeSession) -> None:
     past = some_past(session)
     some_comparison(session)
     async with app.run_test(size=SIZE) as pilot:
@@ -144,7 +144,7 @@ async def test_two_that_are_marked_are_compared(app: SkywardApp, session: FakeSe
         await until(pilot, lambda: isinstance(app.screen, HistoryScreen))
 
 
-async def test_failures_that_nobody_has_dismissed_are_counted_and_shown(app: SkywardApp, session: FakeSession) -> None:
+async def test_undismissed_failures_are_counted_and_listed(app: SkywardApp, session: FakeSession) -> None:
     past = some_past(session)
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: "✗ 2 failures (F)" in screen_text(app))
@@ -165,7 +165,7 @@ async def test_failures_that_nobody_has_dismissed_are_counted_and_shown(app: Sky
         assert len(session.dismissed) == 2, "history forgets nothing"
 
 
-async def test_a_run_that_fails_while_the_app_looks_is_counted(app: SkywardApp, session: FakeSession) -> None:
+async def test_run_that_fails_while_the_app_is_open_is_counted(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-1", 2)
     run = session.open_run(view)
     async with app.run_test(size=SIZE) as pilot:
@@ -175,9 +175,7 @@ async def test_a_run_that_fails_while_the_app_looks_is_counted(app: SkywardApp, 
         await until(pilot, lambda: "✗ 1 failure (F)" in screen_text(app))
 
 
-async def test_the_run_under_the_cursor_shows_below_once_the_cursor_rests(
-    app: SkywardApp, session: FakeSession
-) -> None:
+async def test_selected_past_run_is_previewed_after_the_cursor_stops(app: SkywardApp, session: FakeSession) -> None:
     first, second, *_ = some_past(session)
     of_first = compared_run(first, 0.1)
     session.past_looks[first.run] = RunPreviewData(of_first.view, of_first.book, 3, ["\x1b[31mthe last\x1b[0m line"])
@@ -200,7 +198,7 @@ async def test_the_run_under_the_cursor_shows_below_once_the_cursor_rests(
         await until(pilot, lambda: "─ details" not in screen_text(app) and "the last line" not in screen_text(app))
 
 
-async def test_a_run_that_cannot_be_read_is_said(app: SkywardApp, session: FakeSession) -> None:
+async def test_unreadable_past_run_is_reported(app: SkywardApp, session: FakeSession) -> None:
     some_past(session)
     refused: Future[RunPreviewData] = Future()
     refused.set_exception(LedgerError("the ledger is damaged"))
@@ -210,7 +208,7 @@ async def test_a_run_that_cannot_be_read_is_said(app: SkywardApp, session: FakeS
         await until(pilot, lambda: "the ledger is damaged" in screen_text(app))
 
 
-async def test_of_a_sweep_the_trials_stand_below_and_are_counted_as_such(app: SkywardApp, session: FakeSession) -> None:
+async def test_past_sweep_is_previewed_with_its_trials(app: SkywardApp, session: FakeSession) -> None:
     view, run = swept(session)
     table = session.boards[run.id].table(run.id, run.tasks, view.metrics)
     session.past = [past_run(1, run=run.id, key=view.key, pool=view.name, ranks=6, counted="trial")]
@@ -223,7 +221,7 @@ async def test_of_a_sweep_the_trials_stand_below_and_are_counted_as_such(app: Sk
         assert "acc by lr" in shown and "0.625" in shown
 
 
-async def test_a_short_list_leaves_the_rest_to_the_run_under_the_cursor(app: SkywardApp, session: FakeSession) -> None:
+async def test_short_history_leaves_its_room_to_the_preview(app: SkywardApp, session: FakeSession) -> None:
     some_past(session)
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("H")
@@ -235,9 +233,7 @@ async def test_a_short_list_leaves_the_rest_to_the_run_under_the_cursor(app: Sky
         assert "─ details" not in screen_text(app), "it would leave too few of so many"
 
 
-async def test_words_are_looked_for_in_what_runs_printed_and_enter_goes_to_the_line(
-    app: SkywardApp, session: FakeSession
-) -> None:
+async def test_history_finds_words_in_logs_and_enter_opens_the_line(app: SkywardApp, session: FakeSession) -> None:
     first, *_ = some_past(session)
     session.ledger = Ledger()
     quiet = b"".join(b"step %d\n" % step for step in range(400))
@@ -270,9 +266,7 @@ async def test_words_are_looked_for_in_what_runs_printed_and_enter_goes_to_the_l
         assert session.searches[0].done
 
 
-async def test_runs_that_are_found_in_their_logs_stand_by_their_age_among_the_others(
-    app: SkywardApp, session: FakeSession
-) -> None:
+async def test_runs_found_in_logs_are_ordered_by_age(app: SkywardApp, session: FakeSession) -> None:
     """Those that the words are in by the ledger are there at once; a log that has them may be of a newer run."""
     past = some_past(session)
     session.ledger = Ledger()
@@ -289,7 +283,7 @@ async def test_runs_that_are_found_in_their_logs_stand_by_their_age_among_the_ot
         await until(pilot, lambda: pools(app) == ["1", "2", "3", "5"])
 
 
-async def test_logs_are_looked_through_no_further_once_other_words_are_wanted(
+async def test_log_search_stops_when_the_filter_changes(
     app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     goes_on, step = threading.Event(), LogSearch.step

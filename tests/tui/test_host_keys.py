@@ -34,7 +34,7 @@ async def asking(app: SkywardApp, pilot: Pilot[None], host: str) -> None:
     await until(pilot, lambda: f"host         {host}" in screen_text(app))
 
 
-async def test_hosts_are_asked_about_one_after_another(app: SkywardApp) -> None:
+async def test_host_key_questions_open_one_after_another(app: SkywardApp) -> None:
     async with app.run_test() as pilot:
         first, second, third = (ask(app, shown(host, 2200 + i)) for i, host in enumerate(("a", "b", "c")))
         await asking(app, pilot, "a")
@@ -48,7 +48,7 @@ async def test_hosts_are_asked_about_one_after_another(app: SkywardApp) -> None:
         await until(pilot, lambda: not isinstance(app.screen, HostKeyScreen))
 
 
-async def test_a_refusal_holds_until_the_next_launch(app: SkywardApp, session: FakeSession) -> None:
+async def test_refused_host_key_is_refused_until_the_next_launch(app: SkywardApp, session: FakeSession) -> None:
     async with app.run_test() as pilot:
         first, twin = ask(app, shown()), ask(app, shown())
         await asking(app, pilot, "gpu1")
@@ -64,7 +64,7 @@ async def test_a_refusal_holds_until_the_next_launch(app: SkywardApp, session: F
         assert await asyncio.wrap_future(again)
 
 
-async def test_a_question_that_nobody_waits_for_goes(app: SkywardApp, session: FakeSession) -> None:
+async def test_cancelled_host_key_question_closes(app: SkywardApp, session: FakeSession) -> None:
     session.pool("train")
     async with app.run_test() as pilot:
         await until(pilot, lambda: "▶ train" in screen_text(app))
@@ -80,7 +80,7 @@ async def test_a_question_that_nobody_waits_for_goes(app: SkywardApp, session: F
         await until(pilot, lambda: len(app.screen_stack) == 1)
 
 
-async def test_no_dialog_comes_up_while_screens_change_places(app: SkywardApp) -> None:
+async def test_host_key_dialog_does_not_open_while_screens_change(app: SkywardApp) -> None:
     async with app.run_test() as pilot:
         with app.host_keys.paused():
             answer = ask(app, shown())
@@ -92,7 +92,7 @@ async def test_no_dialog_comes_up_while_screens_change_places(app: SkywardApp) -
         assert await asyncio.wrap_future(answer)
 
 
-async def test_an_app_that_ends_refuses(app: SkywardApp) -> None:
+async def test_host_keys_are_refused_when_the_app_ends(app: SkywardApp) -> None:
     async with app.run_test() as pilot:
         left = ask(app, shown())
         await asking(app, pilot, "gpu1")
@@ -103,7 +103,9 @@ async def test_an_app_that_ends_refuses(app: SkywardApp) -> None:
 
 
 @at_every_size
-async def test_the_dialog(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
+async def test_host_key_dialog_snapshot(
+    app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]
+) -> None:
     session.pool("train", 2, state="starting", phase="requested", age=2)
     async with app.run_test(size=size) as pilot:
         await until(pilot, lambda: "▶ train" in screen_text(app) and previewed(app))

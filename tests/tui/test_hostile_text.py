@@ -61,7 +61,7 @@ def looks_harmless(app: SkywardApp) -> None:
 
 @pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("size", [(160, 48), (80, 24)])
-async def test_no_screen_shows_more_than_text(app: SkywardApp, session: FakeSession, size: tuple[int, int]) -> None:
+async def test_screens_filter_hostile_text(app: SkywardApp, session: FakeSession, size: tuple[int, int]) -> None:
     def refused(pool: str, run: str) -> Future[None]:
         future: Future[None] = Future()
         future.set_exception(PoolError(EVIL))
@@ -101,9 +101,7 @@ async def test_no_screen_shows_more_than_text(app: SkywardApp, session: FakeSess
         await look(pilot, "X")
 
 
-async def test_names_of_files_are_text_where_a_script_is_looked_for(
-    app: SkywardApp, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_hostile_file_names_are_shown_as_text(app: SkywardApp, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever may put a file into a folder has a name of theirs shown to all that look into it."""
     evil = EVIL.replace("/", "").replace("\0", "")
     folder = Path(f"sub{evil}")
@@ -136,7 +134,7 @@ def is_there(app: SkywardApp, shown: str) -> bool:
     return shown in screen_text(app) if shown else isinstance(app.screen, LaunchScreen)
 
 
-async def test_a_preset_of_a_stranger_s_folder_fills_fields_with_text_alone(
+async def test_hostile_preset_fills_fields_with_text_only(
     app: SkywardApp, session: FakeSession, tmp_path: Path
 ) -> None:
     """The form reads presets of the folder that one is in, which may have come from anywhere."""

@@ -48,7 +48,7 @@ async def answer(app: SkywardApp, pilot: Pilot[None], question: str, text: str) 
     await pilot.press("enter")
 
 
-async def test_who_uses_which_gpu_and_what_works_there(app: SkywardApp, asked: list[list[str]]) -> None:
+async def test_hosts_screen_shows_users_of_gpus_and_host_checks(app: SkywardApp, asked: list[list[str]]) -> None:
     put_groups()
     async with opened(app) as pilot:
         await shows(
@@ -71,7 +71,9 @@ async def test_who_uses_which_gpu_and_what_works_there(app: SkywardApp, asked: l
         await until(pilot, lambda: not isinstance(app.screen, HostsScreen))
 
 
-async def test_groups_are_edited_by_keys_and_the_file_stays_a_persons(app: SkywardApp, asked: list[list[str]]) -> None:
+async def test_host_groups_are_edited_by_keys_and_the_file_keeps_its_format(
+    app: SkywardApp, asked: list[list[str]]
+) -> None:
     file = put_groups()
     async with opened(app) as pilot:
         await pilot.press("a")
@@ -96,7 +98,7 @@ async def test_groups_are_edited_by_keys_and_the_file_stays_a_persons(app: Skywa
     assert file.read_text() == '[hosts]\ncave = ["gpu1", "gpu2", "gpu9"]  # the big ones\nfar = ["10.0.0.7"]\n'
 
 
-async def test_a_file_that_cannot_be_used_is_said_and_a_refusal_changes_nothing(
+async def test_invalid_host_file_is_reported_and_a_refused_edit_changes_nothing(
     app: SkywardApp, asked: list[list[str]]
 ) -> None:
     file = put_groups()
@@ -110,7 +112,7 @@ async def test_a_file_that_cannot_be_used_is_said_and_a_refusal_changes_nothing(
         assert file.read_text() == "[hosts" != GROUPS
 
 
-async def test_without_a_group_it_says_how_to_begin_one(app: SkywardApp) -> None:
+async def test_hosts_screen_without_groups_names_the_new_group_key(app: SkywardApp) -> None:
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: app.session is not None)
         await pilot.press("s")
@@ -118,7 +120,7 @@ async def test_without_a_group_it_says_how_to_begin_one(app: SkywardApp) -> None
 
 
 @pytest.mark.parametrize("accepts", [True, False])
-async def test_a_hosts_key_is_shown_and_accepted(
+async def test_host_key_is_shown_and_accepted_on_the_hosts_screen(
     app: SkywardApp, asked: list[list[str]], monkeypatch: pytest.MonkeyPatch, accepts: bool
 ) -> None:
     written: list[str] = []
@@ -148,7 +150,7 @@ async def test_a_hosts_key_is_shown_and_accepted(
             await shows(app, pilot, "the host key of gpu1 is known: SHA256:")
 
 
-async def test_a_look_that_ends_while_the_screen_goes_ends_in_peace(app: SkywardApp) -> None:
+async def test_host_scan_that_ends_while_its_screen_closes_raises_no_error(app: SkywardApp) -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: app.session is not None)
         await app.push_screen(screen := HostsScreen())
@@ -157,7 +159,7 @@ async def test_a_look_that_ends_while_the_screen_goes_ends_in_peace(app: Skyward
         app.pop_screen()
 
 
-async def test_a_disk_that_is_slow_holds_nothing_up_and_how_it_ended_is_said_wherever_one_is(
+async def test_slow_host_file_blocks_no_key_and_its_error_is_shown_anywhere(
     app: SkywardApp, asked: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_groups()

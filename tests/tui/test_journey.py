@@ -26,7 +26,7 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
 
 
 @pytest.mark.proof("8 s of a processor")
-def test_open_launch_ddp_watch_tear_down(terminal: Terminal, tmp_path: Path) -> None:
+def test_app_launches_shows_and_tears_down_the_ddp_example(terminal: Terminal, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     terminal.until("No pools yet")
     terminal.press("n")

@@ -19,7 +19,7 @@ from tests.support.fake_session import FakeSession, failed_run
 
 
 @pytest.mark.parametrize("width", [80, 120])
-async def test_a_letter_leads_to_each_panel(app: SkywardApp, session: FakeSession, width: int) -> None:
+async def test_jump_letter_focuses_a_panel(app: SkywardApp, session: FakeSession, width: int) -> None:
     failed_run(session, session.pool("llama-ft"))
     async with app.run_test(size=(width, 40)) as pilot:
         await open_pool(app, pilot)
@@ -37,7 +37,7 @@ async def test_a_letter_leads_to_each_panel(app: SkywardApp, session: FakeSessio
         await until(pilot, lambda: run.active == ("phases" if width > 100 else "log"))
 
 
-async def test_other_keys_and_another_size_leave_all_as_it_is(app: SkywardApp, session: FakeSession) -> None:
+async def test_jump_closes_without_effect_on_other_keys_and_resize(app: SkywardApp, session: FakeSession) -> None:
     failed_run(session, session.pool("llama-ft"))
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
@@ -54,7 +54,7 @@ async def test_other_keys_and_another_size_leave_all_as_it_is(app: SkywardApp, s
         await until(pilot, lambda: app.screen is below)
 
 
-async def test_where_text_is_typed_ctrl_l_jumps(app: SkywardApp, session: FakeSession) -> None:
+async def test_ctrl_l_opens_jump_while_text_is_typed(app: SkywardApp, session: FakeSession) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         form = await launch_form(app, pilot, "a'b")
         assert isinstance(form, LaunchScreen)
@@ -69,7 +69,7 @@ async def test_where_text_is_typed_ctrl_l_jumps(app: SkywardApp, session: FakeSe
         await until(pilot, lambda: form.focused is not None and form.focused.id == "nodes")
 
 
-async def test_buttons_of_a_dialog_are_places_too(app: SkywardApp, session: FakeSession) -> None:
+async def test_jump_reaches_buttons_of_a_dialog(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft")
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: app.session is not None)
@@ -87,7 +87,7 @@ async def test_buttons_of_a_dialog_are_places_too(app: SkywardApp, session: Fake
 # The way to a screen stands above it, and leads back by a click.
 
 
-async def test_a_click_on_a_crumb_goes_there(app: SkywardApp, session: FakeSession) -> None:
+async def test_click_on_a_breadcrumb_opens_its_screen(app: SkywardApp, session: FakeSession) -> None:
     failed_run(session, session.pool("llama-ft"))
     async with app.run_test(size=(120, 40)) as pilot:
         await open_pool(app, pilot)
@@ -105,7 +105,7 @@ async def test_a_click_on_a_crumb_goes_there(app: SkywardApp, session: FakeSessi
         await until(pilot, lambda: isinstance(app.screen, PoolsScreen) and len(app.screen_stack) == 1)
 
 
-async def test_a_launch_that_creates_something_is_not_left(app: SkywardApp, session: FakeSession) -> None:
+async def test_breadcrumb_does_not_leave_a_launch_that_creates_a_pool(app: SkywardApp, session: FakeSession) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: app.session is not None)
         await pilot.press("n")

@@ -35,7 +35,7 @@ def view(session: FakeSession) -> PoolView:
     return view
 
 
-async def test_what_was_chosen_is_there_again(session: FakeSession, view: PoolView) -> None:
+async def test_run_screen_restores_filter_panel_merge_and_zoom(session: FakeSession, view: PoolView) -> None:
     app = made(session)
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await open_pool(app, pilot)
@@ -82,7 +82,7 @@ async def left_at(session: FakeSession, *keys: str, shows: str) -> None:
 
 @pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("back", ["escape", "q"])
-async def test_the_next_start_opens_the_screen_that_was_left(session: FakeSession, view: PoolView, back: str) -> None:
+async def test_next_start_opens_the_last_screen(session: FakeSession, view: PoolView, back: str) -> None:
     await left_at(session, "enter", shows="step=2")
     app = made(session)
     async with app.run_test(size=(120, 40)) as pilot:
@@ -96,7 +96,7 @@ async def test_the_next_start_opens_the_screen_that_was_left(session: FakeSessio
         assert len(app.screen_stack) == 1
 
 
-async def test_a_screen_that_makes_the_app_fail_is_opened_once(
+async def test_screen_that_crashes_the_app_is_opened_once(
     session: FakeSession, view: PoolView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unpaintable(self: RunScreen) -> None:
@@ -114,7 +114,7 @@ async def test_a_screen_that_makes_the_app_fail_is_opened_once(
         assert isinstance(app.screen, PoolsScreen)
 
 
-async def test_what_cannot_be_forgotten_is_not_opened(
+async def test_saved_screen_is_not_opened_if_it_cannot_be_cleared(
     session: FakeSession, view: PoolView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(name: str, text: str) -> None:
@@ -129,7 +129,7 @@ async def test_what_cannot_be_forgotten_is_not_opened(
 
 
 @pytest.mark.parametrize(("key", "title"), [("H", "history"), ("F", "failures")])
-async def test_so_it_does_of_the_history(session: FakeSession, view: PoolView, key: str, title: str) -> None:
+async def test_next_start_opens_the_history_again(session: FakeSession, view: PoolView, key: str, title: str) -> None:
     some_past(session)
     await left_at(session, key, shows=f"pools › {title}")
     app = made(session)
@@ -140,7 +140,7 @@ async def test_so_it_does_of_the_history(session: FakeSession, view: PoolView, k
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_an_earlier_run_is_there_again_too(session: FakeSession, view: PoolView) -> None:
+async def test_next_start_opens_an_earlier_run_again(session: FakeSession, view: PoolView) -> None:
     first = next(iter(view.runs))
     session.end_run(view, view.runs[first])
     session.open_run(view)
@@ -151,7 +151,7 @@ async def test_an_earlier_run_is_there_again_too(session: FakeSession, view: Poo
 
 
 @pytest.mark.parametrize("is_over", [False, True])
-async def test_a_run_that_is_not_listed_is_asked_for_where_its_pool_is_over(
+async def test_unlisted_run_is_requested_if_its_pool_has_ended(
     session: FakeSession, view: PoolView, is_over: bool
 ) -> None:
     first = next(iter(view.runs))
@@ -168,7 +168,7 @@ async def test_a_run_that_is_not_listed_is_asked_for_where_its_pool_is_over(
 
 
 @pytest.mark.parametrize(("price", "kind"), [(0.0, RunScreen), (2.5, PoolsScreen)])
-async def test_what_costs_money_comes_before_a_pool_that_is_over(
+async def test_next_start_prefers_a_pool_that_costs_money_to_an_ended_one(
     session: FakeSession, view: PoolView, price: float, kind: type[Screen[Any]]
 ) -> None:
     session.end_run(view, view.runs["llama-ft-1"])
@@ -181,9 +181,7 @@ async def test_what_costs_money_comes_before_a_pool_that_is_over(
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_of_screens_that_lie_over_each_other_the_one_in_front_is_kept(
-    session: FakeSession, view: PoolView
-) -> None:
+async def test_front_screen_of_a_stack_is_saved(session: FakeSession, view: PoolView) -> None:
     some_past(session)
     app = made(session)
     async with app.run_test(size=(120, 40)) as pilot:
@@ -195,7 +193,7 @@ async def test_of_screens_that_lie_over_each_other_the_one_in_front_is_kept(
     assert app.saved_screen_state(LAST)["screen"] == "run"
 
 
-async def test_a_pool_that_is_not_listed_any_more_opens_nothing(session: FakeSession, view: PoolView) -> None:
+async def test_next_start_opens_no_screen_of_an_unlisted_pool(session: FakeSession, view: PoolView) -> None:
     await left_at(session, "enter", shows="step=2")
     session.views.remove(view)
     session.pool("other")
@@ -205,7 +203,7 @@ async def test_a_pool_that_is_not_listed_any_more_opens_nothing(session: FakeSes
         assert isinstance(app.screen, PoolsScreen)
 
 
-async def test_a_key_before_that_goes_first(session: FakeSession, view: PoolView) -> None:
+async def test_key_pressed_during_the_start_prevents_the_saved_screen(session: FakeSession, view: PoolView) -> None:
     await left_at(session, "enter", shows="step=2")
     read = threading.Event()
 
@@ -222,7 +220,7 @@ async def test_a_key_before_that_goes_first(session: FakeSession, view: PoolView
         assert [type(each) for each in app.screen_stack] == [PoolsScreen, HistoryScreen]
 
 
-async def test_so_does_one_while_the_place_is_forgotten(
+async def test_key_pressed_while_the_saved_screen_is_cleared_has_priority(
     session: FakeSession, view: PoolView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await left_at(session, "enter", shows="step=2")
@@ -243,7 +241,7 @@ async def test_so_does_one_while_the_place_is_forgotten(
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_charts_are_drawn_as_they_were_left(session: FakeSession, view: PoolView) -> None:
+async def test_chart_settings_are_restored(session: FakeSession, view: PoolView) -> None:
     logged(view, view.runs["llama-ft-1"], session)
     app = made(session)
     async with app.run_test(size=(160, 48)) as pilot:
@@ -270,7 +268,7 @@ async def test_charts_are_drawn_as_they_were_left(session: FakeSession, view: Po
         ("{", True),
     ],
 )
-async def test_what_makes_no_sense_is_not_used(session: FakeSession, view: PoolView, text: str, told: bool) -> None:
+async def test_invalid_saved_state_is_ignored(session: FakeSession, view: PoolView, text: str, told: bool) -> None:
     settings.save_state("app", text)
     app = made(session)
     async with app.run_test(size=(120, 40)) as pilot:
@@ -281,7 +279,7 @@ async def test_what_makes_no_sense_is_not_used(session: FakeSession, view: PoolV
         assert not screen.has_class("-zoom") and not screen.merged
 
 
-async def test_what_cannot_be_kept_is_told(
+async def test_unsaved_app_state_is_reported(
     session: FakeSession, view: PoolView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(name: str, text: str) -> None:

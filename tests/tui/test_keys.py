@@ -57,9 +57,7 @@ def check(node: DOMNode) -> set[str]:
     return scopes
 
 
-async def test_every_live_key_stands_in_the_registry_and_every_key_there_lives(
-    app: SkywardApp, session: FakeSession
-) -> None:
+async def test_live_keys_and_registered_keys_are_equal(app: SkywardApp, session: FakeSession) -> None:
     screens = every_screen(session)
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: app.session is not None)
@@ -74,9 +72,7 @@ async def test_every_live_key_stands_in_the_registry_and_every_key_there_lives(
     assert scopes == set(SCOPES)
 
 
-async def test_escape_closes_every_dialog_and_arrows_go_round_its_buttons(
-    app: SkywardApp, session: FakeSession
-) -> None:
+async def test_escape_closes_every_dialog_and_arrows_cycle_its_buttons(app: SkywardApp, session: FakeSession) -> None:
     screens = every_screen(session)
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: app.session is not None and "llama-ft" in screen_text(app))
@@ -102,7 +98,7 @@ async def test_escape_closes_every_dialog_and_arrows_go_round_its_buttons(
         assert not session.torn_down
 
 
-async def test_dialogs_name_the_keys_that_the_person_has_chosen(app: SkywardApp) -> None:
+async def test_dialogs_show_remapped_keys(app: SkywardApp) -> None:
     set_own('[keys]\n"hostkey.accept" = "Y"\n"dialog.close" = "f10"\n')
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: app.session is not None)
@@ -119,7 +115,7 @@ async def test_dialogs_name_the_keys_that_the_person_has_chosen(app: SkywardApp)
         await until(pilot, lambda: answers == [True])
 
 
-async def test_keys_that_clash_are_told_and_the_app_s_own_hold(app: SkywardApp, session: FakeSession) -> None:
+async def test_conflicting_keys_are_reported_and_defaults_stay_in_effect(app: SkywardApp, session: FakeSession) -> None:
     set_own('[keys]\n"run.merge" = "f"\n"run.nothing" = "x"\n"pools.new" = "N"\n')
     async with app.run_test(size=(160, 24)) as pilot:
         await until(pilot, lambda: "keys.run.merge: f is already bound to run.follow" in screen_text(app))
@@ -132,7 +128,7 @@ async def test_keys_that_clash_are_told_and_the_app_s_own_hold(app: SkywardApp, 
         await until(pilot, lambda: len(app.screen_stack) == 2)
 
 
-async def test_two_actions_can_change_places(app: SkywardApp, session: FakeSession) -> None:
+async def test_keys_of_two_actions_can_be_swapped(app: SkywardApp, session: FakeSession) -> None:
     set_own('[keys]\n"run.merge" = "f"\n"run.follow" = "a"\n')
     failed_run(session, session.pool("llama-ft"))
     async with app.run_test(size=(160, 24)) as pilot:

@@ -33,7 +33,7 @@ def launch(tmp_path: Path) -> LaunchRecord:
     return LaunchRecord(request=asked, cwd=tmp_path)
 
 
-async def test_a_launch_is_kept_and_launched_again_with_another_argument(
+async def test_past_launch_is_repeated_with_a_changed_argument(
     app: SkywardApp, session: FakeSession, launch: LaunchRecord
 ) -> None:
     over = session.pool("old", 3, 2)
@@ -58,7 +58,7 @@ async def test_a_launch_is_kept_and_launched_again_with_another_argument(
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_a_run_is_launched_again_on_its_pool_where_that_is_up(
+async def test_launch_again_uses_the_pool_of_the_run_if_it_is_up(
     app: SkywardApp, session: FakeSession, launch: LaunchRecord
 ) -> None:
     live = session.pool("old", 3, 2)
@@ -77,7 +77,7 @@ async def test_a_run_is_launched_again_on_its_pool_where_that_is_up(
         assert [each.joined for each in session.kept_launches.values()] == [False, True]
 
 
-async def test_what_no_field_shows_is_launched_again_too(
+async def test_launch_again_repeats_options_without_a_field(
     app: SkywardApp, session: FakeSession, launch: LaunchRecord
 ) -> None:
     live = session.pool("old", 3, 2)
@@ -105,7 +105,7 @@ async def test_what_no_field_shows_is_launched_again_too(
 
 @pytest.mark.proof("1 s of a processor", after=2)
 @pytest.mark.parametrize("lacks", ["record", "field", "pool"])
-async def test_what_the_form_cannot_do_is_said(
+async def test_launch_again_names_options_the_form_does_not_support(
     app: SkywardApp, session: FakeSession, launch: LaunchRecord, lacks: str
 ) -> None:
     view = session.pool("old")
@@ -130,7 +130,7 @@ async def test_what_the_form_cannot_do_is_said(
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_a_job_is_launched_again_by_its_file_with_the_variables_that_it_had(
+async def test_job_is_launched_again_from_its_file_with_its_variables(
     app: SkywardApp, session: FakeSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -46,7 +46,7 @@ async def form_with(app: SkywardApp, pilot: Any, path: Path) -> LaunchScreen:
     return screen
 
 
-async def test_a_job_file_is_launched_like_a_script(
+async def test_job_file_is_launched_from_the_form(
     app: SkywardApp, session: FakeSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("HF_TOKEN", raising=False)
@@ -80,7 +80,7 @@ async def test_a_job_file_is_launched_like_a_script(
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_a_job_without_run_says_that_nothing_is_run(
+async def test_job_without_run_commands_reports_that_nothing_ran(
     app: SkywardApp, session: FakeSession, tmp_path: Path
 ) -> None:
     path = tmp_path / "task.yaml"
@@ -96,7 +96,7 @@ async def test_a_job_without_run_says_that_nothing_is_run(
 
 @pytest.mark.proof("1 s of a processor")
 @pytest.mark.parametrize("where", ["create", "launch"])
-async def test_what_comes_to_nothing_leaves_neither_pool_nor_files(
+async def test_refused_job_leaves_neither_pool_nor_files(
     app: SkywardApp, session: FakeSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     path = tmp_path / "task.yaml"
@@ -128,7 +128,7 @@ async def test_what_comes_to_nothing_leaves_neither_pool_nor_files(
         ("envs: {A: null}\nrun: a\n", "A has no value: enter one in its field"),
     ],
 )
-async def test_what_is_wrong_with_it_is_said_with_its_line(
+async def test_invalid_job_file_is_reported_with_its_line(
     app: SkywardApp,
     session: FakeSession,
     tmp_path: Path,
@@ -162,7 +162,7 @@ def train(epochs: int = 3) -> float:
 
 
 @pytest.mark.proof("2 s of a processor")
-async def test_code_and_earlier_runs_have_the_room_that_fields_leave(
+async def test_launch_form_shows_code_and_past_runs_in_free_space(
     app: SkywardApp, session: FakeSession, tmp_path: Path
 ) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
@@ -192,7 +192,7 @@ async def test_code_and_earlier_runs_have_the_room_that_fields_leave(
 
 @pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (160, 48)])
-async def test_without_a_script_one_can_begin_with_launches_of_late_and_examples(
+async def test_launch_form_without_script_offers_recent_launches_and_examples(
     app: SkywardApp, tmp_path: Path, size: tuple[int, int]
 ) -> None:
     """The lower half of the form was empty."""
@@ -213,7 +213,7 @@ async def test_without_a_script_one_can_begin_with_launches_of_late_and_examples
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_what_one_begins_with_is_clicked_and_stays_in_sight(app: SkywardApp, tmp_path: Path) -> None:
+async def test_launch_suggestion_is_clicked_and_stays_visible(app: SkywardApp, tmp_path: Path) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await launch_form(app, pilot, "")
         await until(pilot, lambda: "packaged examples" in screen_text(app))
@@ -230,7 +230,7 @@ async def test_what_one_begins_with_is_clicked_and_stays_in_sight(app: SkywardAp
         assert not screen.query("#starts")
 
 
-def test_code_is_coloured_as_far_as_it_is_understood() -> None:
+def test_python_code_is_highlighted_despite_syntax_errors() -> None:
     lines = list(highlight_python(SCRIPT + "x = (\n\x1b[31m"))
     styles = {(line.plain[span.start : span.end], span.style) for line in lines for span in line.spans}
     assert ("def", "$text-accent") in styles and ("train", "bold") in styles

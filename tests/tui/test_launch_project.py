@@ -47,7 +47,7 @@ def plan_text(screen: LaunchScreen) -> str:
 # -- whole scripts ---------------------------------------------------------------------------------------
 
 
-async def test_a_script_without_functions_is_launched_as_a_whole(
+async def test_script_without_functions_is_launched_as_a_whole(
     app: SkywardApp, session: FakeSession, project: Path
 ) -> None:
     async with app.run_test(size=SIZE) as pilot:
@@ -73,7 +73,7 @@ async def test_a_script_without_functions_is_launched_as_a_whole(
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_a_script_with_functions_may_be_run_as_a_whole(app: SkywardApp, project: Path) -> None:
+async def test_script_with_functions_can_be_launched_as_a_whole(app: SkywardApp, project: Path) -> None:
     (project / "train.py").write_text(FUNCTION + "import torch\n")
     async with app.run_test(size=SIZE) as pilot:
         screen = await launch_form(app, pilot, "train.py")
@@ -89,7 +89,7 @@ async def test_a_script_with_functions_may_be_run_as_a_whole(app: SkywardApp, pr
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_a_whole_script_is_launched_again_with_its_words(app: SkywardApp, project: Path) -> None:
+async def test_recent_launch_of_a_whole_script_restores_its_arguments(app: SkywardApp, project: Path) -> None:
     add_recent(Form(script="train.py", function="train", arguments="epochs=2"))
     add_recent(Form(script="train.py", whole=True, arguments="--epochs 3", packages="lock uv.lock", outputs="a,b"))
     async with app.run_test(size=SIZE) as pilot:
@@ -107,7 +107,7 @@ async def test_a_whole_script_is_launched_again_with_its_words(app: SkywardApp, 
         )
 
 
-def test_a_form_that_names_no_function_runs_the_script_as_the_command_does(project: Path) -> None:
+def test_launch_plan_without_function_matches_the_run_command(project: Path) -> None:
     plan = plan_launch(Form(script="plain.py", arguments="--x"), ())
     assert plan.whole and plan.values["args"] == ["--x"]
     assert plan_launch(Form(script="train.py"), ()).function.name == "train"
@@ -116,7 +116,7 @@ def test_a_form_that_names_no_function_runs_the_script_as_the_command_does(proje
 # -- packages --------------------------------------------------------------------------------------------
 
 
-def test_only_what_there_is_can_be_chosen(project: Path) -> None:
+def test_package_choices_are_the_files_of_the_project(project: Path) -> None:
     script = project / "train.py"
     everything = [
         ("none", ""),
@@ -137,7 +137,7 @@ def test_only_what_there_is_can_be_chosen(project: Path) -> None:
     assert package_choices(script, "lock uv.lock") == [("none", ""), ("uv.lock", "lock uv.lock")]
 
 
-def test_a_project_is_looked_through_to_its_root_and_no_further(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_package_files_are_found_up_to_the_project_root(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     inner = project / "app" / "jobs"
     inner.mkdir(parents=True)
     (inner / "train.py").write_text(FUNCTION)
@@ -153,7 +153,7 @@ def test_a_project_is_looked_through_to_its_root_and_no_further(project: Path, m
     assert [label for label, _ in package_choices(inner / "train.py", "")][1:] == ["uv.lock"]
 
 
-def test_what_somebody_else_could_have_put_above_a_script_is_not_offered(project: Path) -> None:
+def test_package_files_writable_by_others_are_not_offered(project: Path) -> None:
     shared = project / "shared"
     (shared / "mine").mkdir(parents=True)
     script = shared / "mine" / "train.py"
@@ -166,7 +166,7 @@ def test_what_somebody_else_could_have_put_above_a_script_is_not_offered(project
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_what_is_used_where_nothing_is_chosen_is_shown(app: SkywardApp, project: Path) -> None:
+async def test_default_package_file_is_shown(app: SkywardApp, project: Path) -> None:
     (project / "block.py").write_text(BLOCK + FUNCTION)
     async with app.run_test(size=SIZE) as pilot:
         screen = await launch_form(app, pilot, "block.py")
@@ -178,7 +178,7 @@ async def test_what_is_used_where_nothing_is_chosen_is_shown(app: SkywardApp, pr
         await until(pilot, lambda: "none" in screen_text(app))
 
 
-async def test_packages_are_chosen_and_the_plan_says_which(app: SkywardApp, project: Path) -> None:
+async def test_chosen_packages_are_named_in_the_plan(app: SkywardApp, project: Path) -> None:
     async with app.run_test(size=SIZE) as pilot:
         screen = await launch_form(app, pilot, "train.py")
         choice = screen.query_one("#packages", Select)
@@ -208,7 +208,7 @@ async def test_packages_are_chosen_and_the_plan_says_which(app: SkywardApp, proj
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_outputs_are_typed_and_judged_by_the_core(app: SkywardApp, project: Path) -> None:
+async def test_outputs_are_validated_while_typed(app: SkywardApp, project: Path) -> None:
     async with app.run_test(size=SIZE) as pilot:
         screen = await launch_form(app, pilot, "train.py")
         await until(pilot, lambda: "runs train()" in plan_text(screen))
@@ -229,7 +229,7 @@ async def test_outputs_are_typed_and_judged_by_the_core(app: SkywardApp, project
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_what_goes_with_its_machines_is_said_before_the_launch(
+async def test_plan_warns_about_files_lost_with_the_machines(
     app: SkywardApp, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(LaunchPlan, "file_loss_warning", "files of the ranks are lost")
@@ -239,7 +239,7 @@ async def test_what_goes_with_its_machines_is_said_before_the_launch(
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_a_pool_that_is_up_brings_what_it_was_made_for(
+async def test_fields_that_a_running_pool_determines_block_no_launch(
     app: SkywardApp, session: FakeSession, project: Path
 ) -> None:
     """Fields that have no say there hold up no launch, whatever is in them."""
@@ -259,9 +259,7 @@ async def test_a_pool_that_is_up_brings_what_it_was_made_for(
 @at_usual_sizes
 @pytest.mark.proof("1 s of a processor")
 @pytest.mark.usefixtures("in_a_home_folder")
-async def test_a_whole_script_with_all_that_can_be_said(
-    app: SkywardApp, project: Path, snap: Snap, size: tuple[int, int]
-) -> None:
+async def test_whole_script_launch_snapshot(app: SkywardApp, project: Path, snap: Snap, size: tuple[int, int]) -> None:
     for name in ("uv.lock", "pylock.toml", "pyproject.toml"):
         (project / name).unlink()
     async with app.run_test(size=size) as pilot:
@@ -277,7 +275,7 @@ async def test_a_whole_script_with_all_that_can_be_said(
 # What is picked in the launch form: examples, files, and folders that are walked.
 
 
-async def test_examples_are_picked_by_typing(app: SkywardApp) -> None:
+async def test_example_is_picked_by_typing(app: SkywardApp) -> None:
     async with app.run_test(size=SIZE) as pilot:
         screen = await launch_form(app, pilot, "")
         await pilot.press("ctrl+o", "d", "d", "p", "enter")
@@ -288,7 +286,7 @@ async def test_examples_are_picked_by_typing(app: SkywardApp) -> None:
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_pickers_say_that_nothing_fits(app: SkywardApp) -> None:
+async def test_pickers_report_that_nothing_matches(app: SkywardApp) -> None:
     async with app.run_test(size=SIZE) as pilot:
         screen = await launch_form(app, pilot, "")
         await pilot.press("ctrl+o")
@@ -303,7 +301,7 @@ async def test_pickers_say_that_nothing_fits(app: SkywardApp) -> None:
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_folders_are_walked(app: SkywardApp, tmp_path: Path) -> None:
+async def test_file_picker_opens_folders(app: SkywardApp, tmp_path: Path) -> None:
     (tmp_path / "jobs").mkdir()
     (tmp_path / "jobs" / "mine.py").write_text(SCRIPT)
     async with app.run_test(size=SIZE) as pilot:
@@ -315,7 +313,7 @@ async def test_folders_are_walked(app: SkywardApp, tmp_path: Path) -> None:
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_in_a_folder_that_was_opened_the_cursor_is_on_what_lies_there(app: SkywardApp, tmp_path: Path) -> None:
+async def test_file_picker_selects_the_first_entry_of_an_opened_folder(app: SkywardApp, tmp_path: Path) -> None:
     (tmp_path / "jobs").mkdir()
     (tmp_path / "jobs" / "mine.py").write_text(SCRIPT)
     async with app.run_test(size=SIZE) as pilot:
@@ -328,7 +326,7 @@ async def test_in_a_folder_that_was_opened_the_cursor_is_on_what_lies_there(app:
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_a_home_folder_of_nobody_is_a_path_like_any_other(app: SkywardApp) -> None:
+async def test_home_folder_of_an_unknown_user_is_an_ordinary_path(app: SkywardApp) -> None:
     async with app.run_test(size=SIZE) as pilot:
         screen = await launch_form(app, pilot, "~nobody-of-that-name/x.py")
         await until(pilot, lambda: "script ~nobody-of-that-name/x.py does not exist" in screen_text(app))

@@ -44,7 +44,9 @@ def script(tmp_path: Path) -> Path:
     return path
 
 
-async def test_a_launch_from_form_to_run_screen(app: SkywardApp, session: FakeSession, script: Path) -> None:
+async def test_launch_form_starts_a_run_and_opens_its_screen(
+    app: SkywardApp, session: FakeSession, script: Path
+) -> None:
     async with app.run_test(size=SIZE) as pilot:
         screen = await launch_form(app, pilot, "train.py")
         await until(pilot, lambda: screen.query_one("#function", Select).value == "train")
@@ -64,7 +66,7 @@ async def test_a_launch_from_form_to_run_screen(app: SkywardApp, session: FakeSe
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_what_only_some_providers_heed_is_asked_for_those_alone(
+async def test_provider_specific_fields_are_shown_for_their_providers_only(
     app: SkywardApp, session: FakeSession, script: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, text in WITHOUT_CREDENTIALS.items():
@@ -94,7 +96,7 @@ async def test_what_only_some_providers_heed_is_asked_for_those_alone(
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_a_provider_is_asked_once_somebody_stops_typing(
+async def test_plan_is_requested_after_typing_stops(
     app: SkywardApp, session: FakeSession, script: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[str, str]] = []
@@ -117,7 +119,7 @@ async def test_a_provider_is_asked_once_somebody_stops_typing(
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_a_plugin_of_another_package_is_listed(
+async def test_plugin_of_another_package_is_listed(
     app: SkywardApp, script: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     points = [EntryPoint("mine", "another_package:Mine", "skyward.plugins")]
@@ -129,7 +131,9 @@ async def test_a_plugin_of_another_package_is_listed(
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_a_pool_that_is_not_kept_goes_with_its_run(app: SkywardApp, session: FakeSession, script: Path) -> None:
+async def test_pool_without_keep_is_torn_down_after_its_run(
+    app: SkywardApp, session: FakeSession, script: Path
+) -> None:
     async with app.run_test(size=SIZE) as pilot:
         screen = await launch_form(app, pilot, "train.py")
         screen.query_one("#arguments", Input).value = "epochs=1"
@@ -143,7 +147,7 @@ async def test_a_pool_that_is_not_kept_goes_with_its_run(app: SkywardApp, sessio
         await until(pilot, lambda: "run ended, train torn down: created 4, verified gone 4" in screen_text(app))
 
 
-async def test_a_live_pool_is_used_as_it_is(app: SkywardApp, session: FakeSession, script: Path) -> None:
+async def test_running_pool_is_used_with_its_nodes(app: SkywardApp, session: FakeSession, script: Path) -> None:
     session.pool("warm", 2)
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: "▶ warm" in screen_text(app))
@@ -160,7 +164,7 @@ async def test_a_live_pool_is_used_as_it_is(app: SkywardApp, session: FakeSessio
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_launching_again_is_one_step_from_the_pools_too(
+async def test_launch_key_opens_the_form_from_pools_and_run(
     app: SkywardApp, session: FakeSession, script: Path
 ) -> None:
     session.pool("warm", 2)
@@ -181,7 +185,7 @@ async def test_launching_again_is_one_step_from_the_pools_too(
         await until(pilot, lambda: isinstance(app.screen, PoolsScreen))
 
 
-async def test_a_script_that_does_not_load_costs_no_pool(app: SkywardApp, session: FakeSession, tmp_path: Path) -> None:
+async def test_script_that_does_not_load_creates_no_pool(app: SkywardApp, session: FakeSession, tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text(SCRIPT + "\nraise RuntimeError('no data here')\n")
     async with app.run_test(size=SIZE) as pilot:
         screen = await launch_form(app, pilot, "bad.py")
@@ -194,7 +198,7 @@ async def test_a_script_that_does_not_load_costs_no_pool(app: SkywardApp, sessio
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_a_name_in_use_is_one_line_in_the_form(app: SkywardApp, session: FakeSession, script: Path) -> None:
+async def test_pool_name_in_use_is_reported_in_the_form(app: SkywardApp, session: FakeSession, script: Path) -> None:
     session.pool("train")
     async with app.run_test(size=SIZE) as pilot:
         screen = await launch_form(app, pilot, "train.py")
@@ -209,7 +213,7 @@ async def test_a_name_in_use_is_one_line_in_the_form(app: SkywardApp, session: F
 
 @pytest.mark.proof("1 s of a processor")
 @pytest.mark.parametrize("size", [(80, 24), (160, 48)])
-async def test_what_is_wrong_is_there_to_the_last_word(app: SkywardApp, script: Path, size: tuple[int, int]) -> None:
+async def test_long_field_error_is_shown_completely(app: SkywardApp, script: Path, size: tuple[int, int]) -> None:
     async with app.run_test(size=size) as pilot:
         screen = await launch_form(app, pilot, "train.py")
         screen.query_one("#arguments", Input).value = "epochs=1"
@@ -220,9 +224,7 @@ async def test_what_is_wrong_is_there_to_the_last_word(app: SkywardApp, script: 
             assert all(word in shown for word in words.split())
 
 
-async def test_what_was_entered_outlives_a_start_that_failed(
-    app: SkywardApp, session: FakeSession, script: Path
-) -> None:
+async def test_form_keeps_its_input_after_a_failed_start(app: SkywardApp, session: FakeSession, script: Path) -> None:
     session.auto = False
     async with app.run_test(size=SIZE) as pilot:
         screen = await launch_form(app, pilot, "train.py")
@@ -246,7 +248,7 @@ async def test_what_was_entered_outlives_a_start_that_failed(
         await until(pilot, lambda: isinstance(app.screen, LaunchScreen) and app.screen.form() == entered)
 
 
-async def test_arrows_go_through_all_fields(app: SkywardApp, script: Path) -> None:
+async def test_arrow_keys_move_through_all_launch_fields(app: SkywardApp, script: Path) -> None:
     async with app.run_test(size=SIZE) as pilot:
         screen = await launch_form(app, pilot, "train.py")
         around = [screen.query_one(f"#{id}") for id in ("function", "python", "arguments", "pool", "name")]
@@ -261,7 +263,7 @@ async def test_arrows_go_through_all_fields(app: SkywardApp, script: Path) -> No
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_a_plan_longer_than_its_place_scrolls_by_keys(app: SkywardApp, script: Path) -> None:
+async def test_long_plan_scrolls_by_keys(app: SkywardApp, script: Path) -> None:
     script.write_text(SCRIPT + "\nimport no_such_thing, no_such_package_anywhere, nor_this_one, nor_that_other_one\n")
     Path("requirements.txt").touch()
     async with app.run_test(size=(80, 24)) as pilot:
@@ -277,7 +279,7 @@ async def test_a_plan_longer_than_its_place_scrolls_by_keys(app: SkywardApp, scr
         assert "Choose requirements.txt under packages" in " ".join(plan_text(screen).split())
 
 
-async def test_recent_launches_are_a_key_away(
+async def test_recent_launch_is_picked_by_key(
     app: SkywardApp, session: FakeSession, script: Path, tmp_path: Path
 ) -> None:
     for arguments in ("epochs=1", "epochs=2 lr=0.5"):
@@ -308,14 +310,14 @@ async def test_recent_launches_are_a_key_away(
         assert screen.form().arguments == "lr=0.5"
 
 
-def test_a_damaged_list_of_recent_launches_is_no_error(tmp_path: Path) -> None:
+def test_damaged_recent_launches_are_ignored(tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     for text in ("", "{", '{"a": 1}', "[1]", '[{"script": 1, "plugins": 3}]', '[{"script": 1}]'):
         (tmp_path / "home" / "recent.json").write_text(text)
         assert recent_forms() == []
 
 
-async def test_a_framework_that_is_missing_is_named_before_the_launch(
+async def test_missing_framework_is_named_before_the_launch(
     app: SkywardApp, session: FakeSession, script: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
@@ -334,7 +336,7 @@ async def test_a_framework_that_is_missing_is_named_before_the_launch(
         assert "needs jax" not in screen_text(app), "what a function imports, its ranks need"
 
 
-async def test_the_plan_tells_the_script_s_interpreter_and_why(
+async def test_plan_names_the_interpreter_of_the_script_and_its_source(
     app: SkywardApp, session: FakeSession, script: Path
 ) -> None:
     venv = script.parent / ".venv"
@@ -350,7 +352,7 @@ async def test_the_plan_tells_the_script_s_interpreter_and_why(
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_the_python_script_is_copied(app: SkywardApp, session: FakeSession, script: Path) -> None:
+async def test_python_script_of_the_launch_is_copied(app: SkywardApp, session: FakeSession, script: Path) -> None:
     async with app.run_test(size=SIZE) as pilot:
         screen = await launch_form(app, pilot, "train.py")
         await until(pilot, lambda: screen.query_one("#function", Select).value == "train")
@@ -365,7 +367,7 @@ async def test_the_python_script_is_copied(app: SkywardApp, session: FakeSession
         assert "train(epochs=3) @ pool" in app.clipboard
 
 
-async def test_the_command_line_is_copied(app: SkywardApp, script: Path) -> None:
+async def test_command_line_of_the_launch_is_copied(app: SkywardApp, script: Path) -> None:
     async with app.run_test(size=SIZE) as pilot:
         screen = await launch_form(app, pilot, "train.py")
         await pilot.press("ctrl+y")
@@ -417,7 +419,7 @@ async def test_the_command_line_is_copied(app: SkywardApp, script: Path) -> None
         ({"accelerator": "H100:x"}, "accelerator", "not a number of accelerators"),
     ],
 )
-def test_bad_input_names_its_field(
+def test_invalid_launch_input_names_its_field(
     script: Path, session: FakeSession, changes: dict[str, Any], field: str, words: str
 ) -> None:
     Path("plain.py").write_text("x = 1\n")
@@ -431,20 +433,20 @@ def test_bad_input_names_its_field(
     assert words in str(caught.value)
 
 
-def test_the_command_line_of_hosts_is_what_run_takes() -> None:
+def test_command_line_of_ssh_hosts_uses_the_hosts_option() -> None:
     form = Form(script="train.py", provider="ssh", settings={"hosts": "gpu1, me@gpu2:2222  gpu3"}, nodes="")
     words = shlex.split(command_line(form))
     assert words[3:] == ["--provider", "ssh", "--hosts", "gpu1,me@gpu2:2222,gpu3", "--keep"]
 
 
-def test_names_are_free_and_fit() -> None:
+def test_pool_name_from_the_script_is_free_and_valid() -> None:
     assert free_name(Path("My Script_2.py"), []) == "my-script-2"
     assert free_name(Path("ddp.py"), ["ddp", "ddp-2"]) == "ddp-3"
     assert free_name(Path("é.py"), []) == "pool"
     assert len(free_name(Path("x" * 90 + ".py"), [])) <= 48
 
 
-def test_the_command_line_says_the_same() -> None:
+def test_command_line_equals_the_form() -> None:
     form = Form(
         script="my jobs/train.py",
         function="train",
@@ -464,7 +466,7 @@ def test_the_command_line_says_the_same() -> None:
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_a_pool_that_is_up_has_the_plugins_it_was_made_with(
+async def test_plan_shows_and_warns_about_plugins_of_a_running_pool(
     app: SkywardApp, session: FakeSession, tmp_path: Path
 ) -> None:
     """The plan warns where the ranks would not meet, and only there; nothing is ticked that is not so."""
@@ -484,7 +486,7 @@ async def test_a_pool_that_is_up_has_the_plugins_it_was_made_with(
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_a_recent_launch_of_an_example_has_the_example_s_name(
+async def test_recent_launch_of_an_example_has_the_name_of_the_example(
     app: SkywardApp, session: FakeSession, tmp_path: Path
 ) -> None:
     add_recent(Form(script="example:ddp", function="train"))
@@ -496,7 +498,7 @@ async def test_a_recent_launch_of_an_example_has_the_example_s_name(
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_hosts_that_did_not_answer_can_be_changed(app: SkywardApp, session: FakeSession, script: Path) -> None:
+async def test_hosts_can_be_changed_after_a_failed_start(app: SkywardApp, session: FakeSession, script: Path) -> None:
     session.auto = False
     async with app.run_test(size=SIZE) as pilot:
         screen = await launch_form(app, pilot, "train.py")
@@ -521,7 +523,7 @@ async def test_hosts_that_did_not_answer_can_be_changed(app: SkywardApp, session
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_hosts_are_a_list_or_a_group(
+async def test_hosts_field_accepts_a_list_or_a_group(
     app: SkywardApp, session: FakeSession, script: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("skyward.toml").write_text(GROUPS)
@@ -549,7 +551,7 @@ async def test_hosts_are_a_list_or_a_group(
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_an_accelerator_is_picked_from_the_catalogue(app: SkywardApp, session: FakeSession, script: Path) -> None:
+async def test_accelerator_is_picked_from_the_catalogue(app: SkywardApp, session: FakeSession, script: Path) -> None:
     async with app.run_test(size=SIZE) as pilot:
         screen = await launch_form(app, pilot, "train.py")
         screen.query_one("#arguments", Input).value = "epochs=1"
@@ -587,7 +589,7 @@ OFFERS = OfferList(
 )
 
 
-async def test_an_accelerator_is_picked_from_what_is_offered(
+async def test_accelerator_is_picked_from_offers(
     app: SkywardApp, session: FakeSession, script: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("skyward_core.client.offers_and_block_purchases.list_offers", lambda wish: OFFERS)
@@ -619,7 +621,7 @@ async def test_an_accelerator_is_picked_from_what_is_offered(
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_why_nothing_is_offered_is_said_and_the_catalogue_is_there(
+async def test_picker_without_offers_names_the_reason_and_shows_the_catalogue(
     app: SkywardApp, script: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(wish: MachineRequirements) -> OfferList:

@@ -42,7 +42,7 @@ def plan(pool: PoolView) -> LaunchPlan:
     return LaunchPlan(request=request, interpreter=own, function=function, values={}, pool=pool, plugins=())
 
 
-async def test_a_launch_goes_to_the_pool_that_was_chosen_and_to_no_namesake(session: FakeSession) -> None:
+async def test_launch_uses_the_chosen_pool_and_not_its_namesake(session: FakeSession) -> None:
     chosen = session.pool("train")
     app: Any = SimpleNamespace(session=session)
     assert (await create_pool(app, plan(chosen))).key == chosen.key
@@ -53,7 +53,7 @@ async def test_a_launch_goes_to_the_pool_that_was_chosen_and_to_no_namesake(sess
     assert (await create_pool(app, plan(namesake))).key == namesake.key
 
 
-def test_a_form_means_the_pool_that_was_chosen_though_a_namesake_is_up(session: FakeSession, tmp_path: Path) -> None:
+def test_launch_plan_uses_the_chosen_pool_despite_a_namesake(session: FakeSession, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("import skyward_core as sky\n@sky.function\ndef train(): ...\n")
     chosen = session.pool("train")
@@ -67,7 +67,7 @@ def test_a_form_means_the_pool_that_was_chosen_though_a_namesake_is_up(session: 
     assert caught.value.field == "pool"
 
 
-async def test_a_form_for_a_pool_that_is_over_by_now_makes_a_new_one(app: SkywardApp, session: FakeSession) -> None:
+async def test_launch_form_of_an_ended_pool_creates_a_new_pool(app: SkywardApp, session: FakeSession) -> None:
     over = session.pool("train")
     session.emit(over, events.PoolState(pool="train", state="gone", at=session.now))
     session.pool("train")
@@ -104,7 +104,7 @@ def hangs(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_a_python_that_hangs_holds_up_nothing_but_its_launch(
+async def test_hanging_python_blocks_its_launch_only(
     app: SkywardApp, session: FakeSession, hangs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bounded_subprocess, "DEFAULT_TIMEOUT", FOR_EVER)
@@ -126,7 +126,7 @@ async def test_a_python_that_hangs_holds_up_nothing_but_its_launch(
         assert not all_ended(hangs)
 
 
-async def test_a_launch_is_of_the_form_as_it_is_shown(
+async def test_launch_uses_the_form_as_shown(
     app: SkywardApp, session: FakeSession, hangs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bounded_subprocess, "DEFAULT_TIMEOUT", 1)
@@ -158,7 +158,7 @@ def half_made(home: Path) -> list[Path]:
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_a_launch_is_left_while_its_script_is_loaded(
+async def test_launch_can_be_left_while_its_script_loads(
     app: SkywardApp, session: FakeSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An installer that takes for ever, and a script that does: told meanwhile, and ended with all that they began."""
@@ -195,7 +195,7 @@ async def test_a_launch_is_left_while_its_script_is_loaded(
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_the_python_of_a_launch_is_picked_or_typed(
+async def test_launch_python_is_picked_or_typed(
     app: SkywardApp, session: FakeSession, hangs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / ".venv").symlink_to(sys.prefix)
@@ -251,7 +251,7 @@ def plan_text(screen: LaunchScreen) -> str:
     return screen.query_one("#why", Static).visual.plain  # type: ignore[attr-defined,no-any-return]
 
 
-def test_the_app_ends_at_once_and_so_does_what_it_asked(tmp_path: Path, hangs: Path) -> None:
+def test_app_quits_and_kills_a_hanging_interpreter(tmp_path: Path, hangs: Path) -> None:
     program = (
         f"import runpy; from skyward_core.tasks import bounded_subprocess as answers; answers.PATIENCE = {FOR_EVER}; "
         "runpy.run_module('skyward_tui', run_name='__main__')"

@@ -51,7 +51,7 @@ def feed(ring: LogRing, start: int, stop: int) -> None:
     ring.feed("".join(f"line {i}\n" for i in range(start, stop)).encode())
 
 
-async def test_follows_the_newest_line() -> None:
+async def test_log_pane_follows_the_newest_line() -> None:
     ring = LogRing(1000)
     app = PaneApp(ring)
     async with app.run_test(size=SIZE) as pilot:
@@ -61,7 +61,7 @@ async def test_follows_the_newest_line() -> None:
         assert await settle(app, pilot) == [f"line {i}" for i in range(40, 50)]
 
 
-async def test_eviction_never_moves_the_reader() -> None:
+async def test_evicted_lines_do_not_move_the_view() -> None:
     ring = LogRing(100)
     app = PaneApp(ring)
     async with app.run_test(size=SIZE) as pilot:
@@ -80,7 +80,7 @@ async def test_eviction_never_moves_the_reader() -> None:
         assert app.pane.is_following
 
 
-async def test_reaching_the_end_follows_again() -> None:
+async def test_log_pane_follows_again_at_the_end() -> None:
     ring = LogRing(100)
     app = PaneApp(ring)
     async with app.run_test(size=SIZE) as pilot:
@@ -112,7 +112,7 @@ async def test_wrapped_lines_scroll_by_row() -> None:
         assert (await settle(app, pilot))[0].endswith("END")
 
 
-async def test_progress_bars_show_as_the_last_row() -> None:
+async def test_progress_bar_is_the_last_row() -> None:
     ring = LogRing(100)
     app = PaneApp(ring)
     async with app.run_test(size=SIZE) as pilot:
@@ -123,7 +123,7 @@ async def test_progress_bars_show_as_the_last_row() -> None:
         assert await settle(app, pilot) == ["start", "100%|####", "warn"]
 
 
-async def test_filter_and_search_on_screen() -> None:
+async def test_log_pane_filters_and_searches() -> None:
     ring = LogRing(1000)
     app = PaneApp(ring)
     async with app.run_test(size=SIZE) as pilot:
@@ -137,7 +137,7 @@ async def test_filter_and_search_on_screen() -> None:
         assert app.pane.current_hit == 50 and not app.pane.is_following
 
 
-async def test_wide_characters_and_escapes_fit() -> None:
+async def test_wide_characters_fit_and_escapes_are_removed() -> None:
     ring = LogRing(100)
     app = PaneApp(ring)
     async with app.run_test(size=SIZE) as pilot:
@@ -148,7 +148,7 @@ async def test_wide_characters_and_escapes_fit() -> None:
         assert rows(app)[1] == "�� binary �"
 
 
-async def test_no_paint_while_paused() -> None:
+async def test_paused_log_pane_is_not_painted() -> None:
     ring = LogRing(100)
     app = PaneApp(ring)
     async with app.run_test(size=SIZE) as pilot:
@@ -174,7 +174,7 @@ def numbers(lines: list[Line]) -> list[int]:
     return [line.number for line in lines]
 
 
-def test_lines_around_a_place() -> None:
+def test_viewport_returns_lines_before_and_after_a_number() -> None:
     window = LogViewport(ring_of(50))
     assert numbers(window.lines_after(10, 3)) == [10, 11, 12]
     assert numbers(window.lines_before(10, 3)) == [7, 8, 9]
@@ -183,14 +183,14 @@ def test_lines_around_a_place() -> None:
     assert window.count_newer(47) == 2
 
 
-def test_what_is_evicted_is_left_out() -> None:
+def test_viewport_omits_evicted_lines() -> None:
     window = LogViewport(ring_of(250))
     assert window.first == 150
     assert numbers(window.lines_after(0, 2)) == [150, 151]
     assert numbers(window.lines_before(151, 5)) == [150]
 
 
-def test_held_lines_outlive_the_ring() -> None:
+def test_frozen_lines_outlive_the_ring() -> None:
     ring = ring_of(100)
     window = LogViewport(ring)
     window.freeze()
@@ -210,7 +210,7 @@ def stored(folder: Path, count: int) -> StoredLines:
     return StoredLines(folder, [LogRange("r000", (0, 0), (len(data), 0))], whole=True)
 
 
-def test_files_go_on_where_the_ring_begins(tmp_path: Path) -> None:
+def test_viewport_reads_lines_before_the_ring_from_files(tmp_path: Path) -> None:
     ring = LogRing(100)
     ring.extend([f"line {i}" for i in range(1_000, 1_500)])  # this client came when there were 1,000
     window = LogViewport(ring)
@@ -231,7 +231,7 @@ def test_files_go_on_where_the_ring_begins(tmp_path: Path) -> None:
     assert numbers(window.lines_before(1_501, 3)) == [1_448, 1_449, 1_500]
 
 
-def test_held_lines_and_files_fill_each_others_gaps(tmp_path: Path) -> None:
+def test_frozen_lines_and_files_fill_the_gaps_of_each_other(tmp_path: Path) -> None:
     ring = ring_of(250)
     window = LogViewport(ring)
     window.freeze()
@@ -242,7 +242,7 @@ def test_held_lines_and_files_fill_each_others_gaps(tmp_path: Path) -> None:
     assert numbers(window.lines_before(402, 300)) == list(range(102, 402))
 
 
-async def test_what_is_searched_for_is_found_in_the_files_too(tmp_path: Path) -> None:
+async def test_search_finds_matches_in_log_files(tmp_path: Path) -> None:
     ring = ring_of(500)
     window, files = LogViewport(ring), stored(tmp_path, 500)
     window.set_search(Matcher.parse("line .*50$"))
@@ -257,7 +257,7 @@ async def test_what_is_searched_for_is_found_in_the_files_too(tmp_path: Path) ->
 
 
 @pytest.mark.proof("2 s of a processor")
-async def test_one_that_would_take_for_ever_on_a_line_of_a_file_is_given_up(tmp_path: Path) -> None:
+async def test_slow_pattern_is_given_up_in_log_files(tmp_path: Path) -> None:
     ring = ring_of(500)
     window, files = LogViewport(ring), stored(tmp_path, 500)
     (tmp_path / "r000.out").write_bytes(b"m" * 3000 + (tmp_path / "r000.out").read_bytes()[3000:])
@@ -270,7 +270,7 @@ async def test_one_that_would_take_for_ever_on_a_line_of_a_file_is_given_up(tmp_
         window.timed_out_text = ""
 
 
-async def test_who_waits_no_longer_ends_a_search_of_files(tmp_path: Path) -> None:
+async def test_cancelled_search_of_log_files_stops(tmp_path: Path) -> None:
     files = stored(tmp_path, 100_000)
     looked: list[str] = []
 
@@ -291,7 +291,7 @@ async def test_who_waits_no_longer_ends_a_search_of_files(tmp_path: Path) -> Non
     assert len(looked) < 100_000
 
 
-def test_filter_keeps_up_and_inverts() -> None:
+def test_filter_includes_new_lines_and_can_be_inverted() -> None:
     ring = ring_of(30)
     window = LogViewport(ring)
     window.set_filter(Matcher.parse("line .*5$"))
@@ -304,7 +304,7 @@ def test_filter_keeps_up_and_inverts() -> None:
     assert numbers(window.lines_after(4, 3)) == [4, 6, 7]
 
 
-def test_filter_forgets_what_the_ring_forgot() -> None:
+def test_filter_forgets_evicted_lines() -> None:
     ring = ring_of(0)
     window = LogViewport(ring)
     window.set_filter(Matcher.parse("line"))
@@ -316,7 +316,7 @@ def test_filter_forgets_what_the_ring_forgot() -> None:
     assert numbers(window.lines_after(0, 1)) == [19_900]
 
 
-def test_find_goes_round_both_ways() -> None:
+def test_search_wraps_around_in_both_directions() -> None:
     window = LogViewport(ring_of(30))
     window.set_search(Matcher.parse("7"))
     assert [window.find_match(n) for n in (0, 8, 18, 28)] == [7, 17, 27, 7]
@@ -325,7 +325,7 @@ def test_find_goes_round_both_ways() -> None:
     assert window.find_match(0) is None
 
 
-def test_a_search_is_kind() -> None:
+def test_search_ignores_case_and_accepts_invalid_patterns() -> None:
     small, capital = Matcher.parse("oom"), Matcher.parse("OOM")
     assert small is not None and capital is not None
     assert small.matches("CUDA OOM") and capital.matches("CUDA OOM") and not capital.matches("room")
@@ -366,14 +366,14 @@ PIECES = (
     st.lists(st.sampled_from(PIECES), min_size=1, max_size=5),
     st.lists(st.text("ab ABx1\té", max_size=6), max_size=6),
 )
-def test_many_lines_are_passed_over_only_where_none_of_them_matches(pattern: list[str], lines: list[str]) -> None:
+def test_joined_lines_match_if_any_line_matches(pattern: list[str], lines: list[str]) -> None:
     matcher = Matcher.parse("".join(pattern), invertible=True)
     assert matcher is not None
     if any(map(matcher.matches, lines)):
         assert matcher.may_match("\n".join(lines))
 
 
-def test_a_search_that_needs_no_line_of_its_own_looks_at_all_at_once() -> None:
+def test_simple_patterns_are_matched_on_joined_lines() -> None:
     quick = [Matcher.parse(text) for text in ("loss 0.777", "^step (1|2)$", "Error", "rank\\d+")]
     assert all(matcher is not None and not matcher.may_match("one\nof many") for matcher in quick)
     for text in ("!x", "[^x]*y", "a(?!b)", "x\\s+y"):
@@ -381,7 +381,7 @@ def test_a_search_that_needs_no_line_of_its_own_looks_at_all_at_once() -> None:
         assert matcher is not None and matcher.may_match("one\nof many"), "each is looked at"
 
 
-def test_a_pattern_that_would_take_for_ever_is_given_up() -> None:
+def test_slow_pattern_is_given_up() -> None:
     ring = ring_of(10)
     window = LogViewport(ring)
     window.set_filter(Matcher.parse("(m+m+)+y"))

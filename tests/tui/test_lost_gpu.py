@@ -61,7 +61,7 @@ def measured(folder: Path, second: str) -> None:
 
 
 @pytest.mark.proof("3 s of a processor")
-def test_it_is_told_of_wherever_one_looks(cli: Cli, tmp_path: Path) -> None:
+def test_lost_gpu_is_shown_on_screens_and_command_line(cli: Cli, tmp_path: Path) -> None:
     cli.write("train.py", SCRIPT)
     failed = tmp_path / "failed"
     words = ["run", "train.py", "--pool", "gpus", "--detach", "--json", "--arg", f"failed={failed}"]

@@ -39,7 +39,7 @@ def measured_later(session: FakeSession, *shape: int) -> MachineMetrics:
     return book
 
 
-async def test_they_are_measured_once_somebody_looks_at_a_run(app: SkywardApp, session: FakeSession) -> None:
+async def test_machine_metrics_are_requested_when_a_run_is_shown(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft", 4, 8)
     async with opened(app, (160, 48)) as pilot:
         await pilot.press("6")
@@ -54,7 +54,7 @@ async def test_they_are_measured_once_somebody_looks_at_a_run(app: SkywardApp, s
         assert session.measured == [view.key], "once"
 
 
-async def test_keys_choose_the_figure_and_move_among_nodes(app: SkywardApp, session: FakeSession) -> None:
+async def test_keys_choose_the_machine_metric_and_the_node(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft", 4, 8)
     session.open_run(view)
     view.machines = measured(session.now, 40, 8)
@@ -73,7 +73,7 @@ async def test_keys_choose_the_figure_and_move_among_nodes(app: SkywardApp, sess
         await until(pilot, lambda: " n0 " in screen_text(app) and "n39" not in screen_text(app))
 
 
-async def test_without_gpus_a_key_draws_any_figure_of_the_nodes(app: SkywardApp, session: FakeSession) -> None:
+async def test_metrics_of_nodes_without_gpus_are_chosen_by_key(app: SkywardApp, session: FakeSession) -> None:
     book = measured_later(session, 2)
     for at in range(40):
         for node in range(2):
@@ -91,7 +91,7 @@ async def test_without_gpus_a_key_draws_any_figure_of_the_nodes(app: SkywardApp,
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_whatever_gpus_tell_has_its_curve(app: SkywardApp, session: FakeSession) -> None:
+async def test_every_gpu_metric_has_a_chart(app: SkywardApp, session: FakeSession) -> None:
     book = measured_later(session, 1, 2)
     told = dict.fromkeys(GPU_METRIC_DEFINITIONS.keys() - {"util", "xid", "lost"}, 0.0) | {
         "mem_total": 8e9,
@@ -143,7 +143,7 @@ async def test_whatever_gpus_tell_has_its_curve(app: SkywardApp, session: FakeSe
         await until(pilot, lambda: "NVLink out, % of 9 GB/s" in screen_text(app))
 
 
-async def test_what_no_gpu_tells_has_no_curve(app: SkywardApp, session: FakeSession) -> None:
+async def test_missing_gpu_metric_has_no_chart(app: SkywardApp, session: FakeSession) -> None:
     book = measured_later(session, 1, 2)
     book.feed(0, json.dumps({"at": session.now, "node": {}, "gpus": [{"util": 5}, {}]}).encode())
     async with opened(app, (160, 48)) as pilot:
@@ -156,9 +156,7 @@ async def test_what_no_gpu_tells_has_no_curve(app: SkywardApp, session: FakeSess
 
 @pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize(("width", "hidden"), [(80, 6), (160, 0)])
-async def test_gpus_that_have_no_room_are_counted(
-    app: SkywardApp, session: FakeSession, width: int, hidden: int
-) -> None:
+async def test_gpus_without_room_are_counted(app: SkywardApp, session: FakeSession, width: int, hidden: int) -> None:
     """Of 16 GPUs, or slices, some were cut off at the edge, and nothing said so."""
     view = session.pool("llama-ft", 1)
     session.open_run(view)
@@ -170,14 +168,14 @@ async def test_gpus_that_have_no_room_are_counted(
         assert f"+{hidden} " in row if hidden else "+" not in row
 
 
-async def test_an_agent_of_an_older_release_is_told_apart(app: SkywardApp, session: FakeSession) -> None:
+async def test_node_with_an_older_agent_is_named(app: SkywardApp, session: FakeSession) -> None:
     book = measured_later(session, 1)
     book.set_silence_reason(0, AGENT_TOO_OLD)
     async with opened(app, (120, 40)) as pilot:
         await until(pilot, lambda: f"n0    {AGENT_TOO_OLD}" in screen_text(app))
 
 
-async def test_each_node_has_its_use_over_time_beside_it(app: SkywardApp, session: FakeSession) -> None:
+async def test_each_node_has_its_utilization_history(app: SkywardApp, session: FakeSession) -> None:
     book = measured_later(session, 4, 2)
     for second in range(120):
         for node in range(4):
@@ -196,7 +194,7 @@ async def test_each_node_has_its_use_over_time_beside_it(app: SkywardApp, sessio
         await until(pilot, lambda: "GPU utilization %" not in screen_text(app))
 
 
-async def test_where_there_is_room_each_gpu_has_a_row_over_time(app: SkywardApp, session: FakeSession) -> None:
+async def test_each_gpu_has_a_history_row_if_there_is_room(app: SkywardApp, session: FakeSession) -> None:
     book = measured_later(session, 2, 4)
     for second in range(120):
         for node in range(2):
@@ -216,7 +214,7 @@ async def test_where_there_is_room_each_gpu_has_a_row_over_time(app: SkywardApp,
         assert "▅▅▅" in screen_text(app), "the figure that is chosen"
 
 
-async def test_only_rows_that_have_changed_are_painted(
+async def test_only_changed_machine_rows_are_painted(
     app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     view = session.pool("llama-ft", 3)
@@ -242,7 +240,7 @@ async def test_only_rows_that_have_changed_are_painted(
         assert grid.update(book, session.now) and [[each.y for each in paint] for paint in painted] == [[6]]
 
 
-async def test_machines_of_a_pool_at_rest_are_looked_at_more_seldom(app: SkywardApp, session: FakeSession) -> None:
+async def test_machine_panel_of_an_idle_pool_updates_less_often(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft", 4)
     run = session.open_run(view)
     view.machines = measured(session.now, 4, 0)
@@ -257,9 +255,7 @@ async def test_machines_of_a_pool_at_rest_are_looked_at_more_seldom(app: Skyward
         assert screen.time_token(now) != screen.time_token(now + 3)
 
 
-async def test_in_a_narrow_panel_the_use_over_time_stands_below_each_node(
-    app: SkywardApp, session: FakeSession
-) -> None:
+async def test_node_history_is_below_its_node_in_a_narrow_panel(app: SkywardApp, session: FakeSession) -> None:
     book = measured_later(session, 2)
     for second in range(60):
         for node in range(2):

@@ -21,7 +21,7 @@ from tests.support.fake_session import FakeSession, logged, value
 from tests.support.machines import measured
 
 
-def test_the_newest_numbers_are_shown_while_a_rank_runs():
+def test_rank_notes_show_the_newest_metrics():
     view = PoolView("p")
     apply(view, events.PoolOpened(pool="p", spec={"nodes": 2, "worker": {"ranks_per_node": 1}}, created_at=0.0))
     apply(view, events.RunOpened(pool="p", run="r", function="f", kind="broadcast", total=2, at=0.0))
@@ -42,7 +42,7 @@ def numbers(screen: RunScreen) -> MetricsPane:
     return screen.query_one(MetricsPane)
 
 
-async def test_numbers_take_their_place_when_the_first_ones_come(app: SkywardApp, session: FakeSession) -> None:
+async def test_metrics_panel_opens_with_the_first_metrics(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft")
     run = session.open_run(view)
     async with app.run_test(size=(120, 40)) as pilot:
@@ -67,7 +67,7 @@ async def test_numbers_take_their_place_when_the_first_ones_come(app: SkywardApp
         await until(pilot, lambda: "2 log" not in screen_text(app) and "└ 0:00" in screen_text(app))
 
 
-async def test_the_numbers_of_another_rank_and_of_all(app: SkywardApp, session: FakeSession) -> None:
+async def test_metrics_of_another_rank_and_of_all_ranks_are_shown(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft", 2)
     run = session.open_run(view)
     for rank in range(2):
@@ -86,9 +86,7 @@ async def test_the_numbers_of_another_rank_and_of_all(app: SkywardApp, session: 
         assert numbers(screen).ranks == [0, 1]
 
 
-async def test_what_stands_behind_a_name_in_wide_letters_keeps_its_column(
-    app: SkywardApp, session: FakeSession
-) -> None:
+async def test_metric_names_in_wide_letters_keep_the_columns(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft")
     run = session.open_run(view)
     view.metrics.add_values(run.id, 0, 1.0, {"loss": 7.25, "損失": 8.25, "検証データの損失の平均": 9.25})
@@ -101,7 +99,7 @@ async def test_what_stands_behind_a_name_in_wide_letters_keeps_its_column(
         assert len(ends) == 1, screen_text(app)
 
 
-async def test_yielded_numbers_are_charted_and_a_new_run_begins_anew(app: SkywardApp, session: FakeSession) -> None:
+async def test_yielded_values_are_charted_per_run(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft", 1)
     first = session.open_run(view)
     async with app.run_test(size=(80, 24)) as pilot:
@@ -122,7 +120,7 @@ async def test_yielded_numbers_are_charted_and_a_new_run_begins_anew(app: Skywar
         await until(pilot, lambda: "2 log" in screen_text(app))  # nothing is left to look at there
 
 
-async def test_a_flood_of_numbers_is_looked_at_now_and_then(
+async def test_frequent_metrics_update_the_panel_at_intervals(
     app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     view = session.pool("llama-ft", 32, 8)
@@ -149,7 +147,7 @@ async def test_a_flood_of_numbers_is_looked_at_now_and_then(
         await until(pilot, lambda: "loss                53!" in screen_text(app))
 
 
-async def test_one_rank_of_256_that_is_far_off_is_named_and_drawn(app: SkywardApp, session: FakeSession) -> None:
+async def test_outlier_among_256_ranks_is_named_and_drawn(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft", 32, 8)
     run = session.open_run(view)
     for rank in range(256):
@@ -188,7 +186,7 @@ def hairs(app: SkywardApp) -> int:
     return sum(line.count("⡇") > 1 for line in screen_text(app).splitlines())
 
 
-async def test_a_logarithmic_scale_and_smoothing_have_a_key(app: SkywardApp, session: FakeSession) -> None:
+async def test_log_scale_and_smoothing_have_a_key(app: SkywardApp, session: FakeSession) -> None:
     async with app.run_test(size=(160, 48)) as pilot:
         pane = await many_numbers(app, session, pilot)
         await until(pilot, lambda: "2e+03 ┤" in screen_text(app))
@@ -204,9 +202,7 @@ async def test_a_logarithmic_scale_and_smoothing_have_a_key(app: SkywardApp, ses
         await until(pilot, lambda: "smoothed" not in screen_text(app))
 
 
-async def test_one_hairline_goes_through_all_charts_and_their_titles_tell_what_was_then(
-    app: SkywardApp, session: FakeSession
-) -> None:
+async def test_hairline_shows_the_values_of_all_charts_at_its_time(app: SkywardApp, session: FakeSession) -> None:
     async with app.run_test(size=(160, 48)) as pilot:
         pane = await many_numbers(app, session, pilot)
         await pilot.press("z", "c")
@@ -223,7 +219,7 @@ async def test_one_hairline_goes_through_all_charts_and_their_titles_tell_what_w
         await until(pilot, lambda: "2 log" in screen_text(app))  # the zoom was next
 
 
-async def test_what_only_counts_has_no_chart_beside_others(app: SkywardApp, session: FakeSession) -> None:
+async def test_counter_metrics_have_no_chart_beside_others(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft", 1)
     run = session.open_run(view)
     for step in range(9):
@@ -241,7 +237,7 @@ async def test_what_only_counts_has_no_chart_beside_others(app: SkywardApp, sess
         await until(pilot, lambda: pane.name_shown == "seen" and screen_text(app).count("└ 0:00") == 2)
 
 
-async def test_the_mouse_puts_the_hairline_where_it_is(app: SkywardApp, session: FakeSession) -> None:
+async def test_mouse_moves_the_hairline(app: SkywardApp, session: FakeSession) -> None:
     async with app.run_test(size=(160, 48)) as pilot:
         pane = await many_numbers(app, session, pilot)
         await until(pilot, lambda: "└ 0:00" in screen_text(app))
@@ -254,7 +250,7 @@ async def test_the_mouse_puts_the_hairline_where_it_is(app: SkywardApp, session:
         assert pane.instant == before
 
 
-async def test_what_was_painted_for_another_size_is_not_shown(
+async def test_panel_painted_for_another_size_is_not_shown(
     app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Lines may be asked for before a widget hears of its new size."""

@@ -46,7 +46,7 @@ def painted(board: RankList) -> list[list[Any]]:
     return [list(board.render_line(y)) for y in range(len(board._lines or ()))]
 
 
-async def test_rows_are_painted_as_the_whole_would_be(app: SkywardApp, session: FakeSession) -> None:
+async def test_incremental_rows_equal_a_full_paint(app: SkywardApp, session: FakeSession) -> None:
     async with app.run_test(size=(160, 48)) as pilot:
         board = await board_of(app, session, pilot)
         for about in ("as it is", "another row chosen", "another state", "another theme", "no row"):
@@ -64,7 +64,7 @@ async def test_rows_are_painted_as_the_whole_would_be(app: SkywardApp, session: 
             assert ours == [list(line) for line in board._render_cache.lines if board.states], about
 
 
-async def test_rows_that_were_compared_are_painted_as_they_are_unless_something_changes(
+async def test_unchanged_rank_rows_are_not_formatted_again(
     app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[int] = []
@@ -93,7 +93,7 @@ async def test_rows_that_were_compared_are_painted_as_they_are_unless_something_
         assert "lost" in str(painted(board))
 
 
-def test_what_ranks_say_is_made_for_those_that_are_shown(session: FakeSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notes_are_formatted_for_visible_ranks_only(session: FakeSession, monkeypatch: pytest.MonkeyPatch) -> None:
     view = session.pool("wide", 64)
     run = session.open_run(view)
     view.metrics.add_values(run.id, 5, session.now, {"step": 1234})
@@ -109,7 +109,7 @@ def test_what_ranks_say_is_made_for_those_that_are_shown(session: FakeSession, m
     assert states[5].note == "told" and lines == [{"step": 1234.0}]
 
 
-async def test_a_row_that_is_as_it_was_is_not_painted(
+async def test_unchanged_row_is_not_painted(
     app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with app.run_test(size=(160, 48)) as pilot:
@@ -126,7 +126,7 @@ async def test_a_row_that_is_as_it_was_is_not_painted(
         assert asked[1:] == [()], "where rows come or go, all are"
 
 
-async def test_what_a_key_does_is_painted_at_once(
+async def test_key_press_is_painted_at_once(
     app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with app.run_test(size=(160, 48)) as pilot:
@@ -156,7 +156,7 @@ async def test_what_a_key_does_is_painted_at_once(
 MOVES = True
 
 
-def test_only_what_was_there_before_can_have_changed() -> None:
+def test_changed_keys_exclude_added_and_removed_ones() -> None:
     assert changed_keys({1: "running", 2: "idle"}, {1: "raised", 2: "idle", 3: "running"}) == {1}
     assert changed_keys({}, {1: "running"}) == changed_keys({1: "running"}, {}) == frozenset()
 
@@ -165,7 +165,7 @@ def stands_out(widget: PoolList | RankList) -> bool:
     return any(HIGHLIGHT_STYLE in str(span.style) for span in widget.render().spans)
 
 
-async def test_a_pool_and_a_rank_that_change_stand_out_for_a_moment(app: SkywardApp, session: FakeSession) -> None:
+async def test_changed_pool_and_rank_are_highlighted_briefly(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft", 2)
     run = session.open_run(view)
     async with app.run_test(size=(120, 40)) as pilot:
@@ -185,7 +185,7 @@ async def test_a_pool_and_a_rank_that_change_stand_out_for_a_moment(app: Skyward
 
 
 @pytest.mark.parametrize("why", ["motion = false", "NO_COLOR"])
-async def test_who_wants_no_motion_sees_none(
+async def test_highlights_are_off_without_motion_or_colour(
     app: SkywardApp, session: FakeSession, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if why == "NO_COLOR":
@@ -209,7 +209,7 @@ class Form(App[None]):
         yield Label("below")
 
 
-async def test_all_is_laid_out_for_other_rows_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_layout_is_computed_only_if_rows_are_added_or_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     laid_out = []
     refresh = Screen._refresh_layout
 

@@ -43,7 +43,7 @@ def words_of(source: str) -> Iterator[str]:
             yield from re.findall(r"^[#.]?(?:panel-|run\.|-)?(\w+)$", node.value)
 
 
-def test_the_run_screen_knows_no_panel_by_name() -> None:
+def test_run_screen_names_no_panel() -> None:
     source = inspect.getsource(RunScreen)
     assert not NAMES & set(words_of(source))
     for named in (
@@ -55,14 +55,14 @@ def test_the_run_screen_knows_no_panel_by_name() -> None:
         assert NAMES & set(words_of(named)), "the test sees nothing"
 
 
-def test_each_panel_has_a_file_of_its_own() -> None:
+def test_each_panel_has_its_own_module() -> None:
     modules = [row.made_by.partition(":")[0] for row in PANELS]
     assert len(set(modules)) == len(modules) and all(each.startswith("skyward_tui.panels.") for each in modules)
     for row in PANELS:
         assert issubclass(resolve_name(row.made_by), RunPanel), row.id
 
 
-def test_rows_name_what_there_is() -> None:
+def test_panel_table_names_existing_actions_and_panels() -> None:
     ids, actions = {row.id for row in PANELS}, {action.id for action in ACTIONS}
     assert {HOME_PANEL, STARTUP_PANEL} <= ids and len(ids) == len({row.number for row in PANELS}) == len(PANELS)
     for row in PANELS:
@@ -72,12 +72,12 @@ def test_rows_name_what_there_is() -> None:
         assert row.instead_of in {"", *ids} and (row.empty or not row.hides), row.id
 
 
-def test_what_an_empty_panel_says_fits_a_small_screen() -> None:
+def test_message_of_an_empty_panel_fits_80_columns() -> None:
     assert {row.id for row in PANELS if len(row.empty) > 78} == set()
 
 
 @pytest.mark.parametrize("row", PANELS, ids=lambda row: row.id)
-def test_no_panel_knows_another(row: PanelSpec) -> None:
+def test_panel_modules_do_not_import_each_other(row: PanelSpec) -> None:
     module = row.made_by.partition(":")[0]
     others = {other.made_by.partition(":")[0].rpartition(".")[2] for other in PANELS} - {module.rpartition(".")[2]}
     tree = ast.parse((ROOT.parent / f"{module.replace('.', '/')}.py").read_text("utf-8"))
@@ -86,7 +86,7 @@ def test_no_panel_knows_another(row: PanelSpec) -> None:
             assert node.module not in others and not others & {alias.name for alias in node.names}
 
 
-def test_a_sixth_panel_is_a_file_and_a_row(tmp_path: Path) -> None:
+def test_sixth_panel_needs_one_module_and_one_row(tmp_path: Path) -> None:
     env = {**os.environ, "SKYWARD_HOME": str(tmp_path / "home")}
     for name in ("SSH_CONNECTION", "TMUX", "STY", "NO_COLOR"):
         env.pop(name, None)
@@ -109,14 +109,14 @@ def scalars(*texts: str) -> tuple[Scalar, ...]:
 
 
 @pytest.mark.parametrize(("by", "cells"), [(0, 46), (4, 50), (-4, 42), (-99, LEAST_COLUMNS), (99, 100 - LEAST_COLUMNS)])
-def test_a_border_moves_until_a_panel_would_have_too_little(by: int, cells: int) -> None:
+def test_panel_border_moves_up_to_the_minimum_size(by: int, cells: int) -> None:
     found = resize_tracks(scalars("46", "1fr"), 0, by, 100, LEAST_COLUMNS)
     assert [(each.value, str(each.unit)) for each in found] == [
         (each.value, str(each.unit)) for each in scalars(f"{cells}", "1fr")
     ]
 
 
-def test_one_panel_that_has_all_the_room_keeps_it() -> None:
+def test_single_panel_keeps_its_size() -> None:
     assert resize_tracks(scalars("1fr"), 0, 5, 100, 4) == scalars("1fr")
     assert resize_tracks(scalars("1fr"), 1, 5, 100, 4) == scalars("1fr")
 
@@ -136,7 +136,7 @@ def widths(screen: RunScreen) -> tuple[int, int]:
     return screen.panels["ranks"].size.width, screen.panels["phases"].size.height
 
 
-async def test_the_panel_that_is_looked_at_grows_and_shrinks_by_keys(app: SkywardApp, session: FakeSession) -> None:
+async def test_focused_panel_is_resized_by_keys(app: SkywardApp, session: FakeSession) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await opened(app, session, pilot)
         ranks, nodes = widths(screen)
@@ -152,7 +152,7 @@ async def test_the_panel_that_is_looked_at_grows_and_shrinks_by_keys(app: Skywar
         await until(pilot, lambda: widths(screen) == (ranks, nodes))
 
 
-async def test_a_border_is_dragged_and_stands_there_the_next_time(app: SkywardApp, session: FakeSession) -> None:
+async def test_dragged_border_is_restored_at_the_next_start(app: SkywardApp, session: FakeSession) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await opened(app, session, pilot)
         ranks, nodes = widths(screen)
@@ -176,7 +176,7 @@ async def test_a_border_is_dragged_and_stands_there_the_next_time(app: SkywardAp
         await until(pilot, lambda: widths(screen) == (ranks + 10, nodes + 4))
 
 
-async def test_panels_take_the_rows_that_they_need_and_the_log_the_rest(app: SkywardApp, session: FakeSession) -> None:
+async def test_panels_take_their_rows_and_the_log_the_rest(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft", 2)
     run = session.open_run(view)
     async with app.run_test(size=(160, 48)) as pilot:
@@ -203,7 +203,7 @@ def waits(session: FakeSession, view: PoolView, run: str, name: str) -> None:
     session.emit(view, events.QueueNews(pool=view.name, waiting=line))
 
 
-async def test_who_waits_is_shown_and_taken_out(app: SkywardApp, session: FakeSession) -> None:
+async def test_queued_runs_are_shown_and_can_be_cancelled(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("p", 4)
     run = session.open_run(view, "train", total=2)
     session.emit(view, events.RunPlaced(pool="p", run=run.id, nodes=[0, 1]))
@@ -230,7 +230,7 @@ async def test_who_waits_is_shown_and_taken_out(app: SkywardApp, session: FakeSe
         await until(pilot, lambda: "7 queue" not in screen_text(app))
 
 
-async def test_on_a_small_terminal_it_is_a_key_away(app: SkywardApp, session: FakeSession) -> None:
+async def test_queue_panel_opens_by_key_on_a_small_terminal(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("p", 4)
     session.open_run(view, "train")
     waits(session, view, "w1", "next")
@@ -242,7 +242,7 @@ async def test_on_a_small_terminal_it_is_a_key_away(app: SkywardApp, session: Fa
         await until(pilot, lambda: "C cancel" in screen_text(app))
 
 
-async def test_of_panels_that_share_a_place_one_is_shown(app: SkywardApp, session: FakeSession) -> None:
+async def test_panels_of_one_place_are_shown_alternately(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("p", 4)
     session.open_run(view, "train")
     waits(session, view, "w1", "next")

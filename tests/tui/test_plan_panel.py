@@ -18,7 +18,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_where_there_is_room_all_are_shown(app: SkywardApp) -> None:
+async def test_plan_command_and_python_are_shown_together_if_there_is_room(app: SkywardApp) -> None:
     async with app.run_test(size=(160, 48)) as pilot:
         screen = await launch_form(app, pilot, "train.py")
         screen.query_one("#arguments", Input).value = "epochs=3"
@@ -29,7 +29,7 @@ async def test_where_there_is_room_all_are_shown(app: SkywardApp) -> None:
         await until(pilot, lambda: "as Python" not in screen_text(app) and "epochs=x" in screen_text(app))
 
 
-async def test_where_there_is_none_a_key_turns_them(app: SkywardApp) -> None:
+async def test_plan_views_are_switched_by_key_on_a_small_terminal(app: SkywardApp) -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         screen = await launch_form(app, pilot, "train.py")
         screen.query_one("#arguments", Input).value = "epochs=3"

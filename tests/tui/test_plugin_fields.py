@@ -32,7 +32,7 @@ def shown(fields: PluginFields) -> list[str]:
     return [each.argument.name for each in fields.query(ArgumentRow)]
 
 
-async def test_parameters_of_the_plugins_that_are_on(app: SkywardApp) -> None:
+async def test_fields_of_chosen_plugins_are_shown(app: SkywardApp) -> None:
     async with app.run_test(size=(160, 48)) as pilot:
         screen = await launch_form(app, pilot, "train.py")
         fields = screen.query_one(PluginFields)
@@ -67,7 +67,7 @@ async def test_parameters_of_the_plugins_that_are_on(app: SkywardApp) -> None:
         assert fields.texts == spaced
 
 
-async def test_what_is_amiss_stands_below_the_field_and_on_the_line_that_folds(app: SkywardApp) -> None:
+async def test_plugin_field_error_is_shown_below_the_field_and_on_its_heading(app: SkywardApp) -> None:
     async with app.run_test(size=(160, 48)) as pilot:
         screen = await launch_form(app, pilot, "train.py")
         screen.query_one("#plugins", Toggles).focus()
@@ -84,7 +84,7 @@ async def test_what_is_amiss_stands_below_the_field_and_on_the_line_that_folds(a
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_a_launch_of_late_has_them(app: SkywardApp) -> None:
+async def test_recent_launch_restores_plugin_parameters(app: SkywardApp) -> None:
     async with app.run_test(size=(160, 48)) as pilot:
         screen = await launch_form(app, pilot, "train.py")
         screen.query_one("#plugins", Toggles).focus()
@@ -101,7 +101,7 @@ async def test_a_launch_of_late_has_them(app: SkywardApp) -> None:
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_a_launch_that_is_refused_opens_what_is_amiss(app: SkywardApp) -> None:
+async def test_refused_launch_opens_the_invalid_plugin_field(app: SkywardApp) -> None:
     form = Form(script="train.py", plugins=("torch",), plugin_settings={"torch.init": "perhaps"})
     async with app.run_test(size=(160, 48)) as pilot:
         screen = await launch_form(app, pilot, "train.py")

@@ -30,7 +30,7 @@ from tests.support.past import past_run
 SIZE = (100, 30)
 
 
-async def test_no_pools_says_what_to_do(app: SkywardApp) -> None:
+async def test_empty_pool_list_names_the_launch_key(app: SkywardApp) -> None:
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: "No pools yet" in screen_text(app))
         assert "Press n to launch a script" in screen_text(app)
@@ -38,7 +38,9 @@ async def test_no_pools_says_what_to_do(app: SkywardApp) -> None:
         assert isinstance(app.screen, PoolsScreen)
 
 
-async def test_pools_of_others_show_up_and_the_cursor_stays_on_its_pool(app: SkywardApp, session: FakeSession) -> None:
+async def test_pools_of_other_clients_appear_and_the_cursor_keeps_its_pool(
+    app: SkywardApp, session: FakeSession
+) -> None:
     session.pool("mine")
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: "▶ mine" in screen_text(app))
@@ -52,7 +54,7 @@ async def test_pools_of_others_show_up_and_the_cursor_stays_on_its_pool(app: Sky
         await until(pilot, lambda: isinstance(app.screen, PoolsScreen))
 
 
-async def test_a_ledger_that_cannot_be_read_is_said() -> None:
+async def test_unreadable_ledger_is_reported() -> None:
     def refuse() -> FakeSession:
         raise LedgerError("the ledger was written by a newer version; update skyward-tui")
 
@@ -72,7 +74,7 @@ async def test_a_ledger_that_cannot_be_read_is_said() -> None:
      (364 * 86_400, "364d ago"), (800 * 86_400, "2y ago")],
 )  # fmt: skip
 @pytest.mark.parametrize("size", [(80, 24), (160, 48)])
-async def test_a_pool_that_is_over_says_how_long_ago_it_ended(
+async def test_ended_pool_shows_the_time_since_its_end(
     app: SkywardApp, session: FakeSession, size: tuple[int, int], seconds: float, said: str
 ) -> None:
     over = session.pool("over", state="gone", age=seconds + 60)
@@ -87,7 +89,7 @@ async def test_a_pool_that_is_over_says_how_long_ago_it_ended(
         assert shown["over"].endswith(f" {said}") and shown["up"].endswith(" 2h 00m")
 
 
-async def test_a_pool_that_nobody_uses_shows_its_end(app: SkywardApp, session: FakeSession) -> None:
+async def test_idle_pool_shows_the_time_until_its_end(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft")
     run = session.open_run(view)
     session.emit(view, ev.RunEnded(pool="llama-ft", run=run.id, state="failed", at=session.now))
@@ -100,7 +102,7 @@ async def test_a_pool_that_nobody_uses_shows_its_end(app: SkywardApp, session: F
         await until(pilot, lambda: "ends in" not in screen_text(app))
 
 
-async def test_teardown_wants_the_name_and_gives_a_receipt(app: SkywardApp, session: FakeSession) -> None:
+async def test_teardown_requires_the_pool_name_and_shows_a_receipt(app: SkywardApp, session: FakeSession) -> None:
     session.auto = False
     view = session.pool("llama-ft")
     session.open_run(view)
@@ -134,7 +136,7 @@ async def test_teardown_wants_the_name_and_gives_a_receipt(app: SkywardApp, sess
         await until(pilot, lambda: isinstance(app.screen, PoolsScreen))
 
 
-async def test_a_pool_with_nothing_at_stake_is_only_asked_about(app: SkywardApp, session: FakeSession) -> None:
+async def test_teardown_of_an_idle_local_pool_requires_only_confirmation(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("free", 8)
     session.end_run(view, session.open_run(view))
     async with app.run_test(size=SIZE) as pilot:
@@ -149,7 +151,9 @@ async def test_a_pool_with_nothing_at_stake_is_only_asked_about(app: SkywardApp,
 
 
 @pytest.mark.parametrize("key", ["q", "escape", "enter"])
-async def test_a_receipt_is_closed_as_other_screens_are(app: SkywardApp, session: FakeSession, key: str) -> None:
+async def test_receipt_is_closed_by_the_same_keys_as_other_screens(
+    app: SkywardApp, session: FakeSession, key: str
+) -> None:
     view = session.pool("free", 8, price=1.0)
     session.end_run(view, session.open_run(view))
     async with app.run_test(size=SIZE) as pilot:
@@ -164,9 +168,7 @@ async def test_a_receipt_is_closed_as_other_screens_are(app: SkywardApp, session
         await until(pilot, lambda: isinstance(app.screen, PoolsScreen))
 
 
-async def test_keys_that_come_at_once_each_go_to_the_screen_that_is_there_then(
-    app: SkywardApp, session: FakeSession
-) -> None:
+async def test_keys_in_one_burst_go_to_the_current_screen(app: SkywardApp, session: FakeSession) -> None:
     session.pool("over", state="gone")
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: "▶ over" in screen_text(app))
@@ -179,7 +181,9 @@ async def test_keys_that_come_at_once_each_go_to_the_screen_that_is_there_then(
         await until(pilot, lambda: not app.is_running)
 
 
-async def test_work_that_nobody_has_fetched_is_named_and_wants_the_word(app: SkywardApp, session: FakeSession) -> None:
+async def test_teardown_names_unfetched_results_and_requires_confirmation(
+    app: SkywardApp, session: FakeSession
+) -> None:
     view = session.pool("free", 1)
     run = session.open_run(view)
     session.end_run(view, run)
@@ -192,7 +196,7 @@ async def test_work_that_nobody_has_fetched_is_named_and_wants_the_word(app: Sky
         await until(pilot, lambda: session.torn_down == ["free"])
 
 
-async def test_what_is_left_is_named_and_hiding_does_not_stop(app: SkywardApp, session: FakeSession) -> None:
+async def test_hidden_teardown_continues_and_names_its_leftovers(app: SkywardApp, session: FakeSession) -> None:
     session.auto = False
     session.pool("paid", 1, price=4.0)
     session.downing["paid"] = future = Future[Any]()
@@ -206,7 +210,7 @@ async def test_what_is_left_is_named_and_hiding_does_not_stop(app: SkywardApp, s
         await until(pilot, lambda: "✗ paid: created 1, verified gone 0, unaccounted 1: i-0123" in screen_text(app))
 
 
-async def test_quitting_without_pools_just_quits(app: SkywardApp, session: FakeSession) -> None:
+async def test_quit_without_live_pools_needs_no_confirmation(app: SkywardApp, session: FakeSession) -> None:
     session.pool("old", state="gone")
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: "▶ old" in screen_text(app))
@@ -216,7 +220,7 @@ async def test_quitting_without_pools_just_quits(app: SkywardApp, session: FakeS
 
 
 @pytest.mark.parametrize("key", ["q", "ctrl+q"])
-async def test_quitting_with_pools_asks_and_keeps_them_by_default(
+async def test_quit_with_live_pools_asks_and_keeps_them_by_default(
     app: SkywardApp, session: FakeSession, key: str
 ) -> None:
     session.pool("llama-ft")
@@ -232,7 +236,7 @@ async def test_quitting_with_pools_asks_and_keeps_them_by_default(
     assert session.detached and session.torn_down == []
 
 
-async def test_quitting_can_tear_all_down(app: SkywardApp, session: FakeSession) -> None:
+async def test_quit_can_tear_down_all_pools(app: SkywardApp, session: FakeSession) -> None:
     session.pool("one")
     session.pool("two")
     async with app.run_test(size=SIZE) as pilot:
@@ -245,7 +249,7 @@ async def test_quitting_can_tear_all_down(app: SkywardApp, session: FakeSession)
     assert sorted(session.torn_down) == ["one", "two"]
 
 
-async def test_ctrl_c_ends_nothing(app: SkywardApp, session: FakeSession) -> None:
+async def test_ctrl_c_neither_quits_nor_cancels(app: SkywardApp, session: FakeSession) -> None:
     session.pool("llama-ft")
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
@@ -257,7 +261,7 @@ async def test_ctrl_c_ends_nothing(app: SkywardApp, session: FakeSession) -> Non
         assert app.is_running and session.torn_down == [] and session.cancelled == []
 
 
-async def test_of_two_pools_of_one_name_the_chosen_one_opens(app: SkywardApp, session: FakeSession) -> None:
+async def test_selected_pool_opens_although_another_has_its_name(app: SkywardApp, session: FakeSession) -> None:
     for words in ("of the first", "of the second"):
         view = session.pool("twice", 1, state="gone", age=3600)
         session.open_run(view)
@@ -273,7 +277,7 @@ async def test_of_two_pools_of_one_name_the_chosen_one_opens(app: SkywardApp, se
         await until(pilot, lambda: "last words of the second" in screen_text(app))
 
 
-async def test_a_live_pool_is_torn_down_and_not_its_forerunner(app: SkywardApp, session: FakeSession) -> None:
+async def test_teardown_of_a_live_pool_ignores_an_ended_namesake(app: SkywardApp, session: FakeSession) -> None:
     session.pool("twice", 1, state="gone")
     live = session.pool("twice", 1)
     session.views.reverse()
@@ -285,7 +289,7 @@ async def test_a_live_pool_is_torn_down_and_not_its_forerunner(app: SkywardApp, 
         await until(pilot, lambda: live.state == "gone")
 
 
-async def test_a_pool_whose_teardown_failed_is_not_over(app: SkywardApp, session: FakeSession) -> None:
+async def test_pool_whose_teardown_failed_can_be_torn_down_again(app: SkywardApp, session: FakeSession) -> None:
     """Something of it may run on: it can be torn down again, and quitting asks about it."""
     session.pool("stuck", 1, state="failed")
     async with app.run_test(size=SIZE) as pilot:
@@ -296,7 +300,7 @@ async def test_a_pool_whose_teardown_failed_is_not_over(app: SkywardApp, session
         await until(pilot, lambda: session.torn_down == ["stuck"])
 
 
-async def test_a_machine_that_is_taken_back_counts_down_on_every_screen(app: SkywardApp, session: FakeSession) -> None:
+async def test_preemption_countdown_is_shown_on_every_screen(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("spot", 2)
     session.open_run(view, total=2)
     session.emit(view, ev.NodeNotice(pool="spot", node=1, kind="terminate", ends_at=session.now + 102, at=session.now))
@@ -319,13 +323,13 @@ async def test_a_machine_that_is_taken_back_counts_down_on_every_screen(app: Sky
         await until(pilot, lambda: "preempted in" not in screen_text(app).splitlines()[0])
 
 
-async def test_names_of_pools_stand_where_there_is_little_room(app: SkywardApp, session: FakeSession) -> None:
+async def test_pool_name_is_shown_on_the_smallest_terminal(app: SkywardApp, session: FakeSession) -> None:
     session.open_run(session.pool("llama-ft"))
     async with app.run_test(size=(60, 15)) as pilot:
         await until(pilot, lambda: "llama-ft" in screen_text(app))
 
 
-async def test_a_key_opens_a_page_of_the_head_of_the_pool_under_the_cursor(
+async def test_dashboard_key_opens_a_page_of_the_selected_pool(
     app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session.pool("train", 2)
@@ -356,7 +360,7 @@ def listed(app: SkywardApp) -> list[str]:
     return [pool.name for pool in app.screen.query_one(PoolList).rows]
 
 
-async def test_short_names_leave_room_for_their_heading(app: SkywardApp, session: FakeSession) -> None:
+async def test_column_headings_fit_although_names_are_short(app: SkywardApp, session: FakeSession) -> None:
     session.pool("a")
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: "▶ a" in screen_text(app))
@@ -367,7 +371,7 @@ async def test_short_names_leave_room_for_their_heading(app: SkywardApp, session
             assert row.index("● up") == heading.index("STATE")
 
 
-async def test_pools_are_sorted_and_found_by_words(app: SkywardApp, session: FakeSession) -> None:
+async def test_pools_are_sorted_and_filtered(app: SkywardApp, session: FakeSession) -> None:
     session.pool("old", 2, age=9000.0)
     session.pool("dear", 1, price=9.0, provider="aws")
     wide = session.pool("wide", 8)
@@ -403,7 +407,7 @@ async def test_pools_are_sorted_and_found_by_words(app: SkywardApp, session: Fak
         await until(pilot, lambda: listed(app) == ["wide"])
 
 
-async def test_many_are_marked_and_torn_down_together(app: SkywardApp, session: FakeSession) -> None:
+async def test_marked_pools_are_torn_down_together(app: SkywardApp, session: FakeSession) -> None:
     for name in ("one", "two", "three", "over"):
         session.pool(name, 1, state="gone" if name == "over" else "up")
     async with app.run_test(size=SIZE) as pilot:
@@ -422,7 +426,7 @@ async def test_many_are_marked_and_torn_down_together(app: SkywardApp, session: 
         assert {key.partition(".")[0] for key in session.torn_down} == {"one", "three"}
 
 
-async def test_what_a_pool_is_used_for_and_costs_stands_there(app: SkywardApp, session: FakeSession) -> None:
+async def test_pool_preview_shows_utilization_and_cost(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("dear", 2, price=9.0, provider="aws", age=3600.0)
     idle = session.pool("idle", 2)
     session.open_run(view)
@@ -446,7 +450,7 @@ async def test_what_a_pool_is_used_for_and_costs_stands_there(app: SkywardApp, s
         assert listed(app) == ["dear", "idle"]
 
 
-async def test_runs_of_late_stand_where_the_list_leaves_room(
+async def test_recent_runs_are_shown_below_a_short_pool_list(
     app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("skyward_tui.screens.pool_list.LOOK", 0.0)
@@ -507,7 +511,7 @@ async def test_cursor_is_on_the_pool_that_was_opened_last(app: SkywardApp, sessi
         await until(pilot, lambda: "▶ second" in screen_text(app))
 
 
-async def test_who_leaves_while_they_are_read_leaves_an_app_that_has_not_failed(
+async def test_app_quits_without_error_while_recent_runs_load(
     app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reading: Future[list[PastRun]] = Future()
@@ -526,7 +530,7 @@ async def test_who_leaves_while_they_are_read_leaves_an_app_that_has_not_failed(
     assert reading.done() and app._exception is None
 
 
-async def test_without_a_past_the_list_has_all_the_room(app: SkywardApp, session: FakeSession) -> None:
+async def test_pool_list_without_past_runs_uses_all_rows(app: SkywardApp, session: FakeSession) -> None:
     session.pool("llama-ft", 2)
     async with app.run_test(size=(160, 48)) as pilot:
         await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
@@ -534,7 +538,7 @@ async def test_without_a_past_the_list_has_all_the_room(app: SkywardApp, session
         assert "recent runs" not in screen_text(app)
 
 
-async def test_the_time_of_a_run_that_goes_on_does_not_stand_still(
+async def test_duration_of_a_running_recent_run_is_updated(
     app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     view = session.pool("llama-ft", 2)
@@ -559,7 +563,7 @@ def training(session: FakeSession, name: str = "llama-ft", nodes: int = 4) -> Po
     return view
 
 
-async def test_ranks_numbers_and_last_lines_of_the_pool_under_the_cursor(app: SkywardApp, session: FakeSession) -> None:
+async def test_pool_preview_shows_ranks_metrics_and_last_lines(app: SkywardApp, session: FakeSession) -> None:
     session.pool("idle", 2)
     training(session)
     async with app.run_test(size=(160, 48)) as pilot:
@@ -573,9 +577,7 @@ async def test_ranks_numbers_and_last_lines_of_the_pool_under_the_cursor(app: Sk
         assert "last lines" not in screen_text(app)
 
 
-async def test_the_curve_s_value_is_the_median_and_its_blanks_are_pieces_of_their_own(
-    app: SkywardApp, session: FakeSession
-) -> None:
+async def test_preview_chart_shows_the_median_and_paints_gaps_separately(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft", 4)
     run = session.open_run(view)
     for step in range(9):
@@ -590,7 +592,7 @@ async def test_the_curve_s_value_is_the_median_and_its_blanks_are_pieces_of_thei
 
 
 @pytest.mark.parametrize("width", [80, 119])
-async def test_there_is_none_where_it_has_no_room(app: SkywardApp, session: FakeSession, width: int) -> None:
+async def test_pool_preview_is_hidden_on_a_narrow_terminal(app: SkywardApp, session: FakeSession, width: int) -> None:
     training(session)
     async with app.run_test(size=(width, 40)) as pilot:
         await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
@@ -599,7 +601,7 @@ async def test_there_is_none_where_it_has_no_room(app: SkywardApp, session: Fake
         await until(pilot, lambda: "4 ranks: ● 4 running" in screen_text(app))
 
 
-async def test_what_a_start_waits_for_and_why_a_run_failed(app: SkywardApp, session: FakeSession) -> None:
+async def test_pool_preview_shows_pending_startup_and_root_cause(app: SkywardApp, session: FakeSession) -> None:
     failed_run(session, session.pool("sweep-7"))
     view = session.pool("fresh", 8, state="starting", phase="requested")
     news = ev.NodePhase(
@@ -622,7 +624,7 @@ async def test_what_a_start_waits_for_and_why_a_run_failed(app: SkywardApp, sess
         )
 
 
-async def test_nothing_is_painted_where_nothing_happens(
+async def test_unchanged_pool_preview_is_not_painted(
     app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     view = training(session)

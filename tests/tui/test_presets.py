@@ -25,7 +25,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-async def test_a_form_is_saved_loaded_and_deleted_by_keys(app: SkywardApp, session: FakeSession, folder: Path) -> None:
+async def test_preset_is_saved_loaded_and_deleted_by_keys(app: SkywardApp, session: FakeSession, folder: Path) -> None:
     file = folder / "skyward.toml"
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await launch_form(app, pilot, "train.py")
@@ -73,7 +73,7 @@ async def test_a_form_is_saved_loaded_and_deleted_by_keys(app: SkywardApp, sessi
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_what_a_preset_names_that_is_gone_is_said_and_the_rest_filled(app: SkywardApp, folder: Path) -> None:
+async def test_missing_preset_values_are_reported_and_the_rest_is_filled(app: SkywardApp, folder: Path) -> None:
     with (folder / "skyward.toml").open("a") as file:
         file.write(
             '[presets.old]\nscript = "train.py"\nfunction = "train"\narguments = ["epochs=3", "warmup=1"]\n'
@@ -95,7 +95,7 @@ async def test_what_a_preset_names_that_is_gone_is_said_and_the_rest_filled(app:
             assert each in shown, each
 
 
-async def test_a_file_that_cannot_be_used_is_said(app: SkywardApp, folder: Path) -> None:
+async def test_invalid_preset_file_is_reported(app: SkywardApp, folder: Path) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await launch_form(app, pilot, "train.py")
         (folder / "skyward.toml").write_text("[hosts\n")
@@ -106,7 +106,7 @@ async def test_a_file_that_cannot_be_used_is_said(app: SkywardApp, folder: Path)
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_an_example_keeps_its_name(app: SkywardApp, folder: Path) -> None:
+async def test_preset_of_an_example_keeps_the_name_of_the_example(app: SkywardApp, folder: Path) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await launch_form(app, pilot, "example:hello")
         await pilot.press("f3")
@@ -123,7 +123,7 @@ async def test_an_example_keeps_its_name(app: SkywardApp, folder: Path) -> None:
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_a_form_without_a_script_can_be_kept(app: SkywardApp, folder: Path) -> None:
+async def test_form_without_a_script_can_be_saved_as_a_preset(app: SkywardApp, folder: Path) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await launch_form(app, pilot, "")
         screen.query_one("#nodes", Input).value = "6"

@@ -19,7 +19,7 @@ SIZE = (160, 48)
 SCRIPT_TEXT = "import skyward_core as sky\n\n\n@sky.function\ndef train(lr: float = 0.1) -> None: ...\n"
 
 
-async def test_the_form_runs_no_file_of_a_project(
+async def test_launch_form_executes_no_file_of_a_project(
     app: SkywardApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mark, project = tmp_path / "mark", tmp_path / "theirs"
@@ -43,7 +43,7 @@ async def test_the_form_runs_no_file_of_a_project(
     assert not mark.exists(), mark.read_text()
 
 
-async def test_a_pasted_line_of_any_length_is_told_under_its_field(app: SkywardApp, tmp_path: Path) -> None:
+async def test_pasted_invalid_path_is_reported_below_its_field(app: SkywardApp, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT_TEXT)
     async with app.run_test(size=SIZE) as pilot:
         screen = await launch_form(app, pilot, "a" * 256)

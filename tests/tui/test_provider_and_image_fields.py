@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-async def test_a_check_that_takes_its_time_is_not_waited_for(app: SkywardApp, session: FakeSession) -> None:
+async def test_slow_provider_check_does_not_delay_the_plan(app: SkywardApp, session: FakeSession) -> None:
     answer: Future[list[Check]] = Future()
     session.check_ups["local"] = answer
     async with app.run_test(size=(120, 40)) as pilot:
@@ -83,7 +83,7 @@ async def test_form_is_validated_once_for_many_typed_characters(
         assert plans == ["maths-of-mine"], "the last keys count for a launch"
 
 
-async def test_hosts_are_checked_once_they_are_typed_and_what_is_amiss_comes_first(
+async def test_hosts_are_checked_after_typing_and_problems_are_listed_first(
     app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("skyward_tui.screens.launch.screen.CHECK_PAUSE", 60.0)
@@ -116,7 +116,7 @@ async def test_hosts_are_checked_once_they_are_typed_and_what_is_amiss_comes_fir
 
 
 @pytest.mark.proof("2 s of a processor")
-async def test_machines_are_checked_for_the_python_that_loads_the_script(
+async def test_hosts_are_checked_for_the_python_version_of_the_script(
     app: SkywardApp, session: FakeSession, folder: Path
 ) -> None:
     known = another_python()
@@ -133,7 +133,7 @@ async def test_machines_are_checked_for_the_python_that_loads_the_script(
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_where_lines_are_few_only_what_is_amiss_has_one(app: SkywardApp, session: FakeSession) -> None:
+async def test_small_form_lists_only_failed_checks(app: SkywardApp, session: FakeSession) -> None:
     session.check_ups["local"] = Future()
     async with app.run_test(size=(80, 24)) as pilot:
         await launch_form(app, pilot, "train.py")
@@ -143,7 +143,7 @@ async def test_where_lines_are_few_only_what_is_amiss_has_one(app: SkywardApp, s
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_of_a_path_that_has_no_room_the_end_stays(app: SkywardApp, session: FakeSession) -> None:
+async def test_clipped_path_keeps_its_end(app: SkywardApp, session: FakeSession) -> None:
     free = "71.5 GB free under /scratch/of/many/people/and/groups/skyward/spool"
     session.check_ups["local"] = done([Check("local disk", "ok", free)])
     script = Path("of-many-people-and-groups/experiments/of-this-autumn/llama-with-lora/train.py")
@@ -170,14 +170,14 @@ async def test_of_a_path_that_has_no_room_the_end_stays(app: SkywardApp, session
         ("lr=0.1 seed=1..5 epochs=30", "lr=0.1 seed=1..5 epo…"),
     ],
 )
-def test_a_text_is_cut_where_it_says_least(text: str, shown: str) -> None:
+def test_clip_path_removes_the_middle_folders(text: str, shown: str) -> None:
     assert clip_path(text, 21) == shown
 
 
 # The launch form's part for image and environment: it folds, and has a field for each kind of thing.
 
 
-async def test_what_the_environment_holds(app: SkywardApp) -> None:
+async def test_image_fields_set_packages_setup_and_variables(app: SkywardApp) -> None:
     async with app.run_test(size=(160, 48)) as pilot:
         screen = await launch_form(app, pilot, "train.py")
         await until(pilot, lambda: "▸ Image and environment  defaults" in screen_text(app))
@@ -202,7 +202,7 @@ async def test_what_the_environment_holds(app: SkywardApp) -> None:
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_what_a_launch_of_late_held_stays_as_it_was_said_but_for_what_is_edited(
+async def test_unedited_image_settings_of_a_recent_launch_are_unchanged(
     app: SkywardApp,
 ) -> None:
     async with app.run_test(size=(160, 48)) as pilot:

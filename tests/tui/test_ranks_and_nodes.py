@@ -20,7 +20,7 @@ from tests.support.fake_session import FakeSession, value
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
-def test_the_task_that_began_last_says_it(session: FakeSession, order: Sequence[int]) -> None:
+def test_rank_shows_the_task_that_began_last(session: FakeSession, order: Sequence[int]) -> None:
     """Whatever order the views have them in: that of their indices, or as news of them came."""
     view = session.pool("sweep", 1)
     run = session.open_run(view, kind="gather", total=3)
@@ -42,7 +42,7 @@ def test_the_task_that_began_last_says_it(session: FakeSession, order: Sequence[
     assert (state.state, state.seconds) == ("returned", 7.5)
 
 
-def test_a_run_that_is_over_is_not_said_to_print_yet(session: FakeSession) -> None:
+def test_log_of_an_ended_run_without_output_says_so(session: FakeSession) -> None:
     view = session.pool("quiet", 1)
     run = session.open_run(view)
     assert no_output_reason(view, rank_states(view, run, session.now), run, session.now) == "nothing printed yet"
@@ -50,7 +50,7 @@ def test_a_run_that_is_over_is_not_said_to_print_yet(session: FakeSession) -> No
     assert no_output_reason(view, rank_states(view, run, session.now), run, session.now) == "this run printed nothing"
 
 
-def test_a_rank_whose_node_is_not_reached_yet_says_when_that_is_tried_again(session: FakeSession) -> None:
+def test_rank_of_an_unreachable_node_shows_the_next_retry(session: FakeSession) -> None:
     view = session.pool("far", 1, state="starting", phase="running")
     refused = events.NodePhase(
         pool="far", node=0, phase="running", detail="gpu1: connection refused", retry_at=session.now + 4
@@ -62,7 +62,7 @@ def test_a_rank_whose_node_is_not_reached_yet_says_when_that_is_tried_again(sess
     assert state.note == "gpu1: connection refused"
 
 
-def test_a_rank_whose_machine_is_taken_back_says_how_long_it_has(session: FakeSession) -> None:
+def test_rank_of_a_preempted_machine_shows_the_remaining_time(session: FakeSession) -> None:
     view = session.pool("spot", 2)
     run = session.open_run(view, total=2)
     for kind, ends_at, note in (
@@ -78,7 +78,7 @@ def test_a_rank_whose_machine_is_taken_back_says_how_long_it_has(session: FakeSe
     assert later.note == "preempted now (terminate)"
 
 
-def test_of_numbers_that_have_no_room_those_that_have_are_whole() -> None:
+def test_clipped_metrics_are_omitted_as_a_whole() -> None:
     said = "step 75  loss 2.229  tokens/s 41,021"
     assert clip_parts(said, 36) == said
     assert clip_parts(said, 22) == clip_parts(said, 35) == "step 75  loss 2.229"
@@ -99,7 +99,7 @@ def measured(session: FakeSession, nodes: int, gpus: int) -> MachineMetrics:
     return book
 
 
-def test_each_rank_has_the_figure_of_its_own_gpus(session: FakeSession) -> None:
+def test_each_rank_shows_the_metrics_of_its_own_gpus(session: FakeSession) -> None:
     view = session.pool("llama-ft", 2, 4)
     run = session.open_run(view)
     assert heat_metrics(view, run, session.now) == [STATE]
@@ -127,7 +127,7 @@ def test_each_rank_has_the_figure_of_its_own_gpus(session: FakeSession) -> None:
         ([float("inf")], "!"),
     ],
 )
-def test_numbers_are_shaded_from_the_least_to_the_greatest(
+def test_heat_map_shades_span_the_least_and_greatest_value(
     session: FakeSession, values: list[float], shades: str
 ) -> None:
     view = session.pool("llama-ft", len(values))
@@ -138,7 +138,9 @@ def test_numbers_are_shaded_from_the_least_to_the_greatest(
 
 
 @pytest.mark.parametrize(("nodes", "per_node"), [(4, 1), (4, 4), (32, 8)])  # cards, a table, a grid
-async def test_a_key_goes_through_the_figures(app: SkywardApp, session: FakeSession, nodes: int, per_node: int) -> None:
+async def test_heat_map_key_cycles_through_the_metrics(
+    app: SkywardApp, session: FakeSession, nodes: int, per_node: int
+) -> None:
     view = session.pool("llama-ft", nodes, per_node)
     run = session.open_run(view)
     async with app.run_test(size=(160, 48)) as pilot:
@@ -168,7 +170,7 @@ def row_of(app: SkywardApp, node: int) -> str:
     return next((line for line in screen_text(app).splitlines() if f" n{node} " in line and "■" in line), "")
 
 
-async def test_each_node_shows_its_steps_and_who_is_late(app: SkywardApp, session: FakeSession) -> None:
+async def test_each_node_shows_its_job_steps_and_late_nodes(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("wide", 4)
     files = session.open_run(view, "workdir", job="j1")
     for rank in range(4):
@@ -191,7 +193,7 @@ async def test_each_node_shows_its_steps_and_who_is_late(app: SkywardApp, sessio
         await until(pilot, lambda: "! other nodes wait for it" in row_of(app, 2))
 
 
-async def test_where_there_is_little_room_the_step_that_goes_on_is_seen(app: SkywardApp, session: FakeSession) -> None:
+async def test_running_job_step_is_visible_in_a_narrow_panel(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("wide", 2)
     for name in ("workdir", "setup", "a-job-of-mine"):
         session.now += 1
@@ -206,7 +208,7 @@ async def test_where_there_is_little_room_the_step_that_goes_on_is_seen(app: Sky
         )
 
 
-async def test_a_setup_that_fails_has_its_last_lines_on_top(app: SkywardApp, session: FakeSession) -> None:
+async def test_failed_setup_step_shows_its_last_lines_first(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("pair", 2)
     setup = session.open_run(view, "setup", job="j1")
     view.logs.feed(1, "out", b"Collecting tensorboard\nERROR: no such version\n", session.now, setup.id, "r001")
@@ -228,7 +230,7 @@ async def test_a_setup_that_fails_has_its_last_lines_on_top(app: SkywardApp, ses
 
 
 @pytest.mark.usefixtures("painted")
-async def test_enter_shows_what_the_installer_printed_last(app: SkywardApp, session: FakeSession) -> None:
+async def test_enter_shows_the_last_installer_output_of_a_node(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft", 3, state="starting", phase="requested")
     at = session.now - 60
     for number in range(30):

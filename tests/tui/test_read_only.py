@@ -35,9 +35,7 @@ def app(session: FakeSession) -> SkywardApp:
 
 
 @pytest.mark.parametrize("key", ["X", "C", "o"])
-async def test_keys_that_change_something_are_refused_and_not_hinted(
-    app: SkywardApp, session: FakeSession, key: str
-) -> None:
+async def test_read_only_app_refuses_and_hides_changing_keys(app: SkywardApp, session: FakeSession, key: str) -> None:
     view = session.pool("train")
     session.open_run(view)
     async with app.run_test(size=(160, 48)) as pilot:
@@ -54,7 +52,7 @@ async def test_keys_that_change_something_are_refused_and_not_hinted(
     assert session.torn_down == session.cancelled == []
 
 
-async def test_the_form_can_be_read_and_launches_nothing(app: SkywardApp, session: FakeSession) -> None:
+async def test_read_only_app_shows_the_launch_form_and_launches_nothing(app: SkywardApp, session: FakeSession) -> None:
     async with app.run_test(size=(160, 48)) as pilot:
         await until(pilot, lambda: app.session is not None)
         app.show_launch()
@@ -64,7 +62,7 @@ async def test_the_form_can_be_read_and_launches_nothing(app: SkywardApp, sessio
     assert session.created == []
 
 
-def test_every_action_that_ends_something_is_more_than_a_look() -> None:
+def test_dangerous_actions_are_not_read_only() -> None:
     assert all(not action.is_read_only for action in ACTIONS if action.dangerous)
     assert {action.id for action in ACTIONS if action.changes} == {
         "history.dismiss",
@@ -92,7 +90,7 @@ def looking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     session.detach()
 
 
-def test_the_session_refuses_whatever_would_change_something(looking: ReadOnlySession) -> None:
+def test_read_only_session_refuses_every_changing_call(looking: ReadOnlySession) -> None:
     begun: Future[PoolView] = Future()
     spec = PoolSpec(name="p", provider=Local())
     asked: list[Future[Any]] = [
@@ -117,13 +115,13 @@ def test_the_session_refuses_whatever_would_change_something(looking: ReadOnlySe
     assert looking.ledger.live_pools() == []
 
 
-def test_commands_do_not_know_the_app_s_option() -> None:
+def test_commands_reject_the_read_only_option_of_the_app() -> None:
     done = CliRunner().invoke(cli, ["--read-only", "ls"], standalone_mode=False)
     assert isinstance(done.exception, click.UsageError)
     assert "ls does not support --read-only" in str(done.exception)
 
 
-async def test_who_only_looks_debugs_no_rank(app: SkywardApp, session: FakeSession) -> None:
+async def test_read_only_app_debugs_no_rank(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("train")
     session.open_run(view)
     session.emit(view, events.RankPhase(pool=view.name, rank=1, phase="paused", at=session.now))

@@ -71,7 +71,7 @@ def time_of(app: SkywardApp) -> str:
     return found[0] if found else ""
 
 
-async def test_it_opens_on_the_pool_says_what_it_is_and_plays(app: ReplayApp) -> None:
+async def test_replay_opens_on_the_pool_and_plays(app: ReplayApp) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: "step 2 of rank 0" in screen_text(app))
         shown = screen_text(app)
@@ -81,7 +81,7 @@ async def test_it_opens_on_the_pool_says_what_it_is_and_plays(app: ReplayApp) ->
         assert "X tear down" not in shown and "C cancel" not in shown
 
 
-async def test_every_key_of_the_transport(app: ReplayApp) -> None:
+async def test_replay_keys_control_the_playback(app: ReplayApp) -> None:
     done: set[str] = set()
     replay = [action for action in ACTIONS if action.scope == "replay"]
 
@@ -113,7 +113,7 @@ async def test_every_key_of_the_transport(app: ReplayApp) -> None:
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_a_time_that_is_gone_back_to_looks_as_it_did(app: ReplayApp) -> None:
+async def test_replay_shows_the_same_screen_after_seeking_back(app: ReplayApp) -> None:
     def panels() -> str:
         return "\n".join(screen_text(app).splitlines()[1:-2])
 
@@ -141,7 +141,7 @@ async def test_a_time_that_is_gone_back_to_looks_as_it_did(app: ReplayApp) -> No
         await until(pilot, lambda: panels() == before)
 
 
-async def test_a_record_of_a_stranger_does_no_harm(tmp_path: Path) -> None:
+async def test_hostile_recording_does_no_harm(tmp_path: Path) -> None:
     """All of it has the right types, and nothing of it is as it should be."""
     bad, far = "[red]\x1b[2J\x07\u202e]52[/red]", 9e15
     writer = RecordingWriter(tmp_path / "b", {"pool": bad * 20, "note": bad * 40})
@@ -210,14 +210,14 @@ async def test_a_record_of_a_stranger_does_no_harm(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["X", "C", "o"])
-async def test_what_would_change_something_is_refused(app: ReplayApp, key: str) -> None:
+async def test_replay_refuses_changing_keys(app: ReplayApp, key: str) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: "REPLAY" in screen_text(app))
         await pilot.press("p", key)
         await until(pilot, lambda: ReplayApp.REFUSAL in screen_text(app))
 
 
-async def test_help_and_palette_have_its_keys(app: ReplayApp) -> None:
+async def test_help_and_palette_list_the_replay_keys(app: ReplayApp) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: "REPLAY" in screen_text(app))
         titles = [command.title for command in commands(app, app.screen)]
@@ -226,7 +226,7 @@ async def test_help_and_palette_have_its_keys(app: ReplayApp) -> None:
         await until(pilot, lambda: "Seek to the next failure and pause there" in screen_text(app))
 
 
-async def test_to_leave_asks_nothing(app: ReplayApp) -> None:
+async def test_replay_quits_without_confirmation(app: ReplayApp) -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: "REPLAY" in screen_text(app))
         await pilot.press("q")
@@ -237,7 +237,7 @@ async def test_to_leave_asks_nothing(app: ReplayApp) -> None:
 
 
 @pytest.mark.parametrize("width", [60, 80, 120, 160, 400])
-def test_the_line_fits(width: int) -> None:
+def test_replay_line_fits_the_width(width: int) -> None:
     state = PlaybackState(START + 67, START, START + 150, 4.0, True, START + 120, False)
     shown = line(state, "GPU figures are simulated", {}, width)
     assert shown.cell_length <= width
@@ -245,7 +245,7 @@ def test_the_line_fits(width: int) -> None:
     assert ("p pause" in shown.plain) is (width >= 80)
 
 
-def test_what_is_no_record_is_refused_before_there_is_an_app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_recording_is_refused_before_the_app_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("skyward_tui.cli.main.has_terminal", lambda: None)
     (tmp_path / "a").write_text("hello")
     done = CliRunner().invoke(cli, ["replay", "a"])

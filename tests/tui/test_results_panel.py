@@ -14,7 +14,7 @@ from tests.support.app_driver import open_pool, screen_text, typed, until
 from tests.support.fake_session import FakeSession, value
 
 
-async def test_who_disagrees_is_named_and_two_are_compared(app: SkywardApp, session: FakeSession) -> None:
+async def test_differing_results_are_named_and_two_are_compared(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("p", 4)
     run = session.open_run(view)
     async with app.run_test(size=(120, 40)) as pilot:
@@ -37,7 +37,7 @@ async def test_who_disagrees_is_named_and_two_are_compared(app: SkywardApp, sess
 
 
 @pytest.mark.proof("2 s of a processor")
-async def test_results_are_written_as_the_kind_of_file_that_a_name_says(
+async def test_results_are_exported_in_the_format_of_the_file_name(
     app: SkywardApp, session: FakeSession, tmp_path: Path
 ) -> None:
     view = session.pool("p", 2)
@@ -82,7 +82,7 @@ async def test_results_are_written_as_the_kind_of_file_that_a_name_says(
 # Results whose parts have the same names stand below these, figures below each other.
 
 
-async def test_parts_of_results_are_columns_where_all_have_the_same(app: SkywardApp, session: FakeSession) -> None:
+async def test_common_fields_of_results_are_columns(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft", 4)
     run = session.open_run(view)
     for rank, loss in ((0, 0.5), (1, 12.25)):
@@ -101,7 +101,7 @@ async def test_parts_of_results_are_columns_where_all_have_the_same(app: Skyward
         assert "loss  weights" not in screen_text(app) and "loss 0.5  weights ab12" in screen_text(app)
 
 
-async def test_a_result_that_is_no_object_has_no_columns(app: SkywardApp, session: FakeSession) -> None:
+async def test_result_without_fields_has_no_columns(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft", 2)
     run = session.open_run(view)
     session.end_rank(view, run, 0, summary=value({"loss": [1, 2]}))
@@ -114,7 +114,7 @@ async def test_a_result_that_is_no_object_has_no_columns(app: SkywardApp, sessio
 # Files that ranks wrote, in the results panel, and the key that fetches them.
 
 
-async def test_files_of_ranks_are_shown_and_fetched(app: SkywardApp, session: FakeSession) -> None:
+async def test_output_files_of_ranks_are_listed_and_fetched(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("p", 2)
     run = session.open_run(view, "train")
     session.written = [
@@ -137,7 +137,7 @@ async def test_files_of_ranks_are_shown_and_fetched(app: SkywardApp, session: Fa
         assert "o fetch files" not in screen_text(app)
 
 
-async def test_the_key_that_fetches_is_hinted_on_a_small_terminal(app: SkywardApp, session: FakeSession) -> None:
+async def test_fetch_key_is_hinted_on_a_small_terminal(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("p", 2)
     session.open_run(view, "train")
     session.written = [WrittenFile("ck/model.pt", 2_000_000, session.now - 90, 0, "1")]
@@ -149,7 +149,7 @@ async def test_the_key_that_fetches_is_hinted_on_a_small_terminal(app: SkywardAp
         await until(pilot, lambda: "o fetch files" in screen_text(app))
 
 
-async def test_files_go_with_the_nodes_that_they_were_on(app: SkywardApp, session: FakeSession) -> None:
+async def test_output_files_disappear_with_their_nodes(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("p", 2)
     session.end_run(view, session.open_run(view, "train"))
     session.written = [WrittenFile("ck/model.pt", 2_000_000, session.now - 90, 0, "1")]

@@ -43,7 +43,7 @@ async def beside(app: SkywardApp, pilot: Pilot[None], rank: int) -> None:
     await pilot.press("enter")
 
 
-async def test_ranks_stand_side_by_side_each_with_its_own_place(app: SkywardApp, session: FakeSession) -> None:
+async def test_logs_of_ranks_scroll_side_by_side_in_time(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("p", 4)
     session.open_run(view)
     for second in range(200):
@@ -92,7 +92,7 @@ async def test_ranks_stand_side_by_side_each_with_its_own_place(app: SkywardApp,
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_four_at_most_and_they_come_back_with_the_screen(app: SkywardApp, session: FakeSession) -> None:
+async def test_at_most_four_log_columns_are_shown_and_restored(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("p", 6)
     session.open_run(view)
     async with app.run_test(size=SIZE) as pilot:
@@ -113,7 +113,7 @@ async def test_four_at_most_and_they_come_back_with_the_screen(app: SkywardApp, 
         await until(pilot, lambda: [column.rank for column in columns(again)] == [0, 1, 2, 4])
 
 
-async def test_only_the_ranks_with_errors(app: SkywardApp, session: FakeSession) -> None:
+async def test_merged_log_can_show_only_failed_ranks(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("p", 4)
     run = failed_run(session, view)
     for rank in range(4):
@@ -133,7 +133,7 @@ async def test_only_the_ranks_with_errors(app: SkywardApp, session: FakeSession)
         await until(pilot, lambda: len(rows(column)) == 8)
 
 
-async def test_a_time_is_gone_to(app: SkywardApp, session: FakeSession) -> None:
+async def test_log_jumps_to_an_entered_time(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("p", 1)
     session.open_run(view)
     for second in range(200):
@@ -152,7 +152,7 @@ async def test_a_time_is_gone_to(app: SkywardApp, session: FakeSession) -> None:
         await until(pilot, lambda: "invalid time noon: give 12:30, 12:30:05 or -5m" in screen_text(app))
 
 
-async def test_the_editor_where_the_traceback_points(
+async def test_editor_opens_the_line_of_the_traceback(
     app: SkywardApp, session: FakeSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[tuple[str, ...]] = []
@@ -182,7 +182,7 @@ async def test_the_editor_where_the_traceback_points(
         await until(pilot, lambda: "set $EDITOR to have model.py:7 opened" in screen_text(app))
 
 
-async def test_the_whole_log_is_read_in_the_pager(
+async def test_pager_shows_the_whole_log(
     app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[tuple[str, ...]] = []
@@ -211,7 +211,7 @@ async def test_the_whole_log_is_read_in_the_pager(
     assert "\x1b" not in str(read)
 
 
-async def test_the_wheel_scrolls_a_log(app: SkywardApp, session: FakeSession) -> None:
+async def test_mouse_wheel_scrolls_the_log(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("p", 1)
     session.open_run(view)
     session.print(view, 0, "".join(f"line {number}\n" for number in range(200)))
@@ -227,7 +227,7 @@ async def test_the_wheel_scrolls_a_log(app: SkywardApp, session: FakeSession) ->
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_errors_open_the_editor_too(app: SkywardApp, session: FakeSession) -> None:
+async def test_errors_screen_opens_the_editor(app: SkywardApp, session: FakeSession) -> None:
     failed_run(session, session.pool("p", 4))
     async with app.run_test(size=SIZE) as pilot:
         await open_pool(app, pilot)
@@ -262,7 +262,7 @@ def keep(session: FakeSession, run: RunView, folder: Path, ranks: dict[int, str]
     session.stored[run.id] = Kept(folder=folder, ranges=parts)
 
 
-async def test_runs_keep_their_lines_apart(app: SkywardApp, session: FakeSession) -> None:
+async def test_logs_of_runs_are_separate(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("p", 2)
     first = session.open_run(view)
     session.print(view, 0, "of the first\nunfinished")
@@ -282,7 +282,7 @@ async def test_runs_keep_their_lines_apart(app: SkywardApp, session: FakeSession
         await until(pilot, lambda: shown(screen) == ["r000| of the second"])
 
 
-async def test_a_run_of_which_no_lines_are_held_is_read_from_its_files(
+async def test_log_of_a_run_without_buffered_lines_is_read_from_files(
     app: SkywardApp, session: FakeSession, tmp_path: Path
 ) -> None:
     view = session.pool("p", 2)
@@ -294,7 +294,7 @@ async def test_a_run_of_which_no_lines_are_held_is_read_from_its_files(
         await until(pilot, lambda: shown(screen) == ["kept", "to the last"])
 
 
-async def test_beyond_the_ring_the_files_go_on(app: SkywardApp, session: FakeSession, tmp_path: Path) -> None:
+async def test_log_continues_in_files_beyond_the_ring(app: SkywardApp, session: FakeSession, tmp_path: Path) -> None:
     view = session.pool("p", 2)
     view.logs = LogBuffers(100)
     run = session.open_run(view)
@@ -332,9 +332,7 @@ async def test_beyond_the_ring_the_files_go_on(app: SkywardApp, session: FakeSes
         await until(pilot, lambda: saved.exists() and saved.read_text() == text)
 
 
-async def test_lines_that_are_not_here_are_a_row_that_says_so(
-    app: SkywardApp, session: FakeSession, tmp_path: Path
-) -> None:
+async def test_missing_log_lines_are_replaced_by_a_row(app: SkywardApp, session: FakeSession, tmp_path: Path) -> None:
     view = session.pool("p", 2)
     view.logs = LogBuffers(100)
     run = session.open_run(view)
@@ -368,7 +366,7 @@ async def test_lines_that_are_not_here_are_a_row_that_says_so(
         await until(pilot, lambda: shown(screen)[5] == "step 850")
 
 
-async def test_errors_look_different_and_times_show_on_a_key(app: SkywardApp, session: FakeSession) -> None:
+async def test_stderr_lines_have_their_own_style_and_a_key_shows_times(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("p", 2)
     session.open_run(view)
     session.print(view, 0, "fine\n", at=NOW + 1.25)

@@ -28,7 +28,7 @@ def title(screen: RunScreen) -> str:
     return str(log_of(screen).border_title)
 
 
-async def test_ranks_are_walked_and_merged(app: SkywardApp, session: FakeSession) -> None:
+async def test_rank_keys_change_the_log_and_merge_shows_all(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft")
     session.open_run(view)
     for rank in range(4):
@@ -49,7 +49,7 @@ async def test_ranks_are_walked_and_merged(app: SkywardApp, session: FakeSession
         await until(pilot, lambda: "rank 9 does not exist: give 0 to 3" in screen_text(app))
 
 
-async def test_equal_lines_of_all_ranks_are_one(app: SkywardApp, session: FakeSession) -> None:
+async def test_equal_lines_of_ranks_collapse_on_a_key(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft")
     session.open_run(view)
     for rank in (0, 1, 3):
@@ -84,7 +84,7 @@ async def test_equal_lines_of_all_ranks_are_one(app: SkywardApp, session: FakeSe
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_a_filter_that_would_take_for_ever_is_given_up_and_says_so(app: SkywardApp, session: FakeSession) -> None:
+async def test_slow_log_filter_is_given_up_with_a_message(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft", 1)
     session.open_run(view)
     session.print(view, 0, "fine\n")
@@ -97,7 +97,7 @@ async def test_a_filter_that_would_take_for_ever_is_given_up_and_says_so(app: Sk
         assert "fine" in screen_text(app)
 
 
-async def test_find_filter_and_the_ladder_of_escape(app: SkywardApp, session: FakeSession) -> None:
+async def test_find_and_filter_are_cleared_by_escape(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft")
     session.open_run(view)
     session.print(view, 0, "".join(f"step {i}\n" for i in range(500)))
@@ -126,7 +126,7 @@ async def test_find_filter_and_the_ladder_of_escape(app: SkywardApp, session: Fa
         await until(pilot, lambda: isinstance(app.screen, PoolsScreen))
 
 
-async def test_pause_and_follow(app: SkywardApp, session: FakeSession) -> None:
+async def test_log_can_be_paused_and_followed_again(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft")
     session.print(view, 0, "".join(f"step {i}\n" for i in range(500)))
     async with app.run_test(size=SIZE) as pilot:
@@ -141,7 +141,7 @@ async def test_pause_and_follow(app: SkywardApp, session: FakeSession) -> None:
         assert "FOLLOW" in title(screen)
 
 
-async def test_results_arrive_with_their_aggregate(app: SkywardApp, session: FakeSession) -> None:
+async def test_results_appear_with_their_aggregate(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft")
     run = session.open_run(view)
     async with app.run_test(size=SIZE) as pilot:
@@ -156,7 +156,7 @@ async def test_results_arrive_with_their_aggregate(app: SkywardApp, session: Fak
         assert "✓ DONE 4/4" in screen_text(app)
 
 
-async def test_errors_pin_the_root_cause(app: SkywardApp, session: FakeSession) -> None:
+async def test_errors_screen_begins_with_the_root_cause(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft")
     failed_run(session, view)
     session.print(view, 3, "the last words of rank 3\n")
@@ -176,7 +176,7 @@ async def test_errors_pin_the_root_cause(app: SkywardApp, session: FakeSession) 
         assert screen.rank == 3
 
 
-async def test_a_link_that_is_down_says_since_when(app: SkywardApp, session: FakeSession) -> None:
+async def test_broken_link_shows_since_when_it_is_down(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft")
     session.open_run(view)
     down = events.NodeLink(pool=view.name, node=2, up=False, detail="no route to host", at=session.now - 30)
@@ -190,7 +190,7 @@ async def test_a_link_that_is_down_says_since_when(app: SkywardApp, session: Fak
         await until(pilot, lambda: "link down" not in screen_text(app))
 
 
-async def test_what_a_rank_is_at_before_its_function_runs(app: SkywardApp, session: FakeSession) -> None:
+async def test_ranks_show_their_phase_before_the_function_runs(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft")
     run = session.open_run(view)
 
@@ -225,7 +225,7 @@ async def test_what_a_rank_is_at_before_its_function_runs(app: SkywardApp, sessi
         assert "starting" not in screen_text(app)  # rank 0 has returned
 
 
-async def test_copy_and_save(app: SkywardApp, session: FakeSession, tmp_path: Path) -> None:
+async def test_log_is_copied_and_results_are_saved(app: SkywardApp, session: FakeSession, tmp_path: Path) -> None:
     view = session.pool("llama-ft")
     run = session.open_run(view)
     session.print(view, 0, "\x1b[31mone\x1b[0m\ntwo\n")
@@ -251,7 +251,7 @@ async def test_copy_and_save(app: SkywardApp, session: FakeSession, tmp_path: Pa
         assert saved["ranks"][0]["value"] == 0.1234567890123
 
 
-async def test_the_files_saved_are_named_on_a_small_screen(app: SkywardApp, session: FakeSession) -> None:
+async def test_saved_files_are_named_on_a_small_terminal(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft")
     run = session.open_run(view)
     session.end_run(view, run)
@@ -262,7 +262,7 @@ async def test_the_files_saved_are_named_on_a_small_screen(app: SkywardApp, sess
         await until(pilot, lambda: said in screen_text(app))
 
 
-async def test_a_run_is_cancelled_only_after_asking(app: SkywardApp, session: FakeSession) -> None:
+async def test_run_is_cancelled_only_after_confirmation(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft")
     run = session.open_run(view)
     async with app.run_test(size=SIZE) as pilot:
@@ -274,7 +274,7 @@ async def test_a_run_is_cancelled_only_after_asking(app: SkywardApp, session: Fa
         await until(pilot, lambda: "⊘ CANCELLED" in screen_text(app))
 
 
-async def test_runs_of_a_pool_are_walked(app: SkywardApp, session: FakeSession) -> None:
+async def test_run_keys_move_through_the_runs_of_a_pool(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft")
     for function in ("first", "second", "third"):
         session.open_run(view, function)
@@ -347,7 +347,9 @@ async def test_launched_run_is_shown_although_it_is_queued(app: SkywardApp, sess
 
 
 @pytest.mark.parametrize(("ranks", "mode"), [(1, "cards"), (8, "cards"), (9, "table"), (64, "table"), (65, "grid")])
-async def test_ranks_fit_their_number(app: SkywardApp, session: FakeSession, ranks: int, mode: str) -> None:
+async def test_rank_list_has_the_form_that_fits_its_number_of_ranks(
+    app: SkywardApp, session: FakeSession, ranks: int, mode: str
+) -> None:
     from skyward_tui.panels.ranks import RankList
 
     view = session.pool("wide", ranks)
@@ -366,7 +368,7 @@ async def test_ranks_fit_their_number(app: SkywardApp, session: FakeSession, ran
         assert f"rank {ranks - 1}" in title(screen)
 
 
-async def test_the_grid_moves_by_cell_and_row(app: SkywardApp, session: FakeSession) -> None:
+async def test_rank_grid_cursor_moves_by_cell_and_row(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("wide", 32, 8)
     session.open_run(view)
     async with app.run_test(size=(160, 48)) as pilot:
@@ -379,7 +381,7 @@ async def test_the_grid_moves_by_cell_and_row(app: SkywardApp, session: FakeSess
         assert screen.rank == 1
 
 
-async def test_a_pool_that_is_gone_stays_readable(app: SkywardApp, session: FakeSession) -> None:
+async def test_run_of_an_ended_pool_remains_readable(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft")
     run = session.open_run(view)
     session.print(view, 0, "last words\n")
@@ -393,7 +395,7 @@ async def test_a_pool_that_is_gone_stays_readable(app: SkywardApp, session: Fake
         assert app.screen.check_action("down", ()) is False
 
 
-async def test_what_is_saved_says_that_it_is_not_all(app: SkywardApp, session: FakeSession) -> None:
+async def test_saved_log_with_missing_lines_says_so(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft")
     session.open_run(view)
     async with app.run_test(size=(280, 40)) as pilot:
@@ -410,7 +412,7 @@ async def test_what_is_saved_says_that_it_is_not_all(app: SkywardApp, session: F
         await until(pilot, lambda: f"the last {held.end - held.first:,} lines" in screen_text(app))
 
 
-async def test_a_pulse_paints_nothing_itself_so_that_what_it_changes_is_painted_together(
+async def test_screen_update_is_painted_once(
     app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     view = session.pool("llama-ft")
@@ -439,7 +441,9 @@ async def test_a_pulse_paints_nothing_itself_so_that_what_it_changes_is_painted_
 
 
 @pytest.mark.parametrize("nodes", [4, 12])
-async def test_a_small_screen_counts_down_to_a_machine_s_end(app: SkywardApp, session: FakeSession, nodes: int) -> None:
+async def test_small_run_screen_shows_the_preemption_countdown(
+    app: SkywardApp, session: FakeSession, nodes: int
+) -> None:
     view = session.pool("llama-ft", nodes)
     session.open_run(view)
     async with app.run_test(size=(80, 24)) as pilot:
@@ -452,7 +456,7 @@ async def test_a_small_screen_counts_down_to_a_machine_s_end(app: SkywardApp, se
         await until(pilot, lambda: "! n1 preempted in 1:40" in screen_text(app))
 
 
-async def test_the_key_that_debugs_says_what_else_does(app: SkywardApp, session: FakeSession) -> None:
+async def test_debug_key_without_a_paused_rank_names_alternatives(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("train", 3)
     session.open_run(view)
     async with app.run_test(size=(80, 24)) as pilot:
@@ -468,7 +472,7 @@ async def test_the_key_that_debugs_says_what_else_does(app: SkywardApp, session:
         await until(pilot, lambda: "skyward-tui debug train:2" in screen_text(app))
 
 
-async def test_the_key_that_opens_a_shell_says_what_else_does(app: SkywardApp, session: FakeSession) -> None:
+async def test_shell_key_without_a_terminal_names_the_ssh_command(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("train", 3)
     session.open_run(view)
     async with app.run_test(size=(80, 24)) as pilot:
@@ -483,7 +487,7 @@ async def test_the_key_that_opens_a_shell_says_what_else_does(app: SkywardApp, s
         await until(pilot, lambda: "no node to log in to" in screen_text(app))
 
 
-async def test_a_key_opens_the_page_that_answers_or_asks_which(
+async def test_dashboard_key_opens_the_only_page_or_shows_a_choice(
     app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     view = session.pool("train", 3)

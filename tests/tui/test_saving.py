@@ -33,7 +33,7 @@ from tests.support.some_stacks import hung
 from tests.support.terminal import Terminal
 
 
-def test_nothing_is_overwritten_and_nothing_is_left_of_what_fails(tmp_path: Path) -> None:
+def test_saving_overwrites_no_file_and_removes_failed_ones(tmp_path: Path) -> None:
     path = tmp_path / "pool-run-r000.log"
     path.symlink_to(tmp_path / "elsewhere")
     assert save(path, ["a\n"]) == tmp_path / "pool-run-r000-2.log"
@@ -50,7 +50,7 @@ def test_nothing_is_overwritten_and_nothing_is_left_of_what_fails(tmp_path: Path
     assert not (tmp_path / "new.log").exists()
 
 
-def test_of_several_files_all_are_saved_or_none(tmp_path: Path) -> None:
+def test_several_files_are_saved_completely_or_not_at_all(tmp_path: Path) -> None:
     assert save_all(tmp_path, {"a": ["1"], "b": ["2"]}) == [tmp_path / "a", tmp_path / "b"]
     with pytest.raises(OSError, match="too long") as caught:
         save_all(tmp_path, {"c": ["3"], "d" * 300: ["4"]})
@@ -69,7 +69,7 @@ def test_of_several_files_all_are_saved_or_none(tmp_path: Path) -> None:
     assert save_error_text(caught.value, tmp_path).endswith("Permission denied; saved all the same: c")
 
 
-def test_results_load_again_as_they_were(session: FakeSession) -> None:
+def test_saved_results_load_with_equal_values(session: FakeSession) -> None:
     view = session.pool("p", 5)
     run = session.open_run(view)
     values: list[Any] = [
@@ -141,7 +141,7 @@ async def _said(app: SkywardApp, pilot: Pilot[None]) -> str:
     return next(line for line in screen_text(app).splitlines() if "log lines" in line)
 
 
-async def test_tmux_takes_what_is_copied(app: SkywardApp, session: FakeSession, tmux: list[str]) -> None:
+async def test_copied_text_is_in_the_buffer_of_tmux(app: SkywardApp, session: FakeSession, tmux: list[str]) -> None:
     said = await copied(app, session, "größer ✓")
     assert "copied log lines (8 characters), only to tmux's buffer" in said  # nobody sits before it here
     assert shown(tmux) == "größer ✓"
@@ -151,21 +151,19 @@ def shown(tmux: list[str]) -> str:
     return subprocess.run([*tmux, "show-buffer"], capture_output=True, check=True).stdout.decode()
 
 
-async def test_what_was_not_copied_is_said(
-    app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_failed_copy_is_reported(app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMUX", "/nowhere/socket,1,0")
     assert "could not copy log lines: tmux" in await copied(app, session, "hello")
 
 
-def test_screen_is_told_from_tmux(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copy_inside_gnu_screen_is_refused_with_alternatives(monkeypatch: pytest.MonkeyPatch) -> None:
     assert copy_to_multiplexer("x") == ""
     monkeypatch.setenv("STY", "1.pts")
     with pytest.raises(CopyError, match=r"\{run.save\} saves"):
         copy_to_multiplexer("x")
 
 
-def test_an_older_tmux_keeps_it_to_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_older_tmux_receives_the_copy_in_its_own_buffer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = tmp_path / "tmux"
     fake.write_text(
         f"#!{sys.executable}\nimport sys\nif '-w' in sys.argv: sys.exit('unknown option -- w')\n"
@@ -197,7 +195,7 @@ SkywardApp(lambda: session, clock=lambda: session.now).run()
 """
 
 
-async def test_the_next_start_removes_a_log_that_the_app_was_killed_over(
+async def test_log_file_of_a_killed_app_is_removed_at_the_next_start(
     session: FakeSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = tmp_path / "home"
@@ -233,7 +231,9 @@ def gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-async def test_the_app_goes_on_and_says_what_it_cannot_do(app: SkywardApp, session: FakeSession, gone: Path) -> None:
+async def test_app_continues_after_its_working_folder_was_deleted(
+    app: SkywardApp, session: FakeSession, gone: Path
+) -> None:
     view = session.pool("llama-ft", 8)
     run = session.open_run(view)
     session.print(view, 0, "hello\n")
@@ -255,7 +255,7 @@ async def test_the_app_goes_on_and_says_what_it_cannot_do(app: SkywardApp, sessi
         assert app.is_running
 
 
-async def test_a_script_named_by_its_whole_path_can_be_launched_all_the_same(
+async def test_absolute_script_is_launched_from_a_deleted_working_folder(
     app: SkywardApp, session: FakeSession, gone: Path, tmp_path: Path
 ) -> None:
     script = tmp_path / "train.py"

@@ -57,7 +57,7 @@ def held() -> settings.UserSettings:
     return read_user_settings(settings.settings_path(), Path("none"))
 
 
-async def test_all_that_can_be_set_is_there_and_says_whose_wish_it_is(app: SkywardApp) -> None:
+async def test_settings_screen_lists_all_settings_and_their_source(app: SkywardApp) -> None:
     settings.settings_path().write_text(BEFORE)
     async with opened(app) as pilot:
         names = [row.name for row in app.screen.query_one(SettingList).rows if row.name]
@@ -74,7 +74,7 @@ async def test_all_that_can_be_set_is_there_and_says_whose_wish_it_is(app: Skywa
         await said(app, pilot, "notify.command  none (default)")
 
 
-async def test_a_flag_is_turned_and_turned_back_and_the_file_stays_a_persons(app: SkywardApp) -> None:
+async def test_flag_is_toggled_and_the_file_keeps_its_format(app: SkywardApp) -> None:
     settings.settings_path().write_text(BEFORE)
     async with opened(app) as pilot:
         assert not app.user_settings.motion
@@ -91,7 +91,7 @@ async def test_a_flag_is_turned_and_turned_back_and_the_file_stays_a_persons(app
         )
 
 
-async def test_plain_ascii_holds_at_once(app: SkywardApp) -> None:
+async def test_ascii_setting_takes_effect_at_once(app: SkywardApp) -> None:
     async with opened(app) as pilot:
         await stand_on(app, pilot, "app.ascii")
         assert not screen_text(app).isascii()
@@ -101,7 +101,7 @@ async def test_plain_ascii_holds_at_once(app: SkywardApp) -> None:
         await until(pilot, lambda: not screen_text(app).isascii())
 
 
-async def test_a_theme_is_picked_and_worn_now_and_later(app: SkywardApp) -> None:
+async def test_theme_is_picked_and_saved(app: SkywardApp) -> None:
     async with opened(app) as pilot:
         await stand_on(app, pilot, "app.theme")
         await pilot.press("enter")
@@ -113,7 +113,7 @@ async def test_a_theme_is_picked_and_worn_now_and_later(app: SkywardApp) -> None
         await said(app, pilot, "app.theme  nord (set by you)")
 
 
-async def test_a_key_is_pressed_and_does_it_from_then_on(app: SkywardApp) -> None:
+async def test_pressed_key_is_bound_at_once(app: SkywardApp) -> None:
     async with opened(app) as pilot:
         await stand_on(app, pilot, "keys.pools.hosts")
         await pilot.press("enter")
@@ -129,7 +129,7 @@ async def test_a_key_is_pressed_and_does_it_from_then_on(app: SkywardApp) -> Non
         await until(pilot, lambda: isinstance(app.screen, HostsScreen))
 
 
-async def test_escape_leaves_a_key_as_it_is(app: SkywardApp) -> None:
+async def test_escape_leaves_a_key_binding_unchanged(app: SkywardApp) -> None:
     async with opened(app) as pilot:
         await stand_on(app, pilot, "keys.pools.hosts")
         await pilot.press("enter")
@@ -148,7 +148,7 @@ async def test_escape_leaves_a_key_as_it_is(app: SkywardApp) -> None:
         ("app.memory_of_logs", "0", "it must be a number of megabytes, from 1 to 64,000"),
     ],
 )
-async def test_what_cannot_be_is_refused_and_nothing_written(app: SkywardApp, name: str, text: str, words: str) -> None:
+async def test_invalid_setting_is_refused_and_not_saved(app: SkywardApp, name: str, text: str, words: str) -> None:
     async with opened(app) as pilot:
         await stand_on(app, pilot, name)
         await pilot.press("enter")
@@ -160,7 +160,9 @@ async def test_what_cannot_be_is_refused_and_nothing_written(app: SkywardApp, na
         assert not settings.settings_path().exists()
 
 
-async def test_numbers_and_a_command_are_taken_and_hold(app: SkywardApp, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_entered_numbers_and_command_are_saved_and_applied(
+    app: SkywardApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(MemoryBudget, "total_bytes", MemoryBudget.total_bytes)
     async with opened(app) as pilot:
         for name, text in (
@@ -179,7 +181,7 @@ async def test_numbers_and_a_command_are_taken_and_hold(app: SkywardApp, monkeyp
         assert MemoryBudget.total_bytes == 5_000_000
 
 
-async def test_a_disk_that_is_slow_holds_nothing_up_and_how_it_ended_is_said_wherever_one_is(
+async def test_slow_settings_file_blocks_no_key_and_its_error_is_shown_anywhere(
     app: SkywardApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     goes_on, began = Event(), []
@@ -200,7 +202,7 @@ async def test_a_disk_that_is_slow_holds_nothing_up_and_how_it_ended_is_said_whe
         await said(app, pilot, "app.motion is unchanged: ", "Permission denied")
 
 
-async def test_of_two_presses_the_second_one_turns_back(app: SkywardApp) -> None:
+async def test_second_press_toggles_the_flag_back(app: SkywardApp) -> None:
     async with opened(app) as pilot:
         await stand_on(app, pilot, "app.motion")
         app.post_message(events.Key("enter", "\r"))
@@ -212,7 +214,7 @@ async def test_of_two_presses_the_second_one_turns_back(app: SkywardApp) -> None
         await said(app, pilot, "app.motion  true (set by you)")
 
 
-async def test_what_the_file_says_and_cannot_be_used_is_marked(app: SkywardApp) -> None:
+async def test_invalid_values_in_the_settings_file_are_marked(app: SkywardApp) -> None:
     settings.settings_path().write_text('[notify]\nbell = "loud"\n[keys]\n"pools.hosts" = "q"\n')
     async with opened(app) as pilot:
         await stand_on(app, pilot, "notify.bell")
@@ -223,7 +225,7 @@ async def test_what_the_file_says_and_cannot_be_used_is_marked(app: SkywardApp) 
         await said(app, pilot, "✗ q is already bound to pools.quit")
 
 
-async def test_a_file_that_does_not_parse_is_said_and_left_as_it_is(app: SkywardApp) -> None:
+async def test_unparsable_settings_file_is_reported_and_unchanged(app: SkywardApp) -> None:
     settings.settings_path().write_text("[app")
     async with opened(app) as pilot:
         await said(app, pilot, "does not parse")
@@ -231,7 +233,7 @@ async def test_a_file_that_does_not_parse_is_said_and_left_as_it_is(app: Skyward
         assert settings.settings_path().read_text() == "[app"
 
 
-async def test_words_find_a_setting_and_escape_shows_all_again(app: SkywardApp) -> None:
+async def test_filter_finds_a_setting_and_escape_shows_all(app: SkywardApp) -> None:
     async with opened(app) as pilot:
         every = len(app.screen.query_one(SettingList).rows)
         await pilot.press("slash")

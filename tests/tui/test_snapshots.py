@@ -86,7 +86,7 @@ async def show(app: SkywardApp, snap: Snap, name: str, size: tuple[int, int], ke
 
 
 @at_every_size
-async def test_pools(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
+async def test_pool_list_snapshot(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
     for name, ago in (("eval-old", 3 * 86_400), ("eval", 5 * 3600)):
         over = session.pool(name, 2, state="gone", age=ago + 600)
         over.ended_at = session.now - ago
@@ -103,7 +103,7 @@ async def test_pools(app: SkywardApp, session: FakeSession, snap: Snap, size: tu
 
 
 @at_every_size_daily
-async def test_run(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
+async def test_run_screen_snapshot(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
     view, run = training(session)
     session.end_rank(view, run, 1, summary=value({"loss": 0.21, "accuracy": 0.91}))
     session.end_rank(view, run, 3, summary=value({"loss": 0.23, "accuracy": 0.9}))
@@ -111,28 +111,32 @@ async def test_run(app: SkywardApp, session: FakeSession, snap: Snap, size: tupl
 
 
 @at_every_size
-async def test_numbers(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
+async def test_metrics_panel_snapshot(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
     view, run = training(session)
     logged(view, run, session)
     await show(app, snap, "numbers", size, ["enter", "5"], "loss")
 
 
 @at_every_size
-async def test_merged_numbers(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
+async def test_merged_metrics_snapshot(
+    app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]
+) -> None:
     view, run = training(session)
     logged(view, run, session)
     await show(app, snap, "numbers-merged", size, ["enter", "a", "5", "down", "z"], "median of 4 ranks")
 
 
 @at_every_size
-async def test_machines(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
+async def test_machine_panel_snapshot(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
     view, _ = training(session, 4, 8)
     view.machines = measured(session.now, 4, 8)
     await show(app, snap, "machines", size, ["enter", "6"], "GPU 4: slowed: too hot")
 
 
 @at_every_size
-async def test_machines_without_gpus(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
+async def test_machine_panel_without_gpus_snapshot(
+    app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]
+) -> None:
     view, run = training(session)
     logged(view, run, session)
     view.machines = measured(session.now, 4, 0)
@@ -140,7 +144,7 @@ async def test_machines_without_gpus(app: SkywardApp, session: FakeSession, snap
 
 
 @at_every_size
-async def test_starting(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
+async def test_starting_pool_snapshot(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
     view = session.pool("llama-ft", 4, state="starting", phase="requested", age=12)
     at = session.now
     phases = [
@@ -157,7 +161,7 @@ async def test_starting(app: SkywardApp, session: FakeSession, snap: Snap, size:
 
 
 @at_every_size
-async def test_failed(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
+async def test_failed_run_snapshot(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
     view = session.pool("llama-ft")
     failed_run(session, view)
     session.print(view, 2, "step=1\nstep=2\n\x1b[33mwarning:\x1b[0m a shard is empty\n")
@@ -165,14 +169,14 @@ async def test_failed(app: SkywardApp, session: FakeSession, snap: Snap, size: t
 
 
 @at_every_size
-async def test_errors(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
+async def test_errors_screen_snapshot(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
     write_failing_train_py()
     failed_run(session, session.pool("llama-ft"))
     await show(app, snap, "errors", size, ["enter", "e"], "ROOT CAUSE")
 
 
 @at_every_size
-async def test_stacks(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
+async def test_stacks_screen_snapshot(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
     _, run = training(session, 8, 8)
     session.taken = hung(run.id, 64)
     write_train_py()
@@ -180,14 +184,18 @@ async def test_stacks(app: SkywardApp, session: FakeSession, snap: Snap, size: t
 
 
 @at_every_size
-async def test_sweep(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
+async def test_leftovers_screen_snapshot(
+    app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]
+) -> None:
     session.swept = leftovers()
     session.pool("llama-ft", 2)
     await show(app, snap, "leftovers", size, ["w", "down"], "delete all" if size == SMALLEST else "no answer within")
 
 
 @at_every_size
-async def test_hosts(app: SkywardApp, snap: Snap, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_hosts_screen_snapshot(
+    app: SkywardApp, snap: Snap, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = Path("/home/me/.local/state/skyward/skyward.toml")
     groups = [HostGroup("lab", path, ["gpu1", "gpu2"]), HostGroup("desk", path, ["gpu3"])]
     monkeypatch.setattr(ssh_host_groups_and_keys, "groups", lambda: groups)
@@ -196,14 +204,18 @@ async def test_hosts(app: SkywardApp, snap: Snap, size: tuple[int, int], monkeyp
 
 
 @at_every_size
-async def test_end_left(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
+async def test_leftover_deletion_dialog_snapshot(
+    app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]
+) -> None:
     session.swept = leftovers()
     session.pool("llama-ft", 2)
     await show(app, snap, "end-left", size, ["w", "down", "E"], "to confirm:")
 
 
 @at_every_size
-async def test_wide_pool(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
+async def test_pool_of_256_ranks_snapshot(
+    app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]
+) -> None:
     view, run = training(session, 32, 8)
     for rank in range(0, 256, 5):
         session.end_rank(view, run, rank, summary=value(rank / 256))
@@ -212,7 +224,9 @@ async def test_wide_pool(app: SkywardApp, session: FakeSession, snap: Snap, size
 
 
 @at_every_size
-async def test_history(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
+async def test_history_screen_snapshot(
+    app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]
+) -> None:
     some_past(session)
     await show(
         app,
@@ -224,20 +238,22 @@ async def test_history(app: SkywardApp, session: FakeSession, snap: Snap, size: 
     )
 
 
-async def test_failures(app: SkywardApp, session: FakeSession, snap: Snap) -> None:
+async def test_failures_screen_snapshot(app: SkywardApp, session: FakeSession, snap: Snap) -> None:
     some_past(session)
     await show(app, snap, "failures", (80, 24), ["F"], "disk full")
 
 
 @at_every_size
-async def test_comparison(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
+async def test_comparison_screen_snapshot(
+    app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]
+) -> None:
     some_past(session)
     some_comparison(session)
     await show(app, snap, "comparison", size, ["H", "space", "down", "space", "c"], "loss, median")
 
 
 @at_every_size
-async def test_trials(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
+async def test_trials_table_snapshot(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
     view, run = swept(session)
     for index, loss in ((0, 0.5), (1, 0.25), (3, 0.75), (4, 0.125)):
         learned(session, view, run, index, loss)
@@ -246,7 +262,7 @@ async def test_trials(app: SkywardApp, session: FakeSession, snap: Snap, size: t
 
 
 @at_every_size
-async def test_results(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
+async def test_results_panel_snapshot(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
     view, run = training(session)
     for rank in (0, 1, 3):
         session.end_rank(view, run, rank, summary=value({"loss": 0.21 + rank / 100, "accuracy": 0.91}))
@@ -254,14 +270,16 @@ async def test_results(app: SkywardApp, session: FakeSession, snap: Snap, size: 
 
 
 @at_every_size
-async def test_accelerators(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
+async def test_accelerator_picker_snapshot(
+    app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]
+) -> None:
     Path("train.py").write_text(SCRIPT)
     await show(app, snap, "accelerators", size, ["n", "ctrl+g", *"h100", "down"], "bf16")
 
 
 @at_every_size
 @pytest.mark.usefixtures("in_a_home_folder")
-async def test_launch(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
+async def test_launch_form_snapshot(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
     Path("train.py").write_text(SCRIPT)
     session.check_ups["local"] = done([Check("local", "ok", "8 cores"), Check("local disk", "ok", "52 GB free")])
     await show(
@@ -277,7 +295,9 @@ async def test_launch(app: SkywardApp, session: FakeSession, snap: Snap, size: t
 @at_usual_sizes
 @pytest.mark.proof("2 s of a processor")
 @pytest.mark.usefixtures("in_a_home_folder")
-async def test_launch_plugins(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
+async def test_launch_form_with_plugins_snapshot(
+    app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]
+) -> None:
     Path("train.py").write_text("import skyward_core as sky\n\n@sky.function\ndef train(): ...\n")
     session.check_ups["local"] = done([Check("local", "ok", "8 cores")])
     keys = ["n", Text("train.py"), *["tab"] * 10, "space", Seen("Plugin parameters  defaults"), "tab", "enter"]
@@ -287,7 +307,9 @@ async def test_launch_plugins(app: SkywardApp, session: FakeSession, snap: Snap,
 
 @at_every_size
 @pytest.mark.usefixtures("in_a_home_folder")
-async def test_launch_on_hosts(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
+async def test_launch_form_with_hosts_snapshot(
+    app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]
+) -> None:
     Path("train.py").write_text(SCRIPT)
     Path("skyward.toml").write_text('[hosts]\nlab = ["gpu1", "gpu2", "me@gpu3:2222"]\n')
     session.check_ups["ssh"] = done([Check("gpu2", "fail", "no answer within 5 s")])
@@ -332,48 +354,54 @@ script_args = ["--all"]
 
 @at_every_size
 @pytest.mark.proof("1 s of a processor")
-async def test_presets(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
+async def test_presets_picker_snapshot(
+    app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]
+) -> None:
     Path("skyward.toml").write_text(PRESETS)
     await show(app, snap, "presets", size, ["n", "f4"], "sweep on A100")
 
 
 @at_every_size
-async def test_teardown(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
+async def test_teardown_dialog_snapshot(
+    app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]
+) -> None:
     training(session)
     await show(app, snap, "teardown", size, ["X"], "to tear down:")
 
 
-async def test_teardown_of_what_costs_nothing(app: SkywardApp, session: FakeSession, snap: Snap) -> None:
+async def test_teardown_dialog_of_a_free_pool_snapshot(app: SkywardApp, session: FakeSession, snap: Snap) -> None:
     view, run = training(session)
     session.end_run(view, run)
     await show(app, snap, "teardown-free", (80, 24), ["X"], "Cancel")
 
 
-async def test_torn_down(app: SkywardApp, session: FakeSession, snap: Snap) -> None:
+async def test_receipt_snapshot(app: SkywardApp, session: FakeSession, snap: Snap) -> None:
     training(session)
     keys = ["X", Text("llama-ft"), "enter"]
     await show(app, snap, "torn-down", (80, 24), keys, "unaccounted 0")
 
 
 @pytest.mark.usefixtures("painted")
-async def test_merged_and_searched(app: SkywardApp, session: FakeSession, snap: Snap) -> None:
+async def test_merged_log_with_search_snapshot(app: SkywardApp, session: FakeSession, snap: Snap) -> None:
     training(session)
     keys = ["enter", "a", "/", Text("step=5"), "enter"]
     await show(app, snap, "merged", (120, 40), keys, "hits")
 
 
-async def test_help(app: SkywardApp, session: FakeSession, snap: Snap) -> None:
+async def test_help_screen_snapshot(app: SkywardApp, session: FakeSession, snap: Snap) -> None:
     training(session)
     await show(app, snap, "help", (80, 24), ["enter", "?"], "esc: close")
 
 
-async def test_first_start(app: SkywardApp, snap: Snap) -> None:
+async def test_first_start_snapshot(app: SkywardApp, snap: Snap) -> None:
     await show(app, snap, "first", (80, 24), [], "Press n")
 
 
 @pytest.mark.proof("1 s of a processor", after=2)
 @pytest.mark.parametrize("looks", ["skyward-light", "skyward-contrast", "ansi-dark", "no-colour", "ascii"])
-async def test_looks(session: FakeSession, snap: Snap, looks: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_run_screen_in_each_theme_snapshot(
+    session: FakeSession, snap: Snap, looks: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The same screen in each of the looks that are ours, and in none."""
     if looks == "no-colour":
         monkeypatch.setenv("NO_COLOR", "1")

@@ -20,7 +20,7 @@ from tests.support.some_stacks import REDUCING, VALIDATING, hung, stack, write_t
 VERDICT = "ranks 0-4 are in all_reduce (torch)"
 
 
-async def test_one_key_tells_who_has_not_joined(app: SkywardApp, session: FakeSession) -> None:
+async def test_stacks_key_names_the_rank_that_has_not_joined(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft", 8)
     run = session.open_run(view)
     session.taken = hung(run.id, 8)
@@ -48,7 +48,7 @@ async def test_one_key_tells_who_has_not_joined(app: SkywardApp, session: FakeSe
         assert isinstance(app.screen, RunScreen) and app.screen.rank == 5
 
 
-async def test_stacks_are_taken_again_and_what_kept_them_is_said(app: SkywardApp, session: FakeSession) -> None:
+async def test_stacks_are_read_again_and_failures_are_explained(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft", 2)
     run = session.open_run(view)
     session.taking = Future()
@@ -70,7 +70,7 @@ async def test_stacks_are_taken_again_and_what_kept_them_is_said(app: SkywardApp
         await until(pilot, lambda: isinstance(app.screen, RunScreen))
 
 
-async def test_a_signal_is_sent_only_after_a_yes(app: SkywardApp, session: FakeSession) -> None:
+async def test_signal_is_sent_only_after_confirmation(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft", 2)
     run = session.open_run(view)
     unread = stack(1, why="py-spy is not installed on the node", answers=True)
@@ -108,7 +108,7 @@ async def test_collectives_of_unreadable_ranks_are_not_judged(app: SkywardApp, s
         assert "no rank is in a known collective" not in screen_text(app)
 
 
-async def test_names_of_ranks_do_nothing_to_the_terminal(app: SkywardApp, session: FakeSession) -> None:
+async def test_hostile_stack_names_are_shown_as_text(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft", 1)
     run = session.open_run(view)
     hostile = stack(0, ("f\x1b]0;owned\x07[b]x", "/w/\x1b[2Ja\n.py", 3))
@@ -121,7 +121,7 @@ async def test_names_of_ranks_do_nothing_to_the_terminal(app: SkywardApp, sessio
         assert "[red]no" in screen_text(app) and "owned" not in screen_text(app) and "\x1b" not in screen_text(app)
 
 
-async def test_a_rank_that_is_quiet_for_long_is_marked(app: SkywardApp, session: FakeSession) -> None:
+async def test_silent_rank_is_marked(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft", 4)
     session.open_run(view)
     start = session.now
@@ -143,7 +143,7 @@ async def test_a_rank_that_is_quiet_for_long_is_marked(app: SkywardApp, session:
         await until(pilot, lambda: "1 quiet" not in screen_text(app))
 
 
-async def test_the_time_of_a_rank_is_looked_at(app: SkywardApp, session: FakeSession) -> None:
+async def test_time_profile_of_a_rank_is_shown(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft", 8)
     run = session.open_run(view)
     session.taken = hung(run.id, 8)
@@ -166,9 +166,7 @@ async def test_the_time_of_a_rank_is_looked_at(app: SkywardApp, session: FakeSes
         await until(pilot, lambda: "py-spy is not installed on the node" in screen_text(app))
 
 
-async def test_the_code_around_each_stack_and_each_rank_s_last_line_are_beside_it(
-    app: SkywardApp, session: FakeSession
-) -> None:
+async def test_stacks_show_source_code_and_last_line_of_each_rank(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft", 8)
     run = session.open_run(view)
     for rank in range(8):
@@ -195,7 +193,7 @@ async def test_the_code_around_each_stack_and_each_rank_s_last_line_are_beside_i
         await until(pilot, lambda: "step 999" in screen_text(app))
 
 
-async def test_code_that_is_not_here_or_not_as_it_was_is_said_to_be(app: SkywardApp, session: FakeSession) -> None:
+async def test_missing_or_changed_source_code_is_reported(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft", 2)
     run = session.open_run(view)
     elsewhere = stack(1, ("wait", "/srv/other/other.py", 7))
@@ -210,7 +208,7 @@ async def test_code_that_is_not_here_or_not_as_it_was_is_said_to_be(app: Skyward
         assert "the file is not on this machine" in screen_text(app)
 
 
-def test_what_ranks_name_is_read_only_where_it_is_code(tmp_path: Path) -> None:
+def test_files_named_by_ranks_are_read_only_if_they_are_source_code(tmp_path: Path) -> None:
     (tmp_path / "keys.txt").write_text("secret\n", "utf-8")
     (tmp_path / "train.py").write_text("one\n\x1b]0;owned\x07two\n", "utf-8")
     os.mkfifo(tmp_path / "pipe.py")

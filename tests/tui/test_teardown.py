@@ -50,7 +50,7 @@ def receipt(**more: object) -> Receipt:
 
 
 @pytest.mark.parametrize(("more_keys", "kept"), [((), EVERYTHING), (("right",), None), (("right", "right"), 0)])
-async def test_what_would_be_lost_is_named_and_asked_about(
+async def test_files_that_would_be_lost_are_named_with_a_choice(
     app: SkywardApp, session: FakeSession, more_keys: tuple[str, ...], kept: int | None
 ) -> None:
     session.pool("p", 2, price=1.0)
@@ -82,7 +82,7 @@ async def test_what_would_be_lost_is_named_and_asked_about(
         (Unfetched([], [], 0, False, GB, {1: "\x1b[2Jgone"}), "! cannot list the files of node 1: gone"),
     ],
 )
-async def test_what_is_not_lost_is_named_and_not_asked_about(
+async def test_files_below_the_limit_are_named_without_a_choice(
     app: SkywardApp, session: FakeSession, left: Unfetched, said: str
 ) -> None:
     session.pool("p", 2)
@@ -97,14 +97,14 @@ async def test_what_is_not_lost_is_named_and_not_asked_about(
         assert session.kept_outputs == [None]
 
 
-def test_more_than_nodes_can_name_may_be_too_much() -> None:
+def test_incomplete_file_list_may_exceed_the_limit() -> None:
     assert Unfetched([], [], 1, True, GB).exceeds_limit
     assert not Unfetched([], [], 1, False, GB).exceeds_limit
     assert not Unfetched([], FILES[1:2], 0, True, GB).exceeds_limit
     assert Unfetched([], FILES[1:3], 0, True, GB).exceeds_limit
 
 
-async def test_whoever_is_quicker_than_the_nodes_waits_for_them(app: SkywardApp, session: FakeSession) -> None:
+async def test_confirmation_before_the_file_list_arrives_waits_for_it(app: SkywardApp, session: FakeSession) -> None:
     session.pool("p", 2)
     session.unfetched["p"] = told = Future[Unfetched]()
     async with app.run_test(size=SIZE) as pilot:
@@ -121,7 +121,7 @@ async def test_whoever_is_quicker_than_the_nodes_waits_for_them(app: SkywardApp,
         assert session.torn_down == []
 
 
-async def test_nodes_that_do_not_answer_hold_up_nobody(app: SkywardApp, session: FakeSession) -> None:
+async def test_second_confirmation_skips_a_missing_file_list(app: SkywardApp, session: FakeSession) -> None:
     session.pool("p", 2)
     session.unfetched["p"] = told = Future[Unfetched]()
     async with app.run_test(size=SIZE) as pilot:
@@ -135,7 +135,7 @@ async def test_nodes_that_do_not_answer_hold_up_nobody(app: SkywardApp, session:
         await until(pilot, lambda: "unaccounted 0" in words(app))
 
 
-async def test_a_pool_that_cannot_be_asked_is_torn_down_all_the_same(app: SkywardApp, session: FakeSession) -> None:
+async def test_pool_that_cannot_list_its_files_is_torn_down(app: SkywardApp, session: FakeSession) -> None:
     session.pool("p", 2)
     session.unfetched["p"] = told = Future[Unfetched]()
     told.set_exception(PoolError("nobody answers there"))
@@ -146,7 +146,7 @@ async def test_a_pool_that_cannot_be_asked_is_torn_down_all_the_same(app: Skywar
         await until(pilot, lambda: session.torn_down == ["p"])
 
 
-async def test_who_has_been_asked_already_is_asked_about_files(app: SkywardApp, session: FakeSession) -> None:
+async def test_confirmed_teardown_still_asks_about_files(app: SkywardApp, session: FakeSession) -> None:
     """As one who tears down all on the way out."""
     view = session.pool("p", 2)
     session.unfetched["p"] = done(TOO_MUCH)
@@ -159,7 +159,7 @@ async def test_who_has_been_asked_already_is_asked_about_files(app: SkywardApp, 
         await until(pilot, lambda: session.kept_outputs == [EVERYTHING])
 
 
-async def test_the_receipt_says_what_is_lost_and_where_the_rest_lies(app: SkywardApp, session: FakeSession) -> None:
+async def test_receipt_names_lost_files_and_places_of_retained_ones(app: SkywardApp, session: FakeSession) -> None:
     session.auto = False
     view = session.pool("p", 2)
     async with app.run_test(size=(80, 24)) as pilot:
@@ -183,7 +183,7 @@ async def test_the_receipt_says_what_is_lost_and_where_the_rest_lies(app: Skywar
         assert "lost: 2 GB on node 0" in screen_text(app)
 
 
-async def test_a_machine_that_nobody_could_ask_is_not_said_to_be_gone(app: SkywardApp, session: FakeSession) -> None:
+async def test_unreachable_machine_is_not_reported_as_gone(app: SkywardApp, session: FakeSession) -> None:
     session.auto = False
     view = session.pool("p", 2)
     async with app.run_test(size=SIZE) as pilot:
@@ -199,7 +199,7 @@ async def test_a_machine_that_nobody_could_ask_is_not_said_to_be_gone(app: Skywa
 
 
 @at_usual_sizes
-async def test_picture_of_the_question(
+async def test_teardown_question_snapshot(
     app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]
 ) -> None:
     view = session.pool("llama-ft", 2, price=12.5, provider="rented")
@@ -214,7 +214,7 @@ async def test_picture_of_the_question(
         snap(app, f"teardown-files-{size[0]}x{size[1]}")
 
 
-async def test_picture_of_the_receipt(app: SkywardApp, session: FakeSession, snap: Snap) -> None:
+async def test_receipt_with_retained_files_snapshot(app: SkywardApp, session: FakeSession, snap: Snap) -> None:
     session.auto = False
     session.pool("p", 2)
     where = "on node 0 (gpu1) in /home/me/.skyward/work/4f1c: "
@@ -259,9 +259,7 @@ async def quit_by_tearing_down(app: SkywardApp, pilot: Pilot[None], word: str) -
     await pilot.press(*word, "enter")
 
 
-async def test_a_pool_that_costs_money_wants_its_name_though_it_has_one_node(
-    app: SkywardApp, session: FakeSession
-) -> None:
+async def test_teardown_of_a_paid_single_node_requires_its_name(app: SkywardApp, session: FakeSession) -> None:
     session.pool("paid", 1, price=4.0)
     async with app.run_test(size=SIZE) as pilot:
         await asked_to_quit(app, pilot, "X")
@@ -270,7 +268,7 @@ async def test_a_pool_that_costs_money_wants_its_name_though_it_has_one_node(
         assert "Type the pool's name" in screen_text(app)
 
 
-async def test_the_app_stays_where_a_teardown_on_the_way_out_failed(app: SkywardApp, session: FakeSession) -> None:
+async def test_app_stays_open_if_the_teardown_on_quit_failed(app: SkywardApp, session: FakeSession) -> None:
     session.auto = False
     session.pool("paid", 1, price=4.0)
     session.downing["paid"] = future = Future[Any]()
@@ -284,7 +282,7 @@ async def test_the_app_stays_where_a_teardown_on_the_way_out_failed(app: Skyward
         assert app.is_running and not session.detached
 
 
-async def test_who_chose_to_tear_down_on_the_way_out_is_not_asked_again(app: SkywardApp, session: FakeSession) -> None:
+async def test_teardown_chosen_on_quit_needs_no_second_confirmation(app: SkywardApp, session: FakeSession) -> None:
     session.pool("free", 1)
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: "▶ " in screen_text(app))
@@ -294,7 +292,7 @@ async def test_who_chose_to_tear_down_on_the_way_out_is_not_asked_again(app: Sky
         await until(pilot, lambda: session.torn_down == ["free"])
 
 
-async def test_hiding_a_teardown_on_the_way_out_is_no_way_out(app: SkywardApp, session: FakeSession) -> None:
+async def test_hiding_a_teardown_on_quit_keeps_the_app_open(app: SkywardApp, session: FakeSession) -> None:
     session.auto = False
     session.pool("paid", 1, price=4.0)
     async with app.run_test(size=SIZE) as pilot:
@@ -308,7 +306,7 @@ async def test_hiding_a_teardown_on_the_way_out_is_no_way_out(app: SkywardApp, s
 
 
 @pytest.mark.parametrize(("connection", "frames"), [("", FRAMES), ("10.0.0.1 1 10.0.0.2 22", FRAMES_OVER_SSH)])
-def test_over_ssh_and_at_rest_the_app_paints_less_often(
+def test_app_paints_less_often_over_ssh_and_when_idle(
     app: SkywardApp, connection: str, frames: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if connection:

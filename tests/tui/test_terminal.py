@@ -52,7 +52,7 @@ def stops_there() -> int:
     return value
 
 
-def test_one_key_debugs_a_rank_that_waits_and_leaves_the_app_as_it_was(tmp_path: Path) -> None:
+def test_debug_key_debugs_a_paused_rank_and_returns_to_the_app(tmp_path: Path) -> None:
     session = Session()
     options = Options(console=False, debug_wait=60)
     session.create(PoolSpec(name="stops", provider=Local(), nodes=1, options=options)).result(90)
@@ -82,7 +82,7 @@ def test_one_key_debugs_a_rank_that_waits_and_leaves_the_app_as_it_was(tmp_path:
         session.detach()
 
 
-def test_early_keys_are_heard_and_a_signal_leaves_the_terminal_as_it_was(session: Session, tmp_path: Path) -> None:
+def test_early_keys_take_effect_and_signals_restore_the_terminal(session: Session, tmp_path: Path) -> None:
     terminal = Terminal(tmp_path / "home", cwd=tmp_path)
     try:
         terminal.press("enter")  # before anything is there to be seen
@@ -125,7 +125,7 @@ main()
 """
 
 
-def test_terminal_without_size_is_laid_out_as_80_by_24_and_left(tmp_path: Path) -> None:
+def test_terminal_without_size_is_laid_out_as_80_by_24(tmp_path: Path) -> None:
     """A serial console, or a container's, has 0 rows and 0 columns."""
     terminal = Terminal(tmp_path, size=(80, 25), program=("-c", UNKNOWN_SIZE))
     try:

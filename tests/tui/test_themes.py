@@ -29,7 +29,7 @@ PRINTABLE = {chr(code) for code in range(0x20, 0x7F)} | {"\n"}
 PACKAGE = Path(skyward_tui.__file__).parent
 
 
-def test_every_kind_of_screen_is_tried(session: FakeSession) -> None:
+def test_every_screen_class_is_tested(session: FakeSession) -> None:
     made = {type(make()) for make in every_screen(session)}
     for path in (*(PACKAGE / "screens").glob("*.py"), *(PACKAGE / "dialogs").glob("*.py")):
         text = path.read_text("utf-8")
@@ -64,7 +64,7 @@ async def test_all_themes_paint_all_screens(app: SkywardApp, session: FakeSessio
             assert app.is_running, theme
 
 
-async def test_every_colour_that_is_named_is_one_in_every_theme(app: SkywardApp) -> None:
+async def test_named_colours_exist_in_every_theme(app: SkywardApp) -> None:
     files = (path for path in PACKAGE.rglob("*") if path.suffix in (".py", ".tcss"))
     sources = "".join(path.read_text("utf-8") for path in files)
     names = set(re.findall(r"\$([a-z]+(?:-[a-z]+)*)", sources))
@@ -77,7 +77,7 @@ async def test_every_colour_that_is_named_is_one_in_every_theme(app: SkywardApp)
             assert Style.parse(f"${name}", variables).foreground is not None, (theme, name)
 
 
-async def test_states_can_be_read_in_every_theme(app: SkywardApp) -> None:
+async def test_states_are_readable_in_every_theme(app: SkywardApp) -> None:
     """By WCAG 2.2: 4.5 to 1, on all that they are written on; what is over and done stays somewhat behind."""
     async with app.run_test(size=(80, 24)):
         for theme in app.available_themes.values():
@@ -99,7 +99,7 @@ async def test_states_can_be_read_in_every_theme(app: SkywardApp) -> None:
                     )
 
 
-async def test_high_contrast_is_high() -> None:
+async def test_high_contrast_theme_has_high_contrast() -> None:
     variables = ensure_contrast(CONTRAST.to_color_system().generate() | CONTRAST.variables, ansi=False)
     for name in (
         "foreground",
@@ -115,7 +115,7 @@ async def test_high_contrast_is_high() -> None:
 
 @pytest.mark.proof("3 s of a processor", after=1)
 @pytest.mark.parametrize("size", [(60, 15), (120, 40)])
-async def test_in_ascii_every_screen_is_ascii(session: FakeSession, size: tuple[int, int]) -> None:
+async def test_ascii_mode_paints_every_screen_in_ascii(session: FakeSession, size: tuple[int, int]) -> None:
     app = SkywardApp(lambda: session, clock=lambda: session.now, plain=True)
     screens = every_screen(session)
     session.pool("wide", 32, 8)
@@ -135,7 +135,7 @@ async def test_in_ascii_every_screen_is_ascii(session: FakeSession, size: tuple[
 
 
 @pytest.mark.proof("2 s of a processor")
-async def test_without_colours_none_is_painted(session: FakeSession, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_color_mode_paints_no_colour(session: FakeSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     app = SkywardApp(lambda: session, clock=lambda: session.now)
     screens = every_screen(session)
@@ -153,7 +153,7 @@ async def test_without_colours_none_is_painted(session: FakeSession, monkeypatch
 
 
 @pytest.mark.parametrize(("value", "theme"), [("1", "nord"), ("", "")])
-async def test_who_asks_for_colours_has_them(
+async def test_theme_option_or_empty_no_color_keeps_colours(
     session: FakeSession, monkeypatch: pytest.MonkeyPatch, value: str, theme: str
 ) -> None:
     """By name, this time, or with a NO_COLOR that says nothing; see no-color.org."""
@@ -172,7 +172,7 @@ def is_kept(app: SkywardApp) -> bool:
 
 
 @pytest.mark.usefixtures("painted")
-async def test_a_theme_that_is_chosen_is_there_at_the_next_start(session: FakeSession) -> None:
+async def test_chosen_theme_is_used_at_the_next_start(session: FakeSession) -> None:
     for wanted in ("skyward", "nord", "nord"):
         app = SkywardApp(lambda: session, clock=lambda: session.now)
         async with app.run_test(size=(80, 24)) as pilot:
@@ -193,14 +193,14 @@ async def test_a_theme_that_is_chosen_is_there_at_the_next_start(session: FakeSe
         assert screen_text(app).isascii()
 
 
-async def test_a_theme_that_is_none_is_told(session: FakeSession, app: SkywardApp) -> None:
+async def test_unknown_theme_in_the_settings_is_reported(session: FakeSession, app: SkywardApp) -> None:
     set_own('[app]\ntheme = "nrod"\n')
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: "theme 'nrod' does not exist" in screen_text(app))
         assert app.theme == "skyward"
 
 
-def test_a_theme_that_is_none_is_refused_at_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_theme_option_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     with (
@@ -212,7 +212,7 @@ def test_a_theme_that_is_none_is_refused_at_the_command_line(monkeypatch: pytest
         main.cli.main(["--ascii", "ls"], standalone_mode=False)
 
 
-def test_style_sheets_are_files() -> None:
+def test_style_sheets_are_separate_files() -> None:
     """Those of screens, panels, dialogs and widgets."""
     sheets = [
         (path.name, value)
@@ -223,7 +223,7 @@ def test_style_sheets_are_files() -> None:
     assert [each for each in sheets if not each[1].startswith("read_style_sheet(__file__")] == []
 
 
-def test_an_app_that_crashes_says_so_in_its_exit_status(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_crashed_app_has_a_nonzero_exit_status(monkeypatch: pytest.MonkeyPatch) -> None:
     class Headless(SkywardApp):
         def run(self, **options: Any) -> None:
             super().run(headless=True, size=(80, 24))

@@ -25,7 +25,7 @@ def order(app: SkywardApp) -> list[str]:
     return [line[0] for line in lines if line[:1] and line[0].isdigit() and len(line) > 3 and line[1][:2] == "0."]
 
 
-async def test_trials_are_a_table_that_is_sorted_by_key(app: SkywardApp, session: FakeSession) -> None:
+async def test_trials_table_is_sorted_by_keys(app: SkywardApp, session: FakeSession) -> None:
     view, run = swept(session)
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("enter", "4", "z")
@@ -44,7 +44,7 @@ async def test_trials_are_a_table_that_is_sorted_by_key(app: SkywardApp, session
         await until(pilot, lambda: "outcome▲" in screen_text(app))
 
 
-async def test_figures_end_below_each_other(app: SkywardApp, session: FakeSession) -> None:
+async def test_numbers_in_trial_columns_are_right_aligned(app: SkywardApp, session: FakeSession) -> None:
     swept(session)
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("enter", "4", "z")
@@ -58,7 +58,7 @@ async def test_figures_end_below_each_other(app: SkywardApp, session: FakeSessio
         assert {row.index("✓") for row in rows} == {starts}, "words begin below each other"
 
 
-async def test_in_a_narrow_window_the_chosen_column_is_shown(app: SkywardApp, session: FakeSession) -> None:
+async def test_selected_trial_column_is_visible_in_a_narrow_window(app: SkywardApp, session: FakeSession) -> None:
     swept(session)
     async with app.run_test(size=(60, 20)) as pilot:
         await pilot.press("enter", "4", "z")
@@ -68,7 +68,7 @@ async def test_in_a_narrow_window_the_chosen_column_is_shown(app: SkywardApp, se
         assert "ValueError: bad" in screen_text(app), screen_text(app)
 
 
-async def test_they_are_saved_with_their_arguments(
+async def test_trials_are_saved_with_their_arguments(
     app: SkywardApp, session: FakeSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -104,7 +104,7 @@ async def test_another_run_of_the_pool_shows_its_own_results(app: SkywardApp, se
         await until(pilot, lambda: "#▲" in screen_text(app))
 
 
-async def test_one_that_goes_on_shows_its_last_numbers(app: SkywardApp, session: FakeSession) -> None:
+async def test_running_trial_shows_its_last_metrics(app: SkywardApp, session: FakeSession) -> None:
     view, run = swept(session)
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("enter", "4", "z")
@@ -115,7 +115,7 @@ async def test_one_that_goes_on_shows_its_last_numbers(app: SkywardApp, session:
         await until(pilot, lambda: "0.0625" in screen_text(app) and "● running" in screen_text(app))
 
 
-async def test_by_gangs_all_trials_are_the_table_of_each_run(app: SkywardApp, session: FakeSession) -> None:
+async def test_each_run_of_a_gang_sweep_shows_all_trials(app: SkywardApp, session: FakeSession) -> None:
     view, runs = gangs(session)
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("enter", "4", "z")
@@ -135,7 +135,7 @@ async def test_by_gangs_all_trials_are_the_table_of_each_run(app: SkywardApp, se
         await until(pilot, lambda: "▸0" in screen_text(app) and screen_text(app).count("◌ waiting") == 2)
 
 
-async def test_of_a_run_by_gangs_its_own_results_are_a_key_away(app: SkywardApp, session: FakeSession) -> None:
+async def test_results_of_one_run_of_a_gang_sweep_are_shown_by_key(app: SkywardApp, session: FakeSession) -> None:
     gangs(session)
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("enter", "4", "z", "left_curly_bracket")
@@ -149,9 +149,7 @@ async def test_of_a_run_by_gangs_its_own_results_are_a_key_away(app: SkywardApp,
         await until(pilot, lambda: "▸0" in screen_text(app))
 
 
-async def test_who_cancels_a_run_by_gangs_is_told_that_it_is_the_whole_sweep(
-    app: SkywardApp, session: FakeSession
-) -> None:
+async def test_cancel_of_a_gang_sweep_run_warns_about_the_whole_sweep(app: SkywardApp, session: FakeSession) -> None:
     _, runs = gangs(session)
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("enter", "4")
@@ -163,7 +161,7 @@ async def test_who_cancels_a_run_by_gangs_is_told_that_it_is_the_whole_sweep(
         await until(pilot, lambda: f"run {runs[1].id} has already ended (failed)" in screen_text(app))
 
 
-async def test_a_run_of_no_sweep_has_no_trials_to_turn_to(app: SkywardApp, session: FakeSession) -> None:
+async def test_run_without_a_sweep_refuses_the_trials_key(app: SkywardApp, session: FakeSession) -> None:
     session.open_run(session.pool("plain", 2))
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("enter", "U")
@@ -173,7 +171,7 @@ async def test_a_run_of_no_sweep_has_no_trials_to_turn_to(app: SkywardApp, sessi
 # What a sweep comes to, below its rows: each argument's values against a number, and the curves of all trials.
 
 
-def test_each_value_of_an_argument_is_told_by_what_its_trials_came_to(session: FakeSession) -> None:
+def test_trial_charts_summarize_each_value_of_an_argument(session: FakeSession) -> None:
     view, run = swept(session)
     picture = TrialCharts()
     table = session.boards[run.id].table(run.id, run.tasks, view.metrics)
@@ -187,7 +185,7 @@ def test_each_value_of_an_argument_is_told_by_what_its_trials_came_to(session: F
     assert len(picture.rows(60, 20)) > len(text), "below each other where there is not"
 
 
-def test_the_curve_of_the_first_row_is_in_front(session: FakeSession) -> None:
+def test_trial_chart_draws_the_first_row_in_front(session: FakeSession) -> None:
     view, run = swept(session)
     for index, loss in ((0, 0.5), (4, 0.125)):
         learned(session, view, run, index, loss)
@@ -200,7 +198,7 @@ def test_the_curve_of_the_first_row_is_in_front(session: FakeSession) -> None:
     assert any(span.style == "$text-accent" for row in rows[rows.index(head) + 1 :] for span in row.spans)
 
 
-def test_what_one_rank_logged_in_one_trial_is_none_of_another(session: FakeSession) -> None:
+def test_metrics_of_trials_on_the_same_rank_are_separate(session: FakeSession) -> None:
     """A rank runs several, one after the other; each begins at 0."""
     view, run = swept(session)
     learned(session, view, run, 0, 0.5)
@@ -213,7 +211,7 @@ def test_what_one_rank_logged_in_one_trial_is_none_of_another(session: FakeSessi
     assert len(first) == 13, "those from its own beginning on"
 
 
-def test_nothing_is_drawn_where_there_is_nothing_to_tell() -> None:
+def test_trial_charts_without_data_are_empty() -> None:
     picture = TrialCharts()
     rows = replace(SHEET).rows
     table = TrialTable(SHEET.names, (), [])
@@ -221,7 +219,7 @@ def test_nothing_is_drawn_where_there_is_nothing_to_tell() -> None:
     assert rows and picture.rows(120, 20) == []
 
 
-async def test_it_stands_below_the_trials_where_there_is_room(app: SkywardApp, session: FakeSession) -> None:
+async def test_trial_charts_are_below_the_table_if_there_is_room(app: SkywardApp, session: FakeSession) -> None:
     view, run = swept(session)
     learned(session, view, run, 4, 0.125)
     async with app.run_test(size=(120, 40)) as pilot:

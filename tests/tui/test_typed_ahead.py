@@ -45,7 +45,7 @@ async def opened(app: SkywardApp, pilot: Pilot[None]) -> None:
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_letters_after_tab_stand_in_the_next_field(app: SkywardApp, session: FakeSession) -> None:
+async def test_keys_typed_after_tab_go_to_the_next_field(app: SkywardApp, session: FakeSession) -> None:
     Path("work.py").write_text(SCRIPT)
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: app.session is not None)
@@ -57,7 +57,7 @@ async def test_letters_after_tab_stand_in_the_next_field(app: SkywardApp, sessio
         assert app.screen.query_one("#script", Input).value == "work.py"
 
 
-async def test_the_key_after_a_button_is_of_the_screen_below(app: SkywardApp, session: FakeSession) -> None:
+async def test_key_typed_after_a_button_goes_to_the_screen_below(app: SkywardApp, session: FakeSession) -> None:
     session.pool("p")
     session.auto = False
     async with app.run_test(size=SIZE) as pilot:
@@ -80,7 +80,7 @@ class Hangs(Static, can_focus=True):
         await self.lets_go.wait()
 
 
-async def test_what_hangs_holds_no_key_up_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_hanging_widget_delays_typed_keys_only_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(typed_key_queue, "PATIENCE", 0.05)
     app = App[None]()
     async with app.run_test() as pilot:
@@ -104,7 +104,7 @@ async def test_what_hangs_holds_no_key_up_for_long(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.proof("2 s of a processor")
-def test_on_a_real_terminal(tmp_path: Path) -> None:
+def test_typed_ahead_keys_arrive_on_a_real_terminal(tmp_path: Path) -> None:
     (tmp_path / "work.py").write_text(SCRIPT)
     terminal = Terminal(tmp_path / "home", cwd=tmp_path)
     try:
@@ -122,7 +122,7 @@ def test_on_a_real_terminal(tmp_path: Path) -> None:
 ZOOM = "Zoom panel"
 
 
-async def test_what_is_done_twice_leaves_one_screen(app: SkywardApp, session: FakeSession) -> None:
+async def test_repeated_actions_open_and_close_one_screen(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft", 2)
     answers: list[str | None] = []
     async with app.run_test(size=(120, 40)) as pilot:
@@ -160,7 +160,7 @@ async def test_what_is_done_twice_leaves_one_screen(app: SkywardApp, session: Fa
         assert app._exception is None and len(app.screen_stack) == 1
 
 
-async def test_a_double_click_on_a_folder_opens_it(app: SkywardApp, session: FakeSession) -> None:
+async def test_double_click_on_a_folder_opens_it(app: SkywardApp, session: FakeSession) -> None:
     inner = Path.cwd() / "inner"
     inner.mkdir()
     (inner / "deep.py").touch()

@@ -85,7 +85,7 @@ def go_on(terminal: Terminal, seconds: float) -> None:
 
 @pytest.mark.proof("3 s of a processor")
 @pytest.mark.parametrize("seed", range(3))
-def test_while_it_starts(seed: int, tmp_path: Path) -> None:
+def test_app_ends_if_its_terminal_vanishes_during_the_start(seed: int, tmp_path: Path) -> None:
     moment = random.Random(seed)
     for _ in range(2):
         with closing(Terminal(tmp_path / "home", cwd=tmp_path, program=["-c", PATIENT])) as terminal:
@@ -114,7 +114,7 @@ sys.exit(app.return_code)
 
 @pytest.mark.proof("1 s of a processor")
 @pytest.mark.parametrize("setup", [[], ["exec sleep 3"]], ids=["up", "starting"])
-def test_with_a_pool_of_its_own(setup: list[str], tmp_path: Path) -> None:
+def test_app_ends_and_its_own_pool_can_be_torn_down_later(setup: list[str], tmp_path: Path) -> None:
     with closing(Terminal(tmp_path / "home", cwd=tmp_path, program=["-c", OWN, *setup])) as terminal:
         terminal.until("0/2" if setup else "2/2")
         below = descendants(terminal.child.pid)
@@ -143,7 +143,7 @@ sys.exit(app.return_code)
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_while_nothing_lets_go_of_the_pools(tmp_path: Path) -> None:
+def test_app_ends_although_the_session_does_not_detach(tmp_path: Path) -> None:
     with closing(Terminal(tmp_path / "home", cwd=tmp_path, program=["-c", STUCK])) as terminal:
         terminal.until("No pools yet")
         assert terminal.vanish() == HANGUP
@@ -155,7 +155,9 @@ def test_while_nothing_lets_go_of_the_pools(tmp_path: Path) -> None:
 
 @pytest.mark.proof("3 s of a processor", after=1)
 @pytest.mark.parametrize("seed", range(2))
-def test_while_it_shows_a_run(seed: int, session: Session, shared_home: Path, tmp_path: Path, proofs: bool) -> None:
+def test_app_ends_if_its_terminal_vanishes_while_it_shows_a_run(
+    seed: int, session: Session, shared_home: Path, tmp_path: Path, proofs: bool
+) -> None:
     moment = random.Random(seed)
     for _ in range(3 if proofs else 1):
         forget(shared_home)
@@ -172,7 +174,9 @@ def test_while_it_shows_a_run(seed: int, session: Session, shared_home: Path, tm
 
 
 @pytest.mark.proof("2 s of a processor")
-def test_while_a_dialog_is_open_or_it_is_in_the_shell(session: Session, shared_home: Path, tmp_path: Path) -> None:
+def test_app_ends_if_its_terminal_vanishes_in_a_dialog_or_subprocess(
+    session: Session, shared_home: Path, tmp_path: Path
+) -> None:
     def asks(terminal: Terminal) -> None:
         terminal.press("q")
         terminal.until("Keep running")
@@ -195,7 +199,9 @@ def test_while_a_dialog_is_open_or_it_is_in_the_shell(session: Session, shared_h
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_also_where_the_signal_is_ignored(session: Session, shared_home: Path, tmp_path: Path) -> None:
+def test_app_ends_on_a_vanished_terminal_although_sighup_is_ignored(
+    session: Session, shared_home: Path, tmp_path: Path
+) -> None:
     program = "import signal; signal.signal(1, signal.SIG_IGN); from skyward_tui.cli.main import main; main()"
     with closing(Terminal(shared_home, cwd=tmp_path, program=["-c", program])) as terminal:
         terminal.until("▶ warm")
@@ -205,7 +211,7 @@ def test_also_where_the_signal_is_ignored(session: Session, shared_home: Path, t
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_the_signal_may_come_often(session: Session, shared_home: Path, tmp_path: Path) -> None:
+def test_app_ends_after_repeated_sighup(session: Session, shared_home: Path, tmp_path: Path) -> None:
     with closing(Terminal(shared_home, cwd=tmp_path)) as terminal:
         terminal.until("▶ warm")
         for _ in range(5):
@@ -228,7 +234,7 @@ main()
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_one_that_was_stopped_goes_on_as_before(session: Session, shared_home: Path, tmp_path: Path) -> None:
+def test_app_continues_after_it_was_suspended(session: Session, shared_home: Path, tmp_path: Path) -> None:
     with closing(Terminal(shared_home, cwd=tmp_path, program=["-c", WATCHED])) as terminal:
 
         def readers() -> list[str]:
