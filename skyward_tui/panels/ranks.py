@@ -31,8 +31,15 @@ from skyward_tui.text.number_and_time_format import (
 from skyward_tui.ui.actions import first_key
 from skyward_tui.ui.panel_registry import PanelSpec
 from skyward_tui.ui.screen_refresh_timing import refresh_token
-from skyward_tui.ui.themes import read_style_sheet, state_style
-from skyward_tui.widgets.rank_state_labels import SHADE_STYLE, STARTUP_TEXTS, RankState, rank_states, tally_parts
+from skyward_tui.ui.themes import read_style_sheet
+from skyward_tui.widgets.state_styles_and_rank_states import (
+    SHADE_STYLE,
+    STARTUP_TEXTS,
+    RankState,
+    rank_states,
+    state_style,
+    tally_parts,
+)
 from skyward_tui.widgets.virtual_list import HIGHLIGHT_STYLE, ChangeHighlight, VirtualList
 
 STATE = "state"

@@ -36,11 +36,11 @@ from skyward_tui.text.hardware_cells import metrics_line
 from skyward_tui.text.hint_commands import failure_hints
 from skyward_tui.text.number_and_time_format import failure, one_line, precise_duration
 from skyward_tui.ui.actions import bindings
-from skyward_tui.ui.themes import read_style_sheet, state_style
+from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.widgets.braille_chart import curve
 from skyward_tui.widgets.header_and_hints import Breadcrumbs, Panel
-from skyward_tui.widgets.rank_state_labels import append_block, block_room, last_lines
 from skyward_tui.widgets.source_view import CodePosition, StackCode
+from skyward_tui.widgets.state_styles_and_rank_states import append_block, block_room, last_lines, state_style
 
 CURVE_SECONDS = 600.0  # seconds before a failure that the charts cover
 _ROWS, _ROWS_TALL, _TALL = 3, 5, 34  # rows of a curve; rows of a curve in a tall panel; minimum rows of a tall panel

@@ -27,8 +27,9 @@ from skyward_tui.text.hint_commands import format_detail, format_error
 from skyward_tui.text.number_and_time_format import ago, clip, count
 from skyward_tui.ui.actions import bindings, with_keys
 from skyward_tui.ui.session_futures import flash_errors
-from skyward_tui.ui.themes import read_style_sheet, state_style
+from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.widgets.header_and_hints import Breadcrumbs, Panel
+from skyward_tui.widgets.state_styles_and_rank_states import state_style
 from skyward_tui.widgets.virtual_list import CursorList, Part
 
 if TYPE_CHECKING:

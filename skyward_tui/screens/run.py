@@ -28,9 +28,9 @@ from skyward_tui.ui.actions import Action, actions_by_id, bindings, first_key, w
 from skyward_tui.ui.panel_registry import HOME_PANEL, PANELS, STARTUP_PANEL
 from skyward_tui.ui.screen_refresh_timing import refresh_token
 from skyward_tui.ui.session_futures import flash_errors, wait_shielded
-from skyward_tui.ui.themes import read_style_sheet, state_style
+from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.widgets.header_and_hints import Breadcrumbs, Chrome
-from skyward_tui.widgets.rank_state_labels import FAILURES, find_paused
+from skyward_tui.widgets.state_styles_and_rank_states import FAILURES, find_paused, state_style
 
 if TYPE_CHECKING:
     from skyward_core.client.run_history import LineMatch

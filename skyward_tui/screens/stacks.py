@@ -44,10 +44,10 @@ from skyward_tui.tmux_clipboard_and_terminal_checks import current_folder
 from skyward_tui.ui.actions import Action, bindings, with_keys
 from skyward_tui.ui.screen_refresh_timing import refresh_token
 from skyward_tui.ui.session_futures import flash_errors, wait_shielded
-from skyward_tui.ui.themes import read_style_sheet, state_style
+from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.widgets.header_and_hints import Breadcrumbs, Panel
-from skyward_tui.widgets.rank_state_labels import RankState, last_line, rank_states
 from skyward_tui.widgets.source_view import CodePosition, StackCode
+from skyward_tui.widgets.state_styles_and_rank_states import RankState, last_line, rank_states, state_style
 from skyward_tui.widgets.virtual_list import VirtualList
 
 _MAX_POSITION_CELLS = 34  # cells of the column with source positions

@@ -1,11 +1,10 @@
-"""Themes, styles of states (glyph, word, colour), style sheets, and filters for terminals without colours."""
+"""Themes, style sheets, and filters for terminals without colours."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
 
 from rich.segment import Segment
 from rich.style import Style
@@ -14,86 +13,6 @@ from textual.filter import LineFilter
 from textual.theme import Theme
 
 from skyward_tui.text.number_and_time_format import plain_ascii
-
-
-class StateStyle(NamedTuple):
-    """Glyph, word and style of a state. ``style`` is a Textual content style such as ``$success``."""
-
-    glyph: str
-    word: str
-    style: str
-
-    @property
-    def text(self) -> str:
-        return f"{self.glyph} {self.word}"
-
-
-_UNKNOWN_STYLE = StateStyle("?", "unknown", "$muted")
-
-_STATE_STYLES = {
-    # pools
-    "starting": StateStyle("◌", "starting", "$text-warning"),
-    "connecting": StateStyle("◌", "connecting", "$muted"),
-    "up": StateStyle("●", "up", "$text-success"),
-    "degraded": StateStyle("!", "degraded", "$text-warning"),
-    "stopping": StateStyle("◍", "stopping", "$text-warning"),
-    "gone": StateStyle("○", "gone", "$muted"),
-    "unstarted": StateStyle("✗", "start failed", "$text-error"),
-    "unfinished": StateStyle("!", "start incomplete", "$text-error"),
-    "unreachable": StateStyle("!", "unreachable", "$text-error"),
-    # leftovers of cloud accounts
-    "expired": StateStyle("◍", "expired", "$text-warning"),
-    "left": StateStyle("✗", "leftover", "$text-error"),
-    # runs
-    "done": StateStyle("✓", "done", "$text-success"),
-    "failed": StateStyle("✗", "failed", "$text-error"),
-    "cancelled": StateStyle("⊘", "cancelled", "$muted"),
-    "kept": StateStyle("◍", "retained", "$text-warning"),
-    # ranks
-    "queued": StateStyle("◌", "queued", "$text-warning"),
-    "waiting": StateStyle("◌", "waiting", "$muted"),
-    "importing": StateStyle("◔", "importing", "$text-warning"),
-    "joining": StateStyle("◑", "joining", "$text-warning"),
-    "running": StateStyle("●", "running", "$text-primary"),
-    "paused": StateStyle("◍", "paused", "$text-warning"),
-    "saving": StateStyle("◍", "saving", "$text-warning"),
-    "returned": StateStyle("✓", "returned", "$text-success"),
-    "raised": StateStyle("✗", "raised", "$text-error"),
-    "exited": StateStyle("✗", "exited", "$text-error"),
-    "lost": StateStyle("!", "lost", "$text-warning"),
-    "collateral": StateStyle("⊘", "stopped", "$muted"),
-    "idle": StateStyle("·", "idle", "$muted"),
-    # alerts
-    "gpu": StateStyle("✗", "GPU", "$text-error"),
-    "nan": StateStyle("✗", "NaN", "$text-error"),
-    "stall": StateStyle("◌", "stall", "$text-error"),
-    "memory": StateStyle("!", "memory", "$text-error"),
-    "throttled": StateStyle("!", "throttled", "$text-warning"),
-    "straggler": StateStyle("!", "straggler", "$text-warning"),
-    "plateau": StateStyle("=", "plateau", "$text-warning"),
-    # GPUs of shared hosts, and results of host checks
-    "free": StateStyle("○", "free", "$text-success"),
-    "busy": StateStyle("●", "busy", "$text-warning"),
-    "ok": StateStyle("✓", "ok", "$text-success"),
-    "warn": StateStyle("!", "warning", "$text-warning"),
-    "fail": StateStyle("✗", "failed", "$text-error"),
-    # nodes' phases
-    "requested": StateStyle("◌", "requested", "$text-warning"),
-    "connected": StateStyle("◔", "connected", "$text-warning"),
-    "synced": StateStyle("◑", "synced", "$text-warning"),
-    "installed": StateStyle("◕", "installed", "$text-warning"),
-    "ready": StateStyle("●", "ready", "$text-success"),
-}
-
-
-def state_style(state: str) -> StateStyle:
-    """Return the style of a state of a pool, run, rank or node."""
-    return _STATE_STYLES.get(state) or _UNKNOWN_STYLE._replace(word=state or "unknown")
-
-
-def node_style(phase: str) -> StateStyle:
-    """Return the style of a node's phase. In the phase "running", the machine is on, but the node is not ready."""
-    return StateStyle("◔", "running", "$text-warning") if phase == "running" else state_style(phase)
 
 
 def muted(theme: Theme) -> str:

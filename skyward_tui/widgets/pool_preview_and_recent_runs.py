@@ -31,14 +31,16 @@ from skyward_tui.text.number_and_time_format import (
 )
 from skyward_tui.ui.actions import first_key
 from skyward_tui.ui.screen_refresh_timing import refresh_token
-from skyward_tui.ui.themes import node_style, read_style_sheet, state_style
+from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.widgets.braille_chart import MetricsChart
-from skyward_tui.widgets.rank_state_labels import (
+from skyward_tui.widgets.state_styles_and_rank_states import (
     RankState,
     append_block,
     last_lines,
     no_output_reason,
+    node_style,
     rank_states,
+    state_style,
     tally_parts,
 )
 from skyward_tui.widgets.virtual_list import CursorList, Part

@@ -32,8 +32,9 @@ from skyward_tui.text.hardware_cells import (
     share,
 )
 from skyward_tui.text.number_and_time_format import plain_ascii
-from skyward_tui.ui.themes import _STATE_STYLES, ColourRemover, PlainAscii, state_style
+from skyward_tui.ui.themes import ColourRemover, PlainAscii
 from skyward_tui.widgets.braille_chart import Canvas, spark
+from skyward_tui.widgets.state_styles_and_rank_states import _STATE_STYLES, state_style
 
 
 def gang(nodes: int, gpus: int, slow: tuple[int, int] | None = None) -> MachineMetrics:
