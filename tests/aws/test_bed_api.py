@@ -206,7 +206,7 @@ def test_security_group_deletion_is_refused_while_it_is_in_use(bed: Bed, ec2: An
 
 
 def test_launch_creates_all_requested_resources(bed: Bed, ec2: Any) -> None:
-    """A request as full as the product's: what it names is found again, by filters too."""
+    """Describe calls with filters find everything that a complete launch request names."""
     subnets = ec2.describe_subnets(Filters=[{"Name": "availability-zone", "Values": ["us-east-1b"]}])["Subnets"]
     group = ec2.create_security_group(GroupName="g", Description="g", VpcId=subnets[0]["VpcId"])["GroupId"]
     card = {

@@ -140,7 +140,6 @@ def test_reboot_keeps_home_and_host_key_and_loses_armed_shutdown(bed: Bed, key: 
 
 
 def test_termination_sends_sigterm_unless_os_shutdown_is_skipped(bed: Bed, key: Path) -> None:
-    """SIGTERM at a termination, and none where the system is not to be shut down."""
     with socket.create_server((bed.client_address(), 0)) as server:
         server.settimeout(20)
         tells = f"exec 3<>/dev/tcp/{bed.client_address()}/{server.getsockname()[1]}; echo $0 >&3"
@@ -204,7 +203,7 @@ def test_unplugged_or_powered_off_instance_is_still_running_for_ec2(bed: Bed, ke
 
 
 def test_bed_of_a_killed_owner_leaves_no_process(bed: Bed) -> None:
-    """Its own process ends with its input, and its hosts with it."""
+    """The bed's process ends when its standard input closes, and its hosts end with it."""
     code = (
         "import sys; from tests.aws import Bed; from tests.aws.waiting import launch, until_state\n"
         "with Bed() as bed:\n"

@@ -178,7 +178,7 @@ def held() -> Reservation:
     return offers_and_block_purchases.buy(wanted, wanted.upfront, {})
 
 
-def test_reservation_machines_cost_only_disk_and_address(bed: Bed) -> None:
+def test_reservation_determines_type_zone_and_price_of_machines(bed: Bed) -> None:
     found = held()
     wanted = spec(2, reservation=found.id)
     plan = asyncio.run(wanted.provider.plan(wanted))

@@ -101,7 +101,7 @@ async def test_launch_with_a_lost_answer_is_repeated_with_the_same_token(bed: Be
 
 
 async def test_replacement_of_a_killed_client_is_launched_once(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The one who asked for it was killed; the next one asks minutes later."""
+    """The next client repeats the request minutes later."""
     made = await create(1)
     wanted = spec(1)
 

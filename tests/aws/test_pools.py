@@ -207,7 +207,7 @@ def test_aws_machines_use_the_python_version_of_the_script(cloud: Bed, tmp_path:
 
 @pytest.mark.proof("3 s of a processor")
 def test_several_specs_as_in_upstream_guides_are_tried_in_order(cloud: Bed) -> None:
-    """Cheapest or first, spot if there is any, a limit to what an hour may cost, accelerators by their factories."""
+    """The specs use allocation strategies, a price limit and accelerator factories."""
     cloud.no_capacity(region="us-east-1")
     cloud.no_capacity(region="us-west-2", market="spot", zone="us-west-2b")
     told: list[str] = []

@@ -65,7 +65,7 @@ def test_child_process_of_an_unguarded_script_creates_no_pool(tmp_path: Path) ->
 
 @pytest.mark.parametrize("first", ["import multiprocessing.spawn", ""], ids=["spawn is there", "spawn comes later"])
 def test_real_package_of_the_older_name_precedes_the_alias(tmp_path: Path, first: str) -> None:
-    """What children look names up in has the alias last, whoever imported what first."""
+    """The alias folder is last in the children's sys.path, in any order of imports."""
     source = f"""
 {first}
 from skyward_core.tasks import interpreter_compatibility as script_children

@@ -35,7 +35,7 @@ def reduced() -> list[Any]:
 
 @pytest.mark.proof("4 s of a processor")
 def test_torch_example_trains_between_hosts(lab: Lab) -> None:
-    """That hosts reach each other in a collective, and where, is seen in test_ssh_faults.py."""
+    """test_ssh_faults.py checks which addresses a collective uses."""
     pytest.importorskip("torch")
     example = runpy.run_path(str(EXAMPLES / "ddp.py"))["train"]
     hosts = lab.hosts[:2]

@@ -105,7 +105,7 @@ def test_job_files_of_the_guide_run_on_two_hosts(lab: Lab) -> None:
 
 @pytest.mark.proof("2 s of a processor")
 def test_forwarded_port_of_a_node_is_reachable_until_forward_ends(lab: Lab) -> None:
-    """A server that a command has left running on the second node; nobody else of its host's network reaches it."""
+    """The server listens on the loopback address of the second node."""
     serves = "test $SKYPILOT_NODE_RANK = 0 || (python3 -m http.server 8123 --bind 127.0.0.1 &)"
     with pool(lab, ssh(lab, lab.hosts[:2]), name="served") as compute:
         Path("page.txt").write_text("of the second node")
@@ -153,7 +153,7 @@ def test_forwarded_port_of_a_node_is_reachable_until_forward_ends(lab: Lab) -> N
 def test_host_without_power_ends_only_the_job_that_uses_it(
     make_lab: Callable[..., Lab], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other job goes on, between its own hosts alone; what waits gets what is left."""
+    """The other job continues on its own hosts, and a queued job starts on the remaining ones."""
     less_patience(monkeypatch)
     hosts = make_lab(3)
     told = 'echo "$SKYPILOT_NODE_RANK of $SKYPILOT_NUM_NODES" $SKYPILOT_NODE_IPS; '

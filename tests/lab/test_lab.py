@@ -251,7 +251,7 @@ def test_ended_lab_leaves_no_process_link_folder_or_mount(can_lab: None) -> None
 
 
 def test_lab_hosts_are_added_and_removed_one_by_one(lab: Lab) -> None:
-    """With folders of their own, a second name for root, and what runs before sshd."""
+    """The added host has private folders, a second name for root and a command before sshd."""
     first = lab.add(
         HostOptions(
             private=("/etc", "/usr"),

@@ -86,7 +86,7 @@ def test_host_whose_shells_hang_does_not_delay_a_teardown(make_lab: MakeLab, mon
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_call_waits_for_reconnection_while_the_key_file_is_missing(lab: Lab, tmp_path: Path) -> None:
+def test_call_during_a_missing_key_file_ends_and_the_node_reconnects(lab: Lab, tmp_path: Path) -> None:
     key, away = tmp_path / "key", tmp_path / "away"
     shutil.copy(lab.key, key)
     key.chmod(0o600)
@@ -127,7 +127,7 @@ def test_teardown_without_the_key_file_names_the_unreachable_host(
 
 
 @pytest.mark.proof("2 s of a processor")
-def test_workers_are_found_after_their_cache_folder_is_hidden(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_teardown_reports_no_success_while_the_pool_folder_is_hidden(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     host = lab.hosts[1]
     compute = pool(lab, ssh(lab, lab.hosts[:2]))
     with compute:
@@ -547,7 +547,9 @@ def reduce_for_ever() -> None:
 
 
 @pytest.mark.proof("8 s of a processor")
-def test_power_cut_during_a_collective_loses_one_rank(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_power_cut_during_a_collective_loses_one_rank_and_stops_its_peers(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("torch")
     less_patience(monkeypatch)  # with the host that has no power, when all is over
     lab = lab.first(3)
@@ -617,7 +619,7 @@ def sleeps():
 
 @pytest.mark.proof("2 s of a processor")
 def test_power_cut_is_reported_by_the_run_command(lab: Lab, home: Path) -> None:
-    """Status and words of ``skyward-tui run``, with hosts by their names in ``~/.ssh/config``."""
+    """The hosts are named as in ``~/.ssh/config``."""
     (home / ".ssh").mkdir(mode=0o700)
     (home / ".ssh/config").write_text(lab.ssh_config.read_text())
     Path("sleeper.py").write_text(SLEEPER)
@@ -645,7 +647,7 @@ def test_power_cut_is_reported_by_the_run_command(lab: Lab, home: Path) -> None:
 
 
 def test_run_on_the_only_host_is_lost_if_the_host_loses_power(lab: Lab) -> None:
-    """Nobody can say whether it is the host that is gone, or the way to it."""
+    """Without a second host, a lost host and a lost network are indistinguishable."""
     host = lab.hosts[0]
     with pool(lab, ssh(lab, [host]), options={"lost_after": 1.0}, name="single") as compute:
         assert rank() @ compute == [0]

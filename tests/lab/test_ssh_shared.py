@@ -198,7 +198,7 @@ except sky.PoolError as error:
 
 
 def test_two_concurrent_clients_never_use_the_same_gpu(shared: Lab) -> None:
-    """Both want all three: one has them, and the other is told so."""
+    """Both clients request all three GPUs: one gets them, and the other fails with the name of the pool."""
     with ExitStack() as clients:
         both = [clients.enter_context(Client(shared, f"import sys\n{RACE}", hosts=shared.hosts[:1])) for _ in "ab"]
         loser, winner = sorted((each.said() for each in both), key=lambda line: line.startswith("has"))

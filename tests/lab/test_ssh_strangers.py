@@ -214,7 +214,7 @@ def job() -> str:
     return value
 
 
-def test_debugger_survives_a_pulled_cable_and_refuses_other_users(pair: Lab) -> None:
+def test_paused_rank_refuses_other_users_and_continues_after_a_pulled_cable(pair: Lab) -> None:
     host = pair.hosts[1]
     with pool(pair, options={"debug_wait": 60}) as compute, ThreadPoolExecutor(1) as beside:
         view, context = compute.pool.view, compute.pool.context

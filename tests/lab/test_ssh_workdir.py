@@ -93,7 +93,7 @@ def test_ssh_run_of_a_script_in_another_folder_finds_its_modules(
 def test_ssh_run_of_a_script_in_a_subfolder_finds_its_modules(
     pair: Lab, project: Path, home: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    """The current folder travels, with the script's inside of it, and ranks work in the former."""
+    """Ranks work in the copy of the current folder, which contains the script's folder."""
     monkeypatch.chdir(project)
     (project / "below").mkdir()
     for name in ("train_it.py", "beside_the_script.py"):

@@ -89,7 +89,7 @@ async def test_run_end_rings_the_bell_and_failing_notify_command_is_reported_onc
         await until(pilot, lambda: "the command of [notify], /no/such/program, does not work" in screen_text(app))
 
 
-async def test_short_run_notifies_only_an_unfocused_terminal(
+async def test_short_run_notifies_only_if_the_terminal_is_unfocused(
     app: SkywardApp, session: FakeSession, written: list[str]
 ) -> None:
     set_own("[notify]\nbell = false\nafter = 60\n")

@@ -99,7 +99,7 @@ def drawn(sizes: random.Random) -> tuple[int, int]:
 async def test_random_keys_sizes_and_events_cause_no_crash(
     app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch, proofs: bool
 ) -> None:
-    """Any key of any scope, and text, wherever it comes to; now and then another size, news, or the end of a run."""
+    """The sequence mixes keys of all scopes, text, new sizes, events and ends of runs."""
     Path("train.py").write_text("import skyward_core as sky\n\n@sky.function\ndef train(lr: float = 0.1): ...\n")
     monkeypatch.setattr(app, "_quit", lambda status=0: None)  # else it would soon be over
     monkeypatch.setattr(app, "action_suspend_process", lambda: None)

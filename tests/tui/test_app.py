@@ -231,7 +231,7 @@ async def test_too_small_terminal_is_reported(app: SkywardApp, session: FakeSess
 
 @pytest.mark.proof("1 s of a processor")
 @pytest.mark.usefixtures("painted")
-async def test_run_screens_are_painted_at_any_size(app: SkywardApp, session: FakeSession) -> None:
+async def test_screens_are_painted_at_any_size(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("wide", 10, 8)
     failed_run(session, view)
     sizes = random.Random(7)
@@ -478,7 +478,7 @@ async def test_cancel_of_an_ended_run_is_refused_with_a_message(app: SkywardApp,
 
 
 async def test_message_is_shown_while_a_screen_opens_or_closes(app: SkywardApp, session: FakeSession) -> None:
-    """By work whose end nobody foresees: what is copied, a launch, a teardown."""
+    """Background work, such as a copy, a launch or a teardown, can end at any time."""
     screen = RunScreen(session.pool("llama-ft").key)
     async with app.run_test(size=(120, 24)) as pilot:
         await until(pilot, lambda: "▶ llama-ft" in screen_text(app))

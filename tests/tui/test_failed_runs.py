@@ -114,7 +114,7 @@ async def test_machine_metrics_are_shown_beside_the_root_cause(app: SkywardApp, 
 async def test_opened_run_focuses_the_log_only(
     app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What fails in that moment would not be led to: somebody seems to look at something else."""
+    """A failure selects its rank only if the user has not focused another panel."""
     view = session.pool("llama-ft", 2)
     session.open_run(view)
     looked_at: list[str] = []

@@ -267,7 +267,7 @@ async def test_history_finds_words_in_logs_and_enter_opens_the_line(app: Skyward
 
 
 async def test_runs_found_in_logs_are_ordered_by_age(app: SkywardApp, session: FakeSession) -> None:
-    """Those that the words are in by the ledger are there at once; a log that has them may be of a newer run."""
+    """Runs found in the ledger are listed first; a match in a log may belong to a newer run."""
     past = some_past(session)
     session.ledger = Ledger()
     for each in (past[0], past[2], past[4]):

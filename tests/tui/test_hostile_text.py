@@ -102,7 +102,7 @@ async def test_screens_filter_hostile_text(app: SkywardApp, session: FakeSession
 
 
 async def test_hostile_file_names_are_shown_as_text(app: SkywardApp, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever may put a file into a folder has a name of theirs shown to all that look into it."""
+    """Other users may choose file names in a shared folder."""
     evil = EVIL.replace("/", "").replace("\0", "")
     folder = Path(f"sub{evil}")
     folder.mkdir()
@@ -137,7 +137,7 @@ def is_there(app: SkywardApp, shown: str) -> bool:
 async def test_hostile_preset_fills_fields_with_text_only(
     app: SkywardApp, session: FakeSession, tmp_path: Path
 ) -> None:
-    """The form reads presets of the folder that one is in, which may have come from anywhere."""
+    """The form reads presets of the current folder, which may come from another user."""
     evil = EVIL.replace("\0", "")
     preset = {
         "script": evil, "function": evil, "arguments": [f"a={evil}", evil], "pool": evil, "python": evil,

@@ -195,7 +195,6 @@ async def test_launch_form_shows_code_and_past_runs_in_free_space(
 async def test_launch_form_without_script_offers_recent_launches_and_examples(
     app: SkywardApp, tmp_path: Path, size: tuple[int, int]
 ) -> None:
-    """The lower half of the form was empty."""
     (tmp_path / "train.py").write_text(SCRIPT)
     for epochs in (1, 2):
         add_recent(Form(script=str(tmp_path / "train.py"), function="train", arguments=f"epochs={epochs}", nodes="7"))

@@ -242,7 +242,7 @@ async def test_plan_warns_about_files_lost_with_the_machines(
 async def test_fields_that_a_running_pool_determines_block_no_launch(
     app: SkywardApp, session: FakeSession, project: Path
 ) -> None:
-    """Fields that have no say there hold up no launch, whatever is in them."""
+    """Disabled fields are not validated."""
     warm = session.pool("warm", 2)
     async with app.run_test(size=SIZE) as pilot:
         screen = await launch_form(app, pilot, "train.py")

@@ -164,9 +164,7 @@ async def test_running_pool_is_used_with_its_nodes(app: SkywardApp, session: Fak
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_launch_key_opens_the_form_from_pools_and_run(
-    app: SkywardApp, session: FakeSession, script: Path
-) -> None:
+async def test_run_screen_launches_again_on_its_pool(app: SkywardApp, session: FakeSession, script: Path) -> None:
     session.pool("warm", 2)
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: "▶ warm" in screen_text(app))
@@ -469,7 +467,7 @@ def test_command_line_equals_the_form() -> None:
 async def test_plan_shows_and_warns_about_plugins_of_a_running_pool(
     app: SkywardApp, session: FakeSession, tmp_path: Path
 ) -> None:
-    """The plan warns where the ranks would not meet, and only there; nothing is ticked that is not so."""
+    """The plan warns only if the ranks cannot meet. Only plugins of the pool are checked in the form."""
     plain, gang = session.pool("plain"), session.pool("gang")
     plain.spec["plugins"], gang.spec["plugins"] = [], ["torch"]
     async with app.run_test(size=SIZE) as pilot:

@@ -161,7 +161,7 @@ def half_made(home: Path) -> list[Path]:
 async def test_launch_can_be_left_while_its_script_loads(
     app: SkywardApp, session: FakeSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An installer that takes for ever, and a script that does: told meanwhile, and ended with all that they began."""
+    """A hanging installer and a hanging script are shown, and killed with all their child processes."""
     children = tmp_path / "children"
     installer = tmp_path / "bin" / "uv"
     installer.parent.mkdir()

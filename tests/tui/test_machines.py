@@ -157,7 +157,6 @@ async def test_missing_gpu_metric_has_no_chart(app: SkywardApp, session: FakeSes
 @pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize(("width", "hidden"), [(80, 6), (160, 0)])
 async def test_gpus_without_room_are_counted(app: SkywardApp, session: FakeSession, width: int, hidden: int) -> None:
-    """Of 16 GPUs, or slices, some were cut off at the edge, and nothing said so."""
     view = session.pool("llama-ft", 1)
     session.open_run(view)
     view.machines = measured(session.now, 1, 16)

@@ -253,7 +253,7 @@ async def test_mouse_moves_the_hairline(app: SkywardApp, session: FakeSession) -
 async def test_panel_painted_for_another_size_is_not_shown(
     app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Lines may be asked for before a widget hears of its new size."""
+    """Textual may request lines before a widget receives its new size."""
     view = session.pool("llama-ft", 4)
     run = session.open_run(view)
     logged(view, run, session)

@@ -209,7 +209,7 @@ class Form(App[None]):
         yield Label("below")
 
 
-async def test_layout_is_computed_only_if_rows_are_added_or_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_layout_is_computed_only_if_a_label_changes_its_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     laid_out = []
     refresh = Screen._refresh_layout
 

@@ -290,7 +290,7 @@ async def test_teardown_of_a_live_pool_ignores_an_ended_namesake(app: SkywardApp
 
 
 async def test_pool_whose_teardown_failed_can_be_torn_down_again(app: SkywardApp, session: FakeSession) -> None:
-    """Something of it may run on: it can be torn down again, and quitting asks about it."""
+    """Machines of the pool may still run, so quitting asks about the pool, too."""
     session.pool("stuck", 1, state="failed")
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: "▶ stuck" in screen_text(app))
@@ -577,7 +577,7 @@ async def test_pool_preview_shows_ranks_metrics_and_last_lines(app: SkywardApp, 
         assert "last lines" not in screen_text(app)
 
 
-async def test_preview_chart_shows_the_median_and_paints_gaps_separately(app: SkywardApp, session: FakeSession) -> None:
+async def test_preview_chart_shows_the_median_and_styles_no_blanks(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft", 4)
     run = session.open_run(view)
     for step in range(9):

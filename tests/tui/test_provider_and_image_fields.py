@@ -170,7 +170,7 @@ async def test_clipped_path_keeps_its_end(app: SkywardApp, session: FakeSession)
         ("lr=0.1 seed=1..5 epochs=30", "lr=0.1 seed=1..5 epo…"),
     ],
 )
-def test_clip_path_removes_the_middle_folders(text: str, shown: str) -> None:
+def test_clip_path_keeps_the_end_of_paths_and_the_start_of_other_texts(text: str, shown: str) -> None:
     assert clip_path(text, 21) == shown
 
 

@@ -21,7 +21,7 @@ from tests.support.fake_session import FakeSession, value
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
 def test_rank_shows_the_task_that_began_last(session: FakeSession, order: Sequence[int]) -> None:
-    """Whatever order the views have them in: that of their indices, or as news of them came."""
+    """The order of the tasks in the view, by index or by arrival, does not matter."""
     view = session.pool("sweep", 1)
     run = session.open_run(view, kind="gather", total=3)
     for index in order:

@@ -142,7 +142,7 @@ async def test_replay_shows_the_same_screen_after_seeking_back(app: ReplayApp) -
 
 
 async def test_hostile_recording_does_no_harm(tmp_path: Path) -> None:
-    """All of it has the right types, and nothing of it is as it should be."""
+    """All values have valid types and hostile contents."""
     bad, far = "[red]\x1b[2J\x07\u202e]52[/red]", 9e15
     writer = RecordingWriter(tmp_path / "b", {"pool": bad * 20, "note": bad * 40})
     spec = {

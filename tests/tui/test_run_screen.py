@@ -412,7 +412,7 @@ async def test_saved_log_with_missing_lines_says_so(app: SkywardApp, session: Fa
         await until(pilot, lambda: f"the last {held.end - held.first:,} lines" in screen_text(app))
 
 
-async def test_screen_update_is_painted_once(
+async def test_screen_tick_paints_nothing_immediately(
     app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     view = session.pool("llama-ft")

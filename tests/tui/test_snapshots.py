@@ -402,7 +402,6 @@ async def test_first_start_snapshot(app: SkywardApp, snap: Snap) -> None:
 async def test_run_screen_in_each_theme_snapshot(
     session: FakeSession, snap: Snap, looks: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same screen in each of the looks that are ours, and in none."""
     if looks == "no-colour":
         monkeypatch.setenv("NO_COLOR", "1")
     theme = looks if "-" in looks and looks != "no-colour" else ""

@@ -147,7 +147,7 @@ async def test_pool_that_cannot_list_its_files_is_torn_down(app: SkywardApp, ses
 
 
 async def test_confirmed_teardown_still_asks_about_files(app: SkywardApp, session: FakeSession) -> None:
-    """As one who tears down all on the way out."""
+    """A teardown on quit is confirmed before the dialog opens."""
     view = session.pool("p", 2)
     session.unfetched["p"] = done(TOO_MUCH)
     async with app.run_test(size=SIZE) as pilot:

@@ -126,7 +126,7 @@ main()
 
 
 def test_terminal_without_size_is_laid_out_as_80_by_24(tmp_path: Path) -> None:
-    """A serial console, or a container's, has 0 rows and 0 columns."""
+    """A serial console or a container terminal reports 0 rows and 0 columns."""
     terminal = Terminal(tmp_path, size=(80, 25), program=("-c", UNKNOWN_SIZE))
     try:
         terminal.until("quit")
@@ -169,7 +169,7 @@ sys.exit(app.return_code)
 
 @pytest.mark.parametrize("what", ["session", "detach", "output"])
 def test_signal_ends_app_although_it_is_blocked(what: str, tmp_path: Path) -> None:
-    """The kernel's timer ends an app that does not leave by itself, which is another exit status."""
+    """The kernel's timer ends an app that does not exit, with another exit status."""
     terminal = Terminal(tmp_path / "home", cwd=tmp_path, program=("-c", STUCK, what))
     try:
         blocked = (tmp_path / "blocked").exists

@@ -42,10 +42,11 @@ def test_every_screen_class_is_tested(session: FakeSession) -> None:
 
 @pytest.mark.proof("2 s of a processor")
 async def test_all_themes_paint_all_screens(app: SkywardApp, session: FakeSession, proofs: bool) -> None:
-    """A change of theme parses the styles of all screens that were ever mounted, which takes most of the time; so
-    they are mounted all, and each theme (one in three, but for proofs) then paints some of them, in turn, on a small
-    terminal: most of the rest is taken by the cells that are painted. What a screen's text may name of a theme is
-    tried for every theme below."""
+    """A theme change parses the styles of all mounted screens, which takes most of the time.
+
+    All screens are therefore mounted first. Each theme (one in three without proofs) then paints some of the screens
+    in turn, on a small terminal. Theme colours in the texts of screens are tested for every theme below.
+    """
     screens = [make() for make in every_screen(session)]
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: app.session is not None)
@@ -79,7 +80,7 @@ async def test_named_colours_exist_in_every_theme(app: SkywardApp) -> None:
 
 
 async def test_states_are_readable_in_every_theme(app: SkywardApp) -> None:
-    """By WCAG 2.2: 4.5 to 1, on all that they are written on; what is over and done stays somewhat behind."""
+    """WCAG 2.2 requires a contrast of 4.5 to 1; ended states are dimmer."""
     async with app.run_test(size=(80, 24)):
         for theme in app.available_themes.values():
             app.theme = theme.name
@@ -157,7 +158,7 @@ async def test_no_color_mode_paints_no_colour(session: FakeSession, monkeypatch:
 async def test_theme_option_or_empty_no_color_keeps_colours(
     session: FakeSession, monkeypatch: pytest.MonkeyPatch, value: str, theme: str
 ) -> None:
-    """By name, this time, or with a NO_COLOR that says nothing; see no-color.org."""
+    """An empty NO_COLOR has no effect; see no-color.org."""
     monkeypatch.setenv("NO_COLOR", value)
     app = SkywardApp(lambda: session, clock=lambda: session.now, theme=theme)
     async with app.run_test(size=(80, 24)) as pilot:
@@ -214,7 +215,6 @@ def test_unknown_theme_option_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_style_sheets_are_separate_files() -> None:
-    """Those of screens, panels, dialogs and widgets."""
     sheets = [
         (path.name, value)
         for path in PACKAGE.rglob("*.py")

@@ -199,7 +199,7 @@ def test_trial_chart_draws_the_first_row_in_front(session: FakeSession) -> None:
 
 
 def test_metrics_of_trials_on_the_same_rank_are_separate(session: FakeSession) -> None:
-    """A rank runs several, one after the other; each begins at 0."""
+    """A rank runs several trials in sequence; the curve of each begins at 0."""
     view, run = swept(session)
     learned(session, view, run, 0, 0.5)
     run.tasks[1].began_at, run.tasks[1].rank = session.now - 3.25 + 1.0, 0
