@@ -157,7 +157,7 @@ class LedgerFile:
         try:
             guard = open(self.path.with_name(f"{self.path.name}.lock"), "w", opener=_open_private)  # noqa: SIM115  closed below
         except OSError as error:
-            if (db := self._open_read_only(str(error))) is not None:
+            if not damaged and (db := self._open_read_only(str(error))) is not None:
                 return db
             raise LedgerError(
                 f"Cannot open the ledger {self.path}: {error}. Check the owner and free space of its folder, or set "

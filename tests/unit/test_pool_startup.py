@@ -601,9 +601,9 @@ async def test_teardown_waits_for_nothing_after_the_goodbye(
     monkeypatch: pytest.MonkeyPatch, here: int, told: str
 ) -> None:
     monkeypatch.setattr(teardown, "GOODBYE", 3600.0)
-    archive, options = SimpleNamespace(cursors={"r000.out": here}), SimpleNamespace(grace=1.0)
+    archive = SimpleNamespace(cursors={"r000.out": here})
     news, registry = SimpleNamespace(log_receiver=SimpleNamespace(has_unwritten=False)), SimpleNamespace(runs=["ours"])
-    context: Any = SimpleNamespace(archive=archive, options=options, news=news, registry=registry)
+    context: Any = SimpleNamespace(archive=archive, longest_grace=1.0, news=news, registry=registry)
     link: Any = FakeLink()
     async with asyncio.timeout(60):
         assert await teardown._shut_down_agent(context, link) == told
