@@ -1,4 +1,4 @@
-"""The bed's API means what EC2's means; instances without hosts suffice."""
+"""The bed's API has EC2's semantics; these tests need no hosts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Instances of the bed are hosts: reached, set up and ended as EC2's are."""
+"""Instances of the bed are lab hosts with EC2's setup and lifecycle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Capacity Blocks are bought once, whatever becomes of the answer, and machines are taken from what is held."""
+"""Capacity Blocks: purchases happen at most once despite lost answers, and machines use a reservation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client is killed at each point of a pool's life: the next one finds all that exists, and ends it."""
+"""The client is killed at each stage of a pool: the next client finds and ends all machines."""
 
 from __future__ import annotations
 

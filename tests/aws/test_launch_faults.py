@@ -1,5 +1,4 @@
-"""Machines are had, or not, and nothing is left: EC2's refusals and faults, at a bed whose machines exist in its API
-alone."""
+"""EC2's refusals and faults during a launch, on a bed without hosts: no leftovers remain."""
 
 from __future__ import annotations
 

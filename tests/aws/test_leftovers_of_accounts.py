@@ -1,4 +1,4 @@
-"""A look through an account finds all that was made from here, and nothing else; what nobody needs is ended."""
+"""Leftover scans of an account: they find only this ledger's resources, and delete only unused ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What nobody has fetched comes home before the machines on which it lies are ended, or is named."""
+"""Retained results are fetched, or named, before their machines are terminated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What EC2 has, and for how much: by its own word, by what was told today, and by what came with this release."""
+"""Offers of EC2 with prices from the account, the cache, or this release."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pool of rented machines, from nothing to its receipt."""
+"""Pools of EC2 machines, from the start to the receipt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""EC2 takes spot machines back: from the notice to the machines in their place."""
+"""Spot preemption: from the notice to the replacement machines."""
 
 from __future__ import annotations
 

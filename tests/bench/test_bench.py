@@ -1,4 +1,4 @@
-"""What the benches say about a figure, and how they are asked; the figures themselves are not tests."""
+"""Formatting and command line of the benchmarks; measurements are not tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``docs/upgrade/from-skyward.md`` is true: every name of three generations is there, with a verdict that holds."""
+"""``docs/upgrade/from-skyward.md`` lists every name of three generations with a correct verdict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Python runs besides a file: a module of a package, a folder, an archive."""
+"""Targets of ``run`` other than a file: a module of a package, a folder, an archive."""
 
 from __future__ import annotations
 

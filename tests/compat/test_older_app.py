@@ -1,4 +1,4 @@
-"""``sky.app``: the newest generation's scripts whose functions are commands."""
+"""``sky.app``: scripts of the newest generation whose functions are commands."""
 
 from __future__ import annotations
 

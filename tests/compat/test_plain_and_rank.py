@@ -1,4 +1,4 @@
-"""A rank is an ordinary Python process: one script looks at itself in both, and what differs is what the docs say."""
+"""A rank is an ordinary Python process: one script inspects both, and differs only as documented."""
 
 from __future__ import annotations
 

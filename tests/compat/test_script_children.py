@@ -1,4 +1,4 @@
-"""Children that a script of the older name starts by multiprocessing, where a run of it has another provider."""
+"""Child processes of scripts that use the older name, with another provider for the run."""
 
 from __future__ import annotations
 

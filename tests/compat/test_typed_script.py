@@ -1,4 +1,4 @@
-"""The typed script in the eyes of pyright, strictly; mypy reads it with all other tests."""
+"""The typed script under strict pyright."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One Dask cluster of a pool's ranks: its client, and who is kept out."""
+"""A pool's Dask cluster: its client, and the refusal of other users."""
 
 from __future__ import annotations
 

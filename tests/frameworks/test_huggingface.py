@@ -1,4 +1,4 @@
-"""transformers' Trainer across real ranks, with a token that must be found nowhere."""
+"""transformers' Trainer across real ranks, with a token that is written nowhere."""
 
 import hashlib
 import os

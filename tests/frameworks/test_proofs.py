@@ -1,4 +1,4 @@
-"""Guides of frameworks that bring their own launch: what comes of them here is what comes of that, to the last bit."""
+"""Guides of frameworks with their own launchers have bit-identical results on a pool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One Ray cluster of a pool's nodes. Ray is no part of the test command's environment: without it tests skip."""
+"""A pool's Ray cluster. The tests are skipped without Ray, which is not a test dependency."""
 
 from __future__ import annotations
 

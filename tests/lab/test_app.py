@@ -1,4 +1,4 @@
-"""The app in front of real hosts whose keys nobody knows: it asks, and what is refused stays untouched."""
+"""Host key questions of the app for real hosts; hosts with refused keys receive nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A storm of faults between real hosts: cables are pulled, too."""
+"""Random faults between real hosts, including pulled cables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dask, Ray and shared state between hosts: a host loses its power, the client dies; nothing is left on any host."""
+"""Dask, Ray and shared state between hosts: lost power, killed clients, and no leftovers on hosts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The job files of SkyPilot's guide to multi-node jobs, between hosts; what they download lies here."""
+"""Job files of SkyPilot's guide to multi-node jobs, between hosts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A person's way through the app, in a real pseudo-terminal, on hosts over SSH."""
+"""A journey through the app, on a pseudo-terminal, with hosts over SSH."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lab itself: its hosts are apart, its switches do what they say, and nothing of it stays."""
+"""The lab: isolation of its hosts, its power and cable switches, and its cleanup."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes that let one another in, between hosts: mpirun and its like start processes on all of them, strangers none."""
+"""SSH between nodes: MPI launchers start processes on all nodes, and other users are refused."""
 
 from __future__ import annotations
 

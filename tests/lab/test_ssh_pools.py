@@ -1,4 +1,4 @@
-"""Pools over SSH: startup, transfers, and hosts with quirks, which work or are named in errors."""
+"""Pools over SSH: startup, transfers, and hosts with quirks."""
 
 from __future__ import annotations
 

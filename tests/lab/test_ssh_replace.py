@@ -1,4 +1,4 @@
-"""``Options(on_loss="replace")`` over SSH: a spare host takes the place of one that lost its power."""
+"""``Options(on_loss="replace")`` over SSH: a spare host replaces a host that lost its power."""
 
 from __future__ import annotations
 

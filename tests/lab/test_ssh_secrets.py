@@ -1,4 +1,4 @@
-"""A secret's value is looked for on the hosts of a pool, and on its client, while ranks that have it run."""
+"""Search for the value of a secret on hosts and client while ranks use the secret."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hosts that people share: who uses their GPUs, and pools that take free ones only."""
+"""Shared hosts: users of GPUs, and pools that take unused GPUs only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Another user of a host: nothing of theirs is believed, imported or run, and nothing of theirs is in our way."""
+"""Other users of a host: their files are never trusted or run, and their processes block nothing."""
 
 from __future__ import annotations
 

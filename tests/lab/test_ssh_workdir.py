@@ -1,4 +1,4 @@
-"""The working folder on hosts over SSH: what is sent, and outputs that come back."""
+"""The working folder on hosts over SSH: sent files and fetched outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is amiss stands in a strip of the run screen, and is notified once."""
+"""Alerts in the strip of the run screen, and their notifications."""
 
 from __future__ import annotations
 

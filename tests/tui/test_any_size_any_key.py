@@ -1,4 +1,4 @@
-"""Whatever the size, and whatever is pressed: no crash, and the hint line and what has the focus are in sight."""
+"""Random sizes and keys: no crash, and the hint line and the focused widget stay visible."""
 
 from __future__ import annotations
 

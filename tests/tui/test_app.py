@@ -1,4 +1,4 @@
-"""What holds for the whole app: actions, help, palette, sizes, colours, imports, floods."""
+"""Properties of the whole app: actions, help, palette, sizes, colours, imports, log floods."""
 
 from __future__ import annotations
 

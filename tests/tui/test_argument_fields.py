@@ -1,4 +1,4 @@
-"""A field for each argument, by keys: what is typed in one stands in the line above, and the other way round."""
+"""Argument fields of the launch form, driven by keys, and their synchronisation with the argument line."""
 
 from __future__ import annotations
 

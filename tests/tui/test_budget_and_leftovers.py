@@ -1,4 +1,4 @@
-"""Pools that have spent their budget, and machines of accounts that nobody needs."""
+"""Budget dialogs of pools, and leftovers of cloud accounts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The packaged record: it opens on a real terminal without any machine, and is what it says it is."""
+"""The packaged recording of ``--demo``, on a real pseudo-terminal."""
 
 from __future__ import annotations
 

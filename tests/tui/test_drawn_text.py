@@ -1,4 +1,4 @@
-"""Charts of characters, and output of ranks made safe for the screen."""
+"""Charts drawn with characters, and the filter for output of ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every action of the registry has a test that presses its key; here are those that no other file tries."""
+"""Every registered action has a test that presses its key; this file tests the remaining ones."""
 
 from __future__ import annotations
 

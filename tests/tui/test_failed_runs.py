@@ -1,4 +1,4 @@
-"""A failed run: the rank and line that the app leads to, and the screen of errors."""
+"""Failed runs: selection of the failed rank, its log, and the errors screen."""
 
 from __future__ import annotations
 

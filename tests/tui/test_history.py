@@ -1,4 +1,4 @@
-"""Past runs in the app: found, sorted, marked, opened."""
+"""Past runs in the app: filter, sorting, marks, and opening."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Questions about host keys come from another thread, one at a time, and go when nobody waits for them."""
+"""Questions about host keys: they arrive from another thread, open one at a time, and close if they are cancelled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever ranks, hosts and servers wrote, screens show it as text, in its own line, and do nothing that it says."""
+"""Screens show text from ranks, hosts and servers as plain text within its line."""
 
 from __future__ import annotations
 

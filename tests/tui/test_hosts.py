@@ -1,4 +1,4 @@
-"""The screen of a person's hosts: who uses their GPUs, checks, keys, and groups that are edited in skyward.toml."""
+"""The hosts screen: users of GPUs, checks, host keys, and host groups in skyward.toml."""
 
 from __future__ import annotations
 

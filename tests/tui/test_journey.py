@@ -1,4 +1,4 @@
-"""A person's way through the real app, in a real pseudo-terminal, on a real pool of real processes."""
+"""A journey through the real app, on a pseudo-terminal, with a real local pool."""
 
 from __future__ import annotations
 

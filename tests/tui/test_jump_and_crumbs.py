@@ -1,4 +1,4 @@
-"""Ways between widgets and screens: the letters of jump, and the crumbs above a screen."""
+"""Navigation between widgets and screens: jump letters and breadcrumbs."""
 
 from __future__ import annotations
 

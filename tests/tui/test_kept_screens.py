@@ -1,4 +1,4 @@
-"""The run screen looks as it was left: after leaving it, after a restart; a file that makes no sense is told."""
+"""Saved screen state: restored on reopening and after a restart, ignored if it is invalid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The keys that work are those that the registry names, on every screen, in every dialog and in all that they hold."""
+"""Registered keys equal the live keys on every screen and in every dialog."""
 
 from __future__ import annotations
 

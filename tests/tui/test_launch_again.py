@@ -1,4 +1,4 @@
-"""The key that launches a run again: the form, filled with what the run was launched with."""
+"""The launch-again key, which fills the form with the request of a past run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job file in the launch form: what it asks for, its variables as fields, its secrets, and what is wrong with it."""
+"""Job files in the launch form: plan, variables, secrets and errors."""
 
 from __future__ import annotations
 

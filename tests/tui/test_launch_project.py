@@ -1,4 +1,4 @@
-"""The launch form on projects that exist: whole scripts, what their files say of packages, what they write."""
+"""The launch form with real projects: whole scripts, package files and outputs."""
 
 from __future__ import annotations
 

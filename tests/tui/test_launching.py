@@ -1,4 +1,4 @@
-"""Which pool a launch uses: the one that the person chose, and no other of its name."""
+"""The pool that a launch uses: the chosen one, never a namesake."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The log pane and its window: place of the reader, filters, and searches."""
+"""The log pane and its viewport: the reader's position, filters and searches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Machines stand in a panel of the run screen once they are measured, which the panel asks for itself."""
+"""The machines panel of the run screen, which requests machine metrics itself."""
 
 from __future__ import annotations
 

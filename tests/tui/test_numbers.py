@@ -1,4 +1,4 @@
-"""What ranks log stands in the header, in their cards, and in a panel of its own as lines."""
+"""Logged metrics in the run header, the rank list and the charts of the metrics panel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The panels of the run screen: their table, the borders between them, and the queue."""
+"""Panels of the run screen: their table, the borders between them, and the queue."""
 
 from __future__ import annotations
 

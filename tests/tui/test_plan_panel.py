@@ -1,4 +1,4 @@
-"""Plan, command line and Python of a launch: at once where there is room, else one by one, by a key."""
+"""Plan, command line and Python script of a launch: side by side, or switched by a key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The launch form's parameters of plugins: a part that folds, by keys; what is typed there is in the plan."""
+"""Plugin parameters in the launch form: a collapsible part, driven by keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Presets of the launch form, by keys: saved, picked, told what they lack, deleted."""
+"""Presets of the launch form: saved, picked and deleted by keys, with missing values reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The launch form and files of a project from a stranger: they run nothing, and break nothing, before the launch."""
+"""The launch form with a hostile project: no file of the project is executed before the launch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ranks and nodes are shown to be at: states, figures in their place, steps of a job, phases."""
+"""States of ranks and nodes: notes, metrics, job steps and startup phases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The app that only looks: what would change something is refused at its key, and by the session below it."""
+"""The read-only app: keys and session refuse every change."""
 
 from __future__ import annotations
 

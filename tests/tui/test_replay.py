@@ -1,4 +1,4 @@
-"""A record that is played in the app: the same screens, the keys of the transport, and nothing that can be changed."""
+"""Recordings in the app: the same screens, playback keys, and no changing action."""
 
 from __future__ import annotations
 

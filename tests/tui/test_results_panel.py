@@ -1,4 +1,4 @@
-"""The results panel: results compared and aligned, ranks that disagree, and files that ranks wrote."""
+"""The results panel: comparison, columns, differing ranks, and output files."""
 
 from __future__ import annotations
 

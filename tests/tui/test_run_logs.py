@@ -1,4 +1,4 @@
-"""Logs of a run: alone, side by side, of ranks with errors; going to a time, and the editor at a traceback."""
+"""Logs of a run: one rank, side by side, failed ranks only, times, and the editor at a traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that the app saves, and text on its way through tmux to the clipboard."""
+"""Files that the app saves, and text that it copies through tmux."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The screen of settings: what holds, whose wish that is, and changes that hold at once and at the next start."""
+"""The settings screen: values, their sources, and changes that take effect at once and at the next start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures of every screen at the three sizes. ``UPDATE_SNAPSHOTS=1`` writes them anew."""
+"""Snapshots of every screen at three sizes. ``UPDATE_SNAPSHOTS=1`` writes them again."""
 
 from __future__ import annotations
 

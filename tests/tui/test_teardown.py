@@ -1,4 +1,4 @@
-"""Tearing down pools whose ranks wrote files: what is named and asked before, and what the receipt says after."""
+"""Teardown of pools whose ranks wrote files: questions before, receipt afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the app leaves of a terminal, and what it makes of keys that come early, in a real pseudo-terminal."""
+"""Terminal state after signals and exits, and early keys, on a real pseudo-terminal."""
 
 from __future__ import annotations
 

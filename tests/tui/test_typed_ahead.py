@@ -1,4 +1,4 @@
-"""What is typed faster than the app goes along acts where the key before it has led."""
+"""Keys typed ahead go to the screen or field that the previous key opened."""
 
 from __future__ import annotations
 

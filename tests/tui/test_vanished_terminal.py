@@ -1,4 +1,4 @@
-"""The app ends, and soon, whenever its terminal vanishes: real pseudo-terminals, whose other side is really closed."""
+"""The app ends soon after its pseudo-terminal is closed, at any moment."""
 
 from __future__ import annotations
 
