@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""The spellings of three generations, each as an attribute."""
+"""Names of three generations of the API, each available as an attribute."""
 
 from __future__ import annotations
 

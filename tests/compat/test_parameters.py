@@ -1,6 +1,8 @@
 # mypy: ignore-errors
-"""What two generations' values and functions take: each parameter is heeded, told of or refused, and none is swallowed;
-``docs/upgrade/from-skyward.md`` says which."""
+"""Parameters of two older generations: each is applied, warned about or refused.
+
+``docs/upgrade/from-skyward.md`` lists the verdicts.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ def told() -> dict[str, dict[str, str]]:
     return found
 
 
-def what_comes_of(kind: str, name: str) -> str:
+def effect_of_parameter(kind: str, name: str) -> str:
     given = BESIDE.get(kind, {}) | BESIDE.get(f"{kind} {name}", {}) | {name: PARAMETERS[kind][name]}
     call = ", ".join(f"{word}={value}" for word, value in given.items())
     with warnings.catch_warnings(record=True) as said:
@@ -75,7 +77,7 @@ def test_effect_of_each_older_parameter_matches_its_verdict(kind: str, monkeypat
     for name, verdict in told()[kind].items():
         if name == "provider":
             monkeypatch.setattr(state_folder, "provider_override", "local")
-        found = what_comes_of(kind, name)
+        found = effect_of_parameter(kind, name)
         monkeypatch.setattr(state_folder, "provider_override", None)
         here = found == "heeded"
         if here != verdict.startswith(("same", "instead")) or here == verdict.startswith("not available"):

@@ -63,7 +63,9 @@ def test_child_process_of_an_unguarded_script_creates_no_pool(tmp_path: Path) ->
     assert "creates a pool on import, and a child process of it" in done.stderr
 
 
-@pytest.mark.parametrize("first", ["import multiprocessing.spawn", ""], ids=["spawn is there", "spawn comes later"])
+@pytest.mark.parametrize(
+    "first", ["import multiprocessing.spawn", ""], ids=["spawn imported first", "spawn imported later"]
+)
 def test_real_package_of_the_older_name_precedes_the_alias(tmp_path: Path, first: str) -> None:
     """The alias folder is last in the children's sys.path, in any order of imports."""
     source = f"""
@@ -74,7 +76,7 @@ import multiprocessing.spawn
 path = multiprocessing.spawn.get_preparation_data("child")["sys_path"]
 print(path.index(str(script_children.ALIAS_FOLDER)) == len(path) - 1)
 """
-    assert said_by(source) == "True\n"
+    assert output_of(source) == "True\n"
 
 
 def test_child_processes_inherit_the_provider_overrides() -> None:
@@ -86,10 +88,10 @@ from skyward_core.store import state_folder as home
 home.set_override("ssh", {{"hosts": "a b"}}, "2:8")
 subprocess.run([sys.executable, "-c", {child!r}], check=True)
 """
-    assert said_by(source) == "ssh {'hosts': 'a b'} 2:8\n"
+    assert output_of(source) == "ssh {'hosts': 'a b'} 2:8\n"
 
 
-def said_by(source: str) -> str:
+def output_of(source: str) -> str:
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     return subprocess.run(
         [sys.executable, "-c", source],

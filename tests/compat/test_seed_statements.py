@@ -1,9 +1,9 @@
 # mypy: ignore-errors
-"""The seeds, statement by statement: what each says, how it is tried here, and what comes of it.
+"""Statements of the seed documents, each with its test and verdict.
 
-Statements that need a framework are tried where that is loaded anyhow (``tests/frameworks``); all others here, on one
-pool of two nodes. A verdict is "same", "ours instead" (a difference that ``docs/upgrade/from-skyward.md`` tells of), or
-"not, because" (what it lacks).
+Statements that need a framework are tested in ``tests/frameworks``; all others here, on one pool of two nodes. A
+verdict is "same", "ours instead" (a difference that ``docs/upgrade/from-skyward.md`` describes), or "not, because"
+(with the missing requirement).
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 # mypy: ignore-errors
-"""Upstream's guides, as scripts of our own with the same names in the same shapes: each runs as it is with
-``--provider local``, or stops at one sentence."""
+"""Upstream's guides as own scripts of the same shape.
+
+Each script runs unchanged with ``--provider local``, or stops with one sentence.
+"""
 
 from __future__ import annotations
 

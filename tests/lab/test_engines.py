@@ -282,7 +282,7 @@ def folders(host: Host) -> str:
 
 
 @pytest.mark.proof("4 s of a processor", after=1)
-@pytest.mark.parametrize("client_dies", [True, False], ids=["its client dies", "torn down"])
+@pytest.mark.parametrize("client_dies", [True, False], ids=["client killed", "torn down"])
 def test_engines_leave_nothing_after_teardown_or_client_death(lab: Lab, client_dies: bool, proofs: bool) -> None:
     here = {name: each for name, each in ENGINES.items() if not each.needs() and (proofs or name not in HEAVY)}
     for name, each in ENGINES.items():

@@ -74,12 +74,12 @@ def listeners(pair: Lab) -> list[list[str]]:
     return [[address for address in listens(host) if address != "127.0.0.1"] for host in pair.hosts]
 
 
-def only_each_other(pair: Lab) -> list[list[str]]:
-    """What listens where nothing large was sent: agents, for those of their gang."""
+def listeners_for_peers(pair: Lab) -> list[list[str]]:
+    """Return the listeners before a large transfer: agents listen for the nodes of their gang."""
     return [[host.address] for host in pair.hosts]
 
 
-def the_client_too(pair: Lab) -> list[list[str]]:
+def listeners_for_peers_and_client(pair: Lab) -> list[list[str]]:
     return [2 * [host.address] for host in pair.hosts]
 
 
@@ -118,13 +118,13 @@ def test_large_files_use_direct_tls_and_small_ones_open_no_listener(pair: Lab, w
     with pool(pair) as compute:
         assert digest(data[:500_000]) @ compute == [hashlib.sha256(data[:500_000]).hexdigest()] * 2
         assert noise(2_000_000) @ compute == expected(2_000_000)
-        assert listeners(pair) == only_each_other(pair)
+        assert listeners(pair) == listeners_for_peers(pair)
         ways.up.clear()
         ways.down.clear()
         assert noise(SIZE) @ compute == expected(SIZE)
         assert digest(data) @ compute == [hashlib.sha256(data).hexdigest()] * 2
         assert list(values(SIZE) >> compute) == [*expected(SIZE), random.Random(2).randbytes(SIZE)]
-        assert listeners(pair) == the_client_too(pair)
+        assert listeners(pair) == listeners_for_peers_and_client(pair)
         assert (ways.up, ways.down) == ([], [])
         assert not [node.detail for node in compute.pool.view.nodes if node.detail]
     assert listeners(pair) == [[], []]
@@ -141,9 +141,9 @@ def test_killed_client_leaves_no_listener_on_hosts(pair: Lab) -> None:
     """
     with Client(pair, text) as client:
         assert client.said() == "done"
-        assert listeners(pair) == the_client_too(pair)
+        assert listeners(pair) == listeners_for_peers_and_client(pair)
         client.kill()
-        until(lambda: listeners(pair) == only_each_other(pair), "the end of the listeners")
+        until(lambda: listeners(pair) == listeners_for_peers(pair), "the end of the listeners")
 
 
 def lines(host: Host) -> int:

@@ -1,7 +1,7 @@
-"""A GPU falls off the bus while a run is on it: everything that a person looks at says so.
+"""A GPU is lost during a run: screens, commands and notifications report it.
 
-The driver is the stand-in that is compiled; the kernel's log is a file, in the place of ``/dev/kmsg`` for the pool's
-processes alone. The pool, its agent, its sampler, the commands and the app are real.
+The driver is a compiled stand-in, and the kernel log is a file mounted over ``/dev/kmsg`` for the pool's processes.
+Pool, agent, sampler, commands and app are real.
 """
 
 from __future__ import annotations
