@@ -253,7 +253,7 @@ def plan_text(screen: LaunchScreen) -> str:
 
 def test_app_quits_and_kills_a_hanging_interpreter(tmp_path: Path, hangs: Path) -> None:
     program = (
-        f"import runpy; from skyward_core.tasks import bounded_subprocess as answers; answers.PATIENCE = {FOR_EVER}; "
+        f"import runpy\nfrom skyward_core.tasks import bounded_subprocess as b; b.DEFAULT_TIMEOUT = {FOR_EVER}; "
         "runpy.run_module('skyward_tui', run_name='__main__')"
     )
     terminal = Terminal(tmp_path / "home", cwd=tmp_path, program=("-c", program))

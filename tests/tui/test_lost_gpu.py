@@ -1,4 +1,4 @@
-"""A GPU is lost during a run: screens, commands and notifications report it.
+"""A GPU is lost during a run: screens and commands report it.
 
 The driver is a compiled stand-in, and the kernel log is a file mounted over ``/dev/kmsg`` for the pool's processes.
 Pool, agent, sampler, commands and app are real.

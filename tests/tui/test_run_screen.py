@@ -290,7 +290,7 @@ async def test_run_keys_move_through_the_runs_of_a_pool(app: SkywardApp, session
         await until(pilot, lambda: "pools › llama-ft › fourth" in screen_text(app))
 
 
-async def test_screen_stays_with_its_run_when_another_is_queued_and_follows_after_its_end(
+async def test_run_screen_follows_a_queued_run_only_after_its_own_run_ends(
     app: SkywardApp, session: FakeSession
 ) -> None:
     view = session.pool("llama-ft")
