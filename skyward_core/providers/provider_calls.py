@@ -52,7 +52,7 @@ class IncompleteSearch(PoolError):
     """Error: a provider cannot list all machines of a pool.
 
     Attributes:
-        machines: Machines that the provider named before, from this client's records. They may have ended.
+        machines: Machines that the provider shows, or named before. The latter may have ended.
         left: Seconds after which a new search is complete; 0 if that is unknown.
     """
 

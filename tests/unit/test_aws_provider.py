@@ -413,6 +413,27 @@ async def test_search_waits_5_minutes_after_the_last_attempt(
         assert await search == []
 
 
+async def test_incomplete_search_names_the_machines_that_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(instance_lookup_and_end, "FIND_TIMEOUT", 0.0)
+    monkeypatch.setattr(instance_lookup_and_end, "POLL_PAUSE", 0.01)
+    ask: dict[str, Any] = {
+        "what": "ask", "count": 2, "region": "r", "pid": os.getpid(), "at": time.time(), "zone": "z", "type": "t",
+        "market": "spot", "hourly": 1.0, "user": "u", "deadman": 1, "account": "a",
+    }  # fmt: skip
+    answer = {"what": "answer", "client_token": "b", "ids": ["i-answered"]}
+    notes = [ask | {"client_token": "b"}, answer, ask | {"client_token": "c"}]
+    folder: Any = SimpleNamespace(pool="p", token="known", notes=lambda: [dict(each) for each in notes])
+
+    class Shows(Nowhere):
+        async def call_all(self, *_: Any, **__: Any) -> list[Any]:
+            return [{"Instances": [{"InstanceId": "i-tagged", "State": {"Name": "running"}, "ClientToken": "b"}]}]
+
+    calls: Any = Shows()
+    with pytest.raises(IncompleteSearch) as raised:
+        await instance_lookup_and_end.find_machines(calls, folder, ["r"])
+    assert {each.id for each in raised.value.machines} == {"i-answered", "i-tagged"}
+
+
 # Sessions with AWS.
 
 

@@ -137,7 +137,8 @@ async def find_machines(calls: AwsCalls, folder: LaunchJournal, regions: Sequenc
         except SkywardError as error:
             if not facts:
                 raise
-            raise IncompleteSearch(error_message(error), _unseen_machines(facts, found, folder)) from error
+            known = [*_shown_machines(notes, facts, found), *_unseen_machines(facts, found, folder)]
+            raise IncompleteSearch(error_message(error), known) from error
         missing = sum(each["count"] for each in asked.values()) - len(found.keys() - facts.keys())
         left = max((_seconds_to_appear(each, time.monotonic() - first_look) for each in asked.values()), default=0.0)
         if not (left > 0 and missing > 0):
@@ -146,23 +147,29 @@ async def find_machines(calls: AwsCalls, folder: LaunchJournal, regions: Sequenc
             raise IncompleteSearch(
                 f"EC2 has not confirmed the request for {missing} machines. If EC2 executed the request, it shows them "
                 f"within {math.ceil(left)} s. Try again then",
-                [],
+                [*_shown_machines(notes, facts, found), *_unseen_machines(facts, found, folder)],
                 left,
             )
         await asyncio.sleep(POLL_PAUSE)
+    unseen = [each for each in _unseen_machines(facts, found, folder) if not _is_settled(each)]
+    return sorted([*_shown_machines(notes, facts, found), *unseen], key=lambda each: each.state == "gone")
+
+
+_FIRST_LOOKS: dict[str, float] = {}  # by token of the pool: when this process first looked for its machines
+
+
+def _shown_machines(
+    notes: Sequence[Mapping[str, Any]], facts: Mapping[str, Any], found: Mapping[str, tuple[str, dict[str, Any]]]
+) -> list[Machine]:
+    """Return the machines that EC2's queries show, with their states."""
     last = notes[-1] if notes else {}
     by_token = {each["client_token"]: each for each in notes if each["what"] == "ask"}
-    machines = [
+    return [
         _update_state(
             to_machine(each, region, facts.get(name) or by_token.get(each.get("ClientToken", ""), last)), each
         )
         for name, (region, each) in found.items()
     ]
-    unseen = [each for each in _unseen_machines(facts, found, folder) if not _is_settled(each)]
-    return sorted([*machines, *unseen], key=lambda each: each.state == "gone")
-
-
-_FIRST_LOOKS: dict[str, float] = {}  # by token of the pool: when this process first looked for its machines
 
 
 def _unseen_machines(facts: Mapping[str, Any], found: Container[str], folder: LaunchJournal) -> list[Machine]:
