@@ -451,8 +451,11 @@ class Follower:
         self._noted_waiting |= self._waiting
         self._waiting.clear()
         if self._saving and time.monotonic() >= self._countdown_at:
-            self._countdown_at = time.monotonic() + COUNTDOWN_SECONDS
-            self._console.note(saving_text(self._saving, time.time()))
+            self._countdown_at, now = time.monotonic() + COUNTDOWN_SECONDS, time.time()
+            # No agent reports the end of a rank whose machine is gone.
+            self._saving = {rank: until for rank, until in self._saving.items() if until > now}
+            if self._saving:
+                self._console.note(saving_text(self._saving, now))
 
 
 def _read_answer(question: str) -> str:

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import tracemalloc
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -53,7 +54,7 @@ from skyward_core.providers.local.provider import Local
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import Receipt
 from skyward_core.tasks.task_and_blob_values import Blob, Task
-from skyward_core.views.events import NodeLink, NodeNotice, NodePhase, PoolOpened, PoolState
+from skyward_core.views.events import NodeLink, NodeNotice, NodePhase, PoolOpened, PoolState, RankPhase
 from skyward_core.views.log_collapsing import LiveLines
 from skyward_core.views.pool_view import PoolView, RunView, TaskView, apply
 from skyward_tui.cli import follow_run, pool_and_run_lookup
@@ -534,6 +535,18 @@ def test_preemption_notice_is_printed_and_in_pool_json(capfd: pytest.CaptureFixt
     apply(view, PoolOpened(pool="p", spec={"nodes": 2}, created_at=0.0))
     apply(view, NodeNotice(pool="p", node=1, kind="terminate", ends_at=7.0))
     assert pool_json(view)["notices"] == [{"node": 1, "kind": "terminate", "ends_at": 7.0}]
+
+
+def test_countdown_of_saving_ranks_ends_with_their_time(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow_run, "COUNTDOWN_SECONDS", 0.0)
+    monkeypatch.setattr(follow_run, "PATIENCE", 0.01)
+    follower = Follower(Console())
+    for rank, left in ((0, 60.0), (1, -1.0)):  # the machine of rank 1 has ended, so that its agent reports no end
+        follower.on_event(RankPhase(pool="p", rank=rank, phase="saving", until=time.time() + left))
+    follower.wait_until(lambda: False, most=0.05)
+    assert re.fullmatch(r"(rank 0 still saves: killed in [01]:\d\d\n)+", capfd.readouterr().err)
 
 
 def test_repeated_node_failures_are_printed_once(capfd: pytest.CaptureFixture[str]) -> None:
