@@ -33,7 +33,7 @@ from skyward_core.model.outcomes import PoolStatus
 from skyward_core.model.output_files import Unfetched
 from skyward_core.model.provider_capability_protocols import ChecksPython, RunsHere
 from skyward_core.model.script_interpreter import Interpreter
-from skyward_core.model.specs import PoolSpec
+from skyward_core.model.specs import Options, PoolSpec
 from skyward_core.pool.fetch_retained_results import fetch_retained, fetch_run, is_fetched
 from skyward_core.pool.ledger_reconciliation import is_starting
 from skyward_core.pool.pool import Pool, flush_all
@@ -568,6 +568,7 @@ class Session(SessionInterface):
 
     @verb
     async def cancel(self, pool: str, run: str, grace: float | None = None) -> None:
+        Options(grace=grace)  # rejects infinity, for example, which no agent accepts
         found = await self._attach_pool(pool)
         if (sweep := self._sweeps.get(run)) is not None:
             sweep.cancel()

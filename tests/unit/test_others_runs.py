@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from skyward_core.client.session import RETRY_PAUSES, BackOff, ReadOnlySession, Session, run_provider_check
-from skyward_core.model.errors import LedgerError, PoolError, UsageError
+from skyward_core.model.errors import LedgerError, PoolError, SpecError, UsageError
 from skyward_core.model.machines import Check
 from skyward_core.model.outcomes import RootCause
 from skyward_core.pool import agent_link
@@ -639,6 +639,19 @@ def test_closing_a_session_cancels_its_scan_before_the_ledger_closes(
     with pytest.raises(CancelledError):
         looking.result(60)
     assert went == ["there", "ledger open"]
+
+
+@pytest.mark.parametrize("grace", [float("inf"), float("nan"), 3601.0])
+def test_cancel_rejects_a_grace_period_that_agents_do_not_accept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grace: float
+) -> None:
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
+    session = Session()
+    try:
+        with pytest.raises(SpecError, match="0 to 3600"):
+            session.cancel("p", "r", grace).result(20)
+    finally:
+        session.detach()
 
 
 async def test_cancelled_shielded_wait_leaves_no_unhandled_error() -> None:
