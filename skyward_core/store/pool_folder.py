@@ -6,6 +6,7 @@ continues where the last one stopped. Two clients that write the same bytes to t
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -45,6 +46,9 @@ MAX_EVENT_BYTES = 64 << 20  # bytes of a journal line that is read; the largest 
 JOURNAL_TAIL_BYTES = 1 << 16  # bytes at the end of the journal that contain its last events
 
 
+UNWRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT)  # errors of a disk without writes
+
+
 class PoolFolder:
     """Folder of one pool on the client.
 
@@ -65,8 +69,8 @@ class PoolFolder:
             self.logs.mkdir(exist_ok=True)
             self.results.mkdir(mode=0o700, exist_ok=True)
             self._open_journal(self.folder / "events.jsonl")
-        except OSError:
-            if not self.logs.is_dir():
+        except OSError as error:
+            if error.errno not in UNWRITABLE or not self.logs.is_dir():
                 raise
             # The disk of an existing pool accepts no writes: the pool can still be watched and torn down.
         self.cursors = self.log_sizes()

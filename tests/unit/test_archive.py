@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import random
 import resource
@@ -110,6 +112,15 @@ def test_only_one_client_writes_the_event_journal_at_a_time(world: Path) -> None
     third.add_event(EVENTS[2])
     third.close()
     assert list(read_events(first.folder)) == [EVENTS[0], EVENTS[2]]
+
+
+def test_journal_that_cannot_be_locked_is_an_error(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuses)
+    with pytest.raises(OSError, match="No locks available"):
+        PoolFolder("p.t2")
 
 
 def test_truncated_journal_line_is_skipped_and_later_events_are_read(world: Path) -> None:
