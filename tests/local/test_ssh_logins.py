@@ -7,6 +7,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,8 +17,8 @@ import pytest
 
 from skyward_core.model.errors import CredentialsRefused, PoolError, Unreachable
 from skyward_core.transport.ssh import connection
-from skyward_core.transport.ssh.connection import LOGIN_FAILURES, LoginRecord, classify, connect
-from skyward_core.transport.ssh.effective_ssh_config import PreopenedSockets
+from skyward_core.transport.ssh.connection import LOGIN_FAILURES, LoginRecord, classify, connect, connect_error
+from skyward_core.transport.ssh.effective_ssh_config import PreopenedSockets, Route
 from skyward_core.transport.ssh.host_address_and_python import Target
 from skyward_core.transport.ssh.ssh_transport import SSHTransport
 from tests.support.one_host import Reports, config, provider, running, target
@@ -273,6 +274,30 @@ def test_each_kind_of_failed_login_states_whether_to_retry(name: str) -> None:
 def test_closed_connection_after_many_rejected_keys_is_a_rejected_login() -> None:
     found = classify(asyncssh.ConnectionLost("Connection lost"), record(failures=5))
     assert (found.name, found.error) == ("too many keys", CredentialsRefused)
+
+
+def test_control_characters_of_a_host_are_not_in_errors() -> None:
+    hostile = "\x1b[2J\x1b]0;title\x07word"
+    route = Route("box", 22, "me", "box", False, None, (), (), (), (), "", None)
+    errors = [
+        connect_error(Target("box"), route, DENIED, record(methods=(hostile,))),
+        connection.channel_error("box", asyncssh.ChannelOpenError(1, hostile), lost=False),
+        connection.channel_error("box", asyncssh.ProtocolError(hostile), lost=False),
+    ]
+    for error in errors:
+        assert "word" in str(error) and "\x1b" not in str(error) and "\x07" not in str(error)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts descriptors in /proc")
+async def test_proxy_command_that_cannot_start_leaves_no_open_files(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHELL", "/missing")
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(3):
+        with pytest.raises(Unreachable):
+            await connect(Target("box"), patience=0)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 @pytest.mark.parametrize(("name", "makes_attempts"), [("no common algorithms", 1), ("closed connection", 2)])

@@ -382,7 +382,9 @@ def channel_error(host: str, error: Exception, *, lost: bool) -> PoolError | Con
 
 def link_lost_error(host: str, reason: Exception | None = None) -> ConnectionError:
     """Return the error for a lost connection, after which callers reconnect."""
-    return ConnectionError(f"lost the connection to host {host}" + (f": {reason}" if reason else ""))
+    return ConnectionError(
+        f"lost the connection to host {host}" + (f": {sanitize_line(str(reason))}" if reason else "")
+    )
 
 
 def silent_host_error(host: str, seconds: float, said: str = "") -> Unreachable:
@@ -767,13 +769,18 @@ class _ProxyProcess:
         os.set_blocking(errors, False)
         with theirs, open(errors, "wb") as written:
             shell = os.environ.get("SHELL") or "/bin/sh"
-            process = await asyncio.create_subprocess_exec(
-                *(shell, "-c", f"exec {command}"),
-                stdin=theirs.fileno(),
-                stdout=theirs.fileno(),
-                stderr=written.fileno(),
-                start_new_session=True,
-            )
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    *(shell, "-c", f"exec {command}"),
+                    stdin=theirs.fileno(),
+                    stdout=theirs.fileno(),
+                    stderr=written.fileno(),
+                    start_new_session=True,
+                )
+            except BaseException:
+                os.close(read_end)
+                ours.close()
+                raise
         return cls(process, read_end), ours
 
     def terminate(self, how: signal.Signals = signal.SIGHUP) -> None:
