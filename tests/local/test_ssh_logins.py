@@ -288,6 +288,16 @@ def test_control_characters_of_a_host_are_not_in_errors() -> None:
         assert "word" in str(error) and "\x1b" not in str(error) and "\x07" not in str(error)
 
 
+@needs_openssh
+async def test_proxy_command_with_long_error_output_is_not_stopped(server: Server) -> None:
+    proxy = server.folder / "proxy"
+    noise = "dd if=/dev/zero bs=65536 count=16 >&2 2>/dev/null || exit 1\n"
+    proxy.write_text(noise + proxy.read_text())
+    link = await connect(Target("box", keys=(str(server.key),)), patience=0)
+    await link.close()
+    assert link.proxy is not None and len(link.proxy.output) <= connection.MAX_REASON
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="counts descriptors in /proc")
 async def test_proxy_command_that_cannot_start_leaves_no_open_files(
     server: Server, monkeypatch: pytest.MonkeyPatch

@@ -760,13 +760,15 @@ class _ProxyProcess:
         self.process = process
         self.output = ""
         self._errors = errors  # not read until its end, because a daemon of the command may keep it open
+        self._printed = b""
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(errors, self._read_errors)  # a command could not continue while the pipe is full
 
     @classmethod
     async def start(cls, command: str) -> tuple[_ProxyProcess, socket.socket]:
         ours, theirs = socket.socketpair()
         read_end, errors = os.pipe()
         os.set_blocking(read_end, False)
-        os.set_blocking(errors, False)
         with theirs, open(errors, "wb") as written:
             shell = os.environ.get("SHELL") or "/bin/sh"
             try:
@@ -783,11 +785,18 @@ class _ProxyProcess:
                 raise
         return cls(process, read_end), ours
 
+    def _read_errors(self) -> None:
+        with suppress(BlockingIOError):
+            data = os.read(self._errors, MAX_PROXY_OUTPUT)
+            self._printed = (self._printed + data)[-MAX_PROXY_OUTPUT:]
+            if not data:
+                self._loop.remove_reader(self._errors)
+
     def terminate(self, how: signal.Signals = signal.SIGHUP) -> None:
         if self._errors >= 0:
-            with suppress(BlockingIOError):
-                printed = os.read(self._errors, MAX_PROXY_OUTPUT).decode(errors="replace")
-                self.output = sanitize_line(" ".join(printed.split()))[-MAX_REASON:]
+            self._read_errors()
+            self.output = sanitize_line(" ".join(self._printed.decode(errors="replace").split()))[-MAX_REASON:]
+            self._loop.remove_reader(self._errors)
             os.close(self._errors)
             self._errors = -1
         if self.process.returncode is None:
