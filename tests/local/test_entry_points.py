@@ -7,13 +7,15 @@ import json
 import re
 import sqlite3
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+from textual.pilot import Pilot
 from textual.widgets import Input, Select
 
 import skyward_core as sky
@@ -163,11 +165,15 @@ def test_entry_point_plugin_cannot_replace_a_built_in_plugin(plugin_site: Path) 
     assert [info.name for info in plugins.available()].count("torch") == 1
 
 
-def test_entry_points_are_not_read_for_built_in_plugins(plugin_site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def unreadable_entry_points(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(group: str) -> None:
         raise AssertionError(group)
 
     monkeypatch.setattr("importlib.metadata.entry_points", never)
+
+
+def test_entry_points_are_not_read_for_built_in_plugins(plugin_site: Path, unreadable_entry_points: None) -> None:
     assert plugins.by_name("joblib").name == "joblib"
     assert plugins.sklearn().name == "sklearn"
     with pytest.raises(AssertionError):
@@ -193,17 +199,23 @@ def test_entry_point_plugin_runs_with_a_script(plugin_site: Path, tmp_path: Path
     assert "Traceback" not in done.stderr
 
 
-async def test_launch_form_shows_help_of_the_highlighted_plugin(
-    plugin_site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
+@asynccontextmanager
+async def launch_form_open() -> AsyncIterator[tuple[SkywardApp, Pilot[None]]]:
     session = FakeSession()
     app = SkywardApp(lambda: session, clock=lambda: session.now)  # type: ignore[arg-type,return-value]
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: app.session is not None)
         await pilot.press("n")
         await until(pilot, lambda: isinstance(app.screen, LaunchScreen) and app.screen.is_mounted)
+        yield app, pilot
+
+
+async def test_launch_form_shows_help_of_the_highlighted_plugin(
+    plugin_site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    async with launch_form_open() as (app, pilot):
         toggles = app.screen.query_one("#plugins", Toggles)
         assert "process group" not in screen_text(app)
         toggles.focus()
@@ -255,6 +267,7 @@ class Cupboard(Local):
     def from_json(cls, data):
         return cls(data["shelf"], data["drawers"])
 '''
+ATTIC = PROVIDER.replace("Cupboard", "Attic").replace('"cupboard"', '"attic"')
 
 
 declare = partial(install_package, "skyward.providers")
@@ -273,6 +286,13 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     _forget()
     for module in ("its_cupboard", "its_broken", "its_other"):
         sys.modules.pop(module, None)
+
+
+@pytest.fixture
+def cli(installed: Path, tmp_path: Path) -> Cli:
+    cli = Cli(tmp_path)
+    cli.env["PYTHONPATH"] = str(installed)
+    return cli
 
 
 def checked(provider: str = "cupboard", **settings: str) -> LaunchPlan:
@@ -330,8 +350,7 @@ def test_provider_settings_are_in_the_python_snippet(installed: Path, monkeypatc
 
 
 def test_provider_setting_named_like_a_form_field_gets_another_id(installed: Path) -> None:
-    text = PROVIDER.replace("Cupboard", "Attic").replace('"cupboard"', '"attic"')
-    declare(installed, "attic", "its_other:Attic", "its_other", text.replace("shelf", "nodes"))
+    declare(installed, "attic", "its_other:Attic", "its_other", ATTIC.replace("shelf", "nodes"))
     _forget()
     assert [list(launch_form.setting_fields(name)) for name in ("attic", "cupboard", "ssh")] == [
         ["nodes-2"],
@@ -346,12 +365,7 @@ async def test_provider_setting_field_is_shown_while_the_provider_is_chosen(
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("import skyward_core as sky\n@sky.function\ndef train(): ...\n")
-    session = FakeSession()
-    app = SkywardApp(lambda: session, clock=lambda: session.now)  # type: ignore[arg-type,return-value]
-    async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: app.session is not None)
-        await pilot.press("n")
-        await until(pilot, lambda: isinstance(app.screen, LaunchScreen) and app.screen.is_mounted)
+    async with launch_form_open() as (app, pilot):
         screen = app.screen
         assert isinstance(screen, LaunchScreen)
         screen.query_one("#script", Input).value = "train.py"
@@ -397,8 +411,7 @@ def test_recent_launch_of_an_earlier_release_keeps_its_hosts(tmp_path: Path, mon
     ],
 )
 def test_invalid_provider_settings_declaration_is_rejected(installed: Path, settings: str, why: str) -> None:
-    text = PROVIDER.replace("Cupboard", "Attic").replace('"cupboard"', '"attic"')
-    declare(installed, "attic", "its_other:Attic", "its_other", f"{text}\nAttic.settings = {settings}\n")
+    declare(installed, "attic", "its_other:Attic", "its_other", f"{ATTIC}\nAttic.settings = {settings}\n")
     _forget()
     with pytest.raises(UsageError, match=re.escape(why)):
         providers.provider_class("attic")
@@ -471,17 +484,14 @@ def test_provider_name_declared_by_two_packages_is_rejected(installed: Path) -> 
         checked()
 
 
-def test_doctor_continues_after_a_failing_provider_check(installed: Path, tmp_path: Path) -> None:
-    text = PROVIDER.replace("Cupboard", "Attic").replace('"cupboard"', '"attic"')
+def test_doctor_continues_after_a_failing_provider_check(installed: Path, cli: Cli) -> None:
     declare(
         installed,
         "attic",
         "its_other:Attic",
         "its_other",
-        text.replace("return [", "raise KeyError('dust') or ["),
+        ATTIC.replace("return [", "raise KeyError('dust') or ["),
     )
-    cli = Cli(tmp_path)
-    cli.env["PYTHONPATH"] = str(installed)
     said = cli("doctor", status=None).stdout
     assert "KeyError: 'dust'" in said and "the door is open" in said
 
@@ -500,9 +510,7 @@ def test_unknown_provider_name_is_rejected(name: str) -> None:
 
 
 @pytest.mark.proof("2 s of a processor")
-def test_entry_point_provider_runs_a_script_and_is_in_the_ledger(installed: Path, tmp_path: Path) -> None:
-    cli = Cli(tmp_path)
-    cli.env["PYTHONPATH"] = str(installed)
+def test_entry_point_provider_runs_a_script_and_is_in_the_ledger(cli: Cli, tmp_path: Path) -> None:
     given = ("--set", "shelf=bottom", "--set", "drawers=2")
     told = json.loads(cli("run", "endings.py:fine", "--provider", "cupboard", *given, "--keep", "--json").stdout)
     pool = told["pool"]
@@ -524,11 +532,7 @@ def test_entry_point_provider_runs_a_script_and_is_in_the_ledger(installed: Path
     assert receipt["gone"] == [0]
 
 
-def test_entry_points_are_not_read_for_built_in_providers(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def never(group: str) -> None:
-        raise AssertionError(group)
-
-    monkeypatch.setattr("importlib.metadata.entry_points", never)
+def test_entry_points_are_not_read_for_built_in_providers(installed: Path, unreadable_entry_points: None) -> None:
     assert make_spec(LaunchRequest(script="x.py"))[0].provider.name == "local"
     given = make_spec(LaunchRequest.from_options("x.py", hosts="gpu1, gpu2", settings=["user=me"]))[0]
     assert (given.nodes, given.provider.hosts, given.provider.user) == (2, ("gpu1", "gpu2"), "me")
@@ -548,22 +552,16 @@ def test_entry_points_are_not_read_for_built_in_providers(installed: Path, monke
         (("--hosts", "gpu1"), "cannot be combined with provider cupboard"),
     ],
 )
-def test_invalid_provider_setting_on_the_command_line_is_rejected(
-    installed: Path, tmp_path: Path, words: tuple[str, ...], said: str
-) -> None:
-    cli = Cli(tmp_path)
-    cli.env["PYTHONPATH"] = str(installed)
+def test_invalid_provider_setting_on_the_command_line_is_rejected(cli: Cli, words: tuple[str, ...], said: str) -> None:
     done = cli("run", "endings.py:fine", "--provider", "cupboard", *words, status=None)
     assert (done.returncode, said in done.stderr) == (2, True), done.stderr
     assert "Traceback" not in done.stderr
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_missing_required_provider_setting_is_reported(installed: Path, tmp_path: Path) -> None:
+def test_missing_required_provider_setting_is_reported(installed: Path, cli: Cli) -> None:
     text = PROVIDER.replace('default="top"', "required=True")
     (installed / "its_cupboard.py").write_text(text)
-    cli = Cli(tmp_path)
-    cli.env["PYTHONPATH"] = str(installed)
     done = cli("run", "endings.py:fine", "--provider", "cupboard", status=None)
     assert "which shelf? where it stands: --set shelf=VALUE" in done.stderr
     assert "not checked: it needs shelf" in cli("doctor", status=None).stdout

@@ -256,20 +256,15 @@ def test_replacement_machine_with_fewer_gpus_is_rejected(driver: pytest.MonkeyPa
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_ssh_host_without_gpu_is_rejected_for_ranks_per_gpu(library: Path, tmp_path: Path) -> None:
-    host = Host(tmp_path / "host")
-    await host.start()
-    known = tmp_path / "known"
-    known.write_text(host.known_line())
-    try:
-        transport = SSHTransport(one_host.target(host, known), "gpus.0")
-        async with one_host.running(transport):
-            with pytest.raises(
-                PoolError, match=r"127\.0\.0\.1 cannot run the agent: ranks_per_node=\"gpu\" requires a GPU"
-            ):
-                await transport.prepare(one_host.config(ranks_per_node="gpu"), one_host.Reports())
-            env = {"LD_LIBRARY_PATH": str(library), "FAKE_GPUS": "wnw"}
-            await transport.prepare(one_host.config(ranks_per_node="gpu", env=env), one_host.Reports())
-            assert (await one_host.greet(transport))["ranks_per_node"] == 3
-    finally:
-        await host.stop()
+async def test_ssh_host_without_gpu_is_rejected_for_ranks_per_gpu(
+    library: Path, host: Host, known_hosts_file: Path
+) -> None:
+    transport = SSHTransport(one_host.target(host, known_hosts_file), "gpus.0")
+    async with one_host.running(transport):
+        with pytest.raises(
+            PoolError, match=r"127\.0\.0\.1 cannot run the agent: ranks_per_node=\"gpu\" requires a GPU"
+        ):
+            await transport.prepare(one_host.config(ranks_per_node="gpu"), one_host.Reports())
+        env = {"LD_LIBRARY_PATH": str(library), "FAKE_GPUS": "wnw"}
+        await transport.prepare(one_host.config(ranks_per_node="gpu", env=env), one_host.Reports())
+        assert (await one_host.greet(transport))["ranks_per_node"] == 3

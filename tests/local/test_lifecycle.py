@@ -91,34 +91,44 @@ def test_pool_name_in_use_is_rejected_and_the_pool_continues(home: Path) -> None
         assert rank() @ again == [0]
 
 
-def test_client_reattaches_to_a_pool_and_gets_results(home: Path, tmp_path: Path) -> None:
-    client = script(
-        home,
-        f"""
-        import threading
-        class Marked(sky.plugins.Plugin):
-            name = "marked"
-            def around_process(self, info):
-                os.environ["MARKED"] = str(info.rank)
-                return super().around_process(info)
-            def decorate(self, fn):
-                return lambda *a: ("decorated", fn(*a))
-        @sky.function
-        def work():
-            while not os.path.exists({str(tmp_path / "go")!r}):
-                time.sleep(0.01)
-            return os.environ["MARKED"]
-        with sky.Compute(nodes=2, name="back", plugins=[Marked()], options=sky.Options(console=False)) as c:
-            threading.Thread(target=lambda: work() @ c, daemon=True).start()
-            while not any(t.state == "running" for r in c.pool.view.runs.values() for t in r.tasks.values()):
-                time.sleep(0.01)
-            print("running", flush=True)
-            time.sleep(600)
-        """,
-    )
+MARKED = """
+class Marked(sky.plugins.Plugin):
+    name = "marked"
+    def around_process(self, info):
+        os.environ["MARKED"] = str(info.rank)
+        return super().around_process(info)
+    def decorate(self, fn):
+        return lambda *a: ("decorated", fn(*a))
+"""
+KILLED_DURING_A_RUN = """
+import threading
+@sky.function
+def work():
+    while not os.path.exists(GO):
+        time.sleep(0.01)
+    return os.environ.get("MARKED")
+with pool as c:
+    threading.Thread(target=lambda: work() @ c, daemon=True).start()
+    while not any(t.state == "running" for r in c.pool.view.runs.values() for t in r.tasks.values()):
+        time.sleep(0.01)
+    print("running", flush=True)
+    time.sleep(600)
+"""
+
+
+def leave_running(home: Path, pool: str) -> Path:
+    """Kill the client of a pool during a run; return the path of a file that ends the run."""
+    go = home.parent / "go"
+    client = script(home, f"{pool}\nGO = {str(go)!r}\n{KILLED_DURING_A_RUN}")
     assert read_line(client) == "running"
     client.kill()
     client.wait()
+    return go
+
+
+def test_client_reattaches_to_a_pool_and_gets_results(home: Path, tmp_path: Path) -> None:
+    options = "options=sky.Options(console=False)"
+    go = leave_running(home, f'{MARKED}pool = sky.Compute(nodes=2, name="back", plugins=[Marked()], {options})')
 
     def mark() -> str:
         if os.environ["MARKED"] == "1" and not (tmp_path / "failed").exists():
@@ -129,7 +139,7 @@ def test_client_reattaches_to_a_pool_and_gets_results(home: Path, tmp_path: Path
     with sky.attach("back") as compute:
         (run,) = compute.runs
         assert run.state == "running"
-        (tmp_path / "go").touch()
+        go.touch()
         assert compute.wait() == [("decorated", "0"), ("decorated", "1")]
         with pytest.raises(sky.RunError):
             sky.function(mark)() @ compute
@@ -168,31 +178,13 @@ def test_idle_pool_ends_itself_when_its_lease_ends(home: Path) -> None:
 
 
 def test_busy_pool_outlives_its_lease(home: Path) -> None:
-    client = script(
-        home,
-        f"""
-        @sky.function
-        def work():
-            while not os.path.exists({str(home / "go")!r}):
-                time.sleep(0.01)
-            return 5
-        with sky.Compute(nodes=1, name="busy", options=sky.Options(console=False, idle_timeout=0.5)) as c:
-            import threading
-            threading.Thread(target=lambda: work() @ c, daemon=True).start()
-            while not any(t.state == "running" for r in c.pool.view.runs.values() for t in r.tasks.values()):
-                time.sleep(0.01)
-            print("running", flush=True)
-            time.sleep(600)
-        """,
-    )
-    assert read_line(client) == "running"
-    client.kill()
-    client.wait()
+    options = "options=sky.Options(console=False, idle_timeout=0.5)"
+    go = leave_running(home, f'pool = sky.Compute(nodes=1, name="busy", {options})')
     with new_session() as session:
         (view,) = session.refresh().result(90)  # an observer: it does not keep the pool alive by itself
         time.sleep(2)  # four times the lease
         assert view.state == "up" and view.nodes[0].link_up
-        (home / "go").touch()
+        go.touch()
         (run,) = view.runs.values()
         session.wait("busy", run.id).result(60)
         assert run.state == "done"

@@ -366,14 +366,20 @@ def test_environment_being_removed_is_not_ready(root: Path) -> None:
     assert image_environment.find_ready_environment(IMAGE, root) == ""
 
 
+def waiting_start(root: Path, folder: Path, said: list[str]) -> threading.Thread:
+    """A thread that waits for the lock of an environment which it needs."""
+    wants = threading.Thread(
+        target=image_environment.ensure_environment, args=(IMAGE, root, {}, str(folder), said.append)
+    )
+    wants.start()
+    wait_until(lambda: bool(said))
+    return wants
+
+
 def test_environment_being_removed_is_created_again(root: Path, tmp_path: Path) -> None:
     said: list[str] = []
     with prune("locked") as go_on:
-        wants = threading.Thread(
-            target=image_environment.ensure_environment, args=(IMAGE, root, {}, str(tmp_path), said.append)
-        )
-        wants.start()
-        wait_until(lambda: bool(said))
+        wants = waiting_start(root, tmp_path, said)
         assert "waiting for another process" in said[0]
         assert len(go_on()) == 1
         wants.join()
@@ -387,11 +393,7 @@ def test_environment_waited_for_counts_as_used(root: Path, tmp_path: Path) -> No
     (lock,), (made,) = root.glob("*.lock"), root.glob(f"env-*/{image_environment.MADE_FILE}")
     with lock.open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        wants = threading.Thread(
-            target=image_environment.ensure_environment, args=(IMAGE, root, {}, str(tmp_path), said.append)
-        )
-        wants.start()
-        wait_until(lambda: bool(said))
+        wants = waiting_start(root, tmp_path, said)
     wants.join()
     assert (tmp_path / "made").read_text() == "made\n"
     assert made.stat().st_mtime > 0

@@ -10,7 +10,8 @@ import struct
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,15 @@ def steps(tmp_path: Path) -> Steps:
     return Steps(tmp_path)
 
 
+@contextmanager
+def begun_call(pool: sky.Compute, steps: Steps, function: Callable[[], Any]) -> Iterator[Future[Any]]:
+    """Call a function on both ranks, each of which submits that it has begun."""
+    with ThreadPoolExecutor(1) as beside:
+        running = beside.submit(lambda: sky.function(function)() @ pool)
+        steps.wait("begun", [0, 1])
+        yield running
+
+
 def err(compute: sky.Compute, rank: int) -> str:
     return (Path(compute.pool.context.machines[rank].extra["folder"]) / "spool" / f"r{rank:03d}.err").read_text()
 
@@ -116,9 +126,7 @@ def test_preemption_callbacks_run_on_all_ranks_and_late_results_count(pool: sky.
         sky.on_preempt(lambda: print("stale", file=sys.stderr))
 
     sky.function(earlier)() @ pool
-    with ThreadPoolExecutor(1) as beside:
-        running = beside.submit(lambda: sky.function(train)() @ pool)
-        steps.wait("begun", [0, 1])
+    with begun_call(pool, steps, train) as running:
         announce_preemption(pool, 1)
         assert running.result(30) == [["none", (True, 1), "late"]] * 2
     node = pool.pool.view.nodes[1]
@@ -187,9 +195,7 @@ def test_rank_without_callback_gets_sigterm_and_is_lost(pool: sky.Compute, steps
         finally:
             steps.submit("cleaned")
 
-    with ThreadPoolExecutor(1) as beside:
-        running = beside.submit(lambda: sky.function(train)() @ pool)
-        steps.wait("begun", [0, 1])
+    with begun_call(pool, steps, train) as running:
         announce_preemption(pool, 1, "rebalance", None)
         node = pool.pool.view.nodes[1]
         wait_until(lambda: node.notice == "rebalance")
@@ -282,9 +288,7 @@ def test_next_agent_repeats_no_preemption_signal_or_callback(pool: sky.Compute, 
         steps.await_all("end", [0])
         return heard
 
-    with ThreadPoolExecutor(1) as beside:
-        running = beside.submit(lambda: sky.function(train)() @ pool)
-        steps.wait("begun", [0, 1])
+    with begun_call(pool, steps, train) as running:
         announce_preemption(pool, 1)
         steps.wait("told", [0, 1])
         told = Path(pool.pool.context.machines[1].extra["folder"], "notices.json")
@@ -318,9 +322,7 @@ def test_machine_preempted_without_a_notice_is_reported_as_preempted(pool: sky.C
         steps.submit("begun")
         time.sleep(600)
 
-    with ThreadPoolExecutor(1) as beside:
-        running = beside.submit(lambda: sky.function(train)() @ pool)
-        steps.wait("begun", [0, 1])
+    with begun_call(pool, steps, train) as running:
         Path(f"{pool.pool.context.machines[1].id}.taken").touch()
         os.kill(pool.pool.links[1].welcome["pid"], signal.SIGTERM)
         with pytest.raises(sky.RunError) as caught:
@@ -349,9 +351,7 @@ def test_run_can_be_stopped_after_a_preemption_notice(pool: sky.Compute, steps: 
         finally:
             steps.submit("cleaned")
 
-    with ThreadPoolExecutor(1) as beside:
-        running = beside.submit(lambda: sky.function(train)() @ pool)
-        steps.wait("begun", [0, 1])
+    with begun_call(pool, steps, train) as running:
         announce_preemption(pool, 1)
         with pytest.raises(sky.RunError, match="now") as caught:
             running.result(30)

@@ -410,13 +410,6 @@ def test_python_option_selects_the_interpreter_of_ranks(project: Path, environme
     assert done.returncode == 2 and f"--python {project} is a folder. Name an interpreter" in done.stderr
 
 
-def test_broken_project_environment_is_reported(project: Path) -> None:
-    (project / ".venv" / "bin").mkdir(parents=True)
-    done = command("train.py:f")
-    assert done.returncode != 0 and "Traceback" not in done.stderr
-    assert f"{project}/.venv (.venv of project train-it) has no bin/python. Recreate or remove it" in done.stderr
-
-
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give files to somebody else")
 def test_project_environment_of_another_user_is_not_run(project: Path, tmp_path: Path) -> None:
     (project / ".venv" / "bin").mkdir(parents=True)

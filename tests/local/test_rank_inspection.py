@@ -255,17 +255,18 @@ def test_quitting_the_debugger_ends_no_rank_and_absence_is_reported(pool_at_brea
     assert "no rank waits at a breakpoint" in refused.stderr
 
 
-def test_quit_disables_later_breakpoints_but_disconnecting_does_not(pool_at_breakpoints: sky.Compute) -> None:
-    def job() -> int:
-        if sky.instance_info().rank:
-            return 0
-        number = 0
-        while number < 50:
-            breakpoint()
-            number += 1
-        return number
+def stops_at_each_step(steps: int) -> int:
+    if sky.instance_info().rank:
+        return 0
+    number = 0
+    while number < steps:
+        breakpoint()
+        number += 1
+    return number
 
-    run = Running(pool_at_breakpoints, sky.function(job)())
+
+def test_quit_disables_later_breakpoints_but_disconnecting_does_not(pool_at_breakpoints: sky.Compute) -> None:
+    run = Running(pool_at_breakpoints, sky.function(stops_at_each_step)(50))
     wait_for_stderr_line(pool_at_breakpoints, f"debug {run.id}:0")
     assert "0\n" in debugged(f"{run.id}:0", "p number\n").stdout  # and leaves: it is the end of what is typed
     wait_until(
@@ -297,16 +298,7 @@ def test_post_mortem_frames_can_be_inspected_by_the_debug_command(pool_at_breakp
 
 
 def test_one_debug_session_covers_all_breakpoints_of_a_call(pool_at_breakpoints: sky.Compute) -> None:
-    def job() -> int:
-        if sky.instance_info().rank:
-            return 0
-        number = 0
-        while number < 3:
-            breakpoint()
-            number += 1
-        return number
-
-    run = Running(pool_at_breakpoints, sky.function(job)())
+    run = Running(pool_at_breakpoints, sky.function(stops_at_each_step)(3))
     wait_for_stderr_line(pool_at_breakpoints, f"debug {run.id}:0")
     done = debugged(run.id, "p 'at', number\nc\np 'at', number\nc\np 'at', number\n" + "n\n" * 9)
     assert [f"('at', {number})" in done.stdout for number in range(3)] == [True] * 3

@@ -624,16 +624,7 @@ def test_pool_folder_of_orphaned_workers_is_kept(tmp_path: Path, worker: subproc
     assert folder.exists()
 
 
-async def test_next_start_on_a_host_removes_a_stale_pool_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "sky"))
-    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
-    host = Host(tmp_path / "host")
-    await host.start()
-    known = tmp_path / "known"
-    known.write_text(host.known_line())
-    target = Target("127.0.0.1", port=host.port, keys=(str(host.client_key),), known_hosts=str(known), config=False)
+async def test_next_start_on_a_host_removes_a_stale_pool_folder(host: Host, target: Target) -> None:
     config = {"pool": "p", "node": 0, "nodes": 1, "idle_timeout": 100.0, "grace": 0.1}
     first, second = SSHTransport(target, "first.a.0"), SSHTransport(target, "second.b.0")
     root = host.home / ".cache" / "skyward"
@@ -657,17 +648,10 @@ async def test_next_start_on_a_host_removes_a_stale_pool_folder(
         channel.close()
         await first.close()
         await second.close()
-        await host.stop()
 
 
-async def test_node_that_ended_itself_reports_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "sky"))
-    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
-    host = Host(tmp_path / "host")
-    await host.start()
-    known = tmp_path / "known"
-    known.write_text(host.known_line())
-    ssh = SSH([f"127.0.0.1:{host.port}"], keys=str(host.client_key), known_hosts=str(known), config=False)
+async def test_node_that_ended_itself_reports_the_reason(host: Host, known_hosts_file: Path) -> None:
+    ssh = SSH([f"127.0.0.1:{host.port}"], keys=str(host.client_key), known_hosts=str(known_hosts_file), config=False)
     machines = await ssh.create(PoolSpec(name="train", provider=ssh, nodes=1), "token")
     way = ssh.transport("train", machines[0])
     try:
@@ -679,7 +663,6 @@ async def test_node_that_ended_itself_reports_the_reason(tmp_path: Path, monkeyp
         assert seen.extra["why"] == "the node ended itself: idle for 0.2 s"
     finally:
         await way.close()
-        await host.stop()
 
 
 LIMIT = 12_345.0  # seconds that a start may take; here it is over as soon as the installer hangs

@@ -14,8 +14,8 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -208,25 +208,28 @@ def arrived(host: Host) -> int:
     return sum(path.stat().st_blocks for path in host.blobs.glob(f".{NAME}.*"))
 
 
-def test_node_fetches_a_blob_that_is_still_arriving(hosts: list[Host], client: Client) -> None:
+@contextmanager
+def fetched_while_arriving(hosts: list[Host], client: Client) -> Iterator[tuple[Half, Future[Any]]]:
+    """One node fetches a blob of which another has only a half."""
     half = Half(hosts, client)
-    with ThreadPoolExecutor(1) as beside:
-        pulling = beside.submit(hosts[1].peers.fetch, NAME, len(DATA), hosts[0].place)
+    with ThreadPoolExecutor(1) as beside, closing(half.line):
+        yield half, beside.submit(hosts[1].peers.fetch, NAME, len(DATA), hosts[0].place)
+
+
+def test_node_fetches_a_blob_that_is_still_arriving(hosts: list[Host], client: Client) -> None:
+    with fetched_while_arriving(hosts, client) as (half, pulling):
         wait_until(lambda: arrived(hosts[1]) * 512 >= 1 << 20)
         assert NAME not in files(hosts[0].blobs)
         half.line.write(DATA[2_000_000:])
         half.line.receive_frame()
         pulling.result()
-    half.line.close()
     for host in hosts:
         assert files(host.blobs) == [NAME]
         assert (host.blobs / NAME).read_bytes() == DATA
 
 
 def test_interrupted_blob_upload_is_stored_nowhere(hosts: list[Host], client: Client) -> None:
-    half = Half(hosts, client)
-    with ThreadPoolExecutor(1) as beside:
-        pulling = beside.submit(hosts[1].peers.fetch, NAME, len(DATA), hosts[0].place)
+    with fetched_while_arriving(hosts, client) as (half, pulling):
         wait_until(lambda: arrived(hosts[1]) * 512 >= 1 << 20)
         half.line.close()
         with pytest.raises(OSError, match="closed the connection"):
@@ -236,16 +239,13 @@ def test_interrupted_blob_upload_is_stored_nowhere(hosts: list[Host], client: Cl
 
 
 def test_blob_with_wrong_content_is_stored_nowhere(hosts: list[Host], client: Client) -> None:
-    half = Half(hosts, client)
-    with ThreadPoolExecutor(1) as beside:
-        pulling = beside.submit(hosts[1].peers.fetch, NAME, len(DATA), hosts[0].place)
+    with fetched_while_arriving(hosts, client) as (half, pulling):
         wait_until(lambda: arrived(hosts[1]) > 0)
         half.line.write(bytes(len(DATA) - 2_000_000))
         with pytest.raises(RefusedByPeer, match="content does not match"):
             half.line.receive_frame()
         with pytest.raises(OSError, match=r"content does not match|closed the connection"):
             pulling.result()
-    half.line.close()
     assert not files(hosts[0].blobs) and not files(hosts[1].blobs)
 
 

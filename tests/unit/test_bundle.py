@@ -443,13 +443,24 @@ def test_modules_loaded_by_nodes_are_precompiled_in_the_bundle(start: str, by_al
                 assert entry.compress_type == zipfile.ZIP_STORED, path
 
 
+def preload_agent(path: Path, script: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a script after the code by which a host's channel starts an agent from the bundle."""
+    channel = (
+        "import sys; p = type(sys)('skyward_core'); p.__path__ = [sys.argv[1] + '/skyward_core']\n"
+        "sys.modules['skyward_core'] = p; sys.path.insert(0, sys.argv[1])\n"
+        "from skyward_core.node.bootstrap import host_command_server as server\n"
+        "server.preload_agent(sys.argv[1])\n"
+    )
+    command = [sys.executable, "-I", "-S", "-c", channel + script, str(path), *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
 def test_listening_agent_has_loaded_no_deferred_module(unpacked_bundle: Path, tmp_path: Path) -> None:
     config = {"pool": "p", "node": 0, "nodes": 1, "folder": str(tmp_path), "socket": str(tmp_path / "s")}
     config |= {"idle_timeout": 600.0, "grace": 5.0}
     script = (
-        "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from skyward_core.node.bootstrap import host_command_server as server\n"
-        "server.preload_agent(sys.argv[1])\n"
         "import urllib.parse\n"  # which pathlib does late since Python 3.13
         "before = set(sys.modules)\n"
         "import asyncio, json, os, signal\n"
@@ -463,19 +474,12 @@ def test_listening_agent_has_loaded_no_deferred_module(unpacked_bundle: Path, tm
         "    os.kill(os.getpid(), signal.SIGTERM)\n"
         "asyncio.run(Agent(config).run(listening))\n"
     )
-    package = "import sys; p = type(sys)('skyward_core'); p.__path__ = [sys.argv[1] + '/skyward_core']; "
-    package += "sys.modules['skyward_core'] = p\n"  # as the channel's first code does
-    command = [sys.executable, "-I", "-S", "-c", package + script, str(unpacked_bundle), json.dumps(config)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 0, done.stderr
+    done = preload_agent(unpacked_bundle, script, json.dumps(config))
     assert done.stdout == "set() LazyModule LazyModule\n"
 
 
 def test_agent_loads_deferred_modules_on_first_use(unpacked_bundle: Path) -> None:
     script = (
-        "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from skyward_core.node.bootstrap import host_command_server as server\n"
-        "server.preload_agent(sys.argv[1])\n"
         "names = ['skyward_core.node.agent.agent']\n"
         "names += ['ast', 'ssl', 'tokenize', '_locale', 'ctypes', 'dataclasses']\n"
         "print(*(name in sys.modules for name in names))\n"
@@ -498,10 +502,7 @@ def test_agent_loads_deferred_modules_on_first_use(unpacked_bundle: Path) -> Non
         "    task = asyncio.ensure_future(fails()); await asyncio.wait([task]); task.print_stack(file=sys.stderr)\n"
         "asyncio.run(end())"
     )
-    package = "import sys; p = type(sys)('skyward_core'); p.__path__ = [sys.argv[1] + '/skyward_core']; "
-    package += "sys.modules['skyward_core'] = p\n"  # as the channel's first code does
-    command = [sys.executable, "-I", "-S", "-c", package + script, str(unpacked_bundle)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = preload_agent(unpacked_bundle, script)
     assert done.stdout.splitlines() == [
         "True False False False False False False",
         "True True",

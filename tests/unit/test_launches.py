@@ -170,12 +170,17 @@ def test_recorded_request_on_a_running_pool_omits_pool_shape() -> None:
     assert not REQUEST.on_pool("dev").shapes_pool
 
 
-def test_script_changes_since_a_launch_are_listed(tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
+def committed_script(folder: Path) -> Path:
+    script = folder / "train.py"
     script.write_text("x = 1\n")
-    git(tmp_path, "init", "-q")
-    git(tmp_path, "add", "train.py")
-    git(tmp_path, "commit", "-qm", "one")
+    git(folder, "init", "-q")
+    git(folder, "add", "train.py")
+    git(folder, "commit", "-qm", "one")
+    return script
+
+
+def test_script_changes_since_a_launch_are_listed(tmp_path: Path) -> None:
+    script = committed_script(tmp_path)
     first = ScriptState.capture(script)
     assert len(first.commit) == 40 and first.changed == ()
     assert ScriptState.capture(script).changes_since(first) == []
@@ -260,11 +265,7 @@ def test_git_variables_of_a_hook_are_ignored(tmp_path: Path, monkeypatch: pytest
 
 
 def test_long_saved_diff_is_cut(tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text("x = 1\n")
-    git(tmp_path, "init", "-q")
-    git(tmp_path, "add", "train.py")
-    git(tmp_path, "commit", "-qm", "one")
+    script = committed_script(tmp_path)
     script.write_text("".join(f"line {number}\n" for number in range(200_000)))
     found = ScriptState.capture(script)
     assert found.cut and MAX_DIFF_BYTES - 100 < len(found.diff) <= MAX_DIFF_BYTES

@@ -154,45 +154,23 @@ def test_ledger_records_runs_and_their_outcomes(ledger: Ledger) -> None:
     record_runs(ledger, opened=[("t1", "r1", "train", "broadcast", 2, 10.0)])
     record_runs(ledger, opened=[("t1", "r1", "other", "gather", 9, 99.0)])
     record_runs(ledger, opened=[("t1", "r0", "warm", "single", 1, 5.0)])
-    assert [(r.run, r.function, r.total, r.state) for r in ledger.runs("t1")] == [
-        ("r0", "warm", 1, "running"),
-        ("r1", "train", 2, "running"),
+    assert ledger.runs("t1") == [
+        RunRow("r0", "t1", "warm", "single", 1, "running", 5.0, None, None),
+        RunRow("r1", "t1", "train", "broadcast", 2, "running", 10.0, None, None),
     ]
     cause = RootCause.from_outcome(KILLED)
     record_runs(
         ledger,
+        opened=[("t1", "r1", "again", "gather", 9, 99.0), ("t1", "r2", "cool", "single", 1, 11.0)],
         outcomes=[("r1", OUTCOME, {"r001.out": [0, 9]}), ("r1", KILLED, {})],
-        ends=[("r1", "failed", 12.0, cause)],
+        ends=[("r1", "failed", 12.0, cause), ("r2", "done", 13.0, None)],
     )
     record_runs(ledger, outcomes=[("r1", OUTCOME, {"r001.out": [0, 9]})])  # told twice, recorded once
-    run = ledger.run("r1")
-    assert run is not None
-    assert (run.state, run.ended_at, run.root_cause) == ("failed", 12.0, cause)
+    assert ledger.run("r1") == RunRow("r1", "t1", "train", "broadcast", 2, "failed", 10.0, 12.0, cause)
+    assert ledger.run("r2") == RunRow("r2", "t1", "cool", "single", 1, "done", 11.0, 13.0, None)
     assert cause.exit_code == 137
     assert ledger.outcomes("r1") == [(KILLED, {}), (OUTCOME, {"r001.out": [0, 9]})]
     assert ledger.run("nope") is None
-
-
-def test_run_recorded_twice_keeps_its_first_opening(ledger: Ledger) -> None:
-    """For example, another client recorded the beginning."""
-    ledger.record_intent("t1", "fit", LOCAL, SPEC)
-    record_runs(ledger, opened=[("t1", "r1", "train", "broadcast", 2, 10.0)])
-    cause = RootCause.from_outcome(KILLED)
-    record_runs(
-        ledger,
-        opened=[("t1", "r1", "other", "gather", 9, 99.0), ("t1", "r2", "warm", "single", 1, 11.0)],
-        ends=[("r1", "failed", 12.0, cause), ("r2", "done", 13.0, None)],
-    )
-    known, new = ledger.runs("t1")
-    assert (known.function, known.kind, known.total, known.opened_at) == ("train", "broadcast", 2, 10.0)
-    assert (known.state, known.ended_at, known.root_cause) == ("failed", 12.0, cause)
-    assert (new.run, new.function, new.state, new.opened_at, new.ended_at) == (
-        "r2",
-        "warm",
-        "done",
-        11.0,
-        13.0,
-    )
 
 
 @pytest.mark.parametrize("opened", [True, False])

@@ -337,12 +337,18 @@ async def test_rejected_logins_pause_reconnection_for_longer(
     assert said[1:] == [f"no key; next try in {seconds} s" for seconds in (0.0, 0.2, 0.6)]
 
 
-async def test_link_lost_right_after_the_welcome_is_not_up() -> None:
+async def connect_without_welcome() -> tuple[Link, Transport, Listener, asyncio.Task[None]]:
+    """Begin to connect to an agent that has not answered yet."""
     transport, listener = Transport(), Listener()
     transport.greet = None
     link = Link(0, transport, listener)  # type: ignore[arg-type]
     connecting = asyncio.create_task(link.connect())
     await until(lambda: bool(transport.pipes))
+    return link, transport, listener, connecting
+
+
+async def test_link_lost_right_after_the_welcome_is_not_up() -> None:
+    link, transport, listener, connecting = await connect_without_welcome()
     transport.pipe.say(WELCOME)
     transport.pipe.on_lost(None)  # before whoever waits for the welcome could run
     with pytest.raises(ConnectionError, match="node 0"):
@@ -361,11 +367,7 @@ async def test_agent_of_another_protocol_version_is_rejected() -> None:
 
 
 async def test_invalid_bytes_instead_of_a_welcome_are_rejected() -> None:
-    transport, listener = Transport(), Listener()
-    transport.greet = None
-    link = Link(0, transport, listener)  # type: ignore[arg-type]
-    connecting = asyncio.create_task(link.connect())
-    await until(lambda: bool(transport.pipes))
+    _, transport, _, connecting = await connect_without_welcome()
     transport.pipe.on_data(b"HTTP/1.1 400 Bad Request\r\n")
     with pytest.raises(WireError):
         await connecting

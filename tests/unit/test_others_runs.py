@@ -395,11 +395,17 @@ async def test_observer_stops_peers_of_lost_ranks_once_it_uses_the_pool(world: W
     assert ("m0", "stop") in world.questions
 
 
-async def test_call_unknown_to_a_new_agent_is_lost(world: World, attach: Come) -> None:
+async def watcher_of_two_ranks(world: World, attach: Come) -> Watcher:
+    """Attach to a pool in which both ranks of a run have begun."""
     world.remembers["m0"] = [record(opened(), began=[began_frame(0, 0)]) | {"active": 1}]
     world.remembers["m1"] = [record(opened(), began=[began_frame(1, 1)]) | {"active": 1}]
     watcher = await attach()
     watcher.written()
+    return watcher
+
+
+async def test_call_unknown_to_a_new_agent_is_lost(world: World, attach: Come) -> None:
+    watcher = await watcher_of_two_ranks(world, attach)
     world.remembers["m1"] = []
     watcher.client.context.observer = True  # and though it only looks: it was there
     await watcher.reconnect(1)
@@ -411,10 +417,7 @@ async def test_observer_that_saw_a_node_loss_stops_the_peers(
     world: World, attach: Come, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No other client may ever use the pool. A run whose client is alive is checked again later."""
-    world.remembers["m0"] = [record(opened(), began=[began_frame(0, 0)]) | {"active": 1}]
-    world.remembers["m1"] = [record(opened(), began=[began_frame(1, 1)]) | {"active": 1}]
-    watcher = await attach()
-    watcher.written()
+    watcher = await watcher_of_two_ranks(world, attach)
     context, book = watcher.client.context, watcher.client.context.registry
     context.observer, book.is_read_only = True, how == "reads only"
     if how == "has a client":
@@ -434,10 +437,7 @@ async def test_observer_that_saw_a_node_loss_stops_the_peers(
 async def test_ledger_is_checked_after_a_loss_with_growing_pauses(
     world: World, attach: Come, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world.remembers["m0"] = [record(opened(), began=[began_frame(0, 0)]) | {"active": 1}]
-    world.remembers["m1"] = [record(opened(), began=[began_frame(1, 1)]) | {"active": 1}]
-    watcher = await attach()
-    watcher.written()
+    watcher = await watcher_of_two_ranks(world, attach)
     monkeypatch.setattr(RunRow, "has_client", True)
     context, book = watcher.client.context, watcher.client.context.registry
     context.observer = True

@@ -282,14 +282,20 @@ def test_run_with_few_records_is_compared(two_runs: Ledger) -> None:
     assert rows(found, "facts")["commit"][1] == "" and rows(found, "numbers")["loss"][1] is None
 
 
-def test_compare_shows_plugin_parameters_in_text_and_json(two_runs: Ledger) -> None:
+def test_compare_prints_differences_in_text_and_json(two_runs: Ledger) -> None:
     shown = CliRunner().invoke(cli, ["compare", "first", "second"], catch_exceptions=False).stdout
     lines = {line.split()[0]: line for line in shown.splitlines() if line.strip()}
+    assert "≠" in lines["lr"] and "≠" not in lines["epochs"] and "≠ 0.3 (0.1 … 1)" in lines["loss"]
+    assert "killed by SIGKILL" in lines["r1"] and "\x1b[31m" not in shown
     assert "≠ torch.version=0.1" in lines["parameters"] and lines["parameters"].endswith("torch.version=0.2")
     assert "env.RATE=0.1, secret=T" in lines["image"] and "≠" in lines["image"]
-    facts = json.loads(CliRunner().invoke(cli, ["compare", "first", "second", "--json"]).stdout)["facts"]
-    told = {"left": ["torch.version=0.1"], "right": ["torch.version=0.2"], "differs": True}
-    assert facts["parameters"] == told
+    found = json.loads(CliRunner().invoke(cli, ["compare", "first", "second", "--json"]).stdout)
+    parameters = {"left": ["torch.version=0.1"], "right": ["torch.version=0.2"], "differs": True}
+    assert found["facts"]["parameters"] == parameters and found["facts"]["took"]["left"] == 60.0
+    assert found["runs"] == ["first", "second"] and found["arguments"]["lr"]["differs"] is True
+    assert found["numbers"]["loss"]["left"] == {"last": pytest.approx(0.3), "least": 0.1, "most": 1.0}
+    assert len(found["results"]) == 2
+    assert "Name two" in CliRunner().invoke(cli, ["compare", "first", "first"]).stderr
     record_runs(two_runs, opened=[("a", "bare", "train", "single", 1, BEGAN)])
     (line,) = [
         line
@@ -304,18 +310,6 @@ def test_comparison_of_unknown_or_equal_runs_is_refused(two_runs: Ledger) -> Non
         compare_runs(two_runs, "first", "nothing")
     with pytest.raises(UsageError, match="both runs are first"):
         compare_runs(two_runs, "first", "first")
-
-
-def test_compare_prints_both_runs_and_json(two_runs: Ledger) -> None:
-    shown = CliRunner().invoke(cli, ["compare", "first", "second"], catch_exceptions=False).stdout
-    lines = {line.split()[0]: line for line in shown.splitlines() if line.strip()}
-    assert "≠" in lines["lr"] and "≠" not in lines["epochs"] and "≠ 0.3 (0.1 … 1)" in lines["loss"]
-    assert "killed by SIGKILL" in lines["r1"] and "\x1b[31m" not in shown
-    told = json.loads(CliRunner().invoke(cli, ["compare", "first", "second", "--json"]).stdout)
-    assert told["runs"] == ["first", "second"] and told["arguments"]["lr"]["differs"] is True
-    assert told["numbers"]["loss"]["left"] == {"last": pytest.approx(0.3), "least": 0.1, "most": 1.0}
-    assert told["facts"]["took"]["left"] == 60.0 and len(told["results"]) == 2
-    assert "Name two" in CliRunner().invoke(cli, ["compare", "first", "first"]).stderr
 
 
 # Ranks' results beside each other: arrays by their content, who disagrees, two of them value by value, as files.

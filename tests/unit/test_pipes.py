@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from contextlib import closing
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, closing
 
 import pytest
 
@@ -118,12 +119,20 @@ async def plain(sock: socket.socket, connection: Connection) -> None:
     await asyncio.get_running_loop().create_connection(lambda: connection, sock=sock)
 
 
+@asynccontextmanager
+async def connected(on_lost: Callable[[Connection], None]) -> AsyncIterator[tuple[Connection, socket.socket]]:
+    """Yield a connection and the non-blocking socket of its peer."""
+    here, there = socket.socketpair()
+    there.setblocking(False)
+    with closing(there):
+        connection = Connection(lambda *_: None, on_lost)
+        await plain(here, connection)
+        yield connection, there
+
+
 async def test_peer_that_does_not_read_is_disconnected() -> None:
     lost: list[Connection] = []
-    here, there = socket.socketpair()
-    with closing(there):
-        connection = Connection(lambda *_: None, lost.append)
-        await plain(here, connection)
+    async with connected(lost.append) as (connection, _):
         sent = 0
         while not lost and sent < 5 * MAX_UNSENT_BYTES:
             connection.send(EVENT, b"x" * 4096)
@@ -136,12 +145,8 @@ async def test_peer_that_does_not_read_is_disconnected() -> None:
 
 async def test_slow_peer_that_reads_is_not_disconnected() -> None:
     lost: list[Connection] = []
-    here, there = socket.socketpair()
-    there.setblocking(False)
     loop = asyncio.get_running_loop()
-    with closing(there):
-        connection = Connection(lambda *_: None, lost.append)
-        await plain(here, connection)
+    async with connected(lost.append) as (connection, there):
         sent = read = 0
         while sent < 3 * MAX_UNSENT_BYTES:
             connection.send(EVENT, b"x" * 4096)
@@ -153,12 +158,8 @@ async def test_slow_peer_that_reads_is_not_disconnected() -> None:
 
 
 async def test_batched_writes_are_sent_together_in_order() -> None:
-    here, there = socket.socketpair()
-    there.setblocking(False)
     loop = asyncio.get_running_loop()
-    with closing(there):
-        connection = Connection(lambda *_: None, lambda _: None)
-        await plain(here, connection)
+    async with connected(lambda _: None) as (connection, there):
         frames = [encode_frame({"t": "outcome", "i": i}) for i in range(4)]
         connection.write_batched(frames[0])
         connection.write_batched(frames[1])
@@ -174,10 +175,7 @@ async def test_batched_writes_are_sent_together_in_order() -> None:
 
 @pytest.mark.parametrize("ending", ["close", "drain"])
 async def test_batched_writes_are_sent_before_a_connection_closes(ending: str) -> None:
-    here, there = socket.socketpair()
-    with closing(there):
-        connection = Connection(lambda *_: None, lambda _: None)
-        await plain(here, connection)
+    async with connected(lambda _: None) as (connection, there):
         connection.write_batched(data := encode_frame({"t": "outcome"}))
         if ending == "drain":
             await connection.drain()
@@ -187,14 +185,9 @@ async def test_batched_writes_are_sent_before_a_connection_closes(ending: str) -
 
 async def test_agent_waits_until_a_slow_client_received_its_goodbye() -> None:
     """Bytes that the agent has not passed to the kernel are lost when the agent's process ends."""
-    here, there = socket.socketpair()
-    there.setblocking(False)
-    loop = asyncio.get_running_loop()
-    with closing(there):
-        audience = ClientRegistry()
-        connection = Connection(lambda *_: None, audience.remove)
+    loop, audience = asyncio.get_running_loop(), ClientRegistry()
+    async with connected(audience.remove) as (connection, there):
         audience.add(connection)
-        await plain(here, connection)
         connection.send(EVENT, b"x" * MAX_UNSENT_BYTES)
         parting = asyncio.create_task(audience.close_all({}))
         decoder, told = Decoder(), list[str]()
@@ -208,14 +201,10 @@ async def test_agent_waits_until_a_slow_client_received_its_goodbye() -> None:
 
 
 async def test_closing_agent_does_not_wait_for_new_clients() -> None:
-    here, there = socket.socketpair()
-    with closing(there):
-        late = Connection(lambda *_: None, lambda lost: None)
-        late.is_open = True
-        audience = ClientRegistry()
-        connection = Connection(lambda *_: None, audience.remove)
+    audience, late = ClientRegistry(), Connection(lambda *_: None, lambda lost: None)
+    late.is_open = True
+    async with connected(audience.remove) as (connection, _):
         audience.add(connection)
-        await plain(here, connection)
         parting = asyncio.create_task(audience.close_all({}))
         await asyncio.sleep(0)
         audience.add(late)
@@ -226,12 +215,9 @@ async def test_closing_agent_does_not_wait_for_new_clients() -> None:
 
 async def test_closing_agent_does_not_wait_for_a_client_that_never_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("skyward_core.node.agent.connected_clients.GOODBYE_TIMEOUT", 0.05)
-    here, there = socket.socketpair()
-    with closing(there):
-        audience = ClientRegistry()
-        connection = Connection(lambda *_: None, audience.remove)
+    audience = ClientRegistry()
+    async with connected(audience.remove) as (connection, _):
         audience.add(connection)
-        await plain(here, connection)
         connection.send(EVENT, b"x" * MAX_UNSENT_BYTES)
         await audience.close_all({})
         connection.abort()

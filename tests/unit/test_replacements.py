@@ -259,24 +259,24 @@ async def test_broken_replacement_machine_is_ended_and_replaced(world: World, cl
     assert client.dropped == [1]
 
 
-async def test_machine_created_during_teardown_is_not_used(world: World, client: Client) -> None:
-    world.on_replace = held = Held()
+async def replace_during_teardown(client: Client, held: Held) -> None:
     lose_node(client)
     await until(lambda: held.begun)
     client.ledger.set_pool_state(TOKEN, "stopping")
     held.go.set()
     await wait_replacements(client)
+
+
+async def test_machine_created_during_teardown_is_not_used(world: World, client: Client) -> None:
+    world.on_replace = held = Held()
+    await replace_during_teardown(client, held)
     assert (recorded_state()[1:], world.prepared, client.renewed) == ((["m0", "m1"], []), [], [])
     assert client.context.machines[1] == machine(1)
 
 
 async def test_machine_prepared_during_teardown_is_ended(world: World, client: Client) -> None:
     world.on_prepare = held = Held()
-    lose_node(client)
-    await until(lambda: held.begun)
-    client.ledger.set_pool_state(TOKEN, "stopping")
-    held.go.set()
-    await wait_replacements(client)
+    await replace_during_teardown(client, held)
     assert world.ended == [f"new-{world.asked[0]}"], "the teardown may have looked before it was there"
     assert client.renewed == []
 

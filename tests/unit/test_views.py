@@ -498,14 +498,9 @@ def test_agent_rank_phases_equal_those_of_the_model() -> None:
     assert get_args(outcomes.RankPhase) == PHASES
 
 
-@pytest.mark.parametrize("kind", get_args(outcomes.RunKind))
-def test_protocol_accepts_each_kind_of_run(kind: str) -> None:
-    assert frame_schema.FROM_AGENT["run"].checks["kind"](kind)
-
-
-@pytest.mark.parametrize("kind", get_args(outcomes.OutcomeKind))
-def test_protocol_accepts_each_kind_of_outcome(kind: str) -> None:
-    assert frame_schema.FROM_AGENT["outcome"].checks["kind"](kind)
+@pytest.mark.parametrize(("frame", "kinds"), [("run", outcomes.RunKind), ("outcome", outcomes.OutcomeKind)])
+def test_protocol_accepts_each_kind_of_run_and_outcome(frame: str, kinds: Any) -> None:
+    assert all(frame_schema.FROM_AGENT[frame].checks["kind"](kind) for kind in get_args(kinds))
 
 
 def test_task_states_are_the_outcome_kinds() -> None:
