@@ -187,6 +187,7 @@ class LedgerFile:
             db.execute("PRAGMA journal_mode=WAL")
             db.execute("PRAGMA synchronous=NORMAL")
             self._migrate(db)
+            self.read_only_reason = ""
         except BaseException:
             db.close()
             raise
@@ -348,6 +349,7 @@ def _find_writer(path: Path) -> str:
 
 
 LOCK_TIMEOUT = 10.0  # seconds to wait for other processes
+REOPEN_SECONDS = 5.0  # minimum time between attempts to open a read-only ledger for writing
 
 
 class Ledger:
@@ -369,6 +371,7 @@ class Ledger:
         self._patience = LOCK_TIMEOUT
         self._file = LedgerFile(self.path, self._patience)
         self._db = self._file.open()
+        self._reopen_at = 0.0  # by the monotonic clock
 
     @property
     def damaged_copy(self) -> Path | None:
@@ -404,6 +407,10 @@ class Ledger:
         patience: float | None = None,
     ) -> None:
         with self._lock:
+            if self._file.read_only_reason and time.monotonic() >= self._reopen_at:
+                self._reopen_at = time.monotonic() + REOPEN_SECONDS
+                before, self._db = self._db, self._file.open()  # the disk may accept writes again
+                before.close()
             db = self._db
             try:
                 if patience is not None:

@@ -665,6 +665,26 @@ def test_ledger_without_free_inodes_is_read(small_disk: Path) -> None:
     ledger.close()
 
 
+def test_ledger_opened_read_only_is_written_again_when_its_disk_accepts_writes(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Ledger(path).close()
+    lock = path.with_name("ledger.db.lock")
+    lock.unlink()
+    lock.symlink_to("elsewhere")  # the lock file cannot be opened
+    ledger = Ledger(path)
+    assert ledger.read_only_reason
+    with pytest.raises(LedgerError, match="readonly"):
+        ledger.record_intent("t1", "fit", LOCAL, SPEC)
+    lock.unlink()
+    with pytest.raises(LedgerError, match="readonly"):  # it tried a moment ago
+        ledger.record_intent("t1", "fit", LOCAL, SPEC)
+    monkeypatch.setattr(module, "REOPEN_SECONDS", 0.0)
+    monkeypatch.setattr(ledger, "_reopen_at", 0.0)
+    ledger.record_intent("t1", "fit", LOCAL, SPEC)
+    assert ([pool.token for pool in ledger.live_pools()], ledger.read_only_reason) == (["t1"], "")
+
+
 # A ledger that several processes, clients and threads have open.
 
 INSERT_MANY = """
