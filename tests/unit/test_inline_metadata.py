@@ -536,6 +536,11 @@ def test_torchrun_accepts_the_cost_options_of_run(parse_script_words):
         assert getattr(by_torchrun, name) == getattr(by_run, name) is not None, name
 
 
+def test_run_accepts_a_grace_of_zero_and_rejects_a_negative_one(parse_script_words):
+    assert parse_script_words("run --grace 0 plain.py").grace == 0
+    assert "--grace" in parse_script_words("run --grace -1 plain.py")
+
+
 def test_dry_run_of_a_script_with_commands_is_rejected(tmp_path: Path) -> None:
     script = tmp_path / "app.py"
     script.write_text("import skyward as sky\nopen('mark', 'w')\n\n\n@sky.app\ndef train() -> None: ...\n")

@@ -78,6 +78,7 @@ def launch_options(command: str) -> Callable[[Decorated], Decorated]:
 
     types: Mapping[str, click.ParamType[Any]] = {
         "float | None": click.FloatRange(0, min_open=True),
+        "grace": click.FloatRange(0),
         "int | None": click.IntRange(1),
         "int | str | None": NodesOption(),
         "int | Literal['gpu'] | None": RanksOption(),
@@ -88,7 +89,8 @@ def launch_options(command: str) -> Callable[[Decorated], Decorated]:
         words = [word for word in (each.short, each.name, name) if word]
         more: dict[str, Any] = {"is_flag": True}
         if not each.is_flag:
-            more = {"metavar": each.metavar, "type": types.get(each.type), "multiple": each.is_repeatable}
+            checked = types.get(name, types.get(each.type))
+            more = {"metavar": each.metavar, "type": checked, "multiple": each.is_repeatable}
         made.append(click.option(*words, help=each.help, **more))
         if name == "provider":
             about = "Use these SSH hosts, or a group of skyward.toml."
