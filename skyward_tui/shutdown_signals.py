@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
@@ -66,11 +65,9 @@ class ShutdownSignals:
     def limit_exit(self) -> None:
         """After a signal, end the process soon, although threads may still work. Call with a restored terminal."""
         if self._status:
-            threading.Thread(target=self._exit_late, daemon=True).start()
-
-    def _exit_late(self) -> None:
-        time.sleep(EXIT_SECONDS)
-        os._exit(self._status)
+            timer = threading.Timer(EXIT_SECONDS, os._exit, [self._status])
+            timer.daemon = True
+            timer.start()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self.trigger(number)

@@ -97,9 +97,9 @@ class DirectConnections:
         Raises:
             OSError: If the result cannot be written.
         """
-        if not self._is_worthwhile(link, landing.size):
-            return False
-        return await self._transfer(link, lambda transfer: transfer.download_result(name, landing))
+        return self._is_worthwhile(link, landing.size) and await self._transfer(
+            link, lambda transfer: transfer.download_result(name, landing)
+        )
 
     async def download_output(self, link: Link, path: str, incoming: IncomingOutput) -> bool:
         """Download the missing part of an output file.
@@ -115,9 +115,9 @@ class DirectConnections:
         Raises:
             OSError: If the file has changed or cannot be written.
         """
-        if not self._is_worthwhile(link, incoming.size):
-            return False
-        return await self._transfer(link, lambda transfer: transfer.download_output(path, incoming))
+        return self._is_worthwhile(link, incoming.size) and await self._transfer(
+            link, lambda transfer: transfer.download_output(path, incoming)
+        )
 
     def _is_worthwhile(self, link: Link, size: int) -> bool:
         node = self._node(link)
@@ -140,24 +140,24 @@ class DirectConnections:
 
     async def _transfer(self, link: Link, work: Callable[[Transfer], None]) -> bool:
         node = self._node(link)
-        if not (node.usable and self._is_direct(link)):
+        # Not through a tunnel: the connection of the link leads to the node's own address.
+        if not (node.usable and link.up and link.transport.direct == link.welcome.get("address")):
             return False
         place = await self.address_of(link)
         if place is None:
             node.usable = False
             return False
         from skyward_core.plugins.pool_certificate_authority import node_name
-        from skyward_core.transport import direct_tls_transfer
-        from skyward_core.transport.direct_tls_transfer import Endpoint, Transfer
+        from skyward_core.transport.direct_tls_transfer import IDLE_TIMEOUT, Endpoint, IdleStreams, Transfer
 
         if self._threads is None:
             self._threads = ThreadPoolExecutor(THREADS, "bulk")
         if self._idle_streams is None:
             # SSH connections also need open files, so direct connections must use only a small part of the limit.
-            self._idle_streams = direct_tls_transfer.IdleStreams(
-                MOST_IDLE_STREAMS if _has_room_for(4 * MOST_IDLE_STREAMS) else 0
-            )
-        transfer = Transfer(Endpoint(place, node_name(link.node)), self._client_context(), self._idle_streams)
+            self._idle_streams = IdleStreams(MOST_IDLE_STREAMS if _has_room_for(4 * MOST_IDLE_STREAMS) else 0)
+        if self._tls_context is None:
+            self._tls_context = make_ssl_context(ssl.PROTOCOL_TLS_CLIENT, self._get_authority().issue(CLIENT).to_json())
+        transfer = Transfer(Endpoint(place, node_name(link.node)), self._tls_context, self._idle_streams)
         loop = asyncio.get_running_loop()
         try:
             await loop.run_in_executor(self._threads, work, transfer)
@@ -168,9 +168,7 @@ class DirectConnections:
             transfer.stop()
             if self._expiry is not None:
                 self._expiry.cancel()
-            self._expiry = loop.call_later(
-                direct_tls_transfer.IDLE_TIMEOUT, self._idle_streams.expire, direct_tls_transfer.IDLE_TIMEOUT
-            )
+            self._expiry = loop.call_later(IDLE_TIMEOUT, self._idle_streams.expire, IDLE_TIMEOUT)
         return True
 
     def _mark_unusable(self, link: Link, node: _Node, error: OSError) -> None:
@@ -194,16 +192,6 @@ class DirectConnections:
             self._context.news.emit_node_note(link, f"large files cannot be sent directly ({error})")
             return None
         return (link.welcome["address"], answer["port"])
-
-    @staticmethod
-    def _is_direct(link: Link) -> bool:
-        """Check whether the link is up and its connection leads to the node's own address."""
-        return link.up and link.transport.direct == link.welcome.get("address")
-
-    def _client_context(self) -> ssl.SSLContext:
-        if self._tls_context is None:
-            self._tls_context = make_ssl_context(ssl.PROTOCOL_TLS_CLIENT, self._get_authority().issue(CLIENT).to_json())
-        return self._tls_context
 
     def _get_authority(self) -> Authority:
         if self._authority is None:

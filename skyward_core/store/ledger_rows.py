@@ -337,22 +337,17 @@ def process_mark(pid: int | None = None) -> int:
         pid: Process id; None for this process.
     """
     pid = os.getpid() if pid is None else pid
-    started = _process_start(pid)
-    return (zlib.crc32(started.encode()) << _PID_BITS) + pid if started and pid >> _PID_BITS == 0 else pid
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        started = f"{text.rpartition(')')[2].split()[19]} {_boot_id()}"
+    except (OSError, IndexError):
+        return pid
+    return (zlib.crc32(started.encode()) << _PID_BITS) + pid if pid >> _PID_BITS == 0 else pid
 
 
 def marked_pid(mark: int) -> int:
     """Return the process id in a mark."""
     return mark & ((1 << _PID_BITS) - 1)
-
-
-def _process_start(pid: int) -> str:
-    """Return the start time of a process, and the boot that the time refers to; "" if unknown."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-        return f"{text.rpartition(')')[2].split()[19]} {_boot_id()}"
-    except (OSError, IndexError):
-        return ""
 
 
 @cache

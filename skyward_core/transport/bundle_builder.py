@@ -340,9 +340,8 @@ def bundle_with_nvml() -> Bundle:
 @cache
 def _bundle_for_other(nvml: bool, minor: str) -> Bundle:
     """Return the bundle for another Python version."""
-    from skyward_core.tasks.script_interpreter_and_environment import (
-        library_path_entries,  # most pools use this process's version
-    )
+    # Imported late, because most pools use this process's version.
+    from skyward_core.tasks.script_interpreter_and_environment import library_path_entries
 
     places = library_path_entries()
     if not nvml:

@@ -117,13 +117,11 @@ def _runs_of_pool(session: Session, pool: PoolRow) -> list[RunRow]:
     running = [run for run in runs if run.state == "running"] if pool.ended_at is None else []
     if len(running) > 1:
         with suppress(PoolError):  # without an answer, queued runs count as running
-            rows = queue_rows(session.observe(pool.key).result())
-            queued = {row.run for row in rows if row.waits}
+            queued = {row.run for row in queue_rows(session.observe(pool.key).result()) if row.waits}
             running = [run for run in running if run.run not in queued] or running
-    if len(running) > 1 and {run.run for run in running} <= {
-        run.run for run in gang_runs(session.ledger, running[-1])[0]
-    }:
-        return running[-1:]
+        gangs = {run.run for run in gang_runs(session.ledger, running[-1])[0]}
+        if gangs.issuperset(run.run for run in running):
+            return running[-1:]
     return running or runs[-1:]
 
 

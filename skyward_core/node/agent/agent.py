@@ -339,7 +339,7 @@ class Agent:
 
     def _clean_up_folder(self) -> None:
         """Delete the files of this node, except for retained results."""
-        from skyward_core.node.agent import ended_node_folder_retention  # needed only here
+        from skyward_core.node.agent.ended_node_folder_retention import redact_logs, remove_or_retain
 
         state = self._state
         folder = Path(state.config.folder)
@@ -349,10 +349,8 @@ class Agent:
         if logs or state.registry.calls:
             state.journal.compact()
             if state.redactor:
-                ended_node_folder_retention.redact_logs(
-                    state.config.spool, state.redactor.redact_bytes, state.redactor.reach
-                )
-        ended_node_folder_retention.remove_or_retain(folder, max(state.config.keep_results, self._min_retention), logs)
+                redact_logs(state.config.spool, state.redactor.redact_bytes, state.redactor.reach)
+        remove_or_retain(folder, max(state.config.keep_results, self._min_retention), logs)
 
     def _unsent_logs(self) -> dict[str, int]:
         """Return the bytes of logs that no client has received, by run."""

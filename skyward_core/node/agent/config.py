@@ -13,10 +13,8 @@ from skyward_core.protocol.node_paths import NodePaths, worker_socket_path
 
 NVML_LIBRARY = "libnvidia-ml.so.1"  # NVML if it is not in a usual folder
 
-GRACE, HANDLER_GRACE = (
-    5.0,
-    30.0,
-)  # seconds between SIGTERM and SIGKILL: by default, and for ranks with their own handler
+GRACE = 5.0  # seconds between SIGTERM and SIGKILL
+HANDLER_GRACE = 30.0  # the same for ranks with their own handler of SIGTERM
 
 
 class AgentConfig:

@@ -61,14 +61,9 @@ class DiagnosticsHandler:
         process = slot.process
         if process is None or process.connection is None:
             return fields
-        paths = self._state.config.paths
-        target = RankProcess(
-            process.pid,
-            paths.stacks(slot.rank, slot.number),
-            self._path_mapping,
-            paths.worker(slot.rank, slot.number),
-        )
-        lock = self._slot_locks.setdefault((slot.rank, slot.number), asyncio.Lock())
+        paths, place = self._state.config.paths, (slot.rank, slot.number)
+        target = RankProcess(process.pid, paths.stacks(*place), self._path_mapping, paths.worker(*place))
+        lock = self._slot_locks.setdefault(place, asyncio.Lock())
         try:
             async with asyncio.timeout_at(until), lock, self._sample_limit:
                 stacks = await asyncio.to_thread(capture_stacks, target, program, signal=signal)

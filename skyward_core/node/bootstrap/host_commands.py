@@ -137,16 +137,13 @@ def end_agent(folder: Path, socket_path: str, timeout: float = END_TIMEOUT) -> l
         return not remaining
 
     _wait_until(none_left, timeout)
-    from skyward_core.node.agent import ended_node_folder_retention
+    from skyward_core.node.agent.ended_node_folder_retention import MIN_RETENTION, remove_or_retain, retention_seconds
 
     for path in (socket_path, worker_socket_path(socket_path)):
         with contextlib.suppress(OSError):
             Path(path).unlink()
     if folder.exists():
-        ended_node_folder_retention.remove_or_retain(
-            folder,
-            max(ended_node_folder_retention.retention_seconds(folder), ended_node_folder_retention.MIN_RETENTION),
-        )
+        remove_or_retain(folder, max(retention_seconds(folder), MIN_RETENTION))
     return sorted(killed)
 
 

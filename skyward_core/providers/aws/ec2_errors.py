@@ -356,10 +356,6 @@ async def delete_unless_gone(
     try:
         await delete()
     except CallFailed as error:
-        if not is_resource_refusal(error):
-            raise
-        shown: Sequence[Any] = ()
-        if error.code in DENIED_CODES:
-            shown = await poll_until_empty(find, POLL_PAUSES, LOOK_TIMEOUT)
-        if shown:
+        is_denied = error.code in DENIED_CODES
+        if not is_resource_refusal(error) or (is_denied and await poll_until_empty(find, POLL_PAUSES, LOOK_TIMEOUT)):
             raise

@@ -363,7 +363,9 @@ class InstanceLaunch:
         attempts = [each for some in both for each in some]
         apart: LaunchAttempt | None = None  # ungrouped attempt that would repeat a failed one
         for number, attempt in enumerate(attempts, 1):
-            if attempt.place.region in closed or attempt == apart or self._exceeds_quota(attempt):
+            quota, need = self._quota_need(attempt)
+            is_refused = need >= self._refused_vcpus.get(quota, math.inf)
+            if attempt.place.region in closed or attempt == apart or is_refused:
                 continue
             before = f"{reasons[-1][0]}: {error_message(reasons[-1][1])}; " if reasons else ""
             report_progress(f"{before}attempt {number} of {len(attempts)}: {attempt.add_prices}")
@@ -389,11 +391,6 @@ class InstanceLaunch:
         """Return the region and quota of an attempt, and the vCPUs of its machines."""
         code = account_setup_checks_and_cleanup.quota_code(attempt.kind.name, attempt.market)
         return (attempt.place.region, code or attempt.kind.name), attempt.kind.vcpus * self._parameters.least
-
-    def _exceeds_quota(self, attempt: LaunchAttempt) -> bool:
-        """Check whether EC2 has already refused as many vCPUs of the same quota."""
-        key, need = self._quota_need(attempt)
-        return key in self._refused_vcpus and need >= self._refused_vcpus[key]
 
     async def _describe_shortage(self, attempt: LaunchAttempt, error: SkywardError) -> SkywardError:
         """Return the error with the quota's name and value, if EC2 refused the machines because of the quota."""

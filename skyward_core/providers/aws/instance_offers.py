@@ -271,8 +271,8 @@ def missing_image_reason(instance_type: str) -> str:
 def _default_user(image: Mapping[str, Any]) -> str:
     """Return the default login name of an image, by its name or platform."""
     texts = [image.get(name, "").lower() for name in ("Name", "PlatformDetails")]
-    found = [user for pattern, user in LOGIN_NAMES.items() if any(re.search(pattern, text) for text in texts)]
-    return found[0] if found else "ubuntu"
+    found = (user for pattern, user in LOGIN_NAMES.items() if any(re.search(pattern, text) for text in texts))
+    return next(found, "ubuntu")
 
 
 _log = get_logger("provider")

@@ -132,10 +132,8 @@ class LoginRecord:
         self.failures = 0
         self.methods: tuple[str, ...] = ()
         self.accepted = False
-        self.unsigned = ""
         self.problems: list[str] = []
-        self.silent_agent = ""
-        self.proxy_output = ""
+        self.unsigned = self.silent_agent = self.proxy_output = ""
 
     def watch(self, conn: asyncssh.SSHClientConnection) -> None:
         """Record the rejections that a connection receives."""
@@ -157,16 +155,16 @@ class LoginFailure(NamedTuple):
     Attributes:
         name: Name of the kind.
         applies: Checks whether an error, with the record of its attempt, is of this kind.
-        retry: Whether the same attempt may succeed a little later.
         text: Message, with the fields of :func:`connect_error`.
         error: Class of the error.
+        retry: Whether the same attempt may succeed a little later.
     """
 
     name: str
     applies: Callable[[Exception, LoginRecord], bool]
-    retry: bool
     text: str
     error: type[PoolError] = Unreachable
+    retry: bool = False
 
 
 def _is_any(*kinds: type[Exception]) -> Callable[[Exception, LoginRecord], bool]:
@@ -208,27 +206,24 @@ LOGIN_FAILURES = (
     LoginFailure(
         "impossible name",
         lambda error, login: isinstance(error, UnicodeError) and not isinstance(error, UnicodeDecodeError),
-        False,
         _NAME,
     ),
     LoginFailure(
         "busy name service",
         lambda error, login: isinstance(error, socket.gaierror) and error.errno == socket.EAI_AGAIN,
-        True,
         _NAME,
+        retry=True,
     ),
-    LoginFailure("unknown name", _is_any(socket.gaierror), False, _NAME),
+    LoginFailure("unknown name", _is_any(socket.gaierror), _NAME),
     LoginFailure(
         "unsigned by agent",
         _is_unsigned,
-        False,
         "{host} accepts a key, but {unsigned}. Unlock the ssh-agent, confirm its prompt, or set keys= to a key file.",
         CredentialsRefused,
     ),
     LoginFailure(
         "second factor",
         lambda error, login: login.accepted and isinstance(error, asyncssh.PermissionDenied),
-        False,
         "{host} accepts a key of user {user!r}, but then requires {methods}, and nothing here enters a password or "
         "second factor. Allow the key alone in its sshd_config (AuthenticationMethods publickey), or choose another "
         "user.",
@@ -237,7 +232,6 @@ LOGIN_FAILURES = (
     LoginFailure(
         "too many keys",
         _has_too_many_failures,
-        False,
         "{host} ended the login of user {user!r} after {rejected} rejected keys (MaxAuthTries). Name the right key: "
         "set keys=, or IdentityFile and `IdentitiesOnly yes` in ~/.ssh/config, so that the keys of your ssh-agent do "
         "not precede it.",
@@ -248,7 +242,6 @@ LOGIN_FAILURES = (
         lambda error, login: (
             isinstance(error, asyncssh.PermissionDenied) and bool(login.methods) and "publickey" not in login.methods
         ),
-        False,
         "{host} accepts no keys for user {user!r}, only {methods}. Enable PubkeyAuthentication in its sshd_config, or "
         "choose another user.",
         CredentialsRefused,
@@ -256,7 +249,6 @@ LOGIN_FAILURES = (
     LoginFailure(
         "rejected keys",
         _is_any(asyncssh.PermissionDenied, asyncssh.IllegalUserName),
-        False,
         "{host} rejects all keys offered for user {user!r} (tried: {keys}). Put your public key into its "
         "~/.ssh/authorized_keys (ssh-copy-id), or choose the right user or key. `{ssh}` must work without a password. "
         "Add a key with a passphrase to your ssh-agent (ssh-add).",
@@ -265,54 +257,52 @@ LOGIN_FAILURES = (
     LoginFailure(
         "forbidden forwarding",
         _forbids_forwarding,
-        False,
         "{host} cannot be reached: the jump host forbids forwarding to it. Allow it in the jump host's sshd_config "
         "(AllowTcpForwarding, PermitOpen), or use another jump host.",
     ),
     LoginFailure(
         "unreachable from jump host",
         _is_any(asyncssh.ChannelOpenError),
-        True,
         "{host} cannot be reached from the jump host: {reason}. Check the name and port there.",
+        retry=True,
     ),
     LoginFailure(
         "refused address",
         _is_denied_address,
-        False,
         "{host} does not accept connections from this address ({reason}). Allow the address on the host.",
     ),
-    LoginFailure("no common algorithms", _is_any(asyncssh.KeyExchangeFailed), False, _NO_SERVER),
-    LoginFailure("no SSH server", _is_any(asyncssh.ProtocolNotSupported, asyncssh.ProtocolError), False, _NO_SERVER),
+    LoginFailure("no common algorithms", _is_any(asyncssh.KeyExchangeFailed), _NO_SERVER),
+    LoginFailure("no SSH server", _is_any(asyncssh.ProtocolNotSupported, asyncssh.ProtocolError), _NO_SERVER),
     LoginFailure(
         "refused connection",
         _is_any(ConnectionRefusedError),
-        True,
         "{host} refuses the connection: the host is up, but no SSH server listens on port {port}.",
+        retry=True,
     ),
     LoginFailure(
         "no answer",
         _is_any(TimeoutError),
-        True,
         "{host} does not answer: the host is off, unreachable, or behind a firewall.",
+        retry=True,
     ),
     LoginFailure(
         "closed connection",
         _is_any(asyncssh.ConnectionLost),
-        True,
         "{host} closed the connection before the login. Its SSH server may be at its limit of connections "
         "(MaxStartups), or block this address.",
+        retry=True,
     ),
     LoginFailure(
         "local file",
         _is_any(FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError),
-        False,
         "{host} could not be reached: {reason}.",
     ),
-    LoginFailure("broken connection", _is_any(OSError, asyncssh.Error), True, "{host} could not be reached: {reason}."),
+    LoginFailure(
+        "broken connection", _is_any(OSError, asyncssh.Error), "{host} could not be reached: {reason}.", retry=True
+    ),
     LoginFailure(
         "other error",
         _is_any(Exception),
-        False,
         "Cannot connect to host {target}: {kind}. Check its name, its entries in ~/.ssh/config and its key files: "
         "`{ssh}` must work without a password.",
     ),

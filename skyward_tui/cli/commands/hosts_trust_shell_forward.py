@@ -164,13 +164,8 @@ def hosts(console: Console, names: Sequence[str]) -> int:
 
     if console.as_json:
         found = ssh_host_groups_and_keys.list_gpu_use(selected)
-        console.result(
-            {
-                "hosts": [
-                    ssh_host_groups_and_keys.as_json(each) | {"groups": _groups_of(each.host, groups)} for each in found
-                ]
-            }
-        )
+        as_json = ssh_host_groups_and_keys.as_json
+        console.result({"hosts": [as_json(each) | {"groups": _groups_of(each.host, groups)} for each in found]})
     else:
         found = ssh_host_groups_and_keys.list_gpu_use(selected, print_host)  # prints each host as soon as it answers
     return errors.OK if all(each.reached for each in found) else errors.FAILED
