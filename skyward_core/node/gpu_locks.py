@@ -157,12 +157,10 @@ def _read_usage(pynvml: Any, handle: Any) -> dict[str, int | None]:
     used = total = util = None
     # Version 2 excludes memory reserved by the driver, hundreds of MB.
     for version in (getattr(pynvml, "nvmlMemory_v2", None), None):
-        try:
+        with suppress(pynvml.NVMLError):
             memory = pynvml.nvmlDeviceGetMemoryInfo(handle, version)
             used, total = int(memory.used), int(memory.total)
             break
-        except pynvml.NVMLError:
-            continue
     try:
         util = int(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)
     except pynvml.NVMLError:  # not available for slices

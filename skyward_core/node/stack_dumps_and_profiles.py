@@ -426,16 +426,11 @@ def _ask_exception(file: str) -> bool:
     """Ask a worker for the exception that it handles. Return whether it can answer."""
     with suppress(OSError):
         os.unlink(file + ANSWER)  # noqa: PTH108
-    try:
-        pipe = os.open(file + ASK, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:  # the worker is of an older release, or has closed the pipe
-        return False
-    try:
-        return stat.S_ISFIFO(os.fstat(pipe).st_mode) and os.write(pipe, EXCEPTION_REQUEST) == 1
-    except OSError:
-        return False
-    finally:
-        os.close(pipe)
+    flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW
+    # Fails if the worker is of an older release, or has closed the pipe.
+    with suppress(OSError), open(os.open(file + ASK, flags), "wb", buffering=0) as pipe:
+        return stat.S_ISFIFO(os.fstat(pipe.fileno()).st_mode) and pipe.write(EXCEPTION_REQUEST) == 1
+    return False
 
 
 def _read_exception(file: str) -> str:

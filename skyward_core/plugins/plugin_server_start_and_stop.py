@@ -183,9 +183,8 @@ def make_certificates(name: str) -> tuple[str, str, str]:
     Args:
         name: Name of the authority.
     """
-    from skyward_core.plugins.pool_certificate_authority import (
-        Authority,  # imported late: only the client creates certificates
-    )
+    # Imported late: only the client creates certificates.
+    from skyward_core.plugins.pool_certificate_authority import Authority
 
     credentials = Authority(name).issue(f"{name}'s own")
     return credentials.authority, credentials.certificate, credentials.key

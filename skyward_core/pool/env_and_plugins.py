@@ -180,9 +180,8 @@ class RankSetupManager:
 
 
 def _pickle_plugins(plugins: Sequence[Any]) -> bytes:
-    from skyward_core.tasks.function_pickling import (
-        dumps,  # imported late: most pools have no plugins
-    )
+    # Imported late: most pools have no plugins.
+    from skyward_core.tasks.function_pickling import dumps
     from skyward_core.tasks.guarded_user_code import describe_exception, run_guarded
 
     data, error = run_guarded(lambda: dumps(tuple(plugins)))

@@ -48,10 +48,9 @@ def judge(thing: Leftover, row: PoolRow | None, account: int) -> JudgedLeftover:
         return JudgedLeftover(thing, "left", account, "" if row is None else row.key)
     if not thing.is_machine:
         return JudgedLeftover(thing, "up", account, row.key)
-    unfinished = row.state == "starting" and not is_starting(row)
-    return JudgedLeftover(
-        thing, "unfinished" if unfinished else "expired" if thing.is_expired else "up", account, row.key
-    )
+    if row.state == "starting" and not is_starting(row):
+        return JudgedLeftover(thing, "unfinished", account, row.key)
+    return JudgedLeftover(thing, "expired" if thing.is_expired else "up", account, row.key)
 
 
 def pool_of(thing: Leftover, ledger: Ledger) -> PoolRow | None:

@@ -1003,8 +1003,7 @@ async def _project_packages(image: Image, folder: str, python: Interpreter) -> P
     """Return the package requirements of the project file that the image names."""
     if not image.packages_by:
         return None
-    from skyward_core.tasks.packages.image_packages_from_file import (
-        read_image_packages,  # imported late: most pools have none
-    )
+    # Imported late: most pools have none.
+    from skyward_core.tasks.packages.image_packages_from_file import read_image_packages
 
     return await asyncio.to_thread(read_image_packages, image, folder, python.version)

@@ -301,9 +301,8 @@ async def _fetch_remaining(
     """Fetch results that would be lost with the machines. Failures do not stop the teardown."""
     if not context.ends_machines:
         return [], []
-    from skyward_core.pool.fetch_retained_results import (
-        fetch_remaining,  # imported late: pools of borrowed hosts do not need it
-    )
+    # Imported late: pools of borrowed hosts do not need it.
+    from skyward_core.pool.fetch_retained_results import fetch_remaining
 
     report = context.news.emit_teardown_progress
     try:

@@ -101,9 +101,8 @@ def _make_private(path: Path, *, named: bool) -> str:
     if not named or (not found.st_mode & stat.S_ISVTX and all(map(_has_own_name, path.iterdir()))):
         path.chmod(0o700)
         return ""
-    from skyward_core.node.bootstrap.host_inspection import (
-        is_writable_by_others,  # imported late: most homes are private
-    )
+    # Imported late: most homes are private.
+    from skyward_core.node.bootstrap.host_inspection import is_writable_by_others
 
     return f"{path} is writable by other users" if is_writable_by_others(found) else ""
 
@@ -175,15 +174,13 @@ ABANDONED_SECONDS = 60.0  # seconds without changes after which an empty folder 
 def remove_abandoned_folders() -> None:
     """Delete the empty folders of local pools, which killed clients left behind, and the folders of their sockets."""
     for root in (state_home() / LOCAL_FOLDER).glob("*.*"):
-        try:
+        with suppress(OSError):  # the folder is not empty, or another process has removed it
             if time.time() - root.stat().st_mtime > ABANDONED_SECONDS:
                 root.rmdir()
                 sockets = ensure_socket_folder(root)
                 for each in sockets.iterdir():
                     each.unlink()
                 sockets.rmdir()
-        except OSError:
-            continue  # the folder is not empty, or another process has removed it
 
 
 def ensure_socket_folder(owner: Path) -> Path:

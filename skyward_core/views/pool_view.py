@@ -815,11 +815,9 @@ def build_curves(pool: PoolView, run: RunView | None = None, metrics: MetricStor
         run: The run.
         metrics: Metrics of the ranks with all values; None for those of the view.
     """
-    found = (
-        []
-        if run is None
-        else list(_rank_curves(metrics if metrics is not None and metrics.ranks(run.id) else pool.metrics, run.id))
-    )
+    if metrics is None or run is None or not metrics.ranks(run.id):
+        metrics = pool.metrics
+    found = [] if run is None else list(_rank_curves(metrics, run.id))
     notes: list[str] = []
     if pool.machines is not None:
         since, until = (0.0, None) if run is None else (run.opened_at, run.ended_at)

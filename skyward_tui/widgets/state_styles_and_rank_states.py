@@ -160,11 +160,8 @@ def rank_states(pool: PoolView, run: RunView | None, now: float, ranks: range | 
 def _state(
     rank: int, node: NodeView, task: TaskView | None, pool: PoolView, run: RunView | None, now: float
 ) -> RankState:
-    if (
-        (task is None or task.outcome is None)
-        and (startup := _startup_phase(pool, run, rank))
-        and node.phase == "ready"
-    ):
+    startup = _startup_phase(pool, run, rank) if task is None or task.outcome is None else None
+    if startup and node.phase == "ready":
         phase, since = startup
         text = link_note(node) or STARTUP_TEXTS[phase]
         if phase == "saving" and (until := pool.saving.get(rank)) is not None:

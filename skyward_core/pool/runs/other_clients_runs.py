@@ -206,10 +206,8 @@ class OtherClientRuns:
             if len(found) == 1:
                 return found[0][0].node, found[0][1]
         named = ", ".join(str(link.node) for link, _ in gone or lost)
-        words = (
-            f"its client has exited, and the call was on one of the nodes {named}" if named else "its client has exited"
-        )
-        return -1, ErrorInfo("NodeLost", f"{words}; no connected node knows the call")
+        place = f", and the call was on one of the nodes {named}" if named else ""
+        return -1, ErrorInfo("NodeLost", f"its client has exited{place}; no connected node knows the call")
 
     def _report_lost(self, row: RunRow) -> None:
         """Report the lost calls of a run without a client. Stop the run's ranks that wait for lost ranks."""

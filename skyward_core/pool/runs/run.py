@@ -632,9 +632,8 @@ class Run:
         loop.call_soon_threadsafe(send_all)
 
     def _reject_want(self, link: Link, header: AgentWant) -> None:
-        from skyward_core.node.worker.returned_exceptions import (
-            describe_error,  # imported late: only a client that claimed a run gets here
-        )
+        # Imported late: only a client that claimed a run gets here.
+        from skyward_core.node.worker.returned_exceptions import describe_error
 
         message = f"an argument of {self.name}() was streamed by a client that has exited"
         about: AnyHeader = {key: header[key] for key in ("run", "i", "arg")}

@@ -356,6 +356,6 @@ async def delete_unless_gone(
     try:
         await delete()
     except CallFailed as error:
-        is_denied = error.code in DENIED_CODES
-        if not is_resource_refusal(error) or (is_denied and await poll_until_empty(find, POLL_PAUSES, LOOK_TIMEOUT)):
+        shown = await poll_until_empty(find, POLL_PAUSES, LOOK_TIMEOUT) if error.code in DENIED_CODES else ()
+        if shown or not is_resource_refusal(error):
             raise

@@ -151,13 +151,11 @@ class Ec2Transport(SSHTransport):
         try:
             return await super()._ensure_connected(report, 0.0)
         except Unreachable as error:
-            # Security groups drop the packets of other addresses.
-            if not isinstance(error.__cause__, TimeoutError):
-                if patience:
-                    return await super()._ensure_connected(report, patience)
-                raise
-            self._next_check = time.monotonic() + ADDRESS_CHECK_INTERVAL
-            if not await self._is_admitted_since(self._admit, begun) and not patience:
+            is_admitted = False
+            if isinstance(error.__cause__, TimeoutError):  # security groups drop the packets of other addresses
+                self._next_check = time.monotonic() + ADDRESS_CHECK_INTERVAL
+                is_admitted = await self._is_admitted_since(self._admit, begun)
+            if not (is_admitted or patience):
                 raise
         return await super()._ensure_connected(report, patience)
 

@@ -701,9 +701,8 @@ async def send_packages(
     """
     if not packages:
         return {}, []
-    from skyward_core.tasks.packages.required_and_local_packages import (
-        packages_to_send,  # few projects have such packages
-    )
+    # Few projects have such packages.
+    from skyward_core.tasks.packages.required_and_local_packages import packages_to_send
 
     copies, details = dict[str, str](), list[str]()
     for package in packages_to_send(packages, cwd):

@@ -523,6 +523,8 @@ class LaunchScreen(BaseScreen[None]):
             select.value = chosen or (before if before in [choice for _, choice in listed] else "")
             select.mutate_reactive(Choice.value)  # type: ignore[misc]  # shows the new label
 
+    @on(Select.Changed, "#pool")
+    @on(Select.Changed, "#function")
     def _choose_plugins(self) -> None:
         """Check the boxes of the plugins that the script needs, unless the user has changed the boxes."""
         if not self._plugins_touched:
@@ -547,11 +549,6 @@ class LaunchScreen(BaseScreen[None]):
     @on(Toggles.Changed, "#plugins")
     def _mark_plugins_touched(self) -> None:
         self._plugins_touched = True
-
-    @on(Select.Changed, "#pool")
-    @on(Select.Changed, "#function")
-    def _update_plugins(self) -> None:
-        self._choose_plugins()
 
     @on(Select.Changed, "#pool")
     @work(group="pool", exclusive=True)
