@@ -68,25 +68,30 @@ def _to_float(name: str, value: Any) -> float:
         raise TypeError(f"sky.log() takes numbers, but {name} is a {type(value).__name__} ({error})") from error
 
 
-def start_writer(path: str) -> Callable[[], None]:
+def start_writer(path: str, limit: int = 0) -> Callable[[], None]:
     """Write this process's metrics to a file from now on. The worker calls this. The first metrics create the file.
 
     Each line is ``{"at": Unix time, "run": id, "values": {name: number}}``. Lines of yielded values also have "seq".
     NaN and infinities are written as Python's ``json`` module writes them.
 
+    Args:
+        path: Path of the file.
+        limit: Bytes that one run may write; 0 for no limit.
+
     Returns:
         A function that writes all pending metrics. The worker calls it at the end of every call.
     """
     global _writer
-    _writer = _Writer(path)
+    _writer = _Writer(path, limit or inf)
     return _writer.flush
 
 
 class _Writer:
     """Writer of the metrics of every call of ``sky.log``."""
 
-    def __init__(self, path: str) -> None:
-        self._path = path
+    def __init__(self, path: str, limit: float) -> None:
+        self._path, self._limit = path, limit
+        self._left: dict[str, float] = {}  # bytes that a run may still write; negative after its limit
         self._file = -1  # opened by the first metrics, which also start the thread; most ranks log nothing
         self._pending: list[dict[str, Any]] = []
         self.summaries: MetricSummaries | None = None  # created by the first metrics
@@ -122,15 +127,28 @@ class _Writer:
                 self._has_values.clear()
             if self._broken or not pending:
                 return
-            lines = "".join([json.dumps(entry) + "\n" for entry in pending])
+            data = b"".join(map(self._encode, pending))
             try:
                 if self._file < 0:
                     self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-                os.write(self._file, lines.encode())
+                while data:  # a write may be short
+                    data = data[os.write(self._file, data) :]
             except OSError as error:
                 # A full disk must not stop the training. Metrics are no longer written, and the log has the reason.
                 self._broken = True
                 sys.stderr.write(f"sky.log stopped: cannot write its file ({error})\n")
+
+    def _encode(self, entry: dict[str, Any]) -> bytes:
+        """Return the line of an entry; b"" beyond the limit of its run."""
+        line, run = json.dumps(entry).encode() + b"\n", entry["run"]
+        before = self._left.pop(run, self._limit)
+        self._left[run] = left = before - len(line)
+        if len(self._left) > MAX_CALLS:
+            del self._left[next(iter(self._left))]
+        if left < 0 <= before:
+            limit = f"its limit of {self._limit:,} bytes (Options(log_limit=...))"
+            sys.stderr.write(f"sky.log: run {run} reached {limit}; further metrics are dropped\n")
+        return line if left >= 0 else b""
 
     def _serve(self) -> None:
         while True:

@@ -166,6 +166,10 @@ def test_output_beyond_the_log_limit_is_dropped_with_a_notice(home: Path) -> Non
         for number in range(lines):
             print(f"{word} {number:010d}", flush=number % 100 == 0)
 
+    def logs() -> None:
+        for step in range(LIMIT // 50):
+            sky.log(step=step)
+
     told: list[str] = []
     options = sky.Options(console=False, log_limit=LIMIT)
     with sky.Compute(nodes=1, options=options) as compute:
@@ -173,6 +177,7 @@ def test_output_beyond_the_log_limit_is_dropped_with_a_notice(home: Path) -> Non
         pool.news.subscribe(lambda event: told.append(event.detail) if isinstance(event, NodeLink) else None, None)
         for lines, word in ((10, "before"), (60_000, "flood"), (10, "after"), (60_000, "again")):
             sky.function(prints)(lines, word) >> compute
+        sky.function(logs)() >> compute
         on_loop(pool.context.background.run_deferred)
         runs = list(pool.view.runs)
         for run in runs:
@@ -180,7 +185,8 @@ def test_output_beyond_the_log_limit_is_dropped_with_a_notice(home: Path) -> Non
         on_loop(pool.news.records.flush)
         wait_until(lambda: len(told) >= 2, what="the news that something is dropped")
         ledger = pool.ledger
-        before, flood, after, again = (read_log(ledger, run, 0).decode() for run in runs)
+        before, flood, after, again, _ = (read_log(ledger, run, 0).decode() for run in runs)
+        metrics = [line.text for line in stored(compute, runs[4])]
     assert before == "".join(f"before {number:010d}\n" for number in range(10))
     assert after == "".join(f"after {number:010d}\n" for number in range(10))
     for word, text in (("flood", flood), ("again", again)):
@@ -190,6 +196,8 @@ def test_output_beyond_the_log_limit_is_dropped_with_a_notice(home: Path) -> Non
         assert said.startswith("\nskyward: this run reached its limit of 200,000 bytes")
         assert said.count("\n") == 2
     assert f"during {runs[1]}: further output in r000.out is dropped" in told[0]
+    (notice,) = metrics
+    assert notice.startswith(f"sky.log: run {runs[4]} reached its limit of 200,000 bytes")
 
 
 @pytest.fixture(scope="module")

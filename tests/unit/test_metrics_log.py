@@ -108,6 +108,29 @@ def test_metric_writer_thread_flushes_by_itself(tmp_path):
         metric_logging._writer = None
 
 
+def test_metric_writer_writes_the_rest_after_a_short_write(spool, monkeypatch):
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda file, data: write(file, data[:7]))
+    for step in range(3):
+        sky.log(step=step)
+    assert [line["values"] for line in spool()] == [{"step": step} for step in range(3)]
+
+
+def test_metrics_beyond_the_log_limit_of_a_run_are_dropped_with_one_notice(spool, capsys, monkeypatch):
+    monkeypatch.setattr(metric_logging._writer, "_limit", 250)
+    for _ in range(3):
+        for run in ("r1", "r2"):
+            with using(InstanceInfo(run=run)):
+                for step in range(9):
+                    sky.log(step=step)
+        lines = spool()
+    for run in ("r1", "r2"):
+        kept = [line["values"]["step"] for line in lines if line["run"] == run]
+        assert 1 < len(kept) < 9 and kept == list(range(len(kept)))
+    notices = capsys.readouterr().err.splitlines()
+    assert len(notices) == 2 and all("limit of 250 bytes" in notice for notice in notices)
+
+
 def test_full_disk_is_reported_once_by_the_metric_writer(spool, capsys, monkeypatch):
     def full(fd, data):
         raise OSError(28, "No space left on device")

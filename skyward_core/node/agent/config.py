@@ -31,7 +31,7 @@ class AgentConfig:
             the file system.
         idle_timeout, ttl: Limits of the lease in seconds; see ``agent.agent_state``.
         deadman: Minutes until the machine shuts itself down unless the agent postpones it; 0 to never shut down.
-        log_limit: Bytes that a rank may print to each stream during one run; 0 for no limit.
+        log_limit: Bytes that a rank may print to each stream, and log as metrics, during one run; 0 for no limit.
         keep_results: Seconds that unfetched results stay on the host after the agent's end; see
             ``agent.ended_node_folder_retention``.
         accelerators: Number of GPUs of the node; None if not yet known.

@@ -355,6 +355,7 @@ class Slot:
         """Start a fresh interpreter in this slot."""
         config = self._state.config
         env = {"SKYWARD_CAPACITY": str(config.capacity), "SKYWARD_GRACE": str(config.base_grace)}
+        env["SKYWARD_LOG_LIMIT"] = str(config.log_limit)
         if not config.rendezvous:
             env["SKYWARD_RENDEZVOUS"] = "0"
         if config.debug_wait:

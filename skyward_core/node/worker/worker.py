@@ -69,6 +69,7 @@ class WorkerConfig:
     # start_options: environment variables of the pool, for agents that did not start this worker
     # sources: folders of modules that the user may edit
     # folders: the working folder here and on the client
+    # log_limit: bytes of metrics that a run may write; 0 for no limit
     # receives_notices: whether the agent may announce preemptions
 
     def __init__(self, environ: MutableMapping[str, str]) -> None:
@@ -81,6 +82,7 @@ class WorkerConfig:
         self.rendezvous = environ.pop("SKYWARD_RENDEZVOUS", "1") != "0"
         self.debug_wait = float(environ.pop("SKYWARD_DEBUG_WAIT", "0"))
         self.sources, self.folders = json.loads(environ.pop("SKYWARD_FOLDERS", '[[""], []]'))
+        self.log_limit = int(environ.pop("SKYWARD_LOG_LIMIT", "0"))
         self.receives_notices = bool(environ.pop("SKYWARD_NOTICES", ""))
 
 
@@ -109,7 +111,8 @@ def main(socket_path: str, folder: str, rank: str, number: str) -> None:
         patch_pdb(pdb, config.debug_wait, paths.debugger(int(rank), int(number)), process)
 
     import_alias_and_hooks.call_when_imported(catch_breakpoints, "pdb")  # breakpoint() imports it, too
-    worker = WorkerProcess(socket_path, paths, config, streams, metric_logging.start_writer(log_path + METRICS), stacks)
+    flush_metrics = metric_logging.start_writer(log_path + METRICS, config.log_limit)
+    worker = WorkerProcess(socket_path, paths, config, streams, flush_metrics, stacks)
     try:
         code = worker.serve()
     except SystemExit as error:
