@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -114,10 +114,12 @@ class PoolShutdown:
         rest, problems = await (_abandon_nodes(context) if now else self._shut_down_agents(give_up, keep_outputs))
         notes = [*([context.end_reason] if context.end_reason else []), *rest.notes, *problems.values()]
         await marked
-        machines, unknown = await _find_machines(context)
-        rescued, lost = ([], []) if now else await _fetch_remaining(context, machines, problems, give_up=give_up)
-        notes += rescued
-        ended: dict[str, float] = {}
+        machines, unknown, lost, ended = list[Machine](), list[str](), list[str](), dict[str, float]()
+        async for result in _find_machines(context, now=now):
+            found, unknown = result
+            new = [each for each in found if each.id not in {known.id for known in machines}]
+            rescued, missed = ([], []) if now else await _fetch_remaining(context, new, problems, give_up=give_up)
+            machines, notes, lost = found, notes + rescued, lost + missed
         remaining, kept, trouble = await _verify_gone(context, machines, ended, now=now)
         notes += trouble
         if not remaining and not unknown:
@@ -333,32 +335,33 @@ async def _write_ledger(work: Callable[[], None], patience: float = 0.0) -> str:
             return ""
 
 
-async def _find_machines(pool: PoolContext) -> tuple[list[Machine], list[str]]:
-    """Return all past and present machines of the pool, and descriptions of unknown ones.
+async def _find_machines(pool: PoolContext, *, now: bool) -> AsyncIterator[tuple[list[Machine], list[str]]]:
+    """Yield all past and present machines of the pool, and descriptions of unknown ones.
 
+    While machines may still appear, end the known ones, search again and yield the new result.
     The ledger may lack machines, because it could not be written or a client died. They are added, if possible.
     """
-    found, unknown = await _search_machines(pool)
-    with suppress(LedgerError):  # the machines are ended all the same, and the receipt names those that remain
-        await asyncio.to_thread(record_missing, pool.token, found, pool.ledger)
-    recorded, more = await asyncio.to_thread(_recorded_machines, pool)
-    machines: dict[str, Machine] = {}
-    for each in (*recorded, *pool.machines, *found):
-        machines.setdefault(each.id, each)
-    return list(machines.values()), [*more, *unknown]
-
-
-async def _search_machines(pool: PoolContext) -> tuple[Sequence[Machine], list[str]]:
-    """Return the machines that the provider finds, and a description of those that may exist in addition."""
     deadline = time.monotonic() + RENTED
     while True:
+        left, reason = 0.0, ""
+        found: Sequence[Machine] = ()
         try:
-            return await find_machines(pool.name, pool.token, pool.provider), []
+            found = await find_machines(pool.name, pool.token, pool.provider)
         except (SkywardError, OSError) as error:
-            left, known = (error.left, error.machines) if isinstance(error, IncompleteSearch) else (0.0, ())
-            if not left or time.monotonic() > deadline:
-                return known, [f"unrecorded machines ({error_message(error)})"]
-            pool.news.emit_state("stopping", error_message(error))
+            reason = error_message(error)
+            if isinstance(error, IncompleteSearch):
+                left, found = error.left, error.machines
+        with suppress(LedgerError):  # the machines are ended all the same, and the receipt names those that remain
+            await asyncio.to_thread(record_missing, pool.token, found, pool.ledger)
+        recorded, unknown = await asyncio.to_thread(_recorded_machines, pool)
+        machines: dict[str, Machine] = {}
+        for each in (*recorded, *pool.machines, *found):
+            machines.setdefault(each.id, each)
+        yield list(machines.values()), [*unknown, *([f"unrecorded machines ({reason})"] if reason else [])]
+        if not left or time.monotonic() > deadline:
+            return
+        pool.news.emit_state("stopping", reason)
+        await _terminate(pool, list(machines.values()), now=now)
         await asyncio.sleep(min(left, SEARCH_PAUSE))
 
 

@@ -197,6 +197,26 @@ async def test_pool_is_not_closed_while_requested_machines_may_appear(bed: Bed, 
     assert left(bed) == []
 
 
+async def test_known_machines_are_ended_before_the_search_for_others_is_complete(
+    bed: Bed, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted, made = spec(), await create()
+    row = ledger.record_intent(TOKEN, "q", wanted.provider.to_json(), wanted.describe())
+    ledger.record_created(TOKEN, made[:1])
+    alive: list[int] = []
+
+    async def search(*_: Any) -> list[Machine]:
+        alive.append(sum(each["state"] not in ("terminated", "shutting-down") for each in bed.instances()))
+        if len(alive) == 1:
+            raise IncompleteSearch("EC2 has not confirmed a request", made[1:], 0.1)
+        return made
+
+    monkeypatch.setattr(teardown, "find_machines", search)
+    receipt = await Pool(row, wanted.provider, ledger).down()
+    assert alive == [2, 0]
+    assert (receipt.ok, receipt.created) == (True, 2)
+
+
 async def test_request_that_ec2_never_executed_ends_the_wait(bed: Bed, ledger: Ledger) -> None:
     wanted = spec()
     row = ledger.record_intent(TOKEN, "q", wanted.provider.to_json(), wanted.describe())
