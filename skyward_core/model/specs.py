@@ -350,8 +350,8 @@ class Options(ValidatedValue):
     Args:
         fail_fast: Stop all other ranks at the first real failure of a rank.
         grace: Seconds between SIGTERM and SIGKILL when a process is stopped. None for 30 seconds if the rank has its
-            own SIGTERM handler, which may save a checkpoint, and 5 seconds otherwise. After a preemption notice, ranks
-            have at least until the machine ends.
+            own SIGTERM handler, which may save a checkpoint, and 5 seconds otherwise. Ranks that
+            are stopped because of a preemption, or after its notice if None, have at least until the machine ends.
         console: Print the output of ranks, each line with its rank.
         idle_timeout: Seconds without a client and without a run after which the pool ends itself.
         ttl: Seconds after which the pool ends itself unless a run is active. None for no limit.

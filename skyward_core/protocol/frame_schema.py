@@ -396,7 +396,7 @@ FROM_CLIENT: FrameSchemas = {
     "stop": FrameSchema(
         "Stop the calls of a run, or only call `i`: SIGTERM, then SIGKILL after `grace` seconds (default: the pool's). "
         "`break`: epoch of the gang that ends. "
-        'After "cancel" no further call of the run starts.',
+        'After "cancel" no further call of the run starts. "preemption" extends the grace until the machine ends.',
         {"run": is_run_id, "i?": is_call_index, "grace?": is_number, "why?": is_text, "break?": is_count},
     ),
     "fetch": FrameSchema(

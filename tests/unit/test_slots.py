@@ -143,20 +143,21 @@ def busy_slot(node: Node, **header: Any) -> tuple[Slot, Call]:
 
 
 @pytest.mark.parametrize(
-    ("of_pool", "handles", "notice", "requested", "seconds"),
+    ("of_pool", "handles", "notice", "reason", "requested", "seconds"),
     [
-        (None, False, 0, None, 5),
-        (None, True, 0, None, 30),
-        (2.0, True, 0, None, 2),
-        (None, True, 10, None, 30),
-        (None, False, 100, None, 100),
-        (2.0, True, 100, None, 100),
-        (2.0, True, 100, 1.0, 1),
+        (None, False, 0, "fail-fast", None, 5),
+        (None, True, 0, "fail-fast", None, 30),
+        (2.0, True, 0, "preemption", None, 2),
+        (None, True, 10, "fail-fast", None, 30),
+        (None, False, 100, "fail-fast", None, 100),
+        (2.0, True, 100, "fail-fast", None, 2),
+        (2.0, True, 100, "preemption", None, 100),
+        (2.0, True, 100, "preemption", 1.0, 1),
     ],
 )  # fmt: skip
 async def test_grace_depends_on_pool_handler_preemption_notice_and_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    of_pool: float | None, handles: bool, notice: float, requested: float | None, seconds: float,
+    of_pool: float | None, handles: bool, notice: float, reason: str, requested: float | None, seconds: float,
 ) -> None:  # fmt: skip
     node, scheduled = Node(tmp_path, grace=of_pool), list[float]()
     slot, call = busy_slot(node)
@@ -165,12 +166,12 @@ async def test_grace_depends_on_pool_handler_preemption_notice_and_request(
     node.state.preemption_ends = time.monotonic() + notice
     monkeypatch.setattr(worker_slot, "signal_group", lambda pid, number: True)
     monkeypatch.setattr(Slot, "_schedule_kill", lambda self, process, grace: scheduled.append(grace))
-    node.slots.stop(call, "fail-fast", requested)
+    node.slots.stop(call, reason, requested)
     node.slots.stop(call, "timeout")
     assert list(map(round, scheduled)) == [seconds]
     node.slots.stop(call, "cancel", 0.0)
     assert scheduled[1:] == [0.0], "a later request may shorten the grace"
-    assert call.stop_reason == "fail-fast"
+    assert call.stop_reason == reason
 
 
 async def test_output_of_a_call_is_sent_before_its_outcome(node: Node) -> None:

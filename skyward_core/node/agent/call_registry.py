@@ -106,6 +106,7 @@ class Call:
             return {"kind": "exited", "error": {"type": "TimeoutError", "message": message}}
         reasons = {
             "fail-fast": "stopped because another rank failed",
+            "preemption": "stopped because another rank failed",
             "cancel": "stopped because the run was cancelled",
         }
         message = reasons.get(self.stop_reason, self.stop_reason)

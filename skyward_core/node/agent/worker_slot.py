@@ -494,13 +494,17 @@ class Slot:
         Args:
             reason: Why the process is stopped.
             grace: Seconds. A second call may shorten an earlier grace period. None for the result of :meth:`_grace`,
-                and after a preemption notice at least until the end of the machine.
+                and after a preemption notice at least until the end of the machine, unless the pool sets a grace period
+                and the stop has another cause.
         """
         process = self.process
         if process is None or (process.kill_reason and grace is None):
             return
         if grace is None:
-            grace = max(self._grace(process), self._state.preemption_ends - time.monotonic())
+            grace = self._grace(process)
+            by_preemption = any(call.stop_reason == "preemption" for call in self.running.values())
+            if by_preemption or self._state.config.grace is None:
+                grace = max(grace, self._state.preemption_ends - time.monotonic())
         if not process.kill_reason:
             process.kill_reason = reason
             signal_group(process.pid, signal.SIGTERM)

@@ -27,6 +27,7 @@ from skyward_core.pool.runs.result_loading_and_run_errors import (
     unloadable_error,
 )
 from skyward_core.protocol.frame_codec import MAX_INLINE_BYTES, AnyHeader, Header
+from skyward_core.protocol.frame_schema import PREEMPTED
 from skyward_core.store.atomic_file import write_atomic
 from skyward_core.store.pool_folder import EXCEPTION_SUFFIX
 from skyward_core.tasks.task_and_blob_values import Task
@@ -788,6 +789,10 @@ class Run:
         if self.total == len(self.outcomes):
             return
         gang = self.kind == "broadcast" and breaks
+        if reason == "fail-fast" and any(
+            each.error and each.error.type == PREEMPTED for each in self.outcomes.values()
+        ):
+            reason = "preemption"  # the agents extend the grace period until the end of the machine
         for link in self.links:
             header: Header = {"t": "stop", "run": self.id, "why": reason}
             link.send(header | ({"break": link.epoch} if gang else {}))
