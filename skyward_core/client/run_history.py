@@ -617,8 +617,7 @@ def last_lines(logs: RunLogs, rank: int) -> list[str]:
     if sum(sum(part.end) - sum(part.start) for part in parts) <= SHORT_LOG_BYTES:
         return list(deque((line.text for line in logs.lines(rank)), MAX_LINES))
     # The two streams of a long log are not merged. Show the stream with more text at its end.
-    ends = [_read_tail(logs.folder, parts[-1], stream) for stream in (0, 1)]
-    return max(ends, key=len)
+    return max([_read_tail(logs.folder, parts[-1], stream) for stream in (0, 1)], key=len)
 
 
 def _read_tail(folder: Path, part: LogRange, stream: int) -> list[str]:

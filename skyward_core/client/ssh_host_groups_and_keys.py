@@ -297,8 +297,7 @@ def check(host: str) -> list[Check]:
     Raises:
         UsageError: If the host name is invalid.
     """
-    provider = SSH([host])
-    return asyncio.run(provider.check())
+    return asyncio.run(SSH([host]).check())
 
 
 def as_json(seen: HostGpuUsage) -> dict[str, Any]:

@@ -220,8 +220,7 @@ class StoredLines:
         self._folder = folder
         self._ranges = list(parts)
         self._is_finished = whole
-        start = parts[0].start if parts else (0, 0)
-        self._seek_points = [_SeekPoint(0, 0, start)]
+        self._seek_points = [_SeekPoint(0, 0, parts[0].start if parts else (0, 0))]
         self.count = 0
         for _, spot in self._read_from(self._seek_points[0].copy(), lambda text: False):
             self.count = spot.number

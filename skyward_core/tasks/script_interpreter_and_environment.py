@@ -212,8 +212,7 @@ def _python_folders(environ: Mapping[str, str]) -> Iterator[Path]:
 
 def _parse_folder_version(name: str) -> tuple[int, ...]:
     """Return the version numbers in a folder name, such as ``"cpython-3.12.1-linux-x86_64-gnu"``."""
-    digits = name.lstrip("abcdefghijklmnopqrstuvwxyz-")
-    return parse_version(digits)
+    return parse_version(name.lstrip("abcdefghijklmnopqrstuvwxyz-"))
 
 
 def _find_environment(program: str) -> str:
@@ -406,8 +405,7 @@ def _suggest_python(python: str, environ: Mapping[str, str], ask: QueryPython) -
 
 
 def _from_metadata(script: Path, metadata: InlineMetadata, environ: Mapping[str, str], ask: QueryPython) -> Interpreter:
-    subject = f"The inline metadata of {script}"
-    base = find_base(metadata.requires_python, subject, environ, ask)
+    base = find_base(metadata.requires_python, f"The inline metadata of {script}", environ, ask)
     return make_interpreter(base, metadata.environment, f"inline metadata of {script.name}")
 
 

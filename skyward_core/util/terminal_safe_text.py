@@ -79,8 +79,7 @@ def sanitize_line(text: str) -> str:
     """Return text for one line (a name, a value, a message in a table), with only printable characters."""
     if text.isprintable():
         return text
-    marked = re.sub("\r\n?|\n", NEWLINE, text).replace("\t", TAB)
-    return _filter_colors(marked, colors=False)
+    return _filter_colors(re.sub("\r\n?|\n", NEWLINE, text).replace("\t", TAB), colors=False)
 
 
 def sanitize_paragraph(text: str) -> str:

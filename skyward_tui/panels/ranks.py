@@ -317,8 +317,7 @@ class RankList(VirtualList[RankState]):
 
     def _line(self, width: int) -> Content:
         if len(self.states) * 6 + len(self._warning[0]) > width:
-            chosen = self._chosen(min(width, 24))
-            return Content.assemble(chosen, " ", self.tally(), self._warning)
+            return Content.assemble(self._chosen(min(width, 24)), " ", self.tally(), self._warning)
         parts: list[tuple[str, str]] = []
         for state in self.states:
             mark = state_style(state.state)

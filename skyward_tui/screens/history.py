@@ -329,8 +329,7 @@ class RunPreview(Widget, can_focus=False):
             rows = [self._trials.head(width), *shown]
             room = height - len(rows) - 1
             return [*rows, Content(""), *self._trials.chart_rows(width, room)] if room > 0 else rows
-        tall = max(_CHART, height // 2 - 1)
-        rows = self._chart.rows(data.book, id(data), run.run, width, tall)
+        rows = self._chart.rows(data.book, id(data), run.run, width, max(_CHART, height // 2 - 1))
         room = block_room(rows, height)
         printed = [plain(text).rstrip() for text in list(data.lines)[-room:]] if room > 0 else []
         append_block(rows, f"last lines of rank {data.rank}", printed, width)

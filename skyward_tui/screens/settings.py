@@ -236,8 +236,7 @@ class SettingsScreen(ListScreen[SettingList]):
 
         if (key := await self.app.push_screen_wait(KeyScreen(row.help))) is None:
             return
-        requested = {**self.app.user_settings.keys, id: key}
-        _, refused = resolve_keymap(requested)
+        _, refused = resolve_keymap({**self.app.user_settings.keys, id: key})
         if reason := [each for each in refused if each.startswith(f"{settings.KEYS_TABLE}.{id}:")]:
             return self.flash(reason[0], "error")
         self._edit(partial(settings.change, row.name, key), row.name)
@@ -266,8 +265,7 @@ class SettingsScreen(ListScreen[SettingList]):
 
     @work(group="edit", exclusive=True)
     async def action_find(self) -> None:
-        words = await self.app.ask("Show settings with these words", self._words)
-        self._words = words or ""
+        self._words = await self.app.ask("Show settings with these words", self._words) or ""
         self._show()
 
     def action_back(self) -> None:

@@ -24,8 +24,7 @@ PATH_CELLS = 8  # minimum cells of a path; a shorter part would not be recogniza
 
 def duration(seconds: float) -> str:
     """Format seconds: ``41`` -> ``0:41``; ``3725`` -> ``1:02:05``; days as ``2d 03:00``."""
-    whole = max(0, int(seconds))
-    minutes, second = divmod(whole, 60)
+    minutes, second = divmod(max(0, int(seconds)), 60)
     hours, minute = divmod(minutes, 60)
     if hours >= 24:
         return f"{hours // 24}d {hours % 24:02d}:{minute:02d}"

@@ -144,8 +144,7 @@ class _PeerProcess:
         if not self._connection.is_open:
             self._on_lost(self._connection)
         self._connection.send(header | {"id": self._next_id})
-        answer = await waiting
-        return {key: value for key, value in answer.items() if key not in ("t", "id")}
+        return {key: value for key, value in (await waiting).items() if key not in ("t", "id")}
 
     def _on_answer(self, connection: Connection, header: AgentKnown, body: bytes) -> None:
         waiting = self._pending.pop(header["id"], None)

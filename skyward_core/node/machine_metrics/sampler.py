@@ -78,8 +78,7 @@ class HostMetrics:
     def _cpu(self) -> dict[str, float]:
         user, nice, system, idle, iowait, *rest = map(int, self._read_text("stat").split("\n", 1)[0].split()[1:])
         # Interrupts, soft interrupts, and time stolen by a hypervisor. Guest time is already part of "user".
-        more = sum(rest[:3])
-        ticks = user + nice + system + idle + iowait + more
+        ticks = user + nice + system + idle + iowait + sum(rest[:3])
         return {"busy": ticks - idle - iowait, "ticks": ticks}
 
     def _memory(self) -> dict[str, float]:

@@ -288,8 +288,7 @@ def _array_bytes(value: Any) -> Any:
     if library == "torch":
         if value.device.type != "cpu" or value.nbytes > MAX_ARRAY_BYTES:
             return None
-        torch = sys.modules["torch"]
-        return value.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
+        return value.detach().contiguous().reshape(-1).view(sys.modules["torch"].uint8).numpy()
     if library in ("jax", "jaxlib"):
         if not value.is_fully_addressable or any(each.platform != "cpu" for each in value.devices()):
             return None

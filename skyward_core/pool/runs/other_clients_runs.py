@@ -143,8 +143,7 @@ class OtherClientRuns:
             return
         for run in self._unfinished:
             if (written := self._saved_run(run)) is not None:
-                at = written.ended_at or time.time()
-                self._end(run, written.state, at, written.root_cause)
+                self._end(run, written.state, written.ended_at or time.time(), written.root_cause)
         for row in self._find_orphaned():
             if not (row.run in self._runs and self._runs[row.run].has_ended):
                 self._report_lost(row)

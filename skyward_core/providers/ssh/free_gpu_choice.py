@@ -156,8 +156,7 @@ def describe_choice(looks: Sequence[HostGpuUsage], takes: Mapping[str, Mapping[s
 
 
 def _describe_taken(look: HostGpuUsage, take: Mapping[str, Any]) -> str:
-    available = [gpu for gpu in look.gpus if gpu.id in take["of"]]
-    mine = available[: take["count"]]
+    mine = [gpu for gpu in look.gpus if gpu.id in take["of"]][: take["count"]]
     others = [str(gpu) for gpu in look.gpus if not gpu.is_free]
     named = f"{', '.join(sanitize_line(gpu.number) for gpu in mine)}: {sanitize_line(mine[0].model)}"
     summary = f"{look.host}: uses {len(mine)} of {len(look.gpus)} GPUs ({named})"
