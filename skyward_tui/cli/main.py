@@ -128,7 +128,7 @@ COMMANDS = {
     "down": ("cancel_down_prune", "Tear pools down, and show the receipts."),
     "examples": ("examples_and_shim", "List the packaged examples, or show one."),
     "exec": ("exec_launch_queue", "Run a job file, or a command, on a pool that is up."),
-    "failures": ("history_compare_rerun", "List undismissed failures of the last 30 days, across all pools."),
+    "failures": ("history_compare_rerun", "List recent failures of runs and pool starts, until dismissed."),
     "fetch": ("ls_logs_results_files", "Download files that ranks wrote on their nodes."),
     "files": ("ls_logs_results_files", "List the files that ranks wrote on their nodes."),
     "forward": ("hosts_trust_shell_forward", "Forward ports of a node to this machine over SSH."),

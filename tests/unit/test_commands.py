@@ -306,7 +306,7 @@ class Session:
     def attach(self, pool: str) -> Future[PoolView]:
         return done(self.shown)
 
-    def create(self, spec: PoolSpec, *, begun: Future[PoolView]) -> Future[Any]:
+    def create(self, spec: PoolSpec, *, begun: Future[PoolView], request: Any = None) -> Future[Any]:
         self._called("create")
         if isinstance(self.created, PoolExistsError):
             begun.set_exception(self.created)

@@ -274,7 +274,7 @@ OF_OURS = {
     "skyward_core/client/skyward_alias_installer.py": 4,
     "skyward_core/client/node_file_copy.py": 5,  # of a node, and of what was just copied
     "skyward_core/client/settings_edits.py": 1,
-    "skyward_core/store/state_folder.py": 5,
+    "skyward_core/store/state_folder.py": 7,
     "skyward_core/tasks/task_and_blob_values.py": 4,
     "skyward_core/tasks/script_loader_parent.py": 3,
     "skyward_core/tasks/script_interpreter_and_environment.py": 7,

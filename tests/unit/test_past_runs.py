@@ -168,7 +168,7 @@ def test_recent_failures_are_listed_until_dismissed(ledger_with_past_runs: Ledge
     shown = CliRunner().invoke(cli, ["failures"], catch_exceptions=False).stdout.splitlines()
     assert [line.split()[2] for line in shown[1:]] == ["r1"]
     strange = CliRunner().invoke(cli, ["failures", "--dismiss", "r0"])
-    assert strange.exit_code == 2 and "no undismissed failure of run r0" in strange.stderr
+    assert strange.exit_code == 2 and "no undismissed failure of r0" in strange.stderr
     assert "dismissed 1 failure" in CliRunner().invoke(cli, ["failures", "--dismiss", "r1"]).stderr
     assert CliRunner().invoke(cli, ["failures"]).stdout == "no failures\n"
     assert ids(ledger_with_past_runs, failed=True) == ["r1", "old"], "nothing is forgotten"

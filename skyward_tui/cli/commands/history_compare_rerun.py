@@ -113,7 +113,7 @@ def history(
 )  # fmt: skip
 @click.option("--dismiss-all", is_flag=True, help="Dismiss all listed failures.")
 def failures(console: Console, dismiss: Sequence[str], dismiss_all: bool) -> int:
-    """List undismissed failures of runs and of pool starts in the last 30 days."""
+    """List recent failures of runs and pool starts, until dismissed."""
     if dismiss and dismiss_all:
         raise click.UsageError("--dismiss cannot be combined with --dismiss-all. Remove one of them")
     with open_session(console) as session:
