@@ -480,9 +480,10 @@ class PoolStartup:
             except (SkywardError, OSError) as error:  # the machines in this client's records are named
                 recorded = error.machines if isinstance(error, IncompleteSearch) else ()
             if ids := ", ".join(dict.fromkeys(each.id for each in (*ledger.machines(row.token), *recorded))):
-                self._news.emit_warning(
-                    f"the client of pool {row.name} exited during the start, and its machines may cost money: {ids}. "
-                    f"End them: skyward-tui down {row.name}"
+                self._news.emit_state(
+                    self._context.view.state,
+                    f"the client of pool {row.name} exited during the start, and its machines may cost money: {ids}",
+                    Hint("down", row.name),
                 )
 
     def _set_start_error(self, reason: str) -> None:

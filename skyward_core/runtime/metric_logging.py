@@ -93,7 +93,7 @@ class _Writer:
         self._path, self._limit = path, limit
         self._left: dict[str, float] = {}  # bytes that a run may still write; negative after its limit
         self._file = -1  # opened by the first metrics, which also start the thread; most ranks log nothing
-        self._pending: list[dict[str, Any]] = []
+        self._entries: list[dict[str, Any]] = []
         self.summaries: MetricSummaries | None = None  # created by the first metrics
         self._lock = threading.Lock()  # held briefly, because user code acquires it
         self._writing = threading.Lock()
@@ -112,9 +112,9 @@ class _Writer:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._serve, name="metrics", daemon=True)
                 self._thread.start()
-            if len(self._pending) >= MAX_PENDING and self._pending[-1]["run"] == run:
-                entry["values"] = self._pending.pop()["values"] | numbers
-            self._pending.append(entry)
+            if len(self._entries) >= MAX_PENDING and self._entries[-1]["run"] == run:
+                entry["values"] = self._entries.pop()["values"] | numbers
+            self._entries.append(entry)
         if not self._has_values.is_set():
             self._has_values.set()
 
@@ -123,7 +123,7 @@ class _Writer:
             return  # no metrics were logged
         with self._writing:
             with self._lock:
-                pending, self._pending = self._pending, []
+                pending, self._entries = self._entries, []
                 self._has_values.clear()
             if self._broken or not pending:
                 return

@@ -5,17 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from skyward_core.client.run_comparison import ComparedRow, Comparison
 from skyward_core.model.errors import UsageError
 from skyward_core.model.outcomes import Summary, signal_name
 from skyward_core.util.terminal_safe_text import sanitize_line
-from skyward_core.views.pool_view import PoolView, RunView, TaskView, TrialSheet
-from skyward_core.views.result_agreement import Difference
 from skyward_core.views.stack_groups import format_ranges
-from skyward_core.views.sweep_trials import TrialTable
 from skyward_tui.text.number_and_time_format import clip, count, duration, failure, money, number, one_line, table
+
+if TYPE_CHECKING:
+    from skyward_core.client.run_comparison import ComparedRow, Comparison
+    from skyward_core.views.pool_view import PoolView, RunView, TaskView, TrialSheet
+    from skyward_core.views.result_agreement import Difference
+    from skyward_core.views.sweep_trials import TrialTable
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from textual.content import Content
 
-from skyward_core.views.pool_view import NodeView, PoolView, RunView, TaskView
 from skyward_core.views.rank_metrics import format_metrics
 from skyward_tui.text.ansi_colours import plain
 from skyward_tui.text.number_and_time_format import clip, clock, count, duration, preemption_text
 from skyward_tui.text.queue_and_comparison_rows import queue_reason, task_note
+
+if TYPE_CHECKING:
+    from skyward_core.views.pool_view import NodeView, PoolView, RunView, TaskView
 
 
 class StateStyle(NamedTuple):

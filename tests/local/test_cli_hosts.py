@@ -174,7 +174,9 @@ async def test_invalid_ssh_config_of_one_host_does_not_affect_others(host: Host,
     entries = [f"Host {name}\n  {line}\n  {usual}" for name, line in odd.items()]
     own.write_text("".join([*entries, f"Host good\n  {usual}", "Host *\n", f"  IdentityFile {host.client_key}\n"]))
     (own.parent / "known_hosts").write_text(host.known_line())
-    cli.write("skyward.toml", f"[hosts]\nlab = {[*odd, 'gpu1..lab', 'good']}\n")
+    # Without the names that would be a second node of the same machine.
+    group = [*(name for name in odd if name not in ("provider", "key")), "gpu1..lab", "good"]
+    cli.write("skyward.toml", f"[hosts]\nlab = {[*odd, 'gpu1..lab', 'good']}\nmachines = {group}\n")
     looks = {each["host"]: each for each in cli_json(await run(cli, "hosts", "--json", status=1))["hosts"]}
     # Whether another key is offered in place of one that makes no sense, is not what this is about.
     assert {name: each["reached"] for name, each in looks.items() if name != "key"} == {
@@ -183,7 +185,7 @@ async def test_invalid_ssh_config_of_one_host_does_not_affect_others(host: Host,
     }
     assert "label empty or too long" in looks["gpu1..lab"]["why"]
     assert "PKCS#11" in looks["provider"]["why"]
-    done = await run(cli, "run", "endings.py:fine", "--hosts", "lab", "--nodes", "1:2")
+    done = await run(cli, "run", "endings.py:fine", "--hosts", "machines", "--nodes", "1:2")
     assert "seen by rank 0" in done.stdout and "Traceback" not in done.stderr
     checks = await run(cli, "doctor", "--json", status=1)
     assert {each["subject"] for each in cli_json(checks)["checks"]} >= {*looks}

@@ -13,6 +13,7 @@ from typing import Any
 import pexpect
 import pytest
 
+from skyward_core.store.ledger_rows import marked_pid
 from tests.support.cli import Cli
 from tests.support.waiting import wait_until
 
@@ -228,7 +229,7 @@ def test_files_of_a_killed_launch_are_removed_by_the_next_one(cli: Cli, pool: st
     with cli.begin("launch", write_job_file(cli, text), "-c", pool) as launch:
         wait_until(lambda: folder.exists() and set(folder.iterdir()) - before, what="its folder")
         (left,) = set(folder.iterdir()) - before
-        assert left.name.startswith(f"{launch.pid}-")
+        assert marked_pid(int(left.name.partition("-")[0])) == launch.pid
         launch.kill()
         launch.wait()
     go_on.touch()

@@ -75,7 +75,8 @@ class Stage:
             view=view, leaving=False, external_end=None, observer=False, options=SimpleNamespace(lost_after=None),
             ledger=SimpleNamespace(pool=written, set_pool_state=written), present_links=self.links, roster=None,
             news=SimpleNamespace(
-                emit_phase=self.note, emit_state=self.note, emit_link=self.note, emit_node_note=self.note,
+                emit_phase=self.note, emit_state=self.note, emit_warning=self.note,
+                emit_link=self.note, emit_node_note=self.note,
                 redactor=SimpleNamespace(redact_text=lambda text: text),
             ),
             shutdown=SimpleNamespace(

@@ -44,7 +44,6 @@ def try_start(request: dict[str, Any], is_client_waiting: Callable[[], bool] = l
             from skyward_core.node.agent.gpu_list import resolve_ranks_per_gpu
 
             config = resolve_ranks_per_gpu(config)
-        raise_file_limit(config)
         return start(config, is_client_waiting)
     except (OSError, ValueError, TypeError) as error:
         named = "" if type(error) is ValueError else f"{type(error).__name__}: "
@@ -102,14 +101,15 @@ def start(config: AgentConfig, is_client_waiting: Callable[[], bool] = lambda: T
     if not is_client_waiting():
         _delete_if_unused(config)
         return {"ok": False, "error": "the client disconnected"}
-    if config.free_gpus:
-        from skyward_core.node.gpu_locks import lock_gpus
+    try:
+        if config.free_gpus:
+            from skyward_core.node.gpu_locks import lock_gpus
 
-        try:
             config = lock_gpus(config)
-        except ValueError:
-            _delete_if_unused(config)
-            raise
+        raise_file_limit(config)
+    except ValueError:
+        _delete_if_unused(config)
+        raise
     for part in (config.spool, config.blobs, Path(config.socket).parent):
         part.mkdir(parents=True, exist_ok=True, mode=0o700)
     readable, writable = os.pipe()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from skyward_core.node.bootstrap.host_inspection import read_retained_facts
 from skyward_core.protocol.frame_codec import RESULT_KINDS
-from skyward_core.protocol.node_paths import ERR, OUT, NodePaths
+from skyward_core.protocol.node_paths import ASK, ERR, OUT, NodePaths
 
 if TYPE_CHECKING:
     from skyward_core.node.agent.call_journal import JournalFrame
@@ -61,6 +61,8 @@ def remove_or_retain(folder: Path | str, seconds: float, logs: Mapping[str, int]
         return
     for unneeded in (paths.blobs, paths.sources):
         shutil.rmtree(unneeded, ignore_errors=True)
+    for pipe in folder.glob(f"stacks.*{ASK}"):  # a reader of the folder would wait for a writer
+        pipe.unlink(missing_ok=True)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     facts = {"until": until, "runs": runs, "bytes": size}
     partial = Path(f"{paths.retained_facts}.part")
