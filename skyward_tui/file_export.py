@@ -111,8 +111,7 @@ def log_lines(logs: RunLogs, rank: int | None) -> Iterator[str]:
     The files are read lazily.
     """
     if rank is not None:
-        for line in logs.lines(rank):
-            yield f"{line.text}\n"
+        yield from (f"{line.text}\n" for line in logs.lines(rank))
         return
     for _, each, text in heapq.merge(
         *(_timed_lines(logs, each) for each in sorted(logs.ranges)), key=lambda line: line[0]

@@ -69,9 +69,7 @@ def osc9(text: str, environment: Mapping[str, str]) -> str:
     # The sequence ends with ST, because a terminal that does not support OSC 9 would ring at BEL. The text must not
     # begin with a digit, which would have another meaning.
     asked = f"\x1b]9;{clip(f'skyward: {sanitize_line(text)}', MOST_CELLS)}\x1b\\"
-    if environment.get("TMUX"):
-        return "\x1bPtmux;" + asked.replace("\x1b", "\x1b\x1b") + "\x1b\\"
-    return asked
+    return "\x1bPtmux;" + asked.replace("\x1b", "\x1b\x1b") + "\x1b\\" if environment.get("TMUX") else asked
 
 
 class Notifier:

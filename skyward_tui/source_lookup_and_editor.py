@@ -175,14 +175,12 @@ async def open_in_editor(app: SkywardApp, run: RunView | None, lines: Sequence[s
     """
     from skyward_tui.ui.suspend_for_programs import SuspendNotSupported, run_in_terminal
 
-    folders = await source_folders(app, run)
-    found = await asyncio.to_thread(find_local, lines, folders)
+    found = await asyncio.to_thread(find_local, lines, await source_folders(app, run))
     if found is None:
         return app.flash("no line here names a file of this machine: scroll to the last lines of a traceback")
     path, line = found
     try:
-        words = editor_command(os.environ, path, line)
-        await run_in_terminal(app, *words)
+        await run_in_terminal(app, *editor_command(os.environ, path, line))
     except SuspendNotSupported:
         app.flash(f"cannot open an editor in this terminal: {path}:{line}", "error")
     except EditorError as error:

@@ -303,8 +303,7 @@ class _CallDispatcher:
                 continue
             if not call.future.running() and not call.future.set_running_or_notify_cancel():
                 continue
-            name = function_name(call.pending.fn)
-            broken = BrokenExecutor(f"{name} did not finish: {failure}")
+            broken = BrokenExecutor(f"{function_name(call.pending.fn)} did not finish: {failure}")
             broken.__cause__ = failure
             _resolve_future(call.future.set_exception, broken)
 

@@ -49,8 +49,7 @@ def named_pool_arguments(name: str) -> dict[str, Any]:
 
 def _parse_pool_table(table: dict[str, Any], name: str, providers: Mapping[str, Any]) -> dict[str, Any]:
     arguments: dict[str, Any] = {key: table.pop(key) for key in _PLAIN_KEYS if key in table}
-    own = table.pop("name", name if NAME.fullmatch(name) else name.lower().replace("_", "-"))
-    arguments["name"] = own
+    arguments["name"] = table.pop("name", name if NAME.fullmatch(name) else name.lower().replace("_", "-"))
     arguments["provider"] = _parse_provider(table.pop("provider", None), providers)
     if (nodes := table.pop("nodes", None)) is not None:
         arguments["nodes"] = Nodes(**nodes) if isinstance(nodes, Mapping) else nodes

@@ -67,8 +67,7 @@ def _folders() -> Iterator[Check]:
     live = [row.name for row in ledger.live_pools()]
     ledger.close()
     if ledger.damaged_copy is not None:
-        detail = f"damaged; saved as {ledger.damaged_copy} and replaced by a new ledger"
-        yield Check("ledger", "warn", detail)
+        yield Check("ledger", "warn", f"damaged; saved as {ledger.damaged_copy} and replaced by a new ledger")
     else:
         yield Check("ledger", "ok", f"schema {VERSION}; pools up: {', '.join(live) or 'none'}")
 

@@ -70,8 +70,7 @@ def copy_to_node(
             files and folders. If ``target`` contains ``..``, or an existing folder or link is in the way.
         PoolError: If the node rejects the copy, or the connection was lost.
     """
-    entries = list(_local_entries(source))
-    return asyncio.run(_upload(_ssh_target(ledger, pool, node), source, entries, target, far))
+    return asyncio.run(_upload(_ssh_target(ledger, pool, node), source, list(_local_entries(source)), target, far))
 
 
 def copy_from_node(

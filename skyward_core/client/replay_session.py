@@ -138,17 +138,14 @@ class Playback:
             return PlaybackState(now, self._start, self._end, self._speed, playing, self._next_failure(now), behind)
 
     def _next_failure(self, now: float) -> float | None:
-        first = self._failures[0] if self._failures else None
-        return next((at for at in self._failures if at > now), first)
+        return next((at for at in self._failures if at > now), self._failures[0] if self._failures else None)
 
     def toggle(self) -> None:
         """Pause or resume; at the end, restart from the beginning."""
         with self._changed:
             now = self._now()
             self._playing = now >= self._end or not self._playing
-            if now >= self._end:
-                return self._jump(self._start)
-            return self._restart_clock(now)
+            return self._jump(self._start) if now >= self._end else self._restart_clock(now)
 
     def multiply_speed(self, factor: float) -> float:
         """Multiply the speed, within its limits, and return the new speed."""

@@ -162,8 +162,7 @@ class RecordingExporter:
                 yield at, entries.log_entry(at, stem, piece.stream, piece.run, self._redact(piece.data))
 
     def _redact(self, data: bytes) -> bytes:
-        text = data.decode("utf-8", "surrogateescape")
-        return self._clean(text).encode("utf-8", "surrogateescape")
+        return self._clean(data.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
 
     def _metric_sources(self) -> list[Iterator[Timed]]:
         files = [path for path in log_files(self._folder / "logs") if path.suffix == METRICS]

@@ -220,5 +220,4 @@ def _task_label(view: RunView, index: int) -> str:
 
 
 def _pair_rows(left: Mapping[str, Any], right: Mapping[str, Any]) -> Iterator[ComparedRow]:
-    for name in dict.fromkeys([*left, *right]):
-        yield ComparedRow(name, left.get(name), right.get(name))
+    yield from (ComparedRow(name, left.get(name), right.get(name)) for name in dict.fromkeys([*left, *right]))

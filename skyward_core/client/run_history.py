@@ -257,8 +257,7 @@ def _has_no_machine(row: PoolRow) -> bool:
 def bills_of_pool(ledger: Ledger, row: PoolRow) -> Iterator[Bill]:
     """Yield the bill of each machine of a pool, as far as known."""
     if row.receipt is not None and row.ended_at is not None:
-        for each in row.receipt.get("bills", ()):
-            yield Bill(**each)
+        yield from (Bill(**each) for each in row.receipt.get("bills", ()))
     else:
         machines = [*ledger.machines(row.token), *ledger.replaced_machines(row.token)]
         try:
@@ -532,8 +531,7 @@ def _gang_arguments(pool: str, run: str) -> list[str]:
     rows = {} if sheet is None else {each: row for row, each in sheet.runs.items()}
     if sheet is None or run not in rows:
         return []
-    pairs = zip(sheet.names, sheet.rows[rows[run]], strict=True)
-    return [f"{name}={text}" for name, text in pairs]
+    return [f"{name}={text}" for name, text in zip(sheet.names, sheet.rows[rows[run]], strict=True)]
 
 
 def _load_launch_summary(pool: str, run: str) -> LaunchSummary:
@@ -784,8 +782,7 @@ def _iter_batches(ledger: Ledger, run: str, pool: str, check: Callable[[], None]
     if (pool_path(pool) / "logs").is_dir():
         logs = RunLogs(ledger, run, check)
         for rank in sorted(logs.ranges):
-            for batch in logs.batches(rank):
-                yield rank, batch
+            yield from ((rank, batch) for batch in logs.batches(rank))
 
 
 def matching_lines(texts: Sequence[str], words: Sequence[str]) -> list[int]:

@@ -85,8 +85,7 @@ class BackOff:
 
     def record_failure(self, name: str) -> None:
         """Record a failed attempt, which doubles the pause."""
-        before = self._next.get(name, (0.0, 0.0))[1]
-        pause = min(RETRY_PAUSES[1], before * 2) or RETRY_PAUSES[0]
+        pause = min(RETRY_PAUSES[1], self._next.get(name, (0.0, 0.0))[1] * 2) or RETRY_PAUSES[0]
         self._next[name] = time.monotonic() + pause, pause
 
     def retain_only(self, names: Container[str]) -> None:
@@ -462,9 +461,7 @@ class Session(SessionInterface):
             return []  # another client or this machine has the values; the values of a map go to its caller only
         pool = await self._observe_pool(self.ledger.pool(row.token).key)
         view = pool.view.runs.get(run)
-        if view is None or view.state == "running":
-            return []
-        return await fetch_run(pool.row, run, self.ledger)
+        return [] if view is None or view.state == "running" else await fetch_run(pool.row, run, self.ledger)
 
     # Runs
 

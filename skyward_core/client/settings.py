@@ -225,9 +225,7 @@ def _user_only_problems(own: Path, project: Path) -> list[str]:
     except (OSError, ValueError):
         return []  # reported when the file's host groups are read
     tables = [f"[{name}]" for name in SETTINGS_TABLES if name in found]
-    if not tables:
-        return []
-    return [f"{' and '.join(tables)} in {project.absolute()} is ignored. Move it to {own}"]
+    return [f"{' and '.join(tables)} in {project.absolute()} is ignored. Move it to {own}"] if tables else []
 
 
 def settings_path() -> Path:

@@ -103,8 +103,7 @@ def _write_ssh_config(ledger: Ledger, pool: PoolRow, node: int, alias: str) -> P
     if node >= len(machines):
         nodes = f"{len(machines)} node{'' if len(machines) == 1 else 's'}"
         raise UsageError(f"pool {pool.name} has {nodes}, 0 to {len(machines) - 1}; not {node}")
-    targets = [provider.target(machine.address) for machine in machines]
-    return asyncio.run(ssh_config_export.write(alias, targets))
+    return asyncio.run(ssh_config_export.write(alias, [provider.target(machine.address) for machine in machines]))
 
 
 def copy_command(ledger: Ledger, pool: PoolRow, node: int, folder: str) -> str:

@@ -262,9 +262,7 @@ class Leftover(Value):
 
     def spent_by(self, now: float) -> float | None:
         """Return the cost in dollars up to a Unix time. None if unknown."""
-        if self.hourly is None or self.since is None:
-            return None
-        return self.hourly * max(0.0, now - self.since) / 3600
+        return None if self.hourly is None or self.since is None else self.hourly * max(0.0, now - self.since) / 3600
 
     @property
     def is_expired(self) -> bool:

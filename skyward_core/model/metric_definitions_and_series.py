@@ -154,8 +154,7 @@ class Curves(Sequence[Curve]):
         """
         for curve in self._curves:
             about = (curve.name, curve.unit, curve.rank, curve.node, curve.gpu, curve.model or None)
-            for at, value in zip(curve.at, curve.values, strict=True):
-                yield (*about, at, value)
+            yield from ((*about, at, value) for at, value in zip(curve.at, curve.values, strict=True))
 
     def to_csv(self, file: IO[str]) -> None:
         """Write a header and one row for each point. Open the file with ``newline=""``."""

@@ -67,8 +67,7 @@ class Offer(Value):
         return None if self.hourly is None else self.hourly + self.beside_hourly
 
     def __str__(self) -> str:
-        place = self.zone or self.region
-        return f"{self.instance_type} in {place}{' (spot)' if self.market == 'spot' else ''}"
+        return f"{self.instance_type} in {self.zone or self.region}{' (spot)' if self.market == 'spot' else ''}"
 
     @property
     def priced(self) -> str:

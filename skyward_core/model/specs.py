@@ -87,9 +87,7 @@ class ValidatedValue(Value, metaclass=AcceptsDeprecatedArguments):
 
             own = [each.name for each in fields(cls)]
             check_unknown_arguments(f"sky.{cls.__name__}", given, [*own, *cls._in_order, *cls._older, *cls._more])
-        if given.keys() & cls._older.keys():
-            return apply_rules(f"sky.{cls.__name__}", cls._older, given)
-        return given
+        return apply_rules(f"sky.{cls.__name__}", cls._older, given) if given.keys() & cls._older.keys() else given
 
     def __post_init__(self) -> None:
         for each in fields(self):

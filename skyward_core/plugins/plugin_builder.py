@@ -100,9 +100,7 @@ class BuiltPlugin(Plugin):
         return super().around_process(info) if self.on_process is None else self.on_process(info)
 
     def around_client(self, pool: Any) -> AbstractContextManager[object]:
-        if self.on_client is None:
-            return super().around_client(pool)
-        return self.on_client(pool, PoolRequest(pool.spec))
+        return super().around_client(pool) if self.on_client is None else self.on_client(pool, PoolRequest(pool.spec))
 
     def _steps(self, steps: Iterable[Any]) -> Iterator[str]:
         for step in steps:

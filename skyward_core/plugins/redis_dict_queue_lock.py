@@ -580,8 +580,7 @@ class SharedDict(SharedCollection):
     def update(self, values: Mapping[Key, Any]) -> None:
         """Set several values atomically."""
         if values:
-            packed = {pack_key(key): pack_value(value) for key, value in values.items()}
-            self._call("hset", mapping=packed)
+            self._call("hset", mapping={pack_key(key): pack_value(value) for key, value in values.items()})
 
     def setdefault(self, key: Key, default: Any = None) -> Any:
         """Return the value of a key. If the key does not exist, set it to ``default``. Atomic among concurrent
@@ -640,9 +639,7 @@ class SharedSet(SharedCollection):
     def update(self, values: Iterable[Key]) -> int:
         """Add several values and return how many were new."""
         packed = [pack_key(value) for value in values]
-        if not packed:
-            return 0
-        return int(self._call("sadd", *packed))
+        return int(self._call("sadd", *packed)) if packed else 0
 
     def discard(self, value: Key) -> bool:
         """Remove a value and return whether it existed."""

@@ -130,8 +130,7 @@ def prepare_node_files(info: InstanceInfo, port: int, login: tuple[str, str], ho
         variables = _ssh_variables(folder, os.pathsep.join((str(Path(sys.executable).parent), path)))
         if sys.prefix != sys.base_prefix:
             variables["VIRTUAL_ENV"] = sys.prefix
-        session = {"process": {"pid": os.getpid()}, "variables": variables}
-        write_private(folder / SESSION, json.dumps(session))
+        write_private(folder / SESSION, json.dumps({"process": {"pid": os.getpid()}, "variables": variables}))
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -481,8 +481,7 @@ class Link:
 
     def _on_welcome(self, header: AgentWelcome) -> None:
         if header["version"] != VERSION:
-            message = f"node {self.node} has protocol version {header['version']}, this client {VERSION}"
-            raise WireError(message)
+            raise WireError(f"node {self.node} has protocol version {header['version']}, this client {VERSION}")
         self.welcome = header
         self.clock.on_greeting(header.get("now", time.time()))
         self.update_gang(header)

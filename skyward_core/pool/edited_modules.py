@@ -280,6 +280,4 @@ def _stamp(path: str) -> Stamp | None:
         found = os.stat(path)
     except OSError:
         return None
-    if not stat.S_ISREG(found.st_mode):
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return (found.st_mtime_ns, found.st_size, found.st_ino) if stat.S_ISREG(found.st_mode) else None

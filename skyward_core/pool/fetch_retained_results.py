@@ -214,8 +214,7 @@ class NodeResultsFetcher:
             size = link.welcome.get("unfetched", {}).get(run)
             if size is None:
                 return None
-            outcomes = await self._download_runs(link, [run])
-            await asyncio.to_thread(self._save_outcomes, outcomes, ended=False)
+            await asyncio.to_thread(self._save_outcomes, await self._download_runs(link, [run]), ended=False)
             link.acknowledge(run)
             link.flush_acknowledgements()
             await link.ask({"t": "ping"})  # the answer proves that the agent has processed the acknowledgement

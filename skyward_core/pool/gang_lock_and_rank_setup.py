@@ -266,8 +266,7 @@ def choose_nodes(wanted: NodesWanted, nodes: Sequence[NodeGangState], job: str =
         return tuple(wanted) if all(node in free for node in wanted) else ()
     gangs = {each.members for each in free.values() if each.members and not each.broken}
     for members in sorted(gangs):
-        is_whole = all(node in free and free[node].members == members for node in members)
-        if len(members) == wanted and is_whole:
+        if len(members) == wanted and all(node in free and free[node].members == members for node in members):
             return members
     if len(free) < wanted:
         return ()
@@ -473,8 +472,7 @@ class GangSetup(RankSetup):
 
     async def _release_lock(self) -> None:
         """Release the lock after every agent has received this client's calls, so that no other run overtakes them."""
-        answers = [link.ask({"t": "ping"}) for link in self._links if link.up]
-        await asyncio.gather(*answers, return_exceptions=True)
+        await asyncio.gather(*[link.ask({"t": "ping"}) for link in self._links if link.up], return_exceptions=True)
         self._has_lock = self._is_lock_wanted = False
         self.head.send({"t": "unlock", "unclean": self._is_unclean})
 
@@ -538,8 +536,7 @@ class GangSetup(RankSetup):
         )
         epoch = numbered["epoch"]
         rendezvous = {"head_addr": formed["head_addr"], "head_port": formed["head_port"], "peers": peers}
-        placement = self._placement()
-        info = placement | rendezvous | {"total_accelerators": gpus}
+        info = self._placement() | rendezvous | {"total_accelerators": gpus}
         if nodes:
             world = len(nodes) * self._context.ranks_per_node
             info |= {"members": list(nodes), "total_nodes": len(nodes), "world_size": world}

@@ -47,8 +47,7 @@ async def save_unknown_machines(name: str, token: str, provider: Provider, ledge
         PoolError: If the provider cannot list the machines now.
         LedgerError: If the ledger cannot be written.
     """
-    found = await find_machines(name, token, provider)
-    return await asyncio.to_thread(record_missing, token, found, ledger)
+    return await asyncio.to_thread(record_missing, token, await find_machines(name, token, provider), ledger)
 
 
 async def find_machines(name: str, token: str, provider: Provider) -> list[Machine]:
@@ -153,7 +152,6 @@ def is_starting(row: PoolRow) -> bool:
 
 def describe_end(receipt: Receipt) -> str:
     """Describe the end of a pool that this client did not observe."""
-    reasons = sorted({note.partition(": ")[2] for note in receipt.notes})
-    reason = "; ".join(reasons) or "no resources remain"
+    reason = "; ".join(sorted({note.partition(": ")[2] for note in receipt.notes})) or "no resources remain"
     reason += f"; lost: {'; '.join(receipt.lost)}" if receipt.lost else ""
     return f"{reason}; not fetched: {'; '.join(receipt.kept)}" if receipt.kept else reason

@@ -100,8 +100,7 @@ async def leftover_notes(row: PoolRow, ledger: Ledger) -> list[str]:
     accounts = await asyncio.to_thread(accounts_of, providers.provider_parts(row.provider))
     if not accounts:
         return []
-    looks = (_list_inventory(row.name, each) for each in accounts)
-    inventories = await asyncio.gather(*looks)
+    inventories = await asyncio.gather(*(_list_inventory(row.name, each) for each in accounts))
     found = [
         judge(thing, pool_of(thing, ledger), 0) for inventory in inventories for thing in inventory.things if thing.ours
     ]

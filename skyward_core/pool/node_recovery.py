@@ -309,8 +309,7 @@ class SuspectedNodes:
         if self._lost_after is None:
             return ""
         if link not in self._since:
-            timer = link.loop.call_later(self._lost_after, self._on_timeout, link)
-            self._since[link] = time.time(), timer
+            self._since[link] = time.time(), link.loop.call_later(self._lost_after, self._on_timeout, link)
         since, _ = self._since[link]
         return f"unreachable since {_clock(since)}, counts as lost at {_clock(since + self._lost_after)}"
 

@@ -284,8 +284,7 @@ class MachineVerifier:
         return f"machine {machine.id} of node {node} ({machine.address})"
 
     def _emit_phase(self, node: int, phase: NodePhase, detail: str) -> None:
-        address = self._context.machines[node].address
-        self._news.emit_phase(node, phase, detail, address=address)
+        self._news.emit_phase(node, phase, detail, address=self._context.machines[node].address)
 
 
 def _parse_probe(result: ProbeDone, begun: float, bought: OrderedHardware) -> MeasuredHardware:

@@ -62,9 +62,7 @@ PREEMPTION_MESSAGE = "preempted: the machine of node {node} was preempted by its
 
 def is_same_deadline(one: float | None, other: float | None) -> bool:
     """Check whether two deadlines by the same clock belong to the same notice. None is an unknown deadline."""
-    if one is None or other is None:
-        return one is other
-    return abs(one - other) < 30
+    return one is other if one is None or other is None else abs(one - other) < 30
 
 
 # Requests that older agents do not support. Agents list the supported requests in their welcome frame.

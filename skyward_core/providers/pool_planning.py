@@ -66,8 +66,7 @@ def make_pool_spec(
     options = replace(options, selection=None, worker=None, ttl=ttl or None)
     with set_error_field("plugins"):
         check_plugins(plugins)
-    node_counts = (each.nodes for each in (*ways, Spec(nodes=nodes)))
-    counts = {each for each in node_counts if each is not None}
+    counts = {each.nodes for each in (*ways, Spec(nodes=nodes)) if each.nodes is not None}
     if len(counts) > 1:
         raise SpecError("all Spec values of a pool must have the same number of nodes", "nodes")
     provider, accelerator, requirements = choose_provider(ways, selection)
@@ -263,8 +262,7 @@ def make_plan(spec: PoolSpec, *, may_remember: bool = False) -> RentalPlan:
         with use_cached_answers() if may_remember else nullcontext():
             if isinstance(provider, Plans):
                 return await provider.plan(spec)
-            notes = await provider.foresee(spec)
-            return RentalPlan(nodes=spec.most_nodes, attempts=(), notes=tuple(notes))
+            return RentalPlan(nodes=spec.most_nodes, attempts=(), notes=tuple(await provider.foresee(spec)))
 
     return submit(ask()).result()
 

@@ -149,8 +149,7 @@ def _has_finalizers_of_users() -> bool:
     places = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
     for each in types:
         if isinstance(getattr(each, "__del__", None), FunctionType):
-            module = sys.modules.get(getattr(each, "__module__", None) or "")
-            file = getattr(module, "__file__", None)
+            file = getattr(sys.modules.get(getattr(each, "__module__", None) or ""), "__file__", None)
             if file is None or not (file.startswith(places) or each.__module__.startswith("skyward_core.")):
                 return True
     return False

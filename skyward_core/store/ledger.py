@@ -461,8 +461,7 @@ class Ledger:
 
     def _read_separately(self, sql: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
         """Read over a separate connection, which does not create a missing file."""
-        place = f"{self.path.absolute().as_uri()}?mode=ro"
-        with closing(sqlite3.connect(place, uri=True, timeout=0.0)) as db:
+        with closing(sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True, timeout=0.0)) as db:
             return db.execute(sql, values).fetchall()
 
     def _write_trace(self, token: str) -> None:
@@ -678,8 +677,7 @@ class Ledger:
 
     def providers(self) -> list[dict[str, Any]]:
         """Return the JSON of the providers of all pools, without repetitions."""
-        rows = self._read("SELECT DISTINCT provider FROM pools")
-        return [json.loads(provider) for (provider,) in rows]
+        return [json.loads(provider) for (provider,) in self._read("SELECT DISTINCT provider FROM pools")]
 
     def pool_names_with_prefix(self, letters: str) -> list[str]:
         """Return the names of pools with a prefix, without repetitions, the last used first."""

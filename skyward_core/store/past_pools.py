@@ -90,8 +90,7 @@ def add_output(view: PoolView, stem: str, piece: Piece) -> None:
 
 
 def _open_pool(view: PoolView, row: PoolRow) -> None:
-    opened = events.PoolOpened(pool=row.name, spec=row.spec, created_at=row.created_at, at=row.created_at)
-    apply(view, opened)
+    apply(view, events.PoolOpened(pool=row.name, spec=row.spec, created_at=row.created_at, at=row.created_at))
 
 
 def unreachable_view(row: PoolRow, state: PoolStatus, detail: str) -> PoolView:
@@ -116,8 +115,7 @@ def _add_run(view: PoolView, row: RunRow) -> None:
     apply(view, opened)
     if row.state != "running":
         at = row.opened_at if row.ended_at is None else row.ended_at
-        ended = events.RunEnded(pool=view.name, run=row.run, state=row.state, root_cause=row.root_cause, at=at)
-        apply(view, ended)
+        apply(view, events.RunEnded(pool=view.name, run=row.run, state=row.state, root_cause=row.root_cause, at=at))
 
 
 def _finish_view(view: PoolView, ledger: Ledger, row: PoolRow) -> PoolView:

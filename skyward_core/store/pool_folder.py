@@ -102,8 +102,7 @@ class PoolFolder:
         if descriptor is None:
             if not is_log_name(name):
                 raise ValueError(f"{name!r} is not the name of a log file")
-            path = self.logs / name
-            descriptor = self._files[name] = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+            descriptor = self._files[name] = os.open(self.logs / name, os.O_RDWR | os.O_CREAT, 0o600)
         view = memoryview(data)
         while view:
             written = os.pwrite(descriptor, view, at)
@@ -385,8 +384,7 @@ def is_sweep_active(pool: str, sheet: TrialSheet) -> bool:
         pool: Key of the pool.
         sheet: Trial sheet of the sweep.
     """
-    marked = (pool_path(pool) / TRIALS_FOLDER / f"{sheet.name}.over").exists()
-    return not marked and is_process_alive(sheet.client)
+    return not (pool_path(pool) / TRIALS_FOLDER / f"{sheet.name}.over").exists() and is_process_alive(sheet.client)
 
 
 class SweepLocked(Exception):

@@ -90,8 +90,7 @@ class RunLogs:
     def lines(self, rank: int) -> Iterator[Line]:
         """Yield the lines of a rank, numbered from 0. Unfinished last lines come at the end."""
         for batch in self.batches(rank):
-            for number, text in enumerate(batch.texts, batch.number):
-                yield Line(number, text, batch.about)
+            yield from (Line(number, text, batch.about) for number, text in enumerate(batch.texts, batch.number))
 
     def batches(self, rank: int) -> Iterator[LineBatch]:
         """Yield the lines of a rank in batches, for callers that look at few of the lines. Batches may be empty."""
@@ -131,8 +130,7 @@ class RunLogs:
                 at = starts.get(part.stem, (0, 0))
                 starts[part.stem] = (max(at[0], part.end[0]), max(at[1], part.end[1]))
         found = []
-        stems = {path.stem for path in log_files(self.folder) if path.suffix in (OUT, ERR)}
-        for stem in sorted(stems):
+        for stem in sorted({path.stem for path in log_files(self.folder) if path.suffix in (OUT, ERR)}):
             start = starts.get(stem, (0, 0))
             out, err = end_place(self.folder, stem)
             end = max(start[0], out), max(start[1], err)

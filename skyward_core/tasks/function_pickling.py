@@ -87,9 +87,7 @@ def split_feeds(pending: PendingFunction[Any]) -> tuple[PendingFunction[Any], It
     names = _positional_names(fn, len(pending.args))
     args = tuple(replace_feed(name, value) for name, value in zip(names, pending.args, strict=True))
     kwargs = {name: replace_feed(name, value) for name, value in pending.kwargs.items()}
-    if not feeds:
-        return pending, ()
-    return PendingFunction(fn, args, kwargs, pending.timeout), tuple(feeds)
+    return (PendingFunction(fn, args, kwargs, pending.timeout), tuple(feeds)) if feeds else (pending, ())
 
 
 def reject_shared_iterators(feeds: IteratorFeeds, seen: set[int]) -> None:
@@ -550,8 +548,7 @@ class _SpoolFile(io.RawIOBase):
 
     def to_blob(self, sources: tuple[SourceText, ...]) -> Blob:
         if self._file is None:
-            data = b"".join(self._pieces)
-            return Blob(self._hash.hexdigest(), self.size, data=data, sources=sources)
+            return Blob(self._hash.hexdigest(), self.size, data=b"".join(self._pieces), sources=sources)
         self._file.close()
         return Blob(self._hash.hexdigest(), self.size, path=self._path, sources=sources)
 
@@ -629,8 +626,7 @@ def _find_unpicklable(pending: PendingFunction[Any]) -> str | None:
     """Describe the argument that cannot be pickled, and the object in it. None if each single argument can be
     pickled.
     """
-    names = _parameter_names(pending)
-    values = [*zip(names, pending.args, strict=False), *pending.kwargs.items()]
+    values = [*zip(_parameter_names(pending), pending.args, strict=False), *pending.kwargs.items()]
     for name, value in values:
         failure = _pickle_failure(value)
         if failure is not None:

@@ -138,9 +138,7 @@ def _resolve_generic(name: str, inner: Sequence[ast.expr], own: Mapping[str, Any
     if name == "Union":
         return Union[parts]  # noqa: UP007
     container = _CONTAINER_TYPES.get(name)
-    if container is None or (container is dict and len(parts) != 2):
-        return UnknownType
-    return container[parts]
+    return UnknownType if container is None or (container is dict and len(parts) != 2) else container[parts]
 
 
 def _dotted_name(node: ast.expr) -> str:

@@ -103,9 +103,7 @@ def split_target(text: str) -> tuple[Path, str | None]:
     function.
     """
     head, colon, tail = text.rpartition(":")
-    if not colon or not tail.isidentifier() or exists(text):
-        return Path(text), None
-    return Path(head), tail
+    return (Path(text), None) if not colon or not tail.isidentifier() or exists(text) else (Path(head), tail)
 
 
 def list_functions(path: Path) -> list[FunctionInfo]:

@@ -268,8 +268,7 @@ def _find_import_path(interpreter: Interpreter) -> Iterator[str]:
     for site in sites:
         yield str(site)
         yield from _pth_folders(site)
-    for package in find_local_packages({}, interpreter.prefix, interpreter.minor):
-        yield package.entry
+    yield from (package.entry for package in find_local_packages({}, interpreter.prefix, interpreter.minor))
 
 
 def _pth_folders(site: Path) -> Iterator[str]:
@@ -359,8 +358,7 @@ def _find_interpreters(script: Path | None, environ: Mapping[str, str]) -> Itera
         if (program := find_program(folder)) is not None:
             yield str(program), source
     yield sys.executable, OWN_SOURCE
-    for path in find_other_pythons(environ):
-        yield path, ""
+    yield from ((path, "") for path in find_other_pythons(environ))
 
 
 def _venv_source(venv: Path) -> str:
@@ -478,9 +476,7 @@ def _find_project_venv(script: Path) -> tuple[Path | None, tuple[str, ...]]:
         found = folder / VENV_FOLDER
         if not os.path.lexists(found):
             continue
-        if reason := distrust_reason(str(found)):
-            return None, (f"{found} was skipped: {reason}",)
-        return found, ()
+        return (None, (f"{found} was skipped: {reason}",)) if (reason := distrust_reason(str(found))) else (found, ())
     return None, ()
 
 
@@ -604,8 +600,7 @@ def _iter_sources(packages: tuple[str, ...] | list[str]) -> Iterator[tuple[str, 
             continue
         above = origin.parent.parent
         found = (path for path in origin.parent.rglob("*") if path.name.endswith(SUFFIXES) and path.is_file())
-        for path in sorted(found):
-            yield str(path.relative_to(above)), path
+        yield from ((str(path.relative_to(above)), path) for path in sorted(found))
 
 
 ReportLine = Callable[[str], None]

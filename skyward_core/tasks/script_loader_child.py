@@ -247,8 +247,7 @@ def _read_request() -> bytes:
 def _module_name(path: Path) -> str:
     """Return the stem of a script's file name. Add a suffix if a loaded or standard module has that name."""
     name = path.stem
-    taken = name in sys.modules or name in sys.stdlib_module_names
-    return f"{name}_script" if taken else name
+    return f"{name}_script" if name in sys.modules or name in sys.stdlib_module_names else name
 
 
 def _error_advice(error: BaseException) -> str:

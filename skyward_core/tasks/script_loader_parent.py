@@ -164,8 +164,7 @@ def build_tasks(
         how = f"exit status {status}" if status >= 0 else signal_name(-status)
         result = {"kind": "failed", "message": f"{path} ended the process that loads it ({how})"}
         if _is_full(folder):
-            full = f"{path} cannot be loaded: the disk of {folder.parent} is full"
-            result = {"kind": "usage", "message": full}
+            result = {"kind": "usage", "message": f"{path} cannot be loaded: the disk of {folder.parent} is full"}
     if result["kind"] == "task":
         interpreter_compatibility_and_import_path.add_script_folder(path)
         tasks = [replace(task, interpreter=chosen) for task in read_tasks(folder)]

@@ -29,8 +29,7 @@ def wait_for_imports() -> None:
 def _import_lock_owners() -> Iterator[int | None]:
     """Yield the owners of the import locks, which Python does not expose publicly."""
     locks: dict[str, Any] = getattr(getattr(importlib, "_bootstrap", None), "_module_locks", {})
-    for lock in list(locks.values()):
-        yield getattr(lock(), "owner", None)
+    yield from (getattr(lock(), "owner", None) for lock in list(locks.values()))
 
 
 T = TypeVar("T")

@@ -386,9 +386,7 @@ class LocalTransport:
         return installed
 
     async def installed(self) -> dict[str, str] | None:
-        if self._environment is None:
-            return None
-        return await asyncio.to_thread(packages_of, self._environment)
+        return None if self._environment is None else await asyncio.to_thread(packages_of, self._environment)
 
     @staticmethod
     async def _get_environment(config: dict[str, Any], report: Report, gate: StartBarrier) -> RankEnvironment:

@@ -65,9 +65,7 @@ def is_plain_ascii(data: bytes) -> bool:
 
 def sanitize_colored(line: str) -> str:
     """Return one line of a log with only text, tabs and colors."""
-    if line.isprintable() or _patterns().colored.fullmatch(line):
-        return line
-    return _filter_colors(line, colors=True)
+    return line if line.isprintable() or _patterns().colored.fullmatch(line) else _filter_colors(line, colors=True)
 
 
 def reset_colors(line: str) -> str:

@@ -591,9 +591,7 @@ class _LazyLines(Sequence[str]):
 
 def join_lines(lines: Sequence[str]) -> str:
     """Join whole lines to one text, without decoding undecoded lines one by one."""
-    if isinstance(lines, _LazyLines) and (text := lines.text()) is not None:
-        return text
-    return "\n".join(lines)
+    return text if isinstance(lines, _LazyLines) and (text := lines.text()) is not None else "\n".join(lines)
 
 
 def _decode_lines(body: bytes) -> list[str]:

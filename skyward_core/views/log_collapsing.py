@@ -97,8 +97,7 @@ class HeldLines:
     def release_until(self, until: float) -> Iterator[HeldLine]:
         """Yield all lines that arrived until a time. Also yield lines that must precede or accompany them."""
         while self._size and (line := self._next_line(until)) is not None:
-            ranks = sorted(self._first[line.key])
-            yield from [self._pop_line(rank) for rank in ranks]
+            yield from [self._pop_line(rank) for rank in sorted(self._first[line.key])]
 
     def release_all(self) -> Iterator[HeldLine]:
         """Yield all lines."""
@@ -133,8 +132,7 @@ class HeldLines:
         first.add(line.rank)
         if len(first) == len(self._places[line.key]):
             self._count += 1
-            at = min(self._queues[rank][0].at for rank in first)
-            heapq.heappush(self._ready, (at, self._count, line.key))
+            heapq.heappush(self._ready, (min(self._queues[rank][0].at for rank in first), self._count, line.key))
 
     def _pop_line(self, rank: int) -> HeldLine:
         queue = self._queues[rank]

@@ -135,8 +135,7 @@ class MetricHistory:
         names, rows = self.names, self._rows
         if name not in names:
             return 0.0
-        column = rows[names.index(name) :: len(names)]
-        return max((value for value in column if value == value), default=0.0)
+        return max((value for value in rows[names.index(name) :: len(names)] if value == value), default=0.0)
 
     def trace(self, name: str) -> Trace:
         """Return the history of one metric, without samples that lack it."""
@@ -243,8 +242,7 @@ class MachineMetrics:
         """Yield node, GPU (or None) and history of everything that was measured."""
         for node, machine in self.nodes.items():
             yield node, None, machine.host
-            for gpu, track in enumerate(list(machine.gpus)):
-                yield node, gpu, track
+            yield from ((node, gpu, track) for gpu, track in enumerate(list(machine.gpus)))
 
     def latest(self, name: str) -> dict[tuple[int, int | None], float]:
         """Return the newest value of a metric by node and GPU."""

@@ -327,8 +327,7 @@ class MetricStore:
     def diagnostics(self, run: str) -> Iterator[tuple[int, str, SeriesDiagnostics]]:
         """Yield rank, name and diagnostics of all metrics of a run."""
         for rank, names in sorted(self._runs.get(run, {}).items()):
-            for name, series in list(names.items()):
-                yield rank, name, series.signs
+            yield from ((rank, name, series.signs) for name, series in list(names.items()))
 
     def names(self, run: str) -> list[str]:
         """Return the names of all metrics of a run in order of appearance, lowest rank first."""

@@ -821,8 +821,7 @@ class SkywardApp(App[None]):
         from skyward_tui.dialogs.dialog import ChoiceScreen
 
         text = system_report(self)
-        choices = [("close", "Close", False), ("copy", "Copy", False)]
-        dialog = ChoiceScreen("about", text, choices, escape="close")
+        dialog = ChoiceScreen("about", text, [("close", "Close", False), ("copy", "Copy", False)], escape="close")
         self.push_screen(dialog, lambda chosen: self.copy(text, "report") if chosen == "copy" else None)
 
     def action_command_palette(self) -> None:  # Textual calls action_command_palette

@@ -58,8 +58,7 @@ class SanitizedRenderable:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         for segment in console.render(self._shown, options):
             if not segment.control:
-                lines = segment.text.split("\n")
-                yield Segment("\n".join(map(sanitize_in_place, lines)), segment.style)
+                yield Segment("\n".join(map(sanitize_in_place, segment.text.split("\n"))), segment.style)
 
 
 def _crash_text(pools: Sequence[PoolView], began: float) -> list[str]:

@@ -77,8 +77,7 @@ class Console:
     def log_printer(self, stream: TextIO | None = None, *, prefix: bool = True) -> LogPrinter:
         """Return a printer of logs of ranks, by default to the stream of :meth:`print_line`."""
         stream = stream or self._main
-        draws = stream.isatty() and os.environ.get("TERM") != "dumb"
-        live = LiveLines(shutil.get_terminal_size) if draws else None
+        live = LiveLines(shutil.get_terminal_size) if stream.isatty() and os.environ.get("TERM") != "dumb" else None
         printer = LogPrinter(
             stream.buffer,
             is_color_enabled(stream),

@@ -145,8 +145,7 @@ class SecretsScreen(Dialog[dict[str, str] | None]):
         if empty:
             empty[0].focus()
         else:
-            values = (each.value for each in self.query(Input))
-            self.dismiss(dict(zip(self._names, values, strict=True)))
+            self.dismiss(dict(zip(self._names, (each.value for each in self.query(Input)), strict=True)))
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
         if event.button.id == "go":

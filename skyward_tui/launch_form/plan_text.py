@@ -235,12 +235,9 @@ def _rental_rows(plan: LaunchPlan, may_remember: bool) -> Iterator[tuple[str, st
         yield "tries" if number == 1 else "or", sanitize_line(each.priced)
     if (more := len(rental.attempts) - ATTEMPTS_SHOWN) > 0:
         yield "or", count(more, "other offer")
-    for created in rental.creates:
-        yield "makes", sanitize_line(created)
-    for sent in rental.requests:
-        yield "sends", sanitize_line(", ".join(_request_text(sent)))
-    for note in rental.notes:
-        yield "note", sanitize_line(note)
+    yield from (("makes", sanitize_line(created)) for created in rental.creates)
+    yield from (("sends", sanitize_line(", ".join(_request_text(sent)))) for sent in rental.requests)
+    yield from (("note", sanitize_line(note)) for note in rental.notes)
 
 
 def _cost(hourly: str) -> Iterator[tuple[str, str]]:

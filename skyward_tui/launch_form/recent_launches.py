@@ -39,8 +39,7 @@ _RENAMED = {
 def recent_forms() -> list[Form]:
     """Return the recent launches, newest first. If their file is missing or invalid, return an empty list."""
     try:
-        entries = parse_json(settings.load_state(NAME))
-        return [_parse_form(entry) for entry in entries]
+        return [_parse_form(entry) for entry in parse_json(settings.load_state(NAME))]
     except (OSError, ValueError, TypeError, AttributeError):
         return []  # recent launches are only a convenience, so no error is shown
 

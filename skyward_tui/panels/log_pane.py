@@ -332,8 +332,7 @@ class LogViewport:
             spans = [(0, min(newest, self.stored.count), self.stored.read), *spans]
             # lines that the ring has dropped since the freeze
             if self._frozen_lines and self.stored.count > spans[1][1]:
-                between = (spans[1][1], min(spans[2][0], self.stored.count), self.stored.read)
-                spans.insert(2, between)
+                spans.insert(2, (spans[1][1], min(spans[2][0], self.stored.count), self.stored.read))
         return [span for span in spans if span[0] < span[1]]
 
     def _from_ring(self, start: int, stop: int) -> list[Line]:
@@ -645,8 +644,7 @@ class LogPane(Widget, can_focus=True):
     def set_filter(self, matcher: Matcher | None) -> None:
         """Show only lines that match, among the lines of the ranks given to :meth:`set_ranks`."""
         self._filter = matcher
-        shown = matcher if self._only is None else Matcher.for_ranks(self._only, matcher)
-        self.window.set_filter(shown)
+        self.window.set_filter(matcher if self._only is None else Matcher.for_ranks(self._only, matcher))
         self._report_aborted()
         if self.window.filter is not None:
             self._load_files()
@@ -954,8 +952,7 @@ class LogPane(Widget, can_focus=True):
             layers.append((0, prefix.end(), Style(color=color)))
         if self.window.search is not None and (spans := self.window.search.matcher.spans(text)):
             back = Color.parse(self.app.theme_variables["warning" if is_current else "warning-darken-3"])
-            contrast = back.get_contrast_text(1).rich_color
-            mark = Style(bgcolor=back.rich_color, color=contrast, underline=is_current)
+            mark = Style(bgcolor=back.rich_color, color=back.get_contrast_text(1).rich_color, underline=is_current)
             layers += [(a, b, mark) for a, b in spans]
         if not layers:
             return [Segment(text, base)] if text else []

@@ -182,9 +182,7 @@ class MachineGrid(PaintedLines):
     @property
     def total_rows(self) -> int:
         """Rows of the grid including the head. The number has a minimum, so that there is space for curves."""
-        if self._metrics is None:
-            return 1
-        return 1 + max(_LEAST_ROWS, len(self._metrics.nodes) + self._remarks)
+        return 1 if self._metrics is None else 1 + max(_LEAST_ROWS, len(self._metrics.nodes) + self._remarks)
 
     @property
     def has_fresh_data(self) -> bool:

@@ -119,8 +119,7 @@ class PhaseBoard(VirtualList[NodeView]):
 
     def _is_quiet(self, node: NodeView) -> bool:
         """Check whether a node is ready and has no problems."""
-        steps = self._steps.get(node.index, ())
-        problems = any(step.late or step.state in FAILURES for step in steps)
+        problems = any(step.late or step.state in FAILURES for step in self._steps.get(node.index, ()))
         return node.phase == "ready" and not (link_note(node) or node.notice or problems)
 
     def head(self, width: int) -> list[Content]:

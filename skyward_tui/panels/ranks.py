@@ -282,8 +282,7 @@ class RankList(VirtualList[RankState]):
             (glyph, its_own), gap = state.glyph, "  " if place % per_node == 0 else " "
             before, style = parts[-1]
             if state.rank == selected or state.rank in lit:
-                shown = _CURSOR if state.rank == selected else self._style_of(state)
-                parts += [(glyph, shown), (gap, "")]
+                parts += [(glyph, _CURSOR if state.rank == selected else self._style_of(state)), (gap, "")]
             elif style == its_own:
                 parts[-1] = (before + glyph + gap, style)
             else:
@@ -321,8 +320,7 @@ class RankList(VirtualList[RankState]):
         parts: list[tuple[str, str]] = []
         for state in self.states:
             mark = state_style(state.state)
-            style = _CURSOR if state.rank == self.selected else mark.style
-            parts += [(f" r{state.rank} {mark.glyph} ", style)]
+            parts += [(f" r{state.rank} {mark.glyph} ", _CURSOR if state.rank == self.selected else mark.style)]
         return Content.assemble(*parts, self._warning)
 
     # Moving

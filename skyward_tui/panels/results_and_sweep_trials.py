@@ -108,8 +108,7 @@ class ResultsPanel(RunPanel[ResultsPane]):
             self._boards, self._seen = {run.id: session.trials(pool.key, run)}, ("", 0, 0)
             return False
         here = run.id if board.sheet.gang else ""
-        table = board.table(run.id, run.tasks, pool.metrics, pool.runs)
-        self._trials.update(table, pool.metrics, run.id, here)
+        self._trials.update(board.table(run.id, run.tasks, pool.metrics, pool.runs), pool.metrics, run.id, here)
         self.main.trials = self._trials
         self.main.refresh()
         return True

@@ -297,5 +297,4 @@ def commands(app: SkywardApp, screen: Screen[Any]) -> Iterator[SystemCommand]:
         if action.call == "app.command_palette":
             continue
         keys = " ".join(action.shown_keys(app.keys))
-        call = partial(app.run_action, action.call, screen)
-        yield SystemCommand(action.help, f"{keys}   {action.id}", call)
+        yield SystemCommand(action.help, f"{keys}   {action.id}", partial(app.run_action, action.call, screen))

@@ -53,8 +53,7 @@ class ComparisonList(VirtualList[ComparedLine]):
     def select_metric(self, steps: int) -> None:
         """Chart another metric."""
         if self.names:
-            at = (self.names.index(self.name_shown) + steps) % len(self.names)
-            self.name_shown = self.names[at]
+            self.name_shown = self.names[(self.names.index(self.name_shown) + steps) % len(self.names)]
             self.refresh()
 
     def row(self, index: int, width: int) -> Content:

@@ -143,8 +143,7 @@ def failure_report(outcome: Outcome, figures: FailureMetrics | None = None, hint
     if outcome.error is None:
         return head
     error = failure(outcome.kind, outcome.error.type, outcome.error.message)
-    traceback = outcome.error.traceback.strip()
-    return "\n\n".join(part for part in (head, error, traceback) if part)
+    return "\n\n".join(part for part in (head, error, outcome.error.traceback.strip()) if part)
 
 
 class ErrorsScreen(BaseScreen[int | None]):

@@ -126,8 +126,7 @@ class LogSearcher:
         if search is None:
             return parts
         if not search.done:
-            text = f"searching logs: {search.searched:,} of {search.runs:,}"
-            parts.append(Content.styled(text, "$muted"))
+            parts.append(Content.styled(f"searching logs: {search.searched:,} of {search.runs:,}", "$muted"))
         if search.unread:
             parts.append(Content.styled(f"{count(search.unread, 'log')} not readable", "$text-warning"))
         return parts
@@ -315,8 +314,7 @@ class RunPreview(Widget, can_focus=False):
         if run.script or run.arguments:
             yield "", ""
             yield run.script or "arguments", "$muted"
-            for text in run.arguments:
-                yield f"  {one_line(text)}", ""
+            yield from ((f"  {one_line(text)}", "") for text in run.arguments)
         if self._preview is not None and self._preview.view is not None:
             yield from _results(self._preview.view)
 
@@ -350,8 +348,7 @@ def _results(run: RunView) -> Iterator[Part]:
             text = "  ".join(f"{each} {number(stats[each])}" for each in _STATISTICS)
             yield f"  {sanitize_line(name)}  {text}", ""
         return
-    for task in tasks[:_RESULTS]:
-        yield f"  r{task.rank} {one_line(task_note(task))}", ""
+    yield from ((f"  r{task.rank} {one_line(task_note(task))}", "") for task in tasks[:_RESULTS])
     if len(tasks) > _RESULTS:
         yield f"  and {count(len(tasks) - _RESULTS, 'other')}", "$muted"
 

@@ -408,8 +408,7 @@ class PoolsScreen(ListScreen[PoolList]):
     def action_dashboard(self) -> None:
         from skyward_tui.dialogs.pickers import open_dashboard
 
-        chosen = self.listed.chosen
-        self.run_worker(open_dashboard(self.app, chosen), group="pages", exclusive=True)
+        self.run_worker(open_dashboard(self.app, self.listed.chosen), group="pages", exclusive=True)
 
     def action_down(self) -> None:
         from skyward_tui.dialogs.confirmations import TeardownScreen

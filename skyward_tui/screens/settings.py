@@ -174,8 +174,7 @@ class SettingsScreen(ListScreen[SettingList]):
         for table, heading in _TABLES.items():
             yield heading, [self._row(each, refused) for each in settings.SETTINGS if each.name.startswith(f"{table}.")]
         requested = {id.removeprefix("keys."): keys for id, keys in self._given.items() if id.startswith("keys.")}
-        texts = {id: keys for id, keys in requested.items() if isinstance(keys, str)}
-        _, wrong = resolve_keymap(texts)
+        _, wrong = resolve_keymap({id: keys for id, keys in requested.items() if isinstance(keys, str)})
         for scope, heading in SCOPES.items():
             rows = [self._key_row(each, requested, (*wrong, *refused)) for each in actions_in(scope)]
             yield f"Keys: {heading}", rows

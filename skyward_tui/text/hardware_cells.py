@@ -54,9 +54,7 @@ def usage_by_user(gpus: Iterable[GpuUse]) -> list[str]:
 
 def memory(gpu: GpuUse) -> str:
     """Return the used and the total memory of a GPU; "" if unknown."""
-    if gpu.used is None or gpu.total is None:
-        return ""
-    return f"{gpu.used / 1e9:5.1f} of {gpu.total / 1e9:.1f} GB"
+    return "" if gpu.used is None or gpu.total is None else f"{gpu.used / 1e9:5.1f} of {gpu.total / 1e9:.1f} GB"
 
 
 def utilization(gpu: GpuUse) -> str:
@@ -77,9 +75,7 @@ Place = tuple[int, int | None]
 
 def quantity(value: float, unit: Unit) -> str:
     """Format a value with its unit: ``98 %``, ``1.2 GB``, ``650 W``."""
-    if unit in ("B", "B/s"):
-        return format_size(value) + unit[1:]
-    return f"{value:,.0f} {unit}".rstrip()
+    return format_size(value) + unit[1:] if unit in ("B", "B/s") else f"{value:,.0f} {unit}".rstrip()
 
 
 def share(part: float | None, whole: float | None) -> str:

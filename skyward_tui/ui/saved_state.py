@@ -87,8 +87,7 @@ def save_state(changed: Mapping[str, str], screens: Mapping[str, ScreenState]) -
         before = load_state()
     except InvalidStateFile:
         before = SavedState()
-    state = before._replace(**changed, screens={**before.screens, **screens})
-    settings.save_state(NAME, state.to_json())
+    settings.save_state(NAME, before._replace(**changed, screens={**before.screens, **screens}).to_json())
 
 
 def parse_state(text: str) -> SavedState:

@@ -81,8 +81,7 @@ async def open_pager(app: SkywardApp, name: str, lines: Iterable[str]) -> None:
     except (SkywardError, OSError) as error:
         return app.flash(f"cannot write the log for the pager: {format_error(error)}", "error")
     try:
-        path = await asyncio.to_thread(save, folder / name, lines)
-        await run_in_terminal(app, *words, str(path))
+        await run_in_terminal(app, *words, str(await asyncio.to_thread(save, folder / name, lines)))
     except SuspendNotSupported:
         app.flash("a pager cannot run in this terminal", "error")
     except OSError as error:

@@ -260,8 +260,7 @@ def job_tasks(job: JobFile, folder: Path, *, setup: bool = True, cwd: str = "") 
     Raises:
         JobFileError: If a mounted file cannot be read.
     """
-    for call in job.calls(setup=setup, cwd=cwd):
-        yield make_portable_task(call, folder)
+    yield from (make_portable_task(call, folder) for call in job.calls(setup=setup, cwd=cwd))
 
 
 def pool_job_tasks(

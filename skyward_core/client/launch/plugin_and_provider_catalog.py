@@ -228,5 +228,4 @@ def _info(name: str) -> ProviderInfo:
         found = provider_by_name(name)
     except SkywardError:  # reported when a launch on this provider is planned
         return ProviderInfo(name)
-    costs = costs_money(found)
-    return ProviderInfo(name, found.about, declared_settings(found), isinstance(found, Offers), costs)
+    return ProviderInfo(name, found.about, declared_settings(found), isinstance(found, Offers), costs_money(found))

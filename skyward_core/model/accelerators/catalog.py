@@ -248,8 +248,7 @@ def add_custom(name: str, memory_gb: float, cuda: CudaRange | None) -> Entry:
 
 
 def _entry(name: str, maker: str, memory_gb: float, cuda: CudaRange | None) -> Entry:
-    variant = Variant(memory_gb, None, None, None, {})
-    return Entry(name, maker, "other", "", None, cuda, (variant,), ())
+    return Entry(name, maker, "other", "", None, cuda, (Variant(memory_gb, None, None, None, {}),), ())
 
 
 def find_named(name: str) -> Entry:

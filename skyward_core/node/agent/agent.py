@@ -161,8 +161,7 @@ class Agent:
         become_reaper()
         add_signal_handlers({signal.SIGCHLD: slots.reap, signal.SIGTERM: self._end_requested.set})
         # Recovery scans all processes of the machine, so it runs only if an earlier agent left files.
-        traces = (Path(config.worker_socket), Path(config.paths.state))
-        others_before = any(trace.exists() for trace in traces)
+        others_before = any(trace.exists() for trace in (Path(config.worker_socket), Path(config.paths.state)))
         for path in (config.socket, config.worker_socket):
             Path(path).unlink(missing_ok=True)
         old = os.umask(0o177)

@@ -160,8 +160,7 @@ class NodeState:
             port: Port of this node that is free for its rendezvous.
         """
         config = self.config
-        each = config.ranks_per_node
-        seen = (config.accelerators or 0) // (each if config.devices else 1)
+        seen = (config.accelerators or 0) // (config.ranks_per_node if config.devices else 1)
         gpus = len(self._own_devices(rank)) or seen
         place = self.rank_info(rank, worker) | {"node": 0, "total_nodes": 1, "rank": 0, "world_size": 1}
         place |= {"local_rank": 0, "ranks_per_node": 1, "pool_rank": rank}

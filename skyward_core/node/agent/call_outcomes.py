@@ -314,8 +314,7 @@ class CallLifecycle:
         header["at"] = time.time()
         if logs is not None and call.started_at is not None:
             header["log"] = log = logs.range_of(call)
-            ends = {name: end for name, (_, end) in log.items()}
-            self._clients.flush_logs(logs.side_file_sizes() | ends)
+            self._clients.flush_logs(logs.side_file_sizes() | {name: end for name, (_, end) in log.items()})
         call.result = body
         data = encode_frame(header, body)
         if call.owner is not None and (

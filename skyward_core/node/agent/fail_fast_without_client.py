@@ -116,8 +116,7 @@ class FailFast:
             del self._unauthenticated[oldest]
             oldest.abort()  # the timer aborts a connection that is not yet established
         connection = Connection(self._on_peer_failure, self._on_lost, validate_peer_frame, of_strangers=True)
-        timer = asyncio.get_running_loop().call_later(PEER_TIMEOUT, connection.abort)
-        self._unauthenticated[connection] = timer
+        self._unauthenticated[connection] = asyncio.get_running_loop().call_later(PEER_TIMEOUT, connection.abort)
         return connection
 
     def _on_lost(self, connection: Connection) -> None:

@@ -132,8 +132,7 @@ class GangRequests:
             port.close()
         config = self._state.config
         self._rank_ports = [ReservedPorts(config.address) for _ in range(config.ranks_per_node)]
-        numbers = [port.number for port in self._rank_ports]
-        fields = {"ports": numbers, "accelerators": config.accelerators}
+        fields = {"ports": [port.number for port in self._rank_ports], "accelerators": config.accelerators}
         fields["line"] = self._fail_fast.get_port() if config.nodes > 1 else 0
         connection.send({"t": "known", "id": header["id"]} | fields)
 

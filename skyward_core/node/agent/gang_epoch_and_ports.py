@@ -162,8 +162,7 @@ class ReservedPorts:
         return True
 
     def _bind(self, number: int) -> socket.socket:
-        family = socket.AF_INET6 if ":" in self._address else socket.AF_INET
-        sock = socket.socket(family, socket.SOCK_STREAM)
+        sock = socket.socket(socket.AF_INET6 if ":" in self._address else socket.AF_INET, socket.SOCK_STREAM)
         try:
             sock.bind((self._address, number))
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -102,7 +102,6 @@ def _spawn_query(config: AgentConfig, errors: int) -> subprocess.Popen[bytes]:
 def _parse_devices(output: bytes) -> Devices | None:
     """Parse the output of the child. Only the last line counts: start-up files of the interpreter may print more."""
     try:
-        devices = json.loads(output.splitlines()[-1])
-        return [(str(name), str(model)) for name, model in devices]
+        return [(str(name), str(model)) for name, model in json.loads(output.splitlines()[-1])]
     except (ValueError, TypeError, IndexError):
         return None

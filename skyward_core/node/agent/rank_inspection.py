@@ -77,8 +77,7 @@ class DiagnosticsHandler:
         from skyward_core.node.stack_dumps_and_profiles import record_profile
 
         paths, fields, data = self._state.config.paths, {}, b""
-        of_rank = (each for each in self._slots.slots if each.rank == header["rank"] and not each.number)
-        slot = next(of_rank, None)
+        slot = next((each for each in self._slots.slots if each.rank == header["rank"] and not each.number), None)
         if slot is not None and slot.twin is not None and slot.twin.running:
             slot = slot.twin
         process = slot.process if slot is not None else None

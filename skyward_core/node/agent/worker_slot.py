@@ -620,8 +620,7 @@ class Slot:
 
     def _schedule_timeout(self, call: Call, seconds: float, paused: float) -> None:
         call.cancel_timers()
-        timer = asyncio.get_running_loop().call_later(seconds, self._on_timeout, call, paused)
-        call.timers.append(timer)
+        call.timers.append(asyncio.get_running_loop().call_later(seconds, self._on_timeout, call, paused))
 
     def _on_timeout(self, call: Call, paused: float) -> None:
         """Stop a call whose timeout expired, or extend the timeout by the time a rank was paused."""

@@ -335,9 +335,7 @@ def list_gpus() -> list[str]:
     base = "/proc/driver/nvidia/gpus"
     for entry in sorted(os.listdir(base)) if os.path.isdir(base) else []:
         with open(os.path.join(base, entry, "information"), encoding="utf-8", errors="replace") as file:
-            for line in file:
-                if line.startswith("Model:"):
-                    names.append(line.partition(":")[2].strip())
+            names += [line.partition(":")[2].strip() for line in file if line.startswith("Model:")]
     return names
 
 

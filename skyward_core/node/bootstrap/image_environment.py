@@ -124,8 +124,7 @@ def environment_key(image: Mapping[str, Any], python: str, version: Sequence[int
         name: map_strings(image.get(name), strip_credentials)
         for name in ("pip", "pip_indexes", "apt", "setup", *filter(image.get, SCRIPT_FIELDS))
     }
-    content = json.dumps([parts, python, version], sort_keys=True)
-    return hashlib.sha256(content.encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps([parts, python, version], sort_keys=True).encode()).hexdigest()[:16]
 
 
 def module_command(python: str, module: str, root: str = ROOT) -> list[str]:

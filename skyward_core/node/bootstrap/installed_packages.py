@@ -29,8 +29,7 @@ def list_packages(path: Iterable[str]) -> dict[str, str]:
         for name in names:
             if name.endswith(".dist-info") and name.count("-") == 2:
                 package, version = name[:-10].split("-")
-                elsewhere = Path(entry, name, "direct_url.json").exists()
-                found[normalize_name(package)] = "" if elsewhere else version
+                found[normalize_name(package)] = "" if Path(entry, name, "direct_url.json").exists() else version
     return found
 
 

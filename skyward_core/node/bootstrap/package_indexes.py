@@ -69,8 +69,7 @@ def iterate_pinned_groups(image: Mapping[str, Any]) -> Iterator[tuple[list[str],
         own = group_by_index(lines, indexes)
         restricted = {line for each in own.values() for line in each}
         yield [line for line in lines if line not in restricted], None
-        for number, restricted_lines in own.items():
-            yield restricted_lines, number
+        yield from ((restricted_lines, number) for number, restricted_lines in own.items())
 
 
 def lock_indexes(image: Mapping[str, Any]) -> dict[str, str]:
@@ -148,9 +147,7 @@ def split_credentials(addresses: str, logins: dict[str, tuple[str, str]]) -> str
     def move(match: re.Match[str]) -> str:
         user, _, password = match["info"].partition(":")
         login = unquote(user), unquote(password)
-        if logins.setdefault(match["host"], login) != login:
-            return match[0]
-        return f"{match['scheme']}{match['host']}"
+        return match[0] if logins.setdefault(match["host"], login) != login else f"{match['scheme']}{match['host']}"
 
     return _LOGIN.sub(move, addresses)
 

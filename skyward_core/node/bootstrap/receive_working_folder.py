@@ -196,8 +196,7 @@ class FolderCopy:
             ValueError: If a path leaves the folder or the contents are incomplete.
         """
         self._partial_list.write_bytes(to_json(sorted(items)))
-        now = {item.path for item in items}
-        for path in self._sent[0].keys() - now:
+        for path in self._sent[0].keys() - {item.path for item in items}:
             self._remove(path)
         for index in wanted:
             self._write(items[index], contents)

@@ -78,8 +78,7 @@ class Dask(ServerPlugin):
         return (self.papers[2], self.token)
 
     def transform(self, image: Image, pool_spec: PoolSpec) -> Image:
-        wanted = [requirement("distributed", self.version), *(["bokeh"] if self.dashboard else [])]
-        return with_pip(image, wanted)
+        return with_pip(image, [requirement("distributed", self.version), *(["bokeh"] if self.dashboard else [])])
 
     def around_app(self, info: InstanceInfo) -> AbstractContextManager[object]:
         return nullcontext() if info.node else run_scheduler(self, info.address, self.port_of(info.pool))

@@ -49,13 +49,10 @@ class HuggingFace(Plugin):
         return (self.token,) if self.token else ()
 
     def transform(self, image: Image, pool_spec: PoolSpec) -> Image:
-        transformers = requirement("transformers", self.version)
-        return with_pip(image, [transformers, "datasets", "tokenizers", "accelerate"])
+        return with_pip(image, [requirement("transformers", self.version), "datasets", "tokenizers", "accelerate"])
 
     def bootstrap(self, pool_spec: PoolSpec) -> Sequence[str]:
-        if not self.models or self.token:
-            return ()
-        return (shlex.join(["python", "-c", _FETCH, *self.models]),)
+        return () if not self.models or self.token else (shlex.join(["python", "-c", _FETCH, *self.models]),)
 
     def around_process(self, info: InstanceInfo) -> AbstractContextManager[object]:
         if self.token:

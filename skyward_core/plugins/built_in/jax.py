@@ -87,9 +87,7 @@ class Jax(Plugin):
 def count_visible_gpus(info: InstanceInfo) -> int:
     """Return the number of GPUs that a rank sees on its node."""
     shown = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if shown is None:
-        return info.accelerators
-    return sum(name.strip() not in ("", "-1") for name in shown.split(","))
+    return info.accelerators if shown is None else sum(name.strip() not in ("", "-1") for name in shown.split(","))
 
 
 PLUGIN = Jax

@@ -111,8 +111,7 @@ class MapRun(Run):
             super().reject(index, link, kind, error)
             return
         # The error concerns no single call, so report it for the first rank of the node.
-        rank = link.node * self._context.ranks_per_node
-        self._note_failure(Outcome(index, rank, link.node, kind, error=error))
+        self._note_failure(Outcome(index, link.node * self._context.ranks_per_node, link.node, kind, error=error))
         self._stop("it could not begin", breaks=False)
 
     def not_loaded(self, outcome: Outcome, error: BaseException) -> RunError:

@@ -87,8 +87,7 @@ def load_exception(outcome: Outcome, value: Value | None) -> BaseException:
     error: Any
     if outcome.kind == "raised":
         loaded, _ = load(value) if value else (None, None)
-        is_error = issubclass(type(loaded), BaseException)
-        error = loaded if is_error else RemoteError(info.type, info.message)
+        error = loaded if issubclass(type(loaded), BaseException) else RemoteError(info.type, info.message)
     elif info.type == "TimeoutError":
         error = TimeoutError(f"rank {outcome.rank} {info.message}")
     else:

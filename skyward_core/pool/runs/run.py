@@ -402,9 +402,7 @@ class Run:
     @property
     def links(self) -> Sequence[Link]:
         """Links to the nodes that may have calls of the run."""
-        if self.wanted is None:
-            return self._context.links
-        return [self._context.links[node] for node in self.nodes]
+        return self._context.links if self.wanted is None else [self._context.links[node] for node in self.nodes]
 
     def place_of(self, index: int) -> tuple[int, int]:
         """Return the pool's rank and node of a broadcast's call; -1 if no nodes are assigned yet."""
@@ -656,8 +654,7 @@ class Run:
         message = f"{items} of {self.name}() on rank {rank} was lost on node {link.node}; earlier values have arrived"
         link.send({"t": "stop", "run": self.id, "i": index, "why": message})
         self.logs[index] = {}
-        error = ErrorInfo("ValuesLost", message)
-        self._on_call_end(link, Outcome(index, rank, link.node, "lost", error=error))
+        self._on_call_end(link, Outcome(index, rank, link.node, "lost", error=ErrorInfo("ValuesLost", message)))
 
     def on_stale(self, index: int, reason: str, *, spent: bool = False) -> None:
         """Handle a call that an agent returned because its gang broke before the call or accepts no more calls."""

@@ -254,8 +254,7 @@ class RunScheduler:
             delete_files(tasks)
             raise
         nodes = len(context.links) if wanted is None else wanted if isinstance(wanted, int) else len(wanted)
-        by_rank = kind in ("broadcast", "map")
-        total = nodes * context.ranks_per_node if by_rank else len(tasks)
+        total = nodes * context.ranks_per_node if kind in ("broadcast", "map") else len(tasks)
         run = self._context.registry.add(run_id or new_run_id(), kind, tasks, total, future)
         run.wanted = wanted
         run.consumed, run.stays = consumed, stays

@@ -94,8 +94,7 @@ async def create_security_resources(
     # Machines of the pool may exchange all traffic. Some network cards (EFA) need rules that name the group in both
     # directions.
     within = [{"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": found}]}]
-    rules = [*within, _ssh_rule(own_address)]
-    await _authorize(calls, region, "authorize_security_group_ingress", found, rules)
+    await _authorize(calls, region, "authorize_security_group_ingress", found, [*within, _ssh_rule(own_address)])
     await _authorize(calls, region, "authorize_security_group_egress", found, within)
     return SecurityResources(name, found)
 

@@ -399,8 +399,7 @@ class InstanceLaunch:
         key, need = self._quota_need(attempt)
         self._refused_vcpus[key] = need
         with suppress(SkywardError):  # the quotas may be hidden from these credentials
-            shortage = account_setup_checks_and_cleanup.quota_shortage
-            if text := await shortage(self._calls, *key, need, refused=True):
+            if text := await account_setup_checks_and_cleanup.quota_shortage(self._calls, *key, need, refused=True):
                 return CapacityRefused(text, error.code)
         return error
 

@@ -78,8 +78,7 @@ def _machine_folder(pool: str, token: str, node: int, name: str) -> str:
 def with_node(machine: Machine, node: int) -> Machine:
     """Return an unused machine with another node index."""
     extra = machine.extra
-    pool = extra["folder"].partition(".")[0]
-    folder = _machine_folder(pool, extra["token"], node, machine.id)
+    folder = _machine_folder(extra["folder"].partition(".")[0], extra["token"], node, machine.id)
     return replace(machine, node=node, extra=extra | {"folder": folder})
 
 
@@ -214,8 +213,7 @@ async def update_states(calls: AwsCalls, known: Sequence[Machine]) -> list[Machi
     """
     seen: dict[str, dict[str, Any]] = {}
     for region in dict.fromkeys(each.extra["region"] for each in known):
-        ids = [each.id for each in known if each.extra["region"] == region]
-        seen |= await find_instances(calls, region, ids)
+        seen |= await find_instances(calls, region, [each.id for each in known if each.extra["region"] == region])
     unknown = [each for each in known if each.id not in seen and _is_settled(each)]
     if unknown:
         await _require_same_account(calls, unknown[0])
@@ -226,8 +224,7 @@ def _update_state(machine: Machine, instance: Mapping[str, Any] | None) -> Machi
     if instance is None:
         if _is_settled(machine):
             return replace(machine, state="gone")
-        reason = "EC2 does not show it yet"
-        return replace(machine, state="unreachable", extra=machine.extra | {"why": reason})
+        return replace(machine, state="unreachable", extra=machine.extra | {"why": "EC2 does not show it yet"})
     name = instance["State"]["Name"]
     if name in ENDED_STATES:
         at = {} if (ended := _stopped_at(instance)) is None else {"ended": ended}

@@ -127,8 +127,7 @@ async def find_instance_types(calls: AwsCalls, region: str, requirements: Machin
     if requirements.instance_type:
         parameters: dict[str, Any] = {"InstanceTypes": [requirements.instance_type]}
     else:
-        filters = [{"Name": "instance-type", "Values": list(type_patterns(requirements))}]
-        parameters = {"Filters": filters}
+        parameters = {"Filters": [{"Name": "instance-type", "Values": list(type_patterns(requirements))}]}
     rows = await calls.call_all("ec2", region, "describe_instance_types", "InstanceTypes", **parameters)
     found = [parse_instance_type(each) for each in rows if requirements.instance_type or _is_ordinary(each)]
     return sorted(found, key=lambda kind: kind.name)

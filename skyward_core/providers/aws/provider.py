@@ -76,8 +76,7 @@ async def _blocks_of_type(
             InstanceType=instance_type, InstanceCount=nodes, CapacityDurationHours=hours,
         )  # fmt: skip
     except (CallFailed, CapacityRefused, UsageError) as error:
-        code = getattr(error, "code", "InvalidParameterValue")
-        if not code.startswith(("Invalid", "Unsupported")):
+        if not getattr(error, "code", "InvalidParameterValue").startswith(("Invalid", "Unsupported")):
             raise
         return []  # Capacity Blocks do not exist for most types
     return [
@@ -780,8 +779,7 @@ class AWS(JsonSettings, StrictKeywords):
         )
 
     async def _admit_client(self, folder: LaunchJournal) -> float:
-        admit = account_setup_checks_and_cleanup.admit_client
-        return await admit(self._calls, folder, self._client_network)
+        return await account_setup_checks_and_cleanup.admit_client(self._calls, folder, self._client_network)
 
     @property
     def _calls(self) -> AwsCalls:

@@ -62,8 +62,7 @@ class Local(StrictKeywords):
         self, pool: str, token: str, node: int, machines: Sequence[Machine], former: Sequence[Machine]
     ) -> Machine:
         """Create another folder beside the folder of the lost node."""
-        root = Path(former[-1].extra["folder"]).parent
-        return self._make_machine(root, node, f"{node}-{token[:6]}")
+        return self._make_machine(Path(former[-1].extra["folder"]).parent, node, f"{node}-{token[:6]}")
 
     @staticmethod
     def _make_machine(root: Path, node: int, name: str) -> Machine:

@@ -282,8 +282,7 @@ async def find_jobs(commands: SlurmCommands, names: Iterable[str]) -> list[Slurm
     """
     wanted = sorted(set(names))
     options = ("--me", "--noheader", "--states=all", f"--name={','.join(wanted)}", "-o", slurm_commands.SQUEUE_FORMAT)
-    output = await commands("squeue", *options)
-    return [each for each in slurm_commands.parse_jobs(output) if each.name in wanted]
+    return [each for each in slurm_commands.parse_jobs(await commands("squeue", *options)) if each.name in wanted]
 
 
 async def find_settled_jobs(commands: SlurmCommands, names: Iterable[str]) -> list[SlurmJob]:

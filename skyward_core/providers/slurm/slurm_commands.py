@@ -416,6 +416,5 @@ def matching_gpu_types(name: str, memory_gb: float | None, types: Iterable[str])
     wanted = split_words(name)
     fitting = [kind for kind in dict.fromkeys(types) if kind and contains_words(split_words(kind), wanted)]
     if memory_gb is not None:
-        exact = [kind for kind in fitting if f"{memory_gb:g}gb" in split_words(kind)]
-        fitting = exact or fitting
+        fitting = [kind for kind in fitting if f"{memory_gb:g}gb" in split_words(kind)] or fitting
     return fitting

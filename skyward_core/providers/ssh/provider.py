@@ -235,8 +235,7 @@ class SSH(JsonSettings, StrictKeywords, Value):
         routes = await asyncio.gather(*(resolve(self.target(host)) for host in self.hosts), return_exceptions=True)
         for host, route in zip(self.hosts, routes, strict=True):
             if not isinstance(route, BaseException):  # otherwise the connection to the host reports the error
-                way = (route.host.lower(), route.port, route.jump, route.proxy_command)
-                names.setdefault(way, []).append(host)
+                names.setdefault((route.host.lower(), route.port, route.jump, route.proxy_command), []).append(host)
         if equal := next((each for each in names.values() if len(each) > 1), ()):
             raise UsageError(f"Named twice: {', '.join(equal)} are one machine. {ONE_NODE_PER_HOST}")
 

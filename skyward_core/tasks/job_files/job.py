@@ -305,8 +305,7 @@ class JobFile(Value):
         Raises:
             JobFileError: As ``files_call``.
         """
-        made = [self.files_call(), self.setup_call(cwd) if setup else None]
-        for call in filter(None, made):
+        for call in filter(None, [self.files_call(), self.setup_call(cwd) if setup else None]):
             yield call if self.sets_all_up(setup=setup) else call.with_nodes(self.num_nodes)
         if (run := self.run_call(cwd)) is not None:
             yield run

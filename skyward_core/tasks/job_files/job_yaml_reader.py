@@ -110,8 +110,7 @@ class YamlDocument:
     def _check_text(self, value: Any, node: yaml.Node) -> None:
         """Reject characters that no command, variable or path can contain."""
         if isinstance(value, str) and (odd := _INVALID_CHARACTERS.search(value)):
-            words = f"the character {odd[0]!r} is not supported"
-            raise self.make_error(words, line=node.start_mark.line + 1)
+            raise self.make_error(f"the character {odd[0]!r} is not supported", line=node.start_mark.line + 1)
 
     def _construct_mapping(self, node: yaml.MappingNode, place: YamlPath) -> dict[str, Any]:
         made: dict[str, Any] = {}
@@ -366,8 +365,7 @@ class ResourceReader:
         elif isinstance(wanted, str):
             yield self._read_accelerator(wanted, None, place)
         elif isinstance(wanted, Mapping):
-            for name, count in wanted.items():
-                yield self._read_accelerator(name, count, (*place, name))
+            yield from (self._read_accelerator(name, count, (*place, name)) for name, count in wanted.items())
         else:
             for number, each in enumerate(wanted):
                 if each is None or each == "None":

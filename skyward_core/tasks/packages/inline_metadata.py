@@ -156,9 +156,7 @@ def _parse_sources(uv: Mapping[str, Any], names: set[str]) -> dict[str, list[str
 
 def _format_location(text: str, folder: Path) -> str:
     """Return a URL unchanged, and a folder as a file URL, because installers end an address at a space or comma."""
-    if _URL.match(text):
-        return text
-    return "file://" + quote(str(folder / expand_user(text)))
+    return text if _URL.match(text) else "file://" + quote(str(folder / expand_user(text)))
 
 
 def _get_texts(table: Mapping[str, Any], name: str, where: str = "") -> list[str]:

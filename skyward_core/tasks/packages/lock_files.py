@@ -204,10 +204,8 @@ def _index_lines(image: Mapping[str, Any]) -> Iterator[str]:
         yield f"--index-url {image['index']}"
     general = [each["url"] for each in image.get("pip_indexes") or () if not each.get("packages")]
     of_lock = [each["index"] for each in image.get(PINNED) or () if each["index"]]
-    for url in dict.fromkeys([*general, *of_lock]):
-        yield f"--extra-index-url {url}"
-    for link in image.get("find_links") or ():
-        yield f"--find-links {link}"
+    yield from (f"--extra-index-url {url}" for url in dict.fromkeys([*general, *of_lock]))
+    yield from (f"--find-links {link}" for link in image.get("find_links") or ())
     if image.get("no_index"):
         yield "--no-index"
     if restricted := sorted(map_packages_to_indexes(image.get("pip_indexes") or ())):

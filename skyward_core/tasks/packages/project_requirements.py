@@ -337,8 +337,7 @@ class _RequirementsReader:
     def _read_folder(self, given: str, path: Path, where: str, extras: Extras = frozenset()) -> None:
         """Add a local package. The package's folder is sent to the ranks, which import the package from there."""
         extras |= parse_extras(given)
-        bare = given.partition("[")[0] if given.endswith("]") else given
-        found = local_path(bare)
+        found = local_path(given.partition("[")[0] if given.endswith("]") else given)
         if found is None:
             raise PackagesError(f"{where}: -e {given} is not a folder. Write NAME @ {given} without -e")
         folder = resolve_path(path.parent / expand_user(found))

@@ -144,8 +144,7 @@ def group_by_index(lines: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...
     """Group pairs (index, line) by index. "" stands for the public index."""
     groups: dict[str, list[str]] = {}
     for index, text in lines:
-        bare = index.rstrip("/")
-        groups.setdefault("" if bare in PUBLIC_INDEXES else index, []).append(text)
+        groups.setdefault("" if index.rstrip("/") in PUBLIC_INDEXES else index, []).append(text)
     return {index: tuple(sorted(texts)) for index, texts in sorted(groups.items())}
 
 
@@ -308,11 +307,7 @@ def _import_entries(packages: Path, name: str, folder: Path) -> list[str]:
                 found |= dict.fromkeys(_mapped_folders(read_text(packages / file)))
         except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
             continue
-    inside = [each for each in found if Path(each).is_relative_to(folder)]
-    if inside:
-        return inside
-
-    return [import_entry(folder)]
+    return [each for each in found if Path(each).is_relative_to(folder)] or [import_entry(folder)]
 
 
 def _mapped_folders(source: str) -> Iterator[str]:

@@ -690,8 +690,7 @@ async def _attempt(
             login_timeout=LOGIN_TIMEOUT,
         )
     except BaseException as error:
-        took = time.monotonic() - begun
-        _log.info("%s: no login after %.3f s: %s: %s", route, took, type(error).__name__, error)
+        _log.info("%s: no login after %.3f s: %s: %s", route, time.monotonic() - begun, type(error).__name__, error)
         if sock is not None and not link.has_connected:
             sock.close()
         link.connection_lost(None)

@@ -591,8 +591,7 @@ async def _dial(target: Target) -> socket.socket | None:
     async with asyncio.timeout(CONNECT_TIMEOUT):
         # ASCII names are encoded here: loading the tables for IDNA takes as long as a key exchange.
         host = route.host.encode() if route.host.isascii() else route.host
-        places = await loop.getaddrinfo(host, route.port, type=socket.SOCK_STREAM)
-        for family, kind, protocol, _, address in places:
+        for family, kind, protocol, _, address in await loop.getaddrinfo(host, route.port, type=socket.SOCK_STREAM):
             found = socket.socket(family, kind, protocol)
             try:
                 found.setblocking(False)

@@ -81,8 +81,7 @@ def _read(file: Path, mtime: int, size: int) -> tuple[KnownHost, ...]:
 
 
 def _parse(file: Path) -> Iterator[KnownHost]:
-    lines = read_text(file, errors="replace").split("\n")
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(read_text(file, errors="replace").split("\n"), 1):
         marker: Marker = ""
         rest = line.strip()
         if rest.startswith("@"):
@@ -107,8 +106,7 @@ def _is_hash_of(hashed: str, name: str) -> bool:
 def _matches(pattern: str, name: str) -> bool:
     if "*" not in pattern and "?" not in pattern:
         return pattern == name
-    plain = re.escape(pattern).replace(r"\*", ".*").replace(r"\?", ".")
-    return re.fullmatch(plain, name, re.DOTALL) is not None
+    return re.fullmatch(re.escape(pattern).replace(r"\*", ".*").replace(r"\?", "."), name, re.DOTALL) is not None
 
 
 PLAIN_ALGORITHMS = (

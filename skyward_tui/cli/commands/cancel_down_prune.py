@@ -135,8 +135,7 @@ def _unfetched_files(session: Session, live: Sequence[run_history.PoolRow]) -> I
         except SkywardError as error:
             yield f"cannot list the files of the ranks of pool {row.name}: {format_error(error)}"
             continue
-        for line, _ in unfetched_lines(unfetched):
-            yield f"{row.name}: {line}"
+        yield from (f"{row.name}: {line}" for line, _ in unfetched_lines(unfetched))
         if unfetched.exceeds_limit:
             yield (
                 f"{row.name}: only the newest {format_size(float(unfetched.room))} are downloaded; "

@@ -388,8 +388,7 @@ def _rerun_job(found: JobRecord, pool: str | None, console: Console, given: Give
         _refuse_dry_run(dry_run)
         return execute(pool or "", (), console, job=job, env={}, secrets={}, **how)
     request = found.to_job_request(job, None) if pool is None else JobRequest.from_options(job, pool=pool)
-    down = found.down and pool is None
-    return launch(request, console, setup=found.setup, down=down, dry_run=dry_run, **how)
+    return launch(request, console, setup=found.setup, down=found.down and pool is None, dry_run=dry_run, **how)
 
 
 def _refuse_dry_run(dry_run: bool) -> None:

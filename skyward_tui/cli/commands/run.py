@@ -652,8 +652,7 @@ class PoolCommand:
     def _run_gangs(self, tasks: Sequence[Task], sheet: TrialSheet, request: LaunchRequest, *, joined: bool) -> int:
         """Run each trial as a gang, as many gangs at a time as fit. Return the status of the first failed trial."""
         self.is_gang_sweep = True
-        launched = self.session.launch_sweep(self.key, tasks, sheet, request, joined=joined)
-        run = self._wait_for_launch(launched)
+        run = self._wait_for_launch(self.session.launch_sweep(self.key, tasks, sheet, request, joined=joined))
         view = self.session.view(self.key)
         # Not through the follower: output of ranks can be shown only once the IDs of our runs are known.
         board = self.session.trials(self.key, run).result()
@@ -819,8 +818,7 @@ class PoolCommand:
         self.follower.finish()
         if run.kind == "sweep" or self.is_gang_sweep:
             board = self.session.trials(self.key, run).result()
-            runs = self.session.view(self.key).runs
-            self.trials = board.table(run.id, run.tasks, MetricStore(), runs)
+            self.trials = board.table(run.id, run.tasks, MetricStore(), self.session.view(self.key).runs)
             show_trials(run, self.trials, self.console)
             if self.is_gang_sweep and (outcome := sweep_outcome(self.trials, run.id)):
                 self.console.note(outcome)

@@ -574,8 +574,7 @@ class LaunchFields(VerticalScroll, can_focus=False, inherit_bindings=False):
         with Vertical(id="where"):
             yield field_row("Provider", ProviderField(choices, DEFAULT_PROVIDER, id="provider"))
             yield CheckLines(id="check")
-        for id, setting in setting_fields_by_id().items():
-            yield setting_row(id, setting)
+        yield from (setting_row(id, setting) for id, setting in setting_fields_by_id().items())
         yield field_row("Nodes", *self._option_fields("Nodes"))
         yield field_row("Market", *self._option_fields("Market"), id="market")
         yield field_row("Budget $", *self._option_fields("Budget $"), id="money")

@@ -172,8 +172,7 @@ class ProviderChecks:
     def _show(self, provider: str, key: CheckKey | None) -> None:
         lines = [] if key is None else self._results[key]
         self._screen.query_one(ProviderField).mark(provider, worst_state(lines) if lines else None)
-        rows = _ROWS_SHORT if self._screen.has_class("-short") else _ROWS
-        self._screen.query_one(CheckLines).show(lines, rows)
+        self._screen.query_one(CheckLines).show(lines, _ROWS_SHORT if self._screen.has_class("-short") else _ROWS)
 
 
 async def _load_presets(app: SkywardApp) -> list[Preset] | None:
@@ -566,8 +565,7 @@ class LaunchScreen(BaseScreen[None]):
                     source = form_from_request(record.absolute_request())
                     self._own_settings = self._own_settings or self.form()
         if source is not None and self.is_attached:
-            form = self.form()
-            self._fields.fill(replace(form, **{name: getattr(source, name) for name in POOL_SETTINGS}))
+            self._fields.fill(replace(self.form(), **{name: getattr(source, name) for name in POOL_SETTINGS}))
             self._list_packages(source.packages)
             self._review()
 
@@ -673,8 +671,7 @@ class LaunchScreen(BaseScreen[None]):
     def _show_plan(self, rows: Sequence[tuple[str, str]], form: Form, reason: str = "", script: str = "") -> None:
         self._planned_form = form
         remarks = [("preset", remark) for remark in self._remarks]
-        plan = self.query_one(PlanPanel)
-        plan.show([*remarks, *rows], trouble=reason, command=command_line(form), script=script)
+        self.query_one(PlanPanel).show([*remarks, *rows], trouble=reason, command=command_line(form), script=script)
 
     def action_scroll_plan(self, pages: int) -> None:
         self.query_one(PlanPanel).page(pages)
@@ -859,8 +856,7 @@ class LaunchScreen(BaseScreen[None]):
     @work(exclusive=True, group="copy")
     async def action_copy_script(self) -> None:
         form, pools = self.form(), self.app.pools()
-        text = await self._planner.run(form, lambda: python_script(form, pools))
-        self.app.copy(text, "the Python script")
+        self.app.copy(await self._planner.run(form, lambda: python_script(form, pools)), "the Python script")
 
     @work(exclusive=True, group="presets")
     async def action_presets(self) -> None:
