@@ -95,7 +95,8 @@ def test_recording_of_a_pool_replays_its_logs_metrics_and_outcomes(key: str, led
     assert before.failure is not None and before.start == row.created_at
     playback.seek_failure()
     playback.advance()
-    assert playback.view.runs[run.run].state == "running" and playback.view.state == "up"
+    assert playback.state().now == before.failure and not playback.state().playing
+    assert playback.view.runs[run.run].tasks[1].state == "raised"
 
 
 def test_secrets_of_the_exporting_client_are_redacted_in_a_recording(
