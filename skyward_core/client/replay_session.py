@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MIN_SPEED, MAX_SPEED = 0.25, 64.0
-
 MIN_WAIT, MAX_WAIT = 0.02, 3600.0  # minimum and maximum seconds between checks for due entries
 
 

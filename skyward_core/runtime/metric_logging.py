@@ -25,7 +25,7 @@ def log(**numbers: SupportsFloat) -> None:
     """Log metrics: ``sky.log(step=step, loss=loss.item())``.
 
     Takes a few microseconds and never blocks. Screens show up to 512 values of a metric, spread evenly over the run;
-    exports have all values. Off a pool it does nothing.
+    exports have all values, up to ``log_limit`` bytes of a run. Off a pool it does nothing.
 
     Args:
         **numbers: Values by name of the metric; any type that ``float()`` accepts. A GPU tensor is read after the GPU
