@@ -440,6 +440,7 @@ async def _searched(folder: Path, lines: int, *, filters: bool) -> dict[str, flo
     from skyward_tui.panels.log_pane import LogPane, Matcher
     from tests.support.fake_session import FakeSession
 
+    as_opened()
     size = _written(folder / "r000.out", lines)
     ring = LogRing()
     with open(folder / "r000.out", "rb") as file:
