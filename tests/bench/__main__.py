@@ -11,21 +11,9 @@ from .fresh import BenchError
 from .metric import table
 
 NAMES = (
-    "local",
-    "logs",
-    "startup",
-    "idle",
-    "machines",
-    "screens",
-    "stacks",
-    "ssh",
-    "outputs",
-    "torchrun",
-    "environments",
-    "aws",
-    "jobs",
-    "scale",
-)
+    "local", "logs", "startup", "idle", "machines", "screens", "stacks", "ssh", "outputs", "torchrun", "environments",
+    "aws", "jobs", "scale",
+)  # fmt: skip
 
 
 def main() -> int:

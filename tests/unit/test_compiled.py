@@ -30,10 +30,3 @@ def test_rewritten_test_module_is_cached_without_running_it(pytestconfig: pytest
         loader.exec_module(module)
     assert (tmp_path / "ran").exists()
     assert (kept.stat().st_ino, kept.stat().st_mtime_ns) == (was.st_ino, was.st_mtime_ns), "and taken as it is"
-
-
-def test_test_module_with_a_syntax_error_is_not_cached(pytestconfig: pytest.Config, tmp_path: Path) -> None:
-    source = tmp_path / "test_it.py"
-    source.write_text("def (:\n")
-    keep_rewritten(pytestconfig.pluginmanager.rewrite_hook, source)
-    assert not list(tmp_path.glob("__pycache__/*.pyc"))

@@ -51,16 +51,9 @@ def test_each_import_contract_fails_on_a_forbidden_import(tmp_path: Path) -> Non
     for (file, line), how in zip(PLANTED.values(), cycle(HOW), strict=False):
         with open(tmp_path / file, "a") as target:
             target.write(how.format(line))
-    said = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "from importlinter.cli import lint_imports_command as run; run()",
-            "--no-cache",
-        ],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    ).stdout
-    broken = {line.partition(" BROKEN")[0] for line in said.splitlines() if " BROKEN" in line}
-    assert broken == PLANTED.keys(), said
+    report = subprocess.run(
+        [sys.executable, "-c", "from importlinter.cli import lint_imports_command as run; run()", "--no-cache"],
+        cwd=tmp_path, capture_output=True, text=True,
+    ).stdout  # fmt: skip
+    broken = {line.partition(" BROKEN")[0] for line in report.splitlines() if " BROKEN" in line}
+    assert broken == PLANTED.keys(), report

@@ -26,32 +26,10 @@ BUDGETS = {
 SMALL = 60  # code lines
 CROWDED = 32  # modules in one folder
 # Names that modules once had and that no reader could interpret.
-UNCLEAR = frozenset(
-    [
-        "about",
-        "admission",
-        "asked",
-        "audience",
-        "beat",
-        "beside",
-        "call_check",
-        "check_ups",
-        "gists",
-        "heed",
-        "insides",
-        "marks",
-        "meant",
-        "moments",
-        "own_end",
-        "past_looks",
-        "put_off",
-        "said",
-        "told",
-        "told_all",
-        "used_up",
-        "words",
-    ]
-)
+UNCLEAR = {
+    "about", "admission", "asked", "audience", "beat", "beside", "call_check", "check_ups", "gists", "heed", "insides",
+    "marks", "meant", "moments", "own_end", "past_looks", "put_off", "said", "told", "told_all", "used_up", "words",
+}  # fmt: skip
 
 
 class Sources:
@@ -80,10 +58,7 @@ class Sources:
                 above = package[: len(package) - node.level + 1] if node.level else []
                 base = ".".join([*above, *([node.module] if node.module else [])])
                 for alias in node.names:
-                    found = f"{base}.{alias.name}"
-                    found = found if found in self.paths else base
-                    if found in self.paths:
-                        yield found
+                    yield from [name for name in (f"{base}.{alias.name}", base) if name in self.paths][:1]
 
     def code_lines(self, name: str) -> int:
         """Count the lines of a module that are neither blank, nor comments, nor docstrings."""
