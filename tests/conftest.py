@@ -37,10 +37,7 @@ MARKS = {
     "tui": "slow",
     "compat": "slow",
 }  # of folders, for pytest -m
-TURNS = (
-    ("frameworks", "lab", "aws"),
-    ("local", "tui"),
-)  # folders whose files take turns; then come all others
+TURNS = (("frameworks", "lab", "aws"), ("local", "tui"))  # folders whose files take turns; then come all others
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

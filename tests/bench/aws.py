@@ -118,12 +118,7 @@ def first_results(environment: dict[str, str], own: str) -> dict[str, float]:
         user = compute.pool.context.machines[0].extra["user"]
         known_hosts = str(folder.path.parent / "known_hosts")  # the machines have made themselves keys of their own
         ssh = sky.SSH(
-            hosts,
-            user=user,
-            keys=str(folder.login_key),
-            known_hosts=known_hosts,
-            config=False,
-            host_keys="accept-new",
+            hosts, user=user, keys=str(folder.login_key), known_hosts=known_hosts, config=False, host_keys="accept-new"
         )
         begun = perf_counter()
         with sky.Compute(name="own", provider=ssh, options=options) as compute:

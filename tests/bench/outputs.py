@@ -48,12 +48,7 @@ def both(hosts: dict[str, Any]) -> dict[str, float]:
             file.truncate(size)
         return str(Path("large.pt").absolute())
 
-    chosen = {
-        "user": hosts["user"],
-        "keys": hosts["key"],
-        "known_hosts": hosts["known_hosts"],
-        "config": False,
-    }
+    chosen = {"user": hosts["user"], "keys": hosts["key"], "known_hosts": hosts["known_hosts"], "config": False}
     options = sky.Options(console=False)
     image = sky.Image(workdir=PROJECT)
     with (

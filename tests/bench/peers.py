@@ -28,12 +28,7 @@ def dask_ssh(addresses: Sequence[str], user: str, key: str, known_hosts: str) ->
     with (
         SSHCluster(
             [addresses[0], *addresses],
-            connect_options={
-                "username": user,
-                "client_keys": [key],
-                "known_hosts": known_hosts,
-                "config": None,
-            },
+            connect_options={"username": user, "client_keys": [key], "known_hosts": known_hosts, "config": None},
             worker_options={"nthreads": 1, "n_workers": 1, "dashboard": False},
             scheduler_options={"port": 0, "dashboard": False},
             remote_python=sys.executable,

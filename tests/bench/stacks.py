@@ -92,8 +92,7 @@ def taken() -> dict[str, float]:
             run = session.launch(pool.key, build_task(script, "waits", {})).result(SECONDS)
         ranks = NODES * RANKS_PER_NODE
         _until(
-            lambda: sum(task.began_at is not None for task in run.tasks.values()) == ranks,
-            "the ranks have not begun",
+            lambda: sum(task.began_at is not None for task in run.tasks.values()) == ranks, "the ranks have not begun"
         )
         took = []
         for _ in range(TIMES):

@@ -154,11 +154,7 @@ def steps_in_turn(
 @contextmanager
 def gang(command: Sequence[str], folder: str) -> Iterator[list[socket.socket]]:
     """A job that waits for what its ranks are told; gives a line to each."""
-    with (
-        tempfile.TemporaryDirectory() as place,
-        socket.socket(socket.AF_UNIX) as server,
-        ExitStack() as stack,
-    ):
+    with tempfile.TemporaryDirectory() as place, socket.socket(socket.AF_UNIX) as server, ExitStack() as stack:
         server.bind(f"{place}/line")
         server.listen(RANKS)
         server.settimeout(SECONDS)

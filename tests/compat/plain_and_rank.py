@@ -482,36 +482,19 @@ def points() -> dict[str, Callable[[], object]]:
         "threads": threading.active_count,
         "asyncio.run": lambda: asyncio.run(answer()),
         "input": asked,
-        "standard input": lambda: [
-            sys.stdin.isatty(),
-            sys.stdin.read(),
-            sys.stdin.encoding,
-            sys.stdin.fileno(),
-        ],
+        "standard input": lambda: [sys.stdin.isatty(), sys.stdin.read(), sys.stdin.encoding, sys.stdin.fileno()],
         "standard output": lambda: (
             [getattr(sys.stdout, name) for name in ("encoding", "name", "mode", "newlines", "closed")],
-            [
-                sys.stdout.isatty(),
-                sys.stdout.fileno(),
-                sys.stdout is sys.__stdout__,
-                type(sys.stdout).__name__,
-            ],
+            [sys.stdout.isatty(), sys.stdout.fileno(), sys.stdout is sys.__stdout__, type(sys.stdout).__name__],
         ),
         "standard error": lambda: [sys.stderr.encoding, sys.stderr.errors, sys.stderr.name, sys.stderr.mode],
         "buffering": lambda: [sys.stdout.line_buffering, sys.stderr.line_buffering, sys.stdout.errors],
-        "excepthook": lambda: [
-            sys.excepthook is sys.__excepthook__,
-            sys.breakpointhook is sys.__breakpointhook__,
-        ],
+        "excepthook": lambda: [sys.excepthook is sys.__excepthook__, sys.breakpointhook is sys.__breakpointhook__],
         "threading.excepthook": lambda: threading.excepthook is threading.__excepthook__,
         "unraisablehook": lambda: sys.unraisablehook is sys.__unraisablehook__,
         "tracing": lambda: [sys.gettrace(), sys.getprofile()],
         "warning filters": lambda: [str(each) for each in warnings.filters],
-        "logging": lambda: [
-            logging.getLogger().handlers,
-            logging.getLogger().level,
-            logging.lastResort is None,
-        ],
+        "logging": lambda: [logging.getLogger().handlers, logging.getLogger().level, logging.lastResort is None],
     }
 
 

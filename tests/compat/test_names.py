@@ -61,13 +61,7 @@ def test_instance_info_has_the_attributes_of_three_generations():
         workers_per_rank=3,
         network=instance_info.Network("eth0", 10.0),
     )  # fmt: skip
-    assert (info.job_id, info.compute, info.nodes, info.head, info.host) == (
-        "p",
-        "p",
-        2,
-        "10.0.0.1",
-        "10.0.0.2",
-    )
+    assert (info.job_id, info.compute, info.nodes, info.head, info.host) == ("p", "p", 2, "10.0.0.1", "10.0.0.2")
     assert (info.workers_per_node, info.total_workers, info.global_worker_index) == (6, 12, 10)
     assert info.peers[1]["private_ip"] == "10.0.0.2" and info.network["bandwidth_gbps"] == 10.0
     assert sky.InstanceInfo.current() is None

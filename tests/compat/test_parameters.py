@@ -111,10 +111,6 @@ def test_older_values_have_all_their_attributes() -> None:
     missing = []
     for kind, names in MEMBERS.items():
         value = attrgetter(kind)(sky)
-        has = {
-            *dir(value),
-            *getattr(value, "__match_args__", ()),
-            *getattr(value, "__dataclass_fields__", ()),
-        }
+        has = {*dir(value), *getattr(value, "__match_args__", ()), *getattr(value, "__dataclass_fields__", ())}
         missing += [f"{kind}.{name}" for name in names.split() if name not in has]
     assert missing == []

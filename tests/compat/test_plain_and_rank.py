@@ -159,8 +159,7 @@ def test_rank_of_the_command_line_is_like_a_plain_process(folder: Path, plain: d
 
 @pytest.mark.proof("3 s of a processor")
 @pytest.mark.parametrize(
-    ("way", "more"),
-    [(("-m", "plain_and_rank"), {"main module"}), (("-m", "skyward_core", SCRIPT), {"sys.path"})],
+    ("way", "more"), [(("-m", "plain_and_rank"), {"main module"}), (("-m", "skyward_core", SCRIPT), {"sys.path"})]
 )
 def test_rank_of_a_script_started_otherwise_is_like_a_plain_process(
     folder: Path, way: tuple[str, ...], more: set[str]

@@ -103,10 +103,7 @@ ROWS = [
 
 @pytest.fixture(scope="module")
 def pool():
-    with (
-        pytest.warns(FutureWarning),
-        sky.ComputePool(provider=sky.Local(), nodes=2, pip=[], env={"A": "1"}) as pool,
-    ):
+    with pytest.warns(FutureWarning), sky.ComputePool(provider=sky.Local(), nodes=2, pip=[], env={"A": "1"}) as pool:
         yield pool
 
 
@@ -159,10 +156,7 @@ def set_variables():
     import os
 
     names = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK")
-    return [os.environ.get(name) for name in names] + [
-        bool(os.environ.get("MASTER_ADDR")),
-        "MASTER_PORT" in os.environ,
-    ]
+    return [os.environ.get(name) for name in names] + [bool(os.environ.get("MASTER_ADDR")), "MASTER_PORT" in os.environ]
 
 
 def test_broadcast_has_distributed_variables(pool) -> None:

@@ -83,8 +83,7 @@ def operators(compute: sky.Compute) -> None:
     assert_type(sky.gather(one(1), two(2), three(3), one(4), two(5)) >> compute, tuple[int, str, float, int, str])
     assert_type(sky.gather(*[one(n) for n in range(9)]) >> compute, tuple[int, ...])
     assert_type(
-        sky.gather(*[one(n) for n in range(9)], stream=True, ordered=False) >> compute,
-        Generator[int, None, None],
+        sky.gather(*[one(n) for n in range(9)], stream=True, ordered=False) >> compute, Generator[int, None, None]
     )
 
 

@@ -81,11 +81,7 @@ def keras_on_torch() -> dict[str, Any]:
         optimizer.step()
         losses.append(loss.item())
     weights = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
-    return {
-        "backend": keras.config.backend(),
-        "losses": losses,
-        "hash": hashlib.sha256(weights).hexdigest(),
-    }
+    return {"backend": keras.config.backend(), "losses": losses, "hash": hashlib.sha256(weights).hexdigest()}
 
 
 @pytest.mark.proof("3 s of a processor")

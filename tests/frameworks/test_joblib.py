@@ -29,14 +29,7 @@ def test_joblib_generator_returns_results_in_order(pool):
     import joblib
 
     parallel = joblib.Parallel(n_jobs=2, return_as="generator")
-    assert [square for square, _ in parallel(joblib.delayed(where)(i) for i in range(6))] == [
-        0,
-        1,
-        4,
-        9,
-        16,
-        25,
-    ]
+    assert [square for square, _ in parallel(joblib.delayed(where)(i) for i in range(6))] == [0, 1, 4, 9, 16, 25]
 
 
 def fails(x):

@@ -176,11 +176,7 @@ def models(tmp_path: Path) -> Path:
     plain.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     folder.mkdir()
     plain.save(str(folder / "tokenizer.json"))
-    told: dict[str, Any] = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "pad_token": "[PAD]",
-        "unk_token": "[UNK]",
-    }
+    told: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "[PAD]", "unk_token": "[UNK]"}
     (folder / "tokenizer_config.json").write_text(json.dumps(told | {"model_max_length": 16}))
     shape = {"vocab_size": len(words), "max_position_embeddings": 16, "dim": 16, "hidden_dim": 16}
     told = {"model_type": "distilbert", "n_layers": 1, "n_heads": 2} | shape
@@ -349,10 +345,7 @@ def test_older_jax_and_keras_script_runs(tmp_path: Path) -> None:
     weights, bias = by_hand(np.array(began[0]), np.array(began[1]))
     assert [each for row in first[0] for each in row] == weights and first[1] == bias
     fitted = results["model"]
-    assert [(each["node"], each["epochs"], each["backend"]) for each in fitted] == [
-        (0, 10, "jax"),
-        (1, 10, "jax"),
-    ]
+    assert [(each["node"], each["epochs"], each["backend"]) for each in fitted] == [(0, 10, "jax"), (1, 10, "jax")]
     first, second = fitted
     assert first["weights"] == second["weights"], "one model, which both ranks train"
     assert first["accuracy"] == second["accuracy"] and 0 <= first["accuracy"] <= 1

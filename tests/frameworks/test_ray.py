@@ -28,11 +28,7 @@ def uses_it() -> tuple[int, str, list[int]]:
     ray.shutdown()
     ours = os.environ["RAY_ADDRESS"].rpartition(":")[2]
     pids = [int(each.name) for each in Path("/proc").iterdir() if each.name.isdigit()]
-    return (
-        total,
-        os.environ["RAY_ADDRESS"],
-        [pid for pid in pids if ours in command(pid) and pid != os.getpid()],
-    )
+    return (total, os.environ["RAY_ADDRESS"], [pid for pid in pids if ours in command(pid) and pid != os.getpid()])
 
 
 def job(*words: str, token: str) -> subprocess.CompletedProcess[str]:
@@ -92,9 +88,7 @@ def test_ray_without_token_authentication_is_refused(found: str, fine: bool, mon
         _check_tokens()
 
 
-def test_ray_health_checks_detect_a_dead_host_within_35_seconds(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_ray_health_checks_detect_a_dead_host_within_35_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = {name.removesuffix("_ms"): int(value) for name, value in HEALTH_CHECK_OPTIONS.items()}
     every, answer, times = (asked[f"health_check_{name}"] for name in ("period", "timeout", "failure_threshold"))
     dead_after = times * (every + answer)  # where no answer comes at all

@@ -49,13 +49,7 @@ def by_torchrun(cli: Cli, script: str, *args: str) -> None:
     assert done.returncode == 0, done.stderr[-4000:]
 
 
-WORDS = [
-    "--max_steps=4",
-    "--per_device_train_batch_size=4",
-    "--report_to=none",
-    "--save_strategy=no",
-    "--use_cpu",
-]
+WORDS = ["--max_steps=4", "--per_device_train_batch_size=4", "--report_to=none", "--save_strategy=no", "--use_cpu"]
 SHAPES = 6  # accelerate, transformers' Trainer, DDP with snapshots, a GPT, FSDP2 and tensor parallelism
 
 

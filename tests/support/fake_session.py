@@ -279,11 +279,7 @@ class FakeSession(SessionInterface):
         return self.check_ups.setdefault(name, done([]))
 
     def scan_leftovers(
-        self,
-        asked: Mapping[str, Sequence[str]] | None = None,
-        *,
-        everywhere: bool = False,
-        ledgers: Sequence[str] = (),
+        self, asked: Mapping[str, Sequence[str]] | None = None, *, everywhere: bool = False, ledgers: Sequence[str] = ()
     ) -> Future[LeftoverScan]:
         self.sweeps += 1
         self.looks.append((asked, everywhere, tuple(ledgers)))
@@ -373,14 +369,7 @@ class FakeSession(SessionInterface):
         self.runs_ended.setdefault(run.id, Future()).set_result(run)
 
     def print(
-        self,
-        view: PoolView,
-        rank: int,
-        text: str,
-        stream: str = "out",
-        *,
-        at: float | None = None,
-        run: str = "",
+        self, view: PoolView, rank: int, text: str, stream: str = "out", *, at: float | None = None, run: str = ""
     ) -> None:
         """A rank prints something in a run, the newest one unless said."""
         newest = next(reversed(view.runs), "")

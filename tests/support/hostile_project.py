@@ -147,11 +147,5 @@ def _repository(folder: Path, evil: Path, program) -> None:  # type: ignore[no-u
     git("config", "filter.theirs.required", "true")
     (folder / ".gitattributes").write_text("* filter=theirs diff=theirs\n")
     (folder / "block.py").write_text((folder / "block.py").read_text() + "\n")  # as git sees it, it was changed
-    for hook in (
-        "post-index-change",
-        "pre-auto-gc",
-        "reference-transaction",
-        "post-checkout",
-        "fsmonitor-watchman",
-    ):
+    for hook in ("post-index-change", "pre-auto-gc", "reference-transaction", "post-checkout", "fsmonitor-watchman"):
         program(folder / ".git" / "hooks" / hook, f"hook {hook}")

@@ -20,12 +20,7 @@ NOISE = "echo Welcome to the lab; printf 'no newline at the end'; echo trouble >
 
 def target(host: Host, known: Path, **wishes: Any) -> Target:
     return Target(
-        "127.0.0.1",
-        port=host.port,
-        keys=(str(host.client_key),),
-        known_hosts=str(known),
-        config=False,
-        **wishes,
+        "127.0.0.1", port=host.port, keys=(str(host.client_key),), known_hosts=str(known), config=False, **wishes
     )
 
 

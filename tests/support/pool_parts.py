@@ -88,11 +88,7 @@ class World:
 
     async def describe(self, pool: str, known: Sequence[Machine]) -> list[Machine]:
         return [
-            replace(
-                each,
-                state=self.states.get(each.id, "running"),
-                extra=each.extra | self.ended_as.get(each.id, {}),
-            )
+            replace(each, state=self.states.get(each.id, "running"), extra=each.extra | self.ended_as.get(each.id, {}))
             for each in known
         ]
 

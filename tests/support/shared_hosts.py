@@ -61,10 +61,7 @@ def have_looks(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         return found
 
     def check(host: str) -> list[Check]:
-        return [
-            Check(host, "ok", "Python 3.11.7"),
-            Check(host, "fail" if host == "gpu2" else "ok", "its disk"),
-        ]
+        return [Check(host, "ok", "Python 3.11.7"), Check(host, "fail" if host == "gpu2" else "ok", "its disk")]
 
     monkeypatch.setattr(ssh_host_groups_and_keys, "list_gpu_use", look)
     monkeypatch.setattr(ssh_host_groups_and_keys, "check", check)

@@ -136,12 +136,7 @@ class SlurmCluster:
         assert path is not None
         with open(self.folder / "output", "ab") as output:
             self._started[name or program] = subprocess.Popen(
-                [path, *arguments],
-                env=self.env,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                cwd="/",
+                [path, *arguments], env=self.env, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd="/"
             )
 
     def __call__(self, *command: str) -> str:

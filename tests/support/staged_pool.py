@@ -212,13 +212,7 @@ class Stage:
         self.log: list[Any] = []
         self.nodes = [Node(number, ranks, self.log) for number in range(nodes)]
         worker = {"concurrency": concurrency, "ranks_per_node": ranks}
-        spec = {
-            "options": options.describe(),
-            "worker": worker,
-            "plugins": [],
-            "nodes": nodes,
-            "provider": "local",
-        }
+        spec = {"options": options.describe(), "worker": worker, "plugins": [], "nodes": nodes, "provider": "local"}
         row = PoolRow(f"t{next(_tokens)}", "p", {}, spec, "up", 0.0, None, None, None)
         self.ledger = Ledger()
         self.context = context = PoolContext(row, None, self.ledger, observer=False)  # type: ignore[arg-type]

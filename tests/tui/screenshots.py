@@ -352,16 +352,7 @@ def main() -> None:
         os.environ["SKYWARD_HOME"] = str(folder / "home")
         os.chdir(folder)
         try:
-            scenes = (
-                take_demo,
-                take,
-                take_sweep,
-                take_hang,
-                take_breakpoint,
-                take_queue,
-                take_hosts,
-                take_past,
-            )
+            scenes = (take_demo, take, take_sweep, take_hang, take_breakpoint, take_queue, take_hosts, take_past)
             wanted = sys.argv[1:]  # names of scenes; none for all
             for scene in scenes:
                 if not wanted or scene.__name__.removeprefix("take_") in wanted:

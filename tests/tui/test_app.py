@@ -258,11 +258,7 @@ async def test_states_are_named_without_colour(session: FakeSession, monkeypatch
         for state in ("✓ returned", "✗ raised", "✗ exited", "⊘ stopped", "✗ FAILED", "● ready"):
             await until(pilot, lambda state=state: state in screen_text(app))  # type: ignore[misc]
         colours = set(re.findall(r"fill: (#[0-9a-fA-F]{6})", screen_svg(app)))
-        colours -= {
-            "#c5c8c6",
-            "#292929",
-            "#868887",
-        }  # of the terminal that the export draws; the last is its dim
+        colours -= {"#c5c8c6", "#292929", "#868887"}  # of the terminal that the export draws; the last is its dim
         assert colours == set()
 
 

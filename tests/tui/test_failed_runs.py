@@ -24,11 +24,7 @@ SIZE = (120, 40)
 def fail(session: FakeSession, view: PoolView, run: RunView) -> None:
     """Rank 2 printed a traceback of its own and exited."""
     lines = [f"step {step}" for step in range(60)]
-    lines += [
-        "Traceback (most recent call last):",
-        *(f'  File "x.py", line {n}' for n in range(100)),
-        "Boom: no",
-    ]
+    lines += ["Traceback (most recent call last):", *(f'  File "x.py", line {n}' for n in range(100)), "Boom: no"]
     session.print(view, 2, "\n".join(lines) + "\n")
     session.end_rank(view, run, 2, "exited", error=ErrorInfo("RankExit", "exit status 1"))
     session.end_run(view, run, "failed", RootCause(2, "exited", "RankExit", "exit status 1"))

@@ -37,8 +37,7 @@ def evil_pool(session: FakeSession) -> PoolView:
 def evil_run(session: FakeSession, view: PoolView) -> None:
     run = session.open_run(view, EVIL)
     session.emit(
-        view,
-        events.ItemYielded(pool=view.name, run=run.id, index=0, rank=0, seq=0, summary=value({EVIL: 1.5})),
+        view, events.ItemYielded(pool=view.name, run=run.id, index=0, rank=0, seq=0, summary=value({EVIL: 1.5}))
     )
     view.metrics.add_values(run.id, 1, session.now, {EVIL: 2.5})
     session.print(view, 0, EVIL + "\n")
@@ -80,18 +79,7 @@ async def test_screens_filter_hostile_text(app: SkywardApp, session: FakeSession
         assert "[b $error]V" in screen_text(app)  # not taken for markup
         await look(pilot, "enter")  # a pool without a run: its detail in the log's place
         evil_run(session, view)
-        for keys in (
-            ["["],
-            ["1"],
-            ["a"],
-            ["w"],
-            ["3"],
-            ["4"],
-            ["5"],
-            ["{"],
-            ["2", "/", "V", "enter"],
-            ["escape"],
-        ):
+        for keys in (["["], ["1"], ["a"], ["w"], ["3"], ["4"], ["5"], ["{"], ["2", "/", "V", "enter"], ["escape"]):
             await look(pilot, *keys)
         await look(pilot, "e")
         await until(pilot, lambda: "rank 1 on node 1" in screen_text(app))

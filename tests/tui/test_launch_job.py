@@ -129,12 +129,7 @@ async def test_refused_job_leaves_neither_pool_nor_files(
     ],
 )
 async def test_invalid_job_file_is_reported_with_its_line(
-    app: SkywardApp,
-    session: FakeSession,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    text: str,
-    said: str,
+    app: SkywardApp, session: FakeSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, said: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     path = Path("task.yaml")

@@ -100,11 +100,7 @@ async def test_recent_launch_of_a_whole_script_restores_its_arguments(app: Skywa
         await pilot.press("enter")
         await until(pilot, lambda: screen.form().whole)
         form = screen.form()
-        assert (form.arguments, form.packages, form.outputs) == (
-            "--epochs 3",
-            f"lock {project}/uv.lock",
-            "a,b",
-        )
+        assert (form.arguments, form.packages, form.outputs) == ("--epochs 3", f"lock {project}/uv.lock", "a,b")
 
 
 def test_launch_plan_without_function_matches_the_run_command(project: Path) -> None:
@@ -145,10 +141,7 @@ def test_package_files_are_found_up_to_the_project_root(project: Path, monkeypat
     (inner / "uv.lock").write_text(FILES["uv.lock"])  # the nearest
     assert ("uv.lock", "lock app/jobs/uv.lock") in package_choices(inner / "train.py", "")
     (project / "app" / ".git").mkdir()  # another project
-    assert [label for label, _ in package_choices(inner / "train.py", "")][1:] == [
-        "uv.lock",
-        "pyproject.toml",
-    ]
+    assert [label for label, _ in package_choices(inner / "train.py", "")][1:] == ["uv.lock", "pyproject.toml"]
     (project / "pyproject.toml").write_text("[tool.ruff]\n")  # of no project
     assert [label for label, _ in package_choices(inner / "train.py", "")][1:] == ["uv.lock"]
 
@@ -189,8 +182,7 @@ async def test_chosen_packages_are_named_in_the_plan(app: SkywardApp, project: P
         assert "--project" in plan_text(screen)
         await pilot.press("enter", "up", "enter")
         await until(
-            pilot,
-            lambda: "packages1of" + str(project / "requirements.txt") in plan_text(screen).replace(" ", ""),
+            pilot, lambda: "packages1of" + str(project / "requirements.txt") in plan_text(screen).replace(" ", "")
         )
         assert "--requirements requirements.txt" in plan_text(screen)
         (project / "requirements.txt").unlink()

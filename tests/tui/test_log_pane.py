@@ -363,8 +363,7 @@ PIECES = (
 
 
 @given(
-    st.lists(st.sampled_from(PIECES), min_size=1, max_size=5),
-    st.lists(st.text("ab ABx1\té", max_size=6), max_size=6),
+    st.lists(st.sampled_from(PIECES), min_size=1, max_size=5), st.lists(st.text("ab ABx1\té", max_size=6), max_size=6)
 )
 def test_joined_lines_match_if_any_line_matches(pattern: list[str], lines: list[str]) -> None:
     matcher = Matcher.parse("".join(pattern), invertible=True)

@@ -104,12 +104,7 @@ async def test_every_gpu_metric_has_a_chart(app: SkywardApp, session: FakeSessio
         book.feed(0, json.dumps(sample).encode())
 
     for second in range(39):
-        measure(
-            second,
-            sm_clock=1980 if second < 20 else 990,
-            nvlink_out=4e9 / (second + 1),
-            throttle=4 * (second < 9),
-        )
+        measure(second, sm_clock=1980 if second < 20 else 990, nvlink_out=4e9 / (second + 1), throttle=4 * (second < 9))
     async with opened(app, (160, 48)) as pilot:
         await until(pilot, lambda: "6 machines  use %" in screen_text(app))
         await pilot.press("6", "z")

@@ -46,12 +46,7 @@ def words_of(source: str) -> Iterator[str]:
 def test_run_screen_names_no_panel() -> None:
     source = inspect.getsource(RunScreen)
     assert not NAMES & set(words_of(source))
-    for named in (
-        'self.query_one("#panel-log")',
-        "LogPanel()",
-        "self.log_panel",
-        "from ..panels import node_phases",
-    ):
+    for named in ('self.query_one("#panel-log")', "LogPanel()", "self.log_panel", "from ..panels import node_phases"):
         assert NAMES & set(words_of(named)), "the test sees nothing"
 
 

@@ -605,12 +605,7 @@ async def test_pool_preview_shows_pending_startup_and_root_cause(app: SkywardApp
     failed_run(session, session.pool("sweep-7"))
     view = session.pool("fresh", 8, state="starting", phase="requested")
     news = ev.NodePhase(
-        pool="fresh",
-        node=0,
-        phase="running",
-        detail="waiting for sshd",
-        at=session.now,
-        retry_at=session.now + 3,
+        pool="fresh", node=0, phase="running", detail="waiting for sshd", at=session.now, retry_at=session.now + 3
     )
     session.emit(view, news)
     async with app.run_test(size=(120, 40)) as pilot:
@@ -619,8 +614,7 @@ async def test_pool_preview_shows_pending_startup_and_root_cause(app: SkywardApp
         assert "and 4 other nodes" in screen_text(app)
         await pilot.press("down")
         await until(
-            pilot,
-            lambda: "▶ sweep-7" in screen_text(app) and "rank 2 raised, ZeroDivisionError" in screen_text(app),
+            pilot, lambda: "▶ sweep-7" in screen_text(app) and "rank 2 raised, ZeroDivisionError" in screen_text(app)
         )
 
 

@@ -202,9 +202,7 @@ async def test_image_fields_set_packages_setup_and_variables(app: SkywardApp) ->
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_unedited_image_settings_of_a_recent_launch_are_unchanged(
-    app: SkywardApp,
-) -> None:
+async def test_unedited_image_settings_of_a_recent_launch_are_unchanged(app: SkywardApp) -> None:
     async with app.run_test(size=(160, 48)) as pilot:
         screen = await launch_form(app, pilot, "train.py")
         await until(pilot, lambda: "▸ Image and environment  defaults" in screen_text(app))

@@ -32,10 +32,7 @@ def test_rank_shows_the_task_that_began_last(session: FakeSession, order: Sequen
     session.emit(
         view,
         events.RankEnded(
-            pool="sweep",
-            run=run.id,
-            outcome=Outcome(2, 0, 0, "returned", 7.5, summary=value(1)),
-            at=session.now,
+            pool="sweep", run=run.id, outcome=Outcome(2, 0, 0, "returned", 7.5, summary=value(1)), at=session.now
         ),
     )
     (state,) = rank_states(view, run, session.now)
@@ -202,10 +199,7 @@ async def test_running_job_step_is_visible_in_a_narrow_panel(app: SkywardApp, se
             session.end_rank(view, run, rank, seconds=12.0)
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("enter", "3")
-        await until(
-            pilot,
-            lambda: "n1    ● a-job-of-mine 0:40  ✓ setup 12.0" in screen_text(app),
-        )
+        await until(pilot, lambda: "n1    ● a-job-of-mine 0:40  ✓ setup 12.0" in screen_text(app))
 
 
 async def test_failed_setup_step_shows_its_last_lines_first(app: SkywardApp, session: FakeSession) -> None:

@@ -145,13 +145,7 @@ async def test_hostile_recording_does_no_harm(tmp_path: Path) -> None:
     """All values have valid types and hostile contents."""
     bad, far = "[red]\x1b[2J\x07\u202e]52[/red]", 9e15
     writer = RecordingWriter(tmp_path / "b", {"pool": bad * 20, "note": bad * 40})
-    spec = {
-        "provider": bad,
-        "nodes": 40,
-        "worker": {"ranks_per_node": 8},
-        "options": {"ttl": -far},
-        "rents": [1],
-    }
+    spec = {"provider": bad, "nodes": 40, "worker": {"ranks_per_node": 8}, "options": {"ttl": -far}, "rents": [1]}
 
     def put(*events: ev.Event) -> None:
         for event in events:
@@ -188,22 +182,7 @@ async def test_hostile_recording_does_no_harm(tmp_path: Path) -> None:
     app = ReplayApp(tmp_path / "b")
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: "REPLAY" in screen_text(app) and "300 failed" in screen_text(app))
-        for key in (
-            "1",
-            "3",
-            "4",
-            "5",
-            "6",
-            "a",
-            "u",
-            "e",
-            "escape",
-            "s",
-            "escape",
-            "greater_than_sign",
-            "E",
-            "q",
-        ):
+        for key in ("1", "3", "4", "5", "6", "a", "u", "e", "escape", "s", "escape", "greater_than_sign", "E", "q"):
             await pilot.press(key)
             await until(pilot, lambda: "\x1b" not in screen_text(app))
         assert isinstance(app.screen, PoolsScreen), "no dialog asks about a budget"

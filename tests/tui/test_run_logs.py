@@ -167,11 +167,7 @@ async def test_editor_opens_the_line_of_the_traceback(
     (tmp_path / "nets" / "model.py").write_text("pass\n")
     view = session.pool("p", 1)
     session.open_run(view)
-    lines = (
-        '  File "/srv/copy/nets/model.py", line 7, in forward',
-        '  File "/usr/lib/none.py", line 3, in f',
-        "Error",
-    )
+    lines = ('  File "/srv/copy/nets/model.py", line 7, in forward', '  File "/usr/lib/none.py", line 3, in f', "Error")
     session.print(view, 0, "\n".join(lines) + "\n")
     async with app.run_test(size=SIZE) as pilot:
         await open_pool(app, pilot)

@@ -104,14 +104,7 @@ def tmux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]
     command = ["tmux", "-S", str(tmp_path / "tmux")]
     told = tmp_path / "told"
     subprocess.run(
-        [
-            *command,
-            "-f",
-            "/dev/null",
-            "new-session",
-            "-d",
-            f"echo $TMUX > {told}.part; mv {told}.part {told}; cat",
-        ],
+        [*command, "-f", "/dev/null", "new-session", "-d", f"echo $TMUX > {told}.part; mv {told}.part {told}; cat"],
         check=True,
     )
     deadline = time.monotonic() + 30

@@ -63,13 +63,7 @@ async def test_settings_screen_lists_all_settings_and_their_source(app: SkywardA
         names = [row.name for row in app.screen.query_one(SettingList).rows if row.name]
         assert names == [each.name for each in settings.SETTINGS] + [f"keys.{each.id}" for each in actions_in(*SCOPES)]
         await stand_on(app, pilot, "app.motion")
-        await said(
-            app,
-            pilot,
-            "app.motion  false (set by you)",
-            "scroll lists smoothly",
-            str(settings.settings_path()),
-        )
+        await said(app, pilot, "app.motion  false (set by you)", "scroll lists smoothly", str(settings.settings_path()))
         await stand_on(app, pilot, "notify.command")
         await said(app, pilot, "notify.command  none (default)")
 
@@ -165,11 +159,7 @@ async def test_entered_numbers_and_command_are_saved_and_applied(
 ) -> None:
     monkeypatch.setattr(MemoryBudget, "total_bytes", MemoryBudget.total_bytes)
     async with opened(app) as pilot:
-        for name, text in (
-            ("app.memory_of_logs", "5"),
-            ("notify.after", "2.5"),
-            ("notify.command", "say done"),
-        ):
+        for name, text in (("app.memory_of_logs", "5"), ("notify.after", "2.5"), ("notify.command", "say done")):
             await stand_on(app, pilot, name)
             await pilot.press("enter")
             await until(pilot, lambda: isinstance(app.screen, AskScreen))
@@ -208,8 +198,7 @@ async def test_second_press_toggles_the_flag_back(app: SkywardApp) -> None:
         app.post_message(events.Key("enter", "\r"))
         app.post_message(events.Key("enter", "\r"))
         await until(
-            pilot,
-            lambda: settings.settings_path().exists() and "motion = true" in settings.settings_path().read_text(),
+            pilot, lambda: settings.settings_path().exists() and "motion = true" in settings.settings_path().read_text()
         )
         await said(app, pilot, "app.motion  true (set by you)")
 

@@ -229,12 +229,7 @@ async def test_history_screen_snapshot(
 ) -> None:
     some_past(session)
     await show(
-        app,
-        snap,
-        "history",
-        size,
-        ["H", "space", "down", "space", "up"],
-        "OSE" if size == SMALLEST else "disk full",
+        app, snap, "history", size, ["H", "space", "down", "space", "up"], "OSE" if size == SMALLEST else "disk full"
     )
 
 

@@ -59,10 +59,7 @@ async def test_stacks_are_read_again_and_failures_are_explained(app: SkywardApp,
         await until(pilot, lambda: "reading the stacks of all ranks" in screen_text(app))
         session.taking.set_exception(PoolError("the pool cannot be reached"))
         await until(pilot, lambda: "cannot read stacks: the pool cannot be reached" in screen_text(app))
-        session.taking, session.taken = (
-            None,
-            Stacks(NOW, (stack(0, *VALIDATING), stack(1, *VALIDATING)), run.id),
-        )
+        session.taking, session.taken = (None, Stacks(NOW, (stack(0, *VALIDATING), stack(1, *VALIDATING)), run.id))
         await pilot.press("r")
         await until(pilot, lambda: "no rank is in a known collective" in screen_text(app))
         assert "cannot read stacks" not in screen_text(app)

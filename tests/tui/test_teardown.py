@@ -73,10 +73,7 @@ async def test_files_that_would_be_lost_are_named_with_a_choice(
 @pytest.mark.parametrize(
     ("left", "said"),
     [
-        (
-            Unfetched([], FILES[2:3], 0, True, GB),
-            "unfetched file (12 kB) first: 12 kB out/metrics.csv",
-        ),
+        (Unfetched([], FILES[2:3], 0, True, GB), "unfetched file (12 kB) first: 12 kB out/metrics.csv"),
         (Unfetched([], FILES[:2], 0, False, GB), "2 unfetched files (3 GB) stay on the hosts"),
         (Unfetched([], FILES[3:], 0, False, GB), "stays on the hosts: 3 bytes odd↵"),
         (Unfetched([], [], 0, False, GB, {1: "\x1b[2Jgone"}), "! cannot list the files of node 1: gone"),
@@ -228,8 +225,7 @@ async def test_receipt_with_retained_files_snapshot(app: SkywardApp, session: Fa
         session.downing["p"].set_result(receipt(notes=notes, lost=lost))
         await until(pilot, lambda: "! lost: 1 file" in words(app))
         await until(
-            pilot,
-            lambda: app.focused is not None and str(app.screen.query_one("#cancel", Button).label) == "Close",
+            pilot, lambda: app.focused is not None and str(app.screen.query_one("#cancel", Button).label) == "Close"
         )
         await until(pilot, lambda: "✓ p: created 2, verified gone 2" in screen_text(app))
         await until(pilot, lambda: "▶ p     ◍ stopping" in screen_text(app))  # the list below, too

@@ -94,24 +94,12 @@ async def test_states_are_readable_in_every_theme(app: SkywardApp) -> None:
                     continue
                 for behind in ("background", "surface", "panel"):
                     least = 4.0 if name == "muted" else 4.5
-                    assert contrast(color, Color.parse(variables[behind])) >= least, (
-                        theme.name,
-                        name,
-                        behind,
-                    )
+                    assert contrast(color, Color.parse(variables[behind])) >= least, (theme.name, name, behind)
 
 
 async def test_high_contrast_theme_has_high_contrast() -> None:
     variables = ensure_contrast(CONTRAST.to_color_system().generate() | CONTRAST.variables, ansi=False)
-    for name in (
-        "foreground",
-        "muted",
-        "text-error",
-        "text-success",
-        "text-warning",
-        "text-primary",
-        "border",
-    ):
+    for name in ("foreground", "muted", "text-error", "text-success", "text-warning", "text-primary", "border"):
         assert contrast(Color.parse(variables[name]), Color.parse(variables["background"])) >= 7, name
 
 

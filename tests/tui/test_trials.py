@@ -81,14 +81,7 @@ async def test_trials_are_saved_with_their_arguments(
         await until(pilot, file.exists)
         rows = list(csv.DictReader(file.read_text().splitlines()))
     assert (rows[1]["argument.lr"], rows[1]["argument.seed"], rows[1]["number.loss"]) == ("0.1", "2", "0.25")
-    assert [row["outcome"] for row in rows] == [
-        "returned",
-        "returned",
-        "raised",
-        "returned",
-        "returned",
-        "waiting",
-    ]
+    assert [row["outcome"] for row in rows] == ["returned", "returned", "raised", "returned", "returned", "waiting"]
 
 
 async def test_another_run_of_the_pool_shows_its_own_results(app: SkywardApp, session: FakeSession) -> None:

@@ -169,18 +169,8 @@ class TestParse:
 class TestAccelerator:
     def test_accelerator_has_properties_of_its_catalogue_entry(self) -> None:
         a100 = Accelerator("A100", 8, 80)
-        assert (a100.maker, a100.architecture, a100.has_cuda, a100.capability) == (
-            "NVIDIA",
-            "Ampere",
-            True,
-            "8.0",
-        )
-        assert (a100.bf16_tflops, a100.fp16_tflops, a100.bandwidth_gbs, a100.min_memory_gb) == (
-            312,
-            312,
-            2039,
-            80,
-        )
+        assert (a100.maker, a100.architecture, a100.has_cuda, a100.capability) == ("NVIDIA", "Ampere", True, "8.0")
+        assert (a100.bf16_tflops, a100.fp16_tflops, a100.bandwidth_gbs, a100.min_memory_gb) == (312, 312, 2039, 80)
         assert a100.cuda == accelerators.CudaRange("11.0", None)
         assert not Accelerator("MI300X").has_cuda
         assert Accelerator("K80").cuda == accelerators.CudaRange("6.5", "11.8")
@@ -358,10 +348,7 @@ def test_replacement_host_needs_as_many_free_gpus_of_the_same_model() -> None:
     mixed = [gpu(0, model=A100), gpu(1), gpu(2, busy=True), gpu(3)]
     assert free_gpus(HostGpuUsage("b", mixed, "", True), take) == (["GPU-1", "GPU-3"], "")
     assert free_gpus(HostGpuUsage("b", mixed[:3], "", True), take)[1].startswith("2 free GPUs are needed: b: GPU 0 (")
-    assert free_gpus(HostGpuUsage("b", (), "no answer", False), take) == (
-        [],
-        "2 free GPUs are needed: b: no answer",
-    )
+    assert free_gpus(HostGpuUsage("b", (), "no answer", False), take) == ([], "2 free GPUs are needed: b: no answer")
 
 
 def test_too_few_free_gpus_error_names_their_users() -> None:

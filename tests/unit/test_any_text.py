@@ -125,8 +125,7 @@ NAMED = {
     "run": (["train.py"], ["--dry-run"]),
     "launch": (["job.yaml"], ["--dry-run"]),
     **dict.fromkeys(
-        ("history", "results", "logs", "metrics", "record", "compare", "rerun", "replay", "queue", "stacks"),
-        ([], []),
+        ("history", "results", "logs", "metrics", "record", "compare", "rerun", "replay", "queue", "stacks"), ([], [])
     ),
     "cp": (["x", "p:x"], []),
     "examples": ([], []),
@@ -212,15 +211,7 @@ def test_environment_variable_may_hold_any_text() -> None:
 
 def test_import_path_may_contain_unreadable_folders(folder: Path) -> None:
     def work() -> None:
-        entries = [
-            "",
-            str(folder),
-            str(folder / "closed"),
-            str(folder / "closed" / "x"),
-            "a" * 300,
-            "loop",
-            "a\0b",
-        ]
+        entries = ["", str(folder), str(folder / "closed"), str(folder / "closed" / "x"), "a" * 300, "loop", "a\0b"]
         assert str(folder) in LocalTransport._existing_entries(entries)
 
     work()

@@ -134,10 +134,7 @@ def test_truncated_journal_line_is_skipped_and_later_events_are_read(world: Path
     assert list(read_events(folder)) == [EVENTS[0], EVENTS[2]]
 
 
-READERS = {
-    "read_events": read_events,
-    "node_events": lambda folder: node_events(folder, 1e12),
-}
+READERS = {"read_events": read_events, "node_events": lambda folder: node_events(folder, 1e12)}
 
 
 @pytest.mark.parametrize("reader", READERS)

@@ -92,11 +92,7 @@ def test_each_function_parameter_has_a_field_of_matching_kind(fields: dict[str, 
 
 def test_field_help_comes_from_the_docstring(fields: dict[str, ArgumentField]) -> None:
     said = {name: each.help for name, each in fields.items() if each.help}
-    assert said == {
-        "epochs": "how often all data is seen,",
-        "lr": "how fast: in steps",
-        "mode": "how fast: in steps",
-    }
+    assert said == {"epochs": "how often all data is seen,", "lr": "how fast: in steps", "mode": "how fast: in steps"}
 
 
 @pytest.mark.parametrize(

@@ -41,13 +41,7 @@ from skyward_core.providers.aws.boto_calls import AwsAccount, AwsCalls
 from skyward_core.providers.aws.ec2_errors import CallFailed, CapacityRefused, NoImage
 from skyward_core.providers.aws.instance_launch import InstanceLaunch, LaunchAttempt, LaunchParameters, user_data
 from skyward_core.providers.aws.instance_lookup_and_end import to_machine
-from skyward_core.providers.aws.instance_offers import (
-    BilledExtras,
-    BootImage,
-    InstanceType,
-    PriceCache,
-    find_image,
-)
+from skyward_core.providers.aws.instance_offers import BilledExtras, BootImage, InstanceType, PriceCache, find_image
 from skyward_core.providers.aws.launch_journal_and_keys import KeyPair, LaunchJournal
 from skyward_core.providers.aws.zones_and_placement import Zone, sort_by_topology
 from skyward_core.providers.provider_calls import IncompleteSearch, progress_listener
@@ -104,12 +98,7 @@ def market(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("volumes", "wanted", "gb"),
-    [
-        ({"sda1": 8}, 100, 100),
-        ({"sda1": 300}, 100, 300),
-        ({"sda1": 300, "sdb": 50}, 400, 450),
-        ({}, 100, 100),
-    ],
+    [({"sda1": 8}, 100, 100), ({"sda1": 300}, 100, 300), ({"sda1": 300, "sdb": 50}, 400, 450), ({}, 100, 100)],
 )
 async def test_offer_price_includes_volumes_of_the_image(volumes: dict[str, int], wanted: int, gb: int) -> None:
     calls: Any = Calls(**volumes)

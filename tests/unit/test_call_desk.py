@@ -86,11 +86,7 @@ async def test_outcome_is_sent_once_to_owner_and_watchers(desk: Desk) -> None:
     assert [told["t"] for told in desk.owner.told] == ["outcome"]
     assert [told["t"] for told in desk.watcher.told] == ["outcome"]
     assert desk.other.told == []
-    assert (desk.owner.told[0]["rank"], desk.owner.told[0]["node"], desk.owner.told[0]["begun"]) == (
-        3,
-        3,
-        False,
-    )
+    assert (desk.owner.told[0]["rank"], desk.owner.told[0]["node"], desk.owner.told[0]["begun"]) == (3, 3, False)
 
 
 async def test_call_journal_keeps_calls_and_outcomes_until_acknowledged(config: AgentConfig, desk: Desk) -> None:
@@ -334,13 +330,7 @@ def test_sweep_record_saves_short_outcomes_of_all_trials() -> None:
     register = CallRegistry()
     for index in range(4096):
         register.add(call("r1", index, "sweep", total=4096))
-        summary = {
-            "type": "dict",
-            "text": "x" * 200,
-            "json": {"x": "y" * 16_000},
-            "is_json": True,
-            "size": 16_020,
-        }
+        summary = {"type": "dict", "text": "x" * 200, "json": {"x": "y" * 16_000}, "is_json": True, "size": 16_020}
         numbers = {f"{'n' * 190}{name}": [1.0, 1.0, 1.0] for name in range(64)}
         register.record_outcome(
             register.calls["r1", index], outcome(index) | {"rank": 0, "summary": summary, "numbers": numbers}

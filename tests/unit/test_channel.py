@@ -187,10 +187,7 @@ async def test_short_rank_phase_is_not_in_the_welcome(node: Served, short: str) 
         return any(header["rank"] == 2 for header in heard)
 
     await until(rank_2_is_told)
-    assert {each["rank"]: each["phase"] for each in (*welcome["phases"], *heard)} == {
-        3: "importing",
-        2: "joining",
-    }
+    assert {each["rank"]: each["phase"] for each in (*welcome["phases"], *heard)} == {3: "importing", 2: "joining"}
     assert [header["phase"] for header in client.told()] == ["joining"]
 
 

@@ -106,10 +106,7 @@ def test_chart_without_data_has_no_value_and_no_span() -> None:
 
 
 def test_charts_share_one_time_span_and_its_columns() -> None:
-    charts = [
-        make_chart({0: trace(1.0, 2.0)}, 0, columns=4),
-        make_chart({0: trace(1.0, 2.0, since=9.0)}, 0, columns=4),
-    ]
+    charts = [make_chart({0: trace(1.0, 2.0)}, 0, columns=4), make_chart({0: trace(1.0, 2.0, since=9.0)}, 0, columns=4)]
     span = time_span(charts)
     assert span == (0.0, 10.0)
     assert [time_column(at, 11, span) for at in (-1.0, 0.0, 4.9, 10.0, 11.0)] == [0, 0, 5, 10, 10]
@@ -249,8 +246,7 @@ def test_band_has_no_points_between_two_values() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "columns"),
-    [([], 5), ([line()], 5), ([line((0.0, 1.0))], 0), ([line((0.0, nan), (1.0, inf))], 4)],
+    ("lines", "columns"), [([], 5), ([line()], 5), ([line((0.0, 1.0))], 0), ([line((0.0, nan), (1.0, inf))], 4)]
 )
 def test_band_without_finite_values_is_empty(lines: list[Trace], columns: int) -> None:
     assert compute_band(lines, columns) == ([], [], [], [])

@@ -405,10 +405,7 @@ T4 = Offer(
     ("wish", "why"),
     [
         (MachineRequirements(accelerator=Accelerator("T4", 4)), ""),
-        (
-            MachineRequirements(accelerator=Accelerator("T4", 4), vcpus=48, memory_gb=192, max_hourly=3.932),
-            "",
-        ),
+        (MachineRequirements(accelerator=Accelerator("T4", 4), vcpus=48, memory_gb=192, max_hourly=3.932), ""),
         (MachineRequirements(instance_type="g4dn.12xlarge"), ""),
         (MachineRequirements(accelerator=Accelerator("T4", 1)), "has 4 T4"),
         (MachineRequirements(accelerator=Accelerator("A100", 4)), "has 4 T4"),

@@ -66,11 +66,5 @@ def python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     # Of all plugins that are installed, which take longer to load than these suites, the one whose option it gives.
     env |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "xdist.plugin"}
     return subprocess.run(
-        [sys.executable, *arguments],
-        cwd=folder,
-        env=env,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=90,
+        [sys.executable, *arguments], cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=90
     )

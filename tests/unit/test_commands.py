@@ -36,14 +36,7 @@ from rich.progress import Progress
 from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.client.leftover_cleanup import JudgedLeftover, LeftoverScan
 from skyward_core.model import errors
-from skyward_core.model.errors import (
-    PoolError,
-    PoolExistsError,
-    RunError,
-    ScriptError,
-    ScriptFailed,
-    TeardownError,
-)
+from skyward_core.model.errors import PoolError, PoolExistsError, RunError, ScriptError, ScriptFailed, TeardownError
 from skyward_core.model.machines import Leftover
 from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause, RunStatus, Summary
 from skyward_core.model.output_files import Unfetched, WrittenFile
@@ -100,10 +93,7 @@ def test_command_output_is_sanitized(capsys: pytest.CaptureFixture[str]) -> None
 
 @given(st.text(), st.sampled_from(["utf-8", "ascii", "latin-1", "cp437", "utf-16-le", "shift-jis"]))
 def test_standard_stream_prints_any_text_in_any_encoding(text: str, encoding: str) -> None:
-    with (
-        tempfile.TemporaryFile("w+", encoding=encoding, newline="") as file,
-        pytest.MonkeyPatch.context() as patch,
-    ):
+    with tempfile.TemporaryFile("w+", encoding=encoding, newline="") as file, pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "stdout", file)
         out = StandardStream("stdout")
         out.write(text)
@@ -369,12 +359,7 @@ SPEC = PoolSpec(name="p", provider=Local())
 
 
 def execute(
-    session: Any,
-    *,
-    keep: bool = False,
-    ours: bool = True,
-    detach: bool = False,
-    console: Console | None = None,
+    session: Any, *, keep: bool = False, ours: bool = True, detach: bool = False, console: Console | None = None
 ) -> int:
     job = PoolCommand(session, console or Console(as_json=True), "p", ours=ours, keep=keep or detach)
     with job.follower.catch_signals():
@@ -846,13 +831,7 @@ def test_progress_bar_is_redrawn_in_place_on_a_terminal() -> None:
 
 
 def test_log_printer_prints_whole_lines_from_any_chunks() -> None:
-    chunks = [
-        (0, "out", b"a"),
-        (1, "out", b"x\ny"),
-        (0, "err", b"e\n"),
-        (0, "out", b"b\n\nc"),
-        (0, "out", b""),
-    ]
+    chunks = [(0, "out", b"a"), (1, "out", b"x\ny"), (0, "err", b"e\n"), (0, "out", b"b\n\nc"), (0, "out", b"")]
     assert printed(*chunks) == b"r001| x\nr000| e\nr000| ab\nr000| \nr000| c\nr001| y\n"
 
 

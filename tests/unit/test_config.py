@@ -225,11 +225,7 @@ def test_settings_with_a_syntax_error_are_a_usage_error(content: bytes, tmp_path
 
 @pytest.mark.parametrize(
     ("content", "where"),
-    [
-        ("hosts = 5", "hosts"),
-        ("[hosts]\nlab = 5", r"hosts\.lab"),
-        ('[hosts]\nlab = ["a", 7]', r"hosts\.lab\.1"),
-    ],
+    [("hosts = 5", "hosts"), ("[hosts]\nlab = 5", r"hosts\.lab"), ('[hosts]\nlab = ["a", 7]', r"hosts\.lab\.1")],
 )
 def test_invalid_settings_error_names_the_key(content: str, where: str, tmp_path: Path) -> None:
     (tmp_path / "skyward.toml").write_text(content)

@@ -46,10 +46,7 @@ def ensure(image: dict[str, Any], root: Path, env: dict[str, str]) -> tuple[str,
 
 def version_in(python: str) -> str:
     done = subprocess.run(
-        [python, "-I", "-c", "import skytiny; print(skytiny.VERSION)"],
-        capture_output=True,
-        text=True,
-        check=True,
+        [python, "-I", "-c", "import skytiny; print(skytiny.VERSION)"], capture_output=True, text=True, check=True
     )
     return done.stdout.strip()
 
@@ -69,8 +66,7 @@ def no_other_uv(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "requirement",
-    ["skytiny", "cloudpickle<1", "cloudpickle @ https://example.org/x.whl", "not a requirement !"],
+    "requirement", ["skytiny", "cloudpickle<1", "cloudpickle @ https://example.org/x.whl", "not a requirement !"]
 )
 def test_unmet_requirement_of_an_image_is_found(requirement: str) -> None:
     assert image_environment.find_unmet_requirements(sys.executable, [requirement]) == [requirement]
@@ -238,10 +234,7 @@ def test_package_index_urls_are_not_on_command_lines(tmp_path: Path, wheels: dic
     (tools / "uv").chmod(0o755)
     url = "https://me:token@pypi.example/simple"
     other = "https://me:secret@other.example/simple"
-    image = {
-        "pip": ["skytiny", "other"],
-        "pip_indexes": [{"url": url, "packages": ["skytiny"]}, {"url": other}],
-    }
+    image = {"pip": ["skytiny", "other"], "pip_indexes": [{"url": url, "packages": ["skytiny"]}, {"url": other}]}
     ensure(image, tmp_path, {"PATH": f"{tools}:{os.environ['PATH']}"})
     variables = Path(f"{seen}.env").read_text().splitlines()
     assert {"UV_INDEX_IMAGE0_USERNAME=me", "UV_INDEX_IMAGE0_PASSWORD=token", f"UV_INDEX=image1={other}"} <= {*variables}
@@ -261,12 +254,7 @@ def test_index_settings_of_a_script_reach_the_installer(tmp_path: Path) -> None:
         "find_links": ["file:///a%20b", "https://me:token@links.example"],
         "no_index": True,
     }
-    given = {
-        "PATH": f"{tools}:{os.environ['PATH']}",
-        "PIP_FIND_LINKS": "/w",
-        "UV_FIND_LINKS": "/w",
-        "HOME": "/x",
-    }
+    given = {"PATH": f"{tools}:{os.environ['PATH']}", "PIP_FIND_LINKS": "/w", "UV_FIND_LINKS": "/w", "HOME": "/x"}
     python, _ = ensure(image, tmp_path, given)
     assert python != sys.executable
     variables = dict(line.partition("=")[::2] for line in (tmp_path / "env").read_text().splitlines())
@@ -335,10 +323,7 @@ def source_archive(name: str, needs: str) -> bytes:
 @pytest.fixture
 def private_index() -> Iterator[str]:
     """The address, without credentials, of an index that only "me" with the password may read."""
-    archives = {
-        "skymade": source_archive("skymade", '"skyneeded"'),
-        "skyneeded": source_archive("skyneeded", ""),
-    }
+    archives = {"skymade": source_archive("skymade", '"skyneeded"'), "skyneeded": source_archive("skyneeded", "")}
     wanted = "Basic " + base64.b64encode(f"me:{PASSWORD}".encode()).decode()
 
     class Index(BaseHTTPRequestHandler):

@@ -89,13 +89,7 @@ def test_error_is_unchanged_by_pickling(error: Exception) -> None:
 
 
 def with_hint(kind: type[errors.SkywardError]) -> bool:
-    return kind not in (
-        errors.RemoteError,
-        errors.RunError,
-        errors.SpecError,
-        errors.PoolGone,
-        errors.RankExit,
-    )
+    return kind not in (errors.RemoteError, errors.RunError, errors.SpecError, errors.PoolGone, errors.RankExit)
 
 
 @pytest.mark.parametrize("kind", [*filter(with_hint, every_error())], ids=lambda kind: kind.__name__)  # type: ignore[arg-type]
@@ -417,10 +411,7 @@ ECHOES = [
         f"crashing. {HINT}",
     ),
     ("RuntimeError", f"{GLOO}unbound_buffer.cc:78] Timed out waiting 12000ms for recv operation to complete"),
-    (
-        "RuntimeError",
-        f"{GLOO}unbound_buffer.cc:129] Timed out waiting 12000ms for send operation to complete",
-    ),
+    ("RuntimeError", f"{GLOO}unbound_buffer.cc:129] Timed out waiting 12000ms for send operation to complete"),
     (
         "RuntimeError",
         "[Rank 0]: Rank 1 failed to pass monitoredBarrier in 1800000 ms\n Original exception: \n"
@@ -441,10 +432,7 @@ ECHOES = [
         "The client socket has timed out after 12000ms while trying to connect to (127.0.0.1, 38777).",
     ),
     ("torch.distributed.DistStoreError", "wait timeout after 12000ms, keys: /default_pg/0//cpu//0/0"),
-    (
-        "torch.distributed.DistStoreError",
-        "Timed out after 13 seconds waiting for clients. 2/3 clients joined.",
-    ),
+    ("torch.distributed.DistStoreError", "Timed out after 13 seconds waiting for clients. 2/3 clients joined."),
     (
         "ValueError",
         "UNKNOWN: Gloo AllGather failed: [external/gloo/gloo/transport/tcp/pair.cc:538] Read error "
@@ -506,13 +494,7 @@ def test_symptom_that_arrived_first_is_not_the_root_cause(type_: str, message: s
     echo = raised(0, type_, message)
     assert is_failure(echo)
     assert is_symptom(echo)
-    for real in (
-        KILLED,
-        LOST,
-        exited(1, code=3),
-        exited(1, number=signal.SIGSEGV),
-        raised(1, "ValueError", "mine"),
-    ):
+    for real in (KILLED, LOST, exited(1, code=3), exited(1, number=signal.SIGSEGV), raised(1, "ValueError", "mine")):
         assert culprit(echo, RETURNED, real, STOPPED) == real.rank
     assert culprit(echo, ABORTED) == ABORTED.rank, "an abort may be a cause, this cannot"
 
@@ -521,11 +503,7 @@ def test_symptom_that_arrived_first_is_not_the_root_cause(type_: str, message: s
 def test_error_of_user_code_is_no_symptom(type_: str, message: str) -> None:
     real = raised(1, type_, message)
     assert not is_symptom(real)
-    for echo in (
-        raised(0, *ECHOES[0]),
-        ABORTED,
-        raised(0, "ConnectionResetError", "[Errno 104] reset by peer"),
-    ):
+    for echo in (raised(0, *ECHOES[0]), ABORTED, raised(0, "ConnectionResetError", "[Errno 104] reset by peer")):
         assert culprit(echo, real) == culprit(real, echo) == 1
     assert culprit(real, KILLED) == 1, "of two real failures the first counts"
     assert culprit(KILLED, real) == KILLED.rank
@@ -685,10 +663,7 @@ def test_errors_without_a_hint_are_formatted_unchanged() -> None:
 
 def test_pool_view_shows_the_hint_of_its_latest_detail() -> None:
     view = PoolView("p")
-    apply(
-        view,
-        events.PoolState(pool="p", state="starting", detail="refused.", hint=Hint("trust-host-key", "gpu1")),
-    )
+    apply(view, events.PoolState(pool="p", state="starting", detail="refused.", hint=Hint("trust-host-key", "gpu1")))
     assert format_detail(view) == "refused; accept it with: skyward-tui trust gpu1"
     apply(view, events.PoolState(pool="p", state="up", detail="all is well."))
     assert format_detail(view) == "all is well."

@@ -177,13 +177,7 @@ def test_using_the_value_of_an_undispatched_call_is_an_error() -> None:
             pass
     with pytest.raises(AttributeError, match=said):
         call.result()
-    for use in (
-        lambda: call + 1,
-        lambda: 2 * call,
-        lambda: call / 2,
-        lambda: float(call),
-        lambda: sum([call]),
-    ):
+    for use in (lambda: call + 1, lambda: 2 * call, lambda: call / 2, lambda: float(call), lambda: sum([call])):
         with pytest.raises(TypeError, match=said):
             use()
     assert not hasattr(call, "_repr_html_") and copy.copy(call).args == (1,)

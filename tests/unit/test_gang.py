@@ -224,15 +224,7 @@ def test_ended_pool_repaints_every_10_seconds(pool: PoolView) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "said"),
-    [
-        (0, "<1m"),
-        (59, "<1m"),
-        (60, "1m"),
-        (3599, "59m"),
-        (3600, "1h 00m"),
-        (7500, "2h 05m"),
-        (270_000, "3d 03h"),
-    ],
+    [(0, "<1m"), (59, "<1m"), (60, "1m"), (3599, "59m"), (3600, "1h 00m"), (7500, "2h 05m"), (270_000, "3d 03h")],
 )
 def test_age_is_formatted_in_minutes(seconds: int, said: str) -> None:
     assert age(seconds) == said

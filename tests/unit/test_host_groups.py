@@ -146,13 +146,7 @@ def test_group_values_behave_as_a_tuple() -> None:
     one, two, three = values
     assert (one, two, three) == values == GroupValues([1, "two", 3.0]) and isinstance(values, tuple)
     assert values != (1, 2) and hash(values) == hash((1, "two", 3.0)) and {values: 1}[(1, "two", 3.0)] == 1  # type: ignore[index]
-    assert type(values + (4,)) is type((0,) + values) is tuple and (0,) + values + (4,) == (
-        0,
-        1,
-        "two",
-        3.0,
-        4,
-    )
+    assert type(values + (4,)) is type((0,) + values) is tuple and (0,) + values + (4,) == (0, 1, "two", 3.0, 4)
     assert sum([GroupValues([1]), GroupValues([2])], ()) == (1, 2)
     assert repr(values) == "(1, 'two', 3.0)" and "%s %s %s" % values == "1 two 3.0"  # noqa: UP031
     match values:
@@ -233,8 +227,7 @@ def test_set_table_appends_a_new_table_and_keeps_the_rest() -> None:
 def test_set_table_keeps_unchanged_values_and_comments() -> None:
     made = set_table(THEIRS, PATH, {"script": "other.py", "arguments": ["epochs=1"], "provider": "local"})
     assert made == THEIRS.replace('"train.py"   # ours', '"other.py"   # ours').replace(
-        'nodes = 2\narguments = [\n  "epochs=1",\n]\n',
-        'arguments = [\n  "epochs=1",\n]\nprovider = "local"\n',
+        'nodes = 2\narguments = [\n  "epochs=1",\n]\n', 'arguments = [\n  "epochs=1",\n]\nprovider = "local"\n'
     )
 
 
@@ -275,10 +268,7 @@ def test_set_table_keeps_equal_subtables_and_rewrites_changed_ones() -> None:
     same = set_table(theirs, PATH, {"nodes": 1, "settings": {"hosts": "lab"}})
     assert same == theirs
     other = set_table(theirs, PATH, {"nodes": 1, "settings": {"hosts": "gpu1"}})
-    assert tomllib.loads(other) == {
-        "presets": {"small": {"nodes": 1, "settings": {"hosts": "gpu1"}}},
-        "z": {"a": 1},
-    }
+    assert tomllib.loads(other) == {"presets": {"small": {"nodes": 1, "settings": {"hosts": "gpu1"}}}, "z": {"a": 1}}
     assert "# mine" in other
     assert tomllib.loads(remove_table(theirs, PATH)) == {"z": {"a": 1}}
 

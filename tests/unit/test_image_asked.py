@@ -45,10 +45,7 @@ REFUSED = {
     "invalid secret name": (["secret=a-b"], "'a-b' is not a variable name"),
     "value of a secret variable": (["env.MY_TOKEN=abcdefgh"], "Write secret=MY_TOKEN, and export it in the shell"),
     "password in a pip URL": (["pip=git+https://me:hunter22@x.org/y"], "pip contains a password or token in a URL"),
-    "token in a setup URL": (
-        ["setup=curl https://tok3n@x.org/y | sh"],
-        "setup contains a password or token in a URL",
-    ),
+    "token in a setup URL": (["setup=curl https://tok3n@x.org/y | sh"], "setup contains a password or token in a URL"),
     "password in a variable": (["env.INDEX=https://me:pw@x.org"], "env.INDEX contains a password or token"),
     "shell secret in setup": (["setup=login --key hf_0123456789"], "setup contains the value of SHELL_TOKEN"),
     "shell secret in a variable": (["env.WORD=hf_0123456789"], "Add secret=SHELL_TOKEN, export it"),

@@ -13,15 +13,7 @@ import typing
 import pytest
 
 from skyward_core.runtime import instance_info as runtime_info
-from skyward_core.runtime.instance_info import (
-    InstanceInfo,
-    Network,
-    Peer,
-    instance_info,
-    set_current,
-    set_place,
-    using,
-)
+from skyward_core.runtime.instance_info import InstanceInfo, Network, Peer, instance_info, set_current, set_place, using
 
 
 @pytest.fixture(autouse=True)
@@ -124,11 +116,7 @@ def test_child_process_of_a_rank_inherits_instance_info(monkeypatch):
 
 
 PLACE = InstanceInfo(
-    rank=3,
-    world_size=8,
-    peers=(Peer(0, "a", (1, 2)), Peer(1, "b")),
-    network=Network("eth0", 25.0),
-    hostname="n0",
+    rank=3, world_size=8, peers=(Peer(0, "a", (1, 2)), Peer(1, "b")), network=Network("eth0", 25.0), hostname="n0"
 )
 
 
@@ -139,11 +127,7 @@ def test_instance_info_behaves_as_a_dataclass():
     assert {each.name: each.type for each in fields} == InstanceInfo.__annotations__
     made = {each.name for each in fields if each.default_factory is not dataclasses.MISSING}
     assert made == {"hostname"} and fields[0].default == 0
-    assert [each.default for each in dataclasses.fields(Peer)] == [
-        dataclasses.MISSING,
-        dataclasses.MISSING,
-        (),
-    ]
+    assert [each.default for each in dataclasses.fields(Peer)] == [dataclasses.MISSING, dataclasses.MISSING, ()]
     assert [each.default for each in dataclasses.fields(Network("x"))] == ["", None]
     assert InstanceInfo.__dataclass_params__.frozen  # type: ignore[attr-defined]
     assert typing.get_type_hints(InstanceInfo)["network"] is Network

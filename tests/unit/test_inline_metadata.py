@@ -117,11 +117,7 @@ x = 1
             {"url": "https://extra.example/simple", "packages": []},
         ],
         "index": "https://first.example",
-        "find_links": [
-            f"file://{tmp_path}/wheels%20of%20mine",
-            "https://links.example/",
-            "file:///abs%2Colute",
-        ],
+        "find_links": [f"file://{tmp_path}/wheels%20of%20mine", "https://links.example/", "file:///abs%2Colute"],
     }
     assert read_environment(tmp_path, "[tool.uv]\nno-index = true\n") == {"pip": [], "no_index": True}
     assert read_environment(tmp_path, '[tool.uv]\nindex-url = "https://i"\n') == {"pip": [], "index": "https://i"}
@@ -139,10 +135,7 @@ x = 1
         ("requires-python = 'newest'", "requires-python: 'newest' is not a Python version specifier"),
         ("tool = 1", "tool must be a table"),
         ("[tool.uv]\nexclude-newer = '2025'", r"\[tool.uv\] exclude-newer is not supported"),
-        (
-            "[tool.uv.sources]\na = { git = 'https://x' }",
-            r"\[tool.uv.sources\] a: only { index = ... } is supported",
-        ),
+        ("[tool.uv.sources]\na = { git = 'https://x' }", r"\[tool.uv.sources\] a: only { index = ... } is supported"),
         ("[tool.uv.sources]\na = { index = 'none' }", r"no \[\[tool.uv.index\]\] is called 'none'"),
         ("[[tool.uv.index]]\nname = 'x'", "needs a url"),
     ],
@@ -381,10 +374,7 @@ def test_run_options_become_arguments_of_the_function(parse_script_words, line, 
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        (
-            "two.py:other --nodse 4",
-            "unknown option --nodse. Arguments of other: --n. Did you mean --nodes?",
-        ),
+        ("two.py:other --nodse 4", "unknown option --nodse. Arguments of other: --n. Did you mean --nodes?"),
         ("two.py:other --epochs 4", "Arguments of other: --n"),  # and not --detach
         ("two.py:other --n", "--n of other needs a value"),
         ("two.py:other 5", "'5' is not a flag of other"),
@@ -483,11 +473,7 @@ def test_torchrun_options_become_a_launch_request(parse_script_words):
     assert [note.partition(" ")[0] for note in parse_script_words.notes] == ["--max-restarts", "--tee"]
     request = parse_script_words("torchrun --standalone --rdzv-backend c10d --node-rank 0 -m package.train a")
     assert isinstance(request, LaunchRequest), request
-    assert (request.module, request.script, request.script_args) == (
-        "package.train",
-        "package/train.py",
-        ("a",),
-    )
+    assert (request.module, request.script, request.script_args) == ("package.train", "package/train.py", ("a",))
     assert not parse_script_words.notes
     request = parse_script_words("torchrun --requirements r.txt --output *.pt plain.py --project")
     assert isinstance(request, LaunchRequest), request

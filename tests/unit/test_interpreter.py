@@ -103,10 +103,7 @@ def test_interpreter_sources_have_an_order_of_precedence(project: Path, tmp_path
     assert (
         resolve_interpreter(script(project), None, environ, python_info).source,
         resolve_interpreter(script(project), None, environ, python_info).prefix,
-    ) == (
-        "VIRTUAL_ENV",
-        str(shell),
-    )
+    ) == ("VIRTUAL_ENV", str(shell))
     venv = environment(project / ".venv")
     found = resolve_interpreter(script(project), None, environ, python_info)
     assert (found.source, found.prefix) == (".venv of project train-it", str(venv))
@@ -233,10 +230,7 @@ def test_unusable_python_option_is_an_error(project: Path, tmp_path: Path, monke
         ("", " is empty"),
         (f"{tmp_path}/none", "No such file"),
         (str(program(tmp_path / "hello", "hello")), "it is not a usable Python"),
-        (
-            str(program(tmp_path / "other", '["/p", "/", [3, 12, 1], "pypy"]')),
-            "it is pypy, but CPython is required",
-        ),
+        (str(program(tmp_path / "other", '["/p", "/", [3, 12, 1], "pypy"]')), "it is pypy, but CPython is required"),
         (str(project / "pyproject.toml"), "it cannot be run: Permission denied"),
     ):
         with pytest.raises(UsageError) as caught:
@@ -278,10 +272,7 @@ def test_missing_python_version_names_those_found(project: Path, monkeypatch: py
             raise UnusablePython("it is none")
         return python_info(path)
 
-    with pytest.raises(
-        ScriptError,
-        match=r'requires Python ">=3\.19", but only [^"]*3\.12\.1[^"]* was found',
-    ):
+    with pytest.raises(ScriptError, match=r'requires Python ">=3\.19", but only [^"]*3\.12\.1[^"]* was found'):
         chosen(project, ask=seen)
 
 
@@ -356,11 +347,7 @@ def test_plan_on_a_pool_of_another_python_is_rejected(project: Path) -> None:
     plan = make_plan(LaunchRequest(script=str(script(project)), pool="p"))
     of_ours, of_its_own, older = (
         PoolView("p", "ssh", spec=spec)
-        for spec in (
-            {"interpreter": own_interpreter().describe()},
-            {"interpreter": plan.interpreter.describe()},
-            {},
-        )
+        for spec in ({"interpreter": own_interpreter().describe()}, {"interpreter": plan.interpreter.describe()}, {})
     )
     with pytest.raises(UsageError, match=r"^f cannot run in pool p: .* needs the same Python version") as caught:
         plan.on_pool(of_ours)
@@ -474,10 +461,7 @@ def test_environment_version_is_read_from_pyvenv_cfg_or_link(
 
 @pytest.mark.parametrize(
     ("config", "why"),
-    [
-        ("version = 3.9.1", "it is Python 3.9.1, but 3.11"),
-        ("implementation = PyPy", "it is pypy, but CPython"),
-    ],
+    [("version = 3.9.1", "it is Python 3.9.1, but 3.11"), ("implementation = PyPy", "it is pypy, but CPython")],
 )
 def test_unusable_interpreter_is_recognized_from_files(tmp_path: Path, config: str, why: str) -> None:
     venv = environment(tmp_path / "e")
@@ -504,12 +488,7 @@ def test_missing_modules_are_found_by_files_of_the_environment(tmp_path: Path) -
 
 @pytest.mark.parametrize(
     ("version", "wanted", "fits"),
-    [
-        ("3.12", "==3.12.4", True),
-        ("3.12", ">=3.13", False),
-        ("", ">=3.13", True),
-        ("3.12", "!=3.12.*", False),
-    ],
+    [("3.12", "==3.12.4", True), ("3.12", ">=3.13", False), ("", ">=3.13", True), ("3.12", "!=3.12.*", False)],
 )
 def test_partial_python_version_matches_if_some_release_does(version: str, wanted: str, fits: bool) -> None:
     assert satisfies(version, wanted) is fits

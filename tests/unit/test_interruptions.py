@@ -270,13 +270,7 @@ def test_machine_ordered_without_gpus_needs_none() -> None:
 
 def test_measured_hardware_is_formatted() -> None:
     found = MeasuredHardware(
-        gpus=[("Tesla T4", 15.0)] * 4,
-        disk=120.4,
-        tflops=51.2,
-        offset=-40.0,
-        neighbour=1,
-        rate=1204.0,
-        notes=["x"],
+        gpus=[("Tesla T4", 15.0)] * 4, disk=120.4, tflops=51.2, offset=-40.0, neighbour=1, rate=1204.0, notes=["x"]
     )
     assert str(found) == (
         "4 x Tesla T4 of 15 GB, 51 TFLOP/s in float16, disk 120 MB/s, to node 1 1,204 MB/s, clock 40 s behind, x"
@@ -284,14 +278,7 @@ def test_measured_hardware_is_formatted() -> None:
 
 
 def node_facts(**more: Any) -> Any:
-    return {
-        "gpus": [["T4\x1b[2J", 15360]],
-        "tflops": 0,
-        "disk": 9,
-        "port": 1,
-        "time": 50.0,
-        "whys": {},
-    } | more
+    return {"gpus": [["T4\x1b[2J", 15360]], "tflops": 0, "disk": 9, "port": 1, "time": 50.0, "whys": {}} | more
 
 
 def test_host_benchmark_output_is_sanitized_and_only_ordered_parts_count() -> None:
@@ -400,10 +387,7 @@ def test_nvidia_smi_output_is_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyP
     program = tmp_path / "nvidia-smi"
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     for script, found in (
-        (
-            "echo 'Tesla T4, 15360 MiB, 570.0'; echo 'Tesla T4, 15360 MiB, 570.0'",
-            ([("Tesla T4", 15360.0)] * 2, ""),
-        ),
+        ("echo 'Tesla T4, 15360 MiB, 570.0'; echo 'Tesla T4, 15360 MiB, 570.0'", ([("Tesla T4", 15360.0)] * 2, "")),
         ("echo 'No devices were found'; exit 6", ([], "")),
         ("echo 'Odd'", ([], "nvidia-smi reports no memory size of Odd")),
         (

@@ -101,10 +101,7 @@ def test_empty_job_file_has_no_calls() -> None:
         ("accelerators: [L4:1, {T4: 2}, null]", ["L4:1", "T4:2", ""]),
         ("accelerators: L4:0.5", ["L4:1"]),
         ("any_of: [{accelerators: A100:8}, {accelerators: H100:8}]", ["A100:8", "H100:8"]),
-        (
-            "{accelerators: H100, ordered: [{infra: aws/us-east-1}, {infra: aws/us-west-2}]}",
-            ["H100:1", "H100:1"],
-        ),
+        ("{accelerators: H100, ordered: [{infra: aws/us-east-1}, {infra: aws/us-west-2}]}", ["H100:1", "H100:1"]),
         ("cpus: 2", [""]),
     ],
 )
@@ -216,11 +213,7 @@ def test_job_file_that_expands_without_bound_is_rejected() -> None:
 
 def test_missing_or_binary_job_file_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
-    found = (
-        ("none.yaml", "No such file"),
-        ("bytes.yaml", "it is not text"),
-        ("a.py", "Run it with `run .*a.py`"),
-    )
+    found = (("none.yaml", "No such file"), ("bytes.yaml", "it is not text"), ("a.py", "Run it with `run .*a.py`"))
     for name, words in found:
         with pytest.raises(JobFileError, match=words):
             sky.Task.from_yaml(tmp_path / name)
@@ -272,10 +265,7 @@ def test_ignored_keys_are_known_and_unsupported_keys_are_not() -> None:
 
 
 @settings(max_examples=examples(150), deadline=None)
-@given(
-    st.text(st.characters(exclude_categories=["Cs"]), max_size=60),
-    st.sampled_from(["", "run: ", "resources:\n  "]),
-)
+@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=60), st.sampled_from(["", "run: ", "resources:\n  "]))
 def test_any_job_file_text_is_parsed_or_rejected(text: str, before: str) -> None:
     try:
         JobFile.from_text(before + text, FILE)

@@ -8,14 +8,7 @@ from pathlib import Path
 import pytest
 
 from skyward_core.client import settings
-from skyward_tui.ui.saved_state import (
-    InvalidStateFile,
-    SavedState,
-    ScreenState,
-    load_state,
-    parse_state,
-    save_state,
-)
+from skyward_tui.ui.saved_state import InvalidStateFile, SavedState, ScreenState, load_state, parse_state, save_state
 
 THEMES = ("nord", "skyward", "skyward-light")
 

@@ -21,10 +21,7 @@ from skyward_tui.ui.panel_registry import PANELS
         ({"run.merge": "f", "run.follow": "a"}, {"run.merge": "f", "run.follow": "a"}),  # they change places
         ({"run.next_rank": "tab"}, {"run.next_rank": "tab"}),
         ({"pools.sweep": "u", "sweep.end": "K"}, {"pools.leftovers": "u", "leftovers.end": "K"}),  # older ids
-        (
-            {"log.start": "0", "panel.first": "0"},
-            {"log.start": "0", "panel.first": "0"},
-        ),  # never there at once
+        ({"log.start": "0", "panel.first": "0"}, {"log.start": "0", "panel.first": "0"}),  # never there at once
     ],
 )
 def test_valid_key_bindings_are_applied(wished: dict[str, str], keymap: dict[str, str]) -> None:

@@ -235,12 +235,7 @@ def test_cp_rejects_links_and_special_files_before_copying(tmp_path: Path) -> No
 def test_cp_rejects_parent_references_in_node_paths(path: str) -> None:
     with pytest.raises(sky.UsageError, match=r"contains \.\."):
         node_file_copy._check_remote_path(path)
-    assert [node_file_copy._check_remote_path(each) for each in ("~", "~/a", "/b", "a..b")] == [
-        "",
-        "a",
-        "/b",
-        "a..b",
-    ]
+    assert [node_file_copy._check_remote_path(each) for each in ("~", "~/a", "/b", "a..b")] == ["", "a", "/b", "a..b"]
 
 
 @pytest.mark.parametrize("name", ["a/b", "/etc/passwd", ""])

@@ -75,16 +75,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SKYWARD_HOME", str(folder / "home"))
         patch.chdir(folder)
-        for name in (
-            "train_it.py",
-            "train it.py",
-            "-x.py",
-            "-a.py",
-            "x:y.py",
-            "x",
-            "x:train",
-            "sky_script.py",
-        ):
+        for name in ("train_it.py", "train it.py", "-x.py", "-a.py", "x:y.py", "x", "x:train", "sky_script.py"):
             Path(name).write_text(SCRIPT)
         Path("a lock").mkdir()
         Path("a lock/uv.lock").write_text(LOCK)
@@ -179,13 +170,7 @@ def test_any_launch_request_round_trips_or_is_rejected(request: LaunchRequest) -
 
 def test_every_request_field_has_one_option_of_the_run_command() -> None:
     """A new field needs a row in the table and an option of the command."""
-    assert {each.name for each in fields(LaunchRequest)} == {
-        "script",
-        "function",
-        "script_args",
-        "module",
-        *OPTIONS,
-    }
+    assert {each.name for each in fields(LaunchRequest)} == {"script", "function", "script_args", "module", *OPTIONS}
     params = COMMANDS["run"].params
     of_command = {each.name: each.opts[-1] for each in params if isinstance(each, click.Option)}
     others = {"hosts": "--hosts", "as_json": "--json", "debug": "--debug"}
@@ -214,10 +199,7 @@ def test_launch_form_round_trips_a_request(request: LaunchRequest) -> None:
     assert same_spec(make_spec(again)[0], make_spec(request)[0])
     expected = request
     if not form.pool:  # the form shows what holds where nothing is said
-        expected = replace(
-            request,
-            provider=request.provider or DEFAULT_PROVIDER,
-        )
+        expected = replace(request, provider=request.provider or DEFAULT_PROVIDER)
         if request.ranks_per_node == 1:
             expected = replace(expected, ranks_per_node=None)
     assert again == expected
@@ -230,13 +212,7 @@ def test_launch_form_round_trips_a_request(request: LaunchRequest) -> None:
 @given(request=requests())
 def test_launch_form_and_its_command_line_make_equal_plans(request: LaunchRequest) -> None:
     form = form_from_request(
-        replace(
-            request,
-            detach=False,
-            pool="mine",
-            nodes=request.nodes or 1,
-            provider=request.provider or "local",
-        )
+        replace(request, detach=False, pool="mine", nodes=request.nodes or 1, provider=request.provider or "local")
     )
     plan, of_command = plan_launch(form, ()), make_plan(parse_words(shlex.split(command_line(form))[2:]))
     assert plan.spec is not None and of_command.spec is not None
@@ -257,18 +233,9 @@ def test_launch_form_and_its_command_line_make_equal_plans(request: LaunchReques
     assert getattr(plan.spec.provider, "hosts", ()) == getattr(of_command.spec.provider, "hosts", ())
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"provider": "ssh", "settings": {"hosts": "a", "user": "me"}},
-        {"script": " x.py"},
-    ],
-)
+@pytest.mark.parametrize("more", [{"provider": "ssh", "settings": {"hosts": "a", "user": "me"}}, {"script": " x.py"}])
 def test_form_rejects_requests_with_settings_it_has_no_field_for(more: dict[str, Any]) -> None:
-    with pytest.raises(
-        UsageError,
-        match=f"no field for {'user' if 'settings' in more else next(iter(more))}",
-    ):
+    with pytest.raises(UsageError, match=f"no field for {'user' if 'settings' in more else next(iter(more))}"):
         form_from_request(LaunchRequest(**({"script": "train_it.py"} | more)))
 
 
@@ -448,11 +415,7 @@ def test_list_setting_with_other_separator_is_not_rewritten() -> None:
         ({"pool": "No Good"}, "pool", "pool: 'No Good' is not a pool name"),
         ({"provider": "shh"}, "provider", "did you mean 'ssh'"),
         ({"provider": "ssh"}, "settings.hosts", "setting hosts is required"),
-        (
-            {"provider": "ssh", "settings": {"hosts": "a", "port": "x"}},
-            "settings.port",
-            "a whole number, not 'x'",
-        ),
+        ({"provider": "ssh", "settings": {"hosts": "a", "port": "x"}}, "settings.port", "a whole number, not 'x'"),
         ({"settings": {"user": "me"}}, "provider", "local has no setting 'user'; it has none"),
         ({"nodes": 0}, "nodes", "from 1 to 1024"),
         ({"nodes": "-"}, "nodes", "from 1 to 1024"),

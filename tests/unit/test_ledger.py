@@ -577,10 +577,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "small"
     folder.mkdir()
     made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(folder)],
-        capture_output=True,
-        text=True,
-        check=False,
+        ["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(folder)], capture_output=True, text=True, check=False
     )
     if made.returncode:
         pytest.skip(f"no small disk could be mounted: {made.stderr.strip()}")

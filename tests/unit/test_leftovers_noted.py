@@ -143,10 +143,7 @@ async def test_silent_cloud_account_does_not_hide_leftovers_of_others(
     with closing(Ledger()) as ledger:
         found = await leftover_cleanup.scan_accounts(ledger, [SilentAccount(), account(), SilentAccount()])
     assert [(each.thing.id, each.verdict, each.account) for each in found.removable] == [("i-1", "left", 1)]
-    assert dict(found.unknown) == {
-        "mute": "no answer within 60 s",
-        "mute of account 3": "no answer within 60 s",
-    }
+    assert dict(found.unknown) == {"mute": "no answer within 60 s", "mute of account 3": "no answer within 60 s"}
 
 
 # Before rented machines end: what lies there that nobody has fetched is brought, or named.

@@ -269,11 +269,7 @@ def shown(x): return x.name if isinstance(x, Device) else repr(x)
         ("x: Literal[Mode.FAST, 3]", "FAST", "<Mode.FAST: 'f'>"),
         ("x=datetime.date(2030, 1, 1)", "2031-12-24", "datetime.date(2031, 12, 24)"),
         ("x: decimal.Decimal", "0.1", "Decimal('0.1')"),
-        (
-            "x: uuid.UUID",
-            "00000000-0000-0000-0000-000000000001",
-            "UUID('00000000-0000-0000-0000-000000000001')",
-        ),
+        ("x: uuid.UUID", "00000000-0000-0000-0000-000000000001", "UUID('00000000-0000-0000-0000-000000000001')"),
         (
             "x: Config",
             '{"lr": 1, "mode": "SLOW", "deep": {"level": "HIGH"}}',
@@ -314,20 +310,12 @@ F = "@sky.function\ndef f(): ...\n"
 @pytest.mark.parametrize(
     ("text", "kind", "why"),
     [
-        (
-            f"from .models import Net\n{F}",
-            ScriptFailed,
-            "The script is part of a package: import by ",
-        ),
+        (f"from .models import Net\n{F}", ScriptFailed, "The script is part of a package: import by "),
         (f"import sys\nsys.exit(3)\n{F}", ScriptFailed, r"calls sys.exit\(3\) at line 3 while loading. Put the call"),
         (f"import os\nos._exit(4)\n{F}", ScriptFailed, r"ended the process that loads it \(exit status 4\)"),
         (f"import os\nos.kill(os.getpid(), 9)\n{F}", ScriptFailed, r"ended the process that loads it \(SIGKILL\)"),
         (f"name = input()\n{F}", ScriptFailed, "EOFError"),
-        (
-            f"def hide(fn): return lambda: 3\n@hide\n{F}",
-            ScriptError,
-            "f returned int, not a pending call. Make",
-        ),
+        (f"def hide(fn): return lambda: 3\n@hide\n{F}", ScriptError, "f returned int, not a pending call. Make"),
         (f"{F}del f\n", ScriptError, "does not define f when loaded"),
         ("import threading\nLOCK = threading.Lock()\n@sky.function\ndef f(): return LOCK\n", NotPicklableError, "LOCK"),
         ("@sky.function\ndef f(a): ...\n", ScriptError, r"f cannot be called with these arguments: .*'a'"),

@@ -79,18 +79,7 @@ def pieces(data: bytes, chance: random.Random, sizes: tuple[int, ...]) -> list[b
     return out
 
 
-ALPHABET = [
-    b"\n",
-    b"\r",
-    b"\r\n",
-    b"a",
-    b"bc d",
-    "é".encode(),
-    "🚀".encode(),
-    "\u2028".encode(),
-    b"\xff",
-    b"\x0b\x0c",
-]
+ALPHABET = [b"\n", b"\r", b"\r\n", b"a", b"bc d", "é".encode(), "🚀".encode(), "\u2028".encode(), b"\xff", b"\x0b\x0c"]
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -694,9 +683,7 @@ def stamped_log(rank: int) -> Iterator[tuple[str, float]]:
             yield "2026-11-29 06:00:09,990 [4005] r5: WARNING: gradient norm is inf", 109.5
 
 
-def test_collapsed_row_spans_differing_times_and_numbers_of_ranks(
-    capfdbinary: pytest.CaptureFixture[bytes],
-) -> None:
+def test_collapsed_row_spans_differing_times_and_numbers_of_ranks(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     out = CollapsedPrinter(Console(), 8)
     lines = sorted((at, rank, text) for rank in range(8) for text, at in stamped_log(rank))
     for at, rank, text in lines:

@@ -446,10 +446,7 @@ def test_invalid_host_facts_are_rejected(value: Any) -> None:
 
 
 DONE: dict[str, dict[str, Any]] = {
-    "environment": {
-        "python": "/root/.cache/skyward/env-1/bin/python",
-        "installed": {"torch": "2.4.0+cpu", "own": ""},
-    },
+    "environment": {"python": "/root/.cache/skyward/env-1/bin/python", "installed": {"torch": "2.4.0+cpu", "own": ""}},
     "manifest": {"folder": "/srv/a", "wanted": [0, 3], "doubtful": [[1, "ab" * 64]]},
     "gpus": {"gpus": ["NVIDIA H100, 81559 MiB, 570.1"]},
     "reach": {"reached": [True, False]},

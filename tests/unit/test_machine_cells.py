@@ -23,14 +23,7 @@ import skyward_tui
 from skyward_core.model.errors import PoolError
 from skyward_core.views.machine_metrics import MachineMetrics
 from skyward_tui.panels.machine_metrics import _UNITS, NODE_COLUMNS
-from skyward_tui.text.hardware_cells import (
-    HARDWARE_COLUMNS,
-    outlier_metrics,
-    problem_text,
-    quantity,
-    rows,
-    share,
-)
+from skyward_tui.text.hardware_cells import HARDWARE_COLUMNS, outlier_metrics, problem_text, quantity, rows, share
 from skyward_tui.text.number_and_time_format import plain_ascii
 from skyward_tui.ui.themes import ColourRemover, PlainAscii
 from skyward_tui.widgets.braille_chart import Canvas, spark
@@ -137,11 +130,7 @@ POOLS: list[Any] = [sky.Compute(provider=sky.Local(), name="right"), sky.sky]
     "left", [None, {"loss": 1}, 3, numpy.zeros(2), numpy.float64(3), lambda: 0], ids=lambda left: type(left).__name__
 )
 def test_operator_refuses_a_left_operand_that_is_not_a_call(pool: Any, left: Any) -> None:
-    for sign, operate in {
-        ">>": lambda: left >> pool,
-        "@": lambda: left @ pool,
-        ">": lambda: left > pool,
-    }.items():
+    for sign, operate in {">>": lambda: left >> pool, "@": lambda: left @ pool, ">": lambda: left > pool}.items():
         with pytest.raises(TypeError, match=f"^the left operand of {sign} must be a call of a @sky.function"):
             operate()
 
@@ -166,8 +155,7 @@ VERBS = ("run", "broadcast", "run_async", "start", "stream")
 @pytest.mark.parametrize("verb", VERBS)
 def test_verb_refuses_an_argument_that_is_not_a_call(verb: str) -> None:
     with pytest.raises(
-        TypeError,
-        match=rf"^compute\.{verb} takes a call, got a function\. .*compute\.{verb}\(f\(\.\.\.\)\)$",
+        TypeError, match=rf"^compute\.{verb} takes a call, got a function\. .*compute\.{verb}\(f\(\.\.\.\)\)$"
     ):
         getattr(POOLS[0], verb)(f)
     with pytest.raises(TypeError, match=r"takes a call, f\(\.\.\.\)|^the left operand of >> must be a call"):
@@ -239,25 +227,11 @@ def test_state_glyphs_differ_in_plain_ascii() -> None:
     """In the grid of 256 ranks a glyph stands alone, so success and failure must differ without colour."""
     glyphs = {each.glyph for each in _STATE_STYLES.values()}
     assert len({plain_ascii(glyph) for glyph in glyphs}) == len(glyphs)
-    ranks = (
-        "waiting",
-        "importing",
-        "joining",
-        "running",
-        "paused",
-        "returned",
-        "raised",
-        "lost",
-        "collateral",
-        "idle",
-    )
+    ranks = ("waiting", "importing", "joining", "running", "paused", "returned", "raised", "lost", "collateral", "idle")
     assert len({state_style(state).glyph for state in ranks}) == len(ranks)
     for state, each in _STATE_STYLES.items():
         assert each.word and each.glyph, state
-    for group in (
-        ("up", "degraded", "gone", "unreachable", "unfinished"),
-        ("done", "failed", "cancelled", "running"),
-    ):
+    for group in (("up", "degraded", "gone", "unreachable", "unfinished"), ("done", "failed", "cancelled", "running")):
         assert len({state_style(state).text for state in group}) == len(group)
 
 

@@ -66,11 +66,7 @@ def tree(root: Path, files: dict[str, str]) -> Path:
 
 def cards(received: int, sent: int) -> str:
     rest = "0 " * 6
-    lines = [
-        f"eth0: {received} 5 {rest}{sent} 7",
-        f"br0: {received} 5 {rest}{sent} 7",
-        f"lo: 9999 5 {rest}9999 7",
-    ]
+    lines = [f"eth0: {received} 5 {rest}{sent} 7", f"br0: {received} 5 {rest}{sent} 7", f"lo: 9999 5 {rest}9999 7"]
     return "Inter-| Receive\n face |bytes\n" + "\n".join(lines) + "\n"
 
 
@@ -324,12 +320,7 @@ def test_gpu_metrics_of_the_driver_and_its_failures_are_sampled(sampling: Sampli
     told = [sample["devices"] for sample in sampling.samples() if sample.get("devices")]
     assert told == [
         [
-            {
-                "id": f"GPU-{n}",
-                "model": "NVIDIA H100 80GB HBM3",
-                "number": str(n),
-                "bus": f"00000000:1{n}:00.0",
-            }
+            {"id": f"GPU-{n}", "model": "NVIDIA H100 80GB HBM3", "number": str(n), "bus": f"00000000:1{n}:00.0"}
             for n in (0, 1)
         ]
     ]
@@ -356,8 +347,7 @@ def test_gpu_sample_combines_driver_dcgmi_and_kernel_log(tmp_path: Path, driver:
     try:
         wanted = {"sm_active": 50.0, "tensor_active": 25.0, "nvlink_in": 0}
         wait_until(
-            lambda: "gpus" in found.last and wanted.items() <= found.last["gpus"][1].items(),
-            what=lambda: found.last,
+            lambda: "gpus" in found.last and wanted.items() <= found.last["gpus"][1].items(), what=lambda: found.last
         )
         with open(tmp_path / "kmsg", "wb", buffering=0) as kernel:
             kernel.write(b"4,1,1,-;NVRM: Xid (PCI:0000:11:00): 79, pid=1, GPU has fallen off the bus.\n")
@@ -383,8 +373,7 @@ def test_gpu_sample_combines_driver_dcgmi_and_kernel_log(tmp_path: Path, driver:
 
         # Three times as much came as went.
         wait_until(
-            lambda: any(back == pytest.approx(3 * out, rel=0.01) for out, back in rates()),
-            what=lambda: found.last,
+            lambda: any(back == pytest.approx(3 * out, rel=0.01) for out, back in rates()), what=lambda: found.last
         )
     finally:
         found.kill()

@@ -24,18 +24,8 @@ from skyward_core.model.errors import NotPicklableError
 from skyward_core.model.function import function
 from skyward_core.node.worker import result_pickler
 from skyward_core.protocol import frame_schema, validators
-from skyward_core.protocol.frame_codec import (
-    CHUNK_BYTES,
-    MAX_INLINE_BYTES,
-    VERSION,
-    Decoder,
-    WireError,
-    encode_frame,
-)
-from skyward_core.protocol.frame_schema import (
-    validate_agent_frame,
-    validate_client_frame,
-)
+from skyward_core.protocol.frame_codec import CHUNK_BYTES, MAX_INLINE_BYTES, VERSION, Decoder, WireError, encode_frame
+from skyward_core.protocol.frame_schema import validate_agent_frame, validate_client_frame
 from skyward_core.tasks import function_pickling
 from skyward_core.tasks.function_pickling import make_task, make_tasks
 from skyward_core.tasks.task_and_blob_values import Task, read_tasks, write_tasks
@@ -81,8 +71,7 @@ def test_frames_with_invalid_log_names_are_refused(name: Any) -> None:
         assert is_refused(validate_agent_frame, OUTCOME | {"log": {name: [0, 1]}})
         assert is_refused(validate_agent_frame, {"t": "bye", "logs": {name: 1}})
         assert is_refused(
-            validate_agent_frame,
-            WELCOME | {"runs": [RECORD | {"outcomes": [OUTCOME | {"log": {name: [0, 1]}}]}]},
+            validate_agent_frame, WELCOME | {"runs": [RECORD | {"outcomes": [OUTCOME | {"log": {name: [0, 1]}}]}]}
         )
         assert is_refused(validate_client_frame, {"t": "tail", "cursors": {name: 1}})
 
@@ -99,14 +88,7 @@ def test_frames_with_paths_as_file_names_are_refused(name: Any) -> None:
 def test_output_paths_outside_the_folder_are_refused(path: Any) -> None:
     file = OUTPUT | {"path": path}
     assert is_refused(validate_client_frame, {"t": "output", "id": 1} | file)
-    told = {
-        "t": "known",
-        "id": 1,
-        "files": [file | {"size": 1, "at": 1.5}],
-        "more": 0,
-        "folder": "/w",
-        "now": 2.5,
-    }
+    told = {"t": "known", "id": 1, "files": [file | {"size": 1, "at": 1.5}], "more": 0, "folder": "/w", "now": 2.5}
     with pytest.raises(WireError):
         frame_schema.validate_answer("written", told)
 
@@ -129,13 +111,7 @@ def test_peers_frame_needs_certificates_and_errors_quote_no_secret() -> None:
     for key in ("authority", "certificate", "key"):
         assert is_refused(validate_client_frame, asked | {key: None})
         assert is_refused(validate_client_frame, {name: value for name, value in asked.items() if name != key})
-    env = {
-        "t": "known",
-        "env": {"HF_TOKEN": "hf_verysecret", "N": 1},
-        "secrets": ["s"],
-        "known": True,
-        "apps": False,
-    }
+    env = {"t": "known", "env": {"HF_TOKEN": "hf_verysecret", "N": 1}, "secrets": ["s"], "known": True, "apps": False}
     with pytest.raises(WireError, match=r"invalid type of key .*: dict") as said:
         frame_schema.validate_answer("setup", env)
     assert "hf_" not in str(said.value)
@@ -404,9 +380,7 @@ def test_function_pickled_by_value_keeps_its_file_name(pickled: Any) -> None:
     assert [fn.__code__.co_filename, fn().__code__.co_filename] == [__file__, __file__]
 
 
-def test_context_variable_keeps_its_default_and_identity(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_context_variable_keeps_its_default_and_identity(monkeypatch: pytest.MonkeyPatch) -> None:
     mine = contextvars.ContextVar[Any]("mine", default=1)
     bare = contextvars.ContextVar[int]("bare")
     of_module = HELD
@@ -713,8 +687,7 @@ def test_call_is_refused_exactly_if_python_refuses_it(takes: str, args: list[int
 
 @given(
     values=st.lists(
-        st.none() | st.booleans() | st.integers() | st.floats() | st.text(CHARACTERS) | st.binary(),
-        max_size=10,
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(CHARACTERS) | st.binary(), max_size=10
     )
 )
 def test_pickled_plain_arguments_round_trip(values: list[Any]) -> None:

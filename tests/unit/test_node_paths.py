@@ -20,16 +20,7 @@ FILES = {
     for name, kind in vars(NodePaths).items()
     if isinstance(kind, property)
 } - {"kept.n", "ended.n"}
-BEGINNINGS = (
-    *(f"/{name}" for name in FILES),
-    "agent.",
-    "kept.json",
-    "app.log",
-    "/pools",
-    "worker.",
-    "kept.",
-    "ended.",
-)
+BEGINNINGS = (*(f"/{name}" for name in FILES), "agent.", "kept.json", "app.log", "/pools", "worker.", "kept.", "ended.")
 KEYS = {"blobs", "epoch", "spool"}  # of frames, too: names of files only where a path is made of them
 ENDINGS = (OUT, ERR, MARKS, METRICS)
 
@@ -71,13 +62,7 @@ def test_only_node_paths_module_contains_node_file_names() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "spool / 'journal'",
-        "folder / 'spool'",
-        "f'{folder}/spool'",
-        "join(folder, 'agent.err')",
-        "'kept.' + name",
-    ],
+    ["spool / 'journal'", "folder / 'spool'", "f'{folder}/spool'", "join(folder, 'agent.err')", "'kept.' + name"],
 )
 def test_check_finds_every_form_of_a_node_file_name(text: str, tmp_path: Path) -> None:
     (tmp_path / "module.py").write_text(text)

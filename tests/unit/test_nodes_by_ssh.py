@@ -54,10 +54,7 @@ def test_missing_mpi_or_ssh_program_error_names_the_package(node: Path, monkeypa
     monkeypatch.setenv("PATH", str(node / "bin"))
     monkeypatch.setattr(ssh_between_nodes, "EXTRA_PATH", str(node / "bin"))
     for plugin, words in (
-        (
-            sky.plugins.mpi(),
-            r"mpirun is not installed on this node \(.*install openmpi-bin.*mpi\(launcher=\"\"\)",
-        ),
+        (sky.plugins.mpi(), r"mpirun is not installed on this node \(.*install openmpi-bin.*mpi\(launcher=\"\"\)"),
         (sky.plugins.mpi(launcher="srun"), "srun is not installed on this node"),
         (sky.plugins.deepspeed(), r"pdsh is not installed on this node \(.*apt-get install pdsh"),
         (sky.plugins.mpi(launcher=""), r"ssh is not installed on this node \(.*apt-get install openssh-client"),

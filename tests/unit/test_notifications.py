@@ -146,11 +146,7 @@ def test_notification_texts_are_sanitized() -> None:
 @pytest.mark.parametrize(
     ("ways", "term", "written"),
     [
-        (
-            NotifySettings(),
-            "xterm-256color",
-            f"\x1b]9;skyward: {message(DONE)}\x1b\\\a",
-        ),
+        (NotifySettings(), "xterm-256color", f"\x1b]9;skyward: {message(DONE)}\x1b\\\a"),
         (NotifySettings(terminal=False), "xterm-256color", "\a"),
         (NotifySettings(bell=False), "linux", ""),
         (NotifySettings(bell=False, terminal=False), "xterm-256color", ""),

@@ -58,11 +58,7 @@ def test_unsupported_and_unknown_provider_names_are_rejected():
 
 def test_deprecated_aws_arguments_work_or_warn():
     provider = sky.AWS(
-        region="us-east-1",
-        subnet_id="subnet-1",
-        security_group_id="sg-1",
-        username="me",
-        ubuntu_version="24.04",
+        region="us-east-1", subnet_id="subnet-1", security_group_id="sg-1", username="me", ubuntu_version="24.04"
     )
     assert (provider.subnet, provider.security_group, provider.ssh_user) == ("subnet-1", "sg-1", "me")
     with pytest.warns(FutureWarning, match=r"sky\.AWS\(exclude_burstable=...\) is ignored") as caught:
@@ -78,11 +74,7 @@ def test_deprecated_options_work_or_warn():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         options = sky.Options(
-            provision_timeout=600,
-            bootstrap_timeout=300,
-            retry_on_interruption=0,
-            cluster=None,
-            console="silent",
+            provision_timeout=600, bootstrap_timeout=300, retry_on_interruption=0, cluster=None, console="silent"
         )
         assert (options.start_timeout, options.cluster, options.console) == (900, True, False)
         assert sky.Options(provision_timeout=60).start_timeout == 300
@@ -303,10 +295,7 @@ def test_compute_name_selects_a_pool_table_of_the_settings(tmp_path, monkeypatch
             "tain",
             r"\[pools\.tain\] of a skyward\.toml, .* did you mean 'train'\? For a new pool give a provider: .*'tain'",
         ),
-        (
-            "wrong",
-            r"\[pools\.wrong\] of skyward\.toml: unknown key 'nodse'; did you mean 'nodes'\?",
-        ),
+        ("wrong", r"\[pools\.wrong\] of skyward\.toml: unknown key 'nodse'; did you mean 'nodes'\?"),
         ("grows", "pools that grow or shrink"),
     ]:
         for more in ({}, {"options": sky.Options()}):

@@ -189,11 +189,7 @@ async def test_repeated_run_frames_emit_each_event_once(world: World, attach: Co
     watcher.say(1, outcome(1, 1))
     world.remembers["m0"] = [record(opened(), outcome(0, 0, "raised", error=BOOM))]
     await watcher.reconnect(0)
-    assert [len(watcher.told(kind)) for kind in (events.RunOpened, events.RankEnded, events.RunEnded)] == [
-        1,
-        2,
-        1,
-    ]
+    assert [len(watcher.told(kind)) for kind in (events.RunOpened, events.RankEnded, events.RunEnded)] == [1, 2, 1]
     assert [event.outcome.kind for event in watcher.told(events.RankEnded)] == ["raised", "returned"]
 
 
@@ -241,11 +237,7 @@ async def test_ended_claimed_run_ignores_repeated_outcomes(world: World, attach:
     watcher.say(0, outcome(0, 0), b"value")
     world.remembers["m1"] = [record(opened(), outcome(0, 0), outcome(1, 1), began=[began_frame(1, 1)])]
     await watcher.reconnect(1)
-    assert (run.state, watcher.run.state, watcher.run.counts) == (
-        "failed",
-        "failed",
-        {"lost": 1, "returned": 1},
-    )
+    assert (run.state, watcher.run.state, watcher.run.counts) == ("failed", "failed", {"lost": 1, "returned": 1})
     kinds = [events.RunOpened, events.RankBegan, events.RankEnded, events.RunEnded]
     assert [len(watcher.told(kind)) for kind in kinds] == [0, 0, 2, 1]
     assert (watcher.written(), watcher.client.ledger.outcomes(RUN)) == before
@@ -354,14 +346,8 @@ async def test_rank_lost_without_a_client_is_reported_and_peers_are_stopped(
     row = watcher.written()
     said = {
         "gone": ("NodeLost", "node 1 is gone: its machine was already gone"),
-        "new": (
-            "NodeLost",
-            "node 1 does not know the run: its machine or agent was replaced after the run began",
-        ),
-        "taken back": (
-            "Preempted",
-            "preempted: the machine of node 1 was preempted by its provider: Server.Spot",
-        ),
+        "new": ("NodeLost", "node 1 does not know the run: its machine or agent was replaced after the run began"),
+        "taken back": ("Preempted", "preempted: the machine of node 1 was preempted by its provider: Server.Spot"),
     }[who]
     assert (watcher.run.state, row.state, row.root_cause.outcome, row.root_cause.rank) == (
         "failed", "failed", "lost", 1,
@@ -577,10 +563,7 @@ def test_session_checks_providers_unless_it_is_read_only(tmp_path: Path, monkeyp
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
     session, looking = Session(), ReadOnlySession()
     try:
-        assert [line.subject for line in session.check_provider("local", {}).result(20)] == [
-            "local",
-            "local disk",
-        ]
+        assert [line.subject for line in session.check_provider("local", {}).result(20)] == ["local", "local disk"]
         with pytest.raises(UsageError, match="session is read-only"):
             looking.check_provider("local", {}).result(20)
     finally:

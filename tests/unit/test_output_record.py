@@ -27,12 +27,7 @@ from skyward_core.node.agent.written_files import OutputFile, file_version, find
 from skyward_core.node.bootstrap.receive_working_folder import FolderItem, to_json
 from skyward_core.pool import output_files
 from skyward_core.pool.output_files import OutputRecord
-from skyward_core.protocol.output_file_patterns import (
-    CHANGED_MESSAGE,
-    matches,
-    may_contain,
-    normalize_pattern,
-)
+from skyward_core.protocol.output_file_patterns import CHANGED_MESSAGE, matches, may_contain, normalize_pattern
 from skyward_core.protocol.validators import is_relative_subpath
 from skyward_core.runtime.instance_info import InstanceInfo, using
 from skyward_core.runtime.output_decorators import silent, stderr, stdout
@@ -343,11 +338,7 @@ def test_output_pattern_matches_in_bounded_time() -> None:
 @settings(max_examples=examples(60), deadline=None)
 @given(
     st.dictionaries(st.sampled_from(["a", "b", "d/a", "d/e/a", "é\n", "\udcff"]), st.binary(max_size=9), max_size=5),
-    st.dictionaries(
-        st.sampled_from(["l", "d/l", "m"]),
-        st.sampled_from(LEADS_TO),
-        max_size=4,
-    ),
+    st.dictionaries(st.sampled_from(["l", "d/l", "m"]), st.sampled_from(LEADS_TO), max_size=4),
     PATHS,
 )
 def test_only_regular_files_of_the_working_folder_are_readable(

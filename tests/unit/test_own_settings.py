@@ -45,10 +45,7 @@ def test_user_settings_of_the_file_are_applied(user_settings: Path, project: Pat
     [
         ("[notify]\ncommand = 5", "notify.command is ignored: it must be a text in quotes"),
         ('[notify]\ncommand = "notify-send \'a"', "notify.command is ignored: No closing quotation"),
-        (
-            '[notify]\ncommand = "a\\u0000b"',
-            "notify.command is ignored: it contains a zero byte",
-        ),
+        ('[notify]\ncommand = "a\\u0000b"', "notify.command is ignored: it contains a zero byte"),
         ("[notify]\nbell = 1", "notify.bell is ignored: it must be true or false"),
         ("[notify]\nafter = -1", "notify.after is ignored: it must be a number of seconds, 0 or more"),
         ("[notify]\nafter = inf", "notify.after is ignored: it must be a number of seconds, 0 or more"),

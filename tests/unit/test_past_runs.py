@@ -60,11 +60,7 @@ def ledger_with_past_runs(ledger: Ledger) -> Ledger:
     ledger.record_created("a", machines)
     ensure_pool_folder(row.key)
     for number, (state, cause) in enumerate(
-        [
-            ("done", None),
-            ("failed", RootCause(3, "raised", "OSError", "disk\x1b[31m full")),
-            ("cancelled", None),
-        ]
+        [("done", None), ("failed", RootCause(3, "raised", "OSError", "disk\x1b[31m full")), ("cancelled", None)]
     ):
         began = now - (8 - number) * HOUR
         record_runs(
@@ -202,12 +198,7 @@ def two_runs(ledger: Ledger) -> Ledger:
     lost = Outcome(1, 1, 1, "exited", 1.0, signal=9, error=ErrorInfo("RankExit", "killed \x1b[31mby SIGKILL"))
     runs = {
         "first": ([returned(0, 0.5, 0.2), returned(1, 0.7, 0.4)], "done", None, "0.1"),
-        "second": (
-            [returned(0, 0.9, 0.6), lost],
-            "failed",
-            RootCause(1, "exited", "RankExit", "killed"),
-            "0.2",
-        ),
+        "second": ([returned(0, 0.9, 0.6), lost], "failed", RootCause(1, "exited", "RankExit", "killed"), "0.2"),
     }
     for place, (run, (outcomes, state, cause, rate)) in enumerate(runs.items()):
         began = BEGAN + 1000 * place
@@ -553,14 +544,7 @@ def raised_run(ledger: Ledger) -> Ledger:
     began = time.time() - 100
     outcomes = [
         Outcome(0, 0, 0, "collateral", 24.0, error=ErrorInfo("Stopped", "another rank failed")),
-        Outcome(
-            1,
-            1,
-            1,
-            "raised",
-            20.0,
-            error=ErrorInfo("RuntimeError", "CUDA error", "Traceback …\nRuntimeError"),
-        ),
+        Outcome(1, 1, 1, "raised", 20.0, error=ErrorInfo("RuntimeError", "CUDA error", "Traceback …\nRuntimeError")),
     ]
     cause = RootCause(1, "raised", "RuntimeError", "CUDA error")
     record_runs(

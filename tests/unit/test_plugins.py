@@ -170,11 +170,7 @@ def test_plugin_hooks_do_nothing_by_default():
     assert transform_image([plain], Image(pip=("x",)), SPEC) == Image(pip=("x",))
     assert bootstrap_steps([plain], SPEC) == ()
     assert decorate_function([plain], str) is str
-    with (
-        enter_app([plain], InstanceInfo()),
-        enter_process([plain], InstanceInfo()),
-        enter_client([plain], None),
-    ):
+    with enter_app([plain], InstanceInfo()), enter_process([plain], InstanceInfo()), enter_client([plain], None):
         pass
 
 

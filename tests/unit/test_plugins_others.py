@@ -42,11 +42,7 @@ def image_for(*given, accelerator=None):
         ([plugins.keras(backend="torch")], None, ("keras>=3", "torch")),
         ([plugins.keras(backend="tensorflow")], None, ("keras>=3", "tensorflow")),
         # The backend's own plugin has the word on its version, on either side.
-        (
-            [plugins.keras(backend="torch"), plugins.torch(version="2.3.0")],
-            None,
-            ("keras>=3", "torch==2.3.0"),
-        ),
+        ([plugins.keras(backend="torch"), plugins.torch(version="2.3.0")], None, ("keras>=3", "torch==2.3.0")),
         ([plugins.jax(version="0.6.0"), plugins.keras()], None, ("jax==0.6.0", "keras>=3")),
         ([plugins.huggingface()], None, ("transformers", "datasets", "tokenizers", "accelerate")),
         ([plugins.accelerate()], None, ("accelerate", "torch")),

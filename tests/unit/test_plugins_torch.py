@@ -51,15 +51,7 @@ def test_torch_plugin_keeps_packages_of_the_image():
 
 def test_torch_plugin_sets_rendezvous_variables_of_every_rank():
     infos = places(2, 2)
-    names = [
-        "MASTER_ADDR",
-        "MASTER_PORT",
-        "WORLD_SIZE",
-        "RANK",
-        "LOCAL_RANK",
-        "LOCAL_WORLD_SIZE",
-        "NODE_RANK",
-    ]
+    names = ["MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK"]
     seen = run_gang(
         f"""
         from skyward_core.runtime.framework_rendezvous_variables import set_permanent_variables as set_for_good

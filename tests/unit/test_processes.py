@@ -54,17 +54,14 @@ def test_descendants_are_found_in_every_session(process_family: tuple[subprocess
     assert descendants(inside) == set()
 
 
-def test_signal_group_signals_only_its_process_group(
-    process_family: tuple[subprocess.Popen[str], int, int],
-) -> None:
+def test_signal_group_signals_only_its_process_group(process_family: tuple[subprocess.Popen[str], int, int]) -> None:
     leader, inside, outside = process_family
     assert worker_processes.signal_group(leader.pid, signal.SIGKILL)
     wait_until(lambda: not exists(inside), what="its child is in the group")
     assert leader.wait() == -signal.SIGKILL
     assert exists(outside)
     wait_until(
-        lambda: not worker_processes.signal_group(leader.pid, signal.SIGKILL),
-        what="nothing of the group is left",
+        lambda: not worker_processes.signal_group(leader.pid, signal.SIGKILL), what="nothing of the group is left"
     )
     worker_processes.kill_all([outside, outside, leader.pid])
     wait_until(lambda: not exists(outside), what="killed")
@@ -168,9 +165,7 @@ def test_process_start_time_is_empty_after_its_end() -> None:
     assert worker_processes.process_start_time(child.pid) == ""
 
 
-def test_kill_groups_kills_named_groups_but_not_its_own(
-    process_family: tuple[subprocess.Popen[str], int, int],
-) -> None:
+def test_kill_groups_kills_named_groups_but_not_its_own(process_family: tuple[subprocess.Popen[str], int, int]) -> None:
     leader, inside, outside = process_family
     ours = subprocess.Popen(["sleep", "600"])
     host_commands.kill_groups([inside, ours.pid])

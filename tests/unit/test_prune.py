@@ -156,10 +156,7 @@ def test_prune_removes_unused_and_incomplete_environments(ledger: Ledger) -> Non
     cut_off, being_made = environment("cut-off", 100, made=False), environment("being-made", 100, made=False)
     with being_made.with_name("env-being-made.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert [each.folder for each in prune_environments(ledger, only_look=True)] == [
-            "env-cut-off",
-            "env-old",
-        ]
+        assert [each.folder for each in prune_environments(ledger, only_look=True)] == ["env-cut-off", "env-old"]
         assert old.exists()
         gone = prune_environments(ledger)
     assert [(each.folder, each.size) for each in gone] == [("env-cut-off", 1000), ("env-old", 1001)]
@@ -283,15 +280,7 @@ def test_invalid_retained_facts_of_a_host_are_ignored(told: Any) -> None:
 
 @pytest.mark.parametrize(
     "words, seconds",
-    [
-        ("7d", 7 * DAY),
-        ("12 hours", 43200),
-        ("1.5h", 5400),
-        ("90 s", 90),
-        ("2 Weeks", 14 * DAY),
-        ("10min", 600),
-        (0, 0),
-    ],
+    [("7d", 7 * DAY), ("12 hours", 43200), ("1.5h", 5400), ("90 s", 90), ("2 Weeks", 14 * DAY), ("10min", 600), (0, 0)],
 )
 def test_duration_option_accepts_seconds_or_text(words: float | str, seconds: float) -> None:
     assert Options(keep_results=words).keep_results == seconds
@@ -304,8 +293,7 @@ def test_invalid_duration_option_is_rejected(wrong: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "words, size",
-    [("10 GB", 10**10), ("1.5kB", 1500), ("7", 7), ("200 mb", 2 * 10**8), (0, 0), ("2T", 2 * 10**12)],
+    "words, size", [("10 GB", 10**10), ("1.5kB", 1500), ("7", 7), ("200 mb", 2 * 10**8), (0, 0), ("2T", 2 * 10**12)]
 )
 def test_size_option_accepts_bytes_or_text(words: int | str, size: int) -> None:
     assert Options(log_limit=words).log_limit == size

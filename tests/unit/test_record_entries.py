@@ -664,10 +664,7 @@ def test_preview_of_a_sweep_lists_its_trials(ledger: Ledger) -> None:
     record_runs(ledger, opened=[("a", "s1", "fit", "sweep", 2, 1.0), ("a", "b1", "fit", "broadcast", 2, 2.0)])
     pool_folder.save_trials(row.key, "s1", TrialSheet.new(("lr",), [("0.1",), ("0.2",)]))
     seen, other = load_preview(ledger, "s1"), load_preview(ledger, "b1")
-    assert seen.trials is not None and [each.arguments for each in seen.trials.rows] == [
-        ("0.1",),
-        ("0.2",),
-    ]
+    assert seen.trials is not None and [each.arguments for each in seen.trials.rows] == [("0.1",), ("0.2",)]
     assert other.trials is None
     counted = {run.run: run.counted for run in past_runs(ledger, RunSearch(), {}, {})}
     assert counted == {"s1": "trial", "b1": "rank"}

@@ -244,9 +244,7 @@ def test_small_result_stays_in_memory(tmp_path: Path, value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "value",
-    [random.Random(1).randbytes(5 * MAX_INLINE_BYTES), np.arange(MAX_INLINE_BYTES)],
-    ids=["bytes", "array"],
+    "value", [random.Random(1).randbytes(5 * MAX_INLINE_BYTES), np.arange(MAX_INLINE_BYTES)], ids=["bytes", "array"]
 )
 def test_large_result_is_written_to_a_file(tmp_path: Path, value: Any) -> None:
     made = pickle_result(value, "f()", str(tmp_path / "x.result"))

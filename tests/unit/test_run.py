@@ -45,14 +45,7 @@ async def test_broadcast_calls_each_rank_on_its_node_in_order() -> None:
         assert stage.placed == [(0, 0), (0, 1), (1, 2), (1, 3)]
         sent = [each for node in stage.nodes for each in node.pipes[-1].sent if each[0]["t"] == "call"]
         for rank, (header, body) in enumerate(sent):
-            expected = {
-                "gang": True,
-                "rank": rank,
-                "epoch": 5,
-                "total": 4,
-                "kind": "broadcast",
-                "timeout": 9.0,
-            }
+            expected = {"gang": True, "rank": rank, "epoch": 5, "total": 4, "kind": "broadcast", "timeout": 9.0}
             assert header == header | expected
             assert body == run.tasks[0].fn.read() + run.tasks[0].args.read()
         for rank in (3, 1, 0, 2):
@@ -764,12 +757,7 @@ async def test_broadcast_that_no_rank_began_is_restarted() -> None:
     async with staged(3) as stage:
         run = broadcast(stage)
         stage.nodes[1].stale(run, 1, "rank 9 ended")
-        stop = {
-            "t": "stop",
-            "run": run.id,
-            "why": "the gang broke before all ranks began",
-            "break": 1,
-        }
+        stop = {"t": "stop", "run": run.id, "why": "the gang broke before all ranks began", "break": 1}
         assert [node.of("stop") for node in stage.nodes] == [[stop]] * 3
         stage.nodes[1].stale(run, 1)
         stage.nodes[0].ends(run, 0, "collateral", begun=False)
@@ -909,9 +897,7 @@ async def test_reconnected_node_is_asked_for_files_again(when: str) -> None:
         assert [file.path for file in found.files] == ["of-0", "of-1"]
 
 
-async def test_file_on_a_shared_disk_is_replaced_by_its_newest_version(
-    tmp_path: Path,
-) -> None:
+async def test_file_on_a_shared_disk_is_replaced_by_its_newest_version(tmp_path: Path) -> None:
     async with staged(2) as stage:
         asking = asyncio.create_task(list_files(stage.context, [], None))
         for node in stage.nodes:

@@ -131,11 +131,7 @@ async def test_ended_pool_rejects_runs_and_deletes_argument_files(tmp_path: Path
         stage.context.external_end = PoolEnd("p", "somebody else", "", 0.0)
         with pytest.raises(PoolGone, match="somebody else"):
             stage.scheduler.open("single", [large_task(tmp_path / "args")])
-        assert (list(tmp_path.iterdir()), stage.registry.runs, stage.told(events.RunOpened)) == (
-            [],
-            {},
-            [],
-        )
+        assert (list(tmp_path.iterdir()), stage.registry.runs, stage.told(events.RunOpened)) == ([], {}, [])
 
 
 # -- to one that lacks nodes -----------------------------------------------------------------------------------------
@@ -419,8 +415,7 @@ async def settle_threads() -> None:
 
 
 @pytest.mark.parametrize(
-    ("has", "nodes", "most", "wanted"),
-    [(5, 2, 2, 2), (4, 2, 2, 2), (4, 0, 1, None), (3, 3, 1, 3), (6, 1, 6, 1)],
+    ("has", "nodes", "most", "wanted"), [(5, 2, 2, 2), (4, 2, 2, 2), (4, 0, 1, None), (3, 3, 1, 3), (6, 1, 6, 1)]
 )
 async def test_gang_sweep_runs_as_many_trials_as_fit(has: int, nodes: int, most: int, wanted: int | None) -> None:
     stage = SweepStage(has)

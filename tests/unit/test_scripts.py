@@ -42,10 +42,7 @@ def script(tmp_path: Path) -> Any:
         ("from skyward import compute", "compute"),
         ("from skyward_core.function import function", "function"),
         ("from skyward_core import *", "function"),
-        (
-            "try:\n    import skyward as sky\nexcept ImportError:\n    import skyward_core as sky",
-            "sky.function",
-        ),
+        ("try:\n    import skyward as sky\nexcept ImportError:\n    import skyward_core as sky", "sky.function"),
     ],
 )
 def test_functions_are_found_for_every_decorator_spelling(script: Any, head: str, decorator: str) -> None:

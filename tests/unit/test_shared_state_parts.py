@@ -15,12 +15,7 @@ from skyward_core.plugins.plugin import check_standalone
 from skyward_core.plugins.redis_dict_queue_lock import Key, pack_key, poll_in_slices, private_folder, unpack_key
 
 PLAIN = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(),
-    st.text(),
-    st.binary(),
-    st.floats(allow_nan=False, allow_infinity=False),
+    st.none(), st.booleans(), st.integers(), st.text(), st.binary(), st.floats(allow_nan=False, allow_infinity=False)
 )
 KEYS = st.recursive(PLAIN, lambda keys: st.lists(keys, max_size=3).map(tuple), max_leaves=6)
 

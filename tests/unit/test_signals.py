@@ -198,13 +198,7 @@ TOLD: dict[str, Any] = {
 
 def test_agent_config_has_defaults_and_ignores_unknown_json_keys() -> None:
     config = AgentConfig.from_json(TOLD | {"env": {"A": "1"}, "of_a_newer_version": 9})
-    assert (config.pool, config.nodes, config.env, config.devices, config.ttl) == (
-        "p",
-        2,
-        {"A": "1"},
-        [],
-        None,
-    )
+    assert (config.pool, config.nodes, config.env, config.devices, config.ttl) == ("p", 2, {"A": "1"}, [], None)
     other = AgentConfig("p", 0, 2, "/n", "/s", 9.0, 1.0)
     assert other.env == {} and other.env is not AgentConfig(**TOLD).env
     assert other.worker_socket == config.worker_socket

@@ -38,14 +38,7 @@ class Place:
 
 
 class Node:
-    def __init__(
-        self,
-        gang: Gang,
-        *,
-        closing: bool = False,
-        informed: bool = True,
-        apart: bool = False,
-    ) -> None:
+    def __init__(self, gang: Gang, *, closing: bool = False, informed: bool = True, apart: bool = False) -> None:
         self.gang = gang
         self.has_separate_tasks = apart
         self.is_closing = closing

@@ -278,9 +278,7 @@ def plugin_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     yield Around(tmp_path, monkeypatch)
 
 
-async def test_plugin_process_gets_plugins_once_and_ranks_wait_for_their_entry(
-    plugin_process: Around,
-) -> None:
+async def test_plugin_process_gets_plugins_once_and_ranks_wait_for_their_entry(plugin_process: Around) -> None:
     plugin_process.apps.ensure_entered()
     assert plugin_process.started == 1 and not plugin_process.apps.is_resolved
     process = plugin_process.greet()

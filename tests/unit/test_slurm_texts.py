@@ -61,8 +61,7 @@ def test_unknown_slurm_reason_is_shown_sanitized() -> None:
 
 
 @pytest.mark.parametrize(
-    "line",
-    ["nonsense", "x|RUNNING|n1|1|2|a|b|c", "1|running|n1|1|2|a|b|c", "1|RUNNING|n1;rm|1|2|a|b|c", "1|R"],
+    "line", ["nonsense", "x|RUNNING|n1|1|2|a|b|c", "1|running|n1|1|2|a|b|c", "1|RUNNING|n1;rm|1|2|a|b|c", "1|R"]
 )
 def test_invalid_squeue_line_is_rejected_unless_of_another_job(line: str) -> None:
     with pytest.raises(PoolError, match="invalid output line of squeue"):
@@ -160,14 +159,7 @@ def test_partitions_become_offers_without_prices() -> None:
 
 
 @pytest.mark.parametrize(
-    "wish",
-    [
-        {"regions": ("r",)},
-        {"max_hourly": 1.0},
-        {"allocation": "spot"},
-        {"architecture": "arm64"},
-        {"efa": True},
-    ],
+    "wish", [{"regions": ("r",)}, {"max_hourly": 1.0}, {"allocation": "spot"}, {"architecture": "arm64"}, {"efa": True}]
 )
 def test_requirements_unsupported_by_slurm_are_rejected(wish: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="Slurm"):
@@ -227,9 +219,7 @@ def test_allocation_script_is_portable_shell_without_secrets(tmp_path: Path) -> 
         subprocess.run(words, input=text, text=True, check=True)
 
 
-async def test_slurm_commands_get_no_user_variables_and_report_failures(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_slurm_commands_get_no_user_variables_and_report_failures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SBATCH_WRAP", "x")
     monkeypatch.setenv("HF_TOKEN", "secret")
     told = await SlurmCommands(None)("env")

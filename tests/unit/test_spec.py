@@ -58,12 +58,7 @@ def test_default_pool_name_is_derived_from_the_script(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize(
     ("nodes", "kept"),
-    [
-        (4, 4),
-        (sky.Nodes(min=2, max=8), sky.Nodes(min=2, max=8)),
-        ("2:8", sky.Nodes(min=2, max=8)),
-        ("3:3", 3),
-    ],
+    [(4, 4), (sky.Nodes(min=2, max=8), sky.Nodes(min=2, max=8)), ("2:8", sky.Nodes(min=2, max=8)), ("3:3", 3)],
 )
 def test_node_count_or_range_is_accepted(nodes: Any, kept: Any) -> None:
     asked = spec(nodes=nodes)
@@ -76,8 +71,7 @@ def test_node_count_or_range_is_accepted(nodes: Any, kept: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("least", "most", "field"),
-    [(3, 2, "max"), (0, 2, "min"), (True, 2, "min"), (1, 1025, "max"), (1, 2.5, "max")],
+    ("least", "most", "field"), [(3, 2, "max"), (0, 2, "min"), (True, 2, "min"), (1, 1025, "max"), (1, 2.5, "max")]
 )
 def test_invalid_node_range_is_rejected(least: Any, most: Any, field: str) -> None:
     with pytest.raises(SpecError) as caught:
@@ -262,11 +256,7 @@ def test_requirements_file_is_read_with_its_includes(project: Path, monkeypatch:
     (project / "more" / "base.txt").write_text("rich\n-r ../requirements.txt\n")
     (project / "limits.txt").write_text("numpy<2\n")
     assert image_packages(project, requirements="requirements.txt") == {
-        "pip": [
-            "rich",
-            "torch[a, b] >=2,   <3 ; python_version > '3.8'",
-            "own @ https://example.org/own.whl#egg=x",
-        ],
+        "pip": ["rich", "torch[a, b] >=2,   <3 ; python_version > '3.8'", "own @ https://example.org/own.whl#egg=x"],
         "constraints": ["numpy<2"],
         "pip_indexes": [{"url": "https://me:hush@i", "packages": []}],
         "index": "https://first",
@@ -314,10 +304,7 @@ def test_dependencies_of_local_packages_are_included(project: Path) -> None:
     ("text", "why"),
     [
         ('dependencies = ["-r x"]', "'-r x' is not a requirement"),
-        (
-            'dependencies = ["x"]\n[tool.uv.sources]\nx = { git = "https://g" }',
-            "whose source is not supported",
-        ),
+        ('dependencies = ["x"]\n[tool.uv.sources]\nx = { git = "https://g" }', "whose source is not supported"),
         ('dependencies = ["x @ file:///no/such"]', "whose source is not supported"),
         ('dynamic = ["dependencies"]\n[tool.setuptools.dynamic]\ndependencies = { file = "gone" }', "gone"),
         ("dependencies = [", "is not TOML"),
@@ -573,10 +560,7 @@ def test_conflicting_or_missing_package_files_are_rejected(project: Path) -> Non
 def test_lock_of_installed_packages_can_be_used_as_image_lock(project: Path) -> None:
     image = {
         "pip": ["c @ https://me:token@x/c.whl", "rich"],
-        "pip_indexes": [
-            {"url": "https://me:token@i", "packages": []},
-            {"url": "https://s", "packages": ["b"]},
-        ],
+        "pip_indexes": [{"url": "https://me:token@i", "packages": []}, {"url": "https://s", "packages": ["b"]}],
         "pinned": [{"index": "https://cpu", "lines": [f"A_a==1 ; os_name == 'posix' --hash={SHA}", "b==2"]}],
     }
     text = format_lock(image, {"a-a": "1", "b": "3", "c": "", "d": "", "rich": "13.0"}, "of pool p")
@@ -629,9 +613,5 @@ def test_editable_local_packages_are_found_once(tmp_path: Path) -> None:
         LocalPackage("inner", str(inner), f"{inner}/src", True),
         LocalPackage("plain", str(plain), f"{plain}/x", True),
     ]
-    assert [each.name for each in packages_to_send(found, str(tmp_path / "work"))] == [
-        "flat",
-        "inner",
-        "plain",
-    ]
+    assert [each.name for each in packages_to_send(found, str(tmp_path / "work"))] == ["flat", "inner", "plain"]
     assert find_local_packages({}, str(tmp_path), "3.13") == []

@@ -109,32 +109,8 @@ def test_invalid_ssh_host_text_is_rejected(text: str) -> None:
         Target("").with_host(text)
 
 
-UNSAFE = [
-    "x;>pwned",
-    "x`>pwned`",
-    "$(>pwned)",
-    "x|y",
-    "x&y",
-    "x>y",
-    'x"y',
-    "x'y",
-    "x\\y",
-    "x{y}",
-    "x\ny",
-    "x\x1b",
-]
-UNSAFE_USERS = [
-    "x;>pwned",
-    "`>pwned`",
-    "$(>pwned)",
-    "-oProxyCommand=x",
-    "x -oy",
-    "x|y",
-    "x\\",
-    "x\ny",
-    '"',
-    "'",
-]
+UNSAFE = ["x;>pwned", "x`>pwned`", "$(>pwned)", "x|y", "x&y", "x>y", 'x"y', "x'y", "x\\y", "x{y}", "x\ny", "x\x1b"]
+UNSAFE_USERS = ["x;>pwned", "`>pwned`", "$(>pwned)", "-oProxyCommand=x", "x -oy", "x|y", "x\\", "x\ny", '"', "'"]
 
 
 @pytest.mark.parametrize("host", UNSAFE)
@@ -337,20 +313,7 @@ async def test_one_ssh_query_per_host_serves_concurrent_connections(
     ]
 
 
-FLEET = [
-    "gpu1",
-    "gpu2",
-    "gpu10",
-    "node7",
-    "node8",
-    "a.lab",
-    "b.lab",
-    "10.0.0.1",
-    "10.0.0.2",
-    "10.1",
-    "GPU1",
-    "fe80::1",
-]
+FLEET = ["gpu1", "gpu2", "gpu10", "node7", "node8", "a.lab", "b.lab", "10.0.0.1", "10.0.0.2", "10.1", "GPU1", "fe80::1"]
 LINES = [
     "Host *", "Host gpu*", "Host gpu? !gpu2", "Host 10.0.0.* node7", "Host GPU1", "Host *.lab", "Host=gpu1",
     "host\tgpu2", 'Host "gpu1" node8', "HOST gpu[12]", "HostName other", "HostName gpu1", "HostName GPU1", "User ann",
@@ -532,18 +495,11 @@ async def test_exported_ssh_config_is_understood_by_openssh(home: Path) -> None:
         return dict(line.split(" ", 1) for line in done.stdout.splitlines() if " " in line)
 
     for name in ("train", "train-0"):
-        assert (said(name)["hostname"], said(name)["user"], said(name)["proxyjump"]) == (
-            "10.1.2.3",
-            "alice",
-            "gate",
-        )
+        assert (said(name)["hostname"], said(name)["user"], said(name)["proxyjump"]) == ("10.1.2.3", "alice", "gate")
     second = said("train-worker1")
     assert second["hostname"] == said("train-1")["hostname"]
     assert (second["hostname"], second["port"], second["user"]) == ("10.0.0.2", "2222", "me")
-    assert second["identityfile"] == str(home / "a key") and second["stricthostkeychecking"] in (
-        "yes",
-        "true",
-    )
+    assert second["identityfile"] == str(home / "a key") and second["stricthostkeychecking"] in ("yes", "true")
     third = said("train-2")
     assert third["proxycommand"] == "nc run run '100%%'"
     assert third["certificatefile"] == str(home / "signed") and third["identitiesonly"] == "yes"

@@ -54,14 +54,7 @@ LOADING = (("read", "/w/data.py", 7), ("step", "/w/train.py", 28))
 
 @pytest.mark.parametrize(
     ("numbers", "shown"),
-    [
-        ([], ""),
-        ([3], "3"),
-        ([0, 1], "0-1"),
-        ([0, 1, 2, 5], "0-2,5"),
-        ([5, 1, 0, 2, 2], "0-2,5"),
-        ([1, 3, 5], "1,3,5"),
-    ],
+    [([], ""), ([3], "3"), ([0, 1], "0-1"), ([0, 1, 2, 5], "0-2,5"), ([5, 1, 0, 2, 2], "0-2,5"), ([1, 3, 5], "1,3,5")],
 )
 def test_ranks_are_formatted_as_ranges(numbers: list[int], shown: str) -> None:
     assert format_ranges(numbers) == shown
@@ -215,10 +208,7 @@ IMPORTING = (
 
 
 def test_importing_rank_is_shown_without_import_machinery() -> None:
-    by_pickle = (
-        *IMPORTING,
-        ("subimport", "/env/lib/python3.12/site-packages/cloudpickle/cloudpickle.py", 476),
-    )
+    by_pickle = (*IMPORTING, ("subimport", "/env/lib/python3.12/site-packages/cloudpickle/cloudpickle.py", 476))
     own = (*IMPORTING, ("<module>", "/w/train.py", 3))
     assert as_text(Stacks(0.0, (stack(0, *by_pickle), stack(1, *own)))) == [
         "rank 0: importing torch",
@@ -274,10 +264,7 @@ Current thread 0x00007f2 (most recent call first):
 def test_faulthandler_dump_is_parsed_main_thread_first() -> None:
     main, other = parse_faulthandler(DUMP)
     assert main["frames"] == [["deep", "/w/train.py", 12], ["<module>", '/w/odd", line 1 in name.py', 0]]
-    assert (other["name"], other["frames"]) == (
-        "pt_autograd_0",
-        [["wait", "/usr/lib/python3.12/threading.py", 355]],
-    )
+    assert (other["name"], other["frames"]) == ("pt_autograd_0", [["wait", "/usr/lib/python3.12/threading.py", 355]])
 
 
 def py_spy_thread(pid: int, thread: int, name: str, *frames: str) -> dict[str, Any]:
@@ -293,11 +280,7 @@ def test_py_spy_output_is_parsed_children_last() -> None:
         py_spy_thread(7, 9, "none"),
     ]
     threads = parse_py_spy(json.dumps(said).encode(), 7)
-    assert [(each["name"], each.get("child", 0)) for each in threads] == [
-        ("Main", 0),
-        ("other", 0),
-        ("Main", 70),
-    ]
+    assert [(each["name"], each.get("child", 0)) for each in threads] == [("Main", 0), ("other", 0), ("Main", 70)]
 
 
 def test_deep_stacks_and_many_threads_are_limited() -> None:
@@ -311,8 +294,7 @@ def test_deep_stacks_and_many_threads_are_limited() -> None:
 
 KEYS = st.sampled_from(["pid", "os_thread_id", "thread_name", "frames", "name", "filename", "line", "owns_gil", "x"])
 JSON: st.SearchStrategy[Any] = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(),
-    lambda some: st.lists(some) | st.dictionaries(KEYS, some),
+    st.none() | st.booleans() | st.integers() | st.text(), lambda some: st.lists(some) | st.dictionaries(KEYS, some)
 )
 
 

@@ -60,20 +60,10 @@ class Slow:
 
 
 def tail_of(
-    spool: Path,
-    connection: Slow,
-    cursors: dict[str, int] | None = None,
-    busy: bool = True,
-    secrets: Iterable[str] = (),
+    spool: Path, connection: Slow, cursors: dict[str, int] | None = None, busy: bool = True, secrets: Iterable[str] = ()
 ) -> LogTail:
     return LogTail(
-        spool,
-        cast(Any, connection),
-        cursors or {},
-        lambda: busy,
-        Redactor(secrets),
-        lambda: None,
-        lambda name: 1 << 62,
+        spool, cast(Any, connection), cursors or {}, lambda: busy, Redactor(secrets), lambda: None, lambda name: 1 << 62
     )
 
 
@@ -332,10 +322,7 @@ class Shown:
 
 
 @settings(max_examples=examples(30))
-@given(
-    st.binary(min_size=1, max_size=60),
-    st.lists(st.tuples(st.integers(0, 59), st.integers(1, 60)), max_size=20),
-)
+@given(st.binary(min_size=1, max_size=60), st.lists(st.tuples(st.integers(0, 59), st.integers(1, 60)), max_size=20))
 def test_repeated_log_bytes_are_shown_and_written_once(log: bytes, pieces: list[tuple[int, int]]) -> None:
     """Nodes send logs from a cursor, so repeated bytes begin at or before the bytes already received."""
 
@@ -583,10 +570,7 @@ PLAIN = (
         (list[int], st.lists(st.integers())),
         (list[str], st.lists(st.text(CHARACTERS))),
         (tuple[int, ...], st.lists(st.integers()).map(tuple)),
-        (
-            dict[str, float],
-            st.dictionaries(st.text(CHARACTERS), st.floats(allow_nan=False, allow_infinity=False)),
-        ),
+        (dict[str, float], st.dictionaries(st.text(CHARACTERS), st.floats(allow_nan=False, allow_infinity=False))),
         (Any, st.lists(PLAIN, min_size=1)),
     ],
     ids=str,

@@ -80,9 +80,7 @@ def test_own_lines_are_shown_before_the_head_ends_the_wait(
     ) == ["r000| hello"]
 
 
-def test_lines_of_a_rank_with_unreported_begin_are_shown_at_its_end(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_lines_of_a_rank_with_unreported_begin_are_shown_at_its_end(capfd: pytest.CaptureFixture[str]) -> None:
     assert printed_lines(capfd, queue_news("mine"), "hello", rank_ended("mine"), queue_news()) == ["r000| hello"]
 
 
@@ -147,12 +145,7 @@ def test_dropped_lines_of_other_runs_are_not_reported(capfd: pytest.CaptureFixtu
 def test_all_lines_of_a_pool_made_by_the_command_are_shown(capfd: pytest.CaptureFixture[str]) -> None:
     launching("mine", "", joined=False)
     said = capfd.readouterr()
-    assert [line[:11] for line in said.out.splitlines()] == [
-        "r000| first",
-        "r000| xxxxx",
-        "r000| yyyyy",
-        "r000| last",
-    ]
+    assert [line[:11] for line in said.out.splitlines()] == ["r000| first", "r000| xxxxx", "r000| yyyyy", "r000| last"]
     assert said.err == ""
 
 
@@ -263,10 +256,7 @@ def free_nodes_shown() -> PoolView:
     for at in range(4):
         apply(view, events.NodePhase(pool="p", node=at, phase="ready"))
     for run, total, nodes in (("a", 2, [0, 1]), ("b", 1, [2])):
-        apply(
-            view,
-            events.RunOpened(pool="p", run=run, function=f"job-{run}", kind="broadcast", total=total, at=10.0),
-        )
+        apply(view, events.RunOpened(pool="p", run=run, function=f"job-{run}", kind="broadcast", total=total, at=10.0))
         apply(view, events.RunPlaced(pool="p", run=run, nodes=nodes))
     line = [
         events.QueuedRun(run="c", name="wide\x1b[2J", nodes=2, only=[], since=70.0, who="me"),

@@ -132,10 +132,7 @@ def test_special_file_read_optionally_is_ignored(reader: str, kind: str) -> None
 def test_special_state_file_error_says_why_it_is_not_read(kind: str) -> None:
     (state_folder.state_home() / "pools" / "p" / "launches").mkdir(parents=True)
     (state_folder.state_home() / "pools" / "p" / "trials").mkdir(parents=True)
-    for folder, read in (
-        ("launches", pool_folder.read_launch),
-        (pool_folder.TRIALS_FOLDER, pool_folder.read_trials),
-    ):
+    for folder, read in (("launches", pool_folder.read_launch), (pool_folder.TRIALS_FOLDER, pool_folder.read_trials)):
         put(state_folder.state_home() / "pools" / "p" / folder / "r.json", kind)
         with pytest.raises(UnusableFile, match=SENTENCES[kind]):
             read("p", "r")

@@ -121,10 +121,7 @@ def test_preemption_notice_lasts_until_the_node_is_gone() -> None:
 def test_opened_pool_view_has_requested_nodes() -> None:
     view = view_of(OPENED)
     assert (view.provider, view.created_at, view.state) == ("local", 9.0, "starting")
-    assert [(n.index, n.phase, n.since) for n in view.nodes] == [
-        (0, "requested", 10.0),
-        (1, "requested", 10.0),
-    ]
+    assert [(n.index, n.phase, n.since) for n in view.nodes] == [(0, "requested", 10.0), (1, "requested", 10.0)]
     assert (view.world_size, view.ranks_per_node, view.nodes_ready, view.is_live) == (4, 2, 0, True)
 
 
@@ -149,10 +146,7 @@ def test_phase_details_of_a_node_view_are_bounded() -> None:
     for line in ["resolving", "resolving", *map(str, range(MAX_NODE_DETAILS - 1))]:
         apply(view, ev.NodePhase(pool="p", at=1.0, node=0, phase="installed", detail=line))
     apply(view, ev.NodePhase(pool="p", at=2.0, node=0, phase="ready"))
-    assert [text for _, _, text in view.nodes[0].said] == [
-        "resolving",
-        *map(str, range(MAX_NODE_DETAILS - 1)),
-    ]
+    assert [text for _, _, text in view.nodes[0].said] == ["resolving", *map(str, range(MAX_NODE_DETAILS - 1))]
     apply(view, ev.NodePhase(pool="p", at=3.0, node=0, phase="running", detail="again\x1b[31m"))
     assert len(view.nodes[0].said) == MAX_NODE_DETAILS and view.nodes[0].said[-1][2].isprintable()
 
@@ -170,13 +164,7 @@ def test_node_view_states_since_when_its_link_is_down() -> None:
 def test_run_view_follows_events_to_the_end() -> None:
     view = view_of(*STORY[:13])
     run = view.runs["r1"]
-    assert (run.function, run.kind, run.total, run.opened_at, run.state) == (
-        "train",
-        "broadcast",
-        4,
-        20.0,
-        "running",
-    )
+    assert (run.function, run.kind, run.total, run.opened_at, run.state) == ("train", "broadcast", 4, 20.0, "running")
     assert [(t.state, t.began_at) for t in run.tasks.values()] == [("running", 21.0), ("running", 21.5)]
     for event in STORY[13:17]:
         apply(view, event)

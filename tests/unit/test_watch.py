@@ -155,9 +155,7 @@ async def test_ended_pool_marks_no_node_as_lost() -> None:
     assert await stage.decide() == []
 
 
-async def test_node_is_lost_after_repeated_failed_agent_starts(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_node_is_lost_after_repeated_failed_agent_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Stage("orphaned")
     stage.start_fails = "no room"
     monkeypatch.setattr(stage.recovery._restart_limiter, "is_due", lambda node: True)

@@ -95,10 +95,7 @@ def test_merged_streams_have_the_order_of_writing(
 @given(WRITES, st.lists(st.booleans(), max_size=40), st.data())
 @settings(max_examples=examples(100))
 def test_merged_streams_can_be_read_between_any_positions(
-    tmp_path_factory: pytest.TempPathFactory,
-    writes: list[tuple[str, bytes]],
-    seen: list[bool],
-    data: st.DataObject,
+    tmp_path_factory: pytest.TempPathFactory, writes: list[tuple[str, bytes]], seen: list[bool], data: st.DataObject
 ) -> None:
     spool, folder = Spool(writes, seen), tmp_path_factory.mktemp("logs")
     spool.store(folder)
@@ -122,9 +119,7 @@ def test_merged_streams_can_be_read_between_any_positions(
 @given(WRITES, st.lists(st.one_of(st.binary(max_size=80), st.tuples(*[st.integers(0, 10**14)] * 3)), max_size=12))
 @settings(max_examples=examples(100))
 def test_merged_streams_contain_every_byte_once_for_any_marks(
-    tmp_path_factory: pytest.TempPathFactory,
-    writes: list[tuple[str, bytes]],
-    noise: list[bytes | tuple[int, int, int]],
+    tmp_path_factory: pytest.TempPathFactory, writes: list[tuple[str, bytes]], noise: list[bytes | tuple[int, int, int]]
 ) -> None:
     spool, folder = Spool(writes, []), tmp_path_factory.mktemp("logs")
     for each in noise:
@@ -148,10 +143,7 @@ def test_truncated_mark_spoils_no_other(tmp_path: Path) -> None:
     (tmp_path / "r000.out").write_bytes(b"abc")
     (tmp_path / "r000.err").write_bytes(b"defg")
     assert find_tail_start(tmp_path, "r000", (3, 4), 0) == (3, 4)
-    assert [p[:3] for p in merge_streams(tmp_path, "r000", (0, 0), (3, 4))] == [
-        ("out", 0, b"abc"),
-        ("err", 0, b"defg"),
-    ]
+    assert [p[:3] for p in merge_streams(tmp_path, "r000", (0, 0), (3, 4))] == [("out", 0, b"abc"), ("err", 0, b"defg")]
 
 
 def test_merged_pieces_have_time_and_run_of_their_marks() -> None:

@@ -177,11 +177,7 @@ def test_key_files_are_sent_only_if_named(folder: Path, git: bool, monkeypatch: 
     for pattern in ("*", "certs", "sub", "**/*"):
         assert not names(folder, includes=[pattern]) & KEYS, pattern
         assert not [name for name in names(folder, includes=[pattern]) if name.startswith(".git/")]
-    assert names(folder, includes=[".env", "certs/*.pem", "id_deploy"]) & KEYS == {
-        ".env",
-        "certs/tls.pem",
-        "id_deploy",
-    }
+    assert names(folder, includes=[".env", "certs/*.pem", "id_deploy"]) & KEYS == {".env", "certs/tls.pem", "id_deploy"}
     assert working_folder_upload.build_manifest(folder, excludes=["sub", ".env*"]).withheld == sorted(
         name for name in KEYS if not name.startswith(("sub", ".env"))
     )
@@ -453,10 +449,7 @@ def a_pipe(path: Path) -> None:
 
 def a_socket(path: Path) -> None:
     path.unlink(missing_ok=True)
-    with (
-        contextlib.chdir(path.parent),
-        socket.socket(socket.AF_UNIX) as sock,
-    ):  # a whole path may be too long for one
+    with contextlib.chdir(path.parent), socket.socket(socket.AF_UNIX) as sock:  # a whole path may be too long for one
         sock.bind(path.name)
 
 
@@ -614,16 +607,7 @@ def test_state_folder_is_never_sent(folder: Path, tmp_path: Path, git: bool, mon
         subprocess.run(["git", "add", "-f", "."], cwd=folder, check=True)
     else:
         monkeypatch.setenv("PATH", "")
-    patterns = [
-        "home",
-        "home/pools/**/*",
-        "lib",
-        "link/*",
-        "link/pools/p.1/*",
-        "inside/*/*",
-        "around/*/*",
-        "**/*",
-    ]
+    patterns = ["home", "home/pools/**/*", "lib", "link/*", "link/pools/p.1/*", "inside/*/*", "around/*/*", "**/*"]
     for includes in ([], *([pattern] for pattern in patterns)):
         found = {name for name in names(folder, includes=includes) if not (folder / name).is_symlink()}
         assert {"train.py", "lib/model.py"} <= found

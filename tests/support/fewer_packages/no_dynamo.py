@@ -36,10 +36,7 @@ class Quiet(ModuleType):
         nothing = SimpleNamespace(cache_clear=lambda: None)
         self.utils = Part("utils", get_optimize_ddp_mode=lambda: "ddp_optimizer")
         self.trace_rules = Part(
-            "trace_rules",
-            clear_lru_cache=lambda: None,
-            LEGACY_MOD_INLINELIST=set(),
-            get_legacy_mod_inlinelist=nothing,
+            "trace_rules", clear_lru_cache=lambda: None, LEGACY_MOD_INLINELIST=set(), get_legacy_mod_inlinelist=nothing
         )
         self.eval_frame = Part("eval_frame", OptimizedModule=type("OptimizedModule", (), {}))
 
