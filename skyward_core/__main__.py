@@ -1,5 +1,4 @@
-"""``python -m skyward_core [--provider NAME] [--nodes N] SCRIPT [ARGS...]``, or ``-m MODULE`` for SCRIPT: run a whole
-script, its pools included."""
+"""Command ``python -m skyward_core``: run a script that creates its own pools, optionally with another provider."""
 
 from __future__ import annotations
 
@@ -24,13 +23,13 @@ from skyward_core.tasks.script_inspection import list_commands
 from .model.errors import UsageError
 from .providers import provider_class
 
-_told: list[int] = []  # signals that had the script end
+_end_signals: list[int] = []  # received signals that end the script
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a script as ``__main__``, as ``python SCRIPT ARGS...`` would; give the exit status.
+    """Run a script as ``__main__``, like ``python SCRIPT ARGS...``, and return the exit status.
 
-    An error that ends the script prints as Python prints it; its exit status says more
+    An error that ends the script is printed as Python prints it. Its exit status depends on the kind of the error
     (:mod:`skyward_core.model.errors`).
     """
     arguments = _parsed(argv)
@@ -43,12 +42,14 @@ def main(argv: list[str] | None = None) -> int:
             load_main_from_module(arguments.module) if arguments.module else load_main_from_path(Path(arguments.script))
         )
         if arguments.dry_run and not list_commands(Path(script.file)):
-            raise UsageError(f"--dry-run is for scripts with commands of sky.app, and {arguments.script} has none")
+            raise UsageError(
+                f"--dry-run requires commands of sky.app, but {arguments.script} has none. Remove --dry-run"
+            )
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
         return errors.USAGE
-    except Exception as error:  # noqa: BLE001  of what was imported to find a module
-        return _shown(error)
+    except Exception as error:  # noqa: BLE001  packages of the module may raise anything
+        return _print_error(error)
     module = script.make_module()
     # Functions of the script find their globals here also after this function's end, in exit handlers.
     sys.modules["__main__"] = module
@@ -58,45 +59,45 @@ def main(argv: list[str] | None = None) -> int:
     started = ["-m", arguments.module] if arguments.module else [script.argument]
     sys.orig_argv[:] = [sys.executable, *started, *arguments.args]
     for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # under nohup, say
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup, for example, ignores SIGHUP
             signal.signal(number, _leave)
-    script_loader_child.loading = arguments.dry_run  # a pool of the script's own does not start then
+    script_loader_child.loading = arguments.dry_run  # the script must not start a pool
     try:
-        exec(script.code, module.__dict__)  # noqa: S102  running the person's script is what we are for
+        exec(script.code, module.__dict__)  # noqa: S102  the purpose of this command
         if (commands := sys.modules.get(f"{__package__}.api.older_api_names")) and commands.should_run_command():
-            return _told_of(lambda: commands.run_command(arguments.args, dry_run=arguments.dry_run))
+            return _run_reporting_errors(lambda: commands.run_command(arguments.args, dry_run=arguments.dry_run))
     except script_loader_child.PoolInScript:
-        said = f"{arguments.script} brings a pool up by itself, and --dry-run tells of commands of sky.app alone"
-        print(f"error: {said}", file=sys.stderr)  # noqa: T201
+        problem = f"{arguments.script} starts a pool itself, but --dry-run supports only commands of sky.app"
+        print(f"error: {problem}. Remove --dry-run", file=sys.stderr)  # noqa: T201
         return errors.USAGE
     except SystemExit:
-        if _told:
-            _have_streams()
+        if _end_signals:
+            _discard_unwritable_output()
         raise
-    except BaseException as error:  # noqa: BLE001  shown as Python shows it, then turned into a status
+    except BaseException as error:  # noqa: BLE001  printed, then converted to an exit status
         if script.spec is None and isinstance(error, ImportError) and "no known parent package" in str(error):
-            error.add_note(f"{arguments.script} is part of a package: run it as a module, with -m PACKAGE.MODULE")
-        return _shown(error)
+            error.add_note(f"{arguments.script} is part of a package. Run it as a module: -m PACKAGE.MODULE")
+        return _print_error(error)
     return errors.OK
 
 
-def _shown(error: BaseException) -> int:
-    """Show an error that ends a script as Python does; give the exit status that says more."""
+def _print_error(error: BaseException) -> int:
+    """Print the error that ended a script as Python does, and return the exit status of its kind."""
     own = error.__traceback__.tb_next if error.__traceback__ else None  # without our frame
     sys.excepthook(type(error), error.with_traceback(own), own)
     return errors.error_exit_code(error)
 
 
 def _override(arguments: argparse.Namespace) -> None:
-    """Have the script's pools be as the command line says.
+    """Apply the provider and the number of nodes of the command line to all pools of the script.
 
     Raises:
-        UsageError: it says what makes no sense.
+        UsageError: If an option is invalid.
     """
     settings = dict(each.partition("=")[::2] for each in arguments.settings)
     if arguments.provider is None:
         if settings:
-            raise UsageError("--set is a setting of the provider that --provider names")
+            raise UsageError("--set requires a provider. Name it with --provider")
     else:
         provider = provider_class(arguments.provider)
         parse_settings(provider, settings)
@@ -106,7 +107,8 @@ def _override(arguments: argparse.Namespace) -> None:
         state_folder.set_override(arguments.provider, settings, int(nodes) if nodes and nodes.isdecimal() else nodes)
 
 
-def _told_of(work: Callable[[], None]) -> int:
+def _run_reporting_errors(work: Callable[[], None]) -> int:
+    """Run a command of the script, and return its exit status."""
     try:
         work()
     except UsageError as error:
@@ -116,16 +118,15 @@ def _told_of(work: Callable[[], None]) -> int:
 
 
 def _leave(number: int, frame: FrameType | None) -> NoReturn:
-    _told.append(number)
-    # Of one terminal that vanishes both the system and the shell tell.
-    signal.signal(signal.SIGHUP, lambda *_: None)  # not ignored: children would inherit that
-    # An exception, so that the script's pools are torn down on the way out.
+    _end_signals.append(number)
+    # If a terminal is closed, the kernel and the shell both send SIGHUP.
+    signal.signal(signal.SIGHUP, lambda *_: None)  # not SIG_IGN, which children would inherit
+    # An exception, so that the blocks of the script's pools tear them down.
     raise SystemExit(128 + number)
 
 
-def _have_streams() -> None:
-    """What a terminal that is gone did not take goes nowhere: else the interpreter fails to write it, and ends with a
-    status of its own."""
+def _discard_unwritable_output() -> None:
+    """Discard output that a closed terminal did not accept, because Python would exit with another status."""
     for number, stream in ((1, sys.stdout), (2, sys.stderr)):
         try:
             if stream is not None:
@@ -139,32 +140,32 @@ def _have_streams() -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m skyward_core",
-        description="Run a script as python does; its pools may come from another provider than it names.",
+        description="Run a script like python does, optionally with another provider for its pools.",
     )
-    parser.add_argument("--provider", metavar="NAME", help="use it in place of the script's own providers")
+    parser.add_argument("--provider", metavar="NAME", help="replace the script's providers by this one")
     parser.add_argument(
         "--set", dest="settings", metavar="KEY=VALUE", action="append", default=[],
-        help="a setting of that provider; repeatable",
+        help="set an option of that provider; repeatable",
     )  # fmt: skip
-    parser.add_argument("--nodes", metavar="N|MIN:MAX", help="have so many machines in place of as many as it says")
+    parser.add_argument("--nodes", metavar="N|MIN:MAX", help="replace the number of machines of each pool")
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="of a script with commands of sky.app: only tell what would be rented",
+        help="show what a command of sky.app would rent, without renting anything",
     )
     parser.add_argument(
         "-m", dest="module", metavar="MODULE", nargs=argparse.REMAINDER,
-        help="run a module of that name, with its ARGS, in place of a SCRIPT",
+        help="run this module with its ARGS, instead of a SCRIPT",
     )  # fmt: skip
     parser.add_argument("script", metavar="SCRIPT", nargs="?")
-    parser.add_argument("args", metavar="ARGS", nargs=argparse.REMAINDER, help="the script's own arguments")
+    parser.add_argument("args", metavar="ARGS", nargs=argparse.REMAINDER, help="arguments of the script")
     return parser
 
 
 def _parsed(argv: list[str] | None) -> argparse.Namespace:
     parser = _parser()
     arguments = parser.parse_args(argv)
-    if arguments.module:  # whatever stands behind it is its own
+    if arguments.module:  # all later words are arguments of the module
         arguments.script, *arguments.args = arguments.module
         arguments.module = arguments.script
     elif not arguments.script:

@@ -384,7 +384,6 @@ class PendingFunction(_ImmutableValue, PendingCallGuard, Generic[T]):
     def with_nodes(self, nodes: int | Iterable[int] | None) -> PendingFunction[T]:
         """Return the call for some of a pool's nodes.
 
-        With ``@`` the ranks of these nodes form a separate gang, next to other runs. The call waits until the nodes are
         With ``@`` the ranks of these nodes form a separate gang, while other runs use other nodes. The call waits until
         the nodes are free. Waiting calls start in the order of their submission.
             train(10).with_nodes(2) @ pool  # any two nodes; values of their ranks in order

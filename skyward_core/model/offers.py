@@ -74,7 +74,7 @@ class Offer(Value):
         """The offer as text with the price of one machine, and a note if the price comes from this release's list."""
         price = self.billed_hourly
         known = "$?/h" if price is None else f"${price:,.2f}/h"
-        return f"{self}, {known} each{', by the list of this release' if self.shipped else ''}"
+        return f"{self}, {known} each{' (price list of this release)' if self.shipped else ''}"
 
 
 @value(kw_only=True)

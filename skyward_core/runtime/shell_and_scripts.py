@@ -295,7 +295,7 @@ def _error_hint(error: Exception, place: str) -> str:
         return "Choose a place that this account may write to"
     if number == errno.EFBIG:
         return "Allow larger files there (ulimit -f), or choose another file system"
-    return "Make room for it there, or choose another place"
+    return "Remove what is in the way, or choose another target path"
 
 
 def _unpack(target: str, archive: bytes) -> None:

@@ -92,7 +92,7 @@ REFUSED = {
     "-m mine.models": "error: package mine.models has no __main__ to run",
     "-m mine/train.py": "error: no module mine/train.py: -m takes the name of a module. Leave -m out for a file",
     "-m .train": "error: no module .train to run",
-    "mine/train.py": "mine/train.py is part of a package: run it as a module, with -m PACKAGE.MODULE",
+    "mine/train.py": "mine/train.py is part of a package. Run it as a module: -m PACKAGE.MODULE",
     "home": "error: home is a folder. Name a script in it",
     "-m": "error: name a SCRIPT, or a module with -m MODULE",
 }

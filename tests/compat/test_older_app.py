@@ -68,7 +68,7 @@ def test_app_command_runs_on_its_machines_or_those_of_the_options(tmp_path: Path
 
 @pytest.fixture
 def commands(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """Gives what a line of the command line would run."""
+    """Return the arguments that a command line would pass to its command."""
     monkeypatch.setattr(older_api_names, "_commands", {})
     monkeypatch.setattr(older_api_names, "_called_commands", [])
     made = sky.app(provider=sky.RunPod(), nodes=2)
@@ -189,6 +189,6 @@ def test_dry_run_of_an_app_requests_no_machine(
     script.write_text(SCRIPT + "with sky.Compute() as pool: print('up')\n")
     assert main(words) == 2
     said = capsys.readouterr()
-    assert "brings a pool up by itself" in said.err and said.out == ""
+    assert "starts a pool itself" in said.err and said.out == ""
     script.write_text("print('runs')")
     assert main(words) == 2 and "has none" in capsys.readouterr().err

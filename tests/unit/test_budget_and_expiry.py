@@ -290,7 +290,7 @@ def plan_of(folder: Path, region: str, accelerator: str | None = "T4:4", provide
 def test_launch_plan_on_aws_shows_prices_and_attempts(tmp_path: Path, no_aws_credentials: None) -> None:
     told = plan_rows(plan_of(tmp_path, "us-east-1"))
     assert ("cost", "$7.86/h") in told
-    assert ("tries", "g4dn.12xlarge in us-east-1, $3.93/h each, by the list of this release") in told
+    assert ("tries", "g4dn.12xlarge in us-east-1, $3.93/h each (price list of this release)") in told
     assert sum(name == "makes" for name, _ in told) == 3
     assert any("no AWS credentials were found" in text for _, text in told)
     assert not any("nothing is rented" in text for _, text in told)

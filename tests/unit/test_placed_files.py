@@ -88,7 +88,7 @@ def test_failed_file_placement_is_a_one_line_error(tmp_path: Path) -> None:
         "Allow larger files there (ulimit -f), or choose another file system, then run it again."
     )
     assert str(through.value).endswith(
-        "Not a directory. Make room for it there, or choose another place, then run it again."
+        "Not a directory. Remove what is in the way, or choose another target path, then run it again."
     )
     words, _ = describe_error(large.value)
     assert words == {"type": "OSError", "message": str(large.value), "traceback": ""}
