@@ -1,1 +1,1 @@
-"""Tests; a package so that ``python -m tests.lab`` and ``python -m tests.bench`` work."""
+"""Test package. It is a package so that ``python -m tests.lab`` and ``python -m tests.bench`` work."""

@@ -1,8 +1,6 @@
-"""Write the stub file of the accelerator factories, ``__init__.pyi``, for editors and type checkers.
+"""Generator of ``__init__.pyi``, the stub file of the accelerator factories for editors and type checkers.
 
-    python -m tests.accelerator_stubs
-
-Run it after every change of ``catalogue.json``; a test compares the two.
+Run ``python -m tests.accelerator_stubs`` after every change of ``catalogue.json``. A test compares the two files.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ def all() -> tuple[Entry, ...]:
 
 
 def stubs() -> str:
-    """The text of the stub file."""
+    """Return the text of the stub file."""
     return HEAD + "\n" + "\n".join(map(_function, entries()))
 
 
@@ -64,7 +62,7 @@ def _parameter(name: str, values: Iterable[str], also: str) -> str:
 
 
 def describe(entry: Entry) -> str:
-    """One line on an entry, for the editor: maker, architecture, sizes, peak arithmetic."""
+    """Return a one-line description of a catalogue entry: maker, architecture, memory sizes, peak arithmetic."""
     sizes = " or ".join(f"{variant.memory_gb:g} GB" for variant in entry.variants)
     figures = [variant.bf16_tflops or variant.fp16_tflops for variant in entry.variants]
     peak = f", {max(known):g} dense 16-bit TFLOP/s" if (known := [f for f in figures if f is not None]) else ""

@@ -1,5 +1,7 @@
-"""The order of the test files: long ones first, and those that wait (for cables, leases, dead clients) beside those
-that compute. So several processes end at about the same time."""
+"""Order of the test files: long ones first, with files that wait beside files that compute.
+
+Files that wait depend on cables, leases or dead clients. With this order several processes end at about the same time.
+"""
 
 from __future__ import annotations
 
@@ -84,8 +86,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
 
 @pytest.fixture(scope="session", autouse=True)
 def nobodys_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """No test reads or writes the ledger of the person who runs it, whose version may be another; those that need a
-    fresh one have it by fixtures of their folders."""
+    """Prevent all tests from using the ledger of the user who runs them. Tests that need a fresh one use fixtures."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SKYWARD_HOME", str(tmp_path_factory.mktemp("nobodys")))
         yield
@@ -93,13 +94,13 @@ def nobodys_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def proofs(request: pytest.FixtureRequest) -> bool:
-    """Whether a test is to try all that it can, and not what shows most."""
+    """Whether to try all cases of a test, instead of only the most telling ones."""
     return bool(request.config.getoption("--proofs"))
 
 
 @pytest.fixture(scope="session", autouse=True)
 def quick_loaders() -> Iterator[None]:
-    """Scripts that a test has loaded in its own process take less time; those of commands are loaded as ever."""
+    """Load scripts faster for tests in their own process. Commands load scripts as usual."""
     from tests.support.quick_loaders import use_quick_loaders
 
     with pytest.MonkeyPatch.context() as patch:
@@ -109,7 +110,7 @@ def quick_loaders() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def fewer_packages(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Have what the module starts run as where its ``NOT_INSTALLED``, separated by spaces, are not installed."""
+    """Hide the packages that the module's ``NOT_INSTALLED`` names, separated by spaces, from started processes."""
     with pytest.MonkeyPatch.context() as patch:
         if hidden := getattr(request.module, "NOT_INSTALLED", ""):
             from tests.support.fewer import without
@@ -121,10 +122,9 @@ def fewer_packages(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Look for garbage neither while all tests are loaded nor, from then on, in what was loaded: it stays to the end.
+    """Freeze all objects of the loaded tests, and disable garbage collection while tests load.
 
-    Python goes through all that there is again and again, which is most of what collecting takes; and later each
-    test would have it go through all tests once more.
+    Python would scan all objects repeatedly during the collection of tests, and again during each test.
     """
     gc.disable()
     try:
@@ -138,13 +138,13 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_unconfigure() -> None:
-    """Garbage is looked for once, and what goes wrong as it ends is told: pytest would look through all five times."""
+    """Collect garbage once and report errors of finalizers. pytest would collect it five times."""
     gc.collect()
     gc.freeze()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Order files by :data:`TURNS`; what is in a file stays together and in order."""
+    """Sort files by :data:`TURNS`. Tests of a file stay together and in order."""
     storm = config.getoption("--chaos-seconds")
     cases: Counter[str] = Counter()
     for item in items:

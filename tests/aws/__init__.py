@@ -1,6 +1,6 @@
-"""EC2 without AWS: its API by moto, its meaning by what stands in front, its instances by hosts of the lab.
+"""Simulated EC2: the API from moto, EC2's semantics from a layer in front of moto, instances as hosts of the lab.
 
-``with Bed() as bed`` for tests, ``python -m tests.aws up`` by hand; README.md says what is true of it.
+Tests use ``with Bed() as bed``. ``python -m tests.aws up`` starts one by hand. README.md lists what is simulated.
 """
 
 from .bed import Bed, BedError

@@ -1,4 +1,4 @@
-"""``python -m tests.aws up [--boot 2] [--simulated]``: a bed to try things by hand; ctrl-c ends all."""
+"""Command ``python -m tests.aws up [--boot 2] [--simulated]``: a simulated EC2 for experiments, until ctrl-c."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def up(boot: float, simulated: bool) -> None:
-    """Hold a bed until ctrl-c."""
+    """Run a simulated EC2 until ctrl-c."""
     with Bed(simulated=simulated, boot=boot) as bed:
         print(
             "# EC2's API is up, of no AWS; instances are " + ("in the API alone" if simulated else "hosts of the lab")

@@ -1,4 +1,4 @@
-"""Queries that lag behind: each kind of resource as it was some seconds ago."""
+"""Eventual consistency of queries: each kind of resource is shown in its state of some seconds ago."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ KINDS = {
 
 
 class Past:
-    """Earlier states of all resources. Empty as long as no query lags behind.
+    """Earlier states of all resources. Empty unless queries lag.
+
+    Args:
 
     Args:
         seed: Seed of the lags, each of which is random up to that of its kind; None for the full lag.
@@ -35,7 +37,7 @@ class Past:
         self._states: list[tuple[float, dict[str, Any]]] = []
 
     def note(self, world: World) -> None:
-        """Save the present state, if a query may need it. Under the world's lock."""
+        """Save the present state if a later query may need it. The caller holds the world's lock."""
         now, lag = time.time(), max(world.rules.lag.values(), default=0.0)
         if lag:
             self._states.append((now, _state(world)))
@@ -44,7 +46,7 @@ class Past:
 
     @contextmanager
     def shown(self, world: World, call: Call) -> Iterator[None]:
-        """Replace the present state, for the time of a query that lags behind. Under the world's lock."""
+        """Replace the present state by an earlier one during a lagging query. The caller holds the world's lock."""
         lag = world.rules.lag.get(KINDS.get(call.action, ""), 0.0)
         lag *= self._random.random() if self._random is not None else 1.0
         when = max(time.time() - lag, self._states[0][0] if self._states else 0.0)

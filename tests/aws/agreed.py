@@ -1,4 +1,4 @@
-"""What the bed and those who call it agree on."""
+"""Constants that the simulated EC2 and its clients share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers in the three forms that services speak: EC2's XML, the query protocol's XML, JSON."""
+"""Answers in the three formats of AWS services: EC2's XML, the query protocol's XML, and JSON."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Answer:
 
 
 class Refused(Exception):
-    """The call is refused: an error of the service."""
+    """Error of the service that rejects a call."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(f"{code}: {message}")
@@ -42,7 +42,7 @@ class Refused(Exception):
 
 
 def error(call: Call, code: str, message: str) -> Answer:
-    """The service's error answer."""
+    """Return the service's error answer."""
     status = STATUS.get(code, 400)
     if call.service == "ec2":
         inner = f"<Code>{code}</Code><Message>{escape(message, quote=False)}</Message>"
@@ -61,7 +61,7 @@ def as_json(value: Any) -> Answer:
 
 
 def as_xml(action: str, value: dict[str, Any]) -> Answer:
-    """EC2's answer: names as they stand, lists as ``<item>``s."""
+    """Return EC2's XML answer. Names are unchanged, and lists become ``<item>`` elements."""
     inner = _xml({"requestId": str(uuid4()), **value})
     space = "http://ec2.amazonaws.com/doc/2016-11-15/"
     text = f'<?xml version="1.0" encoding="UTF-8"?>\n<{action}Response xmlns="{space}">{inner}</{action}Response>'

@@ -1,4 +1,4 @@
-"""The bed as tests hold it: a child process that is EC2 to whoever calls it."""
+"""Simulated EC2 as tests use it: a child process that answers API calls."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 class BedError(RuntimeError):
-    """The bed could not do what was asked; says why."""
+    """The simulated EC2 could not execute a test's request. The message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """One instance on the bill."""
+    """Cost of one instance."""
 
     instance_id: str
     type: str
@@ -35,19 +35,19 @@ class Bill:
 
     @property
     def cost(self) -> float:
-        """In US dollars, by the second; EC2's minimum of a minute is not counted."""
+        """Cost in US dollars, billed by the second, without EC2's minimum of one minute."""
         return self.hourly * self.seconds / 3600
 
 
 class Bed:
-    """``with Bed() as bed``: EC2's API at ``bed.endpoint``, whose instances are hosts of a lab.
+    """Simulated EC2 whose instances are hosts of a lab. The API is at ``bed.endpoint`` inside ``with Bed() as bed``.
 
     Args:
-        simulated: instances exist in the API alone: no hosts, no sshd, no root needed.
-        boot: seconds from the call to "running".
+        simulated: Whether instances exist in the API only: no hosts, no sshd, no root required.
+        boot: Seconds from the call to "running".
 
     Attributes:
-        endpoint: where it answers; clients find it by :meth:`environment`.
+        endpoint: Address of the API. Clients get it from :meth:`environment`.
     """
 
     def __init__(self, simulated: bool = False, boot: float = 0.05) -> None:
@@ -81,7 +81,7 @@ class Bed:
         self._child.stdout.close()
 
     def environment(self) -> dict[str, str]:
-        """What a client's environment holds to come here, and nowhere else."""
+        """Return the environment variables with which a client uses only this simulated EC2."""
         return {
             "AWS_ENDPOINT_URL": self.endpoint,
             "AWS_ACCESS_KEY_ID": KEY,
@@ -94,7 +94,7 @@ class Bed:
         }
 
     def client(self, service: str = "ec2", region: str = "us-east-1") -> Any:
-        """A boto3 client that tries everything once; made once, which takes long."""
+        """Return a boto3 client without retries. Cached, because creating one takes long."""
         if client := self._clients.get((service, region)):
             return client
         import boto3
@@ -111,29 +111,29 @@ class Bed:
         return client
 
     def heal(self) -> None:
-        """As at the start: no instances, no faults, nothing remembered."""
+        """Reset the simulation: no instances, no faults, no history."""
         self._ask("heal")
 
     def instances(self, state: str | None = None) -> list[dict[str, Any]]:
-        """All that were launched since the last healing, as the bed knows them."""
+        """Return all instances that were launched since the last reset."""
         return [found for found in self._ask("machines") if state in (None, found["state"])]
 
     def calls(self, action: str | None = None) -> list[dict[str, Any]]:
-        """Every call of the API since the last healing: at, service, region, action, params."""
+        """Return all API calls since the last reset: at, service, region, action, params."""
         return [call for call in self._ask("calls") if action in (None, call["action"])]
 
     def simulate(self) -> None:
-        """Until the next healing, new instances have no hosts."""
+        """Create new instances without hosts until the next reset."""
         self._ask("set", simulated=True)
 
     # Faults.
 
     def boot(self, seconds: float) -> None:
-        """How long instances are pending."""
+        """Set how long instances are pending."""
         self._ask("set", boot=seconds)
 
     def minutes(self, seconds: float) -> None:
-        """How long a minute of ``shutdown +N`` lasts in an instance."""
+        """Set the seconds that a minute of ``shutdown +N`` lasts in an instance."""
         self._ask("set", minute=seconds)
 
     def no_capacity(
@@ -145,52 +145,54 @@ class Bed:
         left: int = 0,
         grouped: bool | None = None,
     ) -> None:
-        """Where all that are given fit, there are only ``left`` machines more; ``grouped``: in placement groups."""
+        """Limit the capacity of matching requests to ``left`` machines. ``grouped``: only in placement groups."""
         self._ask("no_capacity", zone=zone, type=type, region=region, market=market, left=left, grouped=grouped)
 
     def capacity_again(self) -> None:
-        """There is enough of everything."""
+        """Remove all capacity limits."""
         self._ask("set", no_capacity=[])
 
     def quota(self, code: str, vcpus: float) -> None:
-        """How many vCPUs may run at once, of the kinds that the quota's code (L-...) stands for, in each region."""
+        """Set the number of vCPUs that may run at once in each region, for the quota with the code L-..."""
         self._ask("put", rule="quota", key=code, value=vcpus)
 
     def throttle(self, per_second: float | None = 2) -> None:
-        """How many calls a second are taken; None for any number."""
+        """Set the number of accepted calls per second. None for no limit."""
         self._ask("set", throttle=per_second)
 
     def deny(self, action: str) -> None:
-        """No permission for it: also not as a dry run."""
+        """Deny an action, also as a dry run."""
         self._ask("add", rule="denied", value=action)
 
     def allow(self, action: str) -> None:
-        """Permission for it again."""
+        """Allow an action again."""
         self._ask("take", rule="denied", value=action)
 
     def lose_answer(self, action: str, times: int = 1) -> None:
-        """The next calls act, and then their connection is cut."""
+        """Execute the next calls of an action, but close the connection without an answer."""
         self._ask("put", rule="lost", key=action, value=times)
 
     def fail_half(self, action: str) -> None:
-        """The next RunInstances makes half of the instances (TerminateInstances ends the first half), any other
-        action all it was asked for; then it answers InternalError."""
+        """Let the next call of an action do part of its work and then answer InternalError. RunInstances launches half
+        of the instances, TerminateInstances ends the first half, and any other action does all of its work.
+        """
         self._ask("add", rule="half", value=action)
 
     def require_policy(self) -> None:
-        """From now on, only what the documentation's policy allows, with its conditions on tags."""
+        """Allow only what the documented IAM policy allows, including its conditions on tags."""
         text = (_REPOSITORY / "docs" / "where" / "aws.md").read_text(encoding="utf-8")
         self._ask("set", policy=json.loads(text.partition("```json\n")[2].partition("```")[0]))
 
     def allow_all(self) -> None:
-        """Check no policy any more."""
+        """Stop checking the IAM policy."""
         self._ask("set", policy=None)
 
     def lag(self, seed: int | None = None, **seconds: float) -> None:
-        """Let queries show the past: ``lag(instance=300)``, with ``_`` for the hyphen of a kind (``aging.KINDS``).
+        """Let queries return earlier states, for example ``lag(instance=300)``. Write the hyphen of a kind as ``_``
+        (``aging.KINDS``).
 
         Args:
-            seed: Seed of random lags up to those given; None for exactly those.
+            seed: Seed of random lags up to the given ones. None for exactly the given lags.
             seconds: Seconds by kind of resource.
         """
         self._ask("lag", seed=seed, seconds={kind.replace("_", "-"): each for kind, each in seconds.items()})
@@ -208,31 +210,33 @@ class Bed:
         self._ask("put", rule="failing", key=action, value=times)
 
     def reboot(self, instance_id: str) -> None:
-        """Restart its operating system: processes and /run are lost; its home, host key and user-data's files stay."""
+        """Restart the operating system of an instance. Processes and /run are lost. The home, the host key and the
+        files of user-data remain.
+        """
         self._ask("reboot", instance_id=instance_id)
 
     def slow(self, action: str, seconds: float) -> None:
-        """It begins to act so much later, whether or not somebody still waits for the answer."""
+        """Delay the effect of an action, whether or not the client still waits for the answer."""
         self._ask("put", rule="slow", key=action, value=seconds)
 
     def invisible(self, seconds: float) -> None:
-        """How long look-ups, terminations and tags by id do not find a new instance."""
+        """Set how long queries, terminations and tags by id do not find a new instance."""
         self._ask("set", invisible=seconds)
 
     def stop(self, seconds: float) -> None:
-        """How long instances are shutting down."""
+        """Set how long instances are shutting down."""
         self._ask("set", stop=seconds)
 
     def group_lingers(self, seconds: float) -> None:
-        """How long the interface of a terminated instance is there, and holds its security group."""
+        """Set how long the network interface of a terminated instance exists and holds its security group."""
         self._ask("set", lingers=seconds)
 
     def no_default_vpc(self, region: str = "us-east-1") -> None:
-        """The account has none there any more."""
+        """Remove the account's default VPC in a region."""
         self._ask("no_default_vpc", region=region)
 
     def expire_credentials(self) -> None:
-        """From now on every call is refused."""
+        """Reject every call from now on, because the credentials have expired."""
         self._ask("set", expired=True)
 
     def expire_credentials_after(self, calls: int) -> None:
@@ -240,52 +244,52 @@ class Bed:
         self._ask("set", expires_after=calls)
 
     def renew_credentials(self) -> None:
-        """The same keys are good again."""
+        """Accept the same credentials again."""
         self._ask("set", expired=False, expires_after=None)
 
     def never_boots(self, count: int) -> None:
-        """The next instances run and never answer."""
+        """Let the next instances run without ever answering."""
         self._ask("set", never_boots=count)
 
     def wrong_host_key(self, count: int) -> None:
-        """The next instances' sshd shows another key than user-data gave it."""
+        """Let the next instances present another host key than the one in their user-data."""
         self._ask("set", wrong_host_key=count)
 
     def lacks_gpus(self, count: int) -> None:
-        """The next instances have one GPU less than their type."""
+        """Give the next instances one GPU less than their type has."""
         self._ask("set", lacks_gpus=count)
 
     def spot_notice(self, instance_id: str, seconds: float = 120) -> None:
-        """An interruption: the instance's metadata tells of it at once, and it ends then."""
+        """Preempt an instance: the metadata shows the notice at once, and the instance ends after the given time."""
         self._ask("take_back", instance_id=instance_id, seconds=seconds)
 
     def rebalance(self, instance_id: str) -> None:
-        """The instance's metadata tells that an interruption is likely."""
+        """Show a rebalance recommendation in an instance's metadata."""
         self._ask("rebalance", instance_id=instance_id)
 
     def move_client(self) -> None:
-        """Let rules for loopback no longer count: machines see only this machine's address in the lab."""
+        """Ignore rules for loopback from now on: machines see this client only at its address in the lab."""
         self._ask("set", client_moved=True)
 
     def unplug(self, instance_id: str) -> None:
-        """Pull its cable; EC2 still calls it running."""
+        """Disconnect an instance from the network. EC2 still reports it as running."""
         self._ask("host", instance_id=instance_id, does="unplug")
 
     def plug(self, instance_id: str) -> None:
-        """Put the cable back."""
+        """Reconnect an instance to the network."""
         self._ask("host", instance_id=instance_id, does="plug")
 
     def power_off(self, instance_id: str) -> None:
-        """The machine under it dies; EC2 still calls it running."""
+        """Power off the host of an instance. EC2 still reports the instance as running."""
         self._ask("host", instance_id=instance_id, does="power_off")
 
     def seconds_billed(self) -> list[Bill]:
-        """What each instance ran and costs: from "running" until it began to end."""
+        """Return the billed time and the cost of each instance, from "running" to the start of its shutdown."""
         rows = [(found, found["seconds"]) for found in self._ask("machines")]
         return [Bill(f["id"], f["type"], f["zone"], f["market"], f["hourly"], s) for f, s in rows]
 
     def client_address(self) -> str:
-        """This machine's address as instances see it."""
+        """Address of this client as instances see it."""
         address: str = self._ask("client_address")
         return address
 

@@ -1,4 +1,4 @@
-"""A bucket of tokens, as EC2 throttles: so many requests a second, and a short burst."""
+"""Token bucket, with which EC2 throttles requests: a rate per second, and a short burst."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Bucket:
         self._at = 0.0
 
     def take(self, rate: float) -> bool:
-        """Whether a request may pass at ``rate`` a second. A bucket holds what one second brings."""
+        """Check whether a request is accepted at ``rate`` per second. The bucket holds the tokens of one second."""
         now = time.monotonic()
         if rate != self._rate:
             self._rate, self._tokens, self._at = rate, max(1.0, rate), now

@@ -1,4 +1,4 @@
-"""Capacity blocks: machines bought ahead, for some hours, paid at once. Buying has no idempotency token."""
+"""Capacity blocks: machines bought in advance for some hours and paid at once. A purchase has no idempotency token."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ZONES = ("a", "b")
 
 
 def offerings(world: World, call: Call) -> Answer:
-    """Two for what is asked, tomorrow and the day after."""
+    """Return two offerings for a request: for tomorrow, and for the day after."""
     kind = call.params.get("InstanceType", "")
     count, hours = int(call.params.get("InstanceCount", 1)), int(call.params["CapacityDurationHours"])
     if hours % 24:
@@ -46,12 +46,12 @@ def _offering(region: str, kind: str, count: int, hours: int, day: int) -> dict[
 
 
 def _name(*offered: Any) -> str:
-    """An offering has one name as long as it is sold."""
+    """Return the id of an offering, which is the same for as long as the offering is sold."""
     return sha256(repr(offered).encode()).hexdigest()[:16]
 
 
 def purchase(world: World, call: Call) -> Answer:
-    """Each purchase is another one, whatever went before."""
+    """Buy a block. Each call is a separate purchase."""
     offering = world.offerings.get(call.params["CapacityBlockOfferingId"])
     if offering is None:
         raise Refused("InvalidParameterValue", "The Capacity Block offering does not exist or has expired.")
@@ -74,7 +74,7 @@ def purchase(world: World, call: Call) -> Answer:
 
 
 def _tags(call: Call) -> list[dict[str, str]]:
-    """Those that it is to be marked with."""
+    """Return the tags for the reservation."""
     name = "TagSpecification.1.Tag"
     found: list[dict[str, str]] = []
     while (key := call.params.get(f"{name}.{len(found) + 1}.Key")) is not None:
@@ -99,7 +99,7 @@ def describe_reservations(world: World, call: Call) -> Answer:
 
 
 def check(world: World, call: Call) -> None:
-    """That a launch into a reservation names one that is there, for its type.
+    """Check that a launch into a reservation names an existing one of its type.
 
     Raises:
         Refused: it does not.

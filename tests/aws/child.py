@@ -1,4 +1,4 @@
-"""The bed's own process: ``python -m tests.aws.child`` prints where it answers, and lives until its input ends."""
+"""Process of the simulated EC2. ``python -m tests.aws.child`` prints its address and runs until its input ends."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""User-data as cloud-init reads it, the part of it that pools and tests of the bed use.
+"""Subset of cloud-init's user-data that pools and tests of the simulation use.
 
-Forms: a script (``#!``), or ``#cloud-config`` with bootcmd, write_files, ssh_keys (ed25519), runcmd, and some keys that
-change nothing on hosts of the lab. Everything else is a problem, which ``cloud-init status`` and the bed report.
+Supported forms: a script (``#!``), or ``#cloud-config`` with bootcmd, write_files, ssh_keys (ed25519), runcmd, and some
+keys without effect on hosts of the lab. Everything else is a problem, which ``cloud-init status`` and the simulation
+report.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _IGNORED = {"package_update", "package_upgrade", "ssh_deletekeys", "ssh_genkeyty
 
 @dataclass(slots=True)
 class Wish:
-    """Requests of user-data.
+    """Parsed user-data.
 
     Attributes:
         host_key: Private key, as OpenSSH writes it; empty for the host's own.
@@ -63,7 +64,7 @@ def _configure(config: dict[str, Any], wish: Wish) -> None:
 
 
 def _shell(commands: list[Any]) -> str:
-    """One line for each: a list is a command's words, a text is the shell's."""
+    """Return shell code with one line per command. A list is the words of a command, a text is shell code."""
     return "\n".join(shlex.join(map(str, one)) if isinstance(one, list) else str(one) for one in commands)
 
 

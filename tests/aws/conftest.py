@@ -1,4 +1,6 @@
-"""One bed for all tests of this process, healed after each. Where no lab can be, tests that need hosts skip."""
+"""One simulated EC2 for all tests of this process, reset after each test. Tests that need hosts are skipped without a
+lab.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,13 @@ def session_bed() -> Iterator[Bed]:
 
 @pytest.fixture(autouse=True)
 def empty_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To work in: hosts get a copy of it."""
+    """Current folder of a test, which hosts get a copy of."""
     monkeypatch.chdir(tmp_path_factory.mktemp("work"))
 
 
 @pytest.fixture
 def bed(session_bed: Bed) -> Iterator[Bed]:
-    """EC2 whose instances are hosts."""
+    """Simulated EC2 whose instances are hosts."""
     if why := missing():
         pytest.skip(why)
     yield session_bed
@@ -37,7 +39,7 @@ def bed(session_bed: Bed) -> Iterator[Bed]:
 
 @pytest.fixture
 def simulated_bed(session_bed: Bed) -> Iterator[Bed]:
-    """The same, with instances that exist in the API alone: quick, as many as one likes, and no root needed."""
+    """Simulated EC2 whose instances exist in the API only: fast, any number of instances, no root required."""
     session_bed.simulate()
     yield session_bed
     session_bed.heal()
@@ -45,7 +47,7 @@ def simulated_bed(session_bed: Bed) -> Iterator[Bed]:
 
 @pytest.fixture
 def bed_of_client(simulated_bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bed:
-    """The same, and this process as a client whose credentials are for it."""
+    """Simulated EC2 without hosts, with this process as a client that has credentials."""
     from skyward_core.providers.aws import boto_calls
 
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
@@ -57,7 +59,7 @@ def bed_of_client(simulated_bed: Bed, tmp_path: Path, monkeypatch: pytest.Monkey
 
 @pytest.fixture
 def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Makes the next client."""
+    """Factory of further clients."""
     sessions: list[Session] = []
 
     def begin(bed: Bed) -> Session:

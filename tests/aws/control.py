@@ -1,4 +1,4 @@
-"""What a test tells the bed, and asks of it: JSON over a path of its own."""
+"""Requests of a test to the simulated EC2: JSON at a separate path."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .world import ACCOUNT, World
 
 
 class Control:
-    """One method for each thing that can be asked; ``Bed`` has the same names for tests."""
+    """One method for each request of a test. ``Bed`` has methods of the same names."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -31,7 +31,7 @@ class Control:
         self._world.heal()
 
     def do_set(self, **rules: Any) -> None:
-        """Sets rules by their names."""
+        """Set rules by their names."""
         with self._world.lock:
             for name, value in rules.items():
                 if not hasattr(self._world.rules, name):
@@ -65,7 +65,7 @@ class Control:
             return [call.shown() for call in self._world.calls]
 
     def do_no_default_vpc(self, region: str) -> None:
-        """The account has removed it there."""
+        """Remove the account's default VPC."""
         from moto.ec2.models import ec2_backends
 
         with self._world.lock:
@@ -75,7 +75,7 @@ class Control:
             backend.delete_vpc(backend.get_default_vpc().id)
 
     def do_host(self, instance_id: str, does: str) -> None:
-        """Pull a machine's cable, put it back, or cut its power behind EC2's back."""
+        """Disconnect, reconnect or power off the host of an instance. EC2 does not notice."""
         box = self._machine(instance_id).box
         if box is None:
             raise ValueError(f"{instance_id} has no host")

@@ -1,4 +1,4 @@
-"""Whether an instance's security groups let this machine in by SSH."""
+"""Check whether an instance's security groups allow SSH from this machine."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ _SSH = 22
 
 
 def lets_in(instance: Any, client: str, *, loopback: bool) -> bool:
-    """Whether a rule of its groups does.
+    """Check whether a rule of the instance's security groups allows SSH.
 
     Args:
         client: This machine's address in the lab.
-        loopback: Whether rules for loopback count, too. The API is there, so clients seem to come from loopback.
+        loopback: Whether rules for loopback count, too. The API listens on loopback, so clients seem to come from
+            there.
     """
     groups = {group.id: group for nic in instance.nics.values() for group in nic.group_set}
     return any(_fits(rule, client, loopback) for group in groups.values() for rule in group.ingress_rules)

@@ -1,4 +1,4 @@
-"""A client that is killed at a point of a pool's life which a test names: ``main`` is run in a process of its own."""
+"""Client that is killed at a chosen point of a pool's life. ``main`` runs in its own process."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def die(*_: Any, **__: Any) -> Any:
 
 
 def _around_call(action: str, *, after: bool, turn: int = 1) -> Callable[[], None]:
-    """Dies at a call of AWS: before it is made, or once it is done and before anybody hears of it.
+    """Return a function that makes this process die at an AWS call: before it, or before its answer is used.
 
     Args:
-        turn: at which call of that action.
+        turn: Number of the call of that action, from 1.
     """
     turns = iter(range(1, 1000))
 
@@ -68,7 +68,9 @@ STAGES: dict[str, Callable[[], None]] = {
 
 
 def main() -> None:
-    """Bring a pool up, use it, take it down; as far as that goes. Who dies while fetching takes one down that is up."""
+    """Start a pool, use it and tear it down, until this process is killed. To die while fetching, tear down a running
+    pool.
+    """
     verb, _, stage = sys.argv[1].rpartition(":")
     if "stormy" in sys.argv:
         storms.weather()

@@ -1,4 +1,4 @@
-"""What stands in front of moto: knows every call, refuses and loses as told, and answers what moto cannot."""
+"""WSGI layer in front of moto: records calls, injects faults, and answers calls that moto does not support."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PHRASES = {200: "OK", 400: "Bad Request"}
 
 
 class Front:
-    """A WSGI application."""
+    """WSGI application."""
 
     def __init__(self, world: World, moto: Callable[..., Iterable[bytes]], control: Control) -> None:
         self._world = world
@@ -84,7 +84,7 @@ class Front:
             raise Refused("InternalError", "An internal error has occurred")
 
     def _refuse(self, call: Call) -> None:
-        """What EC2 refuses before it looks at what is asked."""
+        """Reject calls that EC2 rejects before it reads their parameters."""
         rules = self._world.rules
         if call.key != KEY:
             raise Refused(*_UNKNOWN_KEY.get(call.service, _UNKNOWN_KEY["others"]))
@@ -103,7 +103,7 @@ class Front:
             raise Refused("DryRunOperation", "Request would have succeeded, but DryRun flag is set.")
 
     def _ask_once(self, call: Call, environ: dict[str, Any], body: bytes) -> Answer:
-        """Of what nobody changes moto makes the same answer again and again, much of it and slowly."""
+        """Cache moto's answers about data that never changes, because moto builds them slowly."""
         if call.action not in _UNCHANGING:
             return self._ask_moto(environ, body)
         asked = call.region, body

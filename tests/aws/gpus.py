@@ -1,4 +1,4 @@
-"""The GPUs of a machine: a driver that claims to have them, by instance type."""
+"""Simulated GPU driver of a machine, with the GPUs of its instance type."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _compiles = threading.Lock()
 
 
 def gpus_of(kind: str) -> dict[str, str]:
-    """The GPUs of an instance type, as DescribeInstanceTypes lists them: variables that fake_nvml.c reads."""
+    """Return the GPUs of an instance type as the variables that fake_nvml.c reads."""
     from moto.ec2.models.instance_types import INSTANCE_TYPES
 
     listed = INSTANCE_TYPES[kind].get("GpuInfo", {}).get("Gpus", [])
@@ -34,7 +34,7 @@ def gpus_of(kind: str) -> dict[str, str]:
 
 
 def library(folder: Path) -> Path:
-    """The driver, compiled once for a lab."""
+    """Return the path of the driver, compiled once per lab."""
     made = folder / "libnvidia-ml.so.1"
     with _compiles:
         if not made.exists():

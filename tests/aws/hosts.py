@@ -1,4 +1,4 @@
-"""The hosts behind instances: lab hosts that boot as cloud images do."""
+"""Hosts of instances: lab hosts that boot like cloud images."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ done"""
 
 
 class Hosts:
-    """A lab that begins with its first host and takes in more."""
+    """Lab that starts with its first host and grows."""
 
     def __init__(self) -> None:
         self._open = ExitStack()
@@ -63,11 +63,11 @@ class Hosts:
 
 
 class Box:
-    """One machine's host.
+    """Host of one instance.
 
     Args:
-        is_silent: it runs and never answers: what is sent there goes nowhere.
-        other_key: its sshd shows another key than the one it was given.
+        is_silent: Whether the host runs but never answers, because its packets are dropped.
+        other_key: Whether its sshd presents another key than the one in user-data.
     """
 
     def __init__(self, lab: Lab, machine: Machine, is_silent: bool, other_key: bool) -> None:
@@ -103,11 +103,11 @@ class Box:
 
     @property
     def _etc(self) -> Path:
-        """What the host sees as /run/lab."""
+        """Return the folder that the host sees as /run/lab."""
         return self.host.root / "etc"
 
     def power_on(self) -> None:
-        """Boot: user-data begins before sshd and goes on after it listens."""
+        """Boot. User-data starts before sshd, and continues after sshd listens."""
         if self._is_silent:
             self._swallow()
             return
@@ -120,7 +120,7 @@ class Box:
         host.await_sshd()
 
     def power_off(self, soft: bool) -> None:
-        """Off; softly is with SIGTERM to all that runs, and a second for it to end."""
+        """Power off. ``soft``: send SIGTERM to all processes and wait one second first."""
         if self._metadata is not None:
             self._metadata.close()
             self._metadata = None
@@ -131,19 +131,19 @@ class Box:
             self.host.power_off()
 
     def shut_down(self) -> None:
-        """End everything that runs, for a reboot. Of the disk, the home and the host key stay."""
+        """End all processes for a reboot. Of the disk, only the home and the host key remain."""
         self.host.key = asyncssh.import_private_key(self.host.run(f"cat {_KEY_FILE}"))
         self.power_off(soft=True)
 
     def boot_again(self) -> None:
-        """Boot after a reboot: of user-data, only boot commands, files and scripts for each boot count."""
+        """Boot after a reboot. Of user-data, only boot commands, files and per-boot scripts apply."""
         user, has_gpus = IMAGES[self._machine.order.ami].user, bool(self.host.options.variables)
         lines = self._before_sshd(user, self._wish, has_gpus=has_gpus, is_first=False)
         self.host.options = replace(self.host.options, before_sshd=lines)
         self.power_on()
 
     def let_in(self, allowed: bool) -> None:
-        """Whether this machine's packets reach the host."""
+        """Set whether packets of this machine reach the host."""
         if allowed and self._swallows and not self._is_silent:
             ip_batch([f"neigh del {self.address} dev {self._lab.client.cable.end}"], force=True)
             self._swallows = False
@@ -151,7 +151,7 @@ class Box:
             self._swallow()
 
     def _swallow(self) -> None:
-        """A card is known at its address and nobody has it: what this machine sends there vanishes."""
+        """Send packets for the host to a hardware address that does not exist, so that they vanish."""
         if not self._swallows:
             end = self._lab.client.cable.end
             ip_batch([f"neigh replace {self.address} lladdr 02:00:00:00:00:01 nud permanent dev {end}"])
@@ -165,12 +165,14 @@ class Box:
         self._lab.remove(self.host)
 
     def cloud_init_state(self) -> str | None:
-        """As ``cloud-init status`` says it: running, done, or error with what is wrong; None before it booted."""
+        """Return the state as ``cloud-init status`` prints it: running, done or an error. None before the boot."""
         file = self._etc / "cloud-init.state"
         return file.read_text().strip() if file.exists() else None
 
     def _before_sshd(self, user: str, wish: Wish, *, has_gpus: bool, is_first: bool) -> str:
-        """What runs as root before sshd, the last of it beside sshd. Nothing of user-data stops the boot."""
+        """Return the shell code that runs as root before sshd, and its last part beside sshd. Failures of user-data do
+        not stop the boot.
+        """
         folder = self._etc / "cloud-init"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
@@ -207,7 +209,7 @@ class Box:
 
 
 def _final(wish: Wish) -> str:
-    """cloud-init's last stage, beside sshd."""
+    """Return the shell code of cloud-init's last stage, which runs beside sshd."""
     said = f"error: {'; '.join(wish.problems)}" if wish.problems else "done"
     return f"""until grep -q ':0016 00000000:0000 0A' /proc/net/tcp; do sleep 0.02; done
 state={shlex.quote(said)}

@@ -1,4 +1,4 @@
-"""Permissions as IAM checks them: the policy of the documentation, with its conditions on tags."""
+"""IAM permission checks with the documented policy, including its conditions on tags."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The machine images of the bed, and the public parameters that name them.
+"""Machine images of the simulation, and the public parameters that name them.
 
-Real parameters: "Calling AMI public parameters" of the Systems Manager guide, Canonical's "Find Ubuntu images" and the
-release notes of the Deep Learning AMIs.
+The real parameters are described in "Calling AMI public parameters" of the Systems Manager guide, in Canonical's "Find
+Ubuntu images", and in the release notes of the Deep Learning AMIs.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ class Image:
     """A machine image.
 
     Attributes:
-        user: who logs in there by key.
-        has_python: False for one that holds no Python and no uv.
-        parameter: the public SSM parameter that names it, if any.
+        user: Login name for keys.
+        has_python: Whether the image has Python or uv.
+        parameter: Public SSM parameter that names the image, if any.
     """
 
     ami: str
@@ -47,7 +47,7 @@ IMAGES = {image.ami: image for image in (UBUNTU, UBUNTU_ARM, DEEP, DEEP_ARM, NO_
 
 
 def for_moto() -> list[dict[str, Any]]:
-    """As the file that MOTO_AMIS_PATH names holds them."""
+    """Return the images in the format of the file at MOTO_AMIS_PATH."""
     return [
         {
             "ami_id": image.ami,

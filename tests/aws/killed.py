@@ -1,4 +1,4 @@
-"""Clients that die where a test says."""
+"""Clients that are killed at a stage that a test chooses."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ CLIENTS = Loaded(
 
 @contextmanager
 def client(stage: str, bed: Bed, tmp_path: Path, nodes: str = "2:2", *, stormy: bool = False) -> Iterator[Child]:
-    """Start a client that dies at a stage; its output goes to the file ``said``.
+    """Start a client that is killed at a stage. Its output goes to the file ``said``.
 
     Args:
-        nodes: how many it asks for, as a range.
-        stormy: Whether time-outs are short and no host answers, so that a client may end before that point.
+        nodes: Requested number of nodes, as a range.
+        stormy: Whether time-outs are short and no host answers, so that the client may end before the stage.
     """
     env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "SKYWARD_HOME": str(tmp_path / "home")}
     env |= read_by_python(os.environ)  # else each would begin as an interpreter of its own
@@ -43,7 +43,7 @@ def client(stage: str, bed: Bed, tmp_path: Path, nodes: str = "2:2", *, stormy: 
 
 
 def killed_at(stage: str, bed: Bed, tmp_path: Path, nodes: str = "2:2", *, stormy: bool = False) -> None:
-    """Have a client die there; a stormy one may end before. For the arguments see :func:`client`."""
+    """Run a client until it is killed at a stage, or earlier if it is stormy. Arguments as for :func:`client`."""
     with client(stage, bed, tmp_path, nodes, stormy=stormy) as child:
         status = child.wait(90)
         assert status == -signal.SIGKILL or stormy, (tmp_path / "said").read_text()

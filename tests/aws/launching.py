@@ -1,4 +1,4 @@
-"""RunInstances: what EC2 checks before it gives machines, and moto does not."""
+"""RunInstances: checks that EC2 makes before it launches machines, and that moto lacks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _USER_DATA_LIMIT = 16384
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """What an idempotency token stands for."""
+    """Launch that an idempotency token stands for."""
 
     params: dict[str, Any]
     reservation: Any
@@ -32,7 +32,9 @@ class Launched:
 def run(
     world: World, moto_runs: Callable[..., Any], backend: Any, image: str, data: Any, groups: Any, **rest: Any
 ) -> Any:
-    """In the place of moto's ``run_instances``; returns a reservation.
+    """Replace moto's ``run_instances`` and return a reservation.
+
+    Raises:
 
     Raises:
         Refused: as EC2 does.
@@ -62,7 +64,7 @@ def run(
 
 
 def _token(call: Call) -> tuple[str, str | None, str] | None:
-    """A token counts within a zone where the call names one, else within the region."""
+    """Return the token's key. A token is valid in the zone that the call names, otherwise in the region."""
     given = call.params.get("ClientToken")
     names = ("Placement.AvailabilityZone", "SubnetId", "NetworkInterface.1.SubnetId")
     place = next((call.params[name] for name in names if name in call.params), None)
@@ -85,7 +87,7 @@ def _again(world: World, call: Call, known: Launched) -> Any:
 
 
 class _Launch:
-    """One call that asks for machines: checked as a whole, before any is made."""
+    """One launch request, which is checked completely before any machine is created."""
 
     def __init__(self, world: World, call: Call, backend: Any, rest: dict[str, Any]) -> None:
         from moto.ec2.models.instance_types import INSTANCE_TYPES
@@ -115,7 +117,7 @@ class _Launch:
         return self._limits(self.zone)
 
     def count(self) -> int:
-        """How many there will be: as many as can be had, and all of MinCount or none."""
+        """Number of machines to launch: as many as available up to MaxCount, or none if fewer than MinCount."""
         least, most = int(self._call.params["MinCount"]), int(self._call.params["MaxCount"])
         if not 1 <= least <= most:
             raise Refused(
@@ -226,7 +228,7 @@ class _Launch:
             )
 
     def _zone(self) -> str:
-        """The zone that the call names, or the first that has the type and room for it."""
+        """Return the zone that the call names, or the first zone with capacity for the type."""
         wanted = self._call.params.get("Placement.AvailabilityZone")
         if self._subnet is not None:
             zone = str(self._backend.get_subnet(self._subnet).availability_zone)

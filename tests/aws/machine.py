@@ -1,4 +1,4 @@
-"""One instance's life: pending, running, shutting down, terminated, and the host behind it."""
+"""Life of one instance (pending, running, shutting down, terminated), and its host."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ BY_SPOT = ("Server.SpotInstanceTermination", "Spot instance termination")
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What was bought.
+    """Parameters of a launched machine.
 
     Attributes:
-        hourly: its price in US dollars.
-        public_key: that of its key pair, as OpenSSH writes it.
-        user_data: as given, decoded.
-        needs_token: whether its metadata answers only who has a session token (IMDSv2).
-        group: the placement group's name; empty for none.
-        index: its place in its launch.
+        hourly: Price in US dollars per hour.
+        public_key: Public key of its key pair in OpenSSH's format.
+        user_data: Decoded user-data.
+        needs_token: Whether the metadata service requires a session token (IMDSv2).
+        group: Name of the placement group; empty for none.
+        index: Index of the machine within its launch.
     """
 
     type: str
@@ -58,7 +58,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Wait:
-    """For what comes next by itself, once the seconds of a rule have passed."""
+    """Scheduled next step of a machine, due after the seconds of a rule."""
 
     rule: str
     do: Callable[[], None]
@@ -67,7 +67,7 @@ class _Wait:
 
 
 class Machine:
-    """An instance of moto's, with a life and a host."""
+    """Lifecycle and host of one of moto's instances."""
 
     def __init__(self, world: World, instance: Any, order: Order) -> None:
         self._world = world
@@ -100,11 +100,11 @@ class Machine:
 
     @property
     def is_visible(self) -> bool:
-        """Whether look-ups find it: a new machine takes a while to be known everywhere, an ended one is forgotten."""
+        """Whether queries show the machine. New machines appear late, and ended ones are forgotten."""
         return self.is_visible_at(time.time())
 
     def is_visible_at(self, now: float) -> bool:
-        """Check whether look-ups find it at a Unix time."""
+        """Check whether queries show the machine at a Unix time."""
         rules = self._world.rules
         is_forgotten = self._ended_at is not None and now >= self._ended_at + rules.forgets
         return now >= self.launched + rules.invisible and not is_forgotten
@@ -124,7 +124,7 @@ class Machine:
         )
 
     def begin(self) -> None:
-        """Pending; it has an address already. Under the world's lock."""
+        """Start as pending. The machine already has an address. The caller holds the world's lock."""
         rules = self._world.rules
         self._set("pending")
         if rules.fails_after > 0:
@@ -145,7 +145,7 @@ class Machine:
         self._wait("boot", self._boot)
 
     def terminate(self, reason: tuple[str, str] = BY_USER, hard: bool = False) -> None:
-        """Under the world's lock. Once it is on its way, nothing changes."""
+        """Terminate the machine, unless it is already ending. The caller holds the world's lock."""
         if self.state in ("shutting-down", "terminated"):
             return
         self._stop_clock()
@@ -159,7 +159,7 @@ class Machine:
             self._timers.after(0, self._halt)
 
     def reboot(self) -> None:
-        """Restart the operating system. EC2 calls the machine running all the time."""
+        """Restart the operating system. EC2 reports the machine as running all the time."""
         self._timers.after(0, self._reboot)
 
     def _reboot(self) -> None:
@@ -171,7 +171,7 @@ class Machine:
             self.box.boot_again()
 
     def arm(self, minutes: int) -> None:
-        """``shutdown`` in the machine: the last one counts."""
+        """Schedule a ``shutdown`` of the machine, which replaces an earlier one."""
         with self._world.lock:
             self.disarm()
             seconds = minutes * self._world.rules.minute
@@ -194,7 +194,7 @@ class Machine:
                 self.stop(BY_ITSELF)
 
     def take_back(self, seconds: float) -> None:
-        """A spot interruption: notice now, end then. Under the world's lock."""
+        """Preempt a spot machine: show the notice now, and end the machine later. The caller holds the world's lock."""
         at = datetime.fromtimestamp(time.time() + seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         self.notice = {"action": "terminate", "time": at}
 
@@ -205,14 +205,14 @@ class Machine:
         self._timers.after(seconds, end)
 
     def open_door(self) -> None:
-        """As its security groups say. Under the world's lock."""
+        """Apply the security groups' rules to the host. The caller holds the world's lock."""
         box = self.box
         if box is not None:
             address, loopback = self._world.hosts.lab.client.address, not self._world.rules.client_moved
             box.let_in(lets_in(self.instance, address, loopback=loopback))
 
     def vanish(self) -> None:
-        """Gone, for healing: nothing is told to anybody."""
+        """Remove the machine for a reset, without notifying any process in it."""
         with self._switch:
             self._is_gone = True
             if self.box is not None:
@@ -220,7 +220,7 @@ class Machine:
                 self.box = None
 
     def seconds(self) -> float:
-        """How long it ran, as EC2 bills it: from "running" to when it begins to end."""
+        """Return the billed seconds: from "running" to the start of the shutdown."""
         now = time.time()
         return sum((to or now) - (since or now) for since, to in self.ran)
 
@@ -248,7 +248,7 @@ class Machine:
         }
 
     def look_again(self) -> None:
-        """Rules have changed: what is waited for may be due, or not yet. Under the world's lock."""
+        """Recompute when scheduled steps are due after a change of rules. The caller holds the world's lock."""
         if self.state == "running":
             self.open_door()
         if self._waits is not None:
@@ -256,7 +256,7 @@ class Machine:
             self._wait(self._waits.rule, self._waits.do, self._waits.since)
 
     def _wait(self, rule: str, do: Callable[[], None], since: float | None = None) -> None:
-        """Do it once the rule's seconds have passed. Under the world's lock."""
+        """Schedule a step after the seconds of a rule. The caller holds the world's lock."""
         since = since or time.time()
         seconds = since + getattr(self._world.rules, rule) - time.time()
 
@@ -284,7 +284,7 @@ class Machine:
         self._world.past.note(self._world)
 
     def show(self, state: str, reason: Any, text: str) -> None:
-        """Give the instance an earlier state, or the present one again, without any other effect."""
+        """Show an earlier state of the instance, or the present one, without any other effect."""
         from moto.ec2.models.instances import InstanceState
 
         self.instance._state = InstanceState(state, _CODES[state])
@@ -339,7 +339,9 @@ class Machine:
             self._let_go()
 
     def _let_go(self) -> None:
-        """Terminated: volumes go, and its interfaces, which hold their groups, at once or a while later."""
+        """Release the resources of a terminated machine: volumes at once, and network interfaces, which hold security
+        groups, possibly later.
+        """
         code, reason = self.instance.state_reason, self.instance._reason
         nics = list(self.instance.nics.values())
         world = self._world

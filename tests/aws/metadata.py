@@ -1,7 +1,7 @@
-"""The instance metadata service: 169.254.169.254 in the network namespace of one host, by a thread out here.
+"""Instance metadata service at 169.254.169.254 in a host's network namespace, served by a thread of this process.
 
-"Use IMDS to access instance metadata", EC2 User Guide: version 2 is asked for a token first, by PUT; where tokens are
-required, a question without one is answered 401. Answers travel as many hops as the instance allows.
+Follows "Use IMDS to access instance metadata" of the EC2 User Guide. Version 2 requires a token, which clients request
+by PUT. A request without a required token gets 401. The instance's hop limit applies to answers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FREEBIND = 15  # IP_FREEBIND: the address comes a moment later
 
 
 class Metadata:
-    """Answers for one machine until it is closed."""
+    """Metadata service of one machine."""
 
     def __init__(self, machine: Machine, pid: int) -> None:
         self.machine = machine
@@ -51,7 +51,7 @@ class Metadata:
                     continue  # whoever asked has gone
 
     def read(self, path: str) -> str | None:
-        """What stands at a path below /latest; None for nothing."""
+        """Return the value at a path below /latest. None if there is none."""
         machine, order = self.machine, self.machine.order
         notice = machine.notice
         values = {
@@ -123,7 +123,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _listen_inside(pid: int, hops: int) -> socket.socket:
-    """A socket in the network namespace of that process: a thread goes in, and ends."""
+    """Return a socket that listens in the network namespace of a process. A short-lived thread enters it."""
     made: list[socket.socket | OSError] = []
 
     def go() -> None:

@@ -1,4 +1,4 @@
-"""Calls that moto does not know, or answers with nothing of use."""
+"""Calls that moto does not support, or answers without useful content."""
 
 from __future__ import annotations
 

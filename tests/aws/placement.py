@@ -1,4 +1,4 @@
-"""Placement groups and where machines stand in the network."""
+"""Placement groups, and the network topology of machines."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def describe_groups(world: World, call: Call) -> Answer:
 
 
 def topology(world: World, call: Call) -> Answer:
-    """Three layers of network nodes; a group's machines share two, and every second one the third."""
+    """Return three layers of network nodes. Machines of a group share two layers, and every second one the third."""
     ids, groups = call.many("InstanceId"), call.many("GroupName")
     found = []
     for machine in world.machines.values():

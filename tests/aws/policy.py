@@ -1,4 +1,4 @@
-"""The IAM policy of the documentation, from the calls that the code makes: ``python -m tests.aws.policy``."""
+"""Generator of the documented IAM policy from the calls in the code: ``python -m tests.aws.policy``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ON_OURS = {
 
 
 def made() -> dict[str, set[str]]:
-    """Service -> names of the actions that the code asks for."""
+    """Return the names of the actions that the code calls, by service."""
     words = set()
     for path in Path(aws.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
@@ -45,7 +45,7 @@ def made() -> dict[str, set[str]]:
 
 
 def policy() -> dict[str, Any]:
-    """As IAM takes it."""
+    """Return the policy in IAM's format."""
     actions = made()
     changes = actions["ec2"] & ON_OURS
     makes = actions["ec2"] & set(MAKES)

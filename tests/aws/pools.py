@@ -1,4 +1,4 @@
-"""Pools on the bed: what a test wants there, and what of them is left at the API."""
+"""Pools on the simulated EC2: the provider, and resources that remain."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.aws import Bed
 
 
 def rented(**wishes: Any) -> sky.AWS:
-    """The provider, for machines with a GPU."""
+    """Return the provider for machines with a GPU."""
     return sky.AWS(**{"instance_type": "g4dn.xlarge"} | wishes)
 
 
@@ -23,7 +23,7 @@ def where() -> tuple[int, int, str]:
 
 
 def left(bed: Bed, region: str = "us-east-1") -> list[str]:
-    """All that costs money there, or is in somebody's way."""
+    """Return all resources that cost money or block other resources."""
     ec2 = bed.client(region=region)
     alive = [each["id"] for each in bed.instances() if each["state"] not in ("terminated", "shutting-down")]
     groups = [each["GroupName"] for each in ec2.describe_security_groups()["SecurityGroups"]]
@@ -34,7 +34,7 @@ def left(bed: Bed, region: str = "us-east-1") -> list[str]:
 
 
 def machine_ids() -> list[str]:
-    """The machines of the one pool that is up, by node, by the ledger's word."""
+    """Return the machines of the only running pool by node, according to the ledger."""
     with closing(Ledger()) as ledger:
         (row,) = ledger.live_pools()
         return [each.id for each in sorted(ledger.machines(row.token), key=lambda each: each.node)]

@@ -1,4 +1,4 @@
-"""The wire from a machine's ``shutdown`` to the bed: a pipe in the host's folder."""
+"""Pipe in a host's folder that reports ``shutdown`` commands of a machine to the simulation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class PowerWire:
-    """Tells a machine of every ``shutdown`` in it, until closed."""
+    """Listener that notifies a machine of every ``shutdown`` in it, until closed."""
 
     def __init__(self, machine: Machine, pipe: Path) -> None:
         self._machine = machine

@@ -1,4 +1,4 @@
-"""What the bed's machines cost, in US dollars an hour. Near the true prices of late 2025; nobody's bill."""
+"""Prices of simulated machines in US dollars per hour, close to the real prices of late 2025."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _SPOT = (0.36, 0.31, 0.42, 0.38, 0.5, 0.33)  # of the on-demand price, by zone
 
 
 def on_demand(kind: str, region: str) -> float:
-    """By the table, or by the vCPUs for what is not in it."""
+    """Return the price from the table. Types outside the table are priced by their vCPUs."""
     base = _ON_DEMAND.get(kind)
     if base is None:
         base = 0.05 * _type(kind)["VCpuInfo"]["DefaultVCpus"]

@@ -1,4 +1,4 @@
-"""What AWS publishes: prices on demand and spot, the parameters that name images, quotas."""
+"""Public data of AWS: on-demand and spot prices, parameters that name images, and quotas."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LOCATIONS = {
 
 
 def products(world: World, call: Call) -> Answer:
-    """Pricing GetProducts: documents inside a document, a page at a time."""
+    """Answer Pricing's GetProducts: JSON documents inside a document, in pages."""
     wanted = {found["Field"]: found["Value"] for found in call.params.get("Filters", [])}
     region = wanted.pop("regionCode", None) or _LOCATIONS.get(wanted.pop("location", ""), "us-east-1")
     wanted.pop("location", None)
@@ -97,7 +97,7 @@ def _types(region: str) -> list[str]:
 
 
 def spot_history(world: World, call: Call) -> Answer:
-    """The price now, a day ago and two days ago, newest first, by type and zone."""
+    """Return the prices of now, yesterday and two days ago, newest first, by type and zone."""
     from moto.ec2.models.instance_types import INSTANCE_TYPE_OFFERINGS, INSTANCE_TYPES
 
     kinds, zones = set(call.many("InstanceType")), set()

@@ -1,6 +1,6 @@
-"""How many vCPUs an account may run at once, by family and market, on-demand and spot apart.
+"""vCPU quotas of an account by family of types, separately for on-demand and spot.
 
-Codes: "Amazon EC2 instance type quotas" and Service Quotas' console.
+Codes are from "Amazon EC2 instance type quotas" and the console of Service Quotas.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ QUOTAS = (
 
 
 def quota_of(kind: str, market: str) -> Quota | None:
-    """The quota that an instance type counts towards; None for one that counts towards none of these."""
+    """Return the quota that applies to an instance type. None if no quota in the table applies."""
     letters = re.match(r"([a-z]+)(\d*)", kind)
     if letters is None:
         return None

@@ -1,4 +1,4 @@
-"""One call of the API, as it stands in its HTTP request."""
+"""API call parsed from its HTTP request."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _CREDENTIAL = re.compile(r"Credential=([^/]+)/\d+/([^/]+)/([^/]+)/aws4_request")
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Who asked for what.
+    """Parsed API call.
 
     Attributes:
-        service: as signatures name it ("ec2", "sts", "ssm", "pricing", "servicequotas", "iam").
-        params: of the query protocol its flat pairs, of the JSON protocol the body.
-        key: the access key's id; empty for a request without a signature.
-        at: when it came, by time.time().
+        service: Name in the signature ("ec2", "sts", "ssm", "pricing", "servicequotas", "iam").
+        params: Flat parameters of the query protocol, or the body of the JSON protocol.
+        key: Id of the access key; empty for an unsigned request.
+        at: Unix time of arrival.
     """
 
     service: str
@@ -32,14 +32,14 @@ class Call:
     at: float = field(default_factory=time.time)
 
     def many(self, name: str) -> list[str]:
-        """The values of ``name.1``, ``name.2``, ..."""
+        """Return the values of ``name.1``, ``name.2``, ..."""
         found: list[str] = []
         while (value := self.params.get(f"{name}.{len(found) + 1}")) is not None:
             found.append(value)
         return found
 
     def filters(self) -> list[tuple[str, list[str]]]:
-        """Names and values of ``Filter.1.Name``, ``Filter.1.Value.1``, ..."""
+        """Return the names and values of ``Filter.1.Name``, ``Filter.1.Value.1``, ..."""
         names = [f"Filter.{number}" for number in range(1, 51)]
         return [(self.params[f"{n}.Name"], self.many(f"{n}.Value")) for n in names if f"{n}.Name" in self.params]
 
@@ -54,7 +54,7 @@ class Call:
 
 
 def read_call(environ: dict[str, Any], body: bytes) -> Call | None:
-    """The call in an HTTP request; None where it is none."""
+    """Return the call in an HTTP request. None if the request is not a call."""
     match = _CREDENTIAL.search(environ.get("HTTP_AUTHORIZATION", ""))
     key, region, service = match.groups() if match else ("", "", "")
     target = environ.get("HTTP_X_AMZ_TARGET", "")

@@ -1,4 +1,4 @@
-"""What goes wrong, and how long things take: what a test sets, and healing takes back."""
+"""Faults and durations of the simulation, which tests set and a reset restores."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(slots=True)
 class NoCapacity:
-    """Where there are only ``left`` machines more; None fits all."""
+    """Capacity limit: matching requests get at most ``left`` machines. None matches everything."""
 
     zone: str | None = None
     type: str | None = None
@@ -27,30 +27,30 @@ class NoCapacity:
 
 @dataclass(slots=True)
 class Rules:
-    """The state of the world beside the machines.
+    """State of the simulation apart from its machines.
 
     Attributes:
-        client_moved: Whether the client's address is that in the lab only, and no longer loopback.
-        boot: seconds from the call to "running"; sshd comes a moment later.
-        stop: seconds from "shutting-down" to "terminated".
-        invisible: seconds for which a look-up does not find a new machine.
-        lingers: seconds for which the interface of a terminated machine holds its group.
+        client_moved: Whether the client's address is only that in the lab, and no longer loopback.
+        boot: Seconds from the call to "running". sshd listens a moment later.
+        stop: Seconds from "shutting-down" to "terminated".
+        invisible: Seconds for which queries do not show a new machine.
+        lingers: Seconds for which the interface of a terminated machine holds its security group.
         never_boots, wrong_host_key, lacks_gpus: how many machines to come do so.
-        minute: seconds that a minute of ``shutdown +N`` lasts.
-        throttle: requests a second and account that EC2 takes; None for any number.
-        quota: vCPUs by quota code, where they are not the default.
-        denied: actions without permission.
-        lost: action to how many answers are lost after the call acted.
-        half: actions, next call of which acts on the first half alone and says InternalError.
-        slow: action to seconds before it acts.
-        expired: whether the credentials are.
+        minute: Seconds that a minute of ``shutdown +N`` lasts.
+        throttle: Accepted requests per second and account. None for no limit.
+        quota: vCPUs by quota code, where they differ from the default.
+        denied: Actions without permission.
+        lost: Action -> number of answers that are lost after the call was executed.
+        half: Actions whose next call does only the first half of its work and answers InternalError.
+        slow: Action -> seconds before the call is executed.
+        expired: Whether the credentials have expired.
         expires_after: Number of calls after which the credentials expire; None for never.
         policy: The account's IAM policy; None to allow everything.
         lag: Seconds by which queries lag behind, by kind of resource (``aging.KINDS``).
         forgets: Seconds after its end for which a terminated machine is known.
         fails_after: Number of machines to come that fail to launch after the answer.
         fail_code: Reason of that failure.
-        failing: Action to the number of its calls that fail without acting.
+        failing: Action -> number of calls that fail without effect.
     """
 
     simulated: bool = False

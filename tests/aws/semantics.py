@@ -1,4 +1,4 @@
-"""EC2's meaning, put in the place of moto's methods."""
+"""EC2's semantics, patched into moto's methods."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FILTERS = {
 
 
 def install(world: World) -> None:
-    """Have moto's EC2, in this process, ask ``world``."""
+    """Make moto's EC2 in this process use ``world``."""
     from moto.ec2.models import EC2Backend
     from moto.ec2.responses import instances
     from moto.ec2.utils import filter_dict_attribute_mapping
@@ -63,7 +63,7 @@ def install(world: World) -> None:
         return [machine.instance for machine in machines]
 
     def all_reservations(self: Any, filters: Any = None) -> list[Any]:
-        """Without the machines that cannot be seen yet."""
+        """Omit machines that are not visible yet."""
         found = []
         for reservation in moto_reservations(self, filters):
             seen = [each for each in reservation.instances if is_shown(each.id)]
@@ -79,7 +79,7 @@ def install(world: World) -> None:
         return moto_deletes_group(self, name, group_id)
 
     def create_subnet(self: Any, vpc_id: str, *given: Any, **more: Any) -> Any:
-        """moto takes the first of a zone for the zone's default, in whatever VPC."""
+        """Create a subnet that is not the zone's default. moto would make the first subnet of any VPC the default."""
         subnet = moto_makes_subnet(self, vpc_id, *given, **more)
         if not self.get_vpc(vpc_id).is_default:
             subnet.default_for_az = subnet.map_public_ip_on_launch = False
@@ -94,7 +94,7 @@ def install(world: World) -> None:
 
 
 def _is_held(backend: Any, group: Any) -> bool:
-    """Whether an interface has the group, or another group's rule names it."""
+    """Check whether a network interface has the group, or a rule of another group names it."""
     if any(group.id in [held.id for held in nic.group_set] for nic in backend.enis.values()):
         return True
     others = [other for groups in backend.groups.values() for other in groups.values() if other.id != group.id]
@@ -103,7 +103,7 @@ def _is_held(backend: Any, group: Any) -> bool:
 
 
 def _find(world: World, ids: list[str]) -> list[Machine]:
-    """Those machines; an unknown one among them has none touched."""
+    """Return the machines with these ids. An unknown id fails the whole call."""
     known = [name for name in ids if name in world.machines and world.machines[name].is_visible]
     missing = [name for name in ids if name not in known]
     if missing:

@@ -1,4 +1,4 @@
-"""Seeded mixtures of EC2's faults, and time-outs of a client that are short enough for tests."""
+"""Seeded combinations of EC2's faults, and client time-outs that are short enough for tests."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def ec2(bed: Bed) -> Any:
 
 
 def refused(do: Any, *args: Any, **given: Any) -> str:
-    """The code with which a call is refused."""
+    """Return the error code with which a call is rejected."""
     with pytest.raises(ClientError) as caught:
         do(*args, **given)
     return str(caught.value.response["Error"]["Code"])
@@ -313,7 +313,7 @@ def test_lagging_queries_show_the_past_of_their_resource_type(bed: Bed, ec2: Any
 
 
 def shown(ec2: Any) -> dict[str, str]:
-    """Instances and their states, as EC2 describes them."""
+    """Return the instances and states that EC2 describes."""
     found = ec2.describe_instances()["Reservations"]
     return {each["InstanceId"]: each["State"]["Name"] for one in found for each in one["Instances"]}
 

@@ -45,7 +45,7 @@ QUERY = "--query-gpu=name,memory.total,driver_version --format=csv,noheader"
 
 @pytest.fixture
 def key(bed: Bed, tmp_path: Path) -> Path:
-    """The private key of a key pair named mine."""
+    """Private key of a key pair named mine."""
     path = tmp_path / "key"
     path.touch(mode=0o600)
     path.write_text(bed.client().create_key_pair(KeyName="mine", KeyType="ed25519")["KeyMaterial"])
@@ -53,7 +53,7 @@ def key(bed: Bed, tmp_path: Path) -> Path:
 
 
 def open_group(bed: Bed) -> str:
-    """A security group that lets this machine in by SSH."""
+    """Security group that allows SSH from this machine."""
     ec2 = bed.client()
     group: str = ec2.create_security_group(GroupName=f"open-{len(bed.calls())}", Description="-")["GroupId"]
     ec2.authorize_security_group_ingress(GroupId=group, **ssh_from(f"{bed.client_address()}/32"))
@@ -73,7 +73,7 @@ def listens(address: str) -> bool:
 
 
 def one_host(bed: Bed, **more: Any) -> tuple[str, str]:
-    """A running machine that sshd answers on: its id and address."""
+    """Id and address of a running machine whose sshd answers."""
     ids = launch(bed.client(), KeyName="mine", SecurityGroupIds=[open_group(bed)], **more)
     (found,) = until_state(bed, ids, "running")
     until_ssh(found["public"])

@@ -27,7 +27,7 @@ from tests.lab.tools import wait_until
 
 @pytest.fixture
 def without_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What lives on a machine is not looked at: nothing does, as there are no hosts."""
+    """Skip all inspections of machines, because there are no hosts."""
 
     async def nothing(machine: Machine, way: Any) -> Machine:
         return replace(machine, state="gone")
@@ -110,7 +110,7 @@ def _words(text: str) -> set[str]:
 
 
 def machines_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
-    """What somebody finds who has lost all but the account, and knows the ledger's name."""
+    """Return the machines that a user finds who has only the account and the ledger's name."""
     mark = tmp_path / "home" / "aws" / "ledger-id"
     with monkeypatch.context() as elsewhere, closing(Ledger(tmp_path / "empty.db")) as empty:
         elsewhere.setenv("SKYWARD_HOME", str(tmp_path / "elsewhere"))

@@ -47,7 +47,7 @@ G_QUOTA = "L-DB2E81BA"
 
 @pytest.fixture
 def bed(bed_of_client: Bed, monkeypatch: pytest.MonkeyPatch) -> Bed:
-    """The bed, and a client whose credentials are for it; what lives on machines is not looked at: nothing does."""
+    """Simulated EC2 and a client with credentials. Machines are not inspected, because there are no hosts."""
 
     async def nothing(machine: Machine, way: Any) -> Machine:
         return replace(machine, state="gone")
@@ -80,7 +80,7 @@ async def create(nodes: Any = 2, **wishes: Any) -> list[Machine]:
 
 
 async def end(made: list[Machine], aws: sky.AWS | None = None, pause: float = 0.05) -> None:
-    """Have machines ended, and see nothing left."""
+    """End machines and check that nothing remains."""
     aws = aws or rented()
     await aws.terminate("q", made)
     async with asyncio.timeout(60):
@@ -472,7 +472,7 @@ def test_terminate_now_skips_os_shutdown_if_boto3_supports_it(bed: Bed, monkeypa
 
 
 def refusing(monkeypatch: pytest.MonkeyPatch, error: Exception, *regions: str, action: str = "") -> None:
-    """Have calls of some regions, all or of one action, come to nothing."""
+    """Reject calls in some regions: all calls, or those of one action."""
     real = boto_calls.AwsCalls._call
 
     def call(self: Any, service: str, region: str, name: str, *more: Any) -> Any:

@@ -45,7 +45,7 @@ def spec(name: str = "q", nodes: int = 2) -> PoolSpec:
 
 
 def rent(token: str = TOKEN, name: str = "q", nodes: int = 2) -> list[Machine]:
-    """Machines of which nobody writes anything into the ledger."""
+    """Launch machines that no ledger contains."""
     wanted = spec(name, nodes)
     return asyncio.run(wanted.provider.create(wanted, token))  # type: ignore[no-any-return]
 

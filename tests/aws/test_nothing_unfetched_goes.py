@@ -31,7 +31,7 @@ def work(host: str, port: int) -> tuple[int, bytes]:
 
 @pytest.fixture
 def run(bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """One that has ended on the two machines of the pool "left", after its client had left."""
+    """Run that has ended on the two machines of the pool "left", after its client had detached."""
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
     for name, text in bed.environment().items():
         monkeypatch.setenv(name, text)
@@ -51,7 +51,7 @@ def run(bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 class session:
-    """A client, for as long as the block."""
+    """Client that lives as long as the block."""
 
     def __enter__(self) -> Session:
         self._session = Session()
@@ -62,7 +62,7 @@ class session:
 
 
 def logged(run: str) -> set[str]:
-    """What of the ranks' lines is here."""
+    """Return the ranks' log lines that are on this machine."""
     with closing(Ledger()) as ledger:
         row = ledger.run(run)
         assert row is not None

@@ -37,7 +37,7 @@ from tests.support.journey import journey
 
 @pytest.fixture
 def cloud(bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bed]:
-    """The bed, and a client whose credentials are for it."""
+    """Simulated EC2 and a client with credentials."""
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
     for name, text in bed.environment().items():
         monkeypatch.setenv(name, text)
@@ -88,7 +88,7 @@ def test_torch_example_trains_on_aws_and_ends_with_a_receipt(cloud: Bed, tmp_pat
 
 
 def own_host_keys(home: Path) -> bool:
-    """Whether each machine shows a key of its own, which is the only one that is believed of it."""
+    """Return, for each machine, whether it presents its own host key, and whether the client trusts only that key."""
     (folder,) = (home / "aws").glob("pair.*")
     booted = " ".join((folder / "host_key.pub").read_text().split()[:2])
     with closing(Ledger()) as ledger:
@@ -104,7 +104,9 @@ def key_of(host: str) -> str:
 
 
 def deadman_is_the_agents(bed: Bed) -> list[bool]:
-    """Of each machine, whether an agent has put its end off: by 15 minutes, after 20 by its first boot."""
+    """Return, for each machine, whether an agent has postponed its shutdown: 15 minutes instead of the 20 of the first
+    boot.
+    """
     return [
         each["ends_at"] is not None and each["ends_at"] - each["launched"] < 18 * 60
         for each in bed.instances("running")
@@ -257,7 +259,7 @@ def test_terminated_machine_is_replaced(cloud: Bed) -> None:
 
 
 def node_of(machine: str) -> int:
-    """Which node a machine is, by the ledger."""
+    """Return the node of a machine according to the ledger."""
     ledger = Ledger()
     (row,) = ledger.live_pools()
     found = next(each for each in ledger.machines(row.token) if each.id == machine)
@@ -266,7 +268,7 @@ def node_of(machine: str) -> int:
 
 
 def own(bed: Bed) -> str:
-    """The network that holds nothing but this client, as machines see it."""
+    """Return the network that contains only this client's address as machines see it."""
     return f"{bed.client_address()}/32"
 
 
@@ -274,8 +276,9 @@ def own(bed: Bed) -> str:
 
 
 class Near(DelayProxy):
-    """The API at the client's address in the lab, from which machines are spoken to, too: by that the provider tells
-    where SSH is to be let in from."""
+    """Account whose API listens at the client's address in the lab, from which the client also connects to machines.
+    The provider derives the network for SSH from that address.
+    """
 
     def __init__(self, bed: Bed) -> None:
         super().__init__("127.0.0.1", urlsplit(bed.endpoint).port or 0, delay=0)

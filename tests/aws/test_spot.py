@@ -20,7 +20,7 @@ from tests.lab.tools import wait_until
 
 @sky.function
 def train() -> None:
-    """Rank 2 hears of the end by SIGTERM, the others by a callback; none of them ends by itself."""
+    """Run until stopped. Rank 2 notices the preemption by SIGTERM, the other ranks by a callback."""
     rank = sky.instance_info().rank
     if rank == 2:
         signal.signal(signal.SIGTERM, lambda *_: print("received SIGTERM", flush=True))

@@ -1,4 +1,4 @@
-"""What happens later: one thread that waits, a few that do."""
+"""Scheduler of delayed functions: one waiting thread, and a few worker threads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 
 class Timers:
-    """Runs functions at their time, side by side."""
+    """Scheduler that runs functions at their times, concurrently."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Timer]] = []
@@ -32,7 +32,7 @@ class Timers:
         return timer
 
     def close(self) -> None:
-        """What is under way ends; what has not begun never does."""
+        """Finish running functions, and drop all others."""
         with self._changed:
             self._is_open = False
             self._heap.clear()

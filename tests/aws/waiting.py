@@ -1,4 +1,4 @@
-"""What tests of the bed wait for."""
+"""Waits of the simulation's own tests."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from .images import UBUNTU
 
 
 def launch(ec2: Any, count: int = 1, **more: Any) -> list[str]:
-    """Small machines, all or none; their ids."""
+    """Launch small machines, all or none, and return their ids."""
     given = {"ImageId": UBUNTU.ami, "InstanceType": "t3.micro", "MinCount": count, "MaxCount": count, **more}
     return [instance["InstanceId"] for instance in ec2.run_instances(**given)["Instances"]]
 
 
 def until_state(bed: Bed, ids: list[str], state: str) -> list[dict[str, Any]]:
-    """The instances once all are in that state."""
+    """Wait until all instances are in a state, and return them."""
 
     def there() -> bool:
         return all(found["state"] == state for found in bed.instances() if found["id"] in ids)
@@ -29,7 +29,7 @@ def until_state(bed: Bed, ids: list[str], state: str) -> list[dict[str, Any]]:
 
 
 def until_ssh(address: str, seconds: float = 30) -> None:
-    """Until somebody listens at port 22."""
+    """Wait until a server listens at port 22."""
 
     def listens() -> bool:
         try:

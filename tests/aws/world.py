@@ -1,4 +1,4 @@
-"""All that exists in the bed: machines, what they cost, who called, what goes wrong."""
+"""Complete state of the simulation: machines, costs, calls, faults."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ ACCOUNT = "123456789012"  # moto's
 
 
 class World:
-    """Everything is changed under ``lock``: moto has none of its own.
+    """State of the simulation. Every change happens under ``lock``, because moto has no lock of its own.
 
     Attributes:
-        machines: every machine since the last healing, by id.
-        tokens: idempotency tokens, see launching.py.
-        calls: every call of the API since the last healing.
-        groups: placement groups by region and name.
-        offerings: of capacity blocks, by id.
-        reservations: capacity reservations by region and id.
+        machines: Every machine since the last reset, by id.
+        tokens: Idempotency tokens; see launching.py.
+        calls: Every API call since the last reset.
+        groups: Placement groups by region and name.
+        offerings: Offerings of capacity blocks by id.
+        reservations: Capacity reservations by region and id.
         past: Earlier states, for queries that lag behind.
         seen: Machines that the present query shows; None for all that are visible.
     """
@@ -55,7 +55,7 @@ class World:
 
     @property
     def call(self) -> Call:
-        """The call that this thread answers."""
+        """Call that this thread is answering."""
         call: Call = self._now.call
         return call
 
@@ -64,7 +64,7 @@ class World:
         self._now.call = call
 
     def heal(self) -> None:
-        """Everything as at the start: no machines, no faults, nothing remembered."""
+        """Reset everything: no machines, no faults, no history."""
         with self.lock:
             machines = list(self.machines.values())
             self._clear()

@@ -1,4 +1,5 @@
-"""Speed and memory, measured: ``python -m tests.bench`` lists what; with a name it measures that.
+"""Benchmarks of speed and memory. ``python -m tests.bench`` lists them, and with a name runs one.
 
-Every figure comes from a fresh interpreter, ours and the peer's in turn on the same machine in the same run.
+Every figure comes from a fresh interpreter. Ours and the peer's are measured alternately, on the same machine in the
+same run.
 """

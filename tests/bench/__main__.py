@@ -1,4 +1,4 @@
-"""``python -m tests.bench [NAME] [--json]``."""
+"""Command ``python -m tests.bench [NAME] [--json]``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ NAMES = (
 
 
 def main() -> int:
-    """Exit status: 0 every bar met, 1 a bar missed, 2 wrong use, 3 a side failed."""
+    """Run benchmarks and return the exit status: 0 if every bound is met, 1 if one is not, 2 for wrong usage, 3 if a
+    side failed.
+    """
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description="Measure speed and memory.")
     parser.add_argument("name", nargs="?", choices=NAMES, help="what to measure; without it, list them")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")

@@ -1,4 +1,4 @@
-"""When an app under measurement has painted, and what it took; the peers' widgets, which are given the same."""
+"""Timing of paints and CPU time of an app under measurement, and equivalent apps with the peers' widgets."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ SECONDS = 120.0
 
 
 class Paints:
-    """Sees when an app has painted.
+    """Recorder of an app's paints.
 
     Attributes:
-        then: called after each, if anything.
+        then: Called after each paint; None for nothing.
     """
 
     def __init__(self, app: Any) -> None:
@@ -36,7 +36,7 @@ class Paints:
         app._display = noted
 
     async def after(self, press: Callable[[], Any], done: Callable[[], bool]) -> tuple[float, float]:
-        """Seconds from a key until what it has changed is painted, and those of a core that the app's loop took."""
+        """Press a key. Return the seconds until its change is painted, and the CPU seconds of the app's loop."""
         began, worked = time.perf_counter(), time.thread_time()
         painted = asyncio.Event()
         self._waits.append(painted)
@@ -52,7 +52,7 @@ class Paints:
 
 
 def as_opened() -> None:
-    """Have the app in this process as the command opens it."""
+    """Prepare the app in this process like the command does."""
     from skyward_tui.app.garbage_collection import defer_collection, freeze_imports
 
     with freeze_imports():
@@ -62,7 +62,7 @@ def as_opened() -> None:
 
 
 async def painted(app: Any) -> None:
-    """Until all that was asked for is on the screen."""
+    """Wait until the screen shows everything that was requested."""
     await asyncio.sleep(0)
     done = asyncio.Event()
     app.screen.call_after_refresh(done.set)

@@ -1,9 +1,9 @@
-"""Rented machines against EC2's API as tests/aws plays it: calls for many, and how long two take beside hosts by SSH.
+"""Benchmarks of rented machines on the simulated EC2: API calls for many machines, and the start of two machines.
 
-``calls_N`` is how often AWS is called for N machines, from nothing to nothing left. ``first_result_s`` is what a start
-takes up to its first result, without the seconds that the machines boot; its peer is a start on the same hosts by
-``sky.SSH``, and may be three seconds quicker. ``loop_lag_ms`` is how late an event loop of the same process is, at the
-95th percentile, while 200 machines come up.
+``calls_N`` is the number of AWS calls for N machines, from the start to the verified teardown. ``first_result_s`` is
+the time to the first result without the boot time. Its peer is a start on the same hosts by ``sky.SSH``, which may be
+three seconds faster. ``loop_lag_ms`` is the 95th percentile of the delay of an event loop of the same process while 200
+machines start.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _beside(ours: float, theirs: float) -> Metric:
 
 
 def up_and_down(environment: dict[str, str], count: int) -> tuple[int, float]:
-    """Calls for machines that exist at the API alone; and how late a loop is that has nothing else to do."""
+    """Return the calls for machines that exist in the API only, and the delay of an otherwise idle event loop."""
     os.environ.update(environment)
     import boto3
 
@@ -97,7 +97,7 @@ async def _tick(late: list[float]) -> None:
 
 
 def first_results(environment: dict[str, str], own: str) -> dict[str, float]:
-    """Seconds to the first result of two rented machines, and of a pool on the same hosts by SSH."""
+    """Return the seconds to the first result of two rented machines, and of a pool on the same hosts over SSH."""
     os.environ.update(environment)
     import skyward_core as sky
     from skyward_core.providers.aws.launch_journal_and_keys import LaunchJournal

@@ -1,4 +1,4 @@
-"""A second start in an environment that is made already, beside a start without an image."""
+"""Benchmark of a second start with an existing environment, compared with a start without an image."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def measure() -> list[Metric]:
 
 
 def start_s(home: str, pip: list[str]) -> float:
-    """Seconds from the import to the first broadcast's results."""
+    """Return the seconds from the import to the first broadcast's results."""
     os.environ["SKYWARD_HOME"] = home
     began = perf_counter()
     import skyward_core as sky

@@ -1,4 +1,4 @@
-"""Call a function in a fresh interpreter: start-up counts, and nothing is warm from what ran before."""
+"""Calls of functions in fresh interpreters, so that start-up time counts and no cache is warm."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class BenchError(RuntimeError):
-    """A side of a measurement failed; carries what it printed."""
+    """A side of a measurement failed. The message contains its output."""
 
 
 def fresh(function: str, *args: Any, timeout: float = 180.0) -> Any:
@@ -26,10 +26,10 @@ def fresh(function: str, *args: Any, timeout: float = 180.0) -> Any:
 
     Args:
         args: JSON values.
-        timeout: seconds.
+        timeout: Seconds.
 
     Returns:
-        The function's result, which must be JSON too.
+        The function's result, which must also be JSON.
 
     Raises:
         BenchError: it failed or took too long; holds the end of its standard error.
@@ -49,13 +49,15 @@ def fresh(function: str, *args: Any, timeout: float = 180.0) -> Any:
 
 @cache
 def compile_ours() -> None:
-    """Have bytecode of this checkout, as an installation has it, the peer's too, whatever the environment says."""
+    """Compile the bytecode of this checkout and the peer's, as an installation would."""
     for package in ("skyward_core", "skyward_tui"):
         compileall.compile_dir(ROOT / package, quiet=1)
 
 
 def in_turn(rounds: int, *functions: str) -> list[float]:
-    """The median of each function's result, called in turn so that a busy moment hits all alike."""
+    """Return the median of each function's results. The functions are called alternately, so that a busy moment affects
+    all of them.
+    """
     results: dict[str, list[float]] = {name: [] for name in functions}
     for _ in range(rounds):
         for name in functions:

@@ -1,4 +1,4 @@
-"""What the app costs while nothing happens: its share of a core on each screen, beside an empty Textual app's."""
+"""Benchmark of the idle app: CPU share on each screen, compared with an empty Textual app."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def measure() -> list[Metric]:
 
 
 def _share_of(program: Sequence[str], home: Path, steps: Sequence[tuple[str, str]]) -> dict[str, float]:
-    """Percent of a core that a program takes at each step, where it is left alone."""
+    """Return the CPU percentage of a program at each step while it is idle."""
     from tests.support.terminal import Terminal
 
     shares: dict[str, float] = {}
@@ -83,7 +83,7 @@ def _share_of(program: Sequence[str], home: Path, steps: Sequence[tuple[str, str
 
 
 def _left_alone(terminal: object, seconds: float) -> None:
-    """Let time pass; what the app paints is taken, for a full pipe would hold it up."""
+    """Wait, and read what the app paints, because a full pipe would block the app."""
     ends = time.monotonic() + seconds
     while (left := ends - time.monotonic()) > 0:
         if not terminal.read(min(left, 0.5)):  # type: ignore[attr-defined]
@@ -91,6 +91,6 @@ def _left_alone(terminal: object, seconds: float) -> None:
 
 
 def _processor(pid: int) -> float:
-    """Seconds of a core that a process has taken, all its threads together."""
+    """Return the CPU seconds of all threads of a process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -1,4 +1,4 @@
-"""A command on a warm pool of four nodes: how long from ``skyward-tui exec`` until it runs on all of them."""
+"""Benchmark of ``skyward-tui exec`` on a running pool of four nodes: time until the command runs on all of them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def measure() -> list[Metric]:
 
 
 def _until_it_runs(folder: Path, what: str) -> float:
-    """Milliseconds from the program's start until the last node has begun."""
+    """Return the milliseconds from the program's start until the last node has started the command."""
     began = time.time()
     _program(folder, "exec", POOL, what)
     return (max(float((folder / f"began.{rank}").read_text()) for rank in range(NODES)) - began) * 1e3

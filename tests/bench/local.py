@@ -1,4 +1,4 @@
-"""Four ranks on this machine, against Dask's LocalCluster of four processes: start, latency, rate, memory."""
+"""Benchmark of four local ranks against Dask's LocalCluster of four processes: start, latency, rate, memory."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def warm_dask() -> dict[str, float]:
 
 
 def dask_figures(client: Any) -> dict[str, float]:
-    """Dask's figures on a running cluster; see docs/explain/benchmarks.md for which of its ways each is measured by."""
+    """Return Dask's figures on a running cluster. docs/explain/benchmarks.md names the Dask method of each figure."""
     noop, identity, size, produce = work.noop(), work.identity(), work.size(), work.produce()
     addresses = list(client.scheduler_info(n_workers=-1)["workers"])
     _expect(len(addresses) == RANKS, addresses)
@@ -115,7 +115,7 @@ def warm_ours() -> dict[str, float]:
 
 
 def our_figures(sky: Any, compute: Any) -> dict[str, float]:
-    """Our figures on a running pool of four ranks."""
+    """Return our figures on a running pool of four ranks."""
     noop, identity = sky.function(work.noop()), sky.function(work.identity())
     size, produce = sky.function(work.size()), sky.function(work.produce())
     resident = sky.function(work.resident_mb(parent=True))

@@ -1,4 +1,6 @@
-"""Eight ranks print as fast as they can: lines a second into the views, none lost, and the app's loop lag."""
+"""Benchmark of eight ranks that print as fast as they can: lines per second into the views, lost lines, loop lag of the
+app.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,7 @@ def measure() -> list[Metric]:
 
 
 def into_views() -> dict[str, float]:
-    """Without a screen: from the launch to the last line in the views."""
+    """Measure without a screen, from the launch to the last line in the views."""
     from skyward_core.client.session import Session
     from skyward_core.providers.local.provider import Local
 
@@ -60,7 +62,7 @@ def into_views() -> dict[str, float]:
 
 
 class Flood:
-    """A run that floods a pool with lines, and the check that each one came: in order, once, as printed."""
+    """Run that floods a pool with lines, and the check that each line arrived unchanged, once and in order."""
 
     def __init__(self, session: Session, pool: PoolView, ranks: int, lines: int) -> None:
         from skyward_core.tasks.script_loader_parent import build_task
@@ -76,19 +78,21 @@ class Flood:
             self._task = build_task(script, "flood", {"lines": lines})
 
     def launch(self) -> RunView:
-        """Open the run; the clock begins before it."""
+        """Start the run and the clock."""
         self._began = perf_counter()
         self._deadline = self._began + SECONDS
         return self._session.launch(self._pool.name, self._task).result(SECONDS)
 
     @property
     def flows(self) -> bool:
-        """Whether lines are still to come."""
+        """Check whether lines are still arriving."""
         there = sum(self._pool.logs.rank(rank).end for rank in range(self._ranks))
         return there < self._ranks * self._lines and perf_counter() < self._deadline
 
     def figures(self) -> dict[str, float]:
-        """``lines_per_s``, and ``ranks_with_loss``: ranks whose log in the views is not what they printed."""
+        """Return ``lines_per_s``, and ``ranks_with_loss``: the number of ranks whose log in the views differs from
+        their output.
+        """
         taken = perf_counter() - self._began
         wrong = sum(not self._is_whole(rank) for rank in range(self._ranks))
         return {"lines_per_s": self._ranks * self._lines / taken, "ranks_with_loss": wrong + self._gaps}
@@ -111,7 +115,7 @@ class Flood:
 
 
 def flood_figures(session: Session, pool: PoolView, ranks: int, lines: int) -> dict[str, float]:
-    """Flood a running pool of the session and follow until all is there; see :meth:`Flood.figures`."""
+    """Flood a running pool until all lines have arrived; see :meth:`Flood.figures`."""
     flood = Flood(session, pool, ranks, lines)
     flood.launch()
     while flood.flows:
@@ -120,7 +124,7 @@ def flood_figures(session: Session, pool: PoolView, ranks: int, lines: int) -> d
 
 
 def in_app() -> dict[str, float]:
-    """The same while the app shows the run, a clock on its loop."""
+    """Measure the same while the app shows the run, with the lag of its event loop."""
     return asyncio.run(_in_app())
 
 

@@ -1,4 +1,4 @@
-"""Machines that are measured: what the sampler takes of a core, and what 256 GPUs' figures take of the client."""
+"""Benchmarks of machine metrics: CPU time of the sampler on a node, and of the client for metrics of 256 GPUs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def measure() -> list[Metric]:
 
 
 def _sampler() -> tuple[float, float]:
-    """Percent of a core over ten seconds, and bytes a second."""
+    """Return the sampler's CPU percentage over ten seconds, and its bytes per second."""
     with tempfile.TemporaryDirectory() as folder:
         child = subprocess.Popen(
             [sys.executable, "-c", RUN, f"{folder}/samples", folder, "1.0"],
@@ -51,7 +51,7 @@ def _sampler() -> tuple[float, float]:
 
 
 def _taken(pid: int) -> float:
-    """Seconds of processor time that a process has had, by the scheduler's clock: ticks are too coarse for this."""
+    """Return the CPU seconds of a process by the scheduler's clock, because clock ticks are too coarse."""
     total = 0
     try:
         for task in Path(f"/proc/{pid}/task").iterdir():
@@ -66,7 +66,7 @@ def _size(folder: str) -> int:
 
 
 def _client() -> tuple[float, float]:
-    """Milliseconds of processor time for a sample of each of 32 nodes, into the arrays; and to find the outliers."""
+    """Return the CPU milliseconds to store a sample of each of 32 nodes, and to find the outliers."""
     from skyward_core.model.metric_definitions_and_series import GPU_METRIC_DEFINITIONS, NODE_METRIC_DEFINITIONS
     from skyward_core.views.machine_metrics import MachineMetrics
     from skyward_tui.text.hardware_cells import outlier_metrics

@@ -1,4 +1,4 @@
-"""One measured figure, the peer's beside it, and the bar it has to meet."""
+"""One measured figure with the peer's figure and its bounds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """What a figure has to meet; every bound that is given must hold.
+    """Bounds of a figure; all given bounds must hold.
+
+    Args:
 
     Args:
         at_most, at_least: bounds on our figure, in the metric's unit.
@@ -21,7 +23,7 @@ class Bar:
     ratio_at_least: float | None = None
 
     def met(self, ours: float | None, theirs: float | None) -> bool:
-        """Whether ``ours`` is good enough; a figure that could not be had never is."""
+        """Check whether ``ours`` is within the bounds. A missing figure never is."""
         if ours is None:
             return False
         if self.at_most is not None and ours > self.at_most:
@@ -49,9 +51,9 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A figure; its name ends in its unit (``_s``, ``_ms``, ``_mb``, ``_per_s``).
+    """Measured figure, whose name ends in its unit (``_s``, ``_ms``, ``_mb``, ``_per_s``).
 
-    ``theirs`` is None where the peer has nothing to compare with.
+    ``theirs`` is None if the peer has no comparable figure.
     """
 
     name: str
@@ -61,7 +63,7 @@ class Metric:
 
     @property
     def ratio(self) -> float | None:
-        """ours / theirs."""
+        """Our figure divided by the peer's."""
         return self.ours / self.theirs if self.ours is not None and self.theirs else None
 
     @property
@@ -79,7 +81,7 @@ class Metric:
 
 
 def table(metrics: list[Metric]) -> str:
-    """The metrics as aligned plain text."""
+    """Return the metrics as an aligned text table."""
     rows = [("metric", "ours", "theirs", "ratio", "bar", "")]
     rows += [
         (m.name, _text(m.ours), _text(m.theirs), _text(m.ratio), str(m.bar), "ok" if m.ok else "MISSED")

@@ -1,4 +1,4 @@
-"""A large file that a rank wrote, brought home over SSH, against scp from the same host."""
+"""Benchmark of the download of a large output file over SSH, compared with scp from the same host."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def measure() -> list[Metric]:
 
 
 def both(hosts: dict[str, Any]) -> dict[str, float]:
-    """Seconds that either takes for the same file, one after the other."""
+    """Return the seconds of both downloads of the same file, one after the other."""
     import skyward_core as sky
 
     @sky.function

@@ -1,4 +1,4 @@
-"""The peer: Dask, set up as its documentation says for processes, without its dashboard."""
+"""Peer of the benchmarks: Dask with processes, set up as its documentation describes, without its dashboard."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @contextmanager
 def dask_local(workers: int) -> Iterator[Any]:
-    """A client of a ``LocalCluster`` of ``workers`` processes with one thread each."""
+    """Yield a client of a ``LocalCluster`` of ``workers`` processes with one thread each."""
     from distributed import Client, LocalCluster
 
     with (
@@ -22,7 +22,7 @@ def dask_local(workers: int) -> Iterator[Any]:
 
 @contextmanager
 def dask_ssh(addresses: Sequence[str], user: str, key: str, known_hosts: str) -> Iterator[Any]:
-    """A client of an ``SSHCluster``: the scheduler on the first host, one worker of one thread on each."""
+    """Yield a client of an ``SSHCluster``: scheduler on the first host, one worker with one thread on each host."""
     from distributed import Client, SSHCluster
 
     with (

@@ -1,4 +1,4 @@
-"""Growth with ranks and hosts: 64 and 256 local ranks, 64 cold hosts over SSH. The peer is Dask with 64 workers."""
+"""Benchmarks of scaling: 64 and 256 local ranks, and 64 fresh hosts over SSH. The peer is Dask with 64 workers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def measure() -> list[Metric]:
 
 
 def our_ranks(ranks: int) -> dict[str, float]:
-    """Figures of a local pool: seconds, milliseconds, and processor time of the client and of the whole machine."""
+    """Return figures of a local pool: seconds, milliseconds, and CPU time of the client and the whole machine."""
     began, client = perf_counter(), process_time()
     import skyward_core as sky
 
@@ -64,7 +64,7 @@ def our_ranks(ranks: int) -> dict[str, float]:
 
 
 def dask_ranks(ranks: int) -> dict[str, float]:
-    """The same figures of a ``LocalCluster``, whose scheduler runs in the client's process."""
+    """Return the same figures of a ``LocalCluster``, whose scheduler runs in the client's process."""
     began, client_cpu = perf_counter(), process_time()
     noop = work.noop()
     with dask_local(ranks) as client:
@@ -79,7 +79,7 @@ def dask_ranks(ranks: int) -> dict[str, float]:
 
 
 def cold_hosts(hosts: dict[str, Any]) -> dict[str, float]:
-    """The first broadcast to hosts that have nothing of ours, and the client's processor time until then."""
+    """Return the time of the first broadcast to hosts without any of our files, and the client's CPU time."""
     began, client = perf_counter(), process_time()
     import skyward_core as sky
 
@@ -107,7 +107,7 @@ def _broadcasts(call: Any, ranks: int) -> dict[str, float]:
 
 
 def _machine_cpu_s() -> float:
-    """Processor time that all processes of this machine have used, in seconds."""
+    """Return the CPU seconds of all processes of this machine."""
     user, nice, system, *_ = (int(field) for field in Path("/proc/stat").read_text().split()[1:5])
     return (user + nice + system) / os.sysconf("SC_CLK_TCK")
 

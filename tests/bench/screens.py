@@ -1,7 +1,7 @@
-"""The app at work: ranks that print, many logs, long logs, memory; beside RichLog and Log of Textual.
+"""Benchmarks of the busy app: printing ranks, many logs, long logs, memory; compared with Textual's RichLog and Log.
 
-Each part runs in an interpreter of its own, the app in its process with a terminal that takes all and shows nothing. Of
-the app processor time is measured, and waits by the clock; the peers are given the same lines by the same thread.
+Each part runs in its own interpreter. The app runs in that process, on a terminal that discards all output. The app's
+CPU time and waiting times are measured. The peers get the same lines from the same thread.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def measure() -> list[Metric]:
 
 
 def watched() -> dict[str, float]:
-    """The run screen on a real pool of 64 ranks of this machine: one rank's log, then keys."""
+    """Measure the run screen on a real pool of 64 local ranks: one rank's log, then keys."""
     return asyncio.run(_watched())
 
 
@@ -187,7 +187,7 @@ async def _watched() -> dict[str, float]:
 
 
 def log(name: str) -> dict[str, float]:
-    """As many lines as those of all ranks together, into one widget of Textual's in an app that has nothing else."""
+    """Measure one widget of Textual that gets the lines of all ranks, in an otherwise empty app."""
     return asyncio.run(_log(name))
 
 
@@ -241,7 +241,7 @@ async def _log(name: str) -> dict[str, float]:
 
 
 def eight(name: str) -> dict[str, float]:
-    """Eight logs of which each is given 50,000 lines a second, and how late the app's loop is."""
+    """Measure the loop lag of an app with eight logs that get 50,000 lines per second each."""
     return asyncio.run(_eight(name))
 
 
@@ -306,7 +306,7 @@ async def _eight(name: str) -> dict[str, float]:
 
 
 def _flood(rings: list[Any], chunk: bytes, given: list[int], over: threading.Event) -> None:
-    """As a session's thread takes what nodes send, every 20 ms."""
+    """Add lines every 20 ms, like the session's thread does with data of nodes."""
     due, count = time.monotonic(), chunk.count(b"\n")
     while not over.is_set():
         for number, ring in enumerate(rings):
@@ -320,7 +320,7 @@ def _flood(rings: list[Any], chunk: bytes, given: list[int], over: threading.Eve
 
 
 def grid() -> dict[str, float]:
-    """The ranks of a run as a grid: processor time until they are painted, and for what a second brings."""
+    """Measure the grid of a run's ranks: CPU time of the first paint, and of the changes of one second."""
     return asyncio.run(_grid())
 
 
@@ -332,7 +332,7 @@ async def _grid() -> dict[str, float]:
     class Still(SkywardApp):
         @override
         def _refresh_screen(self) -> None:
-            """Nothing else is painted."""
+            """Do nothing, so that no other part is painted."""
 
     session, view, run = _many()
     app = Still(lambda: session, clock=lambda: session.now)
@@ -361,7 +361,7 @@ async def _grid() -> dict[str, float]:
 
 
 def data_table() -> dict[str, float]:
-    """The same ranks as cells of Textual's DataTable."""
+    """Measure the same ranks as cells of Textual's DataTable."""
     return asyncio.run(_data_table())
 
 
@@ -410,7 +410,7 @@ def _many() -> tuple[FakeSession, PoolView, RunView]:
 
 
 def _second(session: FakeSession, view: PoolView, run: RunView, second: int) -> None:
-    """What a second brings: a line and some numbers of each rank."""
+    """Add the changes of one second: a line and some metrics of each rank."""
     session.now += 1
     for rank in range(MANY):
         session.print(view, rank, f"step {second} of rank {rank}\n")
@@ -421,13 +421,13 @@ def _second(session: FakeSession, view: PoolView, run: RunView, second: int) -> 
 
 
 def million() -> dict[str, float]:
-    """A filter over a million lines in files: until the newest that match are on the screen; until all are known."""
+    """Measure a filter over a million stored lines: until the newest matches are shown, and until all are known."""
     with tempfile.TemporaryDirectory() as folder:
         return asyncio.run(_searched(Path(folder), MILLION, filters=True))
 
 
 def large() -> dict[str, float]:
-    """A search in a log of 1 GB."""
+    """Measure a search in a log of 1 GB."""
     with tempfile.TemporaryDirectory() as folder:
         return asyncio.run(_searched(Path(folder), 0, filters=False))
 
@@ -490,7 +490,7 @@ def _written(path: Path, lines: int) -> int:
 
 
 def memory() -> dict[str, float]:
-    """Ten million lines of 256 ranks through the views, while the run screen shows one of them."""
+    """Measure the memory for ten million lines of 256 ranks, while the run screen shows one of them."""
     return asyncio.run(_memory())
 
 

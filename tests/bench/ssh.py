@@ -1,4 +1,4 @@
-"""Four hosts of the lab over SSH, against Dask's SSHCluster on the same hosts: start, latency, rate, logs."""
+"""Benchmark of four lab hosts over SSH against Dask's SSHCluster on the same hosts: start, latency, rate, logs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LINES = 100_000  # of each rank
 
 @dataclass(frozen=True, slots=True)
 class Hosts:
-    """What a client needs to know of the lab."""
+    """Lab data that a client needs."""
 
     addresses: tuple[str, ...]
     user: str

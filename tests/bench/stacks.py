@@ -1,4 +1,4 @@
-"""The stacks of ranks of this machine: how long until those of 64 are known, and until a hang is found."""
+"""Benchmark of stacks of local ranks: time until the stacks of 64 ranks are known, and until a hang is found."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def measure() -> list[Metric]:
 
 
 def taken() -> dict[str, float]:
-    """By py-spy where it is installed, else by the signal."""
+    """Return the seconds to collect the stacks, by py-spy if it is installed, otherwise by the signal."""
     from skyward_core.client.session import Session
     from skyward_core.model.specs import PoolSpec, Worker
     from skyward_core.providers.local.provider import Local
@@ -111,7 +111,7 @@ def taken() -> dict[str, float]:
 
 
 def hang_found(framework: str) -> float:
-    """Seconds from when one rank of four stays away until the lens names it, and what the others are in."""
+    """Return the seconds until the missing one of four ranks is found, and the collective of the others."""
     import skyward_core as sky
     from skyward_core.client.session import Session
     from skyward_core.model.specs import PoolSpec, Worker

@@ -1,4 +1,4 @@
-"""One DDP job of two ranks, 400 small steps: by ``torchrun --standalone``, and by ``skyward-tui torchrun`` in turn."""
+"""Benchmark of a DDP job with two ranks and 400 small steps: ``torchrun --standalone``, ``skyward-tui torchrun``."""
 
 from __future__ import annotations
 
@@ -90,12 +90,14 @@ def measure() -> list[Metric]:
 
 
 def order(turn: int) -> Sequence[bool]:
-    """Whether it is us, of both sides: who goes first changes."""
+    """Return the order of both sides, which alternates."""
     return (True, False) if turn % 2 else (False, True)
 
 
 def patiently(job: Callable[[], float]) -> float:
-    """What a job took, which is run again where it fails.
+    """Return the result of a job, which is repeated after a failure.
+
+    Raises:
 
     Raises:
         BenchError: it fails each time.
@@ -109,7 +111,9 @@ def patiently(job: Callable[[], float]) -> float:
 
 
 def whole_job(command: Sequence[str], folder: str) -> float:
-    """Seconds that a whole command takes.
+    """Return the seconds of a whole command.
+
+    Raises:
 
     Raises:
         BenchError: it failed, or took too long.
@@ -132,8 +136,10 @@ def whole_job(command: Sequence[str], folder: str) -> float:
 def steps_in_turn(
     commands: dict[bool, Sequence[str]], begin: Sequence[bool], folder: str
 ) -> Iterator[tuple[bool, float]]:
-    """Seconds that a step takes, of both jobs: they are up at the same time and work in turn, so that a busy moment of
-    the machine hits both.
+    """Yield the seconds per step of both jobs. They run at the same time and work alternately, so that a busy moment of
+    the machine affects both.
+
+    Raises:
 
     Raises:
         BenchError: a job failed or fell silent, or they are not the same job.
@@ -153,7 +159,7 @@ def steps_in_turn(
 
 @contextmanager
 def gang(command: Sequence[str], folder: str) -> Iterator[list[socket.socket]]:
-    """A job that waits for what its ranks are told; gives a line to each."""
+    """Start a job that waits for commands to its ranks, and yield a connection to each rank."""
     with tempfile.TemporaryDirectory() as place, socket.socket(socket.AF_UNIX) as server, ExitStack() as stack:
         server.bind(f"{place}/line")
         server.listen(RANKS)
@@ -184,7 +190,9 @@ def gang(command: Sequence[str], folder: str) -> Iterator[list[socket.socket]]:
 
 
 def run_steps(ranks: Sequence[socket.socket], count: int) -> tuple[float, float, int]:
-    """What the ranks say of so many steps: seconds of each, the slowest rank's; the last loss; threads."""
+    """Return the ranks' report on a number of steps: seconds of the slowest rank for each step, the last loss, and the
+    threads.
+    """
     for rank in ranks:
         rank.sendall(f"{count}\n".encode())
     told = []
@@ -198,5 +206,7 @@ def run_steps(ranks: Sequence[socket.socket], count: int) -> tuple[float, float,
 
 
 def environment(folder: str) -> dict[str, str]:
-    """The same for both: torchrun sets one thread where nobody says how many, and we the rank's part of the machine."""
+    """Return the same environment for both sides. By default torchrun sets one thread, and we set the rank's share of
+    the machine.
+    """
     return os.environ | {"SKYWARD_HOME": f"{folder}/home", "OMP_NUM_THREADS": "1"}

@@ -1,7 +1,7 @@
-"""The work both sides are given, and the clocks around it.
+"""Work that both sides run, and functions that time it.
 
-The inner functions are made by other functions so that cloudpickle sends them whole: the nodes of neither
-side need this repository.
+Functions return the inner functions, so that cloudpickle sends them by value: the nodes of neither side need this
+repository.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ MB = 1_000_000
 
 
 def p50_ms(call: Callable[[], Any], rounds: int = 300, warm: int = 20) -> float:
-    """Median time of ``call`` in milliseconds."""
+    """Return the median time of ``call`` in milliseconds."""
     for _ in range(warm):
         call()
     times = []
@@ -27,7 +27,7 @@ def p50_ms(call: Callable[[], Any], rounds: int = 300, warm: int = 20) -> float:
 
 
 def best_s(call: Callable[[], Any], rounds: int = 3) -> float:
-    """Shortest time of ``call`` in seconds."""
+    """Return the shortest time of ``call`` in seconds."""
     times = []
     for _ in range(rounds):
         began = perf_counter()
@@ -66,7 +66,7 @@ def produce() -> Callable[[int], bytes]:
 
 
 def resident_mb(parent: bool) -> Callable[[], float]:
-    """Resident memory in MB (10^6) of the process it runs in, or of that one's parent."""
+    """Return the resident memory in MB (10^6 bytes) of this process, or of its parent."""
 
     def resident_mb() -> float:
         import os

@@ -1,1 +1,1 @@
-"""Faults at random moments under every kind of work at once; everything that comes back is checked."""
+"""Random faults during all kinds of work at once, with a check of every result."""

@@ -1,4 +1,4 @@
-"""Another client, which dies and comes back: ``python -m tests.chaos.beside POOL`` works until it is killed."""
+"""Second client, which is killed and restarted: ``python -m tests.chaos.beside POOL`` works until it is killed."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from . import work
 
 
 class Another:
-    """See the module.
+    """Second client; see the module.
 
     Attributes:
-        said: what was wrong, in its words.
+        said: Problems that it reported.
     """
 
     def __init__(self, pool: str) -> None:
@@ -26,7 +26,7 @@ class Another:
         self._process: subprocess.Popen[str] | None = None
 
     def trouble(self) -> None:
-        """Have it come, or die."""
+        """Start the client, or kill it."""
         if self._process is None:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.chaos.beside", self._pool],
@@ -39,7 +39,7 @@ class Another:
             self.close()
 
     def close(self) -> None:
-        """Have it die, if it lives."""
+        """Kill the client if it runs."""
         if self._process is not None:
             self._process.kill()
             self.said += self._process.communicate()[0].splitlines()
@@ -47,7 +47,7 @@ class Another:
 
 
 def main(pool: str) -> None:
-    """Broadcast on and on."""
+    """Broadcast repeatedly."""
     cloudpickle.register_pickle_by_value(work)
     number = 0
     with sky.attach(pool) as compute:

@@ -1,5 +1,7 @@
-"""The storm: threads that give a pool work and check what comes back, one that breaks things, and the account at the
-end. Everything that is chosen is chosen by the seed; when it strikes is up to the machine."""
+"""Chaos run: threads that use a pool and check the results, a thread that injects faults, and a final check.
+
+The seed determines all choices. The times of the faults depend on the machine.
+"""
 
 from __future__ import annotations
 
@@ -34,19 +36,19 @@ Fault = Callable[[Random], bool]  # says whether there was something to break
 
 @dataclass
 class Storm:
-    """One storm over one pool.
+    """One chaos run on a pool.
 
     Args:
-        compute: the pool.
-        agents: gives the pids of its agents by node, as seen from here; what is below them are workers.
-        another: a client with work of its own.
+        compute: The pool.
+        agents: Returns the pids of the pool's agents by node, as seen from here. Their child processes are workers.
+        another: Second client.
         seed, seconds: what is chosen, and for how long.
-        more: faults that only this pool can have.
+        more: Additional faults of this kind of pool.
 
     Attributes:
-        wrong: what must not be, in words; empty is what a test wants.
-        faults: how many of each there were.
-        ended: how many calls of each kind came to each end.
+        wrong: Descriptions of wrong results; empty if the test passes.
+        faults: Number of injected faults of each kind.
+        ended: Number of calls by kind and outcome.
     """
 
     compute: sky.Compute
@@ -63,7 +65,7 @@ class Storm:
     _killed_at: dict[int, float] = field(default_factory=dict)
 
     def run(self) -> None:
-        """Work and faults for as long as was asked, then the last work, which must succeed."""
+        """Work and inject faults for the requested time, then run a final call, which must succeed."""
         kinds = (
             self._broadcast, self._some, self._single, self._gather, self._map, self._generate, self._feed,
         )  # fmt: skip
@@ -108,7 +110,7 @@ class Storm:
 
     @staticmethod
     def _unnamed(error: sky.RunError) -> str | None:
-        """What a failed run does not say of its cause, though it should: who it was, and how it ended."""
+        """Return what the report of a failed run lacks: the failed rank, or how it ended."""
         cause = error.root_cause
         if cause.outcome not in ("exited", "lost"):
             return f"a root cause that is {cause.outcome}"
@@ -126,7 +128,7 @@ class Storm:
         self.printed += found
 
     def _some(self, random: Random) -> None:
-        """A broadcast on some of the nodes, beside others or after them."""
+        """Broadcast on some of the nodes, beside other runs or after them."""
         token, value, nodes = self._token(random), random.randrange(1000), random.choice((1, 2))
         named = sorted(random.sample(range(3), nodes)) if random.random() < 0.5 else None
         call = work(token, value, random.choice((0, 3)), random.choice((0.0, 0.2)))
@@ -154,7 +156,7 @@ class Storm:
         self._same(found, [2 * number for number in range(upto)], "map")
 
     def _feed(self, random: Random) -> None:
-        """A generator of this process's, whose values a task asks for one by one."""
+        """Stream the values of a local generator to a task."""
         upto, size = random.choice(((5, 10), (100, 2000), (12, 100_000)))
         pause = random.choice((0.0, 0.01))
         fed = hashlib.sha256()
@@ -214,7 +216,7 @@ class Storm:
         return _freeze(random.choice(sorted(agents.values())) if agents else None, random.uniform(0.1, 2.0))
 
     def _an_agent(self, random: Random) -> int | None:
-        """One that may die: its node has not lost one lately."""
+        """Return an agent that may be killed, because its node has not lost one recently."""
         now = time.monotonic()
         agents = {n: pid for n, pid in self.agents().items() if now - self._killed_at.get(n, -1e9) > AGENT_REST}
         if not agents:
@@ -227,7 +229,7 @@ class Storm:
         return _send(self._an_agent(random), signal.SIGKILL)
 
     def _kill_node(self, random: Random) -> bool:
-        """An agent and all that it has at the same moment."""
+        """Kill an agent and all its child processes at the same moment."""
         agent = self._an_agent(random)
         return agent is not None and any([_send(pid, signal.SIGKILL) for pid in (agent, *descendants(agent))])
 
@@ -238,7 +240,7 @@ class Storm:
     # -- the account -------------------------------------------------------------------------------------
 
     def judge(self) -> None:
-        """Fail the test if anything was wrong, or if nothing was tried."""
+        """Fail the test if any result was wrong, or if nothing was tried."""
         report = f"seed {self.seed}; faults {dict(self.faults)}; calls {dict(self.ended)}"
         assert not self.wrong + self.another.said, "\n".join([report, *self.wrong, *self.another.said])
         kinds = ("broadcast", "some", "single", "gather", "map", "generate", "feed")
@@ -247,7 +249,7 @@ class Storm:
         assert receipt is not None and receipt.ok and "did not arrive" not in str(receipt.notes), f"{report}; {receipt}"
 
     def account(self) -> None:
-        """Look for every line of every call that returned: in its run, once, in order, and in no other run."""
+        """Check that each line of each returned call is in its run's log, once and in order, and in no other log."""
         ledger = Ledger()
         logs: dict[tuple[str, int], bytes] = {}
         for each in self.printed:

@@ -1,6 +1,6 @@
-"""What ranks do meanwhile: each call prints lines of its own, and tells their hash, so that they can be accounted for.
+"""Work of the ranks: each call prints unique lines and returns their hash, so that the lines can be verified.
 
-``info.run`` and a token of the call begin each line.
+Each line begins with ``info.run`` and a token of the call.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.support.task_places import pool_rank
 
 @dataclass(frozen=True)
 class Printed:
-    """What a call says of itself."""
+    """Report of a call about its output."""
 
     token: str
     value: int
@@ -27,7 +27,7 @@ class Printed:
 
 
 def say(token: str, lines: int) -> str:
-    """Print lines; give the hash of what was printed."""
+    """Print lines and return the hash of the printed text."""
     run, digest = sky.instance_info().run, hashlib.sha256()
     for number in range(lines):
         line = f"{run} {token} {number} {'x' * (number * 7 % 90)}"
@@ -38,7 +38,7 @@ def say(token: str, lines: int) -> str:
 
 @sky.function
 def work(token: str, value: int, lines: int, seconds: float) -> Printed:
-    """A rank's part of a run, or a task."""
+    """Run a rank's part of a run, or a task."""
     info, rank = sky.instance_info(), pool_rank()
     digest = say(token, lines)
     time.sleep(seconds)
@@ -48,7 +48,7 @@ def work(token: str, value: int, lines: int, seconds: float) -> Printed:
 
 @sky.function
 def count(upto: int, seconds: float, size: int) -> Iterator[tuple[int, bytes]]:
-    """Numbers in order, each with bytes made of it."""
+    """Yield increasing numbers, each with bytes derived from it."""
     for number in range(upto):
         time.sleep(seconds)
         yield number, bytes([number % 251]) * size
@@ -56,13 +56,13 @@ def count(upto: int, seconds: float, size: int) -> Iterator[tuple[int, bytes]]:
 
 @sky.function
 def double(number: int) -> int:
-    """Twice as much."""
+    """Return twice the value."""
     return 2 * number
 
 
 @sky.function
 def digest_of(values: Iterable[bytes]) -> tuple[int, str]:
-    """How many values came, and the hash of all."""
+    """Return the number of received values and the hash of all values."""
     digest, seen = hashlib.sha256(), 0
     for data in values:
         digest.update(data)

@@ -1,13 +1,12 @@
-"""What a process is like to the code in it: a script that looks at itself, in its own process or in a rank.
+"""Script that inspects its own process, to compare a plain Python process with a rank.
 
-    plain_and_rank.py ...                   as the variable WHERE says:
-        "plain"                             a plain run
-        "local"                             a rank of this machine; with "local open" others leave files open
-        "ssh PORT KEY HOSTS"                a rank of a host on loopback
-    plain_and_rank.py load FILE             a plain run, which loads what a rank has saved
-    plain_and_rank.py open FOLDER LIBRARY [daemon]   a plain run of leave_open()
+plain_and_rank.py ... in the way that the variable WHERE selects: "plain" is a plain process; "local" is a rank of this
+machine, and "local open" lets other ranks leave files open; "ssh PORT KEY HOSTS" is a rank of a host on loopback.
 
-Each prints what it has found, as JSON; `test_plain_and_rank.py` compares.
+``plain_and_rank.py load FILE`` is a plain process that loads a rank's saved values. ``plain_and_rank.py open FOLDER
+LIBRARY [daemon]`` is a plain process that calls leave_open().
+
+Each prints its findings as JSON, which `test_plain_and_rank.py` compares.
 """
 
 import abc
@@ -73,7 +72,7 @@ class Colour(enum.Enum):
 
 
 class Box(typing.Generic[T]):
-    """Holds something."""
+    """Container of one value."""
 
     def __init__(self, held: T) -> None:
         self.held = held
@@ -167,7 +166,7 @@ def put(queue: Any, cfg: Cfg) -> None:
 
 
 def by_process(method: str) -> list[Any]:
-    """What a child gives that multiprocessing starts."""
+    """Return the result of a child process started by multiprocessing."""
     context: Any = multiprocessing.get_context(method)
     queue = context.SimpleQueue()
     child = context.Process(target=put, args=(queue, Cfg(4)))
@@ -193,7 +192,7 @@ def again(value: Any) -> Any:
 
 
 def names_in(value: Any) -> list[str]:
-    """Those by which a pickle finds what it was made of."""
+    """Return the names in a pickle by which its objects are found."""
     found = [arg for _, arg, _ in pickletools.genops(pickle.dumps(value, 0)) if isinstance(arg, str)]
     return sorted(arg for arg in found if "_main_" in arg)
 
@@ -205,7 +204,7 @@ def saved() -> str:
 
 
 def text_of(call: Callable[[], object]) -> str:
-    """How an error of a call prints."""
+    """Return the printed form of a call's error."""
     try:
         call()
     except Exception as error:  # noqa: BLE001  that is what is asked for
@@ -230,7 +229,7 @@ def warned() -> str:
 
 
 def told_by_interpreter() -> bool:
-    """Whether the interpreter itself, which knows files alone, shows the line that an error in a thread comes from."""
+    """Check whether the interpreter itself, which reads only files, shows the source line of an error in a thread."""
     with errors_taken() as taken:
         thread = threading.Thread(target=fails)
         thread.start()
@@ -304,9 +303,9 @@ def imported_as() -> list[str]:
 
 
 class Unwritten:
-    """Writes at its end what it holds, and refers to itself, so that only the garbage collector ends it.
+    """Object that writes its content when it is finalized. It refers to itself, so only the garbage collector frees it.
 
-    (Where a file itself is in a cycle, the collector may close its descriptor first, which loses data in any process.)
+    (If the file itself were in a cycle, the collector might close its descriptor first and lose data in any process.)
     """
 
     def __init__(self, path: Path) -> None:
@@ -317,7 +316,7 @@ class Unwritten:
 
 
 class Hooked:
-    """Has a file for as long as the class is there."""
+    """Class that keeps a file open as long as the class exists."""
 
     file: Any = None
 
@@ -331,10 +330,11 @@ def leave_in_child(path: Path, library: str) -> None:
 
 
 def leave_open(folder: Path, library: str, *, daemon: bool) -> None:
-    """Leave a few bytes in open files, held in many ways, half of them before a library is imported.
+    """Leave a few bytes in open files that are referenced in many ways, half of them opened before a library is
+    imported.
 
     Args:
-        daemon: start a daemon thread, which keeps the globals of its function alive to the end.
+        daemon: Whether to start a daemon thread, which keeps the globals of its function alive to the end.
     """
 
     def opened(name: str) -> Any:
@@ -395,7 +395,7 @@ NESTED: tuple[Any, ...] = (Cfg.Inner, Box.show, Wrong, Slim, Slimmer)
 
 
 def points() -> dict[str, Callable[[], object]]:
-    """What is looked at, by name."""
+    """Return the inspected properties by name."""
     main: Any = sys.modules["__main__"]
     return {
         # -- the script and its files
@@ -499,7 +499,9 @@ def points() -> dict[str, Callable[[], object]]:
 
 
 def look() -> dict[str, object]:
-    """All points. Of a script without a file no child could be made in a plain process, either."""
+    """Return all properties. Skips child processes for a script without a file, because a plain process could not start
+    them either.
+    """
     has_file = "__file__" in globals()
     found: dict[str, object] = {}
     for name, point in points().items():
@@ -542,7 +544,9 @@ def raises() -> str:
 
 @sky.function
 def open_to_others() -> list[str]:
-    """What of the node's own folder another user could read or write, and which processes show the script's words."""
+    """Return what other users could read or write in the node's folder, and which processes show the script's
+    arguments.
+    """
     node = Path("/", f":{os.environ['SKYWARD_NODE']}".rpartition(":/")[2])
     files = [node, *node.glob("agent.*"), *node.glob("sent-source")]
     found = [str(each) for each in files if each.stat().st_mode & 0o077]
@@ -555,7 +559,7 @@ def open_to_others() -> list[str]:
 
 
 def ask(compute: Any) -> dict[str, object]:
-    """What a rank gives, and what becomes of it here."""
+    """Return a rank's result and its inspection on the client."""
     show = Box.show
     found = {
         "seen": seen() >> compute,

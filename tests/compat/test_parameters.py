@@ -36,7 +36,7 @@ POSITIONAL = {"shard": "[1, 2], "}
 
 
 def told() -> dict[str, dict[str, str]]:
-    """Kind, parameter, verdict."""
+    """Return kind, parameter and verdict of each warning."""
     found: dict[str, dict[str, str]] = {}
     for kind, parameters, verdict in ROWS:
         of_kind = found.setdefault(kind.strip("`").removeprefix("sky."), {})

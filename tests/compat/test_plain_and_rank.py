@@ -37,7 +37,7 @@ exec(compile(text, name, "exec"))
 
 @pytest.fixture(scope="module", autouse=True)
 def no_own_ways() -> Iterator[None]:
-    """What a shell tells Python goes to this machine's ranks and not to those of others, and is none of our points."""
+    """Remove Python's environment variables, because only local ranks inherit them and no property is about them."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"):
             patch.delenv(name, raising=False)
@@ -46,7 +46,7 @@ def no_own_ways() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A project with the script, and a home of its own beside it."""
+    """Project with the script, and a separate home folder."""
     path = tmp_path_factory.mktemp("compat") / "project"
     path.mkdir()
     shutil.copy(HERE / SCRIPT, path)
@@ -63,7 +63,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def run(*command: str, where: str = "plain") -> Any:
-    """What a script prints, as a person runs it that makes files which the group may write."""
+    """Return the output of the script, run with a umask that allows group-writable files."""
     done = subprocess.run(
         [sys.executable, *command], env=os.environ | {"WHERE": where},
         stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE, check=False, umask=0o002,
@@ -108,7 +108,7 @@ def contents(of: Path) -> dict[str, str]:
 
 
 def left_open(*words: str) -> dict[str, str]:
-    """The files that a plain process leaves open at its end."""
+    """Return the files that a plain process leaves open at its end."""
     subprocess.run([sys.executable, SCRIPT, "open", *words], check=True, timeout=PATIENCE)
     return contents(Path(words[0]))
 

@@ -21,13 +21,13 @@ FRAMEWORKS = Path(__file__).parents[1] / "frameworks"
 
 
 class Row(NamedTuple):
-    """A statement.
+    """Statement of a seed document.
 
     Attributes:
-        where: the seed, and the number of its block.
-        statement: what it says, shortened.
-        test: a function of this file, or a test of ``tests/frameworks``, by file and name.
-        verdict: what comes of it.
+        where: Seed, and number of its block.
+        statement: Shortened text of the statement.
+        test: Function of this file, or file and name of a test in ``tests/frameworks``.
+        verdict: Verdict on the statement.
     """
 
     where: str

@@ -1,4 +1,4 @@
-"""A script as people write one, for type checkers: mypy reads it with all other tests, and what it asserts is types."""
+"""Typed script as users write it. mypy checks it with all other tests, and its assertions are about types."""
 
 # mypy: warn_unused_ignores
 # pyright: strict, reportUnnecessaryTypeIgnoreComment=true

@@ -1,5 +1,4 @@
-"""Runs each guide that is named as a script of its own, one after another, in this process: to start one takes longer
-than they do."""
+"""Runner of guide scripts, one after another in this process, because starting a process takes longer than a guide."""
 
 import runpy
 import sys

@@ -1,4 +1,4 @@
-"""A first call."""
+"""Guide: a first call."""
 
 import skyward as sky
 

@@ -1,4 +1,4 @@
-"""Several calls at the same time."""
+"""Guide: several calls at the same time."""
 
 import skyward as sky
 

@@ -1,4 +1,4 @@
-"""One call on every node: broadcast, places, shards, who prints."""
+"""Guide: one call on every node, with broadcast, instance info, shards and selected output."""
 
 import skyward as sky
 

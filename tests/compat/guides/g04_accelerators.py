@@ -1,4 +1,4 @@
-"""Accelerators: as values, by name, several of a kind, parts of one, and those that the catalogue lacks."""
+"""Guide: accelerators as values, by name, several of a type, fractions, and types that the catalogue lacks."""
 
 import skyward as sky
 

@@ -1,4 +1,4 @@
-"""What nodes' environments hold: variables, files of the working folder, the client's own Python."""
+"""Guide: environments of nodes: variables, files of the working folder, the client's own Python."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Each node's share of the data: lists, tuples, arrays, several at once, shuffled, of the same length."""
+"""Guide: shards of lists, tuples and arrays: several at once, shuffled, and of equal length."""
 
 import skyward as sky
 

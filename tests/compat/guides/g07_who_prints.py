@@ -1,4 +1,4 @@
-"""Which nodes print: the head alone, some, none, or into something of the script's."""
+"""Guide: output of the head only, of some nodes, of none, or into an object of the script."""
 
 import skyward as sky
 

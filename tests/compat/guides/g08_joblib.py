@@ -1,4 +1,4 @@
-"""joblib's ``Parallel`` on the pool, as its own backend."""
+"""Guide: joblib's ``Parallel`` with the pool as its backend."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Nodes of this machine, and an image's variables."""
+"""Guide: local nodes with an image's variables."""
 
 import skyward as sky
 

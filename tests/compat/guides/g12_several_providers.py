@@ -1,4 +1,4 @@
-"""Several ways to have machines, with limits to each."""
+"""Guide: alternative machine specifications, each with limits."""
 
 import skyward as sky
 

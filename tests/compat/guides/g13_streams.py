@@ -1,4 +1,4 @@
-"""Values one by one."""
+"""Guide: streamed values."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Threads and processes of a node."""
+"""Guide: threads and processes of a node."""
 
 import skyward as sky
 

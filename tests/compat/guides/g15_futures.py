@@ -1,4 +1,4 @@
-"""Calls that nobody waits for yet, by the operator and by name, and a function over many items."""
+"""Guide: futures, by the operator and by name, and a function over many items."""
 
 from concurrent.futures import as_completed
 

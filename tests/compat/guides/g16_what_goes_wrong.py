@@ -1,4 +1,4 @@
-"""Errors: a function's own exception, a limit of time, an argument that cannot travel, a call that makes no sense."""
+"""Guide: errors: the function's own exception, a timeout, an argument that cannot be pickled, an invalid call."""
 
 import threading
 

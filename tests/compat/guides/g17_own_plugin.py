@@ -1,4 +1,4 @@
-"""A plugin of one's own: what it does around a rank, around each call, and here."""
+"""Guide: a plugin of the user, around a rank, around each call, and on the client."""
 
 import os
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""A plugin that is built of functions, for all functions of a pool, and lengths of time in words."""
+"""Guide: a plugin built from functions, for all functions of a pool, and durations as texts."""
 
 import os
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""The second generation's words for what a pool does, a sweep over threads, and a limit for a whole group."""
+"""Guide: second generation's names of pool operations, a sweep over threads, and a timeout of a group."""
 
 import itertools
 

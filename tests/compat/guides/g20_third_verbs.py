@@ -1,4 +1,4 @@
-"""The newest generation's words: streams, types, places, options of a start, and a pool's own verbs."""
+"""Guide: newest generation's names: streams, types, instance info, start options, and pool methods."""
 
 import skyward as sky
 from skyward import Info, Pending

@@ -1,4 +1,4 @@
-"""Nodes that know no peers."""
+"""Guide: standalone nodes."""
 
 import skyward as sky
 

@@ -1,4 +1,4 @@
-"""What ranks share by name, as older API versions have it: without a plugin."""
+"""Guide: state that ranks share by name, as in older API versions: without a plugin."""
 
 import skyward as sky
 

@@ -1,4 +1,4 @@
-"""Values that are only handed on, and what a function tells while it runs."""
+"""Guide: values that are only passed on, and values that a function reports while it runs."""
 
 import skyward as sky
 

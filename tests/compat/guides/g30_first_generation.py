@@ -1,4 +1,4 @@
-"""The first generation's words, without a framework."""
+"""Guide: first generation's names, without a framework."""
 
 import skyward as sky
 

@@ -1,4 +1,4 @@
-"""A search over parameters by scikit-learn, whose fits run on the pool."""
+"""Guide: scikit-learn's parameter search, whose fits run on the pool."""
 
 import skyward as sky
 

@@ -1,4 +1,4 @@
-"""Tensors there and back, and a model that is trained on one node."""
+"""Guide: tensors as arguments and results, and a model that is trained on one node."""
 
 import skyward as sky
 
