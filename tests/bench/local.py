@@ -20,15 +20,10 @@ def measure() -> list[Metric]:
     theirs = fresh("local:warm_dask")
     ours = fresh("local:warm_ours")
     bars = {
-        "broadcast_p50_ms": Bar(at_most=2),
-        "single_p50_ms": Bar(at_most=1),
-        "gather_per_s": Bar(at_least=2000),
-        "argument_100mb_s": Bar(at_most=0.5),
-        "argument_100mb_run_s": Bar(),
-        "argument_100mb_unhashed_s": Bar(),
-        "result_4x25mb_s": Bar(),
-        "agent_mb": Bar(at_most=25),
-    }
+        "broadcast_p50_ms": Bar(at_most=2), "single_p50_ms": Bar(at_most=1), "gather_per_s": Bar(at_least=2000),
+        "argument_100mb_s": Bar(at_most=0.5), "argument_100mb_run_s": Bar(), "argument_100mb_unhashed_s": Bar(),
+        "result_4x25mb_s": Bar(), "agent_mb": Bar(at_most=25),
+    }  # fmt: skip
     cold = Metric("first_broadcast_s", cold_ours, cold_theirs, Bar(at_most=1.0, ratio_at_most=1 / 3))
     return [cold, *(Metric(name, ours[name], theirs[name], bar) for name, bar in bars.items())]
 

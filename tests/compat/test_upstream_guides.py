@@ -24,15 +24,9 @@ ROOT = Path(__file__).parents[2]
 
 # What these say is shown by tests of ``local/``, in our own words: they run with ``--proofs``.
 SHOWN_THERE = {
-    "g02_side_by_side",
-    "g05_environments",
-    "g13_streams",
-    "g14_executors",
-    "g15_futures",
-    "g16_what_goes_wrong",
-    "g21_standalone",
-    "g22_cells",
-}
+    "g02_side_by_side", "g05_environments", "g13_streams", "g14_executors", "g15_futures", "g16_what_goes_wrong",
+    "g21_standalone", "g22_cells",
+}  # fmt: skip
 NEEDS = {"g08_joblib.py": "joblib", "g06_data_sharding.py": "numpy", "g23_collections.py": "redis"}
 
 

@@ -14,16 +14,8 @@ PRESET = "theirs"
 # Programs and modules that this project shadows, in case that anything is looked up in the working folder.
 PROGRAMS = ("git", "ssh", "uv", "python3", "sh", "env", "nvidia-smi", "ssh-keygen")
 MODULES = (
-    "sitecustomize",
-    "usercustomize",
-    "yaml",
-    "tomllib",
-    "shutil",
-    "conftest",
-    "setup",
-    "skyward_core",
-    "textual",
-)
+    "sitecustomize", "usercustomize", "yaml", "tomllib", "shutil", "conftest", "setup", "skyward_core", "textual",
+)  # fmt: skip
 
 TOML = """
 [app]

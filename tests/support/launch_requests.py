@@ -13,27 +13,10 @@ USUAL = ("on-demand", "cheapest")
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
 NASTY = st.sampled_from(
     [
-        "",
-        " ",
-        "-",
-        "--",
-        "--keep",
-        "-a",
-        "=",
-        "a=b",
-        "--one=1",
-        "'",
-        '"',
-        "a'b\"c",
-        "\n",
-        "$HOME",
-        "*",
-        "é",
-        "☃ x",
-        "\\",
-        "#",
+        "", " ", "-", "--", "--keep", "-a", "=", "a=b", "--one=1", "'", '"', "a'b\"c", "\n", "$HOME", "*", "é",
+        "☃ x", "\\", "#",
     ]
-)
+)  # fmt: skip
 TEXT = ANY_TEXT | NASTY
 HOST = st.from_regex(r"([a-z]{1,4}@)?[a-z]{1,6}[0-9]?(:22[0-9])?", fullmatch=True)
 HOSTS = st.lists(HOST, min_size=1, max_size=4, unique_by=lambda name: name.rpartition("@")[2])
@@ -68,15 +51,10 @@ def numbers_of_nodes(most: int) -> st.SearchStrategy[int | str]:
 
 OF_ANY_IMAGE = st.sampled_from(
     [
-        "pip=einops",
-        "pip=a>=1,<2",
-        "apt=git",
-        "setup=echo 'a b' > \"$HOME/x\"",
-        "env.WORD=a 'b'=c",
-        "env.NONE=",
+        "pip=einops", "pip=a>=1,<2", "apt=git", "setup=echo 'a b' > \"$HOME/x\"", "env.WORD=a 'b'=c", "env.NONE=",
         "secret=HOST_TOKEN",
     ]
-)
+)  # fmt: skip
 IMAGE = OF_ANY_IMAGE | st.sampled_from(["includes=train_it.py", "excludes=*.bin"])
 SECRET = "a-value-of-the-shell"
 

@@ -21,15 +21,11 @@ def measured(now: float, nodes: int, gpus: int) -> MachineMetrics:
         }  # fmt: skip
         found: list[dict[str, Any]] = [
             {
-                "util": 98 - gpu % 3,
-                "mem_used": 71 * GB,
-                "mem_total": 80 * GB,
-                "power": 640,
-                "power_limit": 700,
+                "util": 98 - gpu % 3, "mem_used": 71 * GB, "mem_total": 80 * GB, "power": 640, "power_limit": 700,
                 "temp": 61 + gpu,
             }
             for gpu in range(gpus)
-        ]
+        ]  # fmt: skip
         if gpus and node == 1:
             found[4] |= {"util": 12, "throttle": 0x40}
         if gpus and node == 2:

@@ -129,12 +129,6 @@ class Terminal:
 
 
 _KEYS = {
-    "enter": "\r",
-    "escape": "\x1b",
-    "tab": "\t",
-    "shift+tab": "\x1b[Z",
-    "ctrl+o": "\x0f",
-    "ctrl+r": "\x12",
-    "ctrl+c": "\x03",
-    "f4": "\x1bOS",
-}
+    "enter": "\r", "escape": "\x1b", "tab": "\t", "shift+tab": "\x1b[Z", "ctrl+o": "\x0f", "ctrl+r": "\x12",
+    "ctrl+c": "\x03", "f4": "\x1bOS",
+}  # fmt: skip

@@ -340,26 +340,11 @@ def test_search_ignores_case_and_accepts_invalid_patterns() -> None:
 
 PIECES = (
     *(
-        "a",
-        "b",
-        "B",
-        "^",
-        "$",
-        ".",
-        "|",
-        "A",
-        "x*",
-        "b+",
-        "[^a]",
-        "[ab]",
-        "[@-_]",
-        "(?!a)",
-        "(?=b)",
-        "(?<!b)",
+        "a", "b", "B", "^", "$", ".", "|", "A", "x*", "b+", "[^a]", "[ab]", "[@-_]", "(?!a)", "(?=b)", "(?<!b)",
         "(?<=a)",
     ),
     *(r"\s", r"\d", r"\w", r"\b", r"\B", r"\Z", r"\A"),
-)
+)  # fmt: skip
 
 
 @given(

@@ -145,22 +145,13 @@ class TestParse:
     @pytest.mark.parametrize(
         ("text", "message"),
         [
-            ("H10O", "did you mean H100"),
-            ("RTX 4900", "RTX-4090"),
-            ("RTX 6000", "RTX-6000-Ada"),
-            ("tranium2", "Trainium2"),
-            ("", "no accelerator"),
-            (":8", "no accelerator"),
-            ("zzzz", "in the catalogue: search"),
-            ("A100-60GB", "40GB or 80GB, not 60GB"),
-            ("A100:0", "whole number from 1"),
-            ("A100:-1", "not a number of accelerators"),
-            ("A100:x", "A100:8"),
-            ("T4/1g.5gb", "T4 has no MIG"),
-            ("A100-40GB/3g.40gb", "3g.20gb"),
-            ("MI300X/1g.5gb", "no MIG"),
+            ("H10O", "did you mean H100"), ("RTX 4900", "RTX-4090"), ("RTX 6000", "RTX-6000-Ada"),
+            ("tranium2", "Trainium2"), ("", "no accelerator"), (":8", "no accelerator"),
+            ("zzzz", "in the catalogue: search"), ("A100-60GB", "40GB or 80GB, not 60GB"),
+            ("A100:0", "whole number from 1"), ("A100:-1", "not a number of accelerators"), ("A100:x", "A100:8"),
+            ("T4/1g.5gb", "T4 has no MIG"), ("A100-40GB/3g.40gb", "3g.20gb"), ("MI300X/1g.5gb", "no MIG"),
         ],
-    )
+    )  # fmt: skip
     def test_parse_rejects_invalid_text_and_suggests_alternatives(self, text: str, message: str) -> None:
         with pytest.raises(sky.UsageError, match=re.escape(message)):
             accelerators.parse(text)

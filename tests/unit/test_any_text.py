@@ -33,29 +33,10 @@ from pathlib import Path
 def train(data: Path = Path("x")) -> None: ...
 """
 ODD = (
-    "a" * 256,
-    "a" * 256 + ".py:f",
-    "a/" * 3000 + "x.py",
-    "\0",
-    "a\0b.py",
-    "~\0/x",
-    "~nobody-of-that-name/x.py",
-    "\udcff.py",
-    "\ud800",
-    "9." + "9" * 5000,
-    "loop",
-    "loop/x.py",
-    "closed",
-    "closed/x.py",
-    "closed/x.yaml",
-    "closed/bin/python",
-    "train.py/x",
-    "[",
-    "**",
-    "../*",
-    "",
-    " ",
-)
+    "a" * 256, "a" * 256 + ".py:f", "a/" * 3000 + "x.py", "\0", "a\0b.py", "~\0/x", "~nobody-of-that-name/x.py",
+    "\udcff.py", "\ud800", "9." + "9" * 5000, "loop", "loop/x.py", "closed", "closed/x.py", "closed/x.yaml",
+    "closed/bin/python", "train.py/x", "[", "**", "../*", "", " ",
+)  # fmt: skip
 TEXT = st.sampled_from(ODD) | st.text(st.characters(), max_size=12)
 FIELDS = [each.name for each in fields(Form) if each.type == "str"]
 SETTINGS = [
@@ -183,15 +164,8 @@ def test_command_line_accepts_or_rejects_any_path(place: str) -> None:
 
 
 VARIABLES = (
-    "VIRTUAL_ENV",
-    "CONDA_PREFIX",
-    "HOME",
-    "PATH",
-    "TMPDIR",
-    "XDG_DATA_HOME",
-    "PYENV_ROOT",
-    "UV_PYTHON_INSTALL_DIR",
-)
+    "VIRTUAL_ENV", "CONDA_PREFIX", "HOME", "PATH", "TMPDIR", "XDG_DATA_HOME", "PYENV_ROOT", "UV_PYTHON_INSTALL_DIR",
+)  # fmt: skip
 
 
 def test_environment_variable_may_hold_any_text() -> None:

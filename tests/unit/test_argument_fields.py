@@ -246,19 +246,12 @@ def test_sweep_combinations_vary_the_last_argument_first() -> None:
 @pytest.mark.parametrize(
     ("text", "values"),
     [
-        ("1", ["1"]),
-        ("", [""]),
-        ("1, 2", ["1", "2"]),
-        ("1..3", ["1", "2", "3"]),
-        ("-1..1,7", ["-1", "0", "1", "7"]),
-        ("[1,2],[3]", ["[1,2]", "[3]"]),
-        ('{"a": 1, "b": 2}', ['{"a": 1, "b": 2}']),
-        ("'a,b',c", ["a,b", "c"]),
-        ("don't,do", ["don't", "do"]),
-        ("../data..old", ["../data..old"]),
-        ("1..x", ["1..x"]),
+        ("1", ["1"]), ("", [""]), ("1, 2", ["1", "2"]), ("1..3", ["1", "2", "3"]),
+        ("-1..1,7", ["-1", "0", "1", "7"]), ("[1,2],[3]", ["[1,2]", "[3]"]),
+        ('{"a": 1, "b": 2}', ['{"a": 1, "b": 2}']), ("'a,b',c", ["a,b", "c"]), ("don't,do", ["don't", "do"]),
+        ("../data..old", ["../data..old"]), ("1..x", ["1..x"]),
     ],
-)
+)  # fmt: skip
 def test_sweep_argument_text_expands_to_values(text: str, values: list[str]) -> None:
     assert argument_values("n", text) == values
 

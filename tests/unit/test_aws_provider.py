@@ -782,19 +782,14 @@ def test_instance_launch_error_code_ends_the_attempt_or_the_region() -> None:
 @pytest.mark.parametrize(
     ("kind", "market", "code"),
     [
-        ("g5.xlarge", "on-demand", "L-DB2E81BA"),
-        ("g5.xlarge", "spot", "L-3819A6DF"),
-        ("p5en.48xlarge", "spot", "L-C4BD4855"),
-        ("p4d.24xlarge", "spot", "L-7212CCBC"),
-        ("p5.48xlarge", "on-demand", "L-417A185B"),
-        ("im4gn.large", "spot", "L-34B43A08"),
-        ("inf2.xlarge", "on-demand", "L-1945791B"),
-        ("i4i.large", "on-demand", "L-1216C47A"),
-        ("hpc7a.96xlarge", "on-demand", ""),
-        ("dl1.24xlarge", "on-demand", ""),
+        ("g5.xlarge", "on-demand", "L-DB2E81BA"), ("g5.xlarge", "spot", "L-3819A6DF"),
+        ("p5en.48xlarge", "spot", "L-C4BD4855"), ("p4d.24xlarge", "spot", "L-7212CCBC"),
+        ("p5.48xlarge", "on-demand", "L-417A185B"), ("im4gn.large", "spot", "L-34B43A08"),
+        ("inf2.xlarge", "on-demand", "L-1945791B"), ("i4i.large", "on-demand", "L-1216C47A"),
+        ("hpc7a.96xlarge", "on-demand", ""), ("dl1.24xlarge", "on-demand", ""),
         ("trn1.2xlarge", "on-demand", "L-2C3B7624"),
     ],
-)
+)  # fmt: skip
 def test_quota_is_that_of_the_instance_family_and_market(kind: str, market: str, code: str) -> None:
     assert account_setup_checks_and_cleanup.quota_code(kind, market) == code
 

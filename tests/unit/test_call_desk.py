@@ -215,14 +215,10 @@ async def test_stopped_call_keeps_its_stop_reason_over_the_worker_report(desk: D
 @pytest.mark.parametrize(
     ("status", "killed", "kind"),
     [
-        (15, "", "Preempted"),
-        (143 << 8, "", "Preempted"),
-        (0, "", "Preempted"),
-        (9, "", "RankExit"),
-        (1 << 8, "", "RankExit"),
-        (15, "its gang was replaced", "Stopped"),
+        (15, "", "Preempted"), (143 << 8, "", "Preempted"), (0, "", "Preempted"), (9, "", "RankExit"),
+        (1 << 8, "", "RankExit"), (15, "its gang was replaced", "Stopped"),
     ],
-)
+)  # fmt: skip
 async def test_outcome_of_worker_death_after_preemption_depends_on_status(
     desk: Desk, status: int, killed: str, kind: str
 ) -> None:

@@ -98,14 +98,8 @@ def test_frames_of_a_dead_agent_are_received_before_reconnection(tmp_path: Path)
 
 BLOB = "ab" * 16
 REQUESTS_CALL: Header = {
-    "t": "call",
-    "run": "aa11",
-    "i": 0,
-    "fn": [BLOB, 0],
-    "args": [BLOB, 0],
-    "name": "train",
-    "total": 1,
-}
+    "t": "call", "run": "aa11", "i": 0, "fn": [BLOB, 0], "args": [BLOB, 0], "name": "train", "total": 1,
+}  # fmt: skip
 
 
 class Life:

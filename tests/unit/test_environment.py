@@ -365,14 +365,9 @@ def test_index_credentials_are_neither_printed_nor_saved(
     empty.mkdir()
     address = f"http://me:{quote(PASSWORD)}@{private_index}"
     env = {
-        "SEEN": str(tmp_path / "seen"),
-        "PIP_CONFIG_FILE": os.devnull,
-        "PIP_INDEX_URL": address,
-        "PIP_NO_CACHE_DIR": "1",
-        "UV_NO_CACHE": "1",
-        "UV_DEFAULT_INDEX": address,
-        "UV_NO_CONFIG": "1",
-    }
+        "SEEN": str(tmp_path / "seen"), "PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": address,
+        "PIP_NO_CACHE_DIR": "1", "UV_NO_CACHE": "1", "UV_DEFAULT_INDEX": address, "UV_NO_CONFIG": "1",
+    }  # fmt: skip
     if not uv:
         env = without_uv(env, tmp_path)
     image = {"pip": ["skymade"], "pip_indexes": [{"url": address}], "setup": ['cat "$NETRC" || true']}

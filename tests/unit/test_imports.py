@@ -75,15 +75,9 @@ def test_agent_memory_is_bounded(tmp_path: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="sky") as short:
         folder, socket = tmp_path / "node-0", f"{short}/0.sock"
         config = {
-            "pool": "p",
-            "node": 0,
-            "nodes": 1,
-            "folder": str(folder),
-            "socket": socket,
-            "idle_timeout": 600.0,
-            "grace": 5.0,
-            "path": [str(ROOT)],
-        }
+            "pool": "p", "node": 0, "nodes": 1, "folder": str(folder), "socket": socket, "idle_timeout": 600.0,
+            "grace": 5.0, "path": [str(ROOT)],
+        }  # fmt: skip
         begin = f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n"
         code = f"{begin}from skyward_core.node.agent.__main__ import main\nmain()"
         done = subprocess.run(

@@ -192,15 +192,10 @@ def test_download_folder_of_another_user_is_rejected(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "parts"),
     [
-        ("pool:", ("pool", None, "")),
-        ("pool:a/b:c", ("pool", None, "a/b:c")),
-        ("pool:3:/x", ("pool", "3", "/x")),
-        ("pool:3", ("pool", None, "3")),
-        ("./a:b", None),
-        ("/a:b", None),
-        ("file", None),
+        ("pool:", ("pool", None, "")), ("pool:a/b:c", ("pool", None, "a/b:c")), ("pool:3:/x", ("pool", "3", "/x")),
+        ("pool:3", ("pool", None, "3")), ("./a:b", None), ("/a:b", None), ("file", None),
     ],
-)
+)  # fmt: skip
 def test_node_path_is_split_into_pool_rank_and_path(text: str, parts: tuple[str, str | None, str] | None) -> None:
     found = _NODE_PATH.fullmatch(text)
     assert (found and (found["pool"], found["rank"], found["path"])) == parts

@@ -218,13 +218,9 @@ def test_launch_form_and_its_command_line_make_equal_plans(request: LaunchReques
     assert plan.spec is not None and of_command.spec is not None
     assert repr(plan.values) == repr(of_command.values)
     assert (plan.script, plan.function, plan.whole, plan.request.one, plan.keep, plan.request.timeout) == (
-        of_command.script,
-        of_command.function,
-        of_command.whole,
-        of_command.request.one,
-        of_command.keep,
+        of_command.script, of_command.function, of_command.whole, of_command.request.one, of_command.keep,
         of_command.request.timeout,
-    )
+    )  # fmt: skip
     here = plan.spec.provider.name == "local"
     assert (plan.spec.options.nice, of_command.spec.options.nice) == (5 if here else 0, 0), "the app is there, too"
     plan = replace(plan, pool=replace(plan.spec, options=of_command.spec.options))

@@ -451,17 +451,13 @@ DONE: dict[str, dict[str, Any]] = {
     "gpus": {"gpus": ["NVIDIA H100, 81559 MiB, 570.1"]},
     "reach": {"reached": [True, False]},
     "probe": {
-        "gpus": [["Tesla T4", 15360.0]],
-        "tflops": 51.5,
-        "disk": 812.25,
-        "port": 40001,
-        "time": 1.5,
+        "gpus": [["Tesla T4", 15360.0]], "tflops": 51.5, "disk": 812.25, "port": 40001, "time": 1.5,
         "whys": {"matmul": "no torch there"},
     },
     "send": {"rate": 1200.5, "why": ""},
     "agent": {"socket": "/tmp/skyward/a.sock"},
     "end": {},
-}
+}  # fmt: skip
 NO_ANSWERS: list[Any] = [
     None, 7, "", "work/a", "/a\x00b", "/" * 5000, [-1], [True], [1 << 70], ["0"], [None], [[1]], {"a": 1},
     [[0, "../x"]], [[-1, "ab"]], [[1.5, "ab"]], [[0, "ab", 1]], float("nan"), {"--hash": "1"}, {"a": "1\n-i x"},

@@ -307,14 +307,8 @@ def test_gpu_metrics_of_the_driver_and_its_failures_are_sampled(sampling: Sampli
     memory = {"mem_used": 1024 << 20, "mem_total": 81920 << 20}
     # Idle clocks are no reason to worry; what this driver lacks (clocks, links, limits) is absent.
     assert first == memory | {
-        "processes": 0,
-        "util": 98,
-        "mem_busy": 0,
-        "power": 650.0,
-        "temp": 71,
-        "throttle": 64,
-        "ecc": 2,
-    }
+        "processes": 0, "util": 98, "mem_busy": 0, "power": 650.0, "temp": 71, "throttle": 64, "ecc": 2,
+    }  # fmt: skip
     assert second == {"processes": 0, "util": 3, "mem_busy": 0} | memory | {"mem_used": 0}
     assert first.keys() <= GPU_METRIC_DEFINITIONS.keys()
     told = [sample["devices"] for sample in sampling.samples() if sample.get("devices")]

@@ -302,20 +302,11 @@ def lengths(head: bytes, body: bytes = b"") -> bytes:
 @pytest.mark.parametrize(
     "garbage",
     [
-        b"GET / HTTP/1.1\r\n\r\n",
-        b"SSH-2.0-OpenSSH_9.2\r\n",
-        b"\x80\x04\x95" + b"\xff" * 20,
-        lengths(b"{"),
-        lengths(b"not json"),
-        lengths(b"\xff\xfe{}"),
-        lengths(b""),
-        lengths(b"[1, 2]"),
-        lengths(b"null"),
-        lengths(b'"t"'),
-        lengths(b'{"kind": "no t"}'),
-        lengths(b"[" * 100_000),
+        b"GET / HTTP/1.1\r\n\r\n", b"SSH-2.0-OpenSSH_9.2\r\n", b"\x80\x04\x95" + b"\xff" * 20, lengths(b"{"),
+        lengths(b"not json"), lengths(b"\xff\xfe{}"), lengths(b""), lengths(b"[1, 2]"), lengths(b"null"),
+        lengths(b'"t"'), lengths(b'{"kind": "no t"}'), lengths(b"[" * 100_000),
     ],
-)
+)  # fmt: skip
 def test_invalid_bytes_are_a_wire_error(garbage: bytes) -> None:
     with pytest.raises(WireError):
         decode(garbage)

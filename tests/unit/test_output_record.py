@@ -292,20 +292,12 @@ PATHS = st.lists(NAMES, min_size=1, max_size=5).map("/".join)
 @pytest.mark.parametrize(
     ("path", "text", "meant"),
     [
-        ("out/a", "out/**", True),
-        ("out/x/a", "out/**", True),
-        ("a/out/x", "out/**", False),
-        ("x/y/a.pt", "*.pt", True),
-        ("x/a.ptx", "*.pt", False),
-        ("ck/b/a.pt", "ck/*.pt", False),
-        ("ck/a.pt", "ck/**/*.pt", True),
-        ("ck/b/c/a.pt", "ck/**/*.pt", True),
-        ("a/b/c", "**/c", True),
-        ("b/out/c", "out", True),
-        ("out/c", "./out/", True),
-        ("a\nb/c", "a?b/c", True),
+        ("out/a", "out/**", True), ("out/x/a", "out/**", True), ("a/out/x", "out/**", False),
+        ("x/y/a.pt", "*.pt", True), ("x/a.ptx", "*.pt", False), ("ck/b/a.pt", "ck/*.pt", False),
+        ("ck/a.pt", "ck/**/*.pt", True), ("ck/b/c/a.pt", "ck/**/*.pt", True), ("a/b/c", "**/c", True),
+        ("b/out/c", "out", True), ("out/c", "./out/", True), ("a\nb/c", "a?b/c", True),
     ],
-)
+)  # fmt: skip
 def test_output_patterns_match_paths(path: str, text: str, meant: bool) -> None:
     assert matches(path, [normalize_pattern(text)]) is meant
     assert matches(path, [])

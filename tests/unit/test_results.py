@@ -100,25 +100,11 @@ def test_tuple_result_is_summarized_as_a_list() -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        float("nan"),
-        float("inf"),
-        [1.0, float("-inf")],
-        {1: 2},
-        {"a": {2: 3}},
-        {"a": {1, 2}},
-        2**64,
-        b"bytes",
-        1j,
-        "x" * (JSON_LIMIT + 1),
-        {"k" * (JSON_LIMIT + 1): 1},
-        list(range(JSON_LIMIT)),
-        [["x" * 1000] * 10] * 10,
-        {str(i): i for i in range(JSON_LIMIT)},
-        OrderedDict(a=1),
-        np.zeros(3),
-        np.float64("nan"),
+        float("nan"), float("inf"), [1.0, float("-inf")], {1: 2}, {"a": {2: 3}}, {"a": {1, 2}}, 2**64, b"bytes", 1j,
+        "x" * (JSON_LIMIT + 1), {"k" * (JSON_LIMIT + 1): 1}, list(range(JSON_LIMIT)), [["x" * 1000] * 10] * 10,
+        {str(i): i for i in range(JSON_LIMIT)}, OrderedDict(a=1), np.zeros(3), np.float64("nan"),
     ],
-)
+)  # fmt: skip
 def test_results_without_a_json_form_are_described_in_words(value: Any) -> None:
     summary = summarized(value)
     assert not summary.is_json
@@ -196,21 +182,11 @@ def test_pandas_frames_are_described_as_arrays() -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        Trap(),
-        [Trap()],
-        (Trap(), 1),
-        {"a": Trap()},
-        {Trap(): 1, Trap(): 2},
-        {Trap(), Trap()},
-        TrapList([1]),
-        [TrapList([1])],
-        TrapDict(a=1),
-        {"a": TrapDict()},
-        TrapInt(3),
-        [TrapInt(3)],
+        Trap(), [Trap()], (Trap(), 1), {"a": Trap()}, {Trap(): 1, Trap(): 2}, {Trap(), Trap()}, TrapList([1]),
+        [TrapList([1])], TrapDict(a=1), {"a": TrapDict()}, TrapInt(3), [TrapInt(3)],
     ],
     ids=lambda _: "",
-)
+)  # fmt: skip
 def test_summary_runs_no_code_of_the_value(value: Any) -> None:
     assert not summarized(value).is_json
 

@@ -309,16 +309,11 @@ def test_invalid_argument_error_names_value_and_expected_type(typed: Any, parame
 @pytest.mark.parametrize(
     "parameter, text",
     [
-        ("x: torch.device", "cuda:0"),
-        ("x=DEFAULT", "4"),
-        ("x: Mode", "FAST"),
-        ("x: Mode", "f"),
-        ("x: Mode", "fast"),
-        ("x: Level | None", "2"),
-        ("x: Literal[Mode.FAST]", "anything"),
+        ("x: torch.device", "cuda:0"), ("x=DEFAULT", "4"), ("x: Mode", "FAST"), ("x: Mode", "f"),
+        ("x: Mode", "fast"), ("x: Level | None", "2"), ("x: Literal[Mode.FAST]", "anything"),
         ("*x: Mode", "FAST,SLOW"),
     ],
-)
+)  # fmt: skip
 def test_arguments_of_script_types_stay_raw_text(typed: Any, parameter: str, text: str) -> None:
     assert type(typed(parameter, f"x={text}")["x"]) is RawArgument
 

@@ -186,14 +186,8 @@ async def test_killed_blob_helper_is_reported_and_replaced(nodes: list[Node]) ->
 # What an agent is told: as a client sent it, and changed as values are.
 
 TOLD: dict[str, Any] = {
-    "pool": "p",
-    "node": 0,
-    "nodes": 2,
-    "folder": "/n",
-    "socket": "/s",
-    "idle_timeout": 9.0,
-    "grace": 1.0,
-}
+    "pool": "p", "node": 0, "nodes": 2, "folder": "/n", "socket": "/s", "idle_timeout": 9.0, "grace": 1.0,
+}  # fmt: skip
 
 
 def test_agent_config_has_defaults_and_ignores_unknown_json_keys() -> None:

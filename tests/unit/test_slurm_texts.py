@@ -187,19 +187,11 @@ def test_allocation_ends_only_with_all_its_machines() -> None:
 @pytest.mark.parametrize(
     "wish",
     [
-        {"partition": "a b"},
-        {"partition": "--wrap=x"},
-        {"account": ""},
-        {"time": "soon"},
-        {"gres": "gpu:2 --wrap x"},
-        {"memory": "much"},
-        {"constraint": "a;b"},
-        {"cpus": 0},
-        {"host_keys": "never"},
-        {"keys": "~/.ssh/id"},
-        {"login": "-oProxyCommand=x"},
+        {"partition": "a b"}, {"partition": "--wrap=x"}, {"account": ""}, {"time": "soon"},
+        {"gres": "gpu:2 --wrap x"}, {"memory": "much"}, {"constraint": "a;b"}, {"cpus": 0}, {"host_keys": "never"},
+        {"keys": "~/.ssh/id"}, {"login": "-oProxyCommand=x"},
     ],
-)
+)  # fmt: skip
 def test_invalid_slurm_settings_are_rejected(wish: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         sky.Slurm(**wish)

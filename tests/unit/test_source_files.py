@@ -149,17 +149,11 @@ def test_metric_summaries_bound_names_and_calls() -> None:
 @pytest.mark.parametrize(
     ("value", "fits"),
     [
-        ([1.0, 0.5, 2.0], True),
-        ([None, None, None], True),
-        ([1.0, 0.5], False),
-        ([1, 0.5, 2.0], False),
-        ([nan, 0.5, 2.0], False),
-        ([inf, 0.5, 2.0], False),
-        (["1", 0.5, 2.0], False),
-        ({"last": 1.0}, False),
+        ([1.0, 0.5, 2.0], True), ([None, None, None], True), ([1.0, 0.5], False), ([1, 0.5, 2.0], False),
+        ([nan, 0.5, 2.0], False), ([inf, 0.5, 2.0], False), (["1", 0.5, 2.0], False), ({"last": 1.0}, False),
         (None, False),
     ],
-)
+)  # fmt: skip
 def test_metric_summary_of_an_agent_is_validated(value: object, fits: bool) -> None:
     assert is_metric_summary(value) is fits
 

@@ -92,18 +92,10 @@ def test_ssh_command_has_user_and_port() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "me@",
-        "-oProxyCommand=evil",
-        "a b",
-        "gpu1:0",
-        "gpu1:70000",
-        "gpu1:x",
-        "gpu1:²",
-        f"gpu1:{'1' * 5000}",
+        "", "me@", "-oProxyCommand=evil", "a b", "gpu1:0", "gpu1:70000", "gpu1:x", "gpu1:²", f"gpu1:{'1' * 5000}",
         "x" * 256,
     ],
-)
+)  # fmt: skip
 def test_invalid_ssh_host_text_is_rejected(text: str) -> None:
     with pytest.raises(UsageError):
         Target("").with_host(text)
@@ -174,14 +166,10 @@ def config_reader(program: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(
     "line",
     [
-        'HostName "x;>pwned"',
-        'HostName "$(>pwned)"',
-        'User "$(>pwned)"',
-        "User x;>pwned",
-        "ProxyJump x;>pwned",
+        'HostName "x;>pwned"', 'HostName "$(>pwned)"', 'User "$(>pwned)"', "User x;>pwned", "ProxyJump x;>pwned",
         "ProxyJump a,$(>pwned)@gate",
     ],
-)
+)  # fmt: skip
 async def test_unsafe_name_in_ssh_config_runs_no_command(home: Path, line: str) -> None:
     (home / "included").write_text(f"{line}\n")
     (home / ".ssh/config").write_text(f'Include {home}/included\nProxyCommand sh -c "echo %h %r"\n')

@@ -86,15 +86,9 @@ def test_lines_of_a_rank_with_unreported_begin_are_shown_at_its_end(capfd: pytes
 
 def test_lines_of_the_run_before_are_not_shown(capfd: pytest.CaptureFixture[str]) -> None:
     came: list[Event | str] = [
-        rank_began("other"),
-        queue_news("mine"),
-        "theirs",
-        rank_began("third", 1),
-        rank_ended("other"),
-        rank_began("mine"),
-        queue_news(),
-        "ours",
-    ]
+        rank_began("other"), queue_news("mine"), "theirs", rank_began("third", 1), rank_ended("other"),
+        rank_began("mine"), queue_news(), "ours",
+    ]  # fmt: skip
     assert printed_lines(capfd, *came) == ["r000| ours"]
 
 

@@ -214,21 +214,10 @@ def test_file_is_read_up_to_its_size_limit() -> None:
 
 ANY = st.text(st.characters(), max_size=8) | st.sampled_from(
     [
-        "",
-        "~",
-        "~nobody-of-that-name/x",
-        "a" * 256,
-        "a/" * 3000,
-        "\0",
-        "~\0",
-        "\udcff",
-        "\ud800",
-        "loop",
-        "closed/x",
-        "..",
-        "//",
+        "", "~", "~nobody-of-that-name/x", "a" * 256, "a/" * 3000, "\0", "~\0", "\udcff", "\ud800", "loop",
+        "closed/x", "..", "//",
     ]
-)
+)  # fmt: skip
 
 
 @settings(max_examples=examples(200))

@@ -64,17 +64,10 @@ class TheirsMore(Theirs):
 
 
 CALLS: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
-    ((), {}),
-    (("a",), {}),
-    (("a", 1, [2]), {}),
-    (("a",), {"parts": [7], "kind": "k"}),
-    (("a",), {"kind": "k"}),
-    (("a", 1), {"kind": "k", "seen": True}),
-    (("a", 1, [2], "k"), {}),
-    ((), {"name": "a", "size": 4, "kind": "k"}),
-    (("a",), {"name": "b", "kind": "k"}),
-    (("a",), {"colour": "red", "kind": "k"}),
-]
+    ((), {}), (("a",), {}), (("a", 1, [2]), {}), (("a",), {"parts": [7], "kind": "k"}), (("a",), {"kind": "k"}),
+    (("a", 1), {"kind": "k", "seen": True}), (("a", 1, [2], "k"), {}), ((), {"name": "a", "size": 4, "kind": "k"}),
+    (("a",), {"name": "b", "kind": "k"}), (("a",), {"colour": "red", "kind": "k"}),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [(Ours, Theirs), (OursMore, TheirsMore)])

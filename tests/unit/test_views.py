@@ -337,19 +337,10 @@ def test_aggregate_leaves_out_what_only_identifies_the_rank() -> None:
 @pytest.mark.parametrize(
     "values",
     [
-        (),
-        (True, False),
-        (1, True),
-        (1, "2"),
-        (1, None),
-        (1, {"a": 1}),
-        ([1], [2]),
-        ({}, {}),
-        ({"a": True}, {"a": False}),
-        ({"a": 1}, {"b": 1}),
-        ({"a": 1}, 2),
+        (), (True, False), (1, True), (1, "2"), (1, None), (1, {"a": 1}), ([1], [2]), ({}, {}),
+        ({"a": True}, {"a": False}), ({"a": 1}, {"b": 1}), ({"a": 1}, 2),
     ],
-)
+)  # fmt: skip
 def test_values_without_numbers_have_no_aggregate(values: tuple[Any, ...]) -> None:
     assert table(*values) is None
 
