@@ -19,7 +19,7 @@ from skyward_core.model.metric_definitions_and_series import import_pyarrow
 from skyward_core.model.outcomes import Outcome
 from skyward_core.util.format_bytes import format_size
 from skyward_core.util.terminal_safe_text import sanitize_line
-from skyward_core.util.user_files import exists, is_dir
+from skyward_core.util.untrusted_files import exists, is_dir
 from skyward_core.views.log_buffer import rank_prefix
 from skyward_core.views.pool_view import RunView, TaskView
 from skyward_core.views.stack_groups import Profile, speedscope

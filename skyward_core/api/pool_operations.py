@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from skyward_core.model.output_files import WrittenFile
     from skyward_core.model.thread_stacks import Stacks
     from skyward_core.plugins.plugin import Plugin
-    from skyward_core.plugins.redis_dict_queue_lock import SharedState
+    from skyward_core.plugins.redis_shared_state import SharedState
     from skyward_core.pool.pool import Pool
     from skyward_core.pool.runs.gang_sweep import GangSweep
     from skyward_core.pool.runs.map_run import MapRun

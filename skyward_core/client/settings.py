@@ -17,7 +17,7 @@ from skyward_core.model.errors import UsageError
 from skyward_core.store import state_folder
 from skyward_core.store.debug_log import start_logging as start_logging
 from skyward_core.store.state_folder import SETTINGS_FILE, state_home
-from skyward_core.util.user_files import (
+from skyward_core.util.untrusted_files import (
     MAX_SETTINGS_BYTES,
     exists,
     is_file,

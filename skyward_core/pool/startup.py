@@ -76,7 +76,7 @@ from skyward_core.views.pool_view import restore_node_details
 if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import ProbeDone, SendDone
     from skyward_core.store.ledger_rows import PoolRow
-    from skyward_core.tasks.packages.required_and_local_packages import PackageSpecs
+    from skyward_core.tasks.packages.package_specs_and_local_packages import PackageSpecs
     from skyward_core.transport.transport import HostCommands
 
 

@@ -28,7 +28,7 @@ from skyward_core.store.ledger_rows import RUN_ID, is_process_alive
 from skyward_core.store.recording_file import SUFFIX, Entry, RecordingReader, RecordingWriter
 from skyward_core.store.state_folder import ensure_pool_folder, pool_path, state_home
 from skyward_core.util.content_hash import BLOB_PREFIX
-from skyward_core.util.user_files import read_bytes, read_own_json
+from skyward_core.util.untrusted_files import read_bytes, read_own_json
 from skyward_core.views import events
 from skyward_core.views.machine_metrics import (
     LATE_ERROR_SECONDS,

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ValidationError
 
 from skyward_core.model.errors import UsageError
-from skyward_core.util.user_files import MAX_SETTINGS_BYTES, parse_toml, read_text
+from skyward_core.util.untrusted_files import MAX_SETTINGS_BYTES, parse_toml, read_text
 
 
 def _as_list(value: Any) -> Any:

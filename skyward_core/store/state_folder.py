@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from skyward_core.model.errors import SpecError, UsageError
 from skyward_core.protocol.node_paths import STATE_FILE, NodePaths, pools_folder
-from skyward_core.util.user_files import exists, expand_user, is_dir, resolve_path
+from skyward_core.util.untrusted_files import exists, expand_user, is_dir, resolve_path
 
 if TYPE_CHECKING:
     from skyward_core.store.skyward_toml_schema import Settings

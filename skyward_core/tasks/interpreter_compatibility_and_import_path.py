@@ -11,7 +11,7 @@ from typing import Any
 
 from skyward_core.model.errors import UsageError
 from skyward_core.model.script_interpreter import Interpreter
-from skyward_core.util.user_files import resolve_path
+from skyward_core.util.untrusted_files import resolve_path
 
 MINOR_VERSION = ".".join(map(str, sys.version_info[:2]))
 OWN_SOURCE = "this program's own"

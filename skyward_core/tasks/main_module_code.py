@@ -13,7 +13,7 @@ from zipfile import is_zipfile
 
 from skyward_core.model.errors import ScriptError, UsageError
 from skyward_core.tasks.script_inspection import parse_script
-from skyward_core.util.user_files import is_dir, is_file, resolve_path
+from skyward_core.util.untrusted_files import is_dir, is_file, resolve_path
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from skyward_core.tasks.argument_parsing import (
     convert_argument,
     describe_type,
 )
-from skyward_core.tasks.parameter_types import (
+from skyward_core.tasks.parameter_types_from_source import (
     is_checkable,
     is_convertible,
     list_type,
@@ -39,7 +39,7 @@ from skyward_core.tasks.parameter_types import (
     script_types,
     source_type,
 )
-from skyward_core.util.user_files import (
+from skyward_core.util.untrusted_files import (
     exists,
     expand_user,
     is_dir,
@@ -83,7 +83,7 @@ class FunctionInfo:
     Attributes:
         line: Line number, from 1.
         timeout: Source text of the decorator's ``timeout``.
-        types: The script's own classes, from :func:`~skyward_core.tasks.parameter_types.script_types`.
+        types: The script's own classes, from :func:`~skyward_core.tasks.parameter_types_from_source.script_types`.
     """
 
     name: str

@@ -34,11 +34,11 @@ from skyward_core.tasks import missing_packages
 from skyward_core.tasks.bounded_subprocess import CancellationToken, QueryTimeout, kill_group, run_bounded
 from skyward_core.tasks.interpreter_compatibility_and_import_path import OWN_SOURCE, is_own_environment, own_interpreter
 from skyward_core.tasks.packages.inline_metadata import InlineMetadata, read_inline_metadata
-from skyward_core.tasks.packages.required_and_local_packages import find_local_packages
+from skyward_core.tasks.packages.package_specs_and_local_packages import find_local_packages
 from skyward_core.tasks.packages.requires_python import MIN_PYTHON, is_satisfiable, parse_version, satisfies
 from skyward_core.util.light_dataclass import Value, value
 from skyward_core.util.terminal_safe_text import sanitize_line
-from skyward_core.util.user_files import (
+from skyward_core.util.untrusted_files import (
     exists,
     expand_user,
     find_matching,

@@ -155,7 +155,7 @@ def _convert_values(target: Any, function: str, values: Mapping[str, Any]) -> di
 
 def _parameter_type(target: Any, parameter: inspect.Parameter) -> Any:
     """Return the type of a parameter from its annotation or default; ``Any`` if neither can be resolved."""
-    from skyward_core.tasks.parameter_types import default_type, list_type
+    from skyward_core.tasks.parameter_types_from_source import default_type, list_type
 
     empty = parameter.empty
     if parameter.annotation is empty:

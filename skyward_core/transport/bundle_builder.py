@@ -91,7 +91,7 @@ LOADED_AT_START = (
     "skyward_core/node/bootstrap/socket_relay.py",
     "skyward_core/node/library_bundle_importer.py",
     "skyward_core/node/deferred_imports.py",
-    "skyward_core/node/gpu_locks.py",
+    "skyward_core/node/gpu_locks_and_usage.py",
     "skyward_core/node/worker/",
     "skyward_core/plugins/__init__.py",
     "skyward_core/plugins/plugin.py",
@@ -119,14 +119,14 @@ COMPILED = (
 )
 NVML = "nvml"  # name of the bundle's variant with the NVIDIA driver's client library
 # Code for free GPUs; for hosts without an NVIDIA driver, this code is sent later with the rest.
-WITH_DRIVER = ("skyward_core/node/gpu_locks.py",)
+WITH_DRIVER = ("skyward_core/node/gpu_locks_and_usage.py",)
 # Code for optional features. Bytecode is more than twice as large as source, and every start would send it.
 RARELY_LOADED = (
     *WITH_DRIVER,
     "skyward_core/node/agent/debugger_relay.py",
     "skyward_core/node/agent/preemption_notices.py",
     "skyward_core/node/agent/rank_inspection.py",
-    "skyward_core/node/agent/ended_node_folder_retention.py",
+    "skyward_core/node/agent/retained_results.py",
     "skyward_core/node/agent/metrics_sampler_supervisor.py",
     "skyward_core/node/agent/written_files.py",
     "skyward_core/node/bootstrap/hardware_and_network_benchmark.py",
@@ -148,7 +148,7 @@ RARELY_LOADED = (
     "skyward_core/plugins/built_in/tensorflow.py",
     "skyward_core/plugins/joblib_backend.py",
     "skyward_core/plugins/plugin_builder.py",
-    "skyward_core/plugins/redis_dict_queue_lock.py",
+    "skyward_core/plugins/redis_shared_state.py",
     "skyward_core/plugins/plugin_server_start_and_stop.py",
     "skyward_core/plugins/ssh_between_nodes.py",
     "skyward_core/plugins/ssh_command_environment.py",
@@ -172,11 +172,11 @@ LATE_FILES = (
     "skyward_core/plugins/built_in/ray.py",
     "skyward_core/plugins/built_in/shared_collections.py",
     "skyward_core/plugins/joblib_backend.py",
-    "skyward_core/plugins/redis_dict_queue_lock.py",
+    "skyward_core/plugins/redis_shared_state.py",
     "skyward_core/plugins/plugin_server_start_and_stop.py",
     "skyward_core/plugins/ssh_between_nodes.py",
     "skyward_core/plugins/ssh_command_environment.py",
-    "skyward_core/util/user_files.py",
+    "skyward_core/util/untrusted_files.py",
     *(f"skyward_core/{name}/" for name in ("api", "pool", "providers", "store", "tasks", "transport", "views")),
 )
 LEVEL = 2  # compression level: 1 ms more than level 1, once per release, for 2 % fewer bytes on each connection

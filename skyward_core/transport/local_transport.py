@@ -33,7 +33,7 @@ from skyward_core.transport.transport import (
     needs_install,
 )
 from skyward_core.util.light_dataclass import Value, value
-from skyward_core.util.user_files import exists
+from skyward_core.util.untrusted_files import exists
 
 ROOT = str(Path(__file__).parents[2])
 # Isolated mode and no site module: an agent needs only the standard library and this package. The garbage collector
@@ -234,7 +234,7 @@ def extra_import_path(base: RankEnvironment) -> tuple[str, ...]:
     Raises:
         PoolError: If the interpreter cannot be run.
     """
-    from skyward_core.tasks.packages.required_and_local_packages import find_local_packages
+    from skyward_core.tasks.packages.package_specs_and_local_packages import find_local_packages
 
     version = ".".join(map(str, base.version))
     local = tuple(each.entry for each in find_local_packages({}, str(Path(base.python).parents[1]), version))

@@ -626,13 +626,13 @@ class SkywardApp(App[None]):
         """Ask the user for a line of text, with ``offered`` as initial text. Returns None if the user goes back. Call
         from a worker.
         """
-        from skyward_tui.dialogs.dialog import AskScreen
+        from skyward_tui.dialogs.basic_dialogs import AskScreen
 
         return await self.push_screen_wait(AskScreen(question, offered))
 
     def show_differences(self, title: str, lines: Sequence[str]) -> None:
         """Show a table of differences in a dialog."""
-        from skyward_tui.dialogs.dialog import DifferencesScreen
+        from skyward_tui.dialogs.basic_dialogs import DifferencesScreen
 
         self.push_screen(DifferencesScreen(title, lines))
 
@@ -818,7 +818,7 @@ class SkywardApp(App[None]):
 
     def action_about(self) -> None:
         from skyward_tui.app.crash_report import system_report
-        from skyward_tui.dialogs.dialog import ChoiceScreen
+        from skyward_tui.dialogs.basic_dialogs import ChoiceScreen
 
         text = system_report(self)
         dialog = ChoiceScreen("about", text, [("close", "Close", False), ("copy", "Copy", False)], escape="close")
@@ -921,7 +921,7 @@ class SkywardApp(App[None]):
 
 def _box_of(node: DOMNode) -> Widget | None:
     """Return the panel or the dialog box that contains a node."""
-    from skyward_tui.dialogs.dialog import Dialog
+    from skyward_tui.dialogs.basic_dialogs import Dialog
     from skyward_tui.widgets.header_and_hints import Panel
 
     for each in node.ancestors_with_self:

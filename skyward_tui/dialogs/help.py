@@ -11,7 +11,7 @@ from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import Static
 
-from skyward_tui.dialogs.dialog import Dialog
+from skyward_tui.dialogs.basic_dialogs import Dialog
 from skyward_tui.ui.actions import SCOPES, actions_in, bindings, scopes_of
 from skyward_tui.ui.themes import read_style_sheet
 

@@ -11,7 +11,7 @@ from textual.content import Content
 from textual.reactive import var
 from textual.widgets import Button, Input, Label
 
-from skyward_tui.dialogs.dialog import Dialog
+from skyward_tui.dialogs.basic_dialogs import Dialog
 from skyward_tui.text.number_and_time_format import count
 from skyward_tui.ui.actions import bindings
 from skyward_tui.ui.themes import read_style_sheet

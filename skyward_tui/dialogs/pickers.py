@@ -28,8 +28,8 @@ from skyward_core.client.launch.plugin_and_provider_catalog import (
 from skyward_core.model.errors import SkywardError
 from skyward_core.model.offers import OfferList
 from skyward_core.util.terminal_safe_text import sanitize_line
-from skyward_core.util.user_files import expand_user, is_dir, is_file, list_entries, resolve_path
-from skyward_tui.dialogs.dialog import ChoiceScreen, Dialog
+from skyward_core.util.untrusted_files import expand_user, is_dir, is_file, list_entries, resolve_path
+from skyward_tui.dialogs.basic_dialogs import ChoiceScreen, Dialog
 from skyward_tui.launch_form.form import Form, example_paths, relative_path
 from skyward_tui.launch_form.recent_launches import MAX_SHOWN, example_row, missing_packages, recent_row
 from skyward_tui.shutdown_signals import run_in_daemon_thread

@@ -26,7 +26,7 @@ from skyward_tui.text.number_and_time_format import NO_RUN, count, count_range
 from skyward_tui.tmux_clipboard_and_terminal_checks import current_folder
 
 if TYPE_CHECKING:
-    from skyward_core.client.launch.job_launch import JobFile, JobRequest
+    from skyward_core.client.launch.job_and_shell_launch import JobFile, JobRequest
     from skyward_core.client.launch.launch_records import ShellRecord
     from skyward_core.client.launch.plugin_and_provider_catalog import ArgumentField, Task
     from skyward_core.model.specs import PoolSpec
@@ -63,7 +63,7 @@ class JobPlan:
 def variables(script: str) -> list[ArgumentField]:
     """Return the variables of a job file as form fields; empty if the file is invalid, because the plan reports the
     error."""
-    from skyward_core.client.launch.job_launch import read_job_variables
+    from skyward_core.client.launch.job_and_shell_launch import read_job_variables
     from skyward_core.client.launch.plugin_and_provider_catalog import ArgumentField
 
     try:
@@ -91,7 +91,7 @@ def job_plan(
     Raises:
         FieldError: If a field, or a line of the job file, is invalid.
     """
-    from skyward_core.client.launch.job_launch import JobRequest, read_job_file, read_job_variables
+    from skyward_core.client.launch.job_and_shell_launch import JobRequest, read_job_file, read_job_variables
 
     path = path_of(form.script)
     given = parse_arguments(form.arguments)
@@ -211,7 +211,7 @@ def job_steps(plan: JobPlan, folder: Path) -> list[Task]:
     Raises:
         SkywardError: If a file to upload cannot be read.
     """
-    from skyward_core.client.launch.job_launch import job_tasks, pool_job_tasks
+    from skyward_core.client.launch.job_and_shell_launch import job_tasks, pool_job_tasks
 
     if isinstance(plan.pool, PoolView):
         return pool_job_tasks(plan.job, plan.pool, folder)

@@ -14,7 +14,7 @@ from skyward_core.client import settings
 from skyward_core.client.launch.plugin_and_provider_catalog import missing_frameworks
 from skyward_core.model.errors import ScriptError
 from skyward_core.util.terminal_safe_text import sanitize_line
-from skyward_core.util.user_files import expand_user, parse_json
+from skyward_core.util.untrusted_files import expand_user, parse_json
 from skyward_tui.launch_form.form import (
     Form,
     example_paths,

@@ -19,7 +19,7 @@ from skyward_core.client import ssh_host_groups_and_keys
 from skyward_core.client.ssh_host_groups_and_keys import HostGpuUsage
 from skyward_core.model.errors import SkywardError
 from skyward_core.util.terminal_safe_text import sanitize_line
-from skyward_tui.dialogs.dialog import ChoiceScreen
+from skyward_tui.dialogs.basic_dialogs import ChoiceScreen
 from skyward_tui.screens.base_screen import ListScreen
 from skyward_tui.shutdown_signals import run_in_daemon_thread
 from skyward_tui.text.hardware_cells import free_text, memory, usage_by_user, utilization

@@ -661,7 +661,7 @@ class RunScreen(BaseScreen[None]):
 
     @work(group="cancel")
     async def action_cancel(self) -> None:
-        from skyward_tui.dialogs.dialog import ChoiceScreen
+        from skyward_tui.dialogs.basic_dialogs import ChoiceScreen
 
         run, pool = self.run, self.pool
         if pool is not None and (other := self.panels[self.active].run_to_cancel):

@@ -35,7 +35,7 @@ from skyward_core.views.stack_groups import (
     summarize_collectives,
     thread_lines,
 )
-from skyward_tui.dialogs.dialog import ChoiceScreen
+from skyward_tui.dialogs.basic_dialogs import ChoiceScreen
 from skyward_tui.screens.base_screen import BaseScreen
 from skyward_tui.source_lookup_and_editor import SourceFile, find_source, source_folders
 from skyward_tui.text.hint_commands import format_error

@@ -66,7 +66,7 @@ DEFAULT_PAGERS = ("less", "more")  # used if $PAGER is not set
 
 async def open_pager(app: SkywardApp, name: str, lines: Iterable[str]) -> None:
     """Write lines to a private temporary file, and open it in the user's pager."""
-    from skyward_core.client.launch import job_launch
+    from skyward_core.client.launch import job_and_shell_launch
     from skyward_core.model.errors import SkywardError
     from skyward_tui.file_export import save
 
@@ -77,7 +77,7 @@ async def open_pager(app: SkywardApp, name: str, lines: Iterable[str]) -> None:
     if not words:
         return app.flash("no pager found: set $PAGER", "error")
     try:
-        folder = await asyncio.to_thread(job_launch.make_process_folder, FOLDER)
+        folder = await asyncio.to_thread(job_and_shell_launch.make_process_folder, FOLDER)
     except (SkywardError, OSError) as error:
         return app.flash(f"cannot write the log for the pager: {format_error(error)}", "error")
     try:
@@ -93,8 +93,8 @@ async def open_pager(app: SkywardApp, name: str, lines: Iterable[str]) -> None:
 
 async def remove_stale_logs() -> None:
     """Remove the temporary files of apps that were killed."""
-    from skyward_core.client.launch import job_launch
+    from skyward_core.client.launch import job_and_shell_launch
     from skyward_core.model.errors import SkywardError
 
     with suppress(SkywardError, OSError):  # the session reports problems of the state folder
-        await run_in_daemon_thread(partial(job_launch.remove_dead_folders, FOLDER))
+        await run_in_daemon_thread(partial(job_and_shell_launch.remove_dead_folders, FOLDER))

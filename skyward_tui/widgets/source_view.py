@@ -13,7 +13,7 @@ from textual.content import Content
 from textual.widget import Widget
 
 from skyward_core.util.terminal_safe_text import sanitize_line
-from skyward_core.util.user_files import read_text
+from skyward_core.util.untrusted_files import read_text
 from skyward_tui.source_lookup_and_editor import MOST_BYTES, SourceFile, excerpt
 
 _MOST = 4  # maximum number of groups

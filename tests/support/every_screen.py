@@ -9,8 +9,8 @@ from typing import Any
 from textual.screen import Screen
 
 from skyward_core.client.launch.presets import Preset
+from skyward_tui.dialogs.basic_dialogs import AskScreen, ChoiceScreen, DifferencesScreen
 from skyward_tui.dialogs.confirmations import BudgetScreen, QuitScreen, TeardownScreen
-from skyward_tui.dialogs.dialog import AskScreen, ChoiceScreen, DifferencesScreen
 from skyward_tui.dialogs.focus_letters import JumpScreen
 from skyward_tui.dialogs.help import HelpScreen
 from skyward_tui.dialogs.host_key_and_secret_prompts import HostKeyScreen, SecretsScreen

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.client.launch.job_launch import JobRequest
+from skyward_core.client.launch.job_and_shell_launch import JobRequest
 from skyward_core.model.errors import JobFileError, UsageError
 from skyward_core.tasks.job_files.job import JobFile
 

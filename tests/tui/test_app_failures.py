@@ -18,7 +18,7 @@ from skyward_core.client.session import Session
 from skyward_core.model.specs import Options, PoolSpec
 from skyward_core.providers.local.provider import Local
 from skyward_tui.app.app import SkywardApp
-from skyward_tui.dialogs.dialog import AskScreen
+from skyward_tui.dialogs.basic_dialogs import AskScreen
 from skyward_tui.panels.log import LogPanel
 from skyward_tui.screens.hosts import HostsScreen
 from skyward_tui.screens.run import RunScreen

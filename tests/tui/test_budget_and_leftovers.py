@@ -15,8 +15,8 @@ from skyward_core.model.machines import Leftover
 from skyward_core.views import events
 from skyward_core.views.pool_view import PoolView
 from skyward_tui.app.app import SkywardApp
+from skyward_tui.dialogs.basic_dialogs import AskScreen
 from skyward_tui.dialogs.confirmations import BudgetScreen, TeardownScreen
-from skyward_tui.dialogs.dialog import AskScreen
 from skyward_tui.screens.leftovers import DeleteLeftoversScreen, LeftoversScreen
 from tests.support.app_driver import SMALLEST, Snap, at_every_size, previewed, screen_text, typed, until
 from tests.support.fake_session import FakeSession, done

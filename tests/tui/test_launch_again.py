@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from textual.widgets import Input, Select
 
-from skyward_core.client.launch.job_launch import JobRequest
+from skyward_core.client.launch.job_and_shell_launch import JobRequest
 from skyward_core.client.launch.launch_records import JobRecord, LaunchRecord
 from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.tasks.job_files.job import JobFile

@@ -20,7 +20,7 @@ import skyward_tui
 from skyward_core.views import events
 from skyward_core.views.pool_view import PoolView
 from skyward_tui.app.app import SkywardApp
-from skyward_tui.dialogs.dialog import ChoiceScreen
+from skyward_tui.dialogs.basic_dialogs import ChoiceScreen
 from skyward_tui.panels.panel import RunPanel
 from skyward_tui.screens.run import LEAST_COLUMNS, BorderOffsets, PanelGrid, RunScreen, resize_tracks
 from skyward_tui.ui.actions import ACTIONS

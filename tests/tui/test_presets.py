@@ -9,7 +9,7 @@ import pytest
 from textual.widgets import Input
 
 from skyward_tui.app.app import SkywardApp
-from skyward_tui.dialogs.dialog import AskScreen, ChoiceScreen
+from skyward_tui.dialogs.basic_dialogs import AskScreen, ChoiceScreen
 from skyward_tui.dialogs.pickers import PresetsScreen
 from skyward_tui.screens.launch.screen import LaunchScreen
 from tests.support.app_driver import launch_form, screen_text, typed, until

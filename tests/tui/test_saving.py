@@ -21,7 +21,7 @@ from textual.pilot import Pilot
 
 from skyward_core.model.outcomes import ErrorInfo
 from skyward_tui.app.app import SkywardApp
-from skyward_tui.dialogs.dialog import AskScreen
+from skyward_tui.dialogs.basic_dialogs import AskScreen
 from skyward_tui.dialogs.pickers import FilesScreen, PresetsScreen
 from skyward_tui.file_export import results_csv, results_json, results_text, save, save_all, save_error_text
 from skyward_tui.screens.run import RunScreen

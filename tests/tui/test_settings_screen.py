@@ -15,7 +15,7 @@ from skyward_core.client import settings
 from skyward_core.client.settings import NotifySettings, read_user_settings
 from skyward_core.views.log_buffer import MemoryBudget
 from skyward_tui.app.app import SkywardApp
-from skyward_tui.dialogs.dialog import AskScreen
+from skyward_tui.dialogs.basic_dialogs import AskScreen
 from skyward_tui.dialogs.pickers import KeyScreen, ThemePicker
 from skyward_tui.screens.hosts import HostsScreen
 from skyward_tui.screens.settings import SettingList, SettingsScreen

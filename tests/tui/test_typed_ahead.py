@@ -13,7 +13,7 @@ from textual.pilot import Pilot
 from textual.widgets import Button, Input, OptionList, Static
 
 from skyward_tui.app.app import SkywardApp
-from skyward_tui.dialogs.dialog import ChoiceScreen
+from skyward_tui.dialogs.basic_dialogs import ChoiceScreen
 from skyward_tui.dialogs.pickers import FilesScreen
 from skyward_tui.screens.launch.screen import LaunchScreen
 from skyward_tui.screens.pool_list import PoolsScreen

@@ -22,7 +22,7 @@ from skyward_core.model.accelerators.catalog import key
 from skyward_core.model.errors import NoCapacity, UsageError
 from skyward_core.model.machines import FREE_BELOW, GpuProcess, GpuUse
 from skyward_core.model.specs import PoolSpec, Worker
-from skyward_core.node import gpu_locks
+from skyward_core.node import gpu_locks_and_usage
 from skyward_core.providers.pool_planning import make_pool_spec
 from skyward_core.providers.ssh.free_gpu_choice import HostGpuUsage, choose_hosts, describe_choice, free_gpus
 from skyward_core.providers.ssh.provider import SSH
@@ -397,13 +397,13 @@ def test_process_and_pool_names_of_gpu_users_are_sanitized(text: str) -> None:
 def device() -> Iterator[str]:
     name = "GPU-of-a-test"
     yield name
-    gpu_locks.release_gpu(name)
+    gpu_locks_and_usage.release_gpu(name)
 
 
 def test_gpu_lock_names_its_holder_and_is_exclusive(device: str) -> None:
-    assert gpu_locks.acquire_gpu(device) and gpu_locks.acquire_gpu(device), "what is ours stays so"
-    assert device not in gpu_locks.locked_by_others(), "by somebody else"
-    assert gpu_locks.describe_holder(device).startswith("a pool of "), "nobody answers for it yet"
-    assert gpu_locks.has_lost_agent(device)
-    gpu_locks.release_gpu(device)
-    assert gpu_locks.describe_holder(device) == "an unknown process"
+    assert gpu_locks_and_usage.acquire_gpu(device) and gpu_locks_and_usage.acquire_gpu(device), "what is ours stays so"
+    assert device not in gpu_locks_and_usage.locked_by_others(), "by somebody else"
+    assert gpu_locks_and_usage.describe_holder(device).startswith("a pool of "), "nobody answers for it yet"
+    assert gpu_locks_and_usage.has_lost_agent(device)
+    gpu_locks_and_usage.release_gpu(device)
+    assert gpu_locks_and_usage.describe_holder(device) == "an unknown process"

@@ -21,8 +21,8 @@ from typing import Any
 
 import pytest
 
-from skyward_core.node.agent import blob_server
-from skyward_core.node.agent.blob_server import ACCEPT_RETRY_DELAY, MAX_UNAUTHENTICATED, BlobServer
+from skyward_core.node.agent import file_transfer_server
+from skyward_core.node.agent.file_transfer_server import ACCEPT_RETRY_DELAY, MAX_UNAUTHENTICATED, FileTransferServer
 from skyward_core.plugins.pool_certificate_authority import Authority, node_name
 from skyward_core.protocol import blocking_tls_connection
 from skyward_core.protocol.blocking_tls_connection import (
@@ -59,7 +59,7 @@ class Host:
         (self.spool / RESULT).write_bytes(DATA)
         (self.spool / "r000.out").write_text("a log")
         papers = authority.issue(node_name(number)).to_json()
-        self.peers = BlobServer(self.blobs, self.spool, "127.0.0.1", papers)
+        self.peers = FileTransferServer(self.blobs, self.spool, "127.0.0.1", papers)
         self.place = ("127.0.0.1", self.peers.port)
         self.node = Endpoint(self.place, node_name(number))
 
@@ -381,7 +381,7 @@ def test_stopped_transfer_does_not_reconnect(
 def test_idle_blob_connection_is_closed(
     hosts: list[Host], client: Client, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blob_server, "IDLE_TIMEOUT", 0.001)
+    monkeypatch.setattr(file_transfer_server, "IDLE_TIMEOUT", 0.001)
     assert client.download(hosts[0].node, target) == DATA
     wait_until(lambda: threads_of_servers() == 0)
     monkeypatch.undo()

@@ -426,7 +426,7 @@ LOADED = (
         ("from skyward_core.node.agent.__main__ import preload_modules as preload; preload()", True),
         ("import skyward_core.node.worker.worker, skyward_core.runtime.instance_info, cloudpickle", True),
         ("import skyward_core.node.bootstrap.host_commands", True),
-        ("import skyward_core.node.agent.blob_server, skyward_core.protocol.blocking_tls_connection", False),
+        ("import skyward_core.node.agent.file_transfer_server, skyward_core.protocol.blocking_tls_connection", False),
         ("import skyward_core.node.bootstrap.image_environment, skyward_core.plugins.built_in.torch", False),
         ("import skyward_core.plugins.built_in.jax, pynvml", False),
     ],

@@ -14,12 +14,12 @@ import pytest
 
 import skyward_core as sky
 from skyward_core import Options, SpecError
-from skyward_core.client.launch.job_launch import JobRequest
+from skyward_core.client.launch.job_and_shell_launch import JobRequest
 from skyward_core.client.launch.launch_records import CommandRecord, JobRecord, parse_saved
 from skyward_core.model.errors import JobFileError, LedgerError, UsageError
 from skyward_core.model.machines import Machine
 from skyward_core.model.outcomes import Outcome
-from skyward_core.node.agent import ended_node_folder_retention
+from skyward_core.node.agent import retained_results
 from skyward_core.node.bootstrap import host_command_server, host_inspection
 from skyward_core.node.bootstrap.image_environment import MADE_FILE
 from skyward_core.protocol.frame_codec import Header, encode_frame
@@ -253,16 +253,16 @@ def test_stale_folder_cleanup_removes_expired_retained_results(tmp_path: Path) -
     [
         0,
         5,
-        ended_node_folder_retention.REDACT_CHUNK_BYTES - 4,
-        ended_node_folder_retention.REDACT_CHUNK_BYTES,
-        2 * ended_node_folder_retention.REDACT_CHUNK_BYTES - 1,
+        retained_results.REDACT_CHUNK_BYTES - 4,
+        retained_results.REDACT_CHUNK_BYTES,
+        2 * retained_results.REDACT_CHUNK_BYTES - 1,
     ],
 )
 def test_secrets_in_retained_logs_are_redacted_at_any_offset(tmp_path: Path, at: int) -> None:
     secret, log = b"hush-hush-hush", tmp_path / "r000.out"
     log.write_bytes(b"x" * at + secret + b"\ny")
     redactor = Redactor([secret.decode()])
-    ended_node_folder_retention.redact_logs(tmp_path, redactor.redact_bytes, redactor.reach)
+    retained_results.redact_logs(tmp_path, redactor.redact_bytes, redactor.reach)
     assert log.read_bytes() == b"x" * at + b"*" * len(secret) + b"\ny"
 
 

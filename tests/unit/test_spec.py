@@ -17,7 +17,11 @@ from skyward_core.model.errors import SpecError
 from skyward_core.model.specs import Image, Options, PipIndex, PoolSpec, Worker, generate_pool_name
 from skyward_core.tasks.packages import image_packages_from_file as packages
 from skyward_core.tasks.packages.lock_files import format_lock
-from skyward_core.tasks.packages.required_and_local_packages import LocalPackage, find_local_packages, packages_to_send
+from skyward_core.tasks.packages.package_specs_and_local_packages import (
+    LocalPackage,
+    find_local_packages,
+    packages_to_send,
+)
 
 
 class Provider:

@@ -42,7 +42,7 @@ from skyward_core.store.state_folder import choose_workdir, require_current_fold
 from skyward_core.tasks.argument_parsing import expand_combinations
 from skyward_core.tasks.interpreter_compatibility_and_import_path import is_own_environment, require_compatible
 from skyward_core.tasks.packages.image_packages_from_file import image_python_version, read_image_packages
-from skyward_core.tasks.packages.required_and_local_packages import find_local_packages, packages_to_send
+from skyward_core.tasks.packages.package_specs_and_local_packages import find_local_packages, packages_to_send
 from skyward_core.tasks.packages.requires_python import satisfies
 from skyward_core.tasks.script_inspection import (
     check_script_folder,
@@ -61,12 +61,12 @@ from skyward_core.tasks.script_interpreter_and_environment import (
     read_python,
 )
 from skyward_core.util.format_bytes import format_size
-from skyward_core.util.user_files import expand_user
+from skyward_core.util.untrusted_files import expand_user
 from skyward_core.views.pool_view import TrialSheet
 
 if TYPE_CHECKING:
     from skyward_core.tasks.bounded_subprocess import CancellationToken
-    from skyward_core.tasks.packages.required_and_local_packages import LocalPackage, PackageSpecs
+    from skyward_core.tasks.packages.package_specs_and_local_packages import LocalPackage, PackageSpecs
     from skyward_core.tasks.task_and_blob_values import Task
     from skyward_core.views.pool_view import PoolView
 

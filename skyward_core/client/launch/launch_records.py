@@ -23,10 +23,10 @@ from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow, RunRow
 from skyward_core.store.state_folder import require_current_folder, state_home
 from skyward_core.util.redaction import Redactor, is_secret_name, secret_values, url_secrets
-from skyward_core.util.user_files import expand_user, read_text
+from skyward_core.util.untrusted_files import expand_user, read_text
 
 if TYPE_CHECKING:
-    from skyward_core.client.launch.job_launch import JobRequest
+    from skyward_core.client.launch.job_and_shell_launch import JobRequest
     from skyward_core.tasks.job_files.job import JobFile
 
 T = TypeVar("T")
@@ -497,7 +497,7 @@ class JobRecord(ShellRecord):
 
     def to_job_request(self, job: JobFile, pool: str | None) -> JobRequest:
         """Return the request for a rerun on a pool with the given name, or with a generated name."""
-        from skyward_core.client.launch.job_launch import JobRequest
+        from skyward_core.client.launch.job_and_shell_launch import JobRequest
 
         options = {name: getattr(self, name) for name in JOB_OPTIONS}
         return JobRequest.from_options(job, pool=pool, idle_timeout=self.idle_timeout, **options)

@@ -30,7 +30,7 @@ from skyward_core.tasks.missing_packages import install_advice as install_advice
 from skyward_core.tasks.missing_packages import missing_imports as missing_imports
 from skyward_core.tasks.packages.image_packages_from_file import PackageFile, list_package_files
 from skyward_core.tasks.packages.inline_metadata import read_inline_metadata
-from skyward_core.tasks.parameter_types import parse_source as parse_source
+from skyward_core.tasks.parameter_types_from_source import parse_source as parse_source
 from skyward_core.tasks.script_inspection import ArgumentField as ArgumentField
 from skyward_core.tasks.script_inspection import FunctionInfo as FunctionInfo
 from skyward_core.tasks.script_inspection import Param, parse_arguments

@@ -103,7 +103,7 @@ def start(config: AgentConfig, is_client_waiting: Callable[[], bool] = lambda: T
         return {"ok": False, "error": "the client disconnected"}
     try:
         if config.free_gpus:
-            from skyward_core.node.gpu_locks import lock_gpus
+            from skyward_core.node.gpu_locks_and_usage import lock_gpus
 
             config = lock_gpus(config)
         raise_file_limit(config)

@@ -179,9 +179,9 @@ class Agent:
             os.umask(old)
         announce()
         if config.free_gpus:
-            from skyward_core.node import gpu_locks
+            from skyward_core.node import gpu_locks_and_usage
 
-            gpu_locks.serve_pool_name(loop, config.pool)
+            gpu_locks_and_usage.serve_pool_name(loop, config.pool)
         self._detect_gpus()
         watching = [asyncio.create_task(work) for work in (self._watch_lease(), self._clients.drop_unresponsive())]
         await self._end_requested.wait()
@@ -338,7 +338,7 @@ class Agent:
 
     def _clean_up_folder(self) -> None:
         """Delete the files of this node, except for retained results."""
-        from skyward_core.node.agent.ended_node_folder_retention import redact_logs, remove_or_retain
+        from skyward_core.node.agent.retained_results import redact_logs, remove_or_retain
 
         state = self._state
         folder = Path(state.config.folder)

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 _ROOT = str(Path(__file__).parents[3])
 _CODE = (
     f"import sys; sys.path.insert(0, {_ROOT!r}); "
-    "from skyward_core.node.agent.blob_server import main; main(int(sys.argv[1]))"
+    "from skyward_core.node.agent.file_transfer_server import main; main(int(sys.argv[1]))"
 )
 
 
@@ -113,7 +113,7 @@ class PeerTransfers:
 
 
 class _PeerProcess:
-    """The process that exchanges files with peers for one client; see ``blob_server.main``. It ends with the agent."""
+    """Process that exchanges files with peers for a client; see ``file_transfer_server.main``. Ends with the agent."""
 
     def __init__(self) -> None:
         self._connection = Connection(self._on_answer, self._on_lost)

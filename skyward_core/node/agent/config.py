@@ -33,12 +33,12 @@ class AgentConfig:
         deadman: Minutes until the machine shuts itself down unless the agent postpones it; 0 to never shut down.
         log_limit: Bytes that a rank may print to each stream, and log as metrics, during one run; 0 for no limit.
         keep_results: Seconds that unfetched results stay on the host after the agent's end; see
-            ``agent.ended_node_folder_retention``.
+            ``agent.retained_results``.
         accelerators: Number of GPUs of the node; None if not yet known.
         accelerator: Model names of the GPUs.
         devices: ``CUDA_VISIBLE_DEVICES`` of each rank of this node; empty if ranks see all GPUs.
         free_gpus: On a shared machine, the devices the node may use (``of``) and how many it uses (``count``); see
-            ``node.gpu_locks``. Otherwise empty.
+            ``node.gpu_locks_and_usage``. Otherwise empty.
         rendezvous: Whether ranks of a gang get the environment variables of torchrun.
         grace: Seconds between SIGTERM and SIGKILL if a request does not specify them; None for the defaults above.
         secrets: Values to redact in addition to the secrets in ``env``.

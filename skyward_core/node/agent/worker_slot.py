@@ -373,7 +373,7 @@ class Slot:
             out, err = self.logs.descriptors
             keeps: list[int] = []
             if config.free_gpus:
-                from skyward_core.node.gpu_locks import inherited_lock_fds
+                from skyward_core.node.gpu_locks_and_usage import inherited_lock_fds
 
                 keeps = inherited_lock_fds(env["CUDA_VISIBLE_DEVICES"])
             self.process = Process(spawn(config, "worker", (self.rank, self.number), out, err, env, keeps))

@@ -73,7 +73,7 @@ def run_host_command(action: str, request: dict[str, Any], root: str, receive: R
     if action == "gpus":
         return {"gpus": query_nvidia_smi()}
     if action == "look":
-        from skyward_core.node.gpu_locks import read_gpu_usage_in_child
+        from skyward_core.node.gpu_locks_and_usage import read_gpu_usage_in_child
 
         usage, reason = read_gpu_usage_in_child()
         return {"uses": usage, "why": reason}
@@ -137,7 +137,7 @@ def end_agent(folder: Path, socket_path: str, timeout: float = END_TIMEOUT) -> l
         return not remaining
 
     _wait_until(none_left, timeout)
-    from skyward_core.node.agent.ended_node_folder_retention import MIN_RETENTION, remove_or_retain, retention_seconds
+    from skyward_core.node.agent.retained_results import MIN_RETENTION, remove_or_retain, retention_seconds
 
     for path in (socket_path, worker_socket_path(socket_path)):
         with contextlib.suppress(OSError):

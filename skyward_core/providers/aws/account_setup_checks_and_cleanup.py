@@ -42,7 +42,7 @@ from skyward_core.providers.provider_calls import poll_until_empty, report_progr
 from skyward_core.store.ledger import known_ledger_id
 from skyward_core.util.light_dataclass import Value, value
 from skyward_core.util.terminal_safe_text import sanitize_line
-from skyward_core.util.user_files import expand_user, is_file
+from skyward_core.util.untrusted_files import expand_user, is_file
 
 REMOVAL_TIMEOUT = 45.0  # seconds of attempts to remove a security group while ended machines may still use it
 REMOVAL_PAUSES = (0.5, 5.0)  # first and longest pause between two attempts, in seconds

@@ -9,10 +9,10 @@ from skyward_core.model.errors import SpecError
 from skyward_core.model.specs import Image
 from skyward_core.node.bootstrap.host_inspection import distrust_reason
 from skyward_core.tasks.packages.lock_files import lock_python_version, read_pylock, read_uv_lock
-from skyward_core.tasks.packages.required_and_local_packages import PackagesError, PackageSpecs, read_toml
+from skyward_core.tasks.packages.package_specs_and_local_packages import PackagesError, PackageSpecs, read_toml
 from skyward_core.tasks.packages.requires_python import VersionError, satisfies
 from skyward_core.util.light_dataclass import Value, value
-from skyward_core.util.user_files import (
+from skyward_core.util.untrusted_files import (
     PROJECT_FILE,
     expand_user,
     folders_up_to_project,

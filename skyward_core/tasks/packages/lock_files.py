@@ -18,7 +18,7 @@ from skyward_core.node.bootstrap.package_indexes import (
     package_name,
 )
 from skyward_core.tasks.bounded_subprocess import QueryTimeout, run_bounded
-from skyward_core.tasks.packages.required_and_local_packages import (
+from skyward_core.tasks.packages.package_specs_and_local_packages import (
     PackagesError,
     PackageSpecs,
     check_python,
@@ -30,7 +30,7 @@ from skyward_core.tasks.packages.required_and_local_packages import (
     read_toml,
 )
 from skyward_core.util.redaction import strip_credentials
-from skyward_core.util.user_files import PROJECT_FILE, is_dir, is_file, parse_toml, read_text, resolve_path
+from skyward_core.util.untrusted_files import PROJECT_FILE, is_dir, is_file, parse_toml, read_text, resolve_path
 
 if TYPE_CHECKING:
     from packaging.pylock import Package

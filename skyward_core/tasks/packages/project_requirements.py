@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from skyward_core.node.bootstrap.package_indexes import normalize_name, package_name
 from skyward_core.tasks.packages.inline_metadata import MetadataError, parse_tables
-from skyward_core.tasks.packages.required_and_local_packages import (
+from skyward_core.tasks.packages.package_specs_and_local_packages import (
     PackagesError,
     PackageSpecs,
     check_python,
@@ -29,9 +29,9 @@ from skyward_core.tasks.packages.required_and_local_packages import (
     local_path,
     read_toml,
 )
-from skyward_core.tasks.parameter_types import parse_source
+from skyward_core.tasks.parameter_types_from_source import parse_source
 from skyward_core.util.light_dataclass import Value, value
-from skyward_core.util.user_files import exists, expand_user, is_dir, is_file, read_text, resolve_path
+from skyward_core.util.untrusted_files import exists, expand_user, is_dir, is_file, read_text, resolve_path
 
 Extras = frozenset[str]
 _EXTRAS = re.compile(r"[A-Za-z0-9._-]+\s*\[([^\]]*)\]")

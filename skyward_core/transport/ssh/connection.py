@@ -41,7 +41,7 @@ from skyward_core.transport.ssh.effective_ssh_config import (
 )
 from skyward_core.transport.ssh.host_address_and_python import Target
 from skyward_core.util.terminal_safe_text import sanitize_line
-from skyward_core.util.user_files import UnusableFile
+from skyward_core.util.untrusted_files import UnusableFile
 
 T = TypeVar("T")
 

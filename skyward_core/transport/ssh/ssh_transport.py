@@ -71,11 +71,11 @@ from skyward_core.transport.transport import (
     image_for_hosts,
     needs_install,
 )
-from skyward_core.util.user_files import is_dir, resolve_path
+from skyward_core.util.untrusted_files import is_dir, resolve_path
 
 if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import EnvironmentDone, HostFacts, ManifestDone
-    from skyward_core.tasks.packages.required_and_local_packages import LocalPackage
+    from skyward_core.tasks.packages.package_specs_and_local_packages import LocalPackage
 
 
 async def send_bundle(channel: CommandChannel) -> str:
@@ -702,7 +702,7 @@ async def send_packages(
     if not packages:
         return {}, []
     # Few projects have such packages.
-    from skyward_core.tasks.packages.required_and_local_packages import packages_to_send
+    from skyward_core.tasks.packages.package_specs_and_local_packages import packages_to_send
 
     copies, details = dict[str, str](), list[str]()
     for package in packages_to_send(packages, cwd):
@@ -724,7 +724,7 @@ def _find_local_packages(config: Mapping[str, Any], gate: StartBarrier | None) -
     python = Interpreter.from_json(config["interpreter"]) if config.get("interpreter") else own_interpreter()
 
     def find() -> list[LocalPackage]:
-        from skyward_core.tasks.packages.required_and_local_packages import find_local_packages
+        from skyward_core.tasks.packages.package_specs_and_local_packages import find_local_packages
 
         return find_local_packages(config.get("image") or {}, python.prefix, python.minor)
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from skyward_core.client.launch import job_launch
-from skyward_core.client.launch.job_launch import JobRequest, job_tasks, pool_job_tasks, shell_task
+from skyward_core.client.launch import job_and_shell_launch
+from skyward_core.client.launch.job_and_shell_launch import JobRequest, job_tasks, pool_job_tasks, shell_task
 from skyward_core.client.launch.launch_records import CommandRecord, JobRecord
 from skyward_core.client.launch.plugin_and_provider_catalog import Task
 from skyward_core.model import errors
@@ -35,7 +35,7 @@ from skyward_tui.text.number_and_time_format import NO_RUN, clip, count, duratio
 from skyward_tui.text.queue_and_comparison_rows import queue_row_json, queue_rows, waiting_reason
 
 if TYPE_CHECKING:
-    from skyward_core.client.launch.job_launch import JobFile
+    from skyward_core.client.launch.job_and_shell_launch import JobFile
     from skyward_core.client.launch.launch_records import ShellRecord
 
 
@@ -94,14 +94,17 @@ def exec_(
     is_file = words[0].endswith((".yaml", ".yml"))
     if is_file and len(words) > 1:
         raise click.UsageError(f"options of exec must precede the pool: exec {' '.join(words[1:])} {pool} {words[0]}")
-    given, hidden = job_launch.parse_variables("--env", env), job_launch.parse_variables("--secret", secrets)
+    given, hidden = (
+        job_and_shell_launch.parse_variables("--env", env),
+        job_and_shell_launch.parse_variables("--secret", secrets),
+    )
     if is_file:
         if nodes is not None:
             raise click.UsageError(f"{words[0]} sets its number of nodes with num_nodes. Remove --nodes")
-        job = job_launch.read_job_file(Path(words[0]), given, hidden)
+        job = job_and_shell_launch.read_job_file(Path(words[0]), given, hidden)
         return execute(pool, (), console, job=job, env={}, secrets={}, detach=detach, watch=watch)
-    variables = job_launch.resolve_variables("--env", given)
-    blanked = job_launch.resolve_variables("--secret", hidden)
+    variables = job_and_shell_launch.resolve_variables("--env", given)
+    blanked = job_and_shell_launch.resolve_variables("--secret", hidden)
     return execute(pool, words, console, env=variables, secrets=blanked, detach=detach, watch=watch, nodes=nodes)
 
 
@@ -135,7 +138,10 @@ def execute(
     with open_session(console) as session:
         (row,) = live_pools(session, (pool,))
         runner = JobCommand(session, console, pool, ours=False, keep=True, watch=watch)
-        with job_launch.temporary_folder(job_launch.TASKS_FOLDER) as large, runner.follower.catch_signals():
+        with (
+            job_and_shell_launch.temporary_folder(job_and_shell_launch.TASKS_FOLDER) as large,
+            runner.follower.catch_signals(),
+        ):
             kept: ShellRecord
             if job is None:
                 steps = [replace(shell_task(words, env, secrets), nodes=nodes)]
@@ -247,7 +253,10 @@ def launch(
             return _show_plan(job, spec, found, console, setup=setup)
         name = spec.name if spec is not None else found.name if found is not None else ""
         runner = JobCommand(session, console, name, ours=found is None or down, keep=not down, watch=watch)
-        with job_launch.temporary_folder(job_launch.TASKS_FOLDER) as folder, runner.follower.catch_signals():
+        with (
+            job_and_shell_launch.temporary_folder(job_and_shell_launch.TASKS_FOLDER) as folder,
+            runner.follower.catch_signals(),
+        ):
             steps = (
                 list(job_tasks(job, folder, setup=setup))
                 if found is None

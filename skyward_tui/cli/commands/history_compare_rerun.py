@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.cells import cell_len
 
-from skyward_core.client.launch.job_launch import JobRequest, parse_variables, resolve_variables
+from skyward_core.client.launch.job_and_shell_launch import JobRequest, parse_variables, resolve_variables
 from skyward_core.client.launch.launch_plan import pool_interpreter
 from skyward_core.client.launch.launch_records import LaunchRecord, diff_path, load_any_record
 from skyward_core.client.launch.launch_request import LaunchRequest

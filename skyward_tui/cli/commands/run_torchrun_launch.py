@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 import click
 
 from skyward_core.client.launch.launch_request import LaunchRequest
-from skyward_core.util.user_files import exists, is_file
+from skyward_core.util.untrusted_files import exists, is_file
 from skyward_tui.cli.shared_options_and_command_class import (
     SCRIPT_ARGUMENTS,
     ConsoleCommand,
@@ -545,15 +545,20 @@ def launch(
     The files and the working folder are uploaded to all nodes. Then setup runs on all nodes, then run. The pool stays
     up, and shuts down after its idle time.
     """
-    from skyward_core.client.launch import job_launch
+    from skyward_core.client.launch import job_and_shell_launch
     from skyward_tui.cli.commands import exec_launch_queue
 
     if detach and down and idle_minutes is None:
         raise click.UsageError("--detach cannot be combined with --down, which ends the running job. Add -i MIN")
-    given, hidden = job_launch.parse_variables("--env", env), job_launch.parse_variables("--secret", secrets)
-    job = job_launch.read_job_file(Path(file), given, hidden)
+    given, hidden = (
+        job_and_shell_launch.parse_variables("--env", env),
+        job_and_shell_launch.parse_variables("--secret", secrets),
+    )
+    job = job_and_shell_launch.read_job_file(Path(file), given, hidden)
     idle = None if idle_minutes is None else idle_minutes * 60
-    request = job_launch.JobRequest(job=job, options=LaunchRequest.from_options(file, **said), idle_timeout=idle)
+    request = job_and_shell_launch.JobRequest(
+        job=job, options=LaunchRequest.from_options(file, **said), idle_timeout=idle
+    )
     ends = down and idle is None
     return exec_launch_queue.launch(
         request, console, setup=not no_setup, detach=detach, down=ends, dry_run=dry_run, watch=watch

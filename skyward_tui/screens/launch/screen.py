@@ -24,10 +24,10 @@ from textual.widgets import Button, Input, Select, Static
 from skyward_core.model.errors import Cancelled, PoolError, PoolGone, SkywardError, error_hint, error_message
 from skyward_core.model.machines import Check
 from skyward_core.model.provider_capability_protocols import Asks
-from skyward_core.util.user_files import expand_user, is_dir, resolve_path
+from skyward_core.util.untrusted_files import expand_user, is_dir, resolve_path
 from skyward_core.views.pool_view import PoolView, RunView
 from skyward_tui import shutdown_signals
-from skyward_tui.dialogs.dialog import AskScreen, ChoiceScreen
+from skyward_tui.dialogs.basic_dialogs import AskScreen, ChoiceScreen
 from skyward_tui.dialogs.pickers import PresetsScreen
 from skyward_tui.launch_form.form import (
     FieldError,
@@ -753,7 +753,7 @@ class LaunchScreen(BaseScreen[None]):
 
     async def _start_job(self, form: Form, shown: JobPlan) -> None:
         """Ask for missing secrets, then launch a job file."""
-        from skyward_core.client.launch import job_launch
+        from skyward_core.client.launch import job_and_shell_launch
         from skyward_tui.dialogs.host_key_and_secret_prompts import SecretsScreen
         from skyward_tui.launch_form.job_file_plan import job_plan, job_steps
 
@@ -764,7 +764,10 @@ class LaunchScreen(BaseScreen[None]):
                 return self._set_busy(None)
         self._wait = ScriptWait(f"reading {shown.job.path.name}")
         # In the state folder, so that a later process removes the folder if this process is killed.
-        pools, folder = self.app.pools(), job_launch.make_process_folder(job_launch.TASKS_FOLDER)
+        pools, folder = (
+            self.app.pools(),
+            job_and_shell_launch.make_process_folder(job_and_shell_launch.TASKS_FOLDER),
+        )
         # Generated names are random, so use the name that the shown plan contains.
         named = form if shown.spec is None else replace(form, name=shown.spec.name)
         try:

@@ -69,7 +69,7 @@ BLOB_START_TIMEOUT = 2.0  # seconds for an upload to begin if a peer fetches the
 _RESULT = re.compile(r"[\w.-]+\.(result|item)")
 
 
-class BlobServer:
+class FileTransferServer:
     """TLS server that uses the certificates of one client. It runs from the client's request until the client
     disconnects.
 
@@ -314,13 +314,13 @@ def main(descriptor: int) -> None:
     """Serve the agent's requests over an inherited socket until the agent closes it."""
     agent = socket.socket(fileno=descriptor)
     lock = threading.Lock()
-    peers: BlobServer | None = None
+    peers: FileTransferServer | None = None
 
     def answer(header: HelperPeers | HelperPull, fields: Header) -> None:
         with lock:
             agent.sendall(encode_frame({"t": "known", "id": header["id"]} | fields))
 
-    def pull(peers: BlobServer, header: HelperPull) -> None:
+    def pull(peers: FileTransferServer, header: HelperPull) -> None:
         try:
             peers.fetch(header["hash"], header["size"], (header["from"][0], int(header["from"][1])))
         except OSError as error:
@@ -335,7 +335,7 @@ def main(descriptor: int) -> None:
             if header["t"] == "peers":
                 try:
                     paths = Path(header["blobs"]), Path(header["spool"]), header["address"]
-                    peers = BlobServer(*paths, header, header["work"])
+                    peers = FileTransferServer(*paths, header, header["work"])
                 except OSError as error:
                     answer(header, {"error": str(error)})
                 else:

@@ -13,9 +13,9 @@ from typing import Any
 
 from skyward_core.node.bootstrap.package_indexes import PINNED, normalize_name
 from skyward_core.tasks.packages.requires_python import VersionError, satisfies
-from skyward_core.tasks.parameter_types import parse_source
+from skyward_core.tasks.parameter_types_from_source import parse_source
 from skyward_core.util.light_dataclass import Value, value
-from skyward_core.util.user_files import (
+from skyward_core.util.untrusted_files import (
     exists,
     is_dir,
     is_file,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from skyward_core.pool import PoolContext
     from skyward_core.pool.gang_lock_and_rank_setup import LockFrame
     from skyward_core.protocol.frame_types import SetupAnswer
-    from skyward_core.tasks.packages.required_and_local_packages import PackageSpecs
+    from skyward_core.tasks.packages.package_specs_and_local_packages import PackageSpecs
 
 
 class RankSetupManager:
