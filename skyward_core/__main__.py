@@ -13,11 +13,11 @@ from typing import NoReturn
 
 from skyward_core.model import errors
 from skyward_core.providers.provider import parse_settings
-from skyward_core.runtime import import_alias_and_hooks
+from skyward_core.runtime import import_hooks_and_gc_pause
 from skyward_core.store import state_folder
 from skyward_core.tasks import script_loader_child
 from skyward_core.tasks.interpreter_compatibility_and_import_path import install_alias
-from skyward_core.tasks.main_module_code import load_main_from_module, load_main_from_path
+from skyward_core.tasks.main_module_loading import load_main_from_module, load_main_from_path
 from skyward_core.tasks.script_inspection import list_commands
 
 from .model.errors import UsageError
@@ -35,9 +35,9 @@ def main(argv: list[str] | None = None) -> int:
     arguments = _parsed(argv)
     try:
         _override(arguments)
-        import_alias_and_hooks.install()  # packages above a module are imported to find it
+        import_hooks_and_gc_pause.install()  # packages above a module are imported to find it
         install_alias()
-        import_alias_and_hooks.install_gc_pause()
+        import_hooks_and_gc_pause.install_gc_pause()
         script = (
             load_main_from_module(arguments.module) if arguments.module else load_main_from_path(Path(arguments.script))
         )

@@ -114,7 +114,11 @@ class Compute(PoolOperations):
         ttl: float | None = None,
         **older: Unpack[DeprecatedArguments],
     ) -> None:
-        from skyward_core.providers.pool_planning import check_types, machine_alternatives, make_pool_spec
+        from skyward_core.providers.pool_spec_and_provider_choice import (
+            check_types,
+            machine_alternatives,
+            make_pool_spec,
+        )
 
         check_types(specs, options)
 
@@ -145,7 +149,7 @@ class Compute(PoolOperations):
             options = replace(options or Options(), **words)
         ways, self._startup_notes = machine_alternatives(specs, machines), list[str]()
         if state_folder.provider_override or any(isinstance(each.provider, ServedByAnother) for each in ways):
-            from skyward_core.providers.pool_planning import resolve_alternatives
+            from skyward_core.providers.pool_spec_and_provider_choice import resolve_alternatives
 
             ways = [replace(each, allocation=each.allocation or allocation) for each in ways]
             ways, self._startup_notes = resolve_alternatives(ways, state_folder.provider_override)
@@ -230,7 +234,7 @@ class Compute(PoolOperations):
         Raises:
             UsageError: If no offer satisfies the request. The message names the nearest offers.
         """
-        from skyward_core.providers.pool_planning import make_plan
+        from skyward_core.providers.pool_spec_and_provider_choice import make_plan
 
         return make_plan(self.spec)
 

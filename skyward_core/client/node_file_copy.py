@@ -19,7 +19,7 @@ from skyward_core.providers.provider import ReachedOverSSH
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow
 from skyward_core.store.state_folder import find_state_folder, is_state_folder
-from skyward_core.transport.ssh.asyncssh_import_patches import asyncssh
+from skyward_core.transport.ssh.asyncssh_patches import asyncssh
 from skyward_core.transport.ssh.connection import (
     answer_timeout,
     connect,

@@ -14,13 +14,13 @@ from skyward_core.model.script_interpreter import Interpreter
 from skyward_core.model.specs import Image
 from skyward_core.plugins.plugin import has_app_hook
 from skyward_core.pool.agent_link import Link
-from skyward_core.pool.gang_lock_and_rank_setup import GangSetup, RankSetup
+from skyward_core.pool.gang_and_rank_setup import GangSetup, RankSetup
 from skyward_core.protocol.frame_codec import MAX_PLUGINS_BYTES
 from skyward_core.util.redaction import secret_values, url_secrets
 
 if TYPE_CHECKING:
     from skyward_core.pool import PoolContext
-    from skyward_core.pool.gang_lock_and_rank_setup import LockFrame
+    from skyward_core.pool.gang_and_rank_setup import LockFrame
     from skyward_core.protocol.frame_types import SetupAnswer
     from skyward_core.tasks.packages.package_specs_and_local_packages import PackageSpecs
 

@@ -393,7 +393,7 @@ class EnvironmentLocks:
     def _write(
         self, configs: Mapping[int, Mapping[str, Any]], installed: Mapping[str, str], *, was_installed: bool
     ) -> None:
-        from skyward_core.tasks.packages.lock_files import format_lock, lock_heading
+        from skyward_core.tasks.packages.lock_file_reading_and_writing import format_lock, lock_heading
 
         texts: dict[int, str] = {}
         shared: tuple[Any, Any] | None = None  # image and interpreter of the last text; usually those of all nodes

@@ -19,7 +19,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from skyward_core.runtime import instance_info
-from skyward_core.runtime.import_alias_and_hooks import call_when_imported
+from skyward_core.runtime.import_hooks_and_gc_pause import call_when_imported
 from skyward_core.runtime.instance_info import InstanceInfo
 
 JAX_MODULE = "jax.distributed"

@@ -27,7 +27,7 @@ from typing import Any
 from skyward_core.model.errors import PoolError, ScriptError, UsageError
 from skyward_core.model.script_interpreter import Interpreter
 from skyward_core.node.bootstrap import image_environment as environment
-from skyward_core.node.bootstrap.host_inspection import distrust_reason
+from skyward_core.node.bootstrap.host_folders_and_processes import distrust_reason
 from skyward_core.node.bootstrap.image_environment import MADE_FILE, open_lock_file
 from skyward_core.store.state_folder import ENVIRONMENTS_FOLDER, state_home
 from skyward_core.tasks import missing_packages
@@ -35,7 +35,7 @@ from skyward_core.tasks.bounded_subprocess import CancellationToken, QueryTimeou
 from skyward_core.tasks.interpreter_compatibility_and_import_path import OWN_SOURCE, is_own_environment, own_interpreter
 from skyward_core.tasks.packages.inline_metadata import InlineMetadata, read_inline_metadata
 from skyward_core.tasks.packages.package_specs_and_local_packages import find_local_packages
-from skyward_core.tasks.packages.requires_python import MIN_PYTHON, is_satisfiable, parse_version, satisfies
+from skyward_core.tasks.packages.python_version_matching import MIN_PYTHON, is_satisfiable, parse_version, satisfies
 from skyward_core.util.light_dataclass import Value, value
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.util.untrusted_files import (

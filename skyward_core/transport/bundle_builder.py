@@ -20,7 +20,7 @@ from pathlib import Path
 from types import CodeType
 
 from skyward_core.model.errors import PoolError
-from skyward_core.node.bootstrap.host_inspection import is_writable_by_others
+from skyward_core.node.bootstrap.host_folders_and_processes import is_writable_by_others
 from skyward_core.util.light_dataclass import Value, value
 
 DIGEST = 32  # bytes of the SHA-256 that detects archives cut off by a power loss
@@ -85,7 +85,7 @@ LOADED_AT_START = (
     "skyward_core/node/bootstrap/__init__.py",
     "skyward_core/node/bootstrap/host_command_server.py",
     "skyward_core/node/bootstrap/host_commands.py",
-    "skyward_core/node/bootstrap/host_inspection.py",
+    "skyward_core/node/bootstrap/host_folders_and_processes.py",
     "skyward_core/node/bootstrap/receive_file.py",
     "skyward_core/node/bootstrap/receive_working_folder.py",
     "skyward_core/node/bootstrap/socket_relay.py",
@@ -187,7 +187,7 @@ CLIENT_FILES = (
     "skyward_core/store/run_log_reader.py",
     "skyward_core/views/job_file_steps.py",
     "skyward_core/views/notification_rules.py",
-    "skyward_core/views/result_agreement.py",
+    "skyward_core/views/result_comparison.py",
     "skyward_core/views/stack_groups.py",
     "skyward_core/views/sweep_trials.py",
 )

@@ -33,8 +33,8 @@ from skyward_tui.dialogs.basic_dialogs import ChoiceScreen, Dialog
 from skyward_tui.launch_form.form import Form, example_paths, relative_path
 from skyward_tui.launch_form.recent_launches import MAX_SHOWN, example_row, missing_packages, recent_row
 from skyward_tui.shutdown_signals import run_in_daemon_thread
+from skyward_tui.text.error_advice import format_error
 from skyward_tui.text.hardware_cells import OFFERS_HEAD, OfferRow, offer_rows
-from skyward_tui.text.hint_commands import format_error
 from skyward_tui.text.number_and_time_format import fit_width, one_line
 from skyward_tui.ui.actions import bindings
 from skyward_tui.ui.session_futures import flash_errors, wait_shielded

@@ -25,7 +25,7 @@ from skyward_tui.panels.log_pane import NEAR, Files, LogPane, Matcher
 from skyward_tui.panels.panel import PanelExport, RunPanel, RunSelection
 from skyward_tui.panels.ranks import RankChosen
 from skyward_tui.source_lookup_and_editor import open_in_editor
-from skyward_tui.text.hint_commands import format_detail
+from skyward_tui.text.error_advice import format_detail
 from skyward_tui.text.number_and_time_format import count, failure, one_line
 from skyward_tui.ui.actions import first_key, with_keys
 from skyward_tui.ui.panel_registry import PanelSpec

@@ -13,9 +13,9 @@ from skyward_core.model.errors import NoTrials, SkywardError
 from skyward_core.util.untrusted_files import expand_user
 from skyward_core.views.pool_view import PoolView, RunView
 from skyward_core.views.rank_metrics import MetricStore
-from skyward_core.views.result_agreement import compare_results, find_disagreements
+from skyward_core.views.result_comparison import compare_results, find_disagreements
 from skyward_tui.panels.panel import PanelExport, RunPanel, RunSelection
-from skyward_tui.text.hint_commands import format_error
+from skyward_tui.text.error_advice import format_error
 from skyward_tui.text.number_and_time_format import count
 from skyward_tui.text.queue_and_comparison_rows import difference_table, parse_rank_pair
 from skyward_tui.ui.actions import first_key

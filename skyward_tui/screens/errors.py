@@ -32,8 +32,8 @@ from skyward_tui.source_lookup_and_editor import (
     source_folders,
     source_positions,
 )
+from skyward_tui.text.error_advice import failure_hints
 from skyward_tui.text.hardware_cells import metrics_line
-from skyward_tui.text.hint_commands import failure_hints
 from skyward_tui.text.number_and_time_format import failure, one_line, precise_duration
 from skyward_tui.ui.actions import bindings
 from skyward_tui.ui.themes import read_style_sheet

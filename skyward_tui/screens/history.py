@@ -29,7 +29,7 @@ from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.pool_view import RunView
 from skyward_tui.screens.base_screen import BaseScreen, ListScreen
 from skyward_tui.text.ansi_colours import plain
-from skyward_tui.text.hint_commands import format_error
+from skyward_tui.text.error_advice import format_error
 from skyward_tui.text.number_and_time_format import ago, clip, count, duration, money, number, one_line, run_status
 from skyward_tui.text.queue_and_comparison_rows import task_note
 from skyward_tui.ui.actions import bindings, first_key, with_keys

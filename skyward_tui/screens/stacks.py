@@ -38,7 +38,7 @@ from skyward_core.views.stack_groups import (
 from skyward_tui.dialogs.basic_dialogs import ChoiceScreen
 from skyward_tui.screens.base_screen import BaseScreen
 from skyward_tui.source_lookup_and_editor import SourceFile, find_source, source_folders
-from skyward_tui.text.hint_commands import format_error
+from skyward_tui.text.error_advice import format_error
 from skyward_tui.text.number_and_time_format import ago, clip, clock, count, duration, fit_width
 from skyward_tui.tmux_clipboard_and_terminal_checks import current_folder
 from skyward_tui.ui.actions import Action, bindings, with_keys

@@ -9,7 +9,7 @@ from skyward_core.client.run_history import Receipt, RetainedResults
 from skyward_core.model.outcomes import Summary
 from skyward_core.model.output_files import FetchedFile, WrittenFile
 from skyward_core.views.pool_view import PoolView, RunView, TaskView
-from skyward_core.views.result_agreement import find_disagreements
+from skyward_core.views.result_comparison import find_disagreements
 from skyward_core.views.sweep_trials import TrialRow, TrialTable
 
 

@@ -16,7 +16,7 @@ from skyward_tui.text.number_and_time_format import clip, count, duration, failu
 if TYPE_CHECKING:
     from skyward_core.client.run_comparison import ComparedRow, Comparison
     from skyward_core.views.pool_view import PoolView, RunView, TaskView, TrialSheet
-    from skyward_core.views.result_agreement import Difference
+    from skyward_core.views.result_comparison import Difference
     from skyward_core.views.sweep_trials import TrialTable
 
 

@@ -9,7 +9,7 @@ from skyward_core.model.output_files import WrittenFile
 from skyward_core.util.format_bytes import format_size
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.pool_view import RunView, TaskView
-from skyward_core.views.result_agreement import find_disagreements
+from skyward_core.views.result_comparison import find_disagreements
 from skyward_tui.text.number_and_time_format import (
     ago,
     clip,

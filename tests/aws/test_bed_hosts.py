@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from skyward_core.transport.ssh.asyncssh_import_patches import asyncssh
+from skyward_core.transport.ssh.asyncssh_patches import asyncssh
 from tests.lab.tools import wait_until
 
 from . import Bed

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.tasks.main_module_code import load_main_from_path
+from skyward_core.tasks.main_module_loading import load_main_from_path
 
 ROOT = Path(__file__).parents[2]
 FILES = {

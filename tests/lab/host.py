@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from skyward_core.transport.ssh.asyncssh_import_patches import asyncssh
+from skyward_core.transport.ssh.asyncssh_patches import asyncssh
 
 from .cable import Cable
 from .etc import HOME, Site, write_etc

@@ -11,7 +11,7 @@ from pathlib import Path
 from threading import Lock
 from types import TracebackType
 
-from skyward_core.transport.ssh.asyncssh_import_patches import asyncssh
+from skyward_core.transport.ssh.asyncssh_patches import asyncssh
 
 from .cable import Cable
 from .etc import Site

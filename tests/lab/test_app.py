@@ -14,7 +14,7 @@ from textual.pilot import Pilot
 from skyward_core.client.session import Session
 from skyward_core.store.ledger import Ledger
 from skyward_core.transport.ssh import known_hosts
-from skyward_core.transport.ssh.asyncssh_import_patches import asyncssh
+from skyward_core.transport.ssh.asyncssh_patches import asyncssh
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.dialogs.host_key_and_secret_prompts import HostKeyScreen
 from skyward_tui.screens.launch.screen import LaunchScreen

@@ -16,7 +16,7 @@ from time import perf_counter, time
 
 import pytest
 
-from skyward_core.transport.ssh.asyncssh_import_patches import asyncssh
+from skyward_core.transport.ssh.asyncssh_patches import asyncssh
 from tests.support.child import Child
 
 from . import DelayProxy, Host, HostOptions, Lab, LabError, missing

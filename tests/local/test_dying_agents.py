@@ -23,7 +23,11 @@ import pytest
 import skyward_core as sky
 from skyward_core.api.attach_and_results import Attached
 from skyward_core.node.bootstrap.host_commands import end_agent
-from skyward_core.node.bootstrap.host_inspection import NODE_VARIABLE, find_node_processes, read_environment
+from skyward_core.node.bootstrap.host_folders_and_processes import (
+    NODE_VARIABLE,
+    find_node_processes,
+    read_environment,
+)
 from skyward_core.protocol.frame_codec import Decoder, encode_frame
 from skyward_core.runtime.instance_info import set_phase
 from skyward_core.store.ledger import Ledger

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from skyward_core.node.agent.agent_state import NodeState
-from skyward_core.node.agent.call_outcomes import CallLifecycle
+from skyward_core.node.agent.agent_state_and_lease import NodeState
+from skyward_core.node.agent.call_lifecycle import CallLifecycle
 from skyward_core.node.agent.call_registry import Call
 from skyward_core.node.agent.config import AgentConfig
 from skyward_core.node.agent.connected_clients import ClientRegistry, RankPhases

@@ -23,7 +23,7 @@ from skyward_core.model.errors import NoCapacity, UsageError
 from skyward_core.model.machines import FREE_BELOW, GpuProcess, GpuUse
 from skyward_core.model.specs import PoolSpec, Worker
 from skyward_core.node import gpu_locks_and_usage
-from skyward_core.providers.pool_planning import make_pool_spec
+from skyward_core.providers.pool_spec_and_provider_choice import make_pool_spec
 from skyward_core.providers.ssh.free_gpu_choice import HostGpuUsage, choose_hosts, describe_choice, free_gpus
 from skyward_core.providers.ssh.provider import SSH
 from tests.accelerator_stubs import stubs

@@ -18,10 +18,10 @@ from typing import Any
 
 import pytest
 
-from skyward_core.node.agent import call_journal, call_outcomes, metrics_sampler_supervisor, preemption_notices
+from skyward_core.node.agent import call_journal, call_lifecycle, metrics_sampler_supervisor, preemption_notices
 from skyward_core.node.agent.agent import recover_state
-from skyward_core.node.agent.agent_state import NodeState
-from skyward_core.node.agent.call_outcomes import CallLifecycle, SlowCalls
+from skyward_core.node.agent.agent_state_and_lease import NodeState
+from skyward_core.node.agent.call_lifecycle import CallLifecycle, SlowCalls
 from skyward_core.node.agent.call_registry import MAX_RECORDS, Call, CallRegistry
 from skyward_core.node.agent.config import AgentConfig
 from skyward_core.node.agent.connected_clients import ClientRegistry, RankPhases
@@ -31,7 +31,7 @@ from skyward_core.node.agent.metrics_sampler_supervisor import SamplerProcess
 from skyward_core.node.agent.preemption_notices import PreemptionNotifier
 from skyward_core.node.agent.slot_dispatcher import SlotDispatcher
 from skyward_core.node.agent.worker_processes import Process
-from skyward_core.node.bootstrap.host_inspection import find_node_processes
+from skyward_core.node.bootstrap.host_folders_and_processes import find_node_processes
 from skyward_core.node.machine_metrics.sampler import SampleFiles
 from skyward_core.protocol.frame_codec import NONE_SUMMARY, PICKLED_NONE, Decoder, Header, encode_json
 from skyward_core.runtime import preemption
@@ -108,11 +108,11 @@ async def test_call_journal_keeps_calls_and_outcomes_until_acknowledged(config: 
 KILLED = """
 import asyncio, os, signal, socket, sys
 from skyward_core.node.agent.connected_clients import ClientRegistry
-from skyward_core.node.agent.call_outcomes import CallLifecycle
+from skyward_core.node.agent.call_lifecycle import CallLifecycle
 from skyward_core.node.agent.call_registry import Call
 from skyward_core.node.agent.config import AgentConfig
 from skyward_core.node.agent.connection import Connection
-from skyward_core.node.agent.agent_state import NodeState
+from skyward_core.node.agent.agent_state_and_lease import NodeState
 
 async def main(folder, descriptor):
     config = AgentConfig(pool="p", node=3, nodes=4, folder=folder, socket="", idle_timeout=9.0, grace=1.0)
@@ -774,7 +774,7 @@ def test_running_calls_among_many_are_announced_once(monkeypatch: pytest.MonkeyP
 
 
 def test_quick_calls_share_one_announcement_timer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(call_outcomes, "ANNOUNCE_DELAY", 0.01)
+    monkeypatch.setattr(call_lifecycle, "ANNOUNCE_DELAY", 0.01)
     looks = 0
 
     class Counted(SlowCalls):

@@ -10,7 +10,7 @@ import pytest
 
 from skyward_core.node.agent.client_requests import ClientRequests
 from skyward_core.node.agent.fail_fast_without_client import FailFast
-from skyward_core.node.agent.gang_epoch_and_ports import EpochFile
+from skyward_core.node.agent.gang_state import EpochFile
 from skyward_core.node.agent.metrics_sampler_supervisor import SamplerProcess
 from skyward_core.node.worker.agent_channel import AgentChannel
 from skyward_core.protocol.frame_codec import VERSION, Decoder, Header, encode_frame

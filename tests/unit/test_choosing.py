@@ -31,7 +31,7 @@ from skyward_core.model.specs import PoolSpec
 from skyward_core.providers import provider_calls
 from skyward_core.providers.aws.boto_calls import AwsAccount, AwsCalls
 from skyward_core.providers.first_available_provider import MultiProvider
-from skyward_core.providers.pool_planning import make_pool_spec
+from skyward_core.providers.pool_spec_and_provider_choice import make_pool_spec
 from skyward_core.providers.provider_calls import AnswerCache, progress_listener, use_cached_answers
 from skyward_core.store.ledger import Ledger
 

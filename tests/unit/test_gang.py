@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from skyward_core.node.agent import fail_fast_without_client
-from skyward_core.node.agent.agent_state import Lease
+from skyward_core.node.agent.agent_state_and_lease import Lease
 from skyward_core.node.agent.call_registry import Call
 from skyward_core.node.agent.fail_fast_without_client import FailFast, sign_failure
 from skyward_core.node.agent.gang_and_queue_requests import GangLock
-from skyward_core.node.agent.gang_epoch_and_ports import EpochFile, Gang, ReservedPorts
+from skyward_core.node.agent.gang_state import EpochFile, Gang, ReservedPorts
 from skyward_core.protocol.frame_codec import Decoder, encode_frame
 from skyward_core.views import events
 from skyward_core.views.pool_view import PoolView, apply

@@ -19,8 +19,8 @@ from skyward_core.providers.aws import ssh_and_host_key_rotation
 from skyward_core.providers.aws.ssh_and_host_key_rotation import INSTALL_KEY_COMMAND, MAKE_KEY_COMMAND, HostKeyFile
 from skyward_core.transport.ssh import connection as connect
 from skyward_core.transport.ssh import known_hosts
-from skyward_core.transport.ssh.asyncssh_import_patches import asyncssh
-from skyward_tui.text.hint_commands import format_error
+from skyward_core.transport.ssh.asyncssh_patches import asyncssh
+from skyward_tui.text.error_advice import format_error
 
 
 def key(kind: str = "ssh-ed25519") -> asyncssh.SSHKey:
@@ -157,7 +157,7 @@ def test_import_quiets_asyncssh_logging_unless_a_level_is_set(before: str, level
     script = (
         "import logging\nlogging.basicConfig(level=logging.INFO)\nlogger = logging.getLogger('asyncssh')\n"
         f"logger.setLevel({before!r} or logging.NOTSET)\n"
-        "import skyward_core.transport.ssh.asyncssh_import_patches\n"
+        "import skyward_core.transport.ssh.asyncssh_patches\n"
         "print(logging.getLevelName(logging.getLogger('asyncssh.sftp').getEffectiveLevel()))\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
@@ -169,7 +169,7 @@ def test_asyncssh_import_skips_slow_parts_and_restores_patches() -> None:
         "import ctypes.util, sys; search = ctypes.util.find_library\n"
         "asked = []; ctypes.util.find_library = lambda name: asked.append(name)\n"
         "ours = ctypes.util.find_library\n"
-        "from skyward_core.transport.ssh.asyncssh_import_patches import asyncssh\n"
+        "from skyward_core.transport.ssh.asyncssh_patches import asyncssh\n"
         "print(asked, 'asyncssh.crypto.x509' in sys.modules, ctypes.util.find_library is ours)\n"
         "print(asyncssh.crypto.X509Name if hasattr(asyncssh.crypto, 'X509Name') else None)\n"
     )
@@ -265,7 +265,7 @@ def _count(ssh: Any, counted: list[int]) -> None:
 def test_asyncssh_import_does_not_load_typing_extensions(before: str) -> None:
     script = (
         f"import sys, typing\n{before}"
-        "from skyward_core.transport.ssh.asyncssh_import_patches import asyncssh\n"
+        "from skyward_core.transport.ssh.asyncssh_patches import asyncssh\n"
         "print('typing_extensions' in sys.modules, asyncssh.connection.Self is typing.Self)\n"
         "import typing_extensions\n"
         "print(type(typing_extensions) is type(sys), callable(typing_extensions.deprecated))"

@@ -33,7 +33,7 @@ from skyward_core.tasks import missing_packages
 from skyward_core.tasks.interpreter_compatibility_and_import_path import own_interpreter
 from skyward_core.tasks.missing_packages import FRAMEWORKS
 from skyward_core.tasks.packages.inline_metadata import InlineMetadata, find_blocks, read_inline_metadata
-from skyward_core.tasks.packages.requires_python import VersionError, satisfies
+from skyward_core.tasks.packages.python_version_matching import VersionError, satisfies
 from skyward_core.transport.ssh.host_address_and_python import HostPythons, WantedPython, parse_pythons
 from skyward_core.transport.transport import MINOR, check_python, image_for_hosts
 from skyward_tui.cli.commands import run

@@ -28,7 +28,7 @@ from skyward_core.tasks.interpreter_compatibility_and_import_path import (
     own_interpreter,
 )
 from skyward_core.tasks.packages import inline_metadata
-from skyward_core.tasks.packages.requires_python import satisfies
+from skyward_core.tasks.packages.python_version_matching import satisfies
 from skyward_core.tasks.script_interpreter_and_environment import (
     PythonInfo,
     UnusablePython,

@@ -43,7 +43,7 @@ from skyward_core.store.state_folder import ensure_pool_folder
 from skyward_core.views import events, recording_entries, stdout_stderr_order
 from skyward_core.views.machine_metrics import MachineMetrics
 from skyward_core.views.pool_view import PoolView, RunView, TaskView, apply
-from skyward_core.views.result_agreement import Difference, compare_results, find_disagreements
+from skyward_core.views.result_comparison import Difference, compare_results, find_disagreements
 from skyward_tui.cli.main import cli
 from tests.support.ledger_runs import record_runs
 from tests.support.stored_runs import stored_run

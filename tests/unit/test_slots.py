@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from skyward_core.node.agent import worker_slot
-from skyward_core.node.agent.agent_state import NodeState
+from skyward_core.node.agent.agent_state_and_lease import NodeState
 from skyward_core.node.agent.call_registry import Call
 from skyward_core.node.agent.config import AgentConfig
 from skyward_core.node.agent.connection import Connection
-from skyward_core.node.agent.gang_epoch_and_ports import Gang
+from skyward_core.node.agent.gang_state import Gang
 from skyward_core.node.agent.log_tailing_and_size_limits import LogTail
 from skyward_core.node.agent.worker_processes import Process
 from skyward_core.node.agent.worker_slot import PluginContextProcess, Slot

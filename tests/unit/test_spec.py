@@ -16,7 +16,7 @@ import skyward_core as sky
 from skyward_core.model.errors import SpecError
 from skyward_core.model.specs import Image, Options, PipIndex, PoolSpec, Worker, generate_pool_name
 from skyward_core.tasks.packages import image_packages_from_file as packages
-from skyward_core.tasks.packages.lock_files import format_lock
+from skyward_core.tasks.packages.lock_file_reading_and_writing import format_lock
 from skyward_core.tasks.packages.package_specs_and_local_packages import (
     LocalPackage,
     find_local_packages,

@@ -22,11 +22,11 @@ from skyward_core.model.specs import PoolSpec
 from skyward_core.providers.slurm.provider import Slurm
 from skyward_core.providers.ssh.provider import SSH
 from skyward_core.transport.ssh import effective_ssh_config, known_hosts, ssh_config_export
-from skyward_core.transport.ssh.asyncssh_import_patches import asyncssh
+from skyward_core.transport.ssh.asyncssh_patches import asyncssh
 from skyward_core.transport.ssh.connection import connect
 from skyward_core.transport.ssh.effective_ssh_config import jump_target, resolve
 from skyward_core.transport.ssh.host_address_and_python import Target, why_unsafe
-from skyward_tui.text.hint_commands import format_error
+from skyward_tui.text.error_advice import format_error
 from tests.support.examples import examples
 from tests.support.host_key import PUBLIC
 from tests.support.processes import exists

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause
-from skyward_core.pool.gang_lock_and_rank_setup import NodeGangState, busy_nodes, choose_nodes
+from skyward_core.pool.gang_and_rank_setup import NodeGangState, busy_nodes, choose_nodes
 from skyward_core.pool.node_roster_and_preemption_notices import PreemptionNotices
 from skyward_core.views import events
 from skyward_core.views.events import Event, QueuedRun, QueueNews, RankBegan, RankEnded

@@ -36,14 +36,14 @@ from skyward_core.model.script_interpreter import Interpreter
 from skyward_core.model.specs import Image, Options, PoolSpec, Worker
 from skyward_core.plugins import by_name
 from skyward_core.plugins.plugin import transform_image
-from skyward_core.providers import DEFAULT_PROVIDER, pool_planning, provider_class
+from skyward_core.providers import DEFAULT_PROVIDER, pool_spec_and_provider_choice, provider_class
 from skyward_core.providers.provider import make_provider
 from skyward_core.store.state_folder import choose_workdir, require_current_folder
 from skyward_core.tasks.argument_parsing import expand_combinations
 from skyward_core.tasks.interpreter_compatibility_and_import_path import is_own_environment, require_compatible
 from skyward_core.tasks.packages.image_packages_from_file import image_python_version, read_image_packages
 from skyward_core.tasks.packages.package_specs_and_local_packages import find_local_packages, packages_to_send
-from skyward_core.tasks.packages.requires_python import satisfies
+from skyward_core.tasks.packages.python_version_matching import satisfies
 from skyward_core.tasks.script_inspection import (
     check_script_folder,
     describe_script,
@@ -223,7 +223,7 @@ class LaunchPlan:
         return (
             RentalPlan(nodes=0, attempts=())
             if self.spec is None
-            else pool_planning.make_plan(self.spec, may_remember=may_remember)
+            else pool_spec_and_provider_choice.make_plan(self.spec, may_remember=may_remember)
         )
 
     @property
@@ -471,7 +471,7 @@ def make_spec(
     image_options.check_files(Path(choose_workdir(script) or "."), travels=not isinstance(provider, RunsHere))
     options = make_options(request, provider) | ({"secrets": list(secrets.values())} if secrets else {})
     try:
-        spec = pool_planning.make_pool_spec(
+        spec = pool_spec_and_provider_choice.make_pool_spec(
             request.script,
             name=request.pool or name or None,
             provider=provider,

@@ -12,8 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from skyward_core.node.agent.agent_state import NodeState
-from skyward_core.node.agent.call_outcomes import CallLifecycle
+from skyward_core.node.agent.agent_state_and_lease import NodeState
+from skyward_core.node.agent.call_lifecycle import CallLifecycle
 from skyward_core.node.agent.call_registry import Call
 from skyward_core.node.agent.client_requests import ClientRequests
 from skyward_core.node.agent.config import AgentConfig
@@ -28,7 +28,7 @@ from skyward_core.node.agent.worker_processes import (
     reap,
 )
 from skyward_core.node.agent.worker_slot import PLUGIN_CONTEXT_PLACE
-from skyward_core.node.bootstrap.host_inspection import find_node_processes
+from skyward_core.node.bootstrap.host_folders_and_processes import find_node_processes
 from skyward_core.protocol.frame_codec import Header
 
 if TYPE_CHECKING:

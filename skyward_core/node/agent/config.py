@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from skyward_core.node.bootstrap.host_inspection import NVIDIA_DEVICES
+from skyward_core.node.bootstrap.host_folders_and_processes import NVIDIA_DEVICES
 from skyward_core.protocol.node_paths import NodePaths, worker_socket_path
 
 NVML_LIBRARY = "libnvidia-ml.so.1"  # NVML if it is not in a usual folder
@@ -29,7 +29,7 @@ class AgentConfig:
         cwd: Working folder of the ranks; also the last entry of ``sys.path``, unless other users can write to it.
         client_cwd: The client's folder that ``cwd`` is a copy of; "" if there is none; None if client and node share
             the file system.
-        idle_timeout, ttl: Limits of the lease in seconds; see ``agent.agent_state``.
+        idle_timeout, ttl: Limits of the lease in seconds; see ``agent.agent_state_and_lease``.
         deadman: Minutes until the machine shuts itself down unless the agent postpones it; 0 to never shut down.
         log_limit: Bytes that a rank may print to each stream, and log as metrics, during one run; 0 for no limit.
         keep_results: Seconds that unfetched results stay on the host after the agent's end; see

@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from skyward_core.node.agent.agent_state import NodeState
+    from skyward_core.node.agent.agent_state_and_lease import NodeState
     from skyward_core.node.agent.connection import Connection
     from skyward_core.node.agent.slot_dispatcher import SlotDispatcher
     from skyward_core.protocol.frame_types import ClientDebug

@@ -6,7 +6,7 @@ import asyncio
 import socket
 from typing import TYPE_CHECKING
 
-from skyward_core.node.agent.agent_state import NodeState
+from skyward_core.node.agent.agent_state_and_lease import NodeState
 from skyward_core.node.agent.call_registry import Call
 from skyward_core.node.agent.connection import Connection
 from skyward_core.node.agent.slot_dispatcher import SlotDispatcher

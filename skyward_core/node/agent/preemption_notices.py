@@ -13,8 +13,8 @@ from signal import SIGKILL
 from time import monotonic
 from typing import Any, cast
 
-from skyward_core.node.agent.agent_state import NodeState
-from skyward_core.node.agent.call_outcomes import CallLifecycle
+from skyward_core.node.agent.agent_state_and_lease import NodeState
+from skyward_core.node.agent.call_lifecycle import CallLifecycle
 from skyward_core.node.agent.config import AgentConfig
 from skyward_core.node.agent.connected_clients import ClientRegistry
 from skyward_core.node.agent.slot_dispatcher import SlotDispatcher

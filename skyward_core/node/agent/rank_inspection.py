@@ -11,7 +11,7 @@ from skyward_core.node import stack_dumps_and_profiles
 from skyward_core.node.stack_dumps_and_profiles import PathMapping, RankProcess, capture_stacks
 
 if TYPE_CHECKING:
-    from skyward_core.node.agent.agent_state import NodeState
+    from skyward_core.node.agent.agent_state_and_lease import NodeState
     from skyward_core.node.agent.connection import Connection
     from skyward_core.node.agent.slot_dispatcher import SlotDispatcher
     from skyward_core.node.agent.worker_slot import Slot

@@ -16,13 +16,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from skyward_core.node.agent.agent_state import NodeState
-from skyward_core.node.agent.call_outcomes import CallLifecycle
+from skyward_core.node.agent.agent_state_and_lease import NodeState
+from skyward_core.node.agent.call_lifecycle import CallLifecycle
 from skyward_core.node.agent.call_registry import Call, Key
 from skyward_core.node.agent.config import HANDLER_GRACE
 from skyward_core.node.agent.connected_clients import RankPhases
 from skyward_core.node.agent.connection import Connection
-from skyward_core.node.agent.gang_epoch_and_ports import Gang, ReservedPorts
+from skyward_core.node.agent.gang_state import Gang, ReservedPorts
 from skyward_core.node.agent.log_tailing_and_size_limits import RankLogs
 from skyward_core.node.agent.worker_processes import Process, call_on_exit, describe_exit, signal_group, spawn
 from skyward_core.protocol.frame_codec import Header, encode_json

@@ -24,8 +24,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from skyward_core.node.bootstrap.host_inspection import parent_pids, with_descendants
-from skyward_core.node.bootstrap.package_indexes import (
+from skyward_core.node.bootstrap.host_folders_and_processes import parent_pids, with_descendants
+from skyward_core.node.bootstrap.package_index_restrictions import (
     PINNED,
     Index,
     format_constraints,
@@ -93,8 +93,8 @@ def _signal_all(pids: Iterable[int], number: int) -> None:
 Emit = Callable[[str], None]
 MAX_ERROR_LINES = 20
 ANSWER_TIMEOUT = 60.0  # seconds for an interpreter to list its packages; a teardown would wait for the interpreter
-# Image fields that come from scripts and projects; see package_indexes. "alone" ignores the packages of the base
-# interpreter.
+# Image fields that come from scripts and projects; see package_index_restrictions. "alone" ignores the packages of
+# the base interpreter.
 SCRIPT_FIELDS = ("index", "find_links", "no_index", "alone", PINNED, "constraints", "folders")
 MADE_FILE = ".made"  # marks a complete environment; contains the path of its interpreter
 INSTALLED_FILE = ".installed"  # contains the installed packages

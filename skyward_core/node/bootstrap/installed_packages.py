@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from skyward_core.node.bootstrap.package_indexes import normalize_name
+from skyward_core.node.bootstrap.package_index_restrictions import normalize_name
 
 
 def list_packages(path: Iterable[str]) -> dict[str, str]:

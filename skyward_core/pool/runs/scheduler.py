@@ -15,7 +15,7 @@ from skyward_core.model.outcomes import ErrorInfo, OutcomeKind, RunKind
 from skyward_core.pool.agent_link import Link
 from skyward_core.pool.blob_distribution import BlobFile
 from skyward_core.pool.edited_modules import EditedModules
-from skyward_core.pool.gang_lock_and_rank_setup import RankSetup
+from skyward_core.pool.gang_and_rank_setup import RankSetup
 from skyward_core.pool.pool_context import PoolContext
 from skyward_core.pool.runs.run import Run
 from skyward_core.tasks.task_and_blob_values import Task, delete_files

@@ -135,7 +135,7 @@ def make_key_pair(comment: str) -> KeyPair:
     Args:
         comment: Comment in the public key.
     """
-    from skyward_core.transport.ssh.asyncssh_import_patches import asyncssh
+    from skyward_core.transport.ssh.asyncssh_patches import asyncssh
 
     key = asyncssh.generate_private_key("ssh-ed25519", comment=comment)
     return KeyPair(key.export_private_key().decode(), key.export_public_key().decode().strip())

@@ -14,7 +14,7 @@ from skyward_core.model.errors import PoolError
 from skyward_core.model.machines import Check, Machine
 from skyward_core.model.misuse_guards import StrictKeywords
 from skyward_core.model.specs import PoolSpec
-from skyward_core.node.bootstrap.host_inspection import (
+from skyward_core.node.bootstrap.host_folders_and_processes import (
     find_node_processes,
     is_running,
     read_exit_reason,

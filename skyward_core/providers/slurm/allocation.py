@@ -48,7 +48,7 @@ class AllocationFolder(PoolKeyFolder):
         Raises:
             PoolError: If the folder cannot be written.
         """
-        from skyward_core.transport.ssh.asyncssh_import_patches import asyncssh
+        from skyward_core.transport.ssh.asyncssh_patches import asyncssh
 
         public = self.path / "id_ed25519.pub"
         try:

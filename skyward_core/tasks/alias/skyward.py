@@ -3,7 +3,7 @@
 import sys
 
 import skyward_core
-from skyward_core.runtime import import_alias_and_hooks
+from skyward_core.runtime import import_hooks_and_gc_pause
 
-import_alias_and_hooks.install()
+import_hooks_and_gc_pause.install()
 sys.modules[__name__] = skyward_core

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from skyward_core.model.errors import SpecError
 from skyward_core.model.specs import Image
-from skyward_core.node.bootstrap.host_inspection import distrust_reason
-from skyward_core.tasks.packages.lock_files import lock_python_version, read_pylock, read_uv_lock
+from skyward_core.node.bootstrap.host_folders_and_processes import distrust_reason
+from skyward_core.tasks.packages.lock_file_reading_and_writing import lock_python_version, read_pylock, read_uv_lock
 from skyward_core.tasks.packages.package_specs_and_local_packages import PackagesError, PackageSpecs, read_toml
-from skyward_core.tasks.packages.requires_python import VersionError, satisfies
+from skyward_core.tasks.packages.python_version_matching import VersionError, satisfies
 from skyward_core.util.light_dataclass import Value, value
 from skyward_core.util.untrusted_files import (
     PROJECT_FILE,

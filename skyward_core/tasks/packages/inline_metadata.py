@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 from skyward_core.model.errors import ScriptError
-from skyward_core.tasks.packages.requires_python import VersionError, satisfies
+from skyward_core.tasks.packages.python_version_matching import VersionError, satisfies
 from skyward_core.util.light_dataclass import Value, value
 from skyward_core.util.untrusted_files import expand_user, parse_toml, read_text, resolve_path
 
@@ -28,7 +28,7 @@ class InlineMetadata(Value):
     Attributes:
         requires_python: Allowed Python versions, such as ">=3.12"; "" for any.
         environment: Requested packages, with the keys of an image (``pip``, ``pip_indexes``) and of
-            ``package_indexes.places`` (``index``, ``find_links``, ``no_index``).
+            ``package_index_restrictions.index_variables`` (``index``, ``find_links``, ``no_index``).
     """
 
     requires_python: str = ""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from skyward_core.node.bootstrap.package_indexes import normalize_name, package_name
+from skyward_core.node.bootstrap.package_index_restrictions import normalize_name, package_name
 from skyward_core.tasks.packages.inline_metadata import MetadataError, parse_tables
 from skyward_core.tasks.packages.package_specs_and_local_packages import (
     PackagesError,

@@ -26,7 +26,7 @@ from skyward_core.protocol.frame_codec import AnyHeader, WireError
 from skyward_core.protocol.host_answers import validate_facts, validate_task_result
 from skyward_core.store.debug_log import get_logger, log_duration
 from skyward_core.transport.bundle_builder import bundle_for
-from skyward_core.transport.ssh.asyncssh_import_patches import asyncssh
+from skyward_core.transport.ssh.asyncssh_patches import asyncssh
 from skyward_core.transport.ssh.connection import (
     AnswerWait,
     HostConnection,
@@ -68,7 +68,7 @@ NOISY_START_FACTOR, UV_TIMEOUT_FACTOR = 6, 30
 BOOTSTRAP_MODULES = (
     "skyward_core.protocol.node_paths",
     "skyward_core.node.deferred_imports",
-    "skyward_core.node.bootstrap.host_inspection",
+    "skyward_core.node.bootstrap.host_folders_and_processes",
 )
 
 _OLD_MARSHAL = 2  # a format that every Python version reads

@@ -24,7 +24,7 @@ from skyward_core.model.errors import (
 )
 from skyward_core.store.debug_log import get_logger
 from skyward_core.transport.ssh import host_key_prompt, known_hosts
-from skyward_core.transport.ssh.asyncssh_import_patches import (
+from skyward_core.transport.ssh.asyncssh_patches import (
     asyncssh,
     get_certificate_algs,
     get_encryption_algs,

@@ -513,7 +513,7 @@ async def _read_config(files: Sequence[Path], host: str, user: str | None, port:
         ValueError: If the files are invalid, or asyncssh cannot evaluate them.
         OSError: If the files cannot be read.
     """
-    from skyward_core.transport.ssh.asyncssh_import_patches import asyncssh  # see the module docstring
+    from skyward_core.transport.ssh.asyncssh_patches import asyncssh  # see the module docstring
 
     arguments: dict[str, Any] = {} if user is None else {"username": user}
     if port is not None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Literal
 
 from skyward_core.model.errors import UsageError
-from skyward_core.tasks.packages.requires_python import MIN_PYTHON, parse_version
+from skyward_core.tasks.packages.python_version_matching import MIN_PYTHON, parse_version
 from skyward_core.transport.transport import MINOR
 from skyward_core.util.light_dataclass import Value, value
 

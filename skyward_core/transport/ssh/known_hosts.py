@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Literal
 
 from skyward_core.model.errors import Hint, HostKeyError
-from skyward_core.transport.ssh.asyncssh_import_patches import asyncssh, get_certificate_algs, get_public_key_algs
+from skyward_core.transport.ssh.asyncssh_patches import asyncssh, get_certificate_algs, get_public_key_algs
 from skyward_core.transport.ssh.effective_ssh_config import own_known_hosts_file as own_known_hosts_file
 from skyward_core.transport.ssh.host_address_and_python import SSH_PORT
 from skyward_core.util.light_dataclass import Value, value

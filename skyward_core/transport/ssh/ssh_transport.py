@@ -32,7 +32,7 @@ from skyward_core.store.state_folder import unusable_reason
 from skyward_core.tasks.interpreter_compatibility_and_import_path import own_interpreter
 from skyward_core.transport import working_folder_upload
 from skyward_core.transport.bundle_builder import bundle_for
-from skyward_core.transport.ssh.asyncssh_import_patches import asyncssh
+from skyward_core.transport.ssh.asyncssh_patches import asyncssh
 from skyward_core.transport.ssh.bootstrap_channel import (
     CHUNK,
     WINDOW,

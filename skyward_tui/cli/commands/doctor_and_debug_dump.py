@@ -21,7 +21,7 @@ from skyward_core.model.machines import Check
 from skyward_tui.cli.console import Console
 from skyward_tui.cli.run_report import table
 from skyward_tui.cli.shared_options_and_command_class import command
-from skyward_tui.text.hint_commands import format_detail
+from skyward_tui.text.error_advice import format_detail
 from skyward_tui.text.number_and_time_format import Columns
 
 SMALLEST = (80, 24)

@@ -53,7 +53,7 @@ from skyward_tui.cli.run_report import (
     unfetched_text,
 )
 from skyward_tui.cli.shared_options_and_command_class import command
-from skyward_tui.text.hint_commands import format_detail, format_error
+from skyward_tui.text.error_advice import format_detail, format_error
 from skyward_tui.text.json_output import (
     fetch_json,
     file_json,

@@ -20,7 +20,7 @@ from skyward_core.util.format_bytes import format_size
 from skyward_tui.cli.console import Console
 from skyward_tui.cli.pool_and_run_lookup import open_session, resolve_run
 from skyward_tui.cli.shared_options_and_command_class import command
-from skyward_tui.text.hint_commands import format_error
+from skyward_tui.text.error_advice import format_error
 
 ENDING = ".skyrec"
 

@@ -28,8 +28,8 @@ from skyward_tui.cli.console import Console
 from skyward_tui.cli.pool_and_run_lookup import live_pools, open_session, resolve_run
 from skyward_tui.cli.run_report import table
 from skyward_tui.cli.shared_options_and_command_class import command
+from skyward_tui.text.error_advice import format_error
 from skyward_tui.text.hardware_cells import HARDWARE_COLUMNS, quantity, rows
-from skyward_tui.text.hint_commands import format_error
 from skyward_tui.text.number_and_time_format import clock, count, number
 
 PERIOD = 1.0  # seconds between tables

@@ -31,7 +31,7 @@ from skyward_tui.launch_form.form import (
     setting_fields,
     value_list_error,
 )
-from skyward_tui.text.hint_commands import format_detail
+from skyward_tui.text.error_advice import format_detail
 from skyward_tui.text.number_and_time_format import clip_path, one_line
 from skyward_tui.tmux_clipboard_and_terminal_checks import current_folder
 from skyward_tui.ui.actions import bindings, with_keys

@@ -64,8 +64,8 @@ from skyward_tui.screens.launch.field_groups import (
     worst_state,
 )
 from skyward_tui.screens.launch.sidebar import LaunchSidebar, PlanPanel
+from skyward_tui.text.error_advice import format_error
 from skyward_tui.text.hardware_cells import ANY
-from skyward_tui.text.hint_commands import format_error
 from skyward_tui.text.number_and_time_format import one_line
 from skyward_tui.text.queue_and_comparison_rows import sweep_outcome
 from skyward_tui.text.receipts_and_leftovers import receipt_line

@@ -1,4 +1,4 @@
-"""Outcomes of calls: recorded on the node and sent to clients."""
+"""Lifecycle of calls on a node: start, generator values, outcome and acknowledgement."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Container, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from skyward_core.node.agent.agent_state import NodeState
+from skyward_core.node.agent.agent_state_and_lease import NodeState
 from skyward_core.node.agent.call_registry import Call
 from skyward_core.node.agent.connected_clients import ClientRegistry
 from skyward_core.node.agent.connection import Connection

@@ -16,7 +16,7 @@ from typing import Any
 from skyward_core.node.agent.call_journal import Journal
 from skyward_core.node.agent.call_registry import CallRegistry
 from skyward_core.node.agent.config import AgentConfig
-from skyward_core.node.agent.gang_epoch_and_ports import EpochFile, Gang
+from skyward_core.node.agent.gang_state import EpochFile, Gang
 from skyward_core.protocol.frame_codec import Header
 from skyward_core.util.redaction import Redactor, secret_values
 

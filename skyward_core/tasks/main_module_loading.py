@@ -1,4 +1,4 @@
-"""Code that ``python SCRIPT`` or ``python -m MODULE`` runs as ``__main__``: a file, module, folder or archive."""
+"""Loading of the main module, which ``python SCRIPT`` or ``python -m MODULE`` runs: a file, folder or archive."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from skyward_core.node.bootstrap.package_indexes import (
+from skyward_core.node.bootstrap.package_index_restrictions import (
     PINNED,
     map_packages_to_indexes,
     normalize_name,
