@@ -27,8 +27,6 @@ class Past:
     """Earlier states of all resources. Empty unless queries lag.
 
     Args:
-
-    Args:
         seed: Seed of the lags, each of which is random up to that of its kind; None for the full lag.
     """
 

@@ -35,8 +35,6 @@ def run(
     """Replace moto's ``run_instances`` and return a reservation.
 
     Raises:
-
-    Raises:
         Refused: as EC2 does.
     """
     call = world.call

@@ -11,8 +11,6 @@ class Bar:
     """Bounds of a figure; all given bounds must hold.
 
     Args:
-
-    Args:
         at_most, at_least: bounds on our figure, in the metric's unit.
         ratio_at_most, ratio_at_least: bounds on ours / theirs.
     """

@@ -98,8 +98,6 @@ def patiently(job: Callable[[], float]) -> float:
     """Return the result of a job, which is repeated after a failure.
 
     Raises:
-
-    Raises:
         BenchError: it fails each time.
     """
     for _ in range(TRIES - 1):
@@ -112,8 +110,6 @@ def patiently(job: Callable[[], float]) -> float:
 
 def whole_job(command: Sequence[str], folder: str) -> float:
     """Return the seconds of a whole command.
-
-    Raises:
 
     Raises:
         BenchError: it failed, or took too long.
@@ -138,8 +134,6 @@ def steps_in_turn(
 ) -> Iterator[tuple[bool, float]]:
     """Yield the seconds per step of both jobs. They run at the same time and work alternately, so that a busy moment of
     the machine affects both.
-
-    Raises:
 
     Raises:
         BenchError: a job failed or fell silent, or they are not the same job.
