@@ -35,14 +35,14 @@ def page() -> str:
 
 
 def _folders() -> Iterator[Path]:
-    """Those with modules in them, each before what is in it."""
+    """Return the folders that contain modules, each before its subfolders."""
     for name in PACKAGES:
         found = {path.parent for path in (ROOT / name).rglob("*.py")}
         yield from sorted(found)
 
 
 def _said_by(path: Path) -> str:
-    """The first paragraph of a module's docstring, as Markdown; "" for none."""
+    """Return the first paragraph of a module's docstring as Markdown; "" for none."""
     said = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) if path.exists() else None
     first = " ".join((said or "").partition("\n\n")[0].split())
     first = re.sub(r":\w+:`~?([^`]*)`", r"`\1`", first)

@@ -1,8 +1,8 @@
-"""The record that ``skyward-tui --demo`` plays: ``python -m tests.demo`` makes it anew, in about three minutes.
+"""Generator of the recording that ``skyward-tui --demo`` plays: ``python -m tests.demo`` creates it in three minutes.
 
-The run is real: 32 ranks on four nodes of this machine, with their events, lines, numbers and results. They train
-nothing, and what their GPUs are measured at is made up here, to fit what they do; the record says so wherever it is
-played. What tells of this machine is taken out.
+The run is real: 32 ranks on four local nodes, with their events, lines, metrics and results. The ranks do not train a
+model. The GPU metrics are generated to match the ranks' activity, and the recording states this. Information about this
+machine is removed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ HOT = 0x40  # NVML: too hot, by hardware
 
 
 class DemoPacking(RecordingExporter):
-    """Packs what was recorded, with figures of machines that are made up."""
+    """Packing of the recording, with generated machine metrics."""
 
     def __init__(self, row: PoolRow, folder: Path) -> None:
         super().__init__(row, about={"note": NOTE})
@@ -69,7 +69,9 @@ class DemoPacking(RecordingExporter):
 
 
 def working(events: list[ev.Event], at: float) -> tuple[str, float]:
-    """Which function runs then, for the how-manieth time, and for how long it has; "" where none does."""
+    """Return the function that runs at a time, the number of its call, and the seconds since its start; "" if none
+    runs.
+    """
     function, since, times, run = "", 0.0, 0, ""
     for event in events:
         if event.at > at:
@@ -83,7 +85,7 @@ def working(events: list[ev.Event], at: float) -> tuple[str, float]:
 
 
 class Card:
-    """A GPU that is made up; ``rank``: whose it is."""
+    """Simulated GPU. ``rank`` is the rank that uses it."""
 
     def __init__(self, rank: int) -> None:
         self.rank, self.chance, self.temp = rank, random.Random(rank), 34.0
@@ -129,7 +131,7 @@ def host(node: int, function: str) -> dict[str, float]:
 
 
 def without_us(text: str, folder: Path) -> str:
-    """A text without this machine's names."""
+    """Return a text without the names of this machine."""
     file = train.__file__ or ""
     for ours, theirs in (
         (file, "/home/demo/train.py"), (str(folder), "/home/demo"), (str(Path.cwd()), "/home/demo"),
@@ -142,7 +144,7 @@ def without_us(text: str, folder: Path) -> str:
 
 
 def record(folder: Path) -> PoolRow:
-    """Have the ranks do it, on a pool that is over then."""
+    """Run the ranks on a pool, and return after the pool's end."""
     machine_metrics.LONG_RUN = math.inf  # what this machine is measured at has no place in it
     with sky.Compute(
         name="demo", nodes=NODES, worker=sky.Worker(ranks_per_node=GPUS), options=sky.Options(console=False)

@@ -1,4 +1,4 @@
-"""What the ranks of the demo run: a training that is none, at the pace and with the numbers of one."""
+"""Functions of the demo's ranks: a simulated training with the pace and the metrics of a real one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FULL_RANK, FULL_AT = 13, 78  # whose memory runs full, and at which step
 
 @sky.function
 def warm_up(seconds: float = 6.0) -> dict[str, float]:
-    """Measure what an all-reduce takes."""
+    """Measure the time of an all-reduce."""
     rank = sky.instance_info().rank
     chance = random.Random(rank)
     for size in (1, 16, 256):
@@ -26,7 +26,7 @@ def warm_up(seconds: float = 6.0) -> dict[str, float]:
 
 @sky.function
 def train(steps: int = 120, batch_size: int = 32, lr: float = 3e-4) -> dict[str, float]:
-    """Train a model of which nobody has heard."""
+    """Simulate the training of a fictitious model."""
     rank = sky.instance_info().rank
     chance = random.Random(1000 * batch_size + rank)
     print(f"rank {rank}: GPU {rank % 8}, batch size {batch_size}, lr {lr:g}", flush=True)
@@ -47,5 +47,5 @@ def train(steps: int = 120, batch_size: int = 32, lr: float = 3e-4) -> dict[str,
 
 
 def forward(batch_size: int) -> None:
-    """What the memory is too small for."""
+    """Simulate a forward pass that exceeds the GPU memory."""
     raise MemoryError(f"CUDA out of memory: tried to allocate 2.50 GiB for a batch of {batch_size} (simulated)")

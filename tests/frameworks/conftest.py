@@ -1,4 +1,4 @@
-"""Pools for the tests with real frameworks. Each is shared by a module: importing a framework takes seconds."""
+"""Pools for tests with real frameworks. Each is shared by a module, because importing a framework takes seconds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import skyward_core as sky
 
 @pytest.fixture(scope="session", autouse=True)
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A world of its own, and no way to the network."""
+    """Separate state folder without network access."""
     patch = pytest.MonkeyPatch()
     patch.setenv("SKYWARD_HOME", str(tmp_path_factory.mktemp("home")))
     patch.setenv("HF_HOME", str(tmp_path_factory.mktemp("hf")))
@@ -27,7 +27,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def pool(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """Two nodes with the module's ``PLUGINS``."""
+    """Pool of two nodes with the module's ``PLUGINS``."""
     options = sky.Options(console=False)
     with sky.Compute(nodes=2, plugins=request.module.PLUGINS, options=options) as compute:
         yield compute

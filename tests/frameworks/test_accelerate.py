@@ -59,7 +59,7 @@ def test_accelerator_uses_all_ranks_of_a_broadcast_and_one_of_a_task(pool):
 
 @sky.function
 def keras_on_torch() -> dict[str, Any]:
-    """A Keras model in DistributedDataParallel, as Keras' own guide for PyTorch does it."""
+    """Train a Keras model in DistributedDataParallel, as in Keras's own guide for PyTorch."""
     import hashlib
 
     import keras

@@ -98,8 +98,9 @@ def test_hugging_face_token_is_written_nowhere(pool, tmp_path):
 
 
 def files_with_token(*folders: str | Path) -> list[str]:
-    """Looked for by another process: one that closes the ledger's file loses its locks of the ledger, if it has it open
-    in SQLite, too."""
+    """Return the files that contain the token. Runs in another process, because closing the ledger's file would release
+    this process's SQLite locks on it.
+    """
     look = ["grep", "-rlsaFf", "-", *folders]
     return subprocess.run(look, input=TOKEN, stdout=subprocess.PIPE, text=True, check=False).stdout.splitlines()
 

@@ -63,7 +63,7 @@ def test_jax_task_has_only_the_devices_of_its_process(pool):
 
 @sky.function
 def descend(steps: int) -> list[float]:
-    """Linear regression by shard_map over all devices; on one rank, over the one there is."""
+    """Run a linear regression by shard_map over all devices. A single rank uses its only device."""
     import jax
     import numpy as np
     from jax import numpy as jnp
@@ -177,7 +177,7 @@ def test_jax_ranks_listen_on_loopback_only(pool):
 
 @sky.function
 def one_never_computes() -> float:
-    """One rank of four stays away from what all compute together."""
+    """Run a collective computation that one of four ranks does not join."""
     import jax
     import numpy as np
     from jax.sharding import Mesh, NamedSharding, PartitionSpec

@@ -20,7 +20,7 @@ NOT_INSTALLED = "sklearn torch._dynamo"  # optional in transformers and keras, a
 
 
 def results_of_script(script: str, folder: Path, **env: str) -> Any:
-    """What the script's variable ``results`` held."""
+    """Return the script's variable ``results``."""
     done = run_script(
         script + "\nimport json\nprint('RESULTS', json.dumps(results, default=float))\n", folder, 240, **env
     )
@@ -160,10 +160,10 @@ with sky.ComputePool(
 
 @pytest.fixture
 def models(tmp_path: Path) -> Path:
-    """A folder with a small model, its tokenizer, and reviews in two files.
+    """Folder with a small model, its tokenizer, and reviews in two files.
 
-    Made without the library, whose import takes longer than all else here. Only a part of the model has weights; the
-    rest is made up where it is loaded, as a new head always is.
+    Written without transformers, whose import takes longer than everything else here. The files contain only a part of
+    the weights. The rest is initialized randomly, as for any new head.
     """
     tokenizers = pytest.importorskip("tokenizers")
     safetensors = pytest.importorskip("safetensors.numpy")
@@ -323,7 +323,7 @@ with sky.ComputePool(
 
 
 def by_hand(weights: np.ndarray[Any, Any], bias: np.ndarray[Any, Any]) -> list[Any]:
-    """What plain gradient descent makes of a line, in one process, by batches of the whole."""
+    """Return the line that plain gradient descent fits in one process, with batches of the whole data."""
     x = np.random.default_rng(5).normal(size=(32, 3)).astype("float32")
     y = (x @ np.array([[1.0], [-2.0], [0.5]], dtype="float32")) + 1
     for first in range(0, 32, 8):
@@ -352,7 +352,7 @@ def test_older_jax_and_keras_script_runs(tmp_path: Path) -> None:
 
 
 def lists_printed_by_script(script: str, tmp_path: Path) -> tuple[list[object], str]:
-    """What a script prints as JSON lines, and its standard error."""
+    """Return a script's output, parsed as JSON lines, and its standard error."""
     done = run_script(script, tmp_path, 120)
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")], done.stderr
 
@@ -419,7 +419,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def lines_printed_by_script(script: str, folder: Path, **env: str) -> tuple[list[Any], list[str]]:
-    """What a script prints: its JSON lines, and what its ranks printed."""
+    """Return a script's JSON lines, and the output of its ranks."""
     done = run_script("import json\nimport skyward as sky\n" + script, folder, 180, **env)
     # A rank's line may come between two pieces of what the script prints itself.
     of_ranks = re.compile(r"(r\d{3}\| [^\n]*)\n")

@@ -31,7 +31,7 @@ def free_port() -> int:
 
 
 def alone(cli: Cli, *commands: list[str]) -> None:
-    """Run the frameworks' own way, all commands at once."""
+    """Run the framework's own launcher, all of its commands at the same time."""
     running = [
         subprocess.Popen([sys.executable, *each], cwd=cli.folder, stderr=subprocess.PIPE, text=True)
         for each in commands

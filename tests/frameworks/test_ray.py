@@ -19,7 +19,7 @@ from tests.support.waiting import wait_until
 
 @sky.function
 def uses_it() -> tuple[int, str, list[int]]:
-    """What a driver finds, and the processes of the cluster on this machine."""
+    """Return what a driver sees of the cluster, and the cluster's processes on this machine."""
     import ray
 
     ray.init(log_to_driver=False)
@@ -32,7 +32,7 @@ def uses_it() -> tuple[int, str, list[int]]:
 
 
 def job(*words: str, token: str) -> subprocess.CompletedProcess[str]:
-    """``ray job``, by who has such a token."""
+    """Run ``ray job`` with the given token."""
     program = [sys.executable, "-m", "ray.scripts.scripts", "job", *words]
     env = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
     return subprocess.run(program, env=env, capture_output=True, text=True, check=False)

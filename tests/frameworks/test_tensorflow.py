@@ -18,7 +18,7 @@ QUIET = sky.Options(console=False, start_timeout=120)
 
 @sky.function
 def listens() -> tuple[int, list[str], bool]:
-    """Whether this rank can listen where TF_CONFIG says that it does."""
+    """Return whether this rank can listen at its address in TF_CONFIG."""
     import os
     import socket
 
@@ -45,7 +45,7 @@ def test_every_rank_has_a_tensorflow_port_that_its_node_reserves(plugin: Plugin)
 
 
 class Light(Plugin):
-    """Another plugin without what it installs."""
+    """Variant of another plugin that installs no packages."""
 
     name = "light"
 
@@ -55,7 +55,9 @@ class Light(Plugin):
 
 @sky.function
 def train(seed: int) -> tuple[int, float, float, list[float]]:
-    """Fit a line on shards of one batch; replicas, first and last loss, and what came of it."""
+    """Fit a line on shards of one batch. Return the number of replicas, the first and last loss, and the fitted
+    line.
+    """
     import numpy as np
     import tensorflow as tf
 

@@ -31,7 +31,7 @@ ONE_RANK = Path(__file__).parent / "scripts" / "one_rank.py"
 
 
 def parallel(model: Any, together: bool) -> tuple[Any, Callable[[Any], None]]:
-    """The model as PyTorch's own tools train it, and one step of them down a loss."""
+    """Return the losses of one gradient step, computed with PyTorch's own parallel tools."""
     import torch
 
     net = torch.nn.parallel.DistributedDataParallel(model) if together else model
@@ -46,7 +46,7 @@ def parallel(model: Any, together: bool) -> tuple[Any, Callable[[Any], None]]:
 
 
 def plain(model: Any, together: bool) -> tuple[Any, Callable[[Any], None]]:
-    """As :func:`parallel`, with nothing but tensors and collectives."""
+    """Return the same losses as :func:`parallel`, computed with tensors and collectives only."""
     import torch
     import torch.distributed as dist
 
@@ -66,9 +66,9 @@ def plain(model: Any, together: bool) -> tuple[Any, Callable[[Any], None]]:
 
 @sky.function
 def train(steps: int, by_hand: bool = False) -> dict[str, Any]:
-    """Data parallel training on this rank's shard; on one rank, on the whole batch.
+    """Train data-parallel on this rank's shard, or on the whole batch with one rank.
 
-    By hand it does what DDP and an optimizer do, which takes a rank as long to load as PyTorch itself.
+    Implements DDP and the optimizer by hand, because importing these takes a rank as long as importing PyTorch itself.
     """
     import hashlib
 
@@ -110,7 +110,7 @@ def test_two_torch_ranks_train_one_model(pool):
 
 @sky.function
 def searched_for_garbage() -> tuple[bool, bool]:
-    """Whether this rank looks for garbage, and whether it does so among PyTorch's own modules."""
+    """Return whether this rank collects garbage, and whether it scans PyTorch's own modules for it."""
     import gc
 
     import torch
@@ -144,7 +144,7 @@ def test_torch_task_trains_like_a_plain_process(pool):
 
 @sky.function
 def leaves_its_group(name: str) -> tuple[int, str]:
-    """Make a process group as a script does that runs once, and leave it to the end of the process."""
+    """Create a process group without destroying it, like a script that runs only once."""
     import torch.distributed as dist
 
     dist.init_process_group(name)
@@ -232,7 +232,7 @@ def test_four_torch_ranks_on_two_nodes_train_one_model():
 
 @sky.function
 def one_never_joins() -> float:
-    """As where one rank alone validates, and waits there for the others."""
+    """Wait in a collective that one rank does not join, as if that rank alone validated."""
     import torch
     import torch.distributed as dist
 
@@ -461,7 +461,9 @@ def own_group(ends: bool, **asked: Any) -> tuple[int, float, str]:
 
 @sky.function
 def refused(**asked: Any) -> str:
-    """What it says to a group that cannot be had; caught here, for a run that fails has its ranks replaced."""
+    """Return the error for a process group that cannot be created. Caught here, because a failed run would replace its
+    ranks.
+    """
     import torch.distributed as dist
 
     try:
@@ -491,7 +493,7 @@ def test_torchrun_code_needs_no_plugin_and_unused_torch_is_warned_about(bare):
 
 @sky.function
 def stays_in_its_group(folder: str, number: int) -> float:
-    """The head stays until another rank is about to meet it in the next broadcast."""
+    """Let the head stay in the call until another rank is about to join the next broadcast."""
     import torch.distributed as dist
 
     wait_until(Path(folder, "go").exists)
@@ -599,7 +601,7 @@ def test_jax_distributed_initialize_works_without_a_plugin(bare):
 
 @sky.function
 def left_group() -> tuple[int, float]:
-    """Make a process group, if there is none, and leave it."""
+    """Create a process group unless there is one, and leave it open."""
     import torch.distributed as dist
 
     if not dist.is_initialized():

@@ -67,7 +67,7 @@ def ours(cli: Cli) -> dict[str, Any]:
 
 
 def trained(cli: Cli, whose: str, by: Callable[..., None]) -> dict[str, Any]:
-    """The weights of each shape."""
+    """Return the trained weights of each script."""
     import torch
 
     by(cli, "trainer_shapes.py", f"{whose}.pt", "--output_dir", whose, *WORDS)

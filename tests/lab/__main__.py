@@ -1,4 +1,4 @@
-"""``python -m tests.lab up [N] | down | list``: a lab to try things by hand."""
+"""Command ``python -m tests.lab up [N] | down | list``: a lab for experiments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def up(count: int) -> None:
-    """Hold a lab until ctrl-c or ``down``."""
+    """Run a lab until ctrl-c or ``down``."""
     with Lab(count, by_hand=True) as lab:
         host = lab.hosts[0]
         print(f"{count} hosts are up: {lab.hosts[0].name} to {lab.hosts[-1].name}")
@@ -29,7 +29,7 @@ def up(count: int) -> None:
 
 
 def down() -> None:
-    """End the labs made by ``up``, and what dead owners left."""
+    """End the labs that ``up`` started, and leftovers of killed owners."""
     mine = [lab for lab in claims() if lab.by_hand]
     for lab in mine:
         os.kill(lab.owner.pid, signal.SIGTERM)

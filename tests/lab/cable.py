@@ -1,4 +1,4 @@
-"""A machine's cable to the lab's switch: can be pulled, and made slow."""
+"""Network cable between a machine and the lab's switch. It can be disconnected and slowed down."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from .tools import call
 
 
 class Cable:
-    """A pair of virtual Ethernet ends: ``end`` at the machine, ``port`` at the switch.
+    """Pair of virtual Ethernet interfaces: ``end`` on the machine, ``port`` on the switch.
 
     Args:
-        end: name of the machine's interface.
-        port: name of the switch's.
+        end: Name of the machine's interface.
+        port: Name of the switch's interface.
     """
 
     def __init__(self, end: str, port: str) -> None:
@@ -19,7 +19,7 @@ class Cable:
         self.mbit: float | None = None
 
     def pull(self) -> None:
-        """Both ends lose their carrier; addresses and routes stay, packets go nowhere."""
+        """Disconnect the cable. Both ends lose their carrier. Addresses and routes remain, and packets are lost."""
         call(["ip", "link", "set", self.port, "down"])
 
     def put_back(self) -> None:
@@ -29,7 +29,7 @@ class Cable:
         """Limit each direction to ``mbit`` megabits a second; None lifts the limit.
 
         Args:
-            machine: a process in the machine's network namespace; None for our own.
+            machine: Process in the machine's network namespace; None for this process's namespace.
         """
         inside = [] if machine is None else ["nsenter", f"--net=/proc/{machine}/ns/net"]
         for words, device in (([], self.port), (inside, self.end)):

@@ -1,4 +1,4 @@
-"""What a host's own /etc says: names, users, sshd."""
+"""Files of a host's own /etc: names, users, sshd."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ HOME = "/run/home"  # of every host, and for every host its own
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What the hosts of one lab have in common.
+    """Properties that the hosts of one lab share.
 
     Attributes:
-        bridge: the switch.
-        network: first three numbers of every address.
-        client: the client's address.
-        client_key: the public key that may log in.
-        names: address to host name, of all hosts and the client.
-        clock: the library that bends the clock, where a host has use for it.
+        bridge: Name of the switch.
+        network: First three numbers of every address.
+        client: Address of the client.
+        client_key: Public key that may log in.
+        names: Address -> host name, of all hosts and the client.
+        clock: Library that shifts the clock of a host with ``clock_offset``.
     """
 
     bridge: str
@@ -33,11 +33,11 @@ class Site:
 
 
 def write_etc(folder: Path, name: str, key: bytes, options: HostOptions, site: Site) -> None:
-    """Write the files that a host lays over its /etc, and those of its sshd.
+    """Write the files that a host mounts over its /etc, and the files of its sshd.
 
     Args:
-        folder: becomes the host's /run/lab.
-        key: the private host key, as OpenSSH writes it.
+        folder: Folder that becomes the host's /run/lab.
+        key: Private host key in OpenSSH's format.
     """
     good = options.names == "good"
     known = "".join(f"{address} {peer}\n" for address, peer in site.names.items()) if good else ""

@@ -1,4 +1,4 @@
-"""A host of a lab with GPUs of its own, which people use: the driver's stand-in, and real processes."""
+"""Lab host with GPUs that users share: a simulated driver, and real processes."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from .options import HostOptions
 
 
 def gpu_host(layout: str) -> HostOptions:
-    """The quirks of a host with GPUs of 80 GiB.
+    """Return the options of a host with GPUs of 80 GiB.
 
     Args:
-        layout: a letter for each, as ``fake_nvml.c`` has it.
+        layout: One letter for each GPU; see ``fake_nvml.c``.
     """
     return HostOptions(
         variables={
@@ -27,23 +27,25 @@ def gpu_host(layout: str) -> HostOptions:
 
 
 def put_driver(host: Host) -> None:
-    """Have the driver there, and all GPUs idle."""
+    """Install the simulated driver with idle GPUs."""
     compiled(host.root / "etc")
     measure(host)
 
 
 def measure(host: Host, *lines: str) -> None:
-    """What the driver says of each GPU from now on, as ``fake_nvml.c`` has it."""
+    """Set the values that the driver reports for each GPU, in the format of ``fake_nvml.c``."""
     (host.root / "etc" / "gpus").write_text("".join(f"{line}\n" for line in lines))
 
 
 def user_process(host: Host, command: str = "sleep 600", uid: int = 65534) -> int:
-    """A process of a user of the host, nobody by default, which goes on until the host is healed; its number there."""
+    """Start a process of a user of the host, by default nobody, which runs until the host is repaired. Return its pid
+    there.
+    """
     return int(host.run(f"setpriv --reuid={uid} --clear-groups {command} </dev/null >/dev/null 2>&1 & echo $!"))
 
 
 def put_users(host: Host, *names: str) -> dict[str, int]:
-    """Have these users there; gives their numbers."""
+    """Create users on the host and return their user ids."""
     users = {name: uid for uid, name in enumerate(names, 4000)}
     with (host.root / "etc" / "passwd").open("a") as file:
         file.writelines(f"{name}:x:{uid}:{uid}::/:/bin/sh\n" for name, uid in users.items())

@@ -1,4 +1,4 @@
-"""One host of the lab."""
+"""Host of the lab."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _LISTENS = "00000000:0016 00000000:0000 0A"  # port 22, state LISTEN, as /proc/n
 
 
 class Host:
-    """A machine with a power switch and a cable. Its home outlives a power cut, as a disk does.
+    """Machine with a power switch and a network cable. Its home survives a power cut, like a disk.
 
     Attributes:
-        name: its host name, unique among the labs of this machine.
-        address: its address in the lab.
-        home: its home directory as seen from here.
-        options: its quirks; what is set here counts from the next power-on.
+        name: Host name, unique among the labs of this machine.
+        address: Address in the lab.
+        home: Home folder as seen from here.
+        options: Options of the host. Changes take effect at the next power-on.
     """
 
     def __init__(self, index: int, root: Path, site: Site, options: HostOptions) -> None:
@@ -53,14 +53,14 @@ class Host:
 
     @property
     def machine(self) -> int:
-        """A process in the host's network namespace that lives as long as the host."""
+        """Pid of a process in the host's network namespace that lives as long as the host."""
         if self._machine is None:
             raise LabError(f"{self.name} is off")
         return self._machine.pid
 
     @property
     def public_key(self) -> str:
-        """The host key, as ``ssh-ed25519 AAAA...``."""
+        """Public host key, as ``ssh-ed25519 AAAA...``."""
         return " ".join(self.key.export_public_key().decode().split()[:2])
 
     def power_on(self) -> None:
@@ -68,17 +68,17 @@ class Host:
         power_on([self])
 
     def power_off(self) -> None:
-        """Cut the power: every process dies at once, and the network hears nothing of it."""
+        """Cut the power: every process dies at once, and no packet announces it."""
         if self.is_on:
             self.unplug()
         power_off([self])
 
     def unplug(self) -> None:
-        """Pull the cable: packets go nowhere, nobody is told."""
+        """Disconnect the cable: packets are lost, and no process is notified."""
         self.cable.pull()
 
     def plug(self) -> None:
-        """Put the cable back."""
+        """Reconnect the cable."""
         self.cable.put_back()
 
     def limit_rate(self, mbit: float | None) -> None:
@@ -86,14 +86,14 @@ class Host:
         self.cable.limit(mbit, self.machine)
 
     def reinstall(self) -> None:
-        """Power cut, empty disk, new host key, power on: the same address is another machine now."""
+        """Simulate another machine at the same address: power cut, empty disk, new host key, power on."""
         self.power_off()
         self.key = asyncssh.generate_private_key("ssh-ed25519")
         self.wipe_home()
         self.power_on()
 
     def wipe_home(self) -> None:
-        """Remove every file of its home."""
+        """Remove every file of the host's home."""
         for path in self.home.iterdir():
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
@@ -101,7 +101,7 @@ class Host:
                 path.unlink()
 
     def run(self, command: str, timeout: float = 30.0) -> str:
-        """Run a shell command on the host as root, past its sshd and its cable; returns standard output.
+        """Run a shell command on the host as root, without using sshd or the cable. Return its standard output.
 
         Raises:
             LabError: the host is off or the command failed; holds its standard error.
@@ -121,10 +121,10 @@ class Host:
         return done.stdout
 
     def processes(self) -> dict[int, str]:
-        """What runs there beside sshd: pid, as seen from here, to command line.
+        """Return the command lines of the host's processes except sshd, by pid as seen from here.
 
-        Told apart by the program and not by the command line, which is empty in the middle of an exec. Who has
-        ended, reaped or not, has no program any more.
+        Processes are identified by their program instead of their command line, which is empty during an exec. Ended
+        processes, reaped or not, have no program.
         """
         if not self.is_on:
             return {}
@@ -141,7 +141,7 @@ class Host:
         return found
 
     def kill_all(self) -> None:
-        """SIGKILL to everything there but sshd, and to what those leave behind, until nothing is left."""
+        """Send SIGKILL to all processes of the host except sshd, until none is left."""
 
         def none_left() -> bool:
             left = self.processes()
@@ -153,12 +153,12 @@ class Host:
         wait_until(none_left, f"the end of what runs on {self.name}")
 
     def log(self) -> str:
-        """What its sshd wrote since the host was made: who connected, with which key, for what."""
+        """Return sshd's log since the host was created: who connected, with which key, and for what."""
         path = self.root / "etc" / "sshd.log"
         return path.read_text(errors="replace") if path.exists() else ""
 
     def fill_disk(self) -> None:
-        """Write to the home until nothing more fits. Set ``home_mb``, or this takes long."""
+        """Fill the home's disk. Set ``home_mb``, because this takes long otherwise."""
         block = b"\0" * 65536
         with suppress(OSError), (self.home / ".filler").open("wb", buffering=0) as file:
             while True:
@@ -201,7 +201,7 @@ class Host:
             )
 
     def _have_python(self) -> None:
-        """Have this interpreter found on the host, by the name with its version."""
+        """Make this interpreter available on the host under its name with the version."""
         python = self.home / ".local/bin" / f"python{sys.version_info[0]}.{sys.version_info[1]}"
         python.parent.mkdir(parents=True, exist_ok=True)
         python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
@@ -211,7 +211,7 @@ class Host:
         wait_until(self._is_apart, f"the namespaces of {self.name}")
 
     def wiring(self) -> list[str]:
-        """The ``ip`` commands that plug it in. The MAC stays through power cuts, as that of a card does."""
+        """Return the ``ip`` commands that connect the host. Like a network card, it keeps its MAC after a power cut."""
         mac = f"02:53:4b:{int(self._site.network.split('.')[2]):02x}:00:{self.index + 1:02x}"
         end = f"{self.cable.end} address {mac} netns {self.machine}"
         return [
@@ -236,7 +236,7 @@ class Host:
                 os.kill(self._pid1 or self._machine.pid, signal.SIGKILL)
 
     def settle(self) -> list[str]:
-        """Wait for the end of all its processes; returns the ``ip`` commands that remove its cable."""
+        """Wait until all processes of the host have ended. Return the ``ip`` commands that remove its cable."""
         if self._machine is not None:
             self._machine.wait()  # ends after PID 1, and PID 1 after all others
             if self._machine.stdin is not None:
@@ -262,7 +262,7 @@ class Host:
 
 
 def power_on(hosts: Sequence[Host]) -> None:
-    """Start hosts side by side and wait until every sshd listens."""
+    """Start hosts concurrently, and wait until every sshd listens."""
     for host in hosts:
         host.boot()
     for host in hosts:
@@ -275,7 +275,7 @@ def power_on(hosts: Sequence[Host]) -> None:
 
 
 def power_off(hosts: Sequence[Host]) -> None:
-    """Kill everything on the hosts, side by side."""
+    """Kill all processes of the hosts, concurrently."""
     for host in hosts:
         host.cut()
     gone = [line for host in hosts for line in host.settle()]
@@ -284,6 +284,6 @@ def power_off(hosts: Sequence[Host]) -> None:
 
 
 def _kept() -> list[str]:
-    """Folders that every host must see although they lie under a /tmp or /var/tmp that it has of its own."""
+    """Return the folders that every host must see although they are below a /tmp or /var/tmp of its own."""
     folders = {Path(sys.prefix).resolve(), Path(sys.base_prefix).resolve(), _REPOSITORY}
     return sorted(str(folder) for folder in folders if any(map(folder.is_relative_to, ("/tmp", "/var/tmp"))))

@@ -1,4 +1,4 @@
-"""The lab: hosts, a switch, and the client's own cable to it."""
+"""The lab: hosts, a switch, and the client's own cable."""
 
 from __future__ import annotations
 
@@ -24,38 +24,38 @@ MOST_HOSTS = 250
 
 
 class Client:
-    """This machine, as one more thing plugged into the lab's switch."""
+    """This machine as a client that is connected to the lab's switch."""
 
     def __init__(self, address: str, cable: Cable) -> None:
         self.address = address
         self.cable = cable
 
     def unplug(self) -> None:
-        """Pull the client's cable: no host can be reached, nobody is told."""
+        """Disconnect the client's cable: no host can be reached, and no process is notified."""
         self.cable.pull()
 
     def plug(self) -> None:
         self.cable.put_back()
 
     def limit_rate(self, mbit: float | None) -> None:
-        """Limit the client's cable in each direction, for the sum of all hosts; None lifts the limit."""
+        """Limit the total rate of the client's cable in each direction; None removes the limit."""
         self.cable.limit(mbit, None)
 
 
 class Lab:
-    """``with Lab(4) as lab``: four hosts are up; at the end nothing is left of them.
+    """Lab of some hosts, which run inside ``with Lab(4) as lab`` and are removed at its end.
 
     Args:
-        count: how many hosts, at most 250; :meth:`add` makes more later on.
-        options: the quirks of every host.
-        hosts: the quirks of single hosts, by index.
-        by_hand: whether ``python -m tests.lab down`` may end it.
+        count: Number of hosts, at most 250. :meth:`add` creates more later.
+        options: Options of every host.
+        hosts: Options of single hosts, by index.
+        by_hand: Whether ``python -m tests.lab down`` may end it.
 
     Attributes:
         hosts, client: what is plugged in.
-        key: path of the private key that may log in, as ``user``.
-        known_hosts: path of a file with every host's key, by name and by address.
-        ssh_config: path of an OpenSSH configuration with the hosts' names.
+        key: Path of the private key that may log in as ``user``.
+        known_hosts: Path of a file with every host's key, by name and by address.
+        ssh_config: Path of an OpenSSH configuration with the hosts' names.
 
     Raises:
         LabError: this machine cannot have a lab, or a host did not come up.
@@ -99,15 +99,15 @@ class Lab:
         self._open.close()
 
     def first(self, count: int) -> Lab:
-        """The same lab with its first hosts alone, for tests to which more would add nothing but processes."""
+        """Return the same lab with only its first hosts, for tests that need no more."""
         fewer = copy(self)
         fewer.hosts = self.hosts[:count]
         return fewer
 
     def add(self, options: HostOptions | None = None, name: str | None = None) -> Host:
-        """One more host, off as yet. Those that are up know its address and not its name.
+        """Add a host that is powered off. Running hosts know its address but not its name.
 
-        It gets an address that no host of the lab has had for as long as there are any.
+        Addresses of earlier hosts are not reused while unused ones are left.
         """
         with self._changes:
             taken = {host.index for host in self.hosts}
@@ -123,7 +123,7 @@ class Lab:
             return host
 
     def remove(self, host: Host) -> None:
-        """Power cut, and nothing is left of the host."""
+        """Power a host off and remove it completely."""
         host.power_off()
         call(["umount", "-n", "-l", str(host.home)])
         shutil.rmtree(host.root)
@@ -132,7 +132,7 @@ class Lab:
             self._site.names.pop(host.address)
 
     def heal(self) -> None:
-        """Undo power cuts, pulled cables, limits and full disks; kill what a test left running."""
+        """Undo power cuts, disconnected cables, limits and full disks, and kill remaining processes of a test."""
         power_on([host for host in self.hosts if not host.is_on])
         cables = [self.client.cable, *(host.cable for host in self.hosts)]
         ip_batch([f"link set {cable.port} up" for cable in cables])
@@ -176,7 +176,7 @@ class Lab:
         return Host(index, root, self._site, quirks)
 
     def _open_deaf_port(self) -> None:
-        """What hosts without names ask: takes every question and answers none."""
+        """Open the name server port of hosts without names, which receives queries and never answers."""
         deaf = self._open.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
         deaf.bind((self.client.address, 53))
 

@@ -1,4 +1,4 @@
-"""How one host of the lab differs from a plain one."""
+"""Options of a lab host that differ from a plain one."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class HostOptions:
-    """The quirks of a host. The defaults are those of OpenSSH and of a healthy machine.
+    """Options of a host. The defaults are those of OpenSSH and of a healthy machine.
 
     Args:
-        banner: what sshd sends before the login.
-        startup: shell text at the top of the user's start-up files (``echo hello; sleep 2``).
+        banner: Text that sshd sends before the login.
+        startup: Shell code at the top of the user's startup files (``echo hello; sleep 2``).
         max_sessions: sshd's MaxSessions (channels of one connection).
         max_startups: sshd's MaxStartups (connections that have not logged in yet), such as "2".
         tcp_forwarding: sshd's AllowTcpForwarding.
         unix_forwarding: sshd's AllowStreamLocalForwarding.
-        has_python: False leaves no python, pypy or uv in any folder of the PATH.
-        home_writable: False mounts the home read-only.
-        home_mb: size of the home's file system in MiB; None for 4 GiB.
-        clock_offset: seconds that the clock is off, for all programs of a login. Linux has no namespace for
-            this clock, so a preloaded library does it; programs without the C library see the true time.
-        names: "good": its own and its peers' names resolve both ways, others fail at once; "gone": nothing
-            but localhost resolves, and every question waits for an answer that never comes.
-        private: folders of which the host has a copy of its own, as a machine with its own disk has; what it
-            writes there, the others and this machine never see.
-        second_root: another name for root ("ubuntu"), with a home of its own in the home; empty for none.
-        before_sshd: shell text that root runs once all else is in place, before sshd starts.
-        sshd: lines at the top of sshd's configuration, where the first that says something counts.
-        host_key_file: where sshd finds its host key; other than by default, ``before_sshd`` puts it there.
-        variables: environment of every login.
+        has_python: Whether folders of the PATH contain python, pypy or uv.
+        home_writable: Whether the home is writable.
+        home_mb: Size of the home's file system in MiB; None for 4 GiB.
+        clock_offset: Seconds by which the clock is wrong for all programs of a login. A preloaded library shifts the
+            clock, because Linux has no namespace for it. Programs without the C library see the true time.
+        names: "good": the host's and its peers' names resolve both ways, and others fail at once. "gone": only
+            localhost resolves, and every query waits for an answer that never comes.
+        private: Folders of which the host has its own copy, like a machine with its own disk. Other hosts and this
+            machine never see its changes.
+        second_root: Second name for root ("ubuntu"), with its own home inside the home; empty for none.
+        before_sshd: Shell code that root runs after all other set-up, before sshd starts.
+        sshd: Lines at the top of sshd's configuration. The first value of an option counts.
+        host_key_file: Path of the host key for sshd. If it is not the default, ``before_sshd`` creates the file.
+        variables: Environment variables of every login.
     """
 
     banner: str = ""

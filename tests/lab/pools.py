@@ -1,4 +1,4 @@
-"""What tests of pools over SSH share: pools on a lab's hosts, clients of their own, and waiting."""
+"""Helpers of tests with pools over SSH: pools on a lab's hosts, client processes, and waits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DEADLINE = 90.0  # seconds; for what should never take that long, not for what s
 
 
 def ssh(lab: Lab, hosts: Sequence[Host] | None = None, **wishes: Any) -> sky.SSH:
-    """The lab's hosts (or some of them) as a provider; ``wishes`` replace its settings."""
+    """Return a provider with all or some of the lab's hosts. ``wishes`` replace its settings."""
     chosen: dict[str, Any] = {
         "user": lab.user,
         "keys": str(lab.key),
@@ -39,7 +39,9 @@ def ssh(lab: Lab, hosts: Sequence[Host] | None = None, **wishes: Any) -> sky.SSH
 def pool(
     lab: Lab, provider: sky.SSH | None = None, *, options: dict[str, Any] | None = None, **wishes: Any
 ) -> sky.Compute:
-    """A quiet pool on all of the lab's hosts; ``wishes`` go to :class:`skyward_core.Compute`."""
+    """Start a pool without console output on all of the lab's hosts. ``wishes`` are arguments of
+    :class:`skyward_core.Compute`.
+    """
     chosen = {"console": False, "grace": 1.0, "start_timeout": DEADLINE} | (options or {})
     return sky.Compute(provider=provider or ssh(lab), options=sky.Options(**chosen), **wishes)
 
@@ -50,12 +52,12 @@ def rank() -> int:
 
 
 class Client:
-    """A client in a process of its own, with the lab's provider as ``ssh`` and quiet options as ``quiet``; its
-    script, of which ``text`` is the rest, is in the working folder.
+    """Client in its own process. ``ssh`` is the lab's provider and ``quiet`` are options without console output. The
+    script, which ends with ``text``, is in the working folder.
 
     Args:
-        hosts: what the provider has; all of the lab's, unless it is said.
-        behind: the host whose cable its packets take; ours, unless it is said.
+        hosts: Hosts of the provider; by default all of the lab's.
+        behind: Host whose cable carries the client's packets; by default this machine's.
     """
 
     def __init__(self, lab: Lab, text: str, *, hosts: Sequence[Host] | None = None, behind: Host | None = None) -> None:
@@ -76,13 +78,13 @@ class Client:
             self.process = run_script(path, over_ssh=True, **pipes)
 
     def said(self) -> str:
-        """Its next line; in place of one that does not come, why it ended."""
+        """Return the client's next line, or the reason why it ended."""
         assert self.process.stdout is not None and self.process.stderr is not None
         line = self.process.stdout.readline().strip()
         return line or f"the client ended: {self.process.stderr.read()}"
 
     def kill(self) -> None:
-        """SIGKILL, unless it has ended."""
+        """Send SIGKILL, unless the client has ended."""
         self.process.kill()
         self.process.communicate()
 
@@ -94,17 +96,17 @@ class Client:
 
 
 def until(holds: Callable[[], object], what: str) -> None:
-    """Wait for what may take long on a busy machine."""
+    """Wait for a condition that may take long on a busy machine."""
     wait_until(lambda: bool(holds()), what, DEADLINE)
 
 
 def allowed(seconds: float) -> float:
-    """A promised time as a test may hold us to: as it stands on an idle machine, longer the busier it is."""
+    """Return a promised duration, extended by the load of this machine."""
     return seconds * (1 + os.getloadavg()[0] / len(os.sched_getaffinity(0)))
 
 
 def less_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have a teardown wait 2 s, where it would wait for 10 and 30, for a host that does not answer."""
+    """Let a teardown wait 2 s instead of 10 and 30 s for a host that does not answer."""
     for module, name in (
         (agent_status_and_termination, "STATUS_TIMEOUT"),
         (agent_status_and_termination, "END_TIMEOUT"),
@@ -114,7 +116,7 @@ def less_patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def nothing_runs(lab: Lab) -> None:
-    """Wait until nothing of any pool runs on any host; a channel ends some moments after its client left it."""
+    """Wait until no process of any pool runs on any host. A channel ends shortly after its client."""
     for host in lab.hosts:
         try:
             until(lambda: not host.processes(), f"the end of all on {host.name}")  # noqa: B023
@@ -123,7 +125,7 @@ def nothing_runs(lab: Lab) -> None:
 
 
 def listening(host: Host) -> set[str]:
-    """Where processes of a host listen, but for its SSH server: what others could connect to."""
+    """Return the addresses where processes of a host listen, except its SSH server."""
     found = set()
     for line in host.run("ss -H -tln").splitlines():
         address, _, port = line.split()[3].rpartition(":")
@@ -134,6 +136,7 @@ def listening(host: Host) -> set[str]:
 
 
 def agents(host: Host) -> list[int]:
-    """Pids, as seen from here, of a host's agents, and for moments of what looks like them: a channel until it ends,
-    what an agent starts until that is another program. No worker is among them."""
+    """Return the pids of a host's agents, as seen from here. For short times these include channels that are about to
+    end and programs that agents start. Workers are not included.
+    """
     return [pid for pid, line in host.processes().items() if "skyward-agent" in line]

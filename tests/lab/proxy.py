@@ -1,4 +1,4 @@
-"""A TCP proxy that delays, jitters, stalls and cuts: what netem would do where the kernel lacks it."""
+"""TCP proxy that delays, jitters, stalls and disconnects, for kernels without netem."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _IN_FLIGHT = 256  # chunks held back per direction; more waits at the sender, as
 
 
 class DelayProxy:
-    """``with DelayProxy(host.address, 22, delay=0.05) as proxy``: the same service at ``proxy.port``, slower.
+    """Slower copy of a service, at ``proxy.port`` inside ``with DelayProxy(host.address, 22, delay=0.05) as proxy``.
 
     Args:
         address, port: where connections go.
-        delay: seconds that every chunk takes, in each direction.
-        jitter: most seconds added to that at random; the order of bytes stays.
-        seed: of the jitter.
+        delay: Seconds that every chunk takes in each direction.
+        jitter: Maximum of additional random seconds. The order of bytes is kept.
+        seed: Seed of the jitter.
 
     Attributes:
         address, port: where it listens: loopback, a free port.
@@ -56,11 +56,11 @@ class DelayProxy:
         self._loop.close()
 
     def cut(self) -> None:
-        """Reset every connection; new ones are served."""
+        """Reset every connection. New connections are served."""
         self._do(self._cut()).result(10)
 
     def stall(self) -> None:
-        """Let nothing through, in silence, until :meth:`resume`."""
+        """Forward nothing until :meth:`resume`, without closing connections."""
         self._loop.call_soon_threadsafe(self._flow.clear)
 
     def resume(self) -> None:

@@ -1,4 +1,4 @@
-"""Which labs there are on this machine: numbers taken under a lock, and those of dead owners removed."""
+"""Registry of the labs on this machine: locked numbers, and removal of labs of dead owners."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FIRST_TWO = "10.214"  # the labs' networks are 10.214.0.0/24 to 10.214.255.0/24
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process, named for good: its pid and when it started."""
+    """Unique identity of a process: its pid and its start time."""
 
     pid: int
     started: int | None
@@ -37,7 +37,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One lab: its number, its owner, and whether ``python -m tests.lab down`` may end it."""
+    """Registered lab: its number, its owner, and whether ``python -m tests.lab down`` may end it."""
 
     number: int
     owner: Process
@@ -49,7 +49,7 @@ class Claim:
 
 
 def claim(by_hand: bool) -> Claim:
-    """Take a number that no other lab and no route of this machine uses; remove stale labs first."""
+    """Reserve a number that no other lab and no route of this machine uses. Remove stale labs first."""
     with _lock():
         _remove_stale()
         routes = [
@@ -68,7 +68,7 @@ def claim(by_hand: bool) -> Claim:
 
 
 def claims() -> list[Claim]:
-    """All labs of this machine whose owner lives."""
+    """Return all labs of this machine whose owner is alive."""
     if not ROOT.exists():
         return []
     with _lock():
@@ -77,7 +77,7 @@ def claims() -> list[Claim]:
 
 
 def release(lab: Claim) -> None:
-    """Remove a lab: processes, interfaces, mounts, files."""
+    """Remove a lab with its processes, interfaces, mounts and files."""
     with _lock():
         _remove(lab.number)
 
@@ -118,8 +118,9 @@ def _remove(number: int) -> None:
 
 
 def _machines(folder: Path) -> list[Process]:
-    """The processes that hold a lab's hosts: known by the folder in their environment, not by a list that a
-    crash could have left behind the facts."""
+    """Return the processes that hold a lab's hosts. They are found by the folder in their environment, because a list
+    could be outdated after a crash.
+    """
     found = []
     mark = f"\0ROOT={folder}/".encode()
     for process in Path("/proc").glob("[0-9]*"):

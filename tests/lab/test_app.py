@@ -44,7 +44,7 @@ def where() -> str:
 
 @pytest.fixture(autouse=True)
 def person(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A home whose SSH configuration knows how to reach the hosts, and whose known_hosts file is yet to come."""
+    """Home whose SSH configuration knows the hosts, without a known_hosts file."""
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "sky"))
     monkeypatch.setenv("HOME", str(tmp_path / "person"))
     for module in ("textual.app", "textual.pilot"):
@@ -76,7 +76,7 @@ async def opened() -> AsyncIterator[tuple[SkywardApp, Pilot[None]]]:
 
 
 async def launch(app: SkywardApp, pilot: Pilot[None], lab: Lab, hosts: int = 2) -> None:
-    """Fill in the form with keys, and launch on some of the lab's hosts."""
+    """Fill in the launch form with keys, and launch on some of the lab's hosts."""
     await pilot.press("n")
     await until(pilot, lambda: isinstance(app.screen, LaunchScreen) and app.screen.is_mounted)
     await typed(app, pilot, "where.py")

@@ -21,7 +21,7 @@ from .pools import agents, nothing_runs, pool
 
 @pytest.fixture(autouse=True)
 def travels() -> Iterator[None]:
-    """Hosts do not have this module."""
+    """Send these functions by value, because hosts do not have this module."""
     cloudpickle.register_pickle_by_value(work)
     yield
     cloudpickle.unregister_pickle_by_value(work)

@@ -26,7 +26,9 @@ LOST = 1  # the worker's host
 
 
 def beside(lab: Lab) -> sky.SSH:
-    """The first two hosts, by the interpreter that has the frameworks: hosts reach no package index."""
+    """Provider of the first two hosts with an interpreter that has the frameworks, because hosts reach no package
+    index.
+    """
     return ssh(lab, lab.hosts[:2], python=sys.executable)
 
 
@@ -68,7 +70,7 @@ def test_shared_state_of_hosts_refuses_other_users_and_is_removed(lab: Lab) -> N
 
 
 def missing_server() -> None:
-    """Skip where there is none."""
+    """Skip the test if this machine has no server for shared state."""
     pytest.importorskip("redis", reason="the package redis is not installed")
     if not any(shutil.which(f"/usr/bin/{name}") for name in PROGRAMS):
         pytest.skip("neither valkey-server nor redis-server is installed")
@@ -76,7 +78,7 @@ def missing_server() -> None:
 
 @sky.function  # by value: a host has no module of tests
 def spread() -> list[str]:
-    """Hosts on which tasks of Ray ran."""
+    """Return the hosts on which tasks of Ray ran."""
     import socket
 
     import ray
@@ -94,7 +96,7 @@ def spread() -> list[str]:
 
 @sky.function
 def goes_on(ready: str) -> int:
-    """Tasks that go on, on the head, when the other host is gone."""
+    """Run tasks that the head finishes after the other host is lost."""
     import time
 
     import ray
@@ -225,13 +227,13 @@ POOL = "engines"
 
 @dataclass(frozen=True)
 class Engine:
-    """What shows that one is there.
+    """Properties by which a running framework is detected.
 
     Attributes:
-        made: how a script has it.
-        port: where it listens, on the pool's nodes.
-        nodes: on which of two.
-        needs: what must be installed here, or "" where it is.
+        made: Expression that creates its plugin in a script.
+        port: Port where it listens on the pool's nodes.
+        nodes: Which of the two nodes listen.
+        needs: Package that must be installed here, or "" if it is.
     """
 
     made: str

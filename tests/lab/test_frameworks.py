@@ -108,7 +108,7 @@ accelerate launch --cpu --num_machines $SKYPILOT_NUM_NODES --num_processes $SKYP
 
 
 def meets(lab: Lab, command: str, **wishes: str) -> None:
-    """Each node's launcher starts one process, and these two add up what they are."""
+    """Start one process from each node's launcher, and return the sum over both processes."""
     for name, text in (("by_torch.py", BY_TORCH), ("by_accelerate.py", BY_ACCELERATE)):
         Path(name).write_text(text)
     image = sky.Image(env=wishes)
@@ -140,7 +140,7 @@ PORT, SECRET = 6789, "known-to-who-made-it"
 
 @dataclass(frozen=True)
 class Pages(Plugin):
-    """Has a page on the head's loopback."""
+    """Plugin with a web page on the head's loopback interface."""
 
     name: ClassVar[str] = "pages"
 

@@ -67,7 +67,7 @@ def beside(lab: Lab) -> sky.SSH:
 
 
 def told(compute: sky.Compute, command: str) -> str:
-    """What a command on the head says."""
+    """Return the output of a command on the head."""
     sky.shell(f'test "$SKYPILOT_NODE_RANK" != 0 || {{ {command}; }}') @ compute
     return said(compute)
 
@@ -81,7 +81,7 @@ def plugin_of(compute: sky.Compute) -> Mpi:
 
 
 def sshds(host: Host) -> list[str]:
-    """What a host has of sshd beside its own."""
+    """Return a host's sshd processes, except its own server."""
     lines = host.run("ps -eo args").splitlines()
     return [line for line in lines if "between-nodes" in line]
 

@@ -58,7 +58,7 @@ def expected(size: int) -> list[bytes]:
 
 
 def listens(host: Host) -> list[str]:
-    """Addresses where a host listens for TCP, but for its sshd's: one for each port."""
+    """Return the TCP addresses where a host listens, except sshd's: one for each port."""
     found = []
     for line in Path(f"/proc/{host.machine}/net/tcp").read_text().splitlines()[1:]:
         local, state = line.split()[1], line.split()[3]
@@ -84,12 +84,12 @@ def listeners_for_peers_and_client(pair: Lab) -> list[list[str]]:
 
 
 def received(pair: Lab) -> int:
-    """Bytes that came over the client's cable."""
+    """Return the bytes received over the client's cable."""
     return int(Path(f"/sys/class/net/{pair.client.cable.end}/statistics/rx_bytes").read_text())
 
 
 class Ways:
-    """Which large files went through SSH after all: ``up`` arguments, ``down`` results."""
+    """Recorder of large files that were sent through SSH: ``up`` are arguments, ``down`` are results."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.up: list[str] = []
@@ -147,7 +147,7 @@ def test_killed_client_leaves_no_listener_on_hosts(pair: Lab) -> None:
 
 
 def lines(host: Host) -> int:
-    """Connections for files that a host has with the client."""
+    """Return a host's connections with the client for files."""
     tcp = [line.split() for line in Path(f"/proc/{host.machine}/net/tcp").read_text().splitlines()[1:]]
     places = {fields[1] for fields in tcp if fields[3] == "0A" and not fields[1].endswith(":0016")}
     return sum(fields[3] == "01" and fields[1] in places for fields in tcp)
@@ -230,7 +230,9 @@ def test_argument_upload_is_complete_after_a_pulled_cable(pair: Lab) -> None:
 
 
 def coming(home: Path) -> int:
-    """Bytes of arguments on their way to a host (whose files have their whole length from the beginning)."""
+    """Return the bytes of arguments that a host has received so far. Its files have their final length from the
+    start.
+    """
     size = 0
     for path in home.glob(".cache/skyward/pools/*/blobs/.*"):
         with suppress(FileNotFoundError):  # it was dropped, or is whole, since it was listed
@@ -242,13 +244,13 @@ SPREAD_SIZE, MBIT = 40_000_000, 100
 
 
 def sent(lab: Lab) -> int:
-    """Bytes that the client's cable has taken so far."""
+    """Return the bytes sent over the client's cable so far."""
     return int(Path(f"/sys/class/net/{lab.client.cable.end}/statistics/tx_bytes").read_text())
 
 
 @sky.function
 def agent_memory() -> int:
-    """Bytes that the agent of this rank's node holds (VmRSS)."""
+    """Return the memory of the agent of this rank's node in bytes (VmRSS)."""
     import os
     from pathlib import Path
 
@@ -291,7 +293,7 @@ def test_client_uploads_to_every_host_if_hosts_cannot_reach_each_other(lab: Lab)
 
 
 def listening_sockets(lab: Lab) -> list[list[str]]:
-    """What listens for TCP connections on each host."""
+    """Return the TCP listeners of each host."""
     return [host.run("ss -Htln").splitlines() for host in lab.hosts]
 
 

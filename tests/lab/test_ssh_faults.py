@@ -38,14 +38,14 @@ def size(data: bytes) -> int:
 
 
 def cut_off(lab: Lab, compute: sky.Compute, node: int) -> None:
-    """The connection to a node ends."""
+    """Close the connection to a node."""
     host = lab.hosts[node]
     host.run("pkill -KILL -f '^sshd.*@' || pkill -KILL -x sshd-session || true")
     until(lambda: not compute.pool.links[node].up, "the link to be down")
 
 
 def child(host: Host) -> int:
-    """What is to become the agent of a host: a child of the process that serves the client there."""
+    """Return the process that is about to become a host's agent: a child of the process that serves the client."""
     parents = {}
     for pid in agents(host):
         status = Path(f"/proc/{pid}/status").read_text()
@@ -411,7 +411,7 @@ def test_run_continues_without_its_client_and_each_line_is_logged_once(pair: Lab
 
 @sky.function
 def print_until_told() -> tuple[int, int, str]:
-    """Print until the host's home holds a file named ``enough``; our pid, the lines, their hash."""
+    """Print until the host's home has a file named ``enough``. Return the pid, the number of lines and their hash."""
     count, printed = 0, hashlib.sha256()
     while not (Path.home() / "enough").exists():
         line = f"line {count}"
@@ -428,7 +428,7 @@ def pid() -> int:
 
 
 def lines(archive: PoolFolder, rank: int) -> bytes:
-    """What a rank has printed, as far as it is here."""
+    """Return the lines of a rank that have arrived."""
     return archive.read_log_tail(f"r{rank:03d}.out", 1 << 30)
 
 
@@ -485,8 +485,9 @@ def test_pulled_cable_loses_no_line_and_no_host(pair: Lab) -> None:
 
 
 def has_all(host: Host) -> bool:
-    """Whether the rest of the library is there, too: a channel that brings it would wait for the client behind the cut
-    cable for as long as sshd does."""
+    """Check whether the deferred part of the library has arrived. A channel that uploads it would otherwise wait for
+    the client behind the cut cable until sshd gives up.
+    """
     return any(host.home.glob(".cache/skyward/*-rest/all.zip")) and len(agents(host)) == 1
 
 

@@ -145,7 +145,7 @@ MEMORY = 120 << 20  # bytes for one host: its sshd, an agent, a rank, and the ra
 
 
 def how_many() -> int:
-    """Of proofs: 18 hosts; 128 on a machine of eight cores; fewer where the memory does not take them."""
+    """Return the number of hosts: 18 in proofs, 128 on a machine with eight cores, fewer if memory is short."""
     cores = len(os.sched_getaffinity(0))
     meminfo = Path("/proc/meminfo").read_text()
     free = int(meminfo.partition("MemAvailable:")[2].split()[0]) << 10
@@ -198,7 +198,7 @@ def talks(path: str) -> None:
 
 
 def checked(lab: Lab, **wishes: Any) -> list[Check]:
-    """What ``skyward-tui doctor`` is told of the hosts."""
+    """Return the checks of the hosts by ``skyward-tui doctor``."""
     return asyncio.run(ssh(lab, **wishes).check())
 
 
@@ -246,7 +246,7 @@ def test_full_login_queue_of_a_host_is_waited_for(make_lab: MakeLab) -> None:
 
 
 def told(compute: sky.Compute) -> str:
-    """What is shown of a pool that is coming up."""
+    """Return the shown progress of a pool that is starting."""
     held = compute._pool
     return "" if held is None else " ".join(node.detail for node in held.view.nodes)
 

@@ -46,7 +46,7 @@ def tell(fails: bool) -> Iterator[dict[str, Any]]:
 
 @pytest.fixture(autouse=True)
 def travels() -> Iterator[None]:
-    """Hosts do not have this module."""
+    """Send these functions by value, because hosts do not have this module."""
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     yield
     cloudpickle.unregister_pickle_by_value(sys.modules[__name__])

@@ -62,7 +62,7 @@ def look(lab: Lab) -> dict[str, HostGpuUsage]:
 
 
 def files(host: Host) -> set[str]:
-    """What there is of ours on a host."""
+    """Return the files of this software on a host."""
     return {str(path.relative_to(host.home)) for path in host.home.rglob("*") if path.is_file()}
 
 

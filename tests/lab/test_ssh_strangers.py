@@ -45,13 +45,13 @@ time.sleep(600)
 
 
 def modules() -> list[str]:
-    """Those that a node may be asked to run, as paths in a bundle."""
+    """Return the modules that a node may be asked to run, as paths in a bundle."""
     package = Path(skyward_core.__file__).parent
     return sorted(str(path.relative_to(package.parent)) for path in (package / "node").rglob("*.py"))
 
 
 def as_stranger(host: Host, code: str, *arguments: str, env: str = "") -> None:
-    """Have another user of the host run Python, until the host's end; waits for its first line."""
+    """Run Python as another user of the host, until the host's end. Waits for its first line."""
     host.run(
         f"cat > /tmp/stranger.py <<'END'\n{code}\nEND\n"
         "rm -f /tmp/said; touch /tmp/said; chmod 666 /tmp/said; "

@@ -54,7 +54,7 @@ if __name__ == "__main__":
 
 @pytest.fixture
 def project(home: Path) -> Path:
-    """A folder with a script, a module beside it, and data, in a folder that is not the current one."""
+    """Folder with a script, a module beside it, and data, outside of the current folder."""
     folder = home / "project"
     folder.mkdir()
     (folder / "train_it.py").write_text(SCRIPT)
@@ -64,7 +64,7 @@ def project(home: Path) -> Path:
 
 
 def run(lab: Lab, script: Path, home: Path, way: str) -> list[list[object]]:
-    """What the script's function gives on each host, run in one of the ways from the current folder."""
+    """Return the result of the script's function on each host, run in one of the ways from the current folder."""
     if way == "skyward-tui run":
         (home / ".ssh").mkdir(mode=0o700)
         (home / ".ssh/config").write_text(lab.ssh_config.read_text())
@@ -175,7 +175,7 @@ def loads(name: str) -> str:
 
 @sky.function
 def trained(text: str) -> tuple[str, str]:
-    """What the files are that were sent; then they are written."""
+    """Return the content of the uploaded files, and then overwrite them."""
     files = Path("model.pt"), Path("notes.txt")
     found = files[0].read_text(), files[1].read_text()
     for file in files:
@@ -184,7 +184,7 @@ def trained(text: str) -> tuple[str, str]:
 
 
 def write(name: str, word: str) -> None:
-    """All in one second, by which Python tells what it has compiled before."""
+    """Write files within one second, which is the resolution of the times in Python's bytecode."""
     path = Path(f"{name}.py")
     path.write_text(f"WORD = {word!r}\n\ndef word():\n    return WORD\n")
     os.utime(path, ns=(0, SECOND + next(EDITS)))
@@ -253,7 +253,7 @@ with open(f"out-{rank}", "w") as file:
 
 
 def gives(host: Host, place: str, program: str) -> Path:
-    """A host has a Python at a place in its home."""
+    """Install an interpreter in a host's home."""
     link = host.home / place
     link.parent.mkdir(parents=True, exist_ok=True)
     link.symlink_to(program)

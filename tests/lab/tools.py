@@ -1,4 +1,4 @@
-"""The programs that the lab stands on: iproute2, util-linux, OpenSSH."""
+"""External programs of the lab: iproute2, util-linux, OpenSSH."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ NOT_OURS = (FileNotFoundError, ProcessLookupError, PermissionError)
 
 
 class LabError(RuntimeError):
-    """The lab could not do what was asked; says what failed and how."""
+    """The lab could not execute a request. The message has the operation and its error."""
 
 
 def missing() -> str | None:
-    """Why there can be no lab here, in words; None where there can."""
+    """Return the reason why this machine cannot run a lab. None if it can."""
     if not sys.platform.startswith("linux"):
         return "the lab needs Linux namespaces"
     if os.geteuid() != 0:
@@ -46,7 +46,7 @@ def missing() -> str | None:
 
 
 def program(name: str) -> str:
-    """Full path of one of the needed programs."""
+    """Return the full path of a required program."""
     path = _which(name)
     if path is None:
         raise LabError(f"{name} is not there: apt-get install {_NEEDED.get(name, name)}")
@@ -54,7 +54,7 @@ def program(name: str) -> str:
 
 
 def call(command: Sequence[str], stdin: str = "") -> str:
-    """Run a program and return what it printed.
+    """Run a program and return its output.
 
     Raises:
         LabError: it failed; holds the command and its complaint.
@@ -66,7 +66,7 @@ def call(command: Sequence[str], stdin: str = "") -> str:
 
 
 def ip_batch(lines: Sequence[str], force: bool = False) -> None:
-    """Run many ``ip`` commands in one process. ``force`` goes on after one that fails."""
+    """Run many ``ip`` commands in one process. ``force`` continues after a failed command."""
     if force:
         _run([program("ip"), "-force", "-batch", "-"], "\n".join(lines) + "\n")
     else:
@@ -74,8 +74,7 @@ def ip_batch(lines: Sequence[str], force: bool = False) -> None:
 
 
 def wait_until(holds: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
-    """Look every few milliseconds until ``holds``, less often where a look takes long; deadlines are for what should
-    never happen.
+    """Poll a condition every few milliseconds, less often if a check takes long. The deadline only ends a hang.
 
     Raises:
         LabError: it did not within ``seconds``.
@@ -91,9 +90,9 @@ def wait_until(holds: Callable[[], bool], what: str, seconds: float = 60.0) -> N
 
 
 def started_at(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot; None where it is gone.
+    """Return the start time of a process in clock ticks since boot. None if it has ended.
 
-    With its pid it names a process for good; pids alone are used again.
+    Pids are reused, so only pid and start time together identify a process.
     """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

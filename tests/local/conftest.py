@@ -1,4 +1,4 @@
-"""Pools of real processes on this machine, each test in a world (SKYWARD_HOME) of its own."""
+"""Fixtures of pools of real local processes. Each test has its own state folder (SKYWARD_HOME)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.sshd import Host
 
 @pytest.fixture(scope="module", autouse=True)
 def quick_starters() -> Iterator[None]:
-    """Pools of this process come up in less time; those of scripts and commands are started as ever."""
+    """Start pools of this process faster. Scripts and commands start theirs as usual."""
     with pytest.MonkeyPatch.context() as patch:
         use_quick_starters(patch)
         yield
@@ -40,7 +40,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 async def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Host]:
-    """A host on loopback, and a home of the client's own."""
+    """Host on loopback, and a home for the client."""
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "sky"))
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     host = Host(tmp_path / "host")
@@ -51,7 +51,7 @@ async def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
 
 @pytest.fixture
 def known_hosts_file(host: Host, tmp_path: Path) -> Path:
-    """A file that knows that host's key."""
+    """File with the host's key."""
     file = tmp_path / "known"
     file.write_text(host.known_line())
     return file
@@ -59,7 +59,7 @@ def known_hosts_file(host: Host, tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def pool(module_home: Path) -> Iterator[sky.Compute]:
-    """Four nodes, one rank each, shared by the tests of one file."""
+    """Pool of four nodes with one rank each, shared by the tests of one file."""
     with sky.Compute(provider=sky.Local(), nodes=4, options=sky.Options(console=False, grace=2.0)) as compute:
         yield compute
     assert compute.receipt is not None
@@ -69,7 +69,7 @@ def pool(module_home: Path) -> Iterator[sky.Compute]:
 
 @pytest.fixture
 def cli(tmp_path: Path) -> Iterator[Cli]:
-    """The command line with a home of its own; what a failed test leaves up is taken down."""
+    """Command line with its own home. Pools that a failed test leaves up are torn down."""
     cli = Cli(tmp_path)
     yield cli
     if any(tmp_path.glob("home/local/*")):

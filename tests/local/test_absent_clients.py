@@ -55,7 +55,7 @@ with sky.Compute(nodes=3, name="shared", options=options) as compute:
 
 
 def leave_pool_with_killed_client(home: Path, folder: Path, how: str = "gang") -> None:
-    """A pool with a run of three ranks on three nodes, whose client was killed."""
+    """Return a pool whose client was killed during a run of three ranks on three nodes."""
     with subprocess.Popen([sys.executable, "-c", SCRIPT, str(folder), how]) as client:
         try:
             wait_until(lambda: len(list(folder.glob("began*"))) == 3, what="the ranks")
@@ -183,7 +183,7 @@ with sky.Compute(provider=sky.Local(), name="shared", image=sky.Image(setup=[wai
 
 @pytest.fixture
 def starting_client(home: Path, tmp_path: Path) -> Iterator[None]:
-    """A client that is bringing up the pool "shared"; it goes on once the file "go" is there."""
+    """Start a client that brings up the pool "shared", and continues when the file "go" exists."""
     command = [sys.executable, "-c", MAKES, str(tmp_path)]
     with Child(command, stdin=subprocess.PIPE, text=True) as client:
         wait_until((tmp_path / "began").exists)
@@ -491,7 +491,7 @@ class Look(Session):
 def leave_run_with_dead_client(
     home: Path, how: str = "returns", size: int = 10, idle: float = 600.0, keep: str = "7d"
 ) -> tuple[PoolRow, str]:
-    """Have a client die before a run ends; gives its pool and the run, which goes on to its end."""
+    """Kill a client before its run ends. Return its pool and the run, which continues to its end."""
     go = home.with_name("go")
     words = [how, str(size), str(idle), keep, str(go)]
     script = home.with_name("leaves.py")
@@ -513,7 +513,7 @@ def leave_run_with_dead_client(
 
 
 def left_there(home: Path) -> list[str]:
-    """Names of the nodes' folders on this host."""
+    """Return the names of the nodes' folders on this host."""
     return sorted(path.name for path in home.glob("local/*/*") if path.is_dir())
 
 
@@ -570,7 +570,7 @@ def test_pool_that_keeps_no_results_retains_none_after_its_lease(home: Path) -> 
 
 
 def wait_until_unfetched(run: str) -> None:
-    """Until both nodes say that they hold what nobody has fetched."""
+    """Wait until both nodes report unfetched results."""
 
     def told() -> bool:
         with closing(Look()) as session:

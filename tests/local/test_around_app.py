@@ -27,7 +27,7 @@ QUIET = sky.Options(console=False, grace=5.0)
 
 
 class Service(Plugin):
-    """Something that a node's ranks share; writes down when it is entered and left, and by which process."""
+    """Service that a node's ranks share. Records when it is entered and left, and by which process."""
 
     def __init__(self, name: str, diary: Path, fails: str = "") -> None:
         self.name = name  # type: ignore[misc]
@@ -64,13 +64,13 @@ class Service(Plugin):
 
 
 class Plain(Plugin):
-    """Has no ``around_app``."""
+    """Plugin without ``around_app``."""
 
     name = "plain"
 
 
 def notes(diary: Path, node: int, *beginnings: str) -> list[tuple[str, str]]:
-    """What happened on a node, in order: plugin and event."""
+    """Return the recorded plugins and events of a node, in order."""
     lines = [json.loads(line) for line in diary.read_text().splitlines()] if diary.exists() else []
     return [(name, what) for at, name, what, _ in lines if at == node and what.startswith(beginnings or ("",))]
 
@@ -223,7 +223,7 @@ WITHOUT_GRACE = sky.Options(console=False)
 
 
 class Diary(Plugin):
-    """Writes down what happens to it."""
+    """Plugin that records its events."""
 
     def __init__(self, name: str, file: Path, fails: str = "") -> None:
         self.name = name  # type: ignore[misc]

@@ -81,7 +81,7 @@ async def told_of(here: Path) -> AsyncIterator[None]:
 
 @sky.function
 async def stopped(folder: str) -> None:
-    """Wherever its loop is: in another task that awaits again and again or that blocks, in itself, in a callback."""
+    """Block until stopped: in another task that awaits or blocks, in its own coroutine, or in a callback."""
     rank = sky.instance_info().rank
     here = Path(folder, str(rank))
     here.mkdir()
@@ -142,7 +142,7 @@ def interrupt() -> None:
 
 
 class Leaves:
-    """Leaves the process that pickles it, or that loads it."""
+    """Object that exits the process which pickles or loads it."""
 
     def __init__(self, pickled: bool = True) -> None:
         self.pickled = pickled

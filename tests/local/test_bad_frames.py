@@ -41,7 +41,7 @@ def wait_for(path: str) -> None:
 
 
 class Deaf:
-    """A connection that goes nowhere."""
+    """Connection that discards all data."""
 
     def write(self, data: bytes) -> None:
         return None
@@ -194,13 +194,13 @@ def test_outcome_forged_by_another_node_is_ignored(pool: sky.Compute, tmp_path: 
 
 
 def memory(pid: int) -> float:
-    """Megabytes of a process in memory."""
+    """Return the memory of a process in megabytes."""
     status = Path(f"/proc/{pid}/status").read_text().partition("VmRSS:")[2]
     return int(status.split()[0]) / 1024
 
 
 def ask(path: Path, header: dict[str, Any], body: bytes = b"") -> dict[str, Any]:
-    """Send a frame over a connection of its own; the first that comes back."""
+    """Send a frame over a new connection, and return the first answer."""
     decoder = Decoder()
     with socket.socket(socket.AF_UNIX) as client:
         client.settimeout(60)

@@ -40,7 +40,7 @@ def pool(name: str) -> sky.Compute:
 
 
 def node_count_by_blob(home: Path) -> Counter[str]:
-    """How many nodes have each blob."""
+    """Return the number of nodes that have each blob."""
     return Counter(path.name for path in home.glob("local/**/blobs/*"))
 
 

@@ -28,7 +28,7 @@ class Here:
 
 
 def descriptors() -> list[str]:
-    """What is open in this process."""
+    """Return the open file descriptors of this process."""
     found = []
     for path in Path("/proc/self/fd").iterdir():
         with suppress(FileNotFoundError):  # the listing's own

@@ -31,7 +31,7 @@ from tests.support.waiting import wait_until
 
 @pytest.fixture
 def run_in_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Any:
-    """The command in this very process, for what ends before there is a pool: quicker."""
+    """Run a command in this process, which is faster for commands that end before a pool exists."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
 
@@ -46,7 +46,7 @@ def run_in_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytes
 
 @pytest.fixture(scope="module")
 def dev_pool_cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
-    """One with a pool named "dev", two nodes, for tests that leave it as it is."""
+    """Command line with a pool named "dev" of two nodes, for tests that do not change it."""
     cli = Cli(tmp_path_factory.mktemp("cli"))
     cli("run", "endings.py:fine", "--nodes", 2, "--pool", "dev", "--keep")
     yield cli
@@ -421,7 +421,7 @@ def test_detached_run_can_be_followed_by_attach_and_cancelled(cli: Cli) -> None:
 
 
 def start_waiting(cli: Cli, *options: object) -> Child:
-    """A run whose ranks have begun, and wait for ever."""
+    """Start a run whose ranks wait forever, and wait until they have begun."""
     process = cli.start("run", "endings.py:waits", "--nodes", 2, "--arg", "marker=1", *options)
     assert process.stdout is not None
     for _ in range(2):
@@ -552,7 +552,7 @@ TOLD = 'echo "$SKYWARD_POOL|$SKYWARD_OUTCOME|$SKYWARD_MESSAGE" >> told'
 
 
 def notify(cli: Cli, **settings: str) -> Path:
-    """Have the settings; what is told."""
+    """Return a notifier with some settings, and the recorded notifications."""
     table = "\n".join(f"{name} = {value}" for name, value in settings.items())
     cli.write("home/skyward.toml", f"[notify]\n{table}\n")
     (told := cli.folder / "home" / "told").unlink(missing_ok=True)

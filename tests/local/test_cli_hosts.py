@@ -28,7 +28,7 @@ async def host(tmp_path: Path) -> AsyncIterator[Host]:
 
 @pytest.fixture
 def cli(tmp_path: Path, host: Host) -> Cli:
-    """One whose person logs in to hosts with a key of ``~/.ssh/config``."""
+    """Command line of a user who logs in to hosts with a key of ``~/.ssh/config``."""
     folder = tmp_path / "work"  # not one that holds the person's home: that never travels
     folder.mkdir()
     cli = Cli(folder)

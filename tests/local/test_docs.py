@@ -79,7 +79,7 @@ def test_every_plugin_has_a_documentation_page() -> None:
 
 
 def own_lines(output: str) -> str:
-    """Return what a script prints itself: a line of a rank may stand between two pieces of its line."""
+    """Return the lines that a script prints itself. A line of a rank may be between two pieces of a script's line."""
     return re.sub(r"[ \t]*r\d{3}[ \t]*\|[^\n]*\n", "", output)
 
 

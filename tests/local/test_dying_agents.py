@@ -198,7 +198,7 @@ BRIEF = sky.Options(console=False, grace=1.0)
 
 
 def detach(mark: Path, scrub: bool = False) -> None:
-    """Leave a daemon as daemons do: two forks and a session of its own; ``scrub``: without our environment."""
+    """Start a daemon with two forks and its own session. ``scrub`` removes our environment variables."""
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:
@@ -256,7 +256,7 @@ def test_forked_child_in_its_own_session_is_not_adopted_as_worker(home: Path, tm
 
 
 def leave_unfinished_child(how: str, done: Path) -> str:
-    """Forks a child that does not end by itself; ``how`` says what it does in place of that."""
+    """Fork a child that does not end by itself. ``how`` is what it does instead."""
     import atexit
 
     if (child := os.fork()) == 0:
@@ -322,7 +322,7 @@ def test_exit_of_a_forked_child_does_not_end_its_rank(process_and_thread_pools: 
 
 @pytest.fixture(scope="module")
 def process_and_thread_pools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, sky.Compute]]:
-    """A pool of worker processes and one of threads."""
+    """One pool whose workers are processes, and one whose workers are threads."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SKYWARD_HOME", str(tmp_path_factory.mktemp("home")))
         threads = sky.Worker(concurrency=2, executor="thread")
@@ -368,7 +368,7 @@ def start_unrelated_process(
 
 
 def worker_arguments_and_environment(compute: sky.Compute) -> tuple[list[str], dict[str, str]]:
-    """The arguments and the environment of a worker."""
+    """Return the command line and the environment of a worker."""
     extra = compute.pool.context.machines[0].extra
     return [extra["socket"] + ".w", extra["folder"], "0", "0"], os.environ | {NODE_VARIABLE: extra["folder"]}
 
@@ -503,7 +503,7 @@ def seen() -> tuple[str | None, str | None, int]:
 def left_behind(
     home: Path, nodes: int, *, cluster: bool = True, plugins: str = "Hush()", console: bool = False
 ) -> list[int]:
-    """A pool whose maker was killed; gives its agents."""
+    """Return the agents of a pool whose creator was killed."""
     text = textwrap.dedent(PLUGIN) + textwrap.dedent(MAKER)
     given = {"NODES": nodes, "CLUSTER": cluster, "CONSOLE": console, "PLUGINS": plugins}
     for name, value in given.items():
@@ -529,7 +529,7 @@ def kill(*pids: int) -> None:
 
 
 def replace_workers(compute: sky.Compute | Attached) -> None:
-    """End the ranks' processes, and wait until their agents know."""
+    """End the ranks' processes, and wait until their agents have noticed."""
     pids = [pid for _, _, pid in seen() @ compute]
     for pid in pids:
         os.kill(pid, signal.SIGKILL)

@@ -38,8 +38,9 @@ def folder(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
 
 
 def write(folder: Path, name: str, version: str) -> None:
-    """As editors do: the new file takes the old one's place. All in one second, by which Python tells what it has
-    compiled before."""
+    """Replace a file like editors do. The time stays within the same second, which is the resolution of bytecode
+    times.
+    """
     new = folder / "new"
     new.write_text(TEXT.format(version=version))
     os.utime(new, ns=(0, SECOND + next(EDITS)))
@@ -53,7 +54,9 @@ def loaded(name: str) -> ModuleType:
 
 @sky.function
 def version_of(name: str) -> tuple[str, int]:
-    """By value; what it imports are the ranks' modules."""
+    """Return the version of the module. The function is sent by value, and the modules that it imports are the
+    rank's.
+    """
     import importlib
 
     value: tuple[str, int] = importlib.import_module(name).version()
@@ -210,7 +213,7 @@ def found() -> tuple[str, str, list[str]]:
 
 
 def write_large(folder: Path, word: str) -> str:
-    """Gives the hash of the large file."""
+    """Write a large file and return its hash."""
     content = os.urandom(LARGE)
     (folder / "large.bin").write_bytes(content)
     (folder / "sent_helper.py").write_text(f"WORD = {word!r}\n")

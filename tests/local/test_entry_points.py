@@ -296,7 +296,7 @@ def cli(installed: Path, tmp_path: Path) -> Cli:
 
 
 def checked(provider: str = "cupboard", **settings: str) -> LaunchPlan:
-    """What comes of a form that is right but for what a provider may say of it."""
+    """Return the error of a form that is valid except for the provider's own checks."""
     return launch_form.plan_launch(launch_form.Form("x.py", name="x", provider=provider, settings=settings), ())
 
 

@@ -29,7 +29,7 @@ def fine() -> int:
 
 
 def act_on_one_rank(rank: int, act, others=lambda: time.sleep(600)):  # type: ignore[no-untyped-def]
-    """A function that does ``act`` on one rank while the others hang."""
+    """Return a function that calls ``act`` on one rank while the other ranks hang."""
 
     def body():  # type: ignore[no-untyped-def]
         return act() if sky.instance_info().rank == rank else others()

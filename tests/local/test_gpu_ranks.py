@@ -63,7 +63,7 @@ def place() -> tuple[object, ...]:
 
 @sky.function
 def task_sees(folder: str) -> tuple[int, str, int]:
-    """Which devices a task has that runs on each rank of two."""
+    """Return the devices of a task on each of two ranks."""
     Path(folder, str(pool_rank())).touch()
     while len(list(Path(folder).iterdir())) < 2:
         time.sleep(0.01)
@@ -101,7 +101,7 @@ def test_each_rank_sees_its_own_gpu(driver: pytest.MonkeyPatch) -> None:
 
 @sky.function
 def seen() -> dict[str, Any]:
-    """What a rank, and a process that it starts, know of where they stand."""
+    """Return the place and devices that a rank, and a process started by it, see."""
     import json
     import sys
 
@@ -140,7 +140,7 @@ def test_instance_info_counts_gpus_of_the_node_and_the_pool(driver: pytest.Monke
 
 @sky.function
 def together(folder: str, calls: int) -> str | None:
-    """Which device a call has that runs beside others."""
+    """Return the device of a call that runs concurrently with others."""
     Path(folder, str(os.getpid())).touch()
     while len(list(Path(folder).iterdir())) < calls:
         time.sleep(0.01)

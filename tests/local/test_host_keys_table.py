@@ -23,7 +23,7 @@ PLAIN, SIGNED, TWO = "plain", "signed", "two"  # servers: one key, the same with
 
 @dataclass(frozen=True)
 class Case:
-    """``lines`` of known_hosts: {host}, {ec}, {rsa}, {other}, {ca} and {other_ca} stand for keys, {name} for gpu1."""
+    """Lines of a known_hosts file: {host}, {ec}, {rsa}, {other}, {ca} and {other_ca} are keys, {name} is gpu1."""
 
     what: str
     verdict: str

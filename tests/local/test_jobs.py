@@ -89,7 +89,7 @@ def test_job_places_files_then_runs_setup_on_all_nodes_then_run(cli: Cli, monkey
 
 @pytest.fixture(scope="module")
 def pool(cli: Cli) -> str:
-    """A pool of two nodes that is up."""
+    """Running pool of two nodes."""
     if "job" not in cli.pools():
         cli("launch", write_job_file(cli, "num_nodes: 2\nrun: 'true'\n"), "-c", "job")
     return "job"

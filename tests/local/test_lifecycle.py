@@ -431,14 +431,14 @@ PATIENCE = 60.0
 
 
 def wait_for_gate(gate: Path) -> None:
-    """Wait until the gate is opened; never longer than a test."""
+    """Wait until the gate is opened, but not longer than a test may take."""
     deadline = time.monotonic() + PATIENCE
     while not gate.exists() and time.monotonic() < deadline:
         time.sleep(0.01)
 
 
 class Slow:
-    """Something that takes long to load, as a framework does."""
+    """Object that takes long to unpickle, like a framework."""
 
     def __init__(self, gate: Path) -> None:
         self.gate = gate
@@ -453,7 +453,7 @@ def _load_slowly(gate: str) -> Slow:
 
 
 class Meets(Plugin):
-    """Rank 1 comes late, and rank 0 waits for it."""
+    """Plugin with which rank 1 arrives late and rank 0 waits for it."""
 
     name = "meets"
 
@@ -541,7 +541,7 @@ def test_steps_before_a_function_are_reported_with_durations(session: Session, t
 
 
 class Interrupted(sky.Local):
-    """Local nodes; the person presses ctrl-c as the warm-up begins, or as it ends."""
+    """Local provider that simulates ctrl-c at the start or at the end of the warm-up."""
 
     def __init__(self, at: str) -> None:
         super().__init__()
@@ -573,7 +573,7 @@ def test_interrupted_pool_registration_leaves_nothing(home: Path, at: str) -> No
 
 
 class Dear(Local):
-    """Machines of this one that nobody has for nothing."""
+    """Local provider whose machines cost money."""
 
     name = "dear"
     rents: ClassVar[bool] = True

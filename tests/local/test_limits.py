@@ -92,7 +92,7 @@ def chatter(lines: int) -> None:
 
 @contextmanager
 def full_disk() -> Iterator[None]:
-    """No file of this process can grow beyond the limit; the nodes, which run already, are not concerned."""
+    """Limit the size of files that this process writes. Nodes that already run are not affected."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT, hard))
     try:

@@ -44,7 +44,7 @@ def executable() -> str:
 
 @pytest.fixture
 def wheels(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have installers find skytiny, and nothing else."""
+    """Make installers find only the package skytiny."""
     for name, value in tiny_wheels(tmp_path / "wheels", "1.0", "2.0").items():
         monkeypatch.setenv(name, value)
 
@@ -184,7 +184,7 @@ def test_two_pools_with_equal_images_create_one_environment(home: Path, tmp_path
 
 
 def running(mark: str) -> list[int]:
-    """Processes that have a word on their command line."""
+    """Return the processes with a word on their command line."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -328,7 +328,7 @@ def runs_in() -> str:
 
 @contextmanager
 def prune(halted: str) -> Iterator[Callable[[], list[str]]]:
-    """A process that has come so far. Yields what lets it go on, and tells what it has removed."""
+    """Start a prune that halts at a step. Yield a function that resumes it and returns the names of removed folders."""
     command = [sys.executable, "-c", PRUNE, halted]
     with Child(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -338,7 +338,7 @@ def prune(halted: str) -> Iterator[Callable[[], list[str]]]:
 
 @pytest.fixture
 def root(home: Path, tmp_path: Path) -> Path:
-    """Where environments are; that of ``IMAGE`` is there, and has not been used for long."""
+    """Folder of environments with an old environment of ``IMAGE``."""
     folder = home / ENVIRONMENTS_FOLDER
     folder.mkdir(parents=True)
     image_environment.ensure_environment(IMAGE, folder, {}, str(tmp_path), lambda line: None)
@@ -367,7 +367,7 @@ def test_environment_being_removed_is_not_ready(root: Path) -> None:
 
 
 def waiting_start(root: Path, folder: Path, said: list[str]) -> threading.Thread:
-    """A thread that waits for the lock of an environment which it needs."""
+    """Start a thread that waits for the lock of an environment."""
     wants = threading.Thread(
         target=image_environment.ensure_environment, args=(IMAGE, root, {}, str(folder), said.append)
     )

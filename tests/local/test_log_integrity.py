@@ -202,7 +202,7 @@ def test_output_beyond_the_log_limit_is_dropped_with_a_notice(home: Path) -> Non
 
 @pytest.fixture(scope="module")
 def one_rank_pool(module_home: Path) -> Iterator[sky.Compute]:
-    """One node, and nobody else's lines."""
+    """Pool of one node, without output of other tests."""
     with sky.Compute(provider=sky.Local(), nodes=1, options=sky.Options(console=False)) as compute:
         yield compute
 
@@ -212,7 +212,7 @@ def texts_and_streams(lines: list[Line]) -> list[tuple[str, str]]:
 
 
 def seen_by_another(one_rank: sky.Compute, last: str) -> list[Line]:
-    """What another process that comes now is shown, by its own connection and from the files."""
+    """Return the output that a new process sees, through its own connection and from the files."""
     with new_session() as session:
         view = session.attach(one_rank.name).result(60)
         ring = view.logs.rank(0)

@@ -119,7 +119,7 @@ with sky.attach("shared") as compute:
 
 
 def detach_from_run(cli: Cli) -> tuple[str, str, str]:
-    """Detach from a run that has gone on for a while; gives its pool, itself, and the folder of node 1."""
+    """Detach from a run after a while. Return its pool, the run, and the folder of node 1."""
     left = cli("run", "endings.py:waits", "--nodes", 2, "--arg", f"marker={cli.folder}/m", "--detach", "--json")
     run = json.loads(left.stdout.splitlines()[-1])["run"]
     with closing(Ledger(cli.folder / "home/ledger.db")) as ledger:
@@ -133,7 +133,7 @@ def detach_from_run(cli: Cli) -> tuple[str, str, str]:
 
 
 def destroy(folder: str) -> None:
-    """Have a node go with all that is on it."""
+    """Remove a node with all of its processes and files."""
     for pid in find_node_processes(folder):
         os.kill(pid, signal.SIGKILL)
     remove(folder)
@@ -172,7 +172,7 @@ def forever() -> None:
 
 @contextmanager
 def locked(home: Path) -> Iterator[None]:
-    """Another process has the ledger."""
+    """Lock the ledger by another process."""
     other = sqlite3.connect(home / "ledger.db", isolation_level=None, check_same_thread=False)
     other.execute("BEGIN IMMEDIATE")
     try:
@@ -302,7 +302,7 @@ def trickle():  # type: ignore[no-untyped-def]
 
 
 def end_from_elsewhere(name: str) -> int:
-    """Tear a pool down by another process; gives that one's id."""
+    """Tear a pool down from another process, and return that process's id."""
     code = "import os, sys, skyward_core as sky; sky.attach(sys.argv[1]).down(); print(os.getpid())"
     done = subprocess.run([sys.executable, "-c", code, name], capture_output=True, text=True, check=True)
     return int(done.stdout)

@@ -273,7 +273,7 @@ def drop_link(compute: sky.Compute) -> None:
 
 
 def kill_agent(compute: sky.Compute) -> None:
-    """Also waits for the next one, else that would be a node that is gone."""
+    """Kill an agent and wait for its successor, because the node would otherwise count as lost."""
     link = compute.pool.links[0]
     pid = link.welcome["pid"]
     os.kill(pid, signal.SIGKILL)

@@ -77,10 +77,10 @@ pool
 
 
 class Notebook:
-    """A kernel, and what its cells print.
+    """Kernel and the output of its cells.
 
     Attributes:
-        shown: HTML of what the last cell showed, a list for each place of its output that was drawn anew.
+        shown: HTML that the last cell displayed: a list for each output area that was updated.
     """
 
     def __init__(self, client: Any, manager: Any) -> None:
@@ -89,12 +89,12 @@ class Notebook:
         self.shown: list[list[str]] = []
 
     def restart(self) -> None:
-        """As a person does who leaves what the kernel has."""
+        """Restart the kernel like a user does, which discards its variables."""
         self.manager.restart_kernel(now=True)
         self._client.wait_for_ready(timeout=PATIENCE)
 
     def run(self, cell: str, interrupt_at: str = "", ends: str = "ok") -> str:
-        """Run a cell; interrupt it once that is printed. Gives what it printed."""
+        """Run a cell and return its output. Interrupt the cell after it has printed the given text."""
         printed: list[str] = []
         places: dict[str, list[str]] = {}
 

@@ -51,7 +51,7 @@ def pool(module_home: Path) -> Iterator[sky.Compute]:
 
 
 class Odd:
-    """A value that raises where it is pickled, or loaded: here, or on a rank.
+    """Value that raises when it is pickled or loaded, on the client or on a rank.
 
     Args:
         where: "pickled", "loaded here" or "loaded there".
@@ -113,7 +113,7 @@ BACK: dict[str, tuple[Callable[[sky.Compute, Any], Any], Any]] = {
 
 
 def raised_by(work: Callable[[], Any]) -> BaseException | None:
-    """What work raises; pytest would end with some of it."""
+    """Return the exception of a call, because some of them would end pytest."""
     try:
         work()
     except BaseException as error:  # noqa: BLE001
@@ -135,7 +135,7 @@ def test_yielded_value_that_cannot_be_loaded_ends_the_run(pool: sky.Compute) -> 
 
 
 def ctrl_c(_: int) -> BaseException:
-    """What takes long, until the user presses ctrl-c."""
+    """Press ctrl-c during a long operation."""
     threading.Timer(0, os.kill, (os.getpid(), signal.SIGINT)).start()
     time.sleep(60)
     return AssertionError("no handler has raised anything")
@@ -331,7 +331,7 @@ OF_TYPES = ("__name__", "__module__", "__instancecheck__", "__call__", "__mro__"
 
 
 def odd_class(base: type, hook: str, kind: Any, **names: Any) -> Any:
-    """A class whose attribute, or method, of some name raises, or which has a metaclass of that sort."""
+    """Return a class whose attribute or method of a given name raises, or whose metaclass has such an attribute."""
 
     def hooked(*_: Any, **__: Any) -> Any:
         raise kind(ENDS)
@@ -416,7 +416,7 @@ def test_results_with_broken_hooks_are_returned_or_reported(pool: sky.Compute, h
 
 
 class Text(str):
-    """Text that refuses to be text."""
+    """String whose conversion to text fails."""
 
     def __str__(self) -> str:
         return self

@@ -243,7 +243,7 @@ def test_right_operand_that_is_no_pool_is_rejected() -> None:
 
 
 class Watched:
-    """A large value that says when, and in which thread, it was loaded; the one of rank 1 cannot be."""
+    """Large value that records when and in which thread it was loaded. The value of rank 1 cannot be loaded."""
 
     loaded: list[tuple[int, threading.Thread]] = []  # noqa: RUF012  here, not on the nodes
 
@@ -343,7 +343,7 @@ def test_broadcast_sweep_runs_each_combination_on_all_ranks_in_turn(pool: sky.Co
 
 @sky.function
 def side(n: int, folder: str) -> list[int]:
-    """Goes on until the gang beside it has begun, too."""
+    """Run until the gang beside it has begun, too."""
     info = sky.instance_info()
     Path(folder, f"{n}.{info.rank}").touch()
     if n < 2:

@@ -71,7 +71,7 @@ def content(size: int, rank: int = 0, seed: int = 0) -> bytes:
 
 @pytest.fixture(scope="module")
 def pool(hosts: Hosts, project: Path, module_home: Path) -> Iterator[sky.Compute]:
-    """Two nodes of one rank each, that fetch ``live/`` by themselves."""
+    """Pool of two nodes with one rank each, which fetches the outputs in ``live/`` automatically."""
     with sky.Compute(
         name="writers",
         provider=hosts.provider(),
@@ -243,7 +243,7 @@ def test_output_file_download_resumes_after_a_lost_connection(
 
 
 def missing_target_or_none(pool: sky.Compute, to: Path) -> Path | None:
-    """Where nothing came to, as it was written to meanwhile; None where the writer had to wait on a busy machine."""
+    """Return the download that failed because the file changed. None if the writer was too slow on a busy machine."""
     try:
         pool.fetch("growing.bin", to=to)
     except PoolError as error:
@@ -456,7 +456,7 @@ AS_ROOT = pytest.mark.skipif(os.getuid() != 0, reason="only root can give files 
 
 
 class Rented:
-    """The hosts as machines that end with their pool."""
+    """Provider of hosts that end with their pool, like rented machines."""
 
     name, about, machine = "rented", "hosts for a while", "rented host"
 

@@ -39,10 +39,10 @@ while not select.select([0], [], [], 0.02)[0]:
 
 
 class Lends(sky.Local):
-    """Says of a machine what stands in a file beside it."""
+    """Provider that preempts a machine when a file beside the machine says so."""
 
     async def describe(self, pool: str, known: Sequence[Machine]) -> list[Machine]:
-        """What it has taken back is gone from one moment to the next, and it says so."""
+        """Report preempted machines as gone, with the reason."""
         seen = await super().describe(pool, known)
         taken = {"preempted": "it says so"}
         return [replace(each, extra=each.extra | taken) if Path(f"{each.id}.taken").exists() else each for each in seen]
@@ -52,7 +52,7 @@ class Lends(sky.Local):
 
 
 def announce_preemption(compute: sky.Compute, node: int, kind: str = "terminate", left: float | None = 60.0) -> None:
-    """The machine's provider does."""
+    """Announce a preemption, as the machine's provider does."""
     with open(f"{compute.pool.context.machines[node].id}.says", "a") as file:
         file.write(json.dumps({"kind": kind, "left": left}) + "\n")
 
@@ -65,7 +65,7 @@ def pool(home: Path) -> Iterator[sky.Compute]:
 
 
 class Steps:
-    """Ranks and their test, by files."""
+    """Synchronization between ranks and their test by files."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = str(folder)
@@ -80,7 +80,7 @@ class Steps:
         wait_until(lambda: self.advance(step) == ranks, what=lambda: f"{step}: {self.advance(step)}")
 
     def await_all(self, step: str, ranks: list[int]) -> None:
-        """In a rank."""
+        """Wait in a rank until all ranks have reached a step."""
         while self.advance(step) != ranks:
             time.sleep(0.01)
 
@@ -92,7 +92,7 @@ def steps(tmp_path: Path) -> Steps:
 
 @contextmanager
 def begun_call(pool: sky.Compute, steps: Steps, function: Callable[[], Any]) -> Iterator[Future[Any]]:
-    """Call a function on both ranks, each of which submits that it has begun."""
+    """Submit a function to both ranks, and wait until each of them has begun."""
     with ThreadPoolExecutor(1) as beside:
         running = beside.submit(lambda: sky.function(function)() @ pool)
         steps.wait("begun", [0, 1])
@@ -229,7 +229,7 @@ def stop_by_flag(begun: Callable[[], None]) -> str:
 
 
 def stop_by_native_code(begun: Callable[[], None]) -> str:
-    """It blocks, and comes to its end long before the machine does."""
+    """Block in native code, and return long before the machine ends."""
     libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)
     libc.pthread_mutex_lock(mutex)
     begun()
@@ -410,6 +410,6 @@ def test_pool_on_own_machines_starts_no_notice_program(home: Path) -> None:
 
 
 def notice_reader_count(compute: sky.Compute, node: int = 0) -> int:
-    """How many processes of a node ask whether its machine is taken back."""
+    """Return the number of processes of a node that poll for preemption notices."""
     below = descendants(compute.pool.links[node].welcome["pid"])
     return sum("select.select" in Path(f"/proc/{pid}/cmdline").read_text() for pid in below)

@@ -64,7 +64,7 @@ WRITTEN = {
 
 @pytest.fixture
 def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., sky.PendingFunction]:
-    """The script's function, as user code that nodes import by itself."""
+    """Run the script's function, as user code that nodes import."""
     namespace = {"__name__": "__main__"}
     exec(compile(SCRIPT, "job.py", "exec"), namespace)
     return namespace["work"]  # type: ignore[return-value]
@@ -163,13 +163,13 @@ def test_slow_memory_release_at_exit_is_not_reported_as_a_hang(home: Path) -> No
 
 @pytest.fixture
 def pool(home: Path) -> Iterator[sky.Compute]:
-    """Two nodes, with a grace that none of these ranks needs all of."""
+    """Pool of two nodes with a grace period that is longer than these ranks need."""
     with sky.Compute(provider=sky.Local(), nodes=2, options=sky.Options(console=False, grace=30)) as compute:
         yield compute
 
 
 def stopped(pool: sky.Compute, folder: Path, work: Callable[[Callable[[], None]], Any]) -> sky.RunError:
-    """What becomes of a run whose rank 1 fails as soon as rank 0, which does ``work``, says that it has begun."""
+    """Return the outcome of a run whose rank 1 fails as soon as rank 0, which runs ``work``, reports its start."""
     begun = folder / "begun"
     begun.unlink(missing_ok=True)
 
@@ -187,7 +187,7 @@ def stopped(pool: sky.Compute, folder: Path, work: Callable[[Callable[[], None]]
 
 
 def rank_and_agent_stderr(pool: sky.Compute) -> str:
-    """What rank 0, and the agent about it, have written to its standard error."""
+    """Return the standard error of rank 0, and the agent's messages in it."""
     return (Path(pool.pool.context.machines[0].extra["folder"]) / "spool" / "r000.err").read_text()
 
 
@@ -202,7 +202,7 @@ def stop_by_flag(begun: Callable[[], None]) -> str:
 
 
 def stop_by_exception(begun: Callable[[], None]) -> str:
-    """With the handler that was there put back at once, before anybody sees that there was another one."""
+    """Raise in a handler that is replaced by the previous one at once, before the change is noticed."""
 
     class Preempted(Exception):
         pass
@@ -314,7 +314,7 @@ def forks(begun: Callable[[], None]) -> None:
 
 
 def forks_when_stopped(begun: Callable[[], None]) -> None:
-    """The signal comes to another hook than the worker's own."""
+    """Fork when stopped: the signal arrives in a hook of other code."""
 
     def wait_for_it() -> None:
         begun()
@@ -366,7 +366,7 @@ def test_forked_child_at_the_end_of_a_call_has_default_handlers(pool: sky.Comput
 
 
 class Preempts(Plugin):
-    """Takes the signal for all of the worker's life."""
+    """Plugin that handles SIGTERM during the whole life of the worker."""
 
     name = "preempts"
 
@@ -399,7 +399,7 @@ PAGES_OF_A_STEP = 2 * 20_000_000 // 4096
 
 @sky.function
 def step() -> int:
-    """Make 40 MB, and free them; how many pages that had to be mapped."""
+    """Allocate and free 40 MB, and return the number of page faults."""
     import resource
 
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -82,7 +82,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def environments(tmp_path_factory: pytest.TempPathFactory, wheels: Path) -> dict[str, Path]:
-    """For each other Python an environment of it that has skytiny 1.0."""
+    """Environment with skytiny 1.0 for each other Python."""
     made = {}
     for minor, known in other_pythons().items():
         folder = tmp_path_factory.mktemp("environment") / ".venv"
@@ -105,14 +105,14 @@ def project(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 
 def owned(project: Path, environments: dict[str, Path]) -> Path:
-    """The project has an environment of another Python; gives its interpreter."""
+    """Give the project an environment of another Python, and return its interpreter."""
     minor = ".".join(another_python().version.split(".")[:2])
     (project / ".venv").symlink_to(environments[minor].parents[1])
     return project / ".venv" / "bin" / "python"
 
 
 class BringsTiny(Plugin):
-    """It needs a package."""
+    """Plugin that requires a package."""
 
     name: ClassVar[str] = "tiny"
 
@@ -121,12 +121,12 @@ class BringsTiny(Plugin):
 
 
 def loaded(script: Path, **how: Any) -> Task:
-    """A call of ``f``, loaded with the interpreter that a launch chooses."""
+    """Return a call of ``f``, loaded with the interpreter that a launch chooses."""
     return build_task(script, "f", {}, interpreter=choose_interpreter(script, ask=query_python), **how)
 
 
 class Up:
-    """A pool of one node for a script, and what comes of its functions."""
+    """Pool of one node for a script, and the results of the script's functions."""
 
     def __init__(self, session: Session, script: Path, interpreter: Interpreter) -> None:
         self.session, self.script, self.interpreter = session, script, interpreter
@@ -239,7 +239,7 @@ def test_task_pickled_by_another_python_is_rejected(project: Path, environments:
 
 @pytest.fixture
 def inline(project: Path, wheels: Path) -> Path:
-    """A script with metadata of its own, for another Python than ours, with packages of a folder beside it."""
+    """Script with inline metadata for another Python than ours, with packages from a folder beside it."""
     minor = ".".join(another_python().version.split(".")[:2])
     (project / "wheels").symlink_to(wheels)
     block = (
@@ -384,7 +384,7 @@ def test_loader_requests_can_be_read_by_every_python_version() -> None:
 
 
 def command(script: str, *said: str) -> subprocess.CompletedProcess[str]:
-    """``skyward-tui run`` in the working folder."""
+    """Run ``skyward-tui run`` in the working folder."""
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     return call(["run", script, "--nodes", "2", *said], env)
 
@@ -460,7 +460,7 @@ OURS = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
 @pytest.fixture
 def links(tmp_path: Path) -> Iterator[str]:
-    """The address of a page that leads to the wheels of skytiny."""
+    """Address of a page with links to the wheels of skytiny."""
     tiny_wheels(tmp_path / "wheels", "1.0", "2.0")
 
     with served(tmp_path / "wheels") as address:
@@ -486,19 +486,19 @@ def spec(provider: SSH, chosen: Interpreter, **more: Any) -> PoolSpec:
 
 
 class RemotePool:
-    """A pool for a script, and what comes of its functions."""
+    """Remote pool for a script, and the results of the script's functions."""
 
     def __init__(self, path: Path, chosen: Interpreter) -> None:
         self.session, self.path, self.chosen = Session(), path, chosen
 
     async def run(self, function: str) -> Any:
-        """How a run of a function ends."""
+        """Run a function and return the ended run."""
         task = await asyncio.to_thread(build_task, self.path, function, {}, interpreter=self.chosen)
         run = await asyncio.wrap_future(self.session.launch("p", task))
         return await asyncio.wrap_future(self.session.wait("p", run.id))
 
     async def told(self) -> Any:
-        """What ``f`` tells."""
+        """Return the result of ``f``."""
         view = await self.run("f")
         assert view.state == "done", view
         return view.outcomes()[0].summary.json
@@ -520,7 +520,7 @@ def other_minor() -> str:
 
 
 def asked_for(host: Host) -> set[str]:
-    """The versions of Python that a host was asked to run."""
+    """Return the Python versions that a host was asked to run."""
     found = (re.search(r" skyward (\d+\.\d+) \d+,", command) for command in host.commands)
     return {each[1] for each in found if each}
 
@@ -622,7 +622,7 @@ def system() -> str:
 
 @pytest.fixture
 def locked_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A locked_project with a lock of skytiny 1.0, while 2.0 is there, too; the newest skyneeds takes no other."""
+    """Project with a lock of skytiny 1.0, although 2.0 exists. The newest skyneeds requires 2.0."""
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "sky"))
     for name in ("SSH_AUTH_SOCK", "VIRTUAL_ENV", "CONDA_PREFIX"):
         monkeypatch.delenv(name, raising=False)
@@ -659,12 +659,12 @@ def compute(locked_project: Path, **wanted: Any) -> Any:
 
 
 def kept_lock(locked_project: Path) -> str:
-    """What the command prints of the latest run."""
+    """Return the output of the command ``lock`` for the latest run."""
     return call(["lock", "p"], os.environ, locked_project).stdout
 
 
 def run_script(locked_project: Path, lock: str) -> Any:
-    """What a script gives whose imports only the lock has: nobody chose an interpreter for it."""
+    """Return the result of a script whose imports only the lock provides, without a chosen interpreter."""
     (locked_project / "needy.py").write_text(
         "import skyneeds, skytiny\nimport skyward_core as sky\n\n\n"
         "@sky.function\ndef f():\n    print('it runs')\n    return [skytiny.VERSION, skyneeds.VERSION]\n"
@@ -737,7 +737,7 @@ def f():
 
 
 def local_library(locked_project: Path) -> None:
-    """A package beside the locked_project, which the project's environment finds where it lies."""
+    """Package beside the locked_project, which the project's environment imports from its folder."""
     library = locked_project.parent / "mylib"
     (library / "src").mkdir(parents=True)
     (library / "src" / "mylib.py").write_text("WHERE = 'beside the project'\n")

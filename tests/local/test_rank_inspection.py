@@ -188,7 +188,7 @@ def test_breakpoint_continues_although_its_note_cannot_be_written(pool: sky.Comp
 
 @pytest.fixture(scope="module")
 def pool_at_breakpoints(module_home: Path) -> Iterator[sky.Compute]:
-    """Two ranks that wait at breakpoints."""
+    """Pool with two ranks that wait at breakpoints."""
     options = sky.Options(console=False, grace=2.0, debug_wait=60)
     with sky.Compute(name="waits", nodes=2, options=options) as compute:
         yield compute
@@ -201,7 +201,7 @@ def debugged(word: str, typed: str) -> subprocess.CompletedProcess[str]:
 
 
 class Running:
-    """A broadcast under way."""
+    """Broadcast in progress."""
 
     def __init__(self, pool: sky.Compute, call: sky.PendingFunction[Any]) -> None:
         before = len(pool.pool.view.runs)
@@ -513,7 +513,7 @@ needs_py_spy = pytest.mark.skipif(not os.access(PY_SPY, os.X_OK), reason="py-spy
 
 @pytest.fixture(scope="module")
 def four_rank_pool(module_home: Path) -> Iterator[sky.Compute]:
-    """Four ranks on one node."""
+    """Pool with four ranks on one node."""
     with sky.Compute(
         name="four", worker=sky.Worker(ranks_per_node=4), options=sky.Options(console=False, grace=2.0)
     ) as compute:
@@ -522,7 +522,7 @@ def four_rank_pool(module_home: Path) -> Iterator[sky.Compute]:
 
 @pytest.fixture(scope="module")
 def session(module_home: Path) -> Iterator[Session]:
-    """A second client."""
+    """Second client."""
     session = Session()
     yield session
     session.detach()
@@ -530,7 +530,7 @@ def session(module_home: Path) -> Iterator[Session]:
 
 @sky.function
 def waits(folder: str) -> str:
-    """Rank 3 is in C, with the GIL; rank 2 waits elsewhere; the others wait here, until they are stopped."""
+    """Block until stopped: rank 3 in C code with the GIL, rank 2 in another function, all other ranks here."""
     me = sky.instance_info().rank
     Path(folder, f"at.{me}").touch()
     if me == 3:
@@ -553,7 +553,7 @@ def elsewhere() -> str:
 
 
 def holds_gil(spin: str) -> NoReturn:
-    """It works while a test asks for that, and else sleeps there: to work all the time takes a core from others."""
+    """Hold the GIL while a test requests it, and sleep otherwise, because permanent work would occupy a core."""
     sleep = ctypes.PyDLL(None).usleep
     while True:
         sum(range(1_000_000)) if os.access(spin, os.F_OK) else sleep(20_000)
@@ -561,13 +561,13 @@ def holds_gil(spin: str) -> NoReturn:
 
 @pytest.fixture(scope="module")
 def signal_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of files by which ranks and tests tell each other something."""
+    """Folder of files through which ranks and tests synchronize."""
     return tmp_path_factory.mktemp("hung")
 
 
 @pytest.fixture(scope="module")
 def hung_run(four_rank_pool: sky.Compute, session: Session, signal_folder: Path) -> Iterator[str]:
-    """A run of theirs, which ends when it is cancelled."""
+    """Hanging run of the pool, cancelled at the end of the test."""
     with ThreadPoolExecutor() as beside:
         running = beside.submit(lambda: waits(str(signal_folder)) @ four_rank_pool)
         wait_until(lambda: len(list(signal_folder.glob("at.*"))) == 4)
@@ -579,7 +579,7 @@ def hung_run(four_rank_pool: sky.Compute, session: Session, signal_folder: Path)
 
 @pytest.fixture
 def hung_run_with_working_rank(hung_run: str, signal_folder: Path) -> Iterator[str]:
-    """That run, while its rank 3 works."""
+    """Hanging run whose rank 3 works."""
     (signal_folder / SPIN).touch()
     yield hung_run
     (signal_folder / SPIN).unlink()
@@ -696,7 +696,7 @@ def test_profile_command_prints_lines_and_saves_a_speedscope_file(
 
 
 def command(*words: str, status: int = 0) -> str:
-    """What it prints, or else complains of."""
+    """Return the output of a command, or its error."""
     done = call(words, os.environ | {"COLUMNS": "200"})
     assert done.returncode == status, done.stderr
     return done.stdout or done.stderr

@@ -58,7 +58,9 @@ def alone(folder: str, name: str, number: int = 0) -> list[int]:
 
 
 def second_workers(pool: sky.Compute) -> set[int]:
-    """The processes that run the tasks of the ranks beside their gang's; they are started with the number 1."""
+    """Return the processes that run the ranks' tasks beside the gang's processes. They are started with the number
+    1.
+    """
     found = set()
     for pid in (pid for agent in agent_pids(pool) for pid in descendants(agent)):
         with suppress(OSError):
@@ -173,7 +175,7 @@ def test_concurrent_tasks_of_a_rank_stay_out_of_the_gang(module_home: Path, tmp_
 
 @sky.function
 def group(leaves: bool = False) -> tuple[bool, int]:
-    """Whether this process has a process group; leave one behind, as code without a plugin may do."""
+    """Return whether this process has a process group, and leave one open, as code without a plugin may do."""
     found = C10D in sys.modules
     if leaves:
         sys.modules[C10D] = SimpleNamespace(is_initialized=lambda: True, group=SimpleNamespace(WORLD=1))  # type: ignore[assignment]
@@ -294,7 +296,7 @@ def found() -> dict[str, str]:
 
 @sky.function
 def listens() -> int:
-    """What a rendezvous of PyTorch does: on every address, by a socket that may share the port."""
+    """Listen on every address with a socket that shares its port, like PyTorch's rendezvous."""
     import socket
 
     if os.environ["RANK"] == "0":
@@ -305,7 +307,7 @@ def listens() -> int:
 
 @sky.function
 def ends(how: str) -> None:
-    """Writes its error as ``@record`` of PyTorch does, and ends, on one rank; the others wait."""
+    """Write the error file like PyTorch's ``@record`` and exit, on one rank. The other ranks wait."""
     import json
     import signal
 

@@ -44,7 +44,7 @@ def train(gate: str) -> int:
 
 @pytest.fixture(scope="module")
 def key(module_home: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The key of a pool that is over, of whose machines nobody but the record wanted figures."""
+    """Key of an ended pool whose machines were sampled only for the recording."""
     gate = tmp_path_factory.mktemp("gate") / "open"
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(1) as beside:
         patch.setattr(machine_metrics, "LONG_RUN", 0.01)
@@ -67,7 +67,7 @@ def ledger(module_home: Path) -> Iterator[Ledger]:
 
 
 def played(path: Path) -> Playback:
-    """A record at its end."""
+    """Playback at the end of its recording."""
     playback = Playback(open_recording(path))
     playback.seek(1e12)
     playback.advance()

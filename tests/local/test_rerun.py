@@ -33,7 +33,7 @@ def cli(tmp_path_factory: pytest.TempPathFactory) -> Cli:
 
 
 def run_of(done: CompletedProcess[str]) -> str:
-    """The run that a command has told of."""
+    """Return the run that a command's output names."""
     found = re.search(r"^run (\w+): .* on \d ranks?$", done.stderr, re.MULTILINE)
     assert found is not None, done.stderr
     return found[1]

@@ -42,7 +42,7 @@ _begun: list[Any] = []  # processes that launched this test's jobs
 
 @pytest.fixture(autouse=True)
 def empty_queue(cli: Cli) -> Iterator[None]:
-    """What a test that failed leaves on the pool is no other one's affair."""
+    """Cancel runs that a failed test has left on the pool."""
     _begun.clear()
     yield
     if json.loads(found := cli("queue", "q", "--json", status=None).stdout or "{}").get("runs"):
@@ -52,14 +52,14 @@ def empty_queue(cli: Cli) -> Iterator[None]:
 
 
 def job(cli: Cli, name: str, nodes: int) -> Any:
-    """It, launched by a process of its own."""
+    """Start the script's job in its own process."""
     cli.write(f"{name}.yaml", JOB.format(name=name, nodes=nodes))
     _begun.append(cli.begin("exec", "q", f"{name}.yaml"))
     return _begun[-1]
 
 
 def exit_results() -> list[Any]:
-    """Of those processes that have ended: their statuses, and what they said."""
+    """Wait for these processes and return their statuses and output."""
     return [(each.returncode, each.stderr.read()) for each in _begun if each.poll() is not None]
 
 
@@ -73,7 +73,7 @@ def rows(cli: Cli) -> dict[str, Any]:
 
 
 def becomes(cli: Cli, **states: str) -> dict[str, Any]:
-    """Wait until the queue has these, and no others."""
+    """Wait until the queue has exactly these runs."""
     found: dict[str, Any] = {}
 
     def there() -> bool:

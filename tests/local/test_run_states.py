@@ -42,7 +42,7 @@ class Look(Session):
 
 
 def wait_until_gone(name: str) -> None:
-    """Wait for the end of a pool by its lease, which the ledger does not get to know of."""
+    """Wait for the end of a pool by its lease, which the ledger does not record."""
     with closing(Ledger()) as ledger:
         row = ledger.find_pool(name)
         assert row is not None
@@ -56,9 +56,9 @@ def wait_until_gone(name: str) -> None:
 
 
 class Left:
-    """A pool whose client was killed during a run, and that has ended itself since.
+    """Pool whose client was killed during a run, and that has ended by itself since.
 
-    Its files can be put back to what they were then: each command can be the first one that reads them.
+    Its files can be restored, so that each command can be the first one to read them.
     """
 
     def __init__(self, folder: Path, how: str) -> None:
@@ -233,7 +233,7 @@ def test_unresponsive_pool_does_not_delay_listing_of_others(home: Path, monkeypa
     options = sky.Options(console=False)
 
     def others_are_reached() -> bool:
-        """Look with more and more patience: a busy machine needs long for a pool that answers."""
+        """Probe with increasing patience, because a busy machine may need long to reach a pool that answers."""
         monkeypatch.setattr(session_module, "PROBE_TIMEOUT", session_module.PROBE_TIMEOUT * 2)
         views[:] = session.probe_pools().result()
         return len(views) == 1
@@ -280,12 +280,12 @@ OWNER = """
 
 @dataclass(eq=False)
 class Modelled:
-    """A run as it should be reported.
+    """Expected state of a run.
 
     Attributes:
-        owner: The client that waits for it; None once it has left or was killed.
-        state: As the ledger should have it.
-        place: Where its result or exception is: on the "nodes", in "files" of this machine, or "given" to a client.
+        owner: Client that waits for the run; None after it has detached or was killed.
+        state: Expected state in the ledger.
+        place: Place of the result or exception: "nodes", "files" of this machine, or "given" to a client.
     """
 
     run: str
@@ -301,7 +301,7 @@ class Modelled:
 
 
 class RunStates(RuleBasedStateMachine):
-    """A pool with one rank whose clients come, leave and are killed. Its runs follow one another."""
+    """Pool with one rank. Its clients attach, detach and are killed, and its runs follow one another."""
 
     runs = Bundle("runs")
 
@@ -387,7 +387,7 @@ class RunStates(RuleBasedStateMachine):
     @precondition(lambda self: self.up)
     @rule()
     def end_by_its_lease(self) -> None:
-        """The clients are killed or leave; the run that goes on ends while none is there."""
+        """Kill or detach all clients. The active run ends while no client is connected."""
         assert self.holder is not None
         running = self.running
         if running is not None:
@@ -452,7 +452,7 @@ class RunStates(RuleBasedStateMachine):
 
     @rule(run=runs)
     def fetch(self, run: Modelled) -> None:
-        """As the command ``results`` does."""
+        """Fetch results, as the command ``results`` does."""
         with closing(Look()) as session:
             session.probe_pools().result(60)
             row = session.ledger.run(run.run)

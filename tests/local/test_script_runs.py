@@ -205,7 +205,7 @@ def run_with_python(script: Path, cwd: Path) -> Any:
 
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
-    """In a folder below the working folder, which has modules, too."""
+    """Script in a folder below the working folder; both folders contain modules."""
     (code := tmp_path / "work" / "code").mkdir(parents=True)
     for name in ("pluggy", "stray"):
         (tmp_path / "work" / f"{name}.py").write_text("")
@@ -331,7 +331,7 @@ def project(below: Path, name: str) -> Path:
 
 
 def rank_folder(folder: Path, place: object = None) -> bytes:
-    """Run the script there; return the current folder of its rank."""
+    """Run the script in a folder, and return the current folder of its rank."""
     done = subprocess.run(
         [sys.executable, "r.py", json.dumps(place)], cwd=folder, capture_output=True, timeout=PATIENCE, check=False
     )  # fmt: skip

@@ -235,7 +235,7 @@ def test_each_script_run_uses_fresh_processes(pool):
 
 @sky.function
 def keeps_a_rank(folder: str, number: int) -> None:
-    """A task for each rank, of which the second one stays."""
+    """Run a task on each rank; the second task continues until it is released."""
     from pathlib import Path
 
     Path(folder, str(number)).touch()

@@ -38,7 +38,7 @@ IMAGE = sky.Image(
 
 
 class Keys(Plugin):
-    """Has a token, and no need of the gang."""
+    """Plugin with a token that does not need the gang."""
 
     name = "keys"
     gang = False
@@ -53,7 +53,7 @@ class Keys(Plugin):
 
 
 class Group(Plugin):
-    """Stands for one that joins the gang."""
+    """Stand-in for a plugin that joins the gang."""
 
     name = "group"
 

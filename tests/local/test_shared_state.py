@@ -35,7 +35,7 @@ def counted(times: int) -> list[int]:
 
 @sky.function
 def takes_turns(times: int) -> None:
-    """Adds with a gap between reading and writing, which only a lock makes safe."""
+    """Increment a value with a pause between reading and writing, which only a lock makes safe."""
     totals = sky.dict("totals")
     for _ in range(times):
         with sky.lock("totals"):
@@ -46,7 +46,7 @@ def takes_turns(times: int) -> None:
 
 @sky.function
 def meets(rounds: int) -> bool:
-    """Nobody is a round ahead of another."""
+    """Check that no rank is a round ahead of another."""
     meeting, counter = sky.barrier("rounds"), sky.counter("rounds")
     world = sky.instance_info().world_size
     for each in range(rounds):
@@ -239,7 +239,7 @@ def answers_calls(pool: sky.Compute) -> bool:
 
 
 def servers(token: str) -> list[str]:
-    """Processes that have the socket of that pool's server."""
+    """Return the processes that have the socket of the pool's server."""
     path = str(private_folder(token) / SOCKET)
     inodes = {line.split()[6] for line in Path("/proc/net/unix").read_text().splitlines() if line.endswith(path)
               and line.split()[3] == "00010000"}  # fmt: skip

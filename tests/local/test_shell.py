@@ -183,7 +183,7 @@ def test_shell_call_is_named_after_its_program(command: str, name: str) -> None:
 
 
 class Own(SystemExit):
-    """A script's own, with names like ours."""
+    """Definitions of a script with the same names as ours."""
 
     words = 7
 

@@ -67,7 +67,7 @@ def pool(name: str, nodes: int = 2, **wishes: Any) -> sky.Compute:
 
 
 def command_lines() -> list[str]:
-    """Those of all processes, but for Slurm's own, which hold our script."""
+    """Return the command lines of all processes except Slurm's own, which contain our script."""
     found = []
     for file in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):

@@ -38,7 +38,7 @@ exec cat >&3
 
 @dataclass
 class Recorder:
-    """A server behind every name: who came, which keys were offered, which hosts lie behind it."""
+    """Server behind every host name. Records the client's user, the offered keys and the host."""
 
     logins: list[list[str]] = field(default_factory=list)
     tunnels: list[tuple[str, int]] = field(default_factory=list)
@@ -88,7 +88,7 @@ class Session(asyncssh.SSHServer):
 
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Key files, and an agent that has two of them and one more."""
+    """Key files, and an ssh-agent that has two of them and one further key."""
     folder = tmp_path_factory.mktemp("keys")
     for name in [*KEYS, "last", "host", "agent's own", "authority"]:
         asyncssh.generate_private_key("ssh-ed25519").write_private_key(folder / name)
@@ -126,7 +126,7 @@ async def recorder(keys: Path) -> AsyncIterator[Recorder]:
 
 
 class Writer:
-    """One generated configuration."""
+    """Writer of one generated configuration."""
 
     def __init__(self, seed: int, folder: Path, keys: Path, port: int, given: Sequence[str] = ()) -> None:
         self.random, self.folder, self.keys, self.port = random.Random(seed), folder, keys, port
@@ -223,7 +223,7 @@ class Writer:
 
 
 async def openssh_settings(file: Path, name: str) -> dict[str, str] | None:
-    """What `ssh -G` prints; None if it refuses."""
+    """Return the output of `ssh -G`; None if it rejects the host."""
     jump, _, last = name.rpartition(",")
     user, _, host = last.rpartition("@")
     host, _, port = host.partition(":")
@@ -236,7 +236,7 @@ async def openssh_settings(file: Path, name: str) -> dict[str, str] | None:
 
 
 async def is_refused(file: Path, name: str) -> bool:
-    """Whether OpenSSH refuses a host or one of its jump hosts, or these lead back to themselves without end."""
+    """Check whether OpenSSH rejects a host or one of its jump hosts, or its jump hosts form an endless cycle."""
     for _ in range(ENDLESS):
         said = await openssh_settings(file, name)
         if said is None or "proxyjump" not in said:
@@ -246,7 +246,7 @@ async def is_refused(file: Path, name: str) -> bool:
 
 
 def take_recorded(folder: Path, recorder: Recorder) -> tuple[list[str], list[list[str]], list[tuple[str, int]]]:
-    """What was recorded since the last time."""
+    """Return the entries that were recorded since the last call."""
     ways = folder / "ways"
     found = ways.read_text().splitlines() if ways.exists() else []
     ways.unlink(missing_ok=True)

@@ -51,7 +51,7 @@ from tests.support.sshd import Host
 
 @pytest.fixture
 def host(host: Host) -> Host:
-    """One whose login shell prints."""
+    """Host whose login shell prints."""
     host.noise = NOISE
     return host
 
@@ -470,7 +470,7 @@ async def test_user_is_asked_about_an_unknown_host_key(host: Host, tmp_path: Pat
 
 
 class SilentPerson:
-    """A person who is asked about a key and never answers."""
+    """User who never answers the question about a host key."""
 
     def __init__(self) -> None:
         self.asked, self.withdrawn = threading.Event(), threading.Event()

@@ -32,7 +32,7 @@ needs_openssh = pytest.mark.skipif(
 
 
 class Server:
-    """A host named box behind OpenSSH's server, which is started for each connection and accepts one key."""
+    """Host named box behind OpenSSH's server, which is started for each connection and accepts one key."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -156,7 +156,7 @@ async def test_jump_host_that_forbids_forwarding_is_named_at_once(server: Server
 
 @asynccontextmanager
 async def agent(path: Path, answer: Callable[[int], bytes | None]) -> AsyncIterator[None]:
-    """An ssh-agent that answers each kind of request with the same bytes, or never."""
+    """Simulated ssh-agent that answers each request with the same bytes, or never."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while size := await reader.read(4):

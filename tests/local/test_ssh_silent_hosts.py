@@ -32,7 +32,7 @@ def limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def preparation_error(host: Host, known: Path) -> str:
-    """Why the host cannot be prepared."""
+    """Return the reason why the host cannot be prepared."""
     transport = SSHTransport(target(host, known), "p.0", patience=0)
     async with asyncio.timeout(60):
         with pytest.raises(PoolError) as refused:
@@ -94,7 +94,7 @@ async def test_silent_setup_longer_than_the_answer_timeout_is_waited_for(
 
 @contextmanager
 def stopped(host: Host) -> Iterator[None]:
-    """Have all that runs on the host stand still, as what waits for a file server does."""
+    """Suspend all processes of the host, as if they waited for a file server."""
     shells = [child.pid for child in host._children if child.returncode is None]
     pids = [*shells, *(pid for shell in shells for pid in descendants(shell))]
 

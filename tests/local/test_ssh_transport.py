@@ -49,7 +49,7 @@ SIZE = 20_000_000
 
 @pytest.fixture
 async def transport(host: Host, known_hosts_file: Path) -> AsyncIterator[SSHTransport]:
-    """To a host that knows where our folder is; nothing runs there."""
+    """Transport to a host whose state folder is known. No process runs there."""
     keys = (str(host.client_key),)
     target = Target("127.0.0.1", port=host.port, keys=keys, known_hosts=str(known_hosts_file), config=False)
     transport = SSHTransport(target, "p.0", patience=2.0)
@@ -64,7 +64,7 @@ async def transport(host: Host, known_hosts_file: Path) -> AsyncIterator[SSHTran
 
 
 async def received(host: Host, total: int, sending: asyncio.Task[Any]) -> None:
-    """The host's commands have got that many bytes of what is being sent."""
+    """Wait until the host has received that many bytes of the upload."""
     async with asyncio.timeout(90):
         while len(host.received) < total:
             await asyncio.sleep(0.001)
@@ -153,8 +153,9 @@ async def test_full_disk_of_a_host_is_not_reported_as_a_lost_connection(
 
 @pytest.fixture
 async def other_release(host: Host, transport: SSHTransport) -> AsyncIterator[Callable[[], SSHTransport]]:
-    """Makes ways of a client of another release: it finds the agent of the one that began the pool, and nothing of its
-    own beside it."""
+    """Make transports of a client of another release, which finds the first client's agent but none of its own
+    files.
+    """
     ours, made = host.home / ".cache" / "skyward", list[SSHTransport]()
 
     def another() -> SSHTransport:
@@ -304,11 +305,11 @@ def target(host: Host, known_hosts_file: Path) -> Target:
 
 
 async def nothing(link: connection.HostConnection) -> None:
-    """What is done on a host right after the login."""
+    """Do nothing after the login to a host."""
 
 
 class Front:
-    """A port in front of a host's; drops the first connections, and knows how many came and how many are open."""
+    """Port in front of a host's. Drops the first connections, and counts accepted and open ones."""
 
     def __init__(self, host: Host, drops: int = 0) -> None:
         self.host = host
@@ -564,7 +565,7 @@ async def test_failed_warm_up_leaves_no_connection(host: Host, target: Target) -
 
 
 def leave_pool_folder(root: Path, name: str, age: float, idle_timeout: float = 600.0) -> Path:
-    """A pool's folder in which nothing was written for a while."""
+    """Create a pool's folder in which nothing was written for a while."""
     folder = root / "pools" / name
     (folder / "spool").mkdir(parents=True)
     (folder / "agent.lock").touch()
@@ -682,7 +683,7 @@ wait
 
 @pytest.fixture
 def pids(host: Host, tmp_path: Path) -> Iterator[Path]:
-    """What the installer of the host writes its processes to, once it hangs."""
+    """Return the processes that the host's installer has listed before it hung."""
     file, folder = tmp_path / "pids", tmp_path / "installers"
     folder.mkdir()
     (folder / "uv").write_text(INSTALLER.format(pids=file))

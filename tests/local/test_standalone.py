@@ -57,7 +57,7 @@ def share(numbers: list[int]) -> list[int]:
 
 @sky.function
 def meet(folder: Path, dies: int = -1) -> int:
-    """Waits for a file; one rank dies while the others wait."""
+    """Wait for a file. One rank dies while the other ranks wait."""
     own = sky.instance_info().rank
     (folder / f"here-{own}").touch()
     if own == dies:
@@ -195,7 +195,7 @@ def test_replacement_machine_of_a_standalone_pool_is_set_up_alone(
 
 
 class Diary(Plugin):
-    """Needs no peers. Writes down when it is entered; ``fail`` names a file that makes it raise while it is there."""
+    """Plugin without peers that records when it is entered. It raises while the file named by ``fail`` exists."""
 
     name = "diary"
 

@@ -24,7 +24,7 @@ from tests.support.waiting import until, wait_until
 
 @pytest.fixture(scope="module", autouse=True)
 def quick_starters() -> None:
-    """None: real ones are what these tests are of."""
+    """Replace the fixture by nothing, because these tests are about the real process."""
 
 
 def config(folder: Path, node: int) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def started_agents() -> Iterator[list[dict[str, Any]]]:
 
 
 def group(leader: int) -> list[int]:
-    """What lives of a process group."""
+    """Return the living processes of a process group."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):

@@ -210,7 +210,7 @@ def test_sweep_on_gangs_runs_trials_concurrently_and_names_failures(cli: Cli) ->
 
 @pytest.fixture(scope="module")
 def held_pool(cli: Cli) -> Iterator[str]:
-    """A pool of four nodes, on which sweeps are stopped."""
+    """Pool of four nodes, on which sweeps are stopped."""
     cli.write("first.py", "import skyward_core as sky\n@sky.function\ndef first() -> int: return 1\n")
     cli("run", "first.py", "--nodes", 4, "--pool", "held", "--keep")
     yield "held"
@@ -218,7 +218,7 @@ def held_pool(cli: Cli) -> Iterator[str]:
 
 
 def running_runs(cli: Cli) -> list[str]:
-    """The runs that go on there."""
+    """Return the active runs of the held pool."""
     return [row["run"] for row in cli.json("queue", "held")["runs"]]
 
 
@@ -447,7 +447,7 @@ def runs_of(storm_cli: Cli, marks: Path) -> list[str]:
 
 
 def storm(storm_cli: Cli, marks: Path, at: int) -> None:
-    """Kill a client at that step; then whoever comes later gets all that there is, and runs the rest."""
+    """Kill a client at a step. A later client must get all results and run the remaining trials."""
     client = Child(
         [sys.executable, "killed.py", *map(str, sweep_words(marks))],
         cwd=storm_cli.folder, env=storm_cli.env | {"KILL_AT": str(at)}, text=True,
@@ -589,7 +589,7 @@ def begun_counts(marks: Path) -> Counter[str]:
 
 
 def sweep_with_one_result(pair_cli: Cli, marks: Path, *gang: object) -> str:
-    """A sweep of which one combination has a result; what the others lacked is there by now."""
+    """Run a sweep in which only one combination succeeds, then create what the others lacked. Return the run."""
     words = ["--sweep", *gang, "-a", "n=1..4", "-a", f"marks={marks}", "--pool", "two"]
     said = pair_cli("run", "swept.py", *words, status=1).stderr
     (marks / "mended").touch()
@@ -610,7 +610,7 @@ def is_stopped(client: Child) -> bool:
 
 
 def finish(pair_cli: Cli, run: str) -> str:
-    """Go on with it until nobody else does; gives what was said last."""
+    """Rerun the missing trials until no other client is doing so. Return the last output."""
     while True:
         done = pair_cli("rerun", run, "--missing", status=None)
         if done.returncode == 0:
@@ -681,7 +681,7 @@ def test_rejected_rerun_names_the_owner_of_an_incomplete_claim(tmp_path: Path, m
 
 
 def stopped(pair_cli: Cli, marks: Path, at: int) -> None:
-    """One stands still at some step while another one comes, and goes on afterwards."""
+    """Suspend one client at a step while another one runs, then resume it."""
     run = sweep_with_one_result(pair_cli, marks)
     with start_stepping_client(pair_cli, run, at, signal.SIGSTOP) as one:
         wait_until(lambda: is_stopped(one))
@@ -693,7 +693,7 @@ def stopped(pair_cli: Cli, marks: Path, at: int) -> None:
 
 
 def killed(pair_cli: Cli, marks: Path, at: int) -> None:
-    """One dies at some step: the next one takes over."""
+    """Kill one client at a step, and let the next one take over."""
     run = sweep_with_one_result(pair_cli, marks)
     with start_stepping_client(pair_cli, run, at, signal.SIGKILL) as one:
         assert one.wait() in (0, -signal.SIGKILL)

@@ -64,7 +64,7 @@ EVENTS = ("", "SIGHUP", "SIGTERM", "error")
 
 
 class Broken(NamedTuple):
-    """How a command's output fails."""
+    """Kind of failure of a command's output."""
 
     encoding: str = ""
     stdout: str = "pipe"
@@ -74,7 +74,7 @@ class Broken(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """How a command ended, and what could be read of its output."""
+    """End of a command: its status and the readable part of its output."""
 
     status: int
     out: str
@@ -82,7 +82,7 @@ class Ended(NamedTuple):
 
 
 def call(cli: Cli, broken: Broken, *arguments: object) -> Ended:
-    """Run a command whose output fails like that."""
+    """Run a command whose output fails in the given way."""
     with ExitStack() as stack:
         ours: dict[str, int] = {}
         theirs: dict[str, int] = {}
@@ -131,13 +131,15 @@ def _read(name: str, end: int, first_alone: bool, read: dict[str, bytes]) -> Non
 
 
 def choose_break(number: int, choose: random.Random) -> Broken:
-    """Each event at each of the summary's five lines in turn, in any encoding and with any streams."""
+    """Return the next combination: each event at each of the summary's five lines, in any encoding and with any
+    streams.
+    """
     event, place = EVENTS[number % 4], 7 - number // 4 % 5
     return Broken(choose.choice(ENCODINGS), choose.choice(STREAMS), choose.choice(STREAMS), event, place)
 
 
 def statuses(broken: Broken) -> set[int]:
-    """What the command may end with."""
+    """Return the valid exit statuses of the command."""
     interrupts = {"gone", "head"} & {broken.stdout, broken.stderr} or broken.event.startswith("SIG")
     fails = broken.event == "error" or broken.stdout == "full"
     return ({130} if interrupts else set()) | ({1} if fails else {0})
@@ -314,7 +316,7 @@ def test_signal_ends_a_run_whose_output_is_not_read(cli: Cli, together: bool) ->
 
 
 def receipts_by_pool(cli: Cli) -> dict[str, Any]:
-    """The receipts that the ledger has, by pool."""
+    """Return the receipts in the ledger by pool."""
     ledger = Ledger(cli.folder / "home" / "ledger.db")
     receipts = {row.name: row.receipt for row in ledger.ended_pools()}
     ledger.close()
@@ -437,7 +439,7 @@ if __name__ == "__main__":
 
 
 class Vanishing:
-    """A command on a pseudo-terminal."""
+    """Command on a pseudo-terminal."""
 
     def __init__(self, cli: Cli, command: Sequence[str]) -> None:
         self.child = pexpect.spawn(
@@ -452,7 +454,7 @@ class Vanishing:
         self.child.ptyproc.fileobj.close()
 
     def again(self) -> None:
-        """Have a shell pass the signal on, too."""
+        """Send the signal a second time, like a shell that forwards it."""
         os.kill(self.child.pid, signal.SIGHUP)
 
     def status(self) -> int:

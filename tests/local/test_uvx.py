@@ -29,7 +29,7 @@ def read(text: str = "[train]\\nepochs = 3\\n"):
 
 
 def uv(*words: object, folder: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """What one of uv's programs says; skips the test where it reaches no index."""
+    """Return the output of one of uv's programs. Skips the test if no package index is reachable."""
     done = subprocess.run(
         [str(word) for word in words],
         cwd=folder, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
@@ -60,7 +60,7 @@ with sky.Compute(provider=sky.Local(), nodes=2) as compute:
 
 @pytest.fixture(scope="module")
 def env(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Nothing of the environment that tests run in."""
+    """Environment without any variable of the test run."""
     if shutil.which("uv") is None or shutil.which("uvx") is None:
         pytest.skip("uv is not in PATH: pip install uv")
     kept = {name: text for name, text in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}

@@ -1,5 +1,8 @@
-"""docs.jax.dev/en/latest/multi_process.html: one mesh over all processes, each with its part of the batch. Where nobody
-else knows who takes part, all three arguments of `initialize` are given."""
+"""JAX's multi-process guide (docs.jax.dev/en/latest/multi_process.html): one mesh, each process feeds a part of the
+batch.
+
+Without a cluster that JAX detects, all three arguments of `initialize` are given.
+"""
 
 import sys
 

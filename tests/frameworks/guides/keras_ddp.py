@@ -1,5 +1,8 @@
-"""keras.io/guides/distributed_training_with_torch: it starts its own processes, one for each device. Where a launcher
-has started them, each is one of those. The data set is made, the backend is gloo, and the weights are kept."""
+"""Keras's guide to distributed training with PyTorch (keras.io/guides/distributed_training_with_torch).
+
+The guide starts one process per device. If a launcher has started the processes, each of them takes the place of one.
+The data set is synthetic, the backend is gloo, and the weights are saved.
+"""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Lightning's Trainer as its guides have it; `devices` and `num_nodes` are the launcher's."""
+"""Lightning's Trainer as in its guides, with the launcher's `devices` and `num_nodes`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Data parallel training as a script has it that also runs alone; prints a loss for each learning rate."""
+"""Data-parallel script that also runs on a single rank. Prints a loss for each learning rate."""
 
 import os
 import sys

@@ -1,11 +1,11 @@
-"""What people bring from torchrun, as they bring it: the shapes of pytorch/examples in one script, downloads left out.
+"""Typical torchrun scripts: the patterns of pytorch/examples in one script, without downloads.
 
-    torchrun --standalone --nproc-per-node 2 torch_shapes.py OUT
+torchrun --standalone --nproc-per-node 2 torch_shapes.py OUT
 
-`ddp`: distributed/ddp-tutorial-series (multigpu_torchrun.py): a Trainer with a snapshot that it goes on from.
-`gpt`: distributed/minGPT-ddp: a small GPT, AdamW in groups, clipped gradients, mixed precision by autocast.
-`fsdp2`: distributed/FSDP2: `fully_shard` and a state dict that is gathered.
-`tensor_parallel`: distributed/tensor_parallelism: `parallelize_module` over a device mesh.
+`ddp`: distributed/ddp-tutorial-series (multigpu_torchrun.py): a Trainer that resumes from a snapshot. `gpt`:
+distributed/minGPT-ddp: a small GPT, AdamW with parameter groups, clipped gradients, autocast. `fsdp2`:
+distributed/FSDP2: `fully_shard` and a gathered state dict. `tensor_parallel`: distributed/tensor_parallelism:
+`parallelize_module` over a device mesh.
 """
 
 import argparse

@@ -1,9 +1,10 @@
-"""Scripts of trainers as people launch them by torchrun, downloads left out.
+"""Typical trainer scripts for torchrun, without downloads.
 
-`accelerate`: accelerate/examples/nlp_example.py: `prepare`, a scheduler, `gather_for_metrics`.
-`trainer`: a script of transformers' Trainer with TrainingArguments from the command line.
+`accelerate`: accelerate/examples/nlp_example.py: `prepare`, a scheduler, `gather_for_metrics`. `trainer`: transformers'
+Trainer with TrainingArguments from the command line.
 
-Behind them come those of `torch_shapes.py`, in the process group that accelerate made: to load PyTorch takes longest.
+The scripts of `torch_shapes.py` run after them in the process group that accelerate created, because importing PyTorch
+takes most of the time.
 """
 
 import sys
