@@ -16,7 +16,7 @@ import pytest
 import skyward_core as sky
 from skyward_core.client import node_file_copy
 from skyward_core.transport.file_and_result_downloads import MIN_BUFFER_SIZE, PARTS, IncomingOutput, ResultDownload
-from skyward_tui.cli.commands.cp import _NODE_PATH, copy
+from skyward_tui.cli.commands.file_commands import _NODE_PATH, copy
 from skyward_tui.cli.commands.hosts_trust_shell_forward import forward
 from skyward_tui.cli.console import Console
 

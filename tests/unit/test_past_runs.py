@@ -786,7 +786,7 @@ def test_history_searches_logs(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) 
     ]
     assert "in_log" not in json.loads(CliRunner().invoke(cli, ["history", "--json"]).stdout)["runs"][0]
     assert CliRunner().invoke(cli, ["history", "--in-logs"]).exit_code == 2
-    monkeypatch.setattr("skyward_tui.cli.commands.history_compare_rerun.PATIENCE", 0.0)
+    monkeypatch.setattr("skyward_tui.cli.commands.past_runs.PATIENCE", 0.0)
     cut = CliRunner().invoke(cli, ["history", "nan", "--in-logs"])
     assert "searched the logs of 0 of 2 runs in 0 s. Search all with --all" in cut.stderr
     assert "r1 line 2" in CliRunner().invoke(cli, ["history", "nan", "--in-logs", "--all"]).stdout

@@ -1,0 +1,207 @@
+"""``skyward-tui files``, ``fetch`` and ``cp``: files that ranks wrote, and copies between this machine and a node."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import TypeVar
+
+import click
+
+from skyward_core.client.run_history import REMAINS, PoolRow
+from skyward_core.client.session import Session
+from skyward_core.model import errors
+from skyward_core.model.errors import UsageError
+from skyward_core.model.output_files import list_failed_files
+from skyward_core.util.format_bytes import format_size
+from skyward_core.util.terminal_safe_text import sanitize_line
+from skyward_tui.cli.console import Console
+from skyward_tui.cli.pool_and_run_lookup import live_pools, open_session, resolve_run
+from skyward_tui.cli.run_report import table
+from skyward_tui.cli.shared_options_and_command_class import command
+from skyward_tui.text.json_output import fetch_json, file_json
+from skyward_tui.text.number_and_time_format import ago, count
+
+T = TypeVar("T")
+PROGRESS_SECONDS = 3.0  # seconds between progress notes
+
+
+@command()
+@click.argument("run", metavar="RUN|POOL")
+@click.argument("patterns", metavar="[PATTERN]...", nargs=-1)
+def files(console: Console, run: str, patterns: Sequence[str]) -> int:
+    """List the files that ranks wrote on their nodes.
+
+    Lists the files of one run, or of a pool's whole lifetime. PATTERN is a path below the working folder, or a pattern
+    such as "out/**" or "*.pt".
+    """
+    with open_session(console) as session:
+        pool, of_run = _resolve_pool(session, run)
+        here = session.is_working_locally(pool)
+        if here:
+            console.note(f"pool {pool.name} runs on this machine: {_local_files_text(pool)}")
+        found = session.files(pool.key, of_run, patterns, whole=True).result()
+    rows = [("node", "size", "changed", "file")]
+    rows += [(str(each.node), format_size(each.size), ago(each.age), sanitize_line(each.path)) for each in found.files]
+    console.result({"files": [file_json(each) for each in found.files], "untold": found.omitted_count})
+    if found.files and not console.as_json:
+        console.print_line("\n".join(table(rows)))
+    if not found.files and not found.failures and not here:
+        console.note("its ranks wrote no matching files" if patterns else "its ranks wrote no files")
+    if found.omitted_count:
+        console.note(f"{count(found.omitted_count, 'more file')} not listed. Narrow the list with patterns")
+    for node, reason in found.failures.items():
+        console.note(f"cannot list the files of node {node}: {sanitize_line(reason)}")
+    return errors.FAILED if found.failures else errors.OK
+
+
+@command()
+@click.argument("run", metavar="RUN|POOL")
+@click.argument("patterns", metavar="[PATTERN]...", nargs=-1)
+@click.option("--to", metavar="DIR", help="Download to DIR.  [default: outputs/RUN, or outputs/POOL]")
+def fetch(console: Console, run: str, patterns: Sequence[str], to: str | None) -> int:
+    """Download files that ranks wrote on their nodes.
+
+    Files that were already downloaded are skipped, and interrupted downloads are resumed. Other local files are never
+    overwritten.
+    """
+    with open_session(console) as session:
+        pool, of_run = _resolve_pool(session, run)
+        if session.is_working_locally(pool):
+            console.note(f"pool {pool.name} runs on this machine: {_local_files_text(pool)}")
+        progress = _FetchProgress()
+        target = Path(to) if to is not None else None
+        fetching = session.fetch_files(pool.key, of_run, patterns, target, progress.update)
+        fetched = _wait_with_progress(fetching, progress, console)
+    console.result({"files": [fetch_json(each) for each in fetched.files], "notes": fetched.notes})
+    failed = [each for each in fetched.files if each.error]
+    for each in fetched.files:
+        if not console.as_json and not each.error:
+            console.print_line(sanitize_line(str(each.target)))
+    new = [each for each in fetched.files if each.is_new]
+    skipped = len(fetched.files) - len(new) - len(failed)
+    size = format_size(sum(each.file.size for each in new))
+    console.note(f"{count(len(new), 'file')} fetched, {size}" + (f"; {skipped:,} already here" if skipped else ""))
+    for names, node, reason in list_failed_files(failed):
+        console.note(f"not fetched: {sanitize_line(names)} of node {node}: {sanitize_line(reason)}")
+    for note in fetched.notes:
+        console.note(sanitize_line(note))
+    return errors.FAILED if failed or fetched.notes else errors.OK
+
+
+def _local_files_text(pool: PoolRow) -> str:
+    folder = sanitize_line(str(pool.spec.get("cwd") or "your own folder"))
+    return f"its ranks write directly to {folder}"
+
+
+def _resolve_pool(session: Session, word: str) -> tuple[PoolRow, str | None]:
+    """Return the pool that a word names and the ID of its run; None instead of a run stands for all runs of the pool.
+
+    Raises:
+        UsageError: If nothing matches, or the pool has ended.
+    """
+    pool, run = session.ledger.find_pool(word), None
+    if pool is None:
+        row = resolve_run(session, word)
+        pool, run = session.ledger.pool(row.token), row.run
+    if pool.ended_at is None:
+        return pool, run
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(pool.ended_at))
+    if session.is_working_locally(pool):
+        raise UsageError(f"pool {pool.name} ended at {when}, and ran on this machine: {_local_files_text(pool)}")
+    receipt = pool.receipt or {}
+    notes = [sanitize_line(str(each)) for part in ("notes", "lost") for each in receipt.get(part, ())]
+    copies = [f"\n  {each}" for each in _copy_commands(session, pool, receipt.get("stays", ()))]
+    if copies:
+        remaining = "; ".join(each.removeprefix(REMAINS) for each in notes if each.startswith(REMAINS))
+        other_notes = "".join(f". {each}" for each in notes if not each.startswith(REMAINS))
+        raise UsageError(
+            f"pool {pool.name} ended at {when}. Remaining on its host: {remaining}{other_notes}. Copy the working "
+            f"folders of its ranks with:{''.join(copies)}"
+        )
+    about = f"; notes of its receipt: {'; '.join(notes)}" if notes else ""
+    raise UsageError(f"pool {pool.name} ended at {when}: its files cannot be fetched any more{about}")
+
+
+def _copy_commands(session: Session, pool: PoolRow, places: Sequence[tuple[int, str]]) -> Iterator[str]:
+    """Yield commands that copy folders from hosts to this machine, for folders that a teardown left there."""
+    from skyward_core.client import ssh_host_groups_and_keys  # late: this module imports asyncssh
+
+    for node, folder in places:
+        with suppress(UsageError, OSError):  # without these commands, the receipt still names the folders
+            yield sanitize_line(ssh_host_groups_and_keys.copy_command(session.ledger, pool, node, folder))
+
+
+class _FetchProgress:
+    """Progress of a download, which the session's thread updates."""
+
+    done = total = 0
+
+    def update(self, done: int, total: int) -> None:
+        self.done, self.total = done, total
+
+
+def _wait_with_progress(future: Future[T], progress: _FetchProgress, console: Console) -> T:
+    """Wait for a download, and print its progress periodically."""
+    while True:
+        try:
+            return future.result(PROGRESS_SECONDS)
+        except TimeoutError:
+            if future.done():
+                raise
+            console.note(f"{format_size(progress.done)} of {format_size(progress.total)}")
+
+
+_NODE_PATH = re.compile(r"(?P<pool>[^/:]+):(?:(?P<rank>\d+):)?(?P<path>.*)", re.DOTALL)
+
+
+@command("cp")
+@click.argument("source", metavar="SRC")
+@click.argument("target", metavar="DST")
+def copy(console: Console, source: str, target: str) -> int:
+    """Copy files and folders to or from a node.
+
+    Either SRC or DST is POOL:PATH, or POOL:RANK:PATH for the node of that rank. PATH is relative to the home folder
+    on the node.
+    """
+    from skyward_core.client import node_file_copy  # late: these modules import asyncssh
+    from skyward_tui.cli.commands.hosts_trust_shell_forward import find_node
+
+    to, of = _NODE_PATH.fullmatch(target), _NODE_PATH.fullmatch(source)
+    there = to or of
+    if there is None or (to and of):
+        raise UsageError(
+            "exactly one of SRC and DST must be on a node. Write it as POOL:PATH or POOL:RANK:PATH (./a:b is a local "
+            "file)"
+        )
+    node = find_node(there["pool"], int(there["rank"] or 0), console)
+    far = CopyProgress(console)
+    with open_session(console) as session:
+        (row,) = live_pools(session, (there["pool"],))
+        if to:
+            done = node_file_copy.copy_to_node(session.ledger, row, node, Path(source), to["path"], far.update)
+        else:
+            done = node_file_copy.copy_from_node(session.ledger, row, node, there["path"], Path(target), far.update)
+    where = f" on node {node}" if to else ""
+    console.note(f"{count(done.files, 'file')}, {format_size(done.size)}: {sanitize_line(done.target)}{where}")
+    console.result({"node": node} | asdict(done))
+    return errors.OK
+
+
+class CopyProgress:
+    """Periodic notes about the progress of a copy."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._last_note_at = time.monotonic()
+
+    def update(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if now - self._last_note_at >= PROGRESS_SECONDS:
+            self._last_note_at = now
+            self._console.note(f"{format_size(done)} of {format_size(total)}")
