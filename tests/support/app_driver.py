@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -148,13 +149,15 @@ def parse_once(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(f"{module}.tokenize_values", tokens)
 
 
-async def until(pilot: Pilot[Any], true: Callable[[], bool]) -> None:
-    """Let the app run until something holds, and has come to all that follows from it, such as a screen to its first
-    layout; a deadline and not a pace."""
+async def until(pilot: Pilot[Any], true: str | Callable[[], bool]) -> None:
+    """Let the app run until the screen shows a text, or a condition holds, and until all that follows has been done.
+
+    An example of what follows is the first layout of a screen. The time is limited by a deadline.
+    """
     deadline = time.monotonic() + PATIENCE
     wait = 0.02
     await pilot.pause()
-    while not true():
+    while not (true() if callable(true) else true in screen_text(pilot.app)):  # type: ignore[arg-type]
         if time.monotonic() > deadline:
             raise AssertionError(f"never came true; the screen was\n{screen_text(pilot.app)}")  # type: ignore[arg-type]
         await asyncio.sleep(wait)
@@ -163,11 +166,22 @@ async def until(pilot: Pilot[Any], true: Callable[[], bool]) -> None:
     await pilot.pause()
 
 
-async def typed(app: Any, pilot: Pilot[Any], text: str) -> None:
-    """Text as a terminal pastes it: one event, where keys would take one each."""
+async def press(pilot: Pilot[Any], *keys: str, until: str | Callable[[], bool]) -> None:
+    """Press keys and wait for a text on the screen, or for a condition."""
+    await pilot.press(*keys)
+    await _until(pilot, until)
+
+
+_until = until
+
+
+async def typed(app: Any, pilot: Pilot[Any], text: str, until: str | Callable[[], bool] = "") -> None:
+    """Paste a text as a terminal does, in one event where keys would take one each, and wait for a condition."""
     if text:
         app.post_message(events.Paste(text))
         await pilot.pause()
+    if until:
+        await _until(pilot, until)
 
 
 async def open_pool(app: SkywardApp, pilot: Pilot[Any]) -> RunScreen:
@@ -187,6 +201,30 @@ async def launch_form(app: SkywardApp, pilot: Pilot[Any], script: str) -> Launch
     assert isinstance(app.screen, LaunchScreen)
     await typed(app, pilot, script)
     return app.screen
+
+
+@asynccontextmanager
+async def on_run_screen(
+    app: SkywardApp, size: tuple[int, int], key: str = ""
+) -> AsyncIterator[tuple[Pilot[Any], RunScreen]]:
+    """Run the app with the run screen of a pool open: the pool with that key, or the one under the cursor."""
+    async with app.run_test(size=size) as pilot:
+        if not key:
+            yield pilot, await open_pool(app, pilot)
+            return
+        app.show_pool(key)
+        await until(pilot, lambda: isinstance(app.screen, RunScreen) and app.screen.is_mounted)
+        assert isinstance(app.screen, RunScreen)
+        yield pilot, app.screen
+
+
+@asynccontextmanager
+async def on_launch_form(
+    app: SkywardApp, size: tuple[int, int], script: str
+) -> AsyncIterator[tuple[Pilot[Any], LaunchScreen]]:
+    """Run the app with the launch form open for a script."""
+    async with app.run_test(size=size) as pilot:
+        yield pilot, await launch_form(app, pilot, script)
 
 
 def previewed(app: SkywardApp) -> bool:

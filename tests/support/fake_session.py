@@ -329,6 +329,13 @@ class FakeSession(SessionInterface):
             self.emit(view, events.NodePhase(pool=name, node=node, phase=phase, at=at, address="127.0.0.1"))
         return view
 
+    def pool_with_run(
+        self, name: str, *nodes: int, function: str = "train", **options: Any
+    ) -> tuple[PoolView, RunView]:
+        """Add a pool, see :meth:`pool`, and open a run on all of its ranks."""
+        view = self.pool(name, *nodes, **options)
+        return view, self.open_run(view, function)
+
     def bring_up(self, view: PoolView) -> None:
         for node in view.nodes:
             self.emit(view, events.NodePhase(pool=view.name, node=node.index, phase="ready", at=self.now))

@@ -56,7 +56,7 @@ async def watch() -> None:
     from skyward_tui.app.app import SkywardApp
     from skyward_tui.dialogs.help import HelpScreen
     from skyward_tui.screens.run import RunScreen
-    from tests.support.app_driver import screen_text, until
+    from tests.support.app_driver import press, screen_text, until
     from tests.support.fake_session import FakeSession
 
     session = FakeSession()
@@ -68,25 +68,21 @@ async def watch() -> None:
         await until(pilot, lambda: isinstance(app.screen, RunScreen) and "3 nodes" in screen_text(app))
         screen = app.screen
         assert isinstance(screen, RunScreen)
-        await pilot.press("8")
-        await until(pilot, lambda: ROW.empty in screen_text(app))
+        await press(pilot, "8", until=lambda: ROW.empty in screen_text(app))
         assert "8 weather" not in screen_text(app) and screen.active != ROW.id
 
         session.open_run(view)
         await until(pilot, lambda: "╭─ 8 weather" in screen_text(app) and "sunny over rank 0" in screen_text(app))
-        await pilot.press("8")
-        await until(pilot, lambda: app.focused is screen.query_one("#weather") and screen.active == ROW.id)
-        await pilot.press("]")
-        await until(pilot, lambda: "sunny over rank 1" in screen_text(app))
+        await press(pilot, "8", until=lambda: app.focused is screen.query_one("#weather") and screen.active == ROW.id)
+        await press(pilot, "]", until="sunny over rank 1")
         await pilot.press("y")
         assert app.clipboard == "sunny over rank 1"
-        await until(pilot, lambda: "copied weather" in screen_text(app))
+        await until(pilot, "copied weather")
         session.now += 60  # that message is over
         await until(pilot, lambda: screen_text(app).splitlines()[-1].startswith(" a all ranks  z zoom "))
         await pilot.press("z")
         await until(pilot, lambda: "2 log" not in screen_text(app) and "sunny over rank 1" in screen_text(app))
-        await pilot.press("?")
-        await until(pilot, lambda: isinstance(app.screen, HelpScreen))
+        await press(pilot, "?", until=lambda: isinstance(app.screen, HelpScreen))
         assert isinstance(app.screen, HelpScreen)
         assert re.search(rf"7 +Go to the queue[^\n]*\n +8 +{ROW.help}\n", app.screen._text(200).plain)
 

@@ -12,7 +12,7 @@ from skyward_core.views.alert_rules import Alert
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.dialogs.host_key_and_secret_prompts import HostKeyScreen
 from skyward_tui.screens.run import AlertStrip, RunScreen, alert_line, alert_messages
-from tests.support.app_driver import open_pool, screen_text, until
+from tests.support.app_driver import on_run_screen, screen_text, until
 from tests.support.fake_session import FakeSession
 from tests.support.host_key import shown
 from tests.support.own_home import set_own
@@ -31,18 +31,16 @@ async def test_non_finite_metric_is_reported_once(
         flash(screen, text, kind)
 
     monkeypatch.setattr(RunScreen, "flash", noted)
-    view = session.pool("llama-ft")
-    run = session.open_run(view)
-    async with app.run_test(size=size) as pilot:
-        await open_pool(app, pilot)
+    view, run = session.pool_with_run("llama-ft")
+    async with on_run_screen(app, size) as (pilot, _):
         strip = app.screen.query_one(AlertStrip)
         assert not strip.display and told == []
         view.metrics.add_values(run.id, 3, session.now, {"step": 103, "loss": nan})
-        await until(pilot, lambda: "✗ NaN  rank 3 since" in screen_text(app))
+        await until(pilot, "✗ NaN  rank 3 since")
         assert "loss is NaN from step 103 on" in screen_text(app)
         view.metrics.add_values(run.id, 3, session.now + 1, {"step": 104, "loss": nan})
         view.metrics.add_values(run.id, 1, session.now + 1, {"step": 104, "loss": nan})
-        await until(pilot, lambda: "+1 more" in screen_text(app))
+        await until(pilot, "+1 more")
         assert told == [f"✗ NaN  rank {rank}: loss is NaN from step {step} on" for rank, step in ((3, 103), (1, 104))]
         assert "rank 1: loss is NaN from step 104 on" in screen_text(app).splitlines()[-1], "for all to see"
         for step in range(20):
@@ -78,15 +76,14 @@ async def test_run_end_rings_the_bell_and_failing_notify_command_is_reported_onc
     app: SkywardApp, session: FakeSession, written: list[str]
 ) -> None:
     set_own('[notify]\ncommand = "/no/such/program"\n')
-    view = session.pool("llama-ft")
-    run = session.open_run(view)
+    view, run = session.pool_with_run("llama-ft")
     async with app.run_test(size=(120, 24)) as pilot:
-        await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
+        await until(pilot, "▶ llama-ft")
         assert written == []
         session.end_run(view, run)
         await until(pilot, lambda: len(written) == 1)
         assert written == ["\x1b]9;skyward: train (llama-ft-1) on llama-ft done after 41.0 s: 0/4 returned\x1b\\\a"]
-        await until(pilot, lambda: "the command of [notify], /no/such/program, does not work" in screen_text(app))
+        await until(pilot, "the command of [notify], /no/such/program, does not work")
 
 
 async def test_short_run_notifies_only_if_the_terminal_is_unfocused(
@@ -95,7 +92,7 @@ async def test_short_run_notifies_only_if_the_terminal_is_unfocused(
     set_own("[notify]\nbell = false\nafter = 60\n")
     view = session.pool("llama-ft")
     async with app.run_test(size=(120, 24)) as pilot:
-        await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
+        await until(pilot, "▶ llama-ft")
         for looks in (True, False):
             app.post_message(events.AppFocus() if looks else events.AppBlur())
             await pilot.pause()
@@ -124,5 +121,5 @@ async def test_notify_command_of_a_project_is_ignored_with_a_warning(
 ) -> None:
     Path("skyward.toml").write_text('[notify]\ncommand = "touch gotcha"\n')
     async with app.run_test(size=(160, 24)) as pilot:
-        await until(pilot, lambda: "[notify] in " in screen_text(app))
+        await until(pilot, "[notify] in ")
         assert app._notifier.ways.command == ()

@@ -57,8 +57,7 @@ async def well(pilot: Pilot[Any], screen: Screen[Any], size: tuple[int, int]) ->
 
 def busy(session: FakeSession) -> PoolView:
     """A pool of 64 ranks that has all that a screen can show."""
-    view = session.pool("wide", 8, 8, price=3.0)
-    run = session.open_run(view)
+    view, run = session.pool_with_run("wide", 8, 8, price=3.0)
     logged(view, run, session, steps=8)
     view.machines = measured(session.now, 8, 8)
     for rank in (1, 9):

@@ -27,7 +27,7 @@ from skyward_tui.screens.launch.screen import LaunchScreen
 from skyward_tui.screens.pool_list import PoolsScreen
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.ui.actions import ACTIONS, SCOPES, actions_in, keys_page
-from tests.support.app_driver import open_pool, screen_svg, screen_text, until
+from tests.support.app_driver import on_run_screen, press, screen_svg, screen_text, until
 from tests.support.every_screen import every_screen
 from tests.support.fake_session import FakeSession, failed_run, logged
 from tests.support.own_home import set_own
@@ -51,8 +51,7 @@ def test_action_ids_and_keys_are_unique_per_scope() -> None:
 async def test_screen_without_changes_is_not_updated(
     app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    view = session.pool("llama-ft", 2)
-    run = session.open_run(view)
+    view, run = session.pool_with_run("llama-ft", 2)
     pulses: list[float] = []
     plain = RunScreen.tick
 
@@ -94,14 +93,13 @@ async def test_screen_without_changes_is_not_updated(
 async def test_app_with_an_ended_run_does_no_work(
     app: SkywardApp, session: FakeSession, keys: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    view = session.pool("llama-ft", 2)
-    run = session.open_run(view)
+    view, run = session.pool_with_run("llama-ft", 2)
     for rank in (0, 1):
         session.end_rank(view, run, rank)
     session.end_run(view, run)
     monkeypatch.setattr("skyward_tui.app.app.STILL_SECONDS", 3600.0)
     async with app.run_test(size=(160, 48)) as pilot:
-        await until(pilot, lambda: "llama-ft" in screen_text(app))
+        await until(pilot, "llama-ft")
         await pilot.press(*keys.split())
         waits = {"n": "_wait", "w": "_scan_started_at"}.get(keys, "")
         await until(pilot, lambda: not waits or getattr(app.screen, waits, 1) is None)
@@ -134,17 +132,15 @@ def test_keys_page_of_the_documentation_is_current() -> None:
 
 async def test_help_shows_every_key(app: SkywardApp) -> None:
     async with app.run_test(size=(100, 30)) as pilot:
-        await until(pilot, lambda: "No pools yet" in screen_text(app))
-        await pilot.press("?")
-        await until(pilot, lambda: isinstance(app.screen, HelpScreen))
+        await until(pilot, "No pools yet")
+        await press(pilot, "?", until=lambda: isinstance(app.screen, HelpScreen))
         assert isinstance(app.screen, HelpScreen)
         text = app.screen._text(200).plain
         for action in ACTIONS:
             if action.id.partition(".")[0] != "replay":  # a replay's own: test_replay.py
                 assert action.help in text, action.id
         assert text.index("Pools") < text.index("Launch form")
-        await pilot.press("f1")
-        await until(pilot, lambda: isinstance(app.screen, PoolsScreen))
+        await press(pilot, "f1", until=lambda: isinstance(app.screen, PoolsScreen))
 
 
 @pytest.mark.parametrize(
@@ -161,9 +157,8 @@ async def test_help_begins_with_the_focused_panel(
     view = session.pool("llama-ft")
     logged(view, session.open_run(view), session, steps=4)
     async with app.run_test(size=(160, 48)) as pilot:
-        await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
-        await pilot.press("enter", panel, "?")
-        await until(pilot, lambda: isinstance(app.screen, HelpScreen))
+        await until(pilot, "▶ llama-ft")
+        await press(pilot, "enter", panel, "?", until=lambda: isinstance(app.screen, HelpScreen))
         assert isinstance(app.screen, HelpScreen)
         titles = [line for line in app.screen._text(200).plain.splitlines() if line in SCOPES.values()]
         assert titles[: len(first)] == first and sorted(titles) == sorted(set(titles))
@@ -177,35 +172,28 @@ async def test_debug_information_is_shown_and_copied_without_secrets(
     monkeypatch.setenv("TERM", "abcdefgh-secret")
     session.pool("llama-ft")
     async with app.run_test(size=(120, 30)) as pilot:
-        await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
-        await pilot.press("f12")
-        await until(pilot, lambda: "TERM_PROGRAM=some-terminal" in screen_text(app))
+        await until(pilot, "▶ llama-ft")
+        await press(pilot, "f12", until="TERM_PROGRAM=some-terminal")
         for told in ("Textual ", "120x30", "1 up, 0 others listed", "debug-dump"):
             assert told in screen_text(app), told
         assert "abcdefgh" not in screen_text(app)
-        await pilot.press("right", "enter")
-        await until(pilot, lambda: "copied report (" in screen_text(app))
+        await press(pilot, "right", "enter", until="copied report (")
         assert app.clipboard.startswith("skyward-tui:") and os.environ["SKYWARD_HOME"] in app.clipboard
 
 
 async def test_palette_runs_actions_of_the_screen_below(app: SkywardApp, session: FakeSession) -> None:
-    view = session.pool("llama-ft")
-    session.open_run(view)
+    session.pool_with_run("llama-ft")
     async with app.run_test(size=(100, 30)) as pilot:
-        await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
-        await pilot.press("enter", ":")
-        await until(pilot, lambda: isinstance(app.screen, CommandPalette))
-        await pilot.press(*"merge the")
-        await until(pilot, lambda: "Merge the logs of all ranks" in screen_text(app))
-        await pilot.press("down", "enter")
-        await until(pilot, lambda: isinstance(app.screen, RunScreen) and app.screen.merged)
+        await until(pilot, "▶ llama-ft")
+        await press(pilot, "enter", ":", until=lambda: isinstance(app.screen, CommandPalette))
+        await press(pilot, *"merge the", until="Merge the logs of all ranks")
+        await press(pilot, "down", "enter", until=lambda: isinstance(app.screen, RunScreen) and app.screen.merged)
 
 
 async def test_keys_are_remapped_by_the_settings(app: SkywardApp, session: FakeSession) -> None:
     set_own('[keys]\n"run.merge" = "m"\n')
     session.pool("llama-ft")
-    async with app.run_test(size=(100, 30)) as pilot:
-        await open_pool(app, pilot)
+    async with on_run_screen(app, (100, 30)) as (pilot, _):
         screen = app.screen
         assert isinstance(screen, RunScreen)
         await pilot.press("a")
@@ -219,14 +207,14 @@ async def test_keys_are_remapped_by_the_settings(app: SkywardApp, session: FakeS
 async def test_too_small_terminal_is_reported(app: SkywardApp, session: FakeSession, size: tuple[int, int]) -> None:
     session.pool("llama-ft")
     async with app.run_test(size=(100, 30)) as pilot:
-        await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
+        await until(pilot, "▶ llama-ft")
         await pilot.press("enter")
         await pilot.resize_terminal(*size)
         await pilot.pause()
         if size != (1, 1):
-            await until(pilot, lambda: "terminal too small" in screen_text(app))
+            await until(pilot, "terminal too small")
         await pilot.resize_terminal(100, 30)
-        await until(pilot, lambda: "2 log" in screen_text(app))
+        await until(pilot, "2 log")
 
 
 @pytest.mark.proof("1 s of a processor")
@@ -236,7 +224,7 @@ async def test_screens_are_painted_at_any_size(app: SkywardApp, session: FakeSes
     failed_run(session, view)
     sizes = random.Random(7)
     async with app.run_test(size=(80, 24)) as pilot:
-        await until(pilot, lambda: "▶ wide" in screen_text(app))
+        await until(pilot, "▶ wide")
         for opens in ([], ["enter"], ["1"], ["z"], ["e"], ["escape", "X"], ["escape", "q", "n"]):
             await pilot.press(*opens)
             for _ in range(4):
@@ -252,9 +240,8 @@ async def test_states_are_named_without_colour(session: FakeSession, monkeypatch
     failed_run(session, view)
     session.print(view, 0, "\x1b[31mred\x1b[0m\n")
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
-        await pilot.press("enter")
-        await until(pilot, lambda: "✗ raised" in screen_text(app))
+        await until(pilot, "▶ llama-ft")
+        await press(pilot, "enter", until="✗ raised")
         for state in ("✓ returned", "✗ raised", "✗ exited", "⊘ stopped", "✗ FAILED", "● ready"):
             await until(pilot, lambda state=state: state in screen_text(app))  # type: ignore[misc]
         colours = set(re.findall(r"fill: (#[0-9a-fA-F]{6})", screen_svg(app)))
@@ -264,8 +251,7 @@ async def test_states_are_named_without_colour(session: FakeSession, monkeypatch
 
 @pytest.mark.usefixtures("painted")
 async def test_log_flood_loses_no_line_and_leaves_the_app_responsive(app: SkywardApp, session: FakeSession) -> None:
-    view = session.pool("llama-ft", 8)
-    session.open_run(view)
+    view, _ = session.pool_with_run("llama-ft", 8)
     lines_each = 40_000
     block = "".join(f"step={i} loss={i * 0.001:.3f} \x1b[32mok\x1b[0m\n" for i in range(1000))
 
@@ -275,9 +261,8 @@ async def test_log_flood_loses_no_line_and_leaves_the_app_responsive(app: Skywar
                 session.print(view, rank, block)
 
     async with app.run_test(size=(160, 48)) as pilot:
-        await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
-        await pilot.press("enter", "a")
-        await until(pilot, lambda: isinstance(app.screen, RunScreen))
+        await until(pilot, "▶ llama-ft")
+        await press(pilot, "enter", "a", until=lambda: isinstance(app.screen, RunScreen))
         flood = threading.Thread(target=print_all)
         flood.start()
         while flood.is_alive():
@@ -285,14 +270,12 @@ async def test_log_flood_loses_no_line_and_leaves_the_app_responsive(app: Skywar
             await asyncio.sleep(0)
         flood.join()
         assert [view.logs.rank(rank).end for rank in range(8)] == [lines_each] * 8
-        await pilot.press("f", "/", *"step=999 ", "enter")
-        await until(pilot, lambda: "/step=999  10 hits" in screen_text(app))
+        await press(pilot, "f", "/", *"step=999 ", "enter", until="/step=999  10 hits")
         assert view.logs.merged.end == 8 * lines_each
 
 
 async def test_unreachable_session_is_reported_without_a_crash(app: SkywardApp, session: FakeSession) -> None:
-    view = session.pool("llama-ft", 1)
-    run = session.open_run(view)
+    _, run = session.pool_with_run("llama-ft", 1)
 
     def fail(*_: object, **__: object) -> object:
         future: Future[None] = Future()
@@ -301,9 +284,8 @@ async def test_unreachable_session_is_reported_without_a_crash(app: SkywardApp, 
 
     session.cancel = session.tear_down = fail  # type: ignore[assignment,method-assign]
     async with app.run_test(size=(120, 30)) as pilot:
-        await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
-        await pilot.press("enter", "C", "tab", "enter")
-        await until(pilot, lambda: f"✗ run {run.id} cannot be reached" in screen_text(app))
+        await until(pilot, "▶ llama-ft")
+        await press(pilot, "enter", "C", "tab", "enter", until=f"✗ run {run.id} cannot be reached")
         await pilot.press("X", *"llama-ft", "enter")
         await until(
             pilot, lambda: "✗ run" in screen_text(app) and "Not verified: machines may remain" in screen_text(app)
@@ -315,7 +297,7 @@ async def test_unreachable_pool_is_listed_with_its_reason(app: SkywardApp, sessi
     lost.hint, lost.spec = Hint("trust-host-key", "10.0.0.7"), {"nodes": 2, "worker": {"ranks_per_node": 3}}
     session.views.append(lost)
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "! unreachable" in screen_text(app))
+        await until(pilot, "! unreachable")
         assert re.search("lost +! unreachable +0/2 ", screen_text(app))
         lost.detail, told = "pool lost is incomplete", lost.detail
         lost.version += 1
@@ -335,21 +317,17 @@ async def test_unreachable_pool_is_listed_with_its_reason(app: SkywardApp, sessi
         lost.version += 1
         await until(pilot, lambda: screen_text(app).count("until somebody ends them") == 1)  # in a line of its own
         await pilot.resize_terminal(80, 24)
-        await pilot.press("3")
-        await until(pilot, lambda: "somebody ends them" in " ".join(screen_text(app).split()))
-        await pilot.press("X")
-        await until(pilot, lambda: "lost: 2 nodes, 6 ranks, up" in screen_text(app))
+        await press(pilot, "3", until=lambda: "somebody ends them" in " ".join(screen_text(app).split()))
+        await press(pilot, "X", until="lost: 2 nodes, 6 ranks, up")
 
 
 async def test_teardown_continues_when_the_app_quits(app: SkywardApp, session: FakeSession) -> None:
     session.auto = False
     session.pool("small", 1)
     async with app.run_test(size=(100, 30)) as pilot:
-        await until(pilot, lambda: "▶ small" in screen_text(app))
-        await pilot.press("X", "tab", "enter")
-        await until(pilot, lambda: session.torn_down == ["small"])
-        await pilot.press("escape", "q", "enter")
-        await until(pilot, lambda: not app.is_running)
+        await until(pilot, "▶ small")
+        await press(pilot, "X", "tab", "enter", until=lambda: session.torn_down == ["small"])
+        await press(pilot, "escape", "q", "enter", until=lambda: not app.is_running)
     assert not session.downing["small"].cancelled()
 
 
@@ -367,8 +345,7 @@ async def test_session_opens_although_a_dialog_covers_the_first_screen(
     session.pool("llama-ft")
     async with app.run_test(size=(100, 30)) as pilot:
         await until(pilot, lambda: app.session is not None and isinstance(app.screen, ChoiceScreen))
-        await pilot.press("escape")
-        await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
+        await press(pilot, "escape", until="▶ llama-ft")
 
 
 async def test_failing_pool_scan_is_reported_once(app: SkywardApp, session: FakeSession) -> None:
@@ -379,23 +356,21 @@ async def test_failing_pool_scan_is_reported_once(app: SkywardApp, session: Fake
 
     session.refresh = fail  # type: ignore[assignment,method-assign]
     async with app.run_test(size=(100, 30)) as pilot:
-        await until(pilot, lambda: "✗ could not list pools: disk full" in screen_text(app))
+        await until(pilot, "✗ could not list pools: disk full")
 
 
 async def test_tab_cycles_through_the_panels(app: SkywardApp, session: FakeSession) -> None:
     session.open_run(session.pool("llama-ft"))
     async with app.run_test(size=(160, 48)) as pilot:
-        await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
-        await pilot.press("enter")
-        await until(pilot, lambda: app.focused is not None and app.focused.id == "pane")
+        await until(pilot, "▶ llama-ft")
+        await press(pilot, "enter", until=lambda: app.focused is not None and app.focused.id == "pane")
         seen = []
         for _ in range(4):
             await pilot.press("tab")
             seen.append(app.focused.id if app.focused else None)
         assert seen == ["phases", "results", "ranks", "pane"]
         await pilot.resize_terminal(80, 24)
-        await pilot.press("4")
-        await until(pilot, lambda: app.focused is not None and app.focused.id == "results")
+        await press(pilot, "4", until=lambda: app.focused is not None and app.focused.id == "results")
         await until(pilot, lambda: "4 results" in screen_text(app) and "2 log" not in screen_text(app))
 
 
@@ -420,7 +395,7 @@ async def test_tear_down_quit_and_help_are_hinted_at_any_width(
 ) -> None:
     session.open_run(session.pool("fit"))
     async with app.run_test(size=(width, 24)) as pilot:
-        await until(pilot, lambda: "▶ fit" in screen_text(app))
+        await until(pilot, "▶ fit")
         await until(pilot, lambda: hints(app).endswith("X tear down  q quit  ? keys"))
         await pilot.press("enter")
         for panel, first in (("1", "enter open"), ("2", "f follow"), ("3", "z zoom"), ("4", "S save")):
@@ -433,12 +408,10 @@ async def test_hints_show_remapped_keys(app: SkywardApp, session: FakeSession) -
     set_own('[keys]\n"run.follow" = "F"\n"run.next_rank" = "tab"\n"app.help" = "f9"\n')
     session.open_run(session.pool("llama-ft"))
     async with app.run_test(size=(160, 24)) as pilot:
-        await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
-        await pilot.press("enter", "2")
-        await until(pilot, lambda: "F follow" in hints(app))
+        await until(pilot, "▶ llama-ft")
+        await press(pilot, "enter", "2", until=lambda: "F follow" in hints(app))
         assert "[ tab rank" in hints(app) and hints(app).endswith("f9 keys")
-        await pilot.press("f9")
-        await until(pilot, lambda: isinstance(app.screen, HelpScreen))
+        await press(pilot, "f9", until=lambda: isinstance(app.screen, HelpScreen))
         assert isinstance(app.screen, HelpScreen)
         assert re.search(r"^  F +Follow the newest line", app.screen._text(200).plain, re.M)
 
@@ -447,29 +420,22 @@ async def test_hints_show_remapped_keys(app: SkywardApp, session: FakeSession) -
 async def test_hints_omit_letter_keys_while_text_is_typed(app: SkywardApp, session: FakeSession) -> None:
     session.open_run(session.pool("llama-ft"))
     async with app.run_test(size=(120, 24)) as pilot:
-        await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
-        await pilot.press("n")
-        await until(pilot, lambda: "ctrl+r launch" in hints(app))
+        await until(pilot, "▶ llama-ft")
+        await press(pilot, "n", until=lambda: "ctrl+r launch" in hints(app))
         assert hints(app).endswith("esc back  f1 keys") and "?" not in hints(app)
-        await pilot.press("escape", "enter", "/")
-        await until(pilot, lambda: hints(app).strip() == "esc close  f1 keys")
+        await press(pilot, "escape", "enter", "/", until=lambda: hints(app).strip() == "esc close  f1 keys")
 
 
 async def test_cancel_of_an_ended_run_is_refused_with_a_message(app: SkywardApp, session: FakeSession) -> None:
-    view = session.pool("llama-ft")
-    run = session.open_run(view)
+    view, run = session.pool_with_run("llama-ft")
     async with app.run_test(size=(120, 24)) as pilot:
-        await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
-        await pilot.press("enter")
-        await until(pilot, lambda: "C cancel" in hints(app))
-        await pilot.press("C")
-        await until(pilot, lambda: not isinstance(app.screen, RunScreen))
+        await until(pilot, "▶ llama-ft")
+        await press(pilot, "enter", until=lambda: "C cancel" in hints(app))
+        await press(pilot, "C", until=lambda: not isinstance(app.screen, RunScreen))
         session.cancel = lambda *_: session.load_ended_pool(view.key)  # type: ignore[assignment,method-assign]
         session.end_run(view, run)
-        await pilot.press("tab", "enter")
-        await until(pilot, lambda: "ended (done) before the cancellation" in hints(app))
-        await pilot.press("C")
-        await until(pilot, lambda: "has already ended (done)" in hints(app))
+        await press(pilot, "tab", "enter", until=lambda: "ended (done) before the cancellation" in hints(app))
+        await press(pilot, "C", until=lambda: "has already ended (done)" in hints(app))
         assert isinstance(app.screen, RunScreen)
 
 
@@ -477,7 +443,7 @@ async def test_message_is_shown_while_a_screen_opens_or_closes(app: SkywardApp, 
     """Background work, such as a copy, a launch or a teardown, can end at any time."""
     screen = RunScreen(session.pool("llama-ft").key)
     async with app.run_test(size=(120, 24)) as pilot:
-        await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
+        await until(pilot, "▶ llama-ft")
         coming = app.push_screen(screen)
         app.flash("said early")
         await coming

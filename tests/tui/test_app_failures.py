@@ -22,7 +22,7 @@ from skyward_tui.dialogs.basic_dialogs import AskScreen
 from skyward_tui.panels.log import LogPanel
 from skyward_tui.screens.hosts import HostsScreen
 from skyward_tui.screens.run import RunScreen
-from tests.support.app_driver import screen_text, until
+from tests.support.app_driver import press, screen_text, until
 from tests.support.fake_session import FakeSession
 from tests.support.shared_hosts import put_groups
 from tests.support.terminal import Terminal
@@ -97,11 +97,9 @@ async def test_failing_gpu_scan_leaves_the_app_open(app: SkywardApp, monkeypatch
     put_groups()
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: app.session is not None)
-        await pilot.press("s")
-        await until(pilot, lambda: DEFECT in screen_text(app))
+        await press(pilot, "s", until=DEFECT)
         assert isinstance(app.screen, HostsScreen) and "probing …" not in screen_text(app)
-        await pilot.press("escape")
-        await until(pilot, lambda: not isinstance(app.screen, HostsScreen))
+        await press(pilot, "escape", until=lambda: not isinstance(app.screen, HostsScreen))
     assert not app.return_code
 
 
@@ -123,7 +121,7 @@ async def test_error_of_a_background_worker_is_shown_on_its_screen(
             "dialog": app.screen,
         }  # fmt: skip
         nodes[where].run_worker(fails())
-        await until(pilot, lambda: DEFECT in screen_text(app))
+        await until(pilot, DEFECT)
         boxes = [each for each in app.screen.query("LogPanel, #dialog") if "✗" in str(each.border_subtitle)]
         assert len(boxes) == (where not in ("screen", "app"))
         assert ("─ ✗ KeyError: 'odd' ─" in screen_text(app)) == bool(boxes)
@@ -136,8 +134,7 @@ async def test_app_without_a_session_can_be_quit() -> None:
 
     app = SkywardApp(no_session)
     async with app.run_test(size=SIZE) as pilot:
-        await pilot.press("q")
-        await until(pilot, lambda: not app.is_running)
+        await press(pilot, "q", until=lambda: not app.is_running)
     assert app.return_code == 0 and app.session_error == "KeyError: 'odd'"
 
 

@@ -11,7 +11,7 @@ from skyward_core.model.outcomes import ErrorInfo
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.screens.launch.field_groups import ArgumentRow
 from skyward_tui.widgets.form_fields import Toggles
-from tests.support.app_driver import launch_form, screen_text, typed, until
+from tests.support.app_driver import on_launch_form, press, screen_text, typed, until
 from tests.support.fake_session import FakeSession
 
 SCRIPT = '''
@@ -47,33 +47,26 @@ def folder(tmp_path: Path) -> Path:
 
 
 async def test_argument_fields_and_argument_line_stay_equal(app: SkywardApp) -> None:
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await launch_form(app, pilot, "train.py")
+    async with on_launch_form(app, (120, 40), "train.py") as (pilot, screen):
         line = screen.query_one("#arguments", Input)
         line.value = "lr=1e-2 warmup=3"
         await until(
             pilot,
             lambda: len(screen.query_one("#argument-fields").query(ArgumentRow)) == 6 and "1e-2" in screen_text(app),
         )
-        await pilot.press("tab", "tab", "tab", "tab")
-        await until(pilot, lambda: " how often all data is seen" in screen_text(app))
+        await press(pilot, "tab", "tab", "tab", "tab", until=" how often all data is seen")
         assert screen_text(app).count("int, required") == 1, "the empty field says it"
-        await typed(app, pilot, "x")
-        await until(pilot, lambda: "✗ must be int, got 'x'" in screen_text(app))
+        await typed(app, pilot, "x", until="✗ must be int, got 'x'")
         assert line.value == "epochs=x lr=1e-2 warmup=3"
-        await pilot.press("backspace", "3")
-        await until(pilot, lambda: "int, required  how often all data is seen" in screen_text(app))
-        await pilot.press("tab", "tab", "space")
-        await until(pilot, lambda: line.value == "epochs=3 lr=1e-2 resume=true warmup=3")
+        await press(pilot, "backspace", "3", until="int, required  how often all data is seen")
+        await press(pilot, "tab", "tab", "space", until=lambda: line.value == "epochs=3 lr=1e-2 resume=true warmup=3")
         await pilot.press("tab", "enter", "down", "down", "enter")
         await until(pilot, lambda: line.value == "epochs=3 lr=1e-2 resume=true mode=EXACT warmup=3")
         await pilot.press("tab", "tab")
-        await typed(app, pilot, "a.csv")
-        await until(pilot, lambda: "! a.csv does not exist on this machine" in screen_text(app))
+        await typed(app, pilot, "a.csv", until="! a.csv does not exist on this machine")
         await until(pilot, lambda: screen.form().arguments.endswith("mode=EXACT data=a.csv warmup=3"))
         # Whoever types fast is not held up by what comes back of it.
-        await pilot.press(*"0123456789")
-        await until(pilot, lambda: "data=a.csv0123456789 " in line.value)
+        await press(pilot, *"0123456789", until=lambda: "data=a.csv0123456789 " in line.value)
         # And back: the line fills the fields, an enum by its value, too; what is not given is as it was.
         line.value = "epochs=4 mode=e kind=sgd resume=false"
         widgets = {row.argument.name: row.field for row in screen.query_one("#argument-fields").query(ArgumentRow)}
@@ -100,8 +93,7 @@ async def test_argument_fields_and_argument_line_stay_equal(app: SkywardApp) -> 
 async def test_field_of_an_invalid_argument_gets_the_focus(
     app: SkywardApp, session: FakeSession, given: str, name: str, said: str
 ) -> None:
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await launch_form(app, pilot, "train.py")
+    async with on_launch_form(app, (120, 40), "train.py") as (pilot, screen):
         line = screen.query_one("#arguments", Input)
         line.value = given
         await until(pilot, lambda: said in " ".join(screen_text(app).split()))
@@ -116,8 +108,7 @@ async def test_field_of_an_invalid_argument_gets_the_focus(
 
 @pytest.mark.proof("1 s of a processor")
 async def test_chosen_function_determines_the_argument_fields(app: SkywardApp) -> None:
-    async with app.run_test(size=(80, 24)) as pilot:
-        screen = await launch_form(app, pilot, "train.py")
+    async with on_launch_form(app, (80, 24), "train.py") as (pilot, screen):
         await until(pilot, lambda: len(screen.query_one("#argument-fields").query(ArgumentRow)) == 6)
         screen.query_one("#function", Select).value = "other"
         await until(
@@ -136,43 +127,37 @@ async def test_argument_choices_are_not_parsed_as_markup(app: SkywardApp, folder
         'def train(kind: Literal["[/b]", "[red]x"] = "[/b]", note: str = "[/i][link=\'x", odd: list = [1]):\n'
         '    """[/b] Trains.\n\n    Args:\n        note: [/u] of it\n    """\n'
     )
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await launch_form(app, pilot, "train.py")
-        await until(pilot, lambda: "default: '[/b]'" in screen_text(app))
+    async with on_launch_form(app, (120, 40), "train.py") as (pilot, screen):
+        await until(pilot, "default: '[/b]'")
         text = screen_text(app)
         assert "[/i][link='x" in text and "list = [1]" in text and "[/b] Trains." in text
         await pilot.press("tab", "tab", "tab", "tab", "enter", "down", "down", "enter")
         await until(pilot, lambda: screen.query_one("#arguments", Input).value == "kind='[red]x'")
-        await until(pilot, lambda: "[red]x" in screen_text(app))
-        await pilot.press("tab")
-        await until(pilot, lambda: "[/u] of it" in screen_text(app))
+        await until(pilot, "[red]x")
+        await press(pilot, "tab", until="[/u] of it")
 
 
 @pytest.mark.proof("1 s of a processor")
 async def test_several_values_of_an_argument_are_a_sweep(app: SkywardApp, session: FakeSession) -> None:
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await launch_form(app, pilot, "train.py")
+    async with on_launch_form(app, (120, 40), "train.py") as (pilot, screen):
         line, options = screen.query_one("#arguments", Input), screen.query_one("#options", Toggles)
         line.value = "epochs=3"
         await until(pilot, lambda: len(screen.query_one("#argument-fields").query(ArgumentRow)) == 6)
         await pilot.press("tab", "tab", "tab", "tab", "tab")  # lr
-        await typed(app, pilot, "0.1,0.01")
-        await until(pilot, lambda: "sweep" in options.chosen and "2 values" in screen_text(app))
+        await typed(app, pilot, "0.1,0.01", until=lambda: "sweep" in options.chosen and "2 values" in screen_text(app))
         assert line.value == "epochs=3 lr=0.1,0.01" and screen.form().sweep
         line.value = "epochs=1..5 lr=0.1,0.01"
-        await until(pilot, lambda: "as 10 trials" in screen_text(app))
+        await until(pilot, "as 10 trials")
         assert "--sweep" in screen_text(app)
         line.value = "epochs=1..5 lr=0.1,x"
-        await until(pilot, lambda: "✗ must be float, got 'x'" in screen_text(app))
+        await until(pilot, "✗ must be float, got 'x'")
         # What the person switches off stays off, and is then no number.
         line.value = "epochs=1..5 lr=0.1"
-        await until(pilot, lambda: "as 5 trials" in screen_text(app))
+        await until(pilot, "as 5 trials")
         options.focus()
-        await pilot.press("right", "right", "space")
-        await until(pilot, lambda: "✗ must be int, got '1..5'" in screen_text(app))
+        await press(pilot, "right", "right", "space", until="✗ must be int, got '1..5'")
         assert "sweep" not in options.chosen
-        await pilot.press("space", "left", "space")
-        await until(pilot, lambda: "each combination of a sweep already runs on one rank" in screen_text(app))
+        await press(pilot, "space", "left", "space", until="each combination of a sweep already runs on one rank")
         assert options.has_class("-wrong")
         await pilot.press("space", "ctrl+r")
         await until(pilot, lambda: any(run.kind == "sweep" for view in session.views for run in view.runs.values()))
@@ -182,8 +167,7 @@ async def test_several_values_of_an_argument_are_a_sweep(app: SkywardApp, sessio
 
 @pytest.mark.proof("1 s of a processor")
 async def test_sweep_runs_in_gangs_of_the_entered_number_of_nodes(app: SkywardApp, session: FakeSession) -> None:
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await launch_form(app, pilot, "train.py")
+    async with on_launch_form(app, (120, 40), "train.py") as (pilot, screen):
         options, gang = screen.query_one("#options", Toggles), screen.query_one("#gang", Input)
         row = screen.query_one("#gangs")
         assert not row.display
@@ -191,21 +175,18 @@ async def test_sweep_runs_in_gangs_of_the_entered_number_of_nodes(app: SkywardAp
         await until(pilot, lambda: row.display)
         options.focus()
         await pilot.press("tab")
-        await typed(app, pilot, "2")
-        await until(pilot, lambda: "nodes, 2 at a time" in screen_text(app))
+        await typed(app, pilot, "2", until="nodes, 2 at a time")
         assert "--gang-nodes 2" in screen_text(app)
-        await typed(app, pilot, "0")
-        await until(pilot, lambda: "each combination needs 20 nodes" in screen_text(app))
+        await typed(app, pilot, "0", until="each combination needs 20 nodes")
         assert gang.has_class("-wrong")
         gang.value = "all"
-        await until(pilot, lambda: "each on all ranks, one at a time" in screen_text(app))
+        await until(pilot, "each on all ranks, one at a time")
         gang.value = "2 ranks"
-        await until(pilot, lambda: "2 at a time" in screen_text(app))
+        await until(pilot, "2 at a time")
         assert "--gang-ranks 2" in screen_text(app)
         gang.value = "2"
-        await until(pilot, lambda: "--gang-nodes 2" in screen_text(app))
-        await pilot.press("ctrl+r")
-        await until(pilot, lambda: bool(session.boards))
+        await until(pilot, "--gang-nodes 2")
+        await press(pilot, "ctrl+r", until=lambda: bool(session.boards))
         (board,) = session.boards.values()
         assert board.sheet.gang and board.sheet.nodes == 2 and len(board.sheet.tasks) == 5
         (run,) = session.views[-1].runs.values()

@@ -18,7 +18,7 @@ from skyward_tui.app.app import SkywardApp
 from skyward_tui.dialogs.basic_dialogs import AskScreen
 from skyward_tui.dialogs.confirmations import BudgetScreen, TeardownScreen
 from skyward_tui.screens.leftovers import DeleteLeftoversScreen, LeftoversScreen
-from tests.support.app_driver import SMALLEST, Snap, at_every_size, previewed, screen_text, typed, until
+from tests.support.app_driver import SMALLEST, Snap, at_every_size, press, previewed, screen_text, typed, until
 from tests.support.fake_session import FakeSession, done
 from tests.support.leftovers import leftovers
 
@@ -40,8 +40,7 @@ async def test_budget_can_be_raised_in_the_dialog(app: SkywardApp, session: Fake
         await asked(app, pilot)
         assert session.asks_about_budgets
         assert "has cost $25.00 of its budget of $25.00" in screen_text(app)
-        await pilot.press("right", "enter")
-        await until(pilot, lambda: session.raised == [("train", 37.5)])
+        await press(pilot, "right", "enter", until=lambda: session.raised == [("train", 37.5)])
         assert view.budget == 37.5 and not isinstance(app.screen, BudgetScreen)
 
 
@@ -49,8 +48,7 @@ async def test_pool_is_torn_down_from_the_budget_dialog(app: SkywardApp, session
     async with app.run_test(size=(100, 30)) as pilot:
         spent(session)
         await asked(app, pilot)
-        await pilot.press("left", "enter")
-        await until(pilot, lambda: session.torn_down == ["train"])
+        await press(pilot, "left", "enter", until=lambda: session.torn_down == ["train"])
 
 
 async def test_budget_dialog_opens_once_per_pool_and_closes_when_answered_elsewhere(
@@ -59,8 +57,7 @@ async def test_budget_dialog_opens_once_per_pool_and_closes_when_answered_elsewh
     async with app.run_test(size=(100, 30)) as pilot:
         first = spent(session, "first")
         await asked(app, pilot)
-        await pilot.press("escape")
-        await until(pilot, lambda: not isinstance(app.screen, BudgetScreen))
+        await press(pilot, "escape", until=lambda: not isinstance(app.screen, BudgetScreen))
         second = spent(session, "second")
         await asked(app, pilot)
         assert "second" in screen_text(app)
@@ -115,14 +112,9 @@ async def test_leftovers_are_reported_at_the_start_without_delaying_it(app: Skyw
     session.scan_leftovers = lambda *_, **__: answer  # type: ignore[method-assign]
     session.pool("p", 2)
     async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: "▶ " in screen_text(app))
+        await until(pilot, "▶ ")
         answer.set_result(LeftoverScan((), [JudgedLeftover(MACHINE, "left", 0)]))
-        await until(
-            pilot,
-            lambda: (
-                "leftovers of ended pools: 1 machine ($1.50/h); w in the list of pools shows them" in screen_text(app)
-            ),
-        )
+        await until(pilot, "leftovers of ended pools: 1 machine ($1.50/h); w in the list of pools shows them")
 
 
 async def test_failing_leftover_scan_is_a_warning(app: SkywardApp, session: FakeSession) -> None:
@@ -130,7 +122,7 @@ async def test_failing_leftover_scan_is_a_warning(app: SkywardApp, session: Fake
     failed.set_exception(PoolError("no such profile"))
     session.scan_leftovers = lambda *_, **__: failed  # type: ignore[method-assign]
     async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: "could not check for leftovers: no such profile" in screen_text(app))
+        await until(pilot, "could not check for leftovers: no such profile")
 
 
 @pytest.mark.parametrize("price", [1.0, 0.0])
@@ -141,10 +133,8 @@ async def test_leftovers_are_scanned_again_after_cloud_machines_ended(
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: "▶ " in screen_text(app) and session.sweeps == 1)
         session.swept = LeftoverScan((), [], {}, {"us-east-1": "no answer"})
-        await pilot.press("X")
-        await until(pilot, lambda: isinstance(app.screen, TeardownScreen))
-        await pilot.press(*("p", "enter") if price else ("tab", "enter"))
-        await until(pilot, lambda: "Torn down" in screen_text(app))
+        await press(pilot, "X", until=lambda: isinstance(app.screen, TeardownScreen))
+        await press(pilot, *("p", "enter") if price else ("tab", "enter"), until="Torn down")
         assert session.torn_down == ["p"] and session.sweeps == (2 if price else 1)
 
 
@@ -152,9 +142,8 @@ async def test_leftovers_of_a_pool_are_deleted_after_its_name_is_typed(app: Skyw
     session.swept = leftovers()
     session.pool("llama-ft", 2)
     async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: "! 2 machines ($34.27/h) and 1 other resource left" in screen_text(app))
-        await pilot.press("w")
-        await until(pilot, lambda: "could not check ap-south-1" in screen_text(app))
+        await until(pilot, "! 2 machines ($34.27/h) and 1 other resource left")
+        await press(pilot, "w", until="could not check ap-south-1")
         await until(pilot, lambda: session.looks[-1] == ({"aws": (), "slurm": ()}, False, ()))
         await pilot.press("X")  # on the first, whose pool is up
         assert isinstance(app.screen, LeftoversScreen)
@@ -163,16 +152,14 @@ async def test_leftovers_of_a_pool_are_deleted_after_its_name_is_typed(app: Skyw
         shown = screen_text(app)
         assert "pool lost: not of a pool in this ledger" in shown and "$1.50/h, $39.00 so far" in shown
         await typed(app, pilot, "los")
-        await pilot.press("enter")
-        await until(pilot, lambda: "'los' is not 'lost'" in screen_text(app))
+        await press(pilot, "enter", until="'los' is not 'lost'")
         assert session.ended_left == []
         await typed(app, pilot, "t")
-        await pilot.press("enter")
-        await until(pilot, lambda: "Waiting for the account's confirmation" in screen_text(app))
+        await press(pilot, "enter", until="Waiting for the account's confirmation")
         assert session.ended_left == [["i-0aaaaaaaaaaaaaaaa", "sg-0aaaaaaaaaaaaaaaa"]]
         looked = session.sweeps
         session.ending_left.set_result(["instance i-0aaaaaaaaaaaaaaaa (eu-west-1): no answer"])
-        await until(pilot, lambda: "not deleted: instance i-0aaaaaaaaaaaaaaaa" in screen_text(app))
+        await until(pilot, "not deleted: instance i-0aaaaaaaaaaaaaaaa")
         assert app.screen.query_one("#dialog").border_title == "Some leftovers may remain"
         await until(pilot, lambda: session.sweeps == looked + 2)  # the screen's look, and the app's
 
@@ -181,10 +168,8 @@ async def test_leftovers_of_other_ledgers_are_listed_on_request(app: SkywardApp,
     session.swept = leftovers()
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: session.sweeps == 1)
-        await pilot.press("w")
-        await until(pilot, lambda: session.sweeps == 2 and "of ledger 0123" in screen_text(app))
-        await pilot.press("a")
-        await until(pilot, lambda: session.looks[-1] == ({"aws": (), "slurm": ()}, True, ()))
+        await press(pilot, "w", until=lambda: session.sweeps == 2 and "of ledger 0123" in screen_text(app))
+        await press(pilot, "a", until=lambda: session.looks[-1] == ({"aws": (), "slurm": ()}, True, ()))
         await pilot.press("G", "k", "enter")
         await until(pilot, lambda: session.looks[-1] == ({"aws": (), "slurm": ()}, True, ("0123456789abcdef",)))
 
@@ -194,15 +179,12 @@ async def test_leftover_scan_without_answer_blocks_no_key(app: SkywardApp, sessi
         await until(pilot, lambda: session.sweeps == 1)
         silent: Future[LeftoverScan] = Future()
         session.scan_leftovers = lambda *_, **__: silent  # type: ignore[method-assign]
-        await pilot.press("w")
-        await until(pilot, lambda: "scanning accounts … 0:00" in screen_text(app))
+        await press(pilot, "w", until="scanning accounts … 0:00")
         session.now += 7
-        await until(pilot, lambda: "scanning accounts … 0:07" in screen_text(app))
-        await pilot.press("escape")
-        await until(pilot, lambda: not isinstance(app.screen, LeftoversScreen))
+        await until(pilot, "scanning accounts … 0:07")
+        await press(pilot, "escape", until=lambda: not isinstance(app.screen, LeftoversScreen))
         session.scan_leftovers = lambda *_, **__: done(leftovers())  # type: ignore[method-assign]
-        await pilot.press("w")
-        await until(pilot, lambda: "sweep-7" in screen_text(app))
+        await press(pilot, "w", until="sweep-7")
         silent.set_result(LeftoverScan())
         await pilot.pause()
         assert "sweep-7" in screen_text(app)

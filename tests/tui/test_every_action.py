@@ -15,7 +15,7 @@ from skyward_tui.screens.launch.screen import LaunchScreen
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.ui.actions import ACTIONS, SCOPES
 from skyward_tui.widgets.form_fields import Toggles
-from tests.support.app_driver import screen_text, until
+from tests.support.app_driver import press, screen_text, until
 from tests.support.fake_session import FakeSession
 
 HERE = Path(__file__).parent
@@ -92,66 +92,47 @@ def test_every_action_has_a_test_that_presses_its_key() -> None:
 async def test_page_keys_scroll_log_and_ranks_and_launch_again_opens_the_form(
     app: SkywardApp, session: FakeSession
 ) -> None:
-    view = session.pool("llama-ft", 32, 8)
-    session.open_run(view)
+    view, _ = session.pool_with_run("llama-ft", 32, 8)
     session.print(view, 0, "".join(f"line {number} {'x' * 200}\n" for number in range(200)))
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
-        await pilot.press("enter", "2")
-        await until(pilot, lambda: "line 199" in screen_text(app))
+        await until(pilot, "▶ llama-ft")
+        await press(pilot, "enter", "2", until="line 199")
         screen = app.screen
         assert isinstance(screen, RunScreen)
 
         def top() -> int:
             return int(screen_text(app).partition("│line ")[2].split()[0])
 
-        await pilot.press("home")
-        await until(pilot, lambda: top() == 0)
-        await pilot.press("pagedown")
-        await until(pilot, lambda: top() > 0)
+        await press(pilot, "home", until=lambda: top() == 0)
+        await press(pilot, "pagedown", until=lambda: top() > 0)
         page = top()
-        await pilot.press("ctrl+d")
-        await until(pilot, lambda: page < top() < 2 * page)
-        await pilot.press("ctrl+u")
-        await until(pilot, lambda: top() == page)
-        await pilot.press("1")
-        await until(pilot, lambda: app.focused is not None and app.focused.id == "ranks")
-        await pilot.press("home", "pagedown")
-        await until(pilot, lambda: screen.rank > 0)
+        await press(pilot, "ctrl+d", until=lambda: page < top() < 2 * page)
+        await press(pilot, "ctrl+u", until=lambda: top() == page)
+        await press(pilot, "1", until=lambda: app.focused is not None and app.focused.id == "ranks")
+        await press(pilot, "home", "pagedown", until=lambda: screen.rank > 0)
         there = screen.rank
-        await pilot.press("pageup")
-        await until(pilot, lambda: screen.rank < there)
-        await pilot.press("L")
-        await until(pilot, lambda: isinstance(app.screen, LaunchScreen) and "llama-ft" in screen_text(app))
+        await press(pilot, "pageup", until=lambda: screen.rank < there)
+        await press(pilot, "L", until=lambda: isinstance(app.screen, LaunchScreen) and "llama-ft" in screen_text(app))
 
 
 async def test_help_and_pickers_scroll_and_focus_moves_through_toggles(app: SkywardApp, session: FakeSession) -> None:
     for name in ("a.py", "b.py"):
         Path(name).write_text("import skyward_core as sky\n\n@sky.function\ndef train(): ...\n")
     async with app.run_test(size=(100, 30)) as pilot:
-        await until(pilot, lambda: "No pools yet" in screen_text(app))
-        await pilot.press("?")
-        await until(pilot, lambda: isinstance(app.screen, HelpScreen))
+        await until(pilot, "No pools yet")
+        await press(pilot, "?", until=lambda: isinstance(app.screen, HelpScreen))
         assert isinstance(app.screen, HelpScreen)
         box = app.screen.box
-        await pilot.press("j", "j")
-        await until(pilot, lambda: box.scroll_y == 2)
-        await pilot.press("k")
-        await until(pilot, lambda: box.scroll_y == 1)
-        await pilot.press("escape", "n")
-        await until(pilot, lambda: isinstance(app.screen, LaunchScreen))
+        await press(pilot, "j", "j", until=lambda: box.scroll_y == 2)
+        await press(pilot, "k", until=lambda: box.scroll_y == 1)
+        await press(pilot, "escape", "n", until=lambda: isinstance(app.screen, LaunchScreen))
         form = app.screen
-        await pilot.press("ctrl+o")
-        await until(pilot, lambda: isinstance(app.screen, FilesScreen) and "b.py" in screen_text(app))
+        await press(pilot, "ctrl+o", until=lambda: isinstance(app.screen, FilesScreen) and "b.py" in screen_text(app))
         listed = app.screen.query_one(OptionList)
         at = listed.highlighted
-        await pilot.press("down")
-        await until(pilot, lambda: listed.highlighted != at)
-        await pilot.press("up")
-        await until(pilot, lambda: listed.highlighted == at)
-        await pilot.press("escape")
-        await until(pilot, lambda: app.screen is form)
+        await press(pilot, "down", until=lambda: listed.highlighted != at)
+        await press(pilot, "up", until=lambda: listed.highlighted == at)
+        await press(pilot, "escape", until=lambda: app.screen is form)
         boxes = form.query_one("#plugins", Toggles)
         boxes.focus()
-        await pilot.press("right", "left", "space")
-        await until(pilot, lambda: boxes.chosen == {boxes.options[0][0]})
+        await press(pilot, "right", "left", "space", until=lambda: boxes.chosen == {boxes.options[0][0]})

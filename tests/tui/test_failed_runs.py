@@ -14,7 +14,7 @@ from skyward_core.views.machine_metrics import MachineMetrics
 from skyward_core.views.pool_view import PoolView, RunView
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.screens.run import RunScreen
-from tests.support.app_driver import screen_text, until
+from tests.support.app_driver import press, screen_text, until
 from tests.support.fake_session import NOW, FakeSession, failed_run
 from tests.tui.conftest import log_of
 
@@ -31,35 +31,31 @@ def fail(session: FakeSession, view: PoolView, run: RunView) -> None:
 
 
 async def test_failed_rank_is_selected_and_its_log_shows_the_traceback(app: SkywardApp, session: FakeSession) -> None:
-    view = session.pool("llama-ft")
-    run = session.open_run(view)
+    view, run = session.pool_with_run("llama-ft")
     for rank in range(4):
         session.print(view, rank, f"hello of {rank}\n")
     async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
-        await pilot.press("enter")
-        await until(pilot, lambda: "hello of 0" in screen_text(app))
+        await until(pilot, "▶ llama-ft")
+        await press(pilot, "enter", until="hello of 0")
         fail(session, view, run)
-        await until(pilot, lambda: "2 log  rank 2" in screen_text(app))
-        await until(pilot, lambda: "Traceback (most recent call last)" in screen_text(app))
+        await until(pilot, "2 log  rank 2")
+        await until(pilot, "Traceback (most recent call last)")
         assert "step 59" in screen_text(app) and "Boom" not in screen_text(app)
         # The next run is followed again, and leads again.
         session.open_run(view)
         session.print(view, 2, "once more\n")
-        await until(pilot, lambda: "once more" in screen_text(app))
+        await until(pilot, "once more")
         assert log_of(app.screen).is_untouched
 
 
 @pytest.mark.parametrize("key", ["right_square_bracket", "a", "1", "slash", "space"])
 async def test_selection_of_the_user_is_kept_when_a_run_fails(app: SkywardApp, session: FakeSession, key: str) -> None:
-    view = session.pool("llama-ft")
-    run = session.open_run(view)
+    view, run = session.pool_with_run("llama-ft")
     for rank in range(4):
         session.print(view, rank, "\n".join(f"hello of {rank}: {n}" for n in range(90)) + "\n")
     async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
-        await pilot.press("enter")
-        await until(pilot, lambda: "hello of 0: 89" in screen_text(app))
+        await until(pilot, "▶ llama-ft")
+        await press(pilot, "enter", until="hello of 0: 89")
         await pilot.press(key)
         await pilot.pause()
         screen = app.screen
@@ -67,7 +63,7 @@ async def test_selection_of_the_user_is_kept_when_a_run_fails(app: SkywardApp, s
         rank = screen.rank
         await until(pilot, lambda: key != "slash" or log_of(screen).prompt.has_focus)
         fail(session, view, run)
-        await until(pilot, lambda: "rank 2 exited" in screen_text(app))
+        await until(pilot, "rank 2 exited")
         assert screen.rank == rank
 
 
@@ -80,12 +76,10 @@ async def test_exception_is_shown_below_the_log_of_the_failed_rank(
     failed_run(session, view)
     session.print(view, 2, "the last line of rank 2\n")
     async with app.run_test(size=size) as pilot:
-        await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
-        await pilot.press("enter")
-        await until(pilot, lambda: "✗ ZeroDivisionError: division by zero  (e: details)" in screen_text(app))
+        await until(pilot, "▶ llama-ft")
+        await press(pilot, "enter", until="✗ ZeroDivisionError: division by zero  (e: details)")
         assert "    return total / count" in screen_text(app) and "the last line of rank 2" in screen_text(app)
-        await pilot.press("left_square_bracket")
-        await until(pilot, lambda: "return total / count" not in screen_text(app))
+        await press(pilot, "left_square_bracket", until=lambda: "return total / count" not in screen_text(app))
 
 
 async def test_machine_metrics_are_shown_beside_the_root_cause(app: SkywardApp, session: FakeSession) -> None:
@@ -95,24 +89,21 @@ async def test_machine_metrics_are_shown_beside_the_root_cause(app: SkywardApp, 
     book.feed(2, json.dumps({"at": NOW - 1, "node": node, "gpus": [{"util": 99}]}).encode() + b"\n")
     failed_run(session, view)
     async with app.run_test(size=(160, 48)) as pilot:
-        await until(pilot, lambda: "▶" in screen_text(app))
-        await pilot.press("enter")
-        await until(pilot, lambda: "before     n2 memory 97 % full" in screen_text(app))
-        await pilot.press("e")
-        await until(pilot, lambda: "n2, 1.0 s earlier: memory 97 % full" in screen_text(app))
+        await until(pilot, "▶")
+        await press(pilot, "enter", until="before     n2 memory 97 % full")
+        await press(pilot, "e", until="n2, 1.0 s earlier: memory 97 % full")
         assert "memory of n2  97 %" in screen_text(app) and "utilization of GPU 0  99 %" in screen_text(app)
         # What the kernel's log tells a moment later is of it, too.
         told = {"at": NOW + 1, "node": node, "gpus": [{"util": 0, "xid": 79}]}
         book.feed(2, json.dumps(told).encode() + b"\n")
-        await until(pilot, lambda: "GPU 0 Xid 79 (the GPU has" in screen_text(app))
+        await until(pilot, "GPU 0 Xid 79 (the GPU has")
 
 
 async def test_opened_run_focuses_the_log_only(
     app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A failure selects its rank only if the user has not focused another panel."""
-    view = session.pool("llama-ft", 2)
-    session.open_run(view)
+    session.pool_with_run("llama-ft", 2)
     looked_at: list[str] = []
     focus = RunScreen.on_descendant_focus
 
@@ -122,9 +113,8 @@ async def test_opened_run_focuses_the_log_only(
 
     monkeypatch.setattr(RunScreen, "on_descendant_focus", noted)
     async with app.run_test(size=(160, 48)) as pilot:
-        await until(pilot, lambda: "▶" in screen_text(app))
-        await pilot.press("enter")
-        await until(pilot, lambda: bool(looked_at))
+        await until(pilot, "▶")
+        await press(pilot, "enter", until=lambda: bool(looked_at))
         assert set(looked_at) == {"log"}
 
 
@@ -155,50 +145,40 @@ async def test_source_code_of_each_frame_is_shown_below_the_traceback(
 ) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     os.utime(tmp_path / "train.py", (session.now + 60, session.now + 60))
-    view = session.pool("llama-ft", 2)
-    run = session.open_run(view)
+    view, run = session.pool_with_run("llama-ft", 2)
     session.print(view, 0, "rank 0 was here\n")
     session.end_rank(view, run, 1, "raised", error=ErrorInfo("ZeroDivisionError", "by zero", TRACEBACK))
     session.end_rank(view, run, 0, "collateral", error=ErrorInfo("Stopped", "stopped"))
     session.end_run(view, run, "failed", RootCause(1, "raised", "ZeroDivisionError", "by zero"))
     async with app.run_test(size=(160, 48)) as pilot:
-        await pilot.press("enter")
-        await until(pilot, lambda: "✗ FAILED" in screen_text(app))
-        await pilot.press("e")
-        await until(pilot, lambda: "▶ 3" in screen_text(app) and "▶ 7" in screen_text(app))
+        await press(pilot, "enter", until="✗ FAILED")
+        await press(pilot, "e", until=lambda: "▶ 3" in screen_text(app) and "▶ 7" in screen_text(app))
         shown = screen_text(app)
         assert "total, count = sum(batch), len(batch)" in shown and shown.index("▶ 3") < shown.index("▶ 7")
         assert sum("long long" in line for line in shown.splitlines()) == 2, "a line of the code is one line"
         assert "! changed since the run began" in shown, "the file is newer than the run"
         assert "last lines of all ranks" in shown and "rank 0 was here" in shown
-        await pilot.press("down")
-        await until(pilot, lambda: "▶ 3" not in screen_text(app))
+        await press(pilot, "down", until=lambda: "▶ 3" not in screen_text(app))
         assert "stopped" in screen_text(app), "who was stopped has no traceback, and no code"
 
 
 async def test_last_progress_bar_is_shown_among_the_last_lines(app: SkywardApp, session: FakeSession) -> None:
-    view = session.pool("llama-ft", 1)
-    run = session.open_run(view)
+    view, run = session.pool_with_run("llama-ft", 1)
     session.print(view, 0, "epoch 3\n 12%|#\r 57%|#####")
     session.end_rank(view, run, 0, "raised", error=ErrorInfo("ZeroDivisionError", "by zero", TRACEBACK))
     session.end_run(view, run, "failed", RootCause(0, "raised", "ZeroDivisionError", "by zero"))
     async with app.run_test(size=(160, 48)) as pilot:
         await until(pilot, lambda: "57%|#####" in screen_text(app).partition("last lines of rank 0")[2])
-        await pilot.press("enter")
-        await until(pilot, lambda: "✗ FAILED" in screen_text(app))
-        await pilot.press("e")
-        await until(pilot, lambda: "57%|#####" in screen_text(app).partition("last lines of rank 0")[2])
+        await press(pilot, "enter", until="✗ FAILED")
+        await press(pilot, "e", until=lambda: "57%|#####" in screen_text(app).partition("last lines of rank 0")[2])
 
 
 async def test_traceback_fills_the_errors_screen_without_source_files(app: SkywardApp, session: FakeSession) -> None:
-    view = session.pool("llama-ft", 2)
-    run = session.open_run(view)
+    view, run = session.pool_with_run("llama-ft", 2)
     session.end_rank(view, run, 1, "raised", error=ErrorInfo("ZeroDivisionError", "by zero", TRACEBACK))
     session.end_run(view, run, "failed", RootCause(1, "raised", "ZeroDivisionError", "by zero"))
     async with app.run_test(size=(80, 24)) as pilot:
-        await pilot.press("enter")
-        await until(pilot, lambda: "✗ FAILED" in screen_text(app))
-        await pilot.press("e")
-        await until(pilot, lambda: "line 3, in step" in screen_text(app))
+        await press(pilot, "enter", until="✗ FAILED")
+        await press(pilot, "e", until="line 3, in step")
         await pilot.pause()
         assert "▶" not in screen_text(app)

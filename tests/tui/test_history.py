@@ -17,7 +17,7 @@ from skyward_tui.screens.compare import CompareScreen
 from skyward_tui.screens.history import HistoryScreen, PastRunList
 from skyward_tui.screens.pool_list import PoolsScreen
 from skyward_tui.screens.run import RunScreen
-from tests.support.app_driver import screen_text, until
+from tests.support.app_driver import press, screen_text, until
 from tests.support.fake_session import FakeSession
 from tests.support.past import compared_run, past_run, some_comparison, some_past
 from tests.support.stored_runs import stored_run
@@ -33,49 +33,37 @@ def pools(app: SkywardApp) -> list[str]:
 async def test_history_lists_and_filters_past_runs(app: SkywardApp, session: FakeSession) -> None:
     some_past(session)
     async with app.run_test(size=SIZE) as pilot:
-        await pilot.press("H")
-        await until(pilot, lambda: "6 of 6 runs" in screen_text(app))
+        await press(pilot, "H", until="6 of 6 runs")
         assert pools(app) == list("123456")
         shown = screen_text(app)
         assert "✗ failed" in shown and "disk full" in shown and "$25.00" in shown and "$?" in shown
-        await pilot.press("slash", *"EVALU")
-        await until(pilot, lambda: pools(app) == ["2"])
+        await press(pilot, "slash", *"EVALU", until=lambda: pools(app) == ["2"])
         await pilot.press(*" disk", "enter")
         assert pools(app) == ["2"] and "with: EVALU disk" in screen_text(app)
-        await pilot.press("escape")
-        await until(pilot, lambda: pools(app) == list("123456"))
-        await pilot.press("f")
-        await until(pilot, lambda: pools(app) == ["2", "5"])
+        await press(pilot, "escape", until=lambda: pools(app) == list("123456"))
+        await press(pilot, "f", until=lambda: pools(app) == ["2", "5"])
         assert "only failures" in screen_text(app)
-        await pilot.press("escape")
-        await until(pilot, lambda: isinstance(app.screen, PoolsScreen))
+        await press(pilot, "escape", until=lambda: isinstance(app.screen, PoolsScreen))
 
 
 async def test_history_is_sorted_by_keys(app: SkywardApp, session: FakeSession) -> None:
     some_past(session)
     async with app.run_test(size=SIZE) as pilot:
-        await pilot.press("H")
-        await until(pilot, lambda: "WHEN▼" in screen_text(app))
-        await pilot.press("left")
-        await until(pilot, lambda: "COST▼" in screen_text(app))
+        await press(pilot, "H", until="WHEN▼")
+        await press(pilot, "left", until="COST▼")
         assert pools(app) == list("421635")
-        await pilot.press("t")
-        await until(pilot, lambda: "COST▲" in screen_text(app))
+        await press(pilot, "t", until="COST▲")
         assert pools(app) == list("536124")
-        await pilot.press("left")
-        await until(pilot, lambda: "TIME▼" in screen_text(app))
+        await press(pilot, "left", until="TIME▼")
 
 
 async def test_enter_opens_a_past_run_and_back_returns_to_history(app: SkywardApp, session: FakeSession) -> None:
     (first, *_) = some_past(session)
     async with app.run_test(size=SIZE) as pilot:
-        await pilot.press("H")
-        await until(pilot, lambda: "▶" in screen_text(app) and isinstance(app.screen, HistoryScreen))
-        await pilot.press("enter")
-        await until(pilot, lambda: isinstance(app.screen, RunScreen))
+        await press(pilot, "H", until=lambda: "▶" in screen_text(app) and isinstance(app.screen, HistoryScreen))
+        await press(pilot, "enter", until=lambda: isinstance(app.screen, RunScreen))
         assert isinstance(app.screen, RunScreen) and app.screen.run_id == first.run
-        await pilot.press("q")
-        await until(pilot, lambda: isinstance(app.screen, HistoryScreen))
+        await press(pilot, "q", until=lambda: isinstance(app.screen, HistoryScreen))
 
 
 async def test_unavailable_past_run_names_the_results_command(app: SkywardApp, session: FakeSession) -> None:
@@ -83,19 +71,15 @@ async def test_unavailable_past_run_names_the_results_command(app: SkywardApp, s
     session.past = [past_run(1, run="0123456789", key=view.key)]
     session.tear_down(view.key)
     async with app.run_test(size=SIZE) as pilot:
-        await pilot.press("H")
-        await until(pilot, lambda: "▶" in screen_text(app) and isinstance(app.screen, HistoryScreen))
-        await pilot.press("enter")
-        await until(pilot, lambda: "skyward-tui results 0123456789" in screen_text(app))
+        await press(pilot, "H", until=lambda: "▶" in screen_text(app) and isinstance(app.screen, HistoryScreen))
+        await press(pilot, "enter", until="skyward-tui results 0123456789")
 
 
 async def test_at_most_two_past_runs_are_marked(app: SkywardApp, session: FakeSession) -> None:
     some_past(session)
     async with app.run_test(size=SIZE) as pilot:
-        await pilot.press("H")
-        await until(pilot, lambda: "▶" in screen_text(app) and isinstance(app.screen, HistoryScreen))
-        await pilot.press("space", "space", "space")
-        await until(pilot, lambda: screen_text(app).count("◆") == 2)
+        await press(pilot, "H", until=lambda: "▶" in screen_text(app) and isinstance(app.screen, HistoryScreen))
+        await press(pilot, "space", "space", "space", until=lambda: screen_text(app).count("◆") == 2)
         listed = app.screen.query_one(PastRunList)
         assert listed.marked == [session.past[1].run, session.past[2].run]
         await pilot.press("up", "space")
@@ -104,29 +88,24 @@ async def test_at_most_two_past_runs_are_marked(app: SkywardApp, session: FakeSe
 
 async def test_empty_history_names_the_launch_key(app: SkywardApp, session: FakeSession) -> None:
     async with app.run_test(size=(60, 15)) as pilot:
-        await until(pilot, lambda: "No pools yet" in screen_text(app))
+        await until(pilot, "No pools yet")
         assert "…" not in screen_text(app)
-        await pilot.press("H")
-        await until(pilot, lambda: "No runs yet. n on the list of pools" in screen_text(app))
-        await until(pilot, lambda: "esc back" in screen_text(app))
+        await press(pilot, "H", until="No runs yet. n on the list of pools")
+        await until(pilot, "esc back")
         shown = screen_text(app)
         assert "launch a script" in shown and "…" not in shown, "what has no room goes on below"
         assert not {"find", "compare", "failures"} & set(shown.splitlines()[-1].split()), "nothing to do it to"
-        await pilot.press("escape", "s")
-        await until(pilot, lambda: "No host groups yet" in screen_text(app))
+        await press(pilot, "escape", "s", until="No host groups yet")
         assert "…" not in screen_text(app)
-        await pilot.press("escape", "n")
-        await until(pilot, lambda: "as a command" in screen_text(app))  # the plan has a line, however small
+        await press(pilot, "escape", "n", until="as a command")  # the plan has a line, however small
 
 
 async def test_two_marked_runs_are_compared(app: SkywardApp, session: FakeSession) -> None:
     past = some_past(session)
     some_comparison(session)
     async with app.run_test(size=SIZE) as pilot:
-        await pilot.press("H")
-        await until(pilot, lambda: "▶" in screen_text(app) and isinstance(app.screen, HistoryScreen))
-        await pilot.press("c")
-        await until(pilot, lambda: "mark two runs to compare (space: mark)" in screen_text(app))
+        await press(pilot, "H", until=lambda: "▶" in screen_text(app) and isinstance(app.screen, HistoryScreen))
+        await press(pilot, "c", until="mark two runs to compare (space: mark)")
         await pilot.press("space", "down", "space", "c")
         await until(pilot, lambda: isinstance(app.screen, CompareScreen) and "loss, median" in screen_text(app))
         assert session.compared == [(past[0].run, past[2].run)]
@@ -134,45 +113,35 @@ async def test_two_marked_runs_are_compared(app: SkywardApp, session: FakeSessio
         assert any("≠" in line and "a1b2c3d4e5" in line for line in shown.splitlines())
         assert any("plugins" in line and "≠" not in line for line in shown.splitlines())
         assert "⠒" in shown or "⠉" in shown or "⣀" in shown, "curves"
-        await pilot.press("n")
-        await until(pilot, lambda: "only_0.1, median" in screen_text(app))
-        await pilot.press("N", "N")
-        await until(pilot, lambda: "only_0.02, median" in screen_text(app))
-        await pilot.press("y")
-        await until(pilot, lambda: "copied comparison" in screen_text(app))
-        await pilot.press("q")
-        await until(pilot, lambda: isinstance(app.screen, HistoryScreen))
+        await press(pilot, "n", until="only_0.1, median")
+        await press(pilot, "N", "N", until="only_0.02, median")
+        await press(pilot, "y", until="copied comparison")
+        await press(pilot, "q", until=lambda: isinstance(app.screen, HistoryScreen))
 
 
 async def test_undismissed_failures_are_counted_and_listed(app: SkywardApp, session: FakeSession) -> None:
     past = some_past(session)
     async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: "✗ 2 failures (F)" in screen_text(app))
-        await pilot.press("F")
-        await until(pilot, lambda: pools(app) == ["2", "5"])
+        await until(pilot, "✗ 2 failures (F)")
+        await press(pilot, "F", until=lambda: pools(app) == ["2", "5"])
         await pilot.press("f")
         assert pools(app) == ["2", "5"], "they are all failures"
-        await pilot.press("d")
-        await until(pilot, lambda: pools(app) == ["5"])
+        await press(pilot, "d", until=lambda: pools(app) == ["5"])
         assert session.dismissed == [past[1].run]
-        await pilot.press("D")
-        await until(pilot, lambda: "No undismissed failures" in screen_text(app))
-        await pilot.press("q")
-        await until(pilot, lambda: isinstance(app.screen, PoolsScreen) and "failure" not in screen_text(app))
-        await pilot.press("H")
-        await until(pilot, lambda: isinstance(app.screen, HistoryScreen) and len(pools(app)) == 6)
+        await press(pilot, "D", until="No undismissed failures")
+        await press(pilot, "q", until=lambda: isinstance(app.screen, PoolsScreen) and "failure" not in screen_text(app))
+        await press(pilot, "H", until=lambda: isinstance(app.screen, HistoryScreen) and len(pools(app)) == 6)
         await pilot.press("d")
         assert len(session.dismissed) == 2, "history forgets nothing"
 
 
 async def test_run_that_fails_while_the_app_is_open_is_counted(app: SkywardApp, session: FakeSession) -> None:
-    view = session.pool("llama-1", 2)
-    run = session.open_run(view)
+    view, run = session.pool_with_run("llama-1", 2)
     async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: "▶" in screen_text(app))
+        await until(pilot, "▶")
         session.past = [past_run(0, run=run.id, key=view.key, state="failed")]
         session.end_run(view, run, "failed")
-        await until(pilot, lambda: "✗ 1 failure (F)" in screen_text(app))
+        await until(pilot, "✗ 1 failure (F)")
 
 
 async def test_selected_past_run_is_previewed_after_the_cursor_stops(app: SkywardApp, session: FakeSession) -> None:
@@ -183,10 +152,8 @@ async def test_selected_past_run_is_previewed_after_the_cursor_stops(app: Skywar
         await pilot.press("H")
         shown = ("loss 0.2999  median of 2 ranks", "last lines of rank 3", "the last line", "value  mean 0.6", "lr=0.1")
         await until(pilot, lambda: all(each in screen_text(app) for each in shown))
-        await pilot.press("down")
-        await until(pilot, lambda: "no output, or its log" in screen_text(app))
-        await pilot.press("up")
-        await until(pilot, lambda: "the last line" in screen_text(app))
+        await press(pilot, "down", until="no output, or its log")
+        await press(pilot, "up", until="the last line")
         assert session.looked_at == [first.run, second.run], "each once"
         await pilot.resize_terminal(80, 18)
         await until(pilot, lambda: "─ details" not in screen_text(app) and "the last line" not in screen_text(app))
@@ -198,8 +165,7 @@ async def test_unreadable_past_run_is_reported(app: SkywardApp, session: FakeSes
     refused.set_exception(LedgerError("the ledger is damaged"))
     session.preview_run = lambda run: refused  # type: ignore[method-assign]
     async with app.run_test(size=(160, 48)) as pilot:
-        await pilot.press("H")
-        await until(pilot, lambda: "the ledger is damaged" in screen_text(app))
+        await press(pilot, "H", until="the ledger is damaged")
 
 
 async def test_past_sweep_is_previewed_with_its_trials(app: SkywardApp, session: FakeSession) -> None:
@@ -208,8 +174,7 @@ async def test_past_sweep_is_previewed_with_its_trials(app: SkywardApp, session:
     session.past = [past_run(1, run=run.id, key=view.key, pool=view.name, ranks=6, counted="trial")]
     session.past_looks[run.id] = RunPreviewData(run, view.metrics, trials=table)
     async with app.run_test(size=(160, 48)) as pilot:
-        await pilot.press("H")
-        await until(pilot, lambda: "ValueError: bad seed 3" in screen_text(app))
+        await press(pilot, "H", until="ValueError: bad seed 3")
         shown = screen_text(app)
         assert "6 trials" in shown and "6 ranks" not in shown
         assert "acc by lr" in shown and "0.625" in shown
@@ -218,12 +183,10 @@ async def test_past_sweep_is_previewed_with_its_trials(app: SkywardApp, session:
 async def test_short_history_leaves_its_room_to_the_preview(app: SkywardApp, session: FakeSession) -> None:
     some_past(session)
     async with app.run_test(size=(80, 24)) as pilot:
-        await pilot.press("H")
-        await until(pilot, lambda: "─ details" in screen_text(app))
+        await press(pilot, "H", until="─ details")
         assert "lr=0.1" in screen_text(app).split("─ details")[1]
         session.past += [past_run(each) for each in range(7, 30)]
-        await pilot.press("r")
-        await until(pilot, lambda: "llama-19" in screen_text(app))
+        await press(pilot, "r", until="llama-19")
         assert "─ details" not in screen_text(app), "it would leave too few of so many"
 
 
@@ -239,8 +202,7 @@ async def test_history_finds_words_in_logs_and_enter_opens_the_line(app: Skyward
     session.stored[first.run] = RunLogs(session.ledger, first.run)
     session.views[0].key = row.key
     async with app.run_test(size=(160, 40)) as pilot:
-        await pilot.press("H")
-        await until(pilot, lambda: "6 of 6 runs" in screen_text(app))
+        await press(pilot, "H", until="6 of 6 runs")
         await pilot.press("slash", *"NAN")
         assert pools(app) == []
         await until(pilot, lambda: pools(app) == ["1"])
@@ -248,15 +210,12 @@ async def test_history_finds_words_in_logs_and_enter_opens_the_line(app: Skyward
         shown = screen_text(app)
         assert "r1 line 401, and 1 more: loss is nan here" in shown and "evil" not in shown
         assert shown.count("loss is nan here") == 2, "beside the list, and in it"
-        await pilot.press("enter", "enter")
-        await until(pilot, lambda: isinstance(app.screen, RunScreen))
+        await press(pilot, "enter", "enter", until=lambda: isinstance(app.screen, RunScreen))
         await until(pilot, lambda: "loss is nan here" in screen_text(app) and "2 hits" in screen_text(app))
         assert isinstance(app.screen, RunScreen) and app.screen.rank == 1
         assert "step 399" in screen_text(app) and "nan again" not in screen_text(app)
-        await pilot.press("q")
-        await until(pilot, lambda: isinstance(app.screen, HistoryScreen))
-        await pilot.press("slash", "x")
-        await until(pilot, lambda: pools(app) == [])
+        await press(pilot, "q", until=lambda: isinstance(app.screen, HistoryScreen))
+        await press(pilot, "slash", "x", until=lambda: pools(app) == [])
         assert session.searches[0].done
 
 
@@ -271,10 +230,8 @@ async def test_runs_found_in_logs_are_ordered_by_age(app: SkywardApp, session: F
         for each in past
     ]
     async with app.run_test(size=(160, 40)) as pilot:
-        await pilot.press("H")
-        await until(pilot, lambda: "6 of 6 runs" in screen_text(app))
-        await pilot.press("slash", *"evaluate")
-        await until(pilot, lambda: pools(app) == ["1", "2", "3", "5"])
+        await press(pilot, "H", until="6 of 6 runs")
+        await press(pilot, "slash", *"evaluate", until=lambda: pools(app) == ["1", "2", "3", "5"])
 
 
 async def test_log_search_stops_when_the_filter_changes(
@@ -291,11 +248,8 @@ async def test_log_search_stops_when_the_filter_changes(
     session.ledger = Ledger()
     stored_run(session.ledger, first.run, {0: b"nan\n"}, opened_at=first.opened_at)
     async with app.run_test(size=SIZE) as pilot:
-        await pilot.press("H")
-        await until(pilot, lambda: "6 of 6 runs" in screen_text(app))
-        await pilot.press("slash", *"nan")
-        await until(pilot, lambda: bool(session.searches))
-        await pilot.press("escape")
-        await until(pilot, lambda: pools(app) == list("123456"))
+        await press(pilot, "H", until="6 of 6 runs")
+        await press(pilot, "slash", *"nan", until=lambda: bool(session.searches))
+        await press(pilot, "escape", until=lambda: pools(app) == list("123456"))
         goes_on.set()
         assert session.searches[0].step(60) == {} and not session.searches[0].done, "it was cancelled"

@@ -17,7 +17,7 @@ from skyward_core.views import events
 from skyward_core.views.pool_view import PoolView
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.screens.launch.screen import LaunchScreen
-from tests.support.app_driver import launch_form, screen_text, typed, until
+from tests.support.app_driver import launch_form, on_launch_form, press, screen_text, typed, until
 from tests.support.fake_session import FakeSession, value
 from tests.support.hostile_text import is_harmful
 
@@ -74,7 +74,7 @@ async def test_screens_filter_hostile_text(app: SkywardApp, session: FakeSession
     session.cancel = refused  # type: ignore[method-assign, assignment]
     view = evil_pool(session)
     async with app.run_test(size=size) as pilot:
-        await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
+        await until(pilot, "▶ llama-ft")
         await look(pilot)
         assert "[b $error]V" in screen_text(app)  # not taken for markup
         await look(pilot, "enter")  # a pool without a run: its detail in the log's place
@@ -82,7 +82,7 @@ async def test_screens_filter_hostile_text(app: SkywardApp, session: FakeSession
         for keys in (["["], ["1"], ["a"], ["w"], ["3"], ["4"], ["5"], ["{"], ["2", "/", "V", "enter"], ["escape"]):
             await look(pilot, *keys)
         await look(pilot, "e")
-        await until(pilot, lambda: "rank 1 on node 1" in screen_text(app))
+        await until(pilot, "rank 1 on node 1")
         await look(pilot, "escape")
         app.flash(EVIL, "error")
         await look(pilot)
@@ -109,8 +109,7 @@ async def test_hostile_file_names_are_shown_as_text(app: SkywardApp, monkeypatch
         await shows("subE")
         await pilot.press("enter")  # what cannot be shown as it is cannot be picked
         await shows("subE")
-        await pilot.press("escape")
-        await until(pilot, lambda: app.screen is screen)
+        await press(pilot, "escape", until=lambda: app.screen is screen)
         await shows("script")
         monkeypatch.chdir(folder)
         await pilot.press("ctrl+o")
@@ -136,8 +135,7 @@ async def test_hostile_preset_fills_fields_with_text_only(
         for key, value in preset.items()
     ]
     (tmp_path / "skyward.toml").write_text("\n".join([f"[presets.{json.dumps(evil)}]", *lines]) + "\n")
-    async with app.run_test(size=(160, 48)) as pilot:
-        await launch_form(app, pilot, "")
+    async with on_launch_form(app, (160, 48), "") as (pilot, _):
         for keys, shown in (
             (["f4"], "Pick a preset"), (["enter"], "preset E"), (["f3"], "Name of the preset"), (["escape"], ""),
             (["f4"], "Pick a preset"), (["ctrl+x"], "Delete preset"), (["escape"], "Pick a preset"),

@@ -16,7 +16,7 @@ from skyward_tui.app.app import SkywardApp
 from skyward_tui.dialogs.basic_dialogs import AskScreen, ChoiceScreen
 from skyward_tui.dialogs.host_key_and_secret_prompts import HostKeyScreen
 from skyward_tui.screens.hosts import HostList, HostsScreen
-from tests.support.app_driver import screen_text, typed, until
+from tests.support.app_driver import press, screen_text, typed, until
 from tests.support.host_key import shown
 from tests.support.shared_hosts import GROUPS, have_looks, put_groups
 
@@ -32,8 +32,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 async def opened(app: SkywardApp) -> AsyncIterator[Pilot[None]]:
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: app.session is not None)
-        await pilot.press("s")
-        await until(pilot, lambda: isinstance(app.screen, HostsScreen) and "updated" in screen_text(app))
+        await press(pilot, "s", until=lambda: isinstance(app.screen, HostsScreen) and "updated" in screen_text(app))
         yield pilot
 
 
@@ -65,10 +64,8 @@ async def test_hosts_screen_shows_users_of_gpus_and_host_checks(app: SkywardApp,
         await shows(app, pilot, "gpu1: ready")
         await pilot.press("up")
         await shows(app, pilot, "✓ Python 3.11.7")
-        await pilot.press("r")
-        await until(pilot, lambda: asked == [["gpu1", "gpu2", "gpu3"]] * 2)
-        await pilot.press("escape")
-        await until(pilot, lambda: not isinstance(app.screen, HostsScreen))
+        await press(pilot, "r", until=lambda: asked == [["gpu1", "gpu2", "gpu3"]] * 2)
+        await press(pilot, "escape", until=lambda: not isinstance(app.screen, HostsScreen))
 
 
 async def test_host_groups_are_edited_by_keys_and_the_file_keeps_its_format(
@@ -83,12 +80,10 @@ async def test_host_groups_are_edited_by_keys_and_the_file_keeps_its_format(
         await pilot.press("e")
         await answer(app, pilot, "New name of lab", "cave")
         await shows(app, pilot, "renamed lab to cave")
-        await pilot.press("end", "d")
-        await until(pilot, lambda: isinstance(app.screen, ChoiceScreen))
+        await press(pilot, "end", "d", until=lambda: isinstance(app.screen, ChoiceScreen))
         await pilot.press("right", "enter")
         await shows(app, pilot, "gpu3 is the last host of desk. Remove the group")
-        await pilot.press("up", "d")
-        await until(pilot, lambda: isinstance(app.screen, ChoiceScreen))
+        await press(pilot, "up", "d", until=lambda: isinstance(app.screen, ChoiceScreen))
         await pilot.press("right", "enter")
         await shows(app, pilot, "removed group desk")
         await pilot.press("n")
@@ -138,8 +133,7 @@ async def test_host_key_is_shown_and_accepted_on_the_hosts_screen(
     monkeypatch.setattr(ssh_host_groups_and_keys, "fetch_host_key", lambda host: Shown())
     put_groups()
     async with opened(app) as pilot:
-        await pilot.press("down", "t")
-        await until(pilot, lambda: isinstance(app.screen, HostKeyScreen))
+        await press(pilot, "down", "t", until=lambda: isinstance(app.screen, HostKeyScreen))
         assert "start" not in screen_text(app), "no pool waits for it"
         await pilot.press("A" if accepts else "escape")
         await shows(app, pilot, "saved the key in /k/known_hosts" if accepts else "the key was not accepted")
@@ -175,7 +169,6 @@ async def test_slow_host_file_blocks_no_key_and_its_error_is_shown_anywhere(
         await pilot.press("a")
         await answer(app, pilot, "Host to add to lab", "gpu9")
         await until(pilot, lambda: began == ["gpu9"])
-        await pilot.press("escape")
-        await until(pilot, lambda: not isinstance(app.screen, HostsScreen))
+        await press(pilot, "escape", until=lambda: not isinstance(app.screen, HostsScreen))
         goes_on.set()
         await shows(app, pilot, "Permission denied")

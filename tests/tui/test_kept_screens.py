@@ -17,7 +17,7 @@ from skyward_tui.panels.rank_metrics import MetricsPane
 from skyward_tui.screens.history import HistoryScreen
 from skyward_tui.screens.pool_list import PoolsScreen
 from skyward_tui.screens.run import RunScreen
-from tests.support.app_driver import open_pool, screen_text, until
+from tests.support.app_driver import on_run_screen, open_pool, press, screen_text, until
 from tests.support.fake_session import FakeSession, logged
 from tests.support.past import some_past
 from tests.tui.conftest import log_of
@@ -29,23 +29,20 @@ def made(session: FakeSession) -> SkywardApp:
 
 @pytest.fixture
 def view(session: FakeSession) -> PoolView:
-    view = session.pool("llama-ft")
-    session.open_run(view)
+    view, _ = session.pool_with_run("llama-ft")
     session.print(view, 0, "step=1\nnoise\nstep=2\n")
     return view
 
 
 async def test_run_screen_restores_filter_panel_merge_and_zoom(session: FakeSession, view: PoolView) -> None:
     app = made(session)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await open_pool(app, pilot)
+    async with on_run_screen(app, (120, 40)) as (pilot, screen):
         await pilot.press("w", "t", "ampersand", *"step", "enter", "1", "a", "z")
         await until(pilot, lambda: screen.active == "ranks" and screen.has_class("-zoom"))
         await pilot.press("q")
         screen = await open_pool(app, pilot)
         await until(pilot, lambda: screen.active == "ranks" and screen.merged and screen.has_class("-zoom"))
-        await pilot.press("ctrl+q")
-        await until(pilot, lambda: "keep" in screen_text(app).lower())
+        await press(pilot, "ctrl+q", until=lambda: "keep" in screen_text(app).lower())
         app._quit_as("keep")
         await until(pilot, lambda: not app.is_running)
     app = made(session)
@@ -57,14 +54,12 @@ async def test_run_screen_restores_filter_panel_merge_and_zoom(session: FakeSess
         pane = log_of(screen).pane
         assert pane.wrap and pane.times and pane.window.filter is not None
         assert "restored the log filter: step" in screen_text(app)
-        await pilot.press("z", "2", "escape", "a")  # the filter, and back
-        await until(pilot, lambda: pane.window.filter is None)
+        await press(pilot, "z", "2", "escape", "a", until=lambda: pane.window.filter is None)  # the filter, and back
         assert not screen.has_class("-zoom")
 
 
 async def leave(app: SkywardApp, pilot: Pilot[Any]) -> None:
-    await pilot.press("ctrl+q")
-    await until(pilot, lambda: not app.is_running or isinstance(app.screen, QuitScreen))
+    await press(pilot, "ctrl+q", until=lambda: not app.is_running or isinstance(app.screen, QuitScreen))
     if app.is_running:
         await pilot.press("enter")
     await until(pilot, lambda: not app.is_running)
@@ -74,9 +69,8 @@ async def left_at(session: FakeSession, *keys: str, shows: str) -> None:
     """An app that is left after some keys in the list of pools."""
     app = made(session)
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "▶" in screen_text(app))
-        await pilot.press(*keys)
-        await until(pilot, lambda: shows in screen_text(app))
+        await until(pilot, "▶")
+        await press(pilot, *keys, until=lambda: shows in screen_text(app))
         await leave(app, pilot)
 
 
@@ -87,8 +81,7 @@ async def test_next_start_opens_the_last_screen(session: FakeSession, view: Pool
     app = made(session)
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: isinstance(app.screen, RunScreen) and "step=2" in screen_text(app))
-        await pilot.press(back)
-        await until(pilot, lambda: isinstance(app.screen, PoolsScreen) and "▶ llama-ft" in screen_text(app))
+        await press(pilot, back, until=lambda: isinstance(app.screen, PoolsScreen) and "▶ llama-ft" in screen_text(app))
         await leave(app, pilot)
     app = made(session)
     async with app.run_test(size=(120, 40)) as pilot:
@@ -134,9 +127,8 @@ async def test_next_start_opens_the_history_again(session: FakeSession, view: Po
     await left_at(session, key, shows=f"pools › {title}")
     app = made(session)
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: f"pools › {title}" in screen_text(app))
-        await pilot.press("q")
-        await until(pilot, lambda: isinstance(app.screen, PoolsScreen))
+        await until(pilot, f"pools › {title}")
+        await press(pilot, "q", until=lambda: isinstance(app.screen, PoolsScreen))
 
 
 @pytest.mark.proof("1 s of a processor")
@@ -185,10 +177,10 @@ async def test_front_screen_of_a_stack_is_saved(session: FakeSession, view: Pool
     some_past(session)
     app = made(session)
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "▶" in screen_text(app))
+        await until(pilot, "▶")
         app.show_history()
         app.show_run(view.key, "")
-        await until(pilot, lambda: "step=2" in screen_text(app))
+        await until(pilot, "step=2")
         await leave(app, pilot)
     assert app.saved_screen_state(LAST)["screen"] == "run"
 
@@ -213,7 +205,7 @@ async def test_key_pressed_during_the_start_prevents_the_saved_screen(session: F
 
     app = SkywardApp(slow, clock=lambda: session.now)
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "reading the ledger" in screen_text(app))
+        await until(pilot, "reading the ledger")
         await pilot.press("H")
         read.set()
         await until(pilot, lambda: isinstance(app.screen, HistoryScreen))
@@ -244,19 +236,16 @@ async def test_key_pressed_while_the_saved_screen_is_cleared_has_priority(
 async def test_chart_settings_are_restored(session: FakeSession, view: PoolView) -> None:
     logged(view, view.runs["llama-ft-1"], session)
     app = made(session)
-    async with app.run_test(size=(160, 48)) as pilot:
-        screen = await open_pool(app, pilot)
-        await until(pilot, lambda: "tokens/s" in screen_text(app))
+    async with on_run_screen(app, (160, 48)) as (pilot, screen):
+        await until(pilot, "tokens/s")
         await pilot.press("5", "b", "x", "c")
         pane = screen.query_one(MetricsPane)
         await until(pilot, lambda: pane.log_scale and pane.smooth and pane.all)
-        await pilot.press("q")
-        await until(pilot, lambda: not isinstance(app.screen, RunScreen))
+        await press(pilot, "q", until=lambda: not isinstance(app.screen, RunScreen))
         pane = (await open_pool(app, pilot)).query_one(MetricsPane)
-        await until(pilot, lambda: "log scale  smo" in screen_text(app))
+        await until(pilot, "log scale  smo")
         assert pane.log_scale and pane.smooth and pane.all
-        await pilot.press("b")
-        await until(pilot, lambda: not pane.log_scale)
+        await press(pilot, "b", until=lambda: not pane.log_scale)
 
 
 @pytest.mark.parametrize(
@@ -287,7 +276,5 @@ async def test_unsaved_app_state_is_reported(
 
     monkeypatch.setattr(settings, "save_state", full)
     app = made(session)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await open_pool(app, pilot)
-        await pilot.press("w", "q")
-        await until(pilot, lambda: "could not save the state of the app: No space left" in screen_text(app))
+    async with on_run_screen(app, (120, 40)) as (pilot, _):
+        await press(pilot, "w", "q", until="could not save the state of the app: No space left")

@@ -14,7 +14,7 @@ from skyward_tui.dialogs.basic_dialogs import Dialog
 from skyward_tui.dialogs.host_key_and_secret_prompts import HostKeyScreen
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.ui.actions import ACTIONS, SCOPES, Action
-from tests.support.app_driver import open_pool, screen_text, until
+from tests.support.app_driver import on_run_screen, press, screen_text, until
 from tests.support.every_screen import every_screen
 from tests.support.fake_session import FakeSession, failed_run
 from tests.support.host_key import shown
@@ -102,37 +102,32 @@ async def test_dialogs_show_remapped_keys(app: SkywardApp) -> None:
     set_own('[keys]\n"hostkey.accept" = "Y"\n"dialog.close" = "f10"\n')
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: app.session is not None)
-        await pilot.press("?")
-        await until(pilot, lambda: "f10: close" in screen_text(app))
-        await pilot.press("escape", "f10")
-        await until(pilot, lambda: "f10: close" not in screen_text(app))
+        await press(pilot, "?", until="f10: close")
+        await press(pilot, "escape", "f10", until=lambda: "f10: close" not in screen_text(app))
         answers: list[bool | None] = []
         await app.push_screen(HostKeyScreen(shown()), answers.append)
-        await until(pilot, lambda: "Accept (Y)" in screen_text(app))
+        await until(pilot, "Accept (Y)")
         await pilot.press("A")
         assert not answers
-        await pilot.press("Y")
-        await until(pilot, lambda: answers == [True])
+        await press(pilot, "Y", until=lambda: answers == [True])
 
 
 async def test_conflicting_keys_are_reported_and_defaults_stay_in_effect(app: SkywardApp, session: FakeSession) -> None:
     set_own('[keys]\n"run.merge" = "f"\n"run.nothing" = "x"\n"pools.new" = "N"\n')
     async with app.run_test(size=(160, 24)) as pilot:
-        await until(pilot, lambda: "keys.run.merge: f is already bound to run.follow" in screen_text(app))
+        await until(pilot, "keys.run.merge: f is already bound to run.follow")
         assert "keys.run.nothing: unknown action" in screen_text(app)
         assert "Press N to launch a script" in screen_text(app)
         assert app.keys == {"pools.new": "N"}
         await pilot.press("n")
         assert app.screen is app.screen_stack[0]
-        await pilot.press("N")
-        await until(pilot, lambda: len(app.screen_stack) == 2)
+        await press(pilot, "N", until=lambda: len(app.screen_stack) == 2)
 
 
 async def test_keys_of_two_actions_can_be_swapped(app: SkywardApp, session: FakeSession) -> None:
     set_own('[keys]\n"run.merge" = "f"\n"run.follow" = "a"\n')
     failed_run(session, session.pool("llama-ft"))
-    async with app.run_test(size=(160, 24)) as pilot:
-        await open_pool(app, pilot)
+    async with on_run_screen(app, (160, 24)) as (pilot, _):
         screen = app.screen
         assert isinstance(screen, RunScreen)
         await pilot.press("a")

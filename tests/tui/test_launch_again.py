@@ -18,7 +18,7 @@ from skyward_tui.launch_form.form import save_preset
 from skyward_tui.launch_form.recent_launches import recent_forms
 from skyward_tui.screens.launch.screen import LaunchScreen
 from skyward_tui.screens.run import RunScreen
-from tests.support.app_driver import screen_text, until
+from tests.support.app_driver import on_run_screen, press, screen_text, until
 from tests.support.fake_session import FakeSession
 
 SCRIPT = "import skyward_core as sky\n@sky.function\ndef train(epochs: int): ...\n"
@@ -40,16 +40,13 @@ async def test_past_launch_is_repeated_with_a_changed_argument(
     run = session.open_run(over)
     session.kept_launches[run.id] = launch
     session.emit(over, events.PoolEnded(pool="old", receipt={}, at=session.now))
-    async with app.run_test(size=(160, 48)) as pilot:
-        app.show_pool(over.key)
+    async with on_run_screen(app, (160, 48), over.key) as (pilot, _):
         await until(pilot, lambda: isinstance(app.screen, RunScreen) and app.screen.run is not None)
-        await pilot.press("A")
-        await until(pilot, lambda: isinstance(app.screen, LaunchScreen) and app.screen.is_mounted)
-        await until(pilot, lambda: "runs     train(epochs=3) on all 6" in screen_text(app))
+        await press(pilot, "A", until=lambda: isinstance(app.screen, LaunchScreen) and app.screen.is_mounted)
+        await until(pilot, "runs     train(epochs=3) on all 6")
         assert app.screen.query_one("#pool", Select).value == "", "its pool is over: a new one is made"
         app.screen.query_one("#arguments", Input).value = "epochs=5"
-        await pilot.press("ctrl+r")
-        await until(pilot, lambda: len(session.kept_launches) == 2)
+        await press(pilot, "ctrl+r", until=lambda: len(session.kept_launches) == 2)
         (again,) = [each for id, each in session.kept_launches.items() if id != run.id]
         assert again.request.arguments == ("epochs=5",)
         assert (again.request.nodes, again.request.ranks_per_node) == (3, 2)
@@ -64,15 +61,12 @@ async def test_launch_again_uses_the_pool_of_the_run_if_it_is_up(
     live = session.pool("old", 3, 2)
     run = session.open_run(live)
     session.kept_launches[run.id] = launch
-    async with app.run_test(size=(160, 48)) as pilot:
-        app.show_pool(live.key)
+    async with on_run_screen(app, (160, 48), live.key) as (pilot, _):
         await until(pilot, lambda: isinstance(app.screen, RunScreen) and app.screen.run is not None)
-        await pilot.press("A")
-        await until(pilot, lambda: isinstance(app.screen, LaunchScreen) and app.screen.is_mounted)
+        await press(pilot, "A", until=lambda: isinstance(app.screen, LaunchScreen) and app.screen.is_mounted)
         assert app.screen.query_one("#pool", Select).value == live.key
-        await until(pilot, lambda: "train(epochs=3)" in screen_text(app))
-        await pilot.press("ctrl+r")
-        await until(pilot, lambda: len(session.kept_launches) == 2)
+        await until(pilot, "train(epochs=3)")
+        await press(pilot, "ctrl+r", until=lambda: len(session.kept_launches) == 2)
         assert session.created == []
         assert [each.joined for each in session.kept_launches.values()] == [False, True]
 
@@ -85,17 +79,14 @@ async def test_launch_again_repeats_options_without_a_field(
     request = replace(launch.request, timeout=90.0, debug_wait="10m", detach=True, plugins=(), function=None)
     request = replace(request, arguments=(), script_args=("--epochs", "3"), torchrun=True)
     session.kept_launches[run.id] = LaunchRecord(request=request, cwd=launch.cwd)
-    async with app.run_test(size=(160, 48)) as pilot:
-        app.show_pool(live.key)
+    async with on_run_screen(app, (160, 48), live.key) as (pilot, _):
         await until(pilot, lambda: isinstance(app.screen, RunScreen) and app.screen.run is not None)
-        await pilot.press("A")
-        await until(pilot, lambda: isinstance(app.screen, LaunchScreen) and app.screen.is_mounted)
+        await press(pilot, "A", until=lambda: isinstance(app.screen, LaunchScreen) and app.screen.is_mounted)
         app.screen.query_one("#pool", Select).value = ""
-        await until(pilot, lambda: "90 s per rank" in screen_text(app))
+        await until(pilot, "90 s per rank")
         assert "a rank waits 10:00 for a debugger at a breakpoint" in screen_text(app)
         assert "sets torchrun's environment variables" in screen_text(app)
-        await pilot.press("ctrl+r")
-        await until(pilot, lambda: len(session.kept_launches) == 2)
+        await press(pilot, "ctrl+r", until=lambda: len(session.kept_launches) == 2)
         (again,) = [each.request for id, each in session.kept_launches.items() if id != run.id]
         assert (again.timeout, again.debug_wait, again.keep) == (90.0, "10m", True)
         assert again.torchrun and again.script_args == ("--epochs", "3")
@@ -108,8 +99,7 @@ async def test_launch_again_repeats_options_without_a_field(
 async def test_launch_again_names_options_the_form_does_not_support(
     app: SkywardApp, session: FakeSession, launch: LaunchRecord, lacks: str
 ) -> None:
-    view = session.pool("old")
-    run = session.open_run(view)
+    view, run = session.pool_with_run("old")
     asked = LaunchRequest(script=str(launch.cwd / "train.py"), provider="ssh" if lacks == "field" else None)
     if lacks == "field":
         asked = replace(asked, settings={"hosts": "a", "user": "me"})
@@ -121,11 +111,9 @@ async def test_launch_again_names_options_the_form_does_not_support(
         "field": "the form has no field for user",
         "pool": "the pool of this run no longer exists",
     }
-    async with app.run_test(size=(160, 48)) as pilot:
-        app.show_pool(view.key)
+    async with on_run_screen(app, (160, 48), view.key) as (pilot, _):
         await until(pilot, lambda: isinstance(app.screen, RunScreen) and app.screen.run is not None)
-        await pilot.press("A")
-        await until(pilot, lambda: said[lacks] in screen_text(app))
+        await press(pilot, "A", until=lambda: said[lacks] in screen_text(app))
         assert isinstance(app.screen, LaunchScreen) == (lacks == "pool")
 
 
@@ -140,14 +128,12 @@ async def test_job_is_launched_again_from_its_file_with_its_variables(
     run = session.open_run(view, "setup", job="j1")
     session.kept_jobs[run.id] = JobRecord.from_job(job, JobRequest.from_options(job))
     async with app.run_test(size=(120, 40)) as pilot:
-        await pilot.press("enter", "A")
-        await until(pilot, lambda: isinstance(app.screen, LaunchScreen))
+        await press(pilot, "enter", "A", until=lambda: isinstance(app.screen, LaunchScreen))
         screen = app.screen
         assert isinstance(screen, LaunchScreen)
         await until(pilot, lambda: screen.form().arguments == "EPOCHS=7")
         assert screen.form().script == "task.yaml" and screen.form().pool == view.key
-        await pilot.press("ctrl+r")
-        await until(pilot, lambda: [task.name for _, task in session.launched] == ["setup"])
+        await press(pilot, "ctrl+r", until=lambda: [task.name for _, task in session.launched] == ["setup"])
         again = list(view.runs.values())[-1]
         assert session.kept_jobs[again.id].env == {"EPOCHS": "7"}
         # One that the form cannot say is refused, with the command that can.
@@ -166,13 +152,11 @@ async def test_pool_that_failed_to_start_shows_its_reason_and_opens_its_form_aga
     receipt = {"start_error": "no machine {run.launch} answered"}
     session.emit(view, events.PoolEnded(pool="lost", receipt=receipt, at=session.now))
     async with app.run_test(size=size) as pilot:
-        await until(pilot, lambda: "✗ start failed" in screen_text(app))
+        await until(pilot, "✗ start failed")
         assert "no machine {run" in screen_text(app)
-        await pilot.press("enter")
-        await until(pilot, lambda: "(A: change the launch)" in screen_text(app))
+        await press(pilot, "enter", until="(A: change the launch)")
         assert "pool ✗ start failed" in screen_text(app) and "(L: launch)" not in screen_text(app)
-        await pilot.press("A")
-        await until(pilot, lambda: isinstance(app.screen, LaunchScreen) and app.screen.is_mounted)
+        await press(pilot, "A", until=lambda: isinstance(app.screen, LaunchScreen) and app.screen.is_mounted)
         assert isinstance(app.screen, LaunchScreen)
         form = app.screen.form()
         assert (form.arguments, form.nodes, form.ranks_per_node, form.name) == ("epochs=3", "3", "2", "other")
@@ -184,9 +168,8 @@ async def test_form_shows_and_saves_the_settings_of_the_pool_that_it_uses(
     view = session.pool("up", 3, 2)
     session.pool_launches[view.key] = replace(launch, request=replace(launch.request, plugins=["torch"]))
     async with app.run_test(size=(160, 48)) as pilot:
-        await until(pilot, lambda: "▶ up" in screen_text(app))
-        await pilot.press("L")
-        await until(pilot, lambda: isinstance(app.screen, LaunchScreen) and app.screen.is_mounted)
+        await until(pilot, "▶ up")
+        await press(pilot, "L", until=lambda: isinstance(app.screen, LaunchScreen) and app.screen.is_mounted)
         screen = app.screen
         assert isinstance(screen, LaunchScreen)
         await until(pilot, lambda: screen.form().nodes == "3")

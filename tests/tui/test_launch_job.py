@@ -17,7 +17,7 @@ from skyward_tui.launch_form.form import Form
 from skyward_tui.launch_form.recent_launches import add_recent
 from skyward_tui.screens.launch.screen import LaunchScreen
 from skyward_tui.widgets.source_view import highlight_python
-from tests.support.app_driver import launch_form, screen_text, typed, until
+from tests.support.app_driver import on_launch_form, press, screen_text, typed, until
 from tests.support.fake_session import FakeSession
 from tests.support.past import past_run
 
@@ -55,18 +55,16 @@ async def test_job_file_is_launched_from_the_form(
     session.auto = True
     async with app.run_test(size=(160, 48)) as pilot:
         screen = await form_with(app, pilot, path)
-        await until(pilot, lambda: "HF_TOKEN asked for at the launch" in screen_text(app))
+        await until(pilot, "HF_TOKEN asked for at the launch")
         shown = screen_text(app)
         assert "A100" in shown and "2 lines, on all nodes" in shown and "1 line, on 2 nodes" in shown
         assert "EPOCHS" in shown and "WHERE" in shown
         assert screen.query_one("#nodes").disabled and not screen.query_one("#provider").disabled
         screen.query_one("#arguments", Input).value = "EPOCHS=9"
-        await pilot.press("ctrl+r")
-        await until(pilot, lambda: isinstance(app.screen, SecretsScreen))
+        await press(pilot, "ctrl+r", until=lambda: isinstance(app.screen, SecretsScreen))
         app.screen.query_one("#secret-0", Input).value = TOKEN
         assert TOKEN not in (planned := screen_text(app))
-        await pilot.press("enter")
-        await until(pilot, lambda: [task.name for _, task in session.launched] == ["setup"])
+        await press(pilot, "enter", until=lambda: [task.name for _, task in session.launched] == ["setup"])
         (spec,) = session.created
         assert (spec.name, spec.most_nodes) == ("tuned", 2) or spec.most_nodes == 2
         assert f"pool {spec.name}:" in planned, "the plan names the pool as it will be called"
@@ -88,9 +86,8 @@ async def test_job_without_run_commands_reports_that_nothing_ran(
     session.auto = True
     async with app.run_test(size=(160, 48)) as pilot:
         await form_with(app, pilot, path)
-        await until(pilot, lambda: "nothing: the file has no run commands" in screen_text(app))
-        await pilot.press("ctrl+r")
-        await until(pilot, lambda: "job bare has no run command: nothing was run" in screen_text(app))
+        await until(pilot, "nothing: the file has no run commands")
+        await press(pilot, "ctrl+r", until="job bare has no run command: nothing was run")
         assert len(session.created) == 1 and not session.launched
 
 
@@ -109,12 +106,11 @@ async def test_refused_job_leaves_neither_pool_nor_files(
     monkeypatch.setattr(session, where, refuse)
     async with app.run_test(size=(160, 48)) as pilot:
         screen = await form_with(app, pilot, path)
-        await until(pilot, lambda: "1 line, on 1 node" in screen_text(app))
+        await until(pilot, "1 line, on 1 node")
         screen.query_one("#options").focus()  # whether the pool is kept is the first of them
-        await pilot.press("space", "ctrl+r")
-        await until(pilot, lambda: "this is refused" in screen_text(app))
+        await press(pilot, "space", "ctrl+r", until="this is refused")
         if where == "launch":
-            await until(pilot, lambda: " torn down: created 1" in screen_text(app))
+            await until(pilot, " torn down: created 1")
             assert "✗ this is refused; short-" in screen_text(app)
         assert not list((state_home() / TASKS_FOLDER).iterdir())
 
@@ -137,8 +133,7 @@ async def test_invalid_job_file_is_reported_with_its_line(
     async with app.run_test(size=(160, 48)) as pilot:
         await form_with(app, pilot, path)
         await until(pilot, lambda: said in screen_text(app))
-        await pilot.press("ctrl+r")
-        await until(pilot, lambda: said in screen_text(app))
+        await press(pilot, "ctrl+r", until=lambda: said in screen_text(app))
         assert not session.created
 
 
@@ -168,11 +163,9 @@ async def test_launch_form_shows_code_and_past_runs_in_free_space(
         past_run(4, state="failed", error="r3 OSError: disk full"),
     ]
     async with app.run_test(size=(160, 48)) as pilot:
-        await pilot.press("n")
-        await until(pilot, lambda: app.focused is not None and app.focused.id == "script")
-        await typed(app, pilot, "train.py")
-        await until(pilot, lambda: "a secret of this function" in screen_text(app))
-        await until(pilot, lambda: "epochs=7" in screen_text(app))
+        await press(pilot, "n", until=lambda: app.focused is not None and app.focused.id == "script")
+        await typed(app, pilot, "train.py", until="a secret of this function")
+        await until(pilot, "epochs=7")
         shown = screen_text(app)
         assert "train.py:5" in shown and "disk full" in shown
         assert "epochs=8" not in shown and "epochs=9" not in shown
@@ -180,9 +173,8 @@ async def test_launch_form_shows_code_and_past_runs_in_free_space(
         await pilot.resize_terminal(80, 24)
         await until(pilot, lambda: "a secret of this function" not in screen_text(app))
         await pilot.resize_terminal(160, 48)
-        await until(pilot, lambda: "a secret of this function" in screen_text(app))
-        await typed(app, pilot, "x")
-        await until(pilot, lambda: "a secret of this function" not in screen_text(app))
+        await until(pilot, "a secret of this function")
+        await typed(app, pilot, "x", until=lambda: "a secret of this function" not in screen_text(app))
 
 
 @pytest.mark.proof("1 s of a processor", after=1)
@@ -193,11 +185,9 @@ async def test_launch_form_without_script_offers_recent_launches_and_examples(
     (tmp_path / "train.py").write_text(SCRIPT)
     for epochs in (1, 2):
         add_recent(Form(script=str(tmp_path / "train.py"), function="train", arguments=f"epochs={epochs}", nodes="7"))
-    async with app.run_test(size=size) as pilot:
-        screen = await launch_form(app, pilot, "")
-        await until(pilot, lambda: "train.py:train  epochs=2" in screen_text(app))
-        await pilot.press("up")  # from the script's field
-        await until(pilot, lambda: isinstance(app.focused, OptionList))
+    async with on_launch_form(app, size, "") as (pilot, screen):
+        await until(pilot, "train.py:train  epochs=2")
+        await press(pilot, "up", until=lambda: isinstance(app.focused, OptionList))  # from the script's field
         await pilot.press("down", "enter")
         await until(pilot, lambda: screen.form().script == "train.py" and not screen.query("#starts"))
         assert (screen.form().arguments, screen.form().nodes) == ("epochs=1", "7")
@@ -208,15 +198,14 @@ async def test_launch_form_without_script_offers_recent_launches_and_examples(
 
 @pytest.mark.proof("1 s of a processor")
 async def test_launch_suggestion_is_clicked_and_stays_visible(app: SkywardApp, tmp_path: Path) -> None:
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await launch_form(app, pilot, "")
-        await until(pilot, lambda: "packaged examples" in screen_text(app))
+    async with on_launch_form(app, (120, 40), "") as (pilot, screen):
+        await until(pilot, "packaged examples")
         rows = screen_text(app).splitlines()
         assert not any("recent launches" in row for row in rows), "there are none"
         await pilot.resize_terminal(80, 24)
         await until(pilot, lambda: [each.size.height for each in screen.query("#plan #starts")] == [3])
         await pilot.resize_terminal(120, 40)
-        await until(pilot, lambda: "  streaming " in screen_text(app))
+        await until(pilot, "  streaming ")
         rows = screen_text(app).splitlines()
         place = next(y for y, row in enumerate(rows) if "  hello " in row)
         await pilot.click(offset=(8, place))

@@ -15,7 +15,7 @@ from skyward_tui.launch_form.form import Form, package_choices, plan_launch
 from skyward_tui.launch_form.recent_launches import add_recent, recent_forms
 from skyward_tui.screens.launch.screen import LaunchScreen
 from skyward_tui.widgets.form_fields import Toggles
-from tests.support.app_driver import Snap, at_usual_sizes, launch_form, screen_text, typed, until
+from tests.support.app_driver import Snap, at_usual_sizes, on_launch_form, press, screen_text, typed, until
 from tests.support.fake_session import FakeSession
 from tests.support.launch_script import SCRIPT
 
@@ -50,22 +50,19 @@ def plan_text(screen: LaunchScreen) -> str:
 async def test_script_without_functions_is_launched_as_a_whole(
     app: SkywardApp, session: FakeSession, project: Path
 ) -> None:
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await launch_form(app, pilot, "plain.py")
-        await until(pilot, lambda: "the whole script" in screen_text(app))
+    async with on_launch_form(app, SIZE, "plain.py") as (pilot, screen):
+        await until(pilot, "the whole script")
         assert not screen.query_one("#plugins", Toggles).chosen, "it finds what torchrun would give it"
         await until(pilot, lambda: "runs python plain.py on all 4 ranks" in plan_text(screen))
         assert "train separately" not in plan_text(screen)
         await pilot.press("tab", "tab", "tab")
-        await typed(app, pilot, "--name 'a b")
-        await until(pilot, lambda: "✗ No closing quotation" in screen_text(app))
+        await typed(app, pilot, "--name 'a b", until="✗ No closing quotation")
         assert screen.query_one("#arguments").has_class("-wrong")
         await typed(app, pilot, "' -- 3")
         await until(pilot, lambda: "runs python plain.py --name 'a b' -- 3 on all 4 ranks" in plan_text(screen))
         assert not screen.query_one("#arguments").has_class("-wrong")
         assert "--keep -- --name 'a b' -- 3" in plan_text(screen)
-        await pilot.press("ctrl+r")
-        await until(pilot, lambda: bool(session.launched))
+        await press(pilot, "ctrl+r", until=lambda: bool(session.launched))
         ((_, task),) = session.launched
         assert task.name == "plain.py"
     (kept,) = recent_forms()
@@ -75,8 +72,7 @@ async def test_script_without_functions_is_launched_as_a_whole(
 @pytest.mark.proof("1 s of a processor")
 async def test_script_with_functions_can_be_launched_as_a_whole(app: SkywardApp, project: Path) -> None:
     (project / "train.py").write_text(FUNCTION + "import torch\n")
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await launch_form(app, pilot, "train.py")
+    async with on_launch_form(app, SIZE, "train.py") as (pilot, screen):
         await until(pilot, lambda: "runs train() on all 4 ranks" in plan_text(screen))
         assert screen.query_one("#plugins", Toggles).chosen == {"torch"}
         await pilot.press("tab", "enter", "down", "enter")
@@ -84,7 +80,7 @@ async def test_script_with_functions_can_be_launched_as_a_whole(app: SkywardApp,
         assert screen.form().whole and not screen.query_one("#plugins", Toggles).chosen
         assert screen.query_one("#arguments", Input).placeholder.startswith("the script's arguments")
         screen.query_one("#script", Input).value = "gone.py"
-        await until(pilot, lambda: "does not exist" in screen_text(app))
+        await until(pilot, "does not exist")
         assert not screen.form().whole
 
 
@@ -92,13 +88,10 @@ async def test_script_with_functions_can_be_launched_as_a_whole(app: SkywardApp,
 async def test_recent_launch_of_a_whole_script_restores_its_arguments(app: SkywardApp, project: Path) -> None:
     add_recent(Form(script="train.py", function="train", arguments="epochs=2"))
     add_recent(Form(script="train.py", whole=True, arguments="--epochs 3", packages="lock uv.lock", outputs="a,b"))
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await launch_form(app, pilot, "train.py")
+    async with on_launch_form(app, SIZE, "train.py") as (pilot, screen):
         await until(pilot, lambda: screen.form().arguments == "epochs=2")  # those of a function, as it is one
-        await pilot.press("ctrl+o")
-        await until(pilot, lambda: "train.py  --epochs 3" in screen_text(app))
-        await pilot.press("enter")
-        await until(pilot, lambda: screen.form().whole)
+        await press(pilot, "ctrl+o", until="train.py  --epochs 3")
+        await press(pilot, "enter", until=lambda: screen.form().whole)
         form = screen.form()
         assert (form.arguments, form.packages, form.outputs) == ("--epochs 3", f"lock {project}/uv.lock", "a,b")
 
@@ -161,24 +154,21 @@ def test_package_files_writable_by_others_are_not_offered(project: Path) -> None
 @pytest.mark.proof("1 s of a processor")
 async def test_default_package_file_is_shown(app: SkywardApp, project: Path) -> None:
     (project / "block.py").write_text(BLOCK + FUNCTION)
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await launch_form(app, pilot, "block.py")
-        await until(pilot, lambda: "inline metadata" in screen_text(app))
+    async with on_launch_form(app, SIZE, "block.py") as (pilot, screen):
+        await until(pilot, "inline metadata")
         await until(pilot, lambda: "(inline metadata of block.py)" in plan_text(screen))
         for name in FILES:
             (project / name).unlink()
         screen.query_one("#script", Input).value = "train.py"
-        await until(pilot, lambda: "none" in screen_text(app))
+        await until(pilot, "none")
 
 
 async def test_chosen_packages_are_named_in_the_plan(app: SkywardApp, project: Path) -> None:
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await launch_form(app, pilot, "train.py")
+    async with on_launch_form(app, SIZE, "train.py") as (pilot, screen):
         choice = screen.query_one("#packages", Select)
-        await until(pilot, lambda: "none" in screen_text(app))
+        await until(pilot, "none")
         choice.focus()
-        await pilot.press("enter", "end", "enter")
-        await until(pilot, lambda: "packages 2 of pyproject.toml" in plan_text(screen))
+        await press(pilot, "enter", "end", "enter", until=lambda: "packages 2 of pyproject.toml" in plan_text(screen))
         assert "--project" in plan_text(screen)
         await pilot.press("enter", "up", "enter")
         await until(
@@ -187,10 +177,9 @@ async def test_chosen_packages_are_named_in_the_plan(app: SkywardApp, project: P
         assert "--requirements requirements.txt" in plan_text(screen)
         (project / "requirements.txt").unlink()
         screen.query_one("#arguments", Input).value = "epochs=2"
-        await until(pilot, lambda: "does not exist" in screen_text(app))
+        await until(pilot, "does not exist")
         assert choice.has_class("-wrong")
-        await pilot.press("ctrl+r")
-        await until(pilot, lambda: app.focused is choice)
+        await press(pilot, "ctrl+r", until=lambda: app.focused is choice)
         screen.query_one("#script", Input).value = "plain.py"  # of the same project, which has it no more
         await until(pilot, lambda: "runs python plain.py" in plan_text(screen))
         assert choice.value == "" and "--requirements" not in plan_text(screen)
@@ -201,16 +190,13 @@ async def test_chosen_packages_are_named_in_the_plan(app: SkywardApp, project: P
 
 @pytest.mark.proof("1 s of a processor")
 async def test_outputs_are_validated_while_typed(app: SkywardApp, project: Path) -> None:
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await launch_form(app, pilot, "train.py")
+    async with on_launch_form(app, SIZE, "train.py") as (pilot, screen):
         await until(pilot, lambda: "runs train()" in plan_text(screen))
         field = screen.query_one("#outputs", Input)
         field.focus()
-        await typed(app, pilot, "out/**, ../x")
-        await until(pilot, lambda: "✗ '../x' leads out of the working folder" in screen_text(app))
+        await typed(app, pilot, "out/**, ../x", until="✗ '../x' leads out of the working folder")
         assert field.has_class("-wrong")
-        await pilot.press("ctrl+r")
-        await until(pilot, lambda: app.focused is field)
+        await press(pilot, "ctrl+r", until=lambda: app.focused is field)
         field.value = "out/**, *.pt 'a b'"
         await until(pilot, lambda: "nothing to download" in plan_text(screen))  # on this machine
         assert "--output 'out/**' --output '*.pt' --output 'a b'" in plan_text(screen)
@@ -225,8 +211,7 @@ async def test_plan_warns_about_files_lost_with_the_machines(
     app: SkywardApp, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(LaunchPlan, "file_loss_warning", "files of the ranks are lost")
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await launch_form(app, pilot, "train.py")
+    async with on_launch_form(app, SIZE, "train.py") as (pilot, screen):
         await until(pilot, lambda: "note files of the ranks are lost" in plan_text(screen))
 
 
@@ -236,10 +221,9 @@ async def test_fields_that_a_running_pool_determines_block_no_launch(
 ) -> None:
     """Disabled fields are not validated."""
     warm = session.pool("warm", 2)
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await launch_form(app, pilot, "train.py")
+    async with on_launch_form(app, SIZE, "train.py") as (pilot, screen):
         screen.query_one("#outputs", Input).value = "'unfinished"
-        await until(pilot, lambda: "No closing quotation" in screen_text(app))
+        await until(pilot, "No closing quotation")
         screen.query_one("#pool", Select).value = warm.key
         await until(pilot, lambda: "uses pool warm" in plan_text(screen))
         assert screen.query_one("#outputs").disabled and screen.query_one("#packages").disabled
@@ -254,13 +238,12 @@ async def test_fields_that_a_running_pool_determines_block_no_launch(
 async def test_whole_script_launch_snapshot(app: SkywardApp, project: Path, snap: Snap, size: tuple[int, int]) -> None:
     for name in ("uv.lock", "pylock.toml", "pyproject.toml"):
         (project / name).unlink()
-    async with app.run_test(size=size) as pilot:
-        screen = await launch_form(app, pilot, "plain.py")
-        await until(pilot, lambda: "the whole script" in screen_text(app))
+    async with on_launch_form(app, size, "plain.py") as (pilot, screen):
+        await until(pilot, "the whole script")
         screen.query_one("#arguments", Input).value = "--epochs 3"
         screen.query_one("#outputs", Input).value = "out/** ../x"
         screen.query_one("#packages", Select).value = "requirements requirements.txt"
-        await until(pilot, lambda: "leads out" in screen_text(app))
+        await until(pilot, "leads out")
         snap(app, f"launch-whole-{size[0]}x{size[1]}")
 
 
@@ -268,38 +251,31 @@ async def test_whole_script_launch_snapshot(app: SkywardApp, project: Path, snap
 
 
 async def test_example_is_picked_by_typing(app: SkywardApp) -> None:
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await launch_form(app, pilot, "")
+    async with on_launch_form(app, SIZE, "") as (pilot, screen):
         await pilot.press("ctrl+o", "d", "d", "p", "enter")
         await until(pilot, lambda: screen.query_one("#script", Input).value == "example:ddp")
-        await until(pilot, lambda: "[x] torch" in screen_text(app))
+        await until(pilot, "[x] torch")
         await pilot.press("ctrl+o", "escape")
         assert screen.query_one("#script", Input).value == "example:ddp"
 
 
 @pytest.mark.proof("1 s of a processor")
 async def test_pickers_report_that_nothing_matches(app: SkywardApp) -> None:
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await launch_form(app, pilot, "")
+    async with on_launch_form(app, SIZE, "") as (pilot, screen):
         await pilot.press("ctrl+o")
-        await typed(app, pilot, "nosuch")
-        await until(pilot, lambda: "no script or folder matches 'nosuch'" in screen_text(app))
+        await typed(app, pilot, "nosuch", until="no script or folder matches 'nosuch'")
         await pilot.press("enter")  # there is nothing to take
         assert app.screen is not screen
-        await pilot.press("escape", "ctrl+g")
-        await until(pilot, lambda: isinstance(app.screen, AcceleratorsScreen))
-        await typed(app, pilot, "nosuch")
-        await until(pilot, lambda: "no accelerator matches 'nosuch'" in screen_text(app))
+        await press(pilot, "escape", "ctrl+g", until=lambda: isinstance(app.screen, AcceleratorsScreen))
+        await typed(app, pilot, "nosuch", until="no accelerator matches 'nosuch'")
 
 
 @pytest.mark.proof("1 s of a processor")
 async def test_file_picker_opens_folders(app: SkywardApp, tmp_path: Path) -> None:
     (tmp_path / "jobs").mkdir()
     (tmp_path / "jobs" / "mine.py").write_text(SCRIPT)
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await launch_form(app, pilot, "")
-        await pilot.press("ctrl+o", "j", "o", "enter")
-        await until(pilot, lambda: "mine.py" in screen_text(app))
+    async with on_launch_form(app, SIZE, "") as (pilot, screen):
+        await press(pilot, "ctrl+o", "j", "o", "enter", until="mine.py")
         await pilot.press("m", "i", "n", "e", "enter")
         await until(pilot, lambda: screen.query_one("#script", Input).value == "jobs/mine.py")
 
@@ -308,22 +284,17 @@ async def test_file_picker_opens_folders(app: SkywardApp, tmp_path: Path) -> Non
 async def test_file_picker_selects_the_first_entry_of_an_opened_folder(app: SkywardApp, tmp_path: Path) -> None:
     (tmp_path / "jobs").mkdir()
     (tmp_path / "jobs" / "mine.py").write_text(SCRIPT)
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await launch_form(app, pilot, "")
-        await pilot.press("ctrl+o", "j", "o", "b", "enter")
-        await until(pilot, lambda: "mine.py" in screen_text(app))
+    async with on_launch_form(app, SIZE, "") as (pilot, screen):
+        await press(pilot, "ctrl+o", "j", "o", "b", "enter", until="mine.py")
         assert "packaged examples" not in screen_text(app)  # whoever walks looks for none of these
-        await pilot.press("down", "enter")
-        await until(pilot, lambda: screen.query_one("#script", Input).value == "jobs/mine.py")
+        await press(pilot, "down", "enter", until=lambda: screen.query_one("#script", Input).value == "jobs/mine.py")
 
 
 @pytest.mark.proof("1 s of a processor")
 async def test_home_folder_of_an_unknown_user_is_an_ordinary_path(app: SkywardApp) -> None:
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await launch_form(app, pilot, "~nobody-of-that-name/x.py")
-        await until(pilot, lambda: "script ~nobody-of-that-name/x.py does not exist" in screen_text(app))
+    async with on_launch_form(app, SIZE, "~nobody-of-that-name/x.py") as (pilot, screen):
+        await until(pilot, "script ~nobody-of-that-name/x.py does not exist")
         await pilot.press("ctrl+o")
-        await typed(app, pilot, "~nobody-of-that-name/")
-        await until(pilot, lambda: "No such file" in screen_text(app))
+        await typed(app, pilot, "~nobody-of-that-name/", until="No such file")
         await pilot.press("enter", "escape")
         assert screen.query_one("#script", Input).value == "~nobody-of-that-name/x.py"

@@ -23,7 +23,7 @@ from skyward_tui.screens.launch.screen import LaunchScreen
 from skyward_tui.screens.pool_list import PoolsScreen
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.widgets.form_fields import Toggles
-from tests.support.app_driver import launch_form, screen_text, typed, until
+from tests.support.app_driver import on_launch_form, press, screen_text, typed, until
 from tests.support.fake_session import FakeSession
 from tests.support.launch_script import GROUPS, SCRIPT, plan_text
 
@@ -47,22 +47,18 @@ def script(tmp_path: Path) -> Path:
 async def test_launch_form_starts_a_run_and_opens_its_screen(
     app: SkywardApp, session: FakeSession, script: Path
 ) -> None:
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await launch_form(app, pilot, "train.py")
+    async with on_launch_form(app, SIZE, "train.py") as (pilot, screen):
         await until(pilot, lambda: screen.query_one("#function", Select).value == "train")
-        await until(pilot, lambda: "train needs epochs" in screen_text(app))
+        await until(pilot, "train needs epochs")
         await pilot.press("tab", "tab", "tab")
-        await typed(app, pilot, "epochs=3 lr=1e-2")
-        await until(pilot, lambda: "runs     train(epochs=3, lr=0.01) on all 4" in screen_text(app))
+        await typed(app, pilot, "epochs=3 lr=1e-2", until="runs     train(epochs=3, lr=0.01) on all 4")
         assert "pool train: 4 local nodes × 1 rank" in screen_text(app)
         assert "$0.00" not in screen_text(app)
-        await pilot.press("ctrl+r")
-        await until(pilot, lambda: isinstance(app.screen, RunScreen))
-        await until(pilot, lambda: "pools › train › train" in screen_text(app))
+        await press(pilot, "ctrl+r", until=lambda: isinstance(app.screen, RunScreen))
+        await until(pilot, "pools › train › train")
         assert [(spec.name, spec.nodes) for spec in session.created] == [("train", 4)]
         assert [(pool, task.name) for pool, task in session.launched] == [("train", "train")]
-        await pilot.press("escape")
-        await until(pilot, lambda: "▶ train" in screen_text(app))
+        await press(pilot, "escape", until="▶ train")
 
 
 @pytest.mark.proof("1 s of a processor")
@@ -71,8 +67,7 @@ async def test_provider_specific_fields_are_shown_for_their_providers_only(
 ) -> None:
     for name, text in WITHOUT_CREDENTIALS.items():
         monkeypatch.setenv(name, text)
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await launch_form(app, pilot, "train.py")
+    async with on_launch_form(app, SIZE, "train.py") as (pilot, screen):
         market, money = screen.query_one("#market"), screen.query_one("#money")
         assert not market.display and not money.display
         screen.query_one("#provider", Select).value = "aws"
@@ -85,10 +80,10 @@ async def test_provider_specific_fields_are_shown_for_their_providers_only(
             screen.query_one(f"#{field}", Input).value = text
         said = "--allocation spot-if-available --max-hourly 30 --budget 25.5 --wait-for-capacity 2h"
         assert said in command_line(screen.form())
-        await until(pilot, lambda: "budget   $25.50 in total" in screen_text(app))
+        await until(pilot, "budget   $25.50 in total")
         assert "waits    up to 2:00:00" in screen_text(app)
         screen.query_one("#budget", Input).value = "much"
-        await until(pilot, lambda: "should be a number above 0" in screen_text(app))
+        await until(pilot, "should be a number above 0")
         assert screen.query_one("#budget").has_class("-wrong")
         screen.query_one("#provider", Select).value = "local"
         await until(pilot, lambda: not market.display)
@@ -106,15 +101,14 @@ async def test_plan_is_requested_after_typing_stops(
         return PlanResult(form, rows=[("creates", f"{form.nodes} machines")])
 
     monkeypatch.setattr("skyward_tui.screens.launch.screen.compute_plan", planned)
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await launch_form(app, pilot, "train.py")
+    async with on_launch_form(app, SIZE, "train.py") as (pilot, screen):
         nodes_now = screen.form().nodes
         screen.query_one("#provider", Select).value = "aws"
         await until(pilot, lambda: ("aws", nodes_now) in asked and not screen.query_one("#nodes").disabled)
         asked.clear()
         for nodes in ("5", "56", "567"):
             screen.query_one("#nodes", Input).value = nodes
-        await until(pilot, lambda: "567 machines" in screen_text(app))
+        await until(pilot, "567 machines")
         assert asked == [("aws", "567")]
 
 
@@ -124,8 +118,7 @@ async def test_plugin_of_another_package_is_listed(
 ) -> None:
     points = [EntryPoint("mine", "another_package:Mine", "skyward.plugins")]
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group: points)
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await launch_form(app, pilot, "train.py")
+    async with on_launch_form(app, SIZE, "train.py") as (_, screen):
         listed = [name for name, _ in screen.query_one("#plugins", Toggles).options]
         assert {"torch", "mine"} <= set(listed)
 
@@ -134,32 +127,28 @@ async def test_plugin_of_another_package_is_listed(
 async def test_pool_without_keep_is_torn_down_after_its_run(
     app: SkywardApp, session: FakeSession, script: Path
 ) -> None:
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await launch_form(app, pilot, "train.py")
+    async with on_launch_form(app, SIZE, "train.py") as (pilot, screen):
         screen.query_one("#arguments", Input).value = "epochs=1"
         screen.query_one("#options").focus()
-        await pilot.press("space", "ctrl+r")
-        await until(pilot, lambda: bool(session.launched))
+        await press(pilot, "space", "ctrl+r", until=lambda: bool(session.launched))
         view = session.view("train")
         await until(pilot, lambda: bool(session.runs_ended))
         assert session.torn_down == []
         session.end_run(view, next(iter(view.runs.values())))
-        await until(pilot, lambda: "run ended, train torn down: created 4, verified gone 4" in screen_text(app))
+        await until(pilot, "run ended, train torn down: created 4, verified gone 4")
 
 
 async def test_running_pool_is_used_with_its_nodes(app: SkywardApp, session: FakeSession, script: Path) -> None:
     session.pool("warm", 2)
     async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: "▶ warm" in screen_text(app))
-        await pilot.press("L")
-        await until(pilot, lambda: isinstance(app.screen, LaunchScreen))
+        await until(pilot, "▶ warm")
+        await press(pilot, "L", until=lambda: isinstance(app.screen, LaunchScreen))
         await typed(app, pilot, "train.py")
         screen = app.screen
         await until(pilot, lambda: screen.query_one("#nodes").disabled)
         screen.query_one("#function", Select).value = "evaluate"
-        await until(pilot, lambda: "pool warm: 2 nodes, world size 2" in screen_text(app))
-        await pilot.press("ctrl+r")
-        await until(pilot, lambda: [pool for pool, _ in session.launched] == ["warm"])
+        await until(pilot, "pool warm: 2 nodes, world size 2")
+        await press(pilot, "ctrl+r", until=lambda: [pool for pool, _ in session.launched] == ["warm"])
         assert session.created == []
 
 
@@ -167,29 +156,25 @@ async def test_running_pool_is_used_with_its_nodes(app: SkywardApp, session: Fak
 async def test_run_screen_launches_again_on_its_pool(app: SkywardApp, session: FakeSession, script: Path) -> None:
     session.pool("warm", 2)
     async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: "▶ warm" in screen_text(app))
+        await until(pilot, "▶ warm")
         await pilot.press("enter")
         for launches in (1, 2):
             await until(pilot, lambda: isinstance(app.screen, RunScreen))
-            await pilot.press("L")
-            await until(pilot, lambda: isinstance(app.screen, LaunchScreen))
+            await press(pilot, "L", until=lambda: isinstance(app.screen, LaunchScreen))
             await typed(app, pilot, "train.py")
             app.screen.query_one("#arguments", Input).value = "epochs=1"
-            await until(pilot, lambda: "pool warm: 2 nodes, world size 2" in screen_text(app))
+            await until(pilot, "pool warm: 2 nodes, world size 2")
             await pilot.press("ctrl+r")
             await until(pilot, lambda made=launches: len(session.launched) == made)  # type: ignore[misc]
         await until(pilot, lambda: isinstance(app.screen, RunScreen))
-        await pilot.press("q")
-        await until(pilot, lambda: isinstance(app.screen, PoolsScreen))
+        await press(pilot, "q", until=lambda: isinstance(app.screen, PoolsScreen))
 
 
 async def test_script_that_does_not_load_creates_no_pool(app: SkywardApp, session: FakeSession, tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text(SCRIPT + "\nraise RuntimeError('no data here')\n")
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await launch_form(app, pilot, "bad.py")
+    async with on_launch_form(app, SIZE, "bad.py") as (pilot, screen):
         screen.query_one("#arguments", Input).value = "epochs=1"
-        await pilot.press("ctrl+r")
-        await until(pilot, lambda: "RuntimeError: no data here" in screen_text(app))
+        await press(pilot, "ctrl+r", until="RuntimeError: no data here")
         assert isinstance(app.screen, LaunchScreen)
         assert session.created == [] and session.launched == []
         assert "✗" in screen_text(app)
@@ -198,25 +183,22 @@ async def test_script_that_does_not_load_creates_no_pool(app: SkywardApp, sessio
 @pytest.mark.proof("1 s of a processor")
 async def test_pool_name_in_use_is_reported_in_the_form(app: SkywardApp, session: FakeSession, script: Path) -> None:
     session.pool("train")
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await launch_form(app, pilot, "train.py")
+    async with on_launch_form(app, SIZE, "train.py") as (pilot, screen):
         screen.query_one("#arguments", Input).value = "epochs=1"
-        await until(pilot, lambda: "pool train-2" in screen_text(app))
+        await until(pilot, "pool train-2")
         screen.query_one("#name", Input).value = "train"
-        await until(pilot, lambda: "pool train is already up" in screen_text(app))
-        await pilot.press("ctrl+r")
-        await until(pilot, lambda: app.focused is screen.query_one("#name"))
+        await until(pilot, "pool train is already up")
+        await press(pilot, "ctrl+r", until=lambda: app.focused is screen.query_one("#name"))
         assert session.created == []
 
 
 @pytest.mark.proof("1 s of a processor")
 @pytest.mark.parametrize("size", [(80, 24), (160, 48)])
 async def test_long_field_error_is_shown_completely(app: SkywardApp, script: Path, size: tuple[int, int]) -> None:
-    async with app.run_test(size=size) as pilot:
-        screen = await launch_form(app, pilot, "train.py")
+    async with on_launch_form(app, size, "train.py") as (pilot, screen):
         screen.query_one("#arguments", Input).value = "epochs=1"
         screen.query_one("#name", Input).value = "My Pool"
-        await until(pilot, lambda: "at both ends" in screen_text(app))
+        await until(pilot, "at both ends")
         shown = " ".join(screen_text(app).replace("│", " ").split())
         for words in ("lower-case letters, digits and hyphens,", "with a letter or digit at both ends"):
             assert all(word in shown for word in words.split())
@@ -224,31 +206,27 @@ async def test_long_field_error_is_shown_completely(app: SkywardApp, script: Pat
 
 async def test_form_keeps_its_input_after_a_failed_start(app: SkywardApp, session: FakeSession, script: Path) -> None:
     session.auto = False
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await launch_form(app, pilot, "train.py")
+    async with on_launch_form(app, SIZE, "train.py") as (pilot, screen):
         for field, text in (("arguments", "note=hi"), ("name", "mine"), ("nodes", "3"), ("ranks_per_node", "2")):
             screen.query_one(f"#{field}", Input).value = text
         screen.query_one("#function", Select).value = "evaluate"
         screen.query_one("#plugins", Toggles).chosen = {"torch"}
         await pilot.pause()
         entered = screen.form()
-        await pilot.press("ctrl+r")
-        await until(pilot, lambda: "mine" in session.creating)
+        await press(pilot, "ctrl+r", until=lambda: "mine" in session.creating)
         failure = PoolError("no machine answered", hint=Hint("trust-host-key", "gpu1"))
         session.creating["mine"].set_exception(failure)
-        await until(pilot, lambda: "no machine answered" in screen_text(app))
+        await until(pilot, "no machine answered")
         assert "skyward-tui trust gpu1" in screen_text(app)
         await pilot.press("right", "enter")
         await until(pilot, lambda: isinstance(app.screen, LaunchScreen) and app.screen.form() == entered)
-        await pilot.press("escape")
-        await until(pilot, lambda: isinstance(app.screen, RunScreen))
+        await press(pilot, "escape", until=lambda: isinstance(app.screen, RunScreen))
         await pilot.press("q", "n")
         await until(pilot, lambda: isinstance(app.screen, LaunchScreen) and app.screen.form() == entered)
 
 
 async def test_arrow_keys_move_through_all_launch_fields(app: SkywardApp, script: Path) -> None:
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await launch_form(app, pilot, "train.py")
+    async with on_launch_form(app, SIZE, "train.py") as (pilot, screen):
         around = [screen.query_one(f"#{id}") for id in ("function", "python", "arguments", "pool", "name")]
         fields = [*around[:3], *screen.query("#argument-fields ArgumentRow Input"), *around[3:]]
         assert len(fields) == 7
@@ -264,15 +242,13 @@ async def test_arrow_keys_move_through_all_launch_fields(app: SkywardApp, script
 async def test_long_plan_scrolls_by_keys(app: SkywardApp, script: Path) -> None:
     script.write_text(SCRIPT + "\nimport no_such_thing, no_such_package_anywhere, nor_this_one, nor_that_other_one\n")
     Path("requirements.txt").touch()
-    async with app.run_test(size=(80, 24)) as pilot:
-        screen = await launch_form(app, pilot, "train.py")
+    async with on_launch_form(app, (80, 24), "train.py") as (pilot, screen):
         screen.query_one("#arguments", Input).value = "epochs=1"
-        await until(pilot, lambda: "pgdn, pgup: scroll" in screen_text(app))
+        await until(pilot, "pgdn, pgup: scroll")
         assert "creates  pool" in screen_text(app) and "as a command" not in screen_text(app)
         await pilot.press("pagedown", "pagedown")
         await until(pilot, lambda: "as a command" in screen_text(app) and "creates  pool" not in screen_text(app))
-        await pilot.press("pageup", "pageup")
-        await until(pilot, lambda: "creates  pool" in screen_text(app))
+        await press(pilot, "pageup", "pageup", until="creates  pool")
         assert app.focused is not None and app.focused.id != "plan", "the fields keep the focus"
         assert "Choose requirements.txt under packages" in " ".join(plan_text(screen).split())
 
@@ -285,13 +261,10 @@ async def test_recent_launch_is_picked_by_key(
     add_recent(Form(script=str(script), function="train", arguments="epochs=1", nodes="6"))
     assert [form.arguments for form in recent_forms()] == ["epochs=1", "epochs=2 lr=0.5"]
     assert stat.S_IMODE((tmp_path / "home" / "recent.json").stat().st_mode) == 0o600
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await launch_form(app, pilot, "")
+    async with on_launch_form(app, SIZE, "") as (pilot, screen):
         assert screen.form().script == ""  # what went well is not entered again unasked
-        await pilot.press("ctrl+o")
-        await until(pilot, lambda: "train.py:train  epochs=2 lr=0.5" in screen_text(app))
-        await pilot.press("down", "enter")
-        await until(pilot, lambda: screen.form().arguments == "epochs=2 lr=0.5")
+        await press(pilot, "ctrl+o", until="train.py:train  epochs=2 lr=0.5")
+        await press(pilot, "down", "enter", until=lambda: screen.form().arguments == "epochs=2 lr=0.5")
         form = screen.form()
         assert (form.script, form.function, form.nodes) == ("train.py", "train", "7")
         screen.query_one("#script", Input).value = "missing.py"
@@ -322,15 +295,13 @@ async def test_missing_framework_is_named_before_the_launch(
         "skyward_core.tasks.missing_packages.is_missing", lambda name: name in ("jax", "pandas", "torch")
     )
     script.write_text(SCRIPT + "\nimport pandas\n")
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await launch_form(app, pilot, "train.py")
+    async with on_launch_form(app, SIZE, "train.py") as (pilot, screen):
         screen.query_one("#arguments", Input).value = "epochs=1"
-        await until(pilot, lambda: "pandas is not installed for" in screen_text(app))
+        await until(pilot, "pandas is not installed for")
         script.write_text(SCRIPT + "\nimport jax\n")
         screen.query_one("#arguments", Input).value = "epochs=2"
-        await until(pilot, lambda: "jax is not installed for" in screen_text(app))
-        await pilot.press("ctrl+o")
-        await until(pilot, lambda: "needs torch" in screen_text(app))
+        await until(pilot, "jax is not installed for")
+        await press(pilot, "ctrl+o", until="needs torch")
         assert "needs jax" not in screen_text(app), "what a function imports, its ranks need"
 
 
@@ -339,35 +310,29 @@ async def test_plan_names_the_interpreter_of_the_script_and_its_source(
 ) -> None:
     venv = script.parent / ".venv"
     venv.symlink_to(sys.prefix)
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await launch_form(app, pilot, "train.py")
+    async with on_launch_form(app, SIZE, "train.py") as (pilot, screen):
         screen.query_one("#arguments", Input).value = "epochs=1"
-        await until(pilot, lambda: "python   Python" in screen_text(app))
+        await until(pilot, "python   Python")
         venv.unlink()
         (venv / "bin").mkdir(parents=True)
         screen.query_one("#arguments", Input).value = "epochs=2"
-        await until(pilot, lambda: "has no bin/python" in screen_text(app))
+        await until(pilot, "has no bin/python")
 
 
 @pytest.mark.proof("1 s of a processor")
 async def test_python_script_of_the_launch_is_copied(app: SkywardApp, session: FakeSession, script: Path) -> None:
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await launch_form(app, pilot, "train.py")
+    async with on_launch_form(app, SIZE, "train.py") as (pilot, screen):
         await until(pilot, lambda: screen.query_one("#function", Select).value == "train")
-        await pilot.press("ctrl+t")
-        await until(pilot, lambda: app.clipboard.startswith("# train needs epochs"))
+        await press(pilot, "ctrl+t", until=lambda: app.clipboard.startswith("# train needs epochs"))
         await pilot.press("tab", "tab", "tab")
-        await typed(app, pilot, "epochs=3")
-        await until(pilot, lambda: "runs     train(epochs=3)" in screen_text(app))
-        await pilot.press("ctrl+t")
-        await until(pilot, lambda: "from train import train" in app.clipboard)
+        await typed(app, pilot, "epochs=3", until="runs     train(epochs=3)")
+        await press(pilot, "ctrl+t", until=lambda: "from train import train" in app.clipboard)
         compile(app.clipboard, "copied", "exec")
         assert "train(epochs=3) @ pool" in app.clipboard
 
 
 async def test_command_line_of_the_launch_is_copied(app: SkywardApp, script: Path) -> None:
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await launch_form(app, pilot, "train.py")
+    async with on_launch_form(app, SIZE, "train.py") as (pilot, screen):
         await pilot.press("ctrl+y")
         assert app.clipboard == command_line(screen.form())
         assert app.clipboard.startswith("skyward-tui run train.py:train")
@@ -470,9 +435,8 @@ async def test_plan_shows_and_warns_about_plugins_of_a_running_pool(
     """The plan warns only if the ranks cannot meet. Only plugins of the pool are checked in the form."""
     plain, gang = session.pool("plain"), session.pool("gang")
     plain.spec["plugins"], gang.spec["plugins"] = [], ["torch"]
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await launch_form(app, pilot, "example:ddp")
-        await until(pilot, lambda: "[x] torch" in screen_text(app))
+    async with on_launch_form(app, SIZE, "example:ddp") as (pilot, screen):
+        await until(pilot, "[x] torch")
         screen.query_one("#pool", Select).value = plain.key
         await until(pilot, lambda: "torch plugin is missing on pool plain" in " ".join(plan_text(screen).split()))
         assert "[ ] torch" in screen_text(app)
@@ -488,34 +452,30 @@ async def test_recent_launch_of_an_example_has_the_name_of_the_example(
     app: SkywardApp, session: FakeSession, tmp_path: Path
 ) -> None:
     add_recent(Form(script="example:ddp", function="train"))
-    async with app.run_test(size=SIZE) as pilot:
-        await launch_form(app, pilot, "")
-        await pilot.press("ctrl+o")
-        await until(pilot, lambda: "recent launches" in screen_text(app))
+    async with on_launch_form(app, SIZE, "") as (pilot, _):
+        await press(pilot, "ctrl+o", until="recent launches")
         assert "example:ddp:train" in screen_text(app)
 
 
 @pytest.mark.proof("1 s of a processor")
 async def test_hosts_can_be_changed_after_a_failed_start(app: SkywardApp, session: FakeSession, script: Path) -> None:
     session.auto = False
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await launch_form(app, pilot, "train.py")
+    async with on_launch_form(app, SIZE, "train.py") as (pilot, screen):
         screen.query_one("#arguments", Input).value = "epochs=1"
         screen.query_one("#provider", Select).value = "ssh"
         await until(pilot, lambda: bool(screen.query_one("#hosts-row").display))
         screen.query_one("#hosts", Input).value = "gpu1 gpu2"
-        await until(pilot, lambda: "2 hosts × 1 rank" in screen_text(app))
+        await until(pilot, "2 hosts × 1 rank")
         entered = screen.form()
         assert entered.nodes == ""
-        await pilot.press("ctrl+r")
-        await until(pilot, lambda: "train" in session.creating)
+        await press(pilot, "ctrl+r", until=lambda: "train" in session.creating)
         session.creating["train"].set_exception(PoolError("no machine answered"))
-        await until(pilot, lambda: "no machine answered" in screen_text(app))
+        await until(pilot, "no machine answered")
         await pilot.press("right", "enter")
         await until(pilot, lambda: isinstance(app.screen, LaunchScreen) and app.screen.is_mounted)
         again = app.screen
         assert isinstance(again, LaunchScreen)
-        await until(pilot, lambda: "2 hosts × 1 rank" in screen_text(app))
+        await until(pilot, "2 hosts × 1 rank")
         assert again.form() == entered
         assert again.query_one("#hosts-row").display
 
@@ -525,24 +485,20 @@ async def test_hosts_field_accepts_a_list_or_a_group(
     app: SkywardApp, session: FakeSession, script: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("skyward.toml").write_text(GROUPS)
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await launch_form(app, pilot, "train.py")
+    async with on_launch_form(app, SIZE, "train.py") as (pilot, screen):
         screen.query_one("#arguments", Input).value = "epochs=1"
         for _ in range(8):
             await pilot.press("tab")
         await until(pilot, lambda: app.focused is screen.query_one("#provider"))
-        await pilot.press("enter", "down", "down", "enter", "tab")
-        await until(pilot, lambda: "enter hosts or a group of skyward.toml" in screen_text(app))
+        await press(pilot, "enter", "down", "down", "enter", "tab", until="enter hosts or a group of skyward.toml")
         await pilot.press("l", "a", "right")  # completed to the group's name
-        await until(pilot, lambda: "hosts    gpu1, gpu2, me@gpu3:2222" in screen_text(app))
+        await until(pilot, "hosts    gpu1, gpu2, me@gpu3:2222")
         assert "pool train: 3 hosts × 1 rank" in screen_text(app)
         wanted = "skyward-tui run train.py:train --arg epochs=1 --provider ssh --hosts lab --keep"
         await pilot.press("ctrl+y")
         assert app.clipboard == wanted
-        await pilot.press("tab", "tab", "2")
-        await until(pilot, lambda: "2 hosts × 1 rank" in screen_text(app))
-        await pilot.press("ctrl+r")
-        await until(pilot, lambda: bool(session.created))
+        await press(pilot, "tab", "tab", "2", until="2 hosts × 1 rank")
+        await press(pilot, "ctrl+r", until=lambda: bool(session.created))
         spec = session.created[0]
         assert (spec.nodes, spec.provider.hosts) == (2, ("gpu1", "gpu2", "me@gpu3:2222"))
         assert spec.provider.host_keys == "ask"
@@ -550,21 +506,17 @@ async def test_hosts_field_accepts_a_list_or_a_group(
 
 @pytest.mark.proof("1 s of a processor")
 async def test_accelerator_is_picked_from_the_catalogue(app: SkywardApp, session: FakeSession, script: Path) -> None:
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await launch_form(app, pilot, "train.py")
+    async with on_launch_form(app, SIZE, "train.py") as (pilot, screen):
         screen.query_one("#arguments", Input).value = "epochs=1"
         screen.query_one("#accelerator", Input).value = ":8"
-        await pilot.press("ctrl+g")
-        await until(pilot, lambda: isinstance(app.screen, AcceleratorsScreen))
+        await press(pilot, "ctrl+g", until=lambda: isinstance(app.screen, AcceleratorsScreen))
         await typed(app, pilot, "hopper h100")
         await until(pilot, lambda: "bf16" in screen_text(app) and "A100" not in screen_text(app))
-        await pilot.press("enter")
-        await until(pilot, lambda: screen.query_one("#accelerator", Input).value == "H100:8")
-        await until(pilot, lambda: "8 × NVIDIA H100 per node" in screen_text(app))
+        await press(pilot, "enter", until=lambda: screen.query_one("#accelerator", Input).value == "H100:8")
+        await until(pilot, "8 × NVIDIA H100 per node")
         assert "not checked: each node must have H100:8" in " ".join(plan_text(screen).split())
         assert "--accelerator H100:8" in command_line(screen.form())
-        await pilot.press("ctrl+r")
-        await until(pilot, lambda: bool(session.created))
+        await press(pilot, "ctrl+r", until=lambda: bool(session.created))
         assert str(session.created[0].accelerator) == "H100:8"
 
 
@@ -592,30 +544,23 @@ async def test_accelerator_is_picked_from_offers(
 ) -> None:
     monkeypatch.setattr("skyward_core.client.offers_and_block_purchases.list_offers", lambda wish: OFFERS)
     monkeypatch.setattr("skyward_tui.screens.launch.screen.TYPING", 3600.0)  # nobody asks for a plan
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await launch_form(app, pilot, "train.py")
+    async with on_launch_form(app, SIZE, "train.py") as (pilot, screen):
         field = screen.query_one("#accelerator", Input)
         screen.query_one("#provider", Select).value = "aws"
         await until(pilot, lambda: screen.form().provider == "aws")
-        await pilot.press("ctrl+g")
-        await until(pilot, lambda: "cheapest 8 × 80 GB" in screen_text(app))
+        await press(pilot, "ctrl+g", until="cheapest 8 × 80 GB")
         shown = screen_text(app)
         assert shown.index("$0.53/h") < shown.rindex("$11.50/h") < shown.index("$21.00/h") < shown.index("$55.00/h")
         assert "$27.45/h" in shown and "us-east-1b" in shown and "spot prices of some zones" in shown
-        await pilot.press("enter")  # the cheapest in two keys
-        await until(pilot, lambda: field.value == "A100-80GB:8")
-        await pilot.press("ctrl+g")
-        await until(pilot, lambda: "cheapest 8 × 80 GB" in screen_text(app))
+        await press(pilot, "enter", until=lambda: field.value == "A100-80GB:8")  # the cheapest in two keys
+        await press(pilot, "ctrl+g", until="cheapest 8 × 80 GB")
         await typed(app, pilot, "8x80gb h100")
         await until(pilot, lambda: "p5.48xlarge" in screen_text(app) and "p4d" not in screen_text(app))
-        await pilot.press("enter")
-        await until(pilot, lambda: field.value == "H100:8")
-        await pilot.press("ctrl+g")
-        await until(pilot, lambda: "cheapest 8 × 80 GB" in screen_text(app))
+        await press(pilot, "enter", until=lambda: field.value == "H100:8")
+        await press(pilot, "ctrl+g", until="cheapest 8 × 80 GB")
         await typed(app, pilot, "mi300")  # which nobody offers
-        await until(pilot, lambda: "catalogue, including accelerators without an offer" in screen_text(app))
-        await pilot.press("enter")
-        await until(pilot, lambda: field.value.startswith("MI300") and field.value.endswith(":8"))
+        await until(pilot, "catalogue, including accelerators without an offer")
+        await press(pilot, "enter", until=lambda: field.value.startswith("MI300") and field.value.endswith(":8"))
 
 
 @pytest.mark.proof("1 s of a processor")
@@ -627,8 +572,7 @@ async def test_picker_without_offers_names_the_reason_and_shows_the_catalogue(
 
     monkeypatch.setattr("skyward_core.client.offers_and_block_purchases.list_offers", refuse)
     monkeypatch.setattr("skyward_tui.screens.launch.screen.TYPING", 3600.0)
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await launch_form(app, pilot, "train.py")
+    async with on_launch_form(app, SIZE, "train.py") as (pilot, screen):
         screen.query_one("#provider", Select).value = "aws"
         await until(pilot, lambda: screen.form().provider == "aws")
         await pilot.press("ctrl+g")

@@ -28,7 +28,7 @@ from skyward_tui.launch_form.form import FieldError, Form, command_line, plan_la
 from skyward_tui.launch_form.recent_launches import recent_forms
 from skyward_tui.screens.launch.screen import LaunchScreen, create_pool
 from skyward_tui.screens.pool_list import PoolsScreen
-from tests.support.app_driver import launch_form, screen_text, typed, until
+from tests.support.app_driver import launch_form, on_launch_form, press, screen_text, typed, until
 from tests.support.fake_session import FakeSession
 from tests.support.pythons import all_ended, hanging_python
 from tests.support.terminal import Terminal
@@ -109,20 +109,16 @@ async def test_hanging_python_blocks_its_launch_only(
 ) -> None:
     monkeypatch.setattr(bounded_subprocess, "DEFAULT_TIMEOUT", FOR_EVER)
     monkeypatch.setattr(packaged, "FOLDER", tmp_path / "hangs")  # so have the examples
-    async with app.run_test(size=SIZE) as pilot:
-        await launch_form(app, pilot, "hangs/train.py")
-        await until(pilot, lambda: "runs     train()" in screen_text(app))
-        await pilot.press("ctrl+o", *"tra")
-        await until(pilot, lambda: "packaged examples" in screen_text(app))
+    async with on_launch_form(app, SIZE, "hangs/train.py") as (pilot, _):
+        await until(pilot, "runs     train()")
+        await press(pilot, "ctrl+o", *"tra", until="packaged examples")
         await pilot.press("escape")
         assert not hangs.exists(), "plan and lists read files alone"
-        await pilot.press("ctrl+r")
-        await until(pilot, lambda: LOOKING in screen_text(app) and hangs.exists())
+        await press(pilot, "ctrl+r", until=lambda: LOOKING in screen_text(app) and hangs.exists())
         assert session.created == []
-        await pilot.press("escape")
-        await until(pilot, lambda: isinstance(app.screen, PoolsScreen))
+        await press(pilot, "escape", until=lambda: isinstance(app.screen, PoolsScreen))
         await launch_form(app, pilot, "train.py")  # another Python is not waited for after that one
-        await until(pilot, lambda: "runs     train()" in screen_text(app))
+        await until(pilot, "runs     train()")
         assert not all_ended(hangs)
 
 
@@ -130,9 +126,8 @@ async def test_launch_uses_the_form_as_shown(
     app: SkywardApp, session: FakeSession, hangs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bounded_subprocess, "DEFAULT_TIMEOUT", 1)
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await launch_form(app, pilot, "train.py")
-        await until(pilot, lambda: "runs     train()" in screen_text(app))
+    async with on_launch_form(app, SIZE, "train.py") as (pilot, screen):
+        await until(pilot, "runs     train()")
         screen.query_one("#script", Input).value = "hangs/train.py"
         await until(pilot, lambda: screen.query_one("#function", Select).value == "train")
         await pilot.press("ctrl+r")  # there is no plan of that yet
@@ -140,8 +135,7 @@ async def test_launch_uses_the_form_as_shown(
         assert session.created == [] and app.focused is screen.query_one("#script")
         await until(pilot, lambda: all_ended(hangs))  # who is killed takes a moment to end
         screen.query_one("#script", Input).value = "train.py"
-        await pilot.press("ctrl+r")
-        await until(pilot, lambda: bool(session.launched))
+        await press(pilot, "ctrl+r", until=lambda: bool(session.launched))
 
 
 INSTALLER = r"""#!/bin/sh
@@ -179,14 +173,13 @@ async def test_launch_can_be_left_while_its_script_loads(
     async with app.run_test(size=SIZE) as pilot:
         for script, told in (("installs.py", ": Downloading torch"), ("sleeps.py", " …")):
             screen = await launch_form(app, pilot, script)
-            await until(pilot, lambda: "runs     train()" in screen_text(app))
+            await until(pilot, "runs     train()")
             await pilot.press("ctrl+r")
             words = f"loading {script}, 0:0"
             await until(pilot, lambda words=words: words in screen_text(app))  # type: ignore[misc]
             await until(pilot, lambda told=told: told in screen_text(app) and begun())  # type: ignore[misc]
             assert screen.query_one("#form").disabled, "what is shown is what is launched"
-            await pilot.press("escape")
-            await until(pilot, lambda: isinstance(app.screen, PoolsScreen))
+            await press(pilot, "escape", until=lambda: isinstance(app.screen, PoolsScreen))
             await until(pilot, lambda: all_ended(children))
             await until(pilot, lambda: not half_made(tmp_path / "home"))
             children.unlink()
@@ -212,36 +205,30 @@ async def test_launch_python_is_picked_or_typed(
         "CONDA_PREFIX": str(tmp_path / "nowhere"),
     }.items():
         monkeypatch.setenv(name, said)
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await launch_form(app, pilot, "train.py")
+    async with on_launch_form(app, SIZE, "train.py") as (pilot, screen):
         field = screen.query_one("#python", Input)
         await pilot.press("ctrl+n")
         version = ".".join(map(str, sys.version_info[:3]))
         project = ".venv of project test_the"
-        await until(pilot, lambda: f"{version:<8} chosen for the script: {project}" in screen_text(app))
-        await until(pilot, lambda: f"{version:<8} this program's own" in screen_text(app))
-        await until(pilot, lambda: "?        VIRTUAL_ENV" in screen_text(app))  # no file says its version
+        await until(pilot, f"{version:<8} chosen for the script: {project}")
+        await until(pilot, f"{version:<8} this program's own")
+        await until(pilot, "?        VIRTUAL_ENV")  # no file says its version
         assert "CONDA_PREFIX" not in screen_text(app)
         await until(pilot, lambda: "python3.12" not in screen_text(app))  # it is PyPy
         await typed(app, pilot, "program's own")
-        await pilot.press("enter")
-        await until(pilot, lambda: field.value == sys.executable)
+        await press(pilot, "enter", until=lambda: field.value == sys.executable)
         words = f"pythonPython{version}at{sys.executable}(--python)"  # a path may stand on several lines
         await until(pilot, lambda: words in "".join(plan_text(screen).split()))
         form = screen.form()
         assert f"--python {sys.executable}" in command_line(form)
         await pilot.press("ctrl+n")
         await typed(app, pilot, str(tmp_path / "nothing"))  # what is not listed is taken as it is
-        await pilot.press("enter")
-        await until(pilot, lambda: field.value == "nothing")
-        await until(pilot, lambda: "✗ --python nothing" in screen_text(app))
-        await pilot.press("ctrl+r")
-        await until(pilot, lambda: app.focused is field)
-        await pilot.press("ctrl+n", "enter")  # the one that is found by itself
-        await until(pilot, lambda: field.value == "")
+        await press(pilot, "enter", until=lambda: field.value == "nothing")
+        await until(pilot, "✗ --python nothing")
+        await press(pilot, "ctrl+r", until=lambda: app.focused is field)
+        await press(pilot, "ctrl+n", "enter", until=lambda: field.value == "")  # the one that is found by itself
         field.value = ".venv/bin/python"
-        await pilot.press("ctrl+r")
-        await until(pilot, lambda: bool(session.launched))
+        await press(pilot, "ctrl+r", until=lambda: bool(session.launched))
         (task,) = (task for _, task in session.launched)
         assert task.interpreter is not None and task.interpreter.source == "--python"
         assert recent_forms()[0].python == f"{tmp_path}/.venv/bin/python", "the same from every folder"

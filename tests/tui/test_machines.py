@@ -18,7 +18,7 @@ from skyward_core.views.machine_metrics import MachineMetrics
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.panels.machine_metrics import MachineGrid
 from skyward_tui.screens.run import RunScreen
-from tests.support.app_driver import open_pool, screen_text, until
+from tests.support.app_driver import on_run_screen, press, screen_text, until
 from tests.support.fake_session import FakeSession
 from tests.support.machines import measured
 
@@ -26,15 +26,13 @@ from tests.support.machines import measured
 @asynccontextmanager
 async def opened(app: SkywardApp, size: tuple[int, int]) -> AsyncIterator[Pilot[Any]]:
     """The app where somebody has opened its only pool."""
-    async with app.run_test(size=size) as pilot:
-        await open_pool(app, pilot)
+    async with on_run_screen(app, size) as (pilot, _):
         yield pilot
 
 
 def measured_later(session: FakeSession, *shape: int) -> MachineMetrics:
     """What takes the figures of a pool with a run, of so many nodes and ranks on each; it has none yet."""
-    view = session.pool("llama-ft", *shape)
-    session.open_run(view)
+    view, _ = session.pool_with_run("llama-ft", *shape)
     view.machines = book = MachineMetrics()
     return book
 
@@ -42,35 +40,29 @@ def measured_later(session: FakeSession, *shape: int) -> MachineMetrics:
 async def test_machine_metrics_are_requested_when_a_run_is_shown(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft", 4, 8)
     async with opened(app, (160, 48)) as pilot:
-        await pilot.press("6")
-        await until(pilot, lambda: "machine metrics appear once a run starts" in screen_text(app))
+        await press(pilot, "6", until="machine metrics appear once a run starts")
         assert session.measured == [], "a start may be under way"
         session.open_run(view)
         await until(pilot, lambda: session.measured == [view.key])
         assert "6 machines" not in screen_text(app)
         view.machines = measured(session.now, 4, 8)
-        await until(pilot, lambda: "6 machines  use %" in screen_text(app))
+        await until(pilot, "6 machines  use %")
         assert "GPU 0: lost by the driver; Xid 79" in screen_text(app)
         assert session.measured == [view.key], "once"
 
 
 async def test_keys_choose_the_machine_metric_and_the_node(app: SkywardApp, session: FakeSession) -> None:
-    view = session.pool("llama-ft", 4, 8)
-    session.open_run(view)
+    view, _ = session.pool_with_run("llama-ft", 4, 8)
     view.machines = measured(session.now, 40, 8)
     async with opened(app, (160, 48)) as pilot:
-        await until(pilot, lambda: "6 machines  use %" in screen_text(app))
-        await pilot.press("6")
-        await until(pilot, lambda: isinstance(app.focused, MachineGrid))
+        await until(pilot, "6 machines  use %")
+        await press(pilot, "6", until=lambda: isinstance(app.focused, MachineGrid))
         assert "n39" not in screen_text(app) and "more nodes" in screen_text(app)
         await pilot.press("right", "right", "right", "right")
         await until(pilot, lambda: "6 machines  °C" in screen_text(app) and "  61   62 " in screen_text(app))
-        await pilot.press("right", "right")  # past what one of them tells: why it is slowed
-        await until(pilot, lambda: "6 machines  use %" in screen_text(app))
-        await pilot.press("G")
-        await until(pilot, lambda: "n39" in screen_text(app))
-        await pilot.press("g")
-        await until(pilot, lambda: " n0 " in screen_text(app) and "n39" not in screen_text(app))
+        await press(pilot, "right", "right", until="6 machines  use %")  # past what one of them tells: why it is slowed
+        await press(pilot, "G", until="n39")
+        await press(pilot, "g", until=lambda: " n0 " in screen_text(app) and "n39" not in screen_text(app))
 
 
 async def test_metrics_of_nodes_without_gpus_are_chosen_by_key(app: SkywardApp, session: FakeSession) -> None:
@@ -81,13 +73,10 @@ async def test_metrics_of_nodes_without_gpus_are_chosen_by_key(app: SkywardApp, 
             sample = {"at": session.now - 40 + at, "node": figures}
             book.feed(node, json.dumps(sample).encode())
     async with opened(app, (120, 40)) as pilot:
-        await until(pilot, lambda: "CPU % (←→ metric), last 0:39" in screen_text(app))
-        await pilot.press("6", "right")
-        await until(pilot, lambda: "memory % (←→ metric), last 0:39" in screen_text(app))
-        await pilot.press("right")
-        await until(pilot, lambda: "net in, 0 to 78 MB/s (←→ metric), last 0:39" in screen_text(app))
-        await pilot.press("left", "left", "left")
-        await until(pilot, lambda: "I/O pressure % (←→ metric), last 0:39" in screen_text(app))
+        await until(pilot, "CPU % (←→ metric), last 0:39")
+        await press(pilot, "6", "right", until="memory % (←→ metric), last 0:39")
+        await press(pilot, "right", until="net in, 0 to 78 MB/s (←→ metric), last 0:39")
+        await press(pilot, "left", "left", "left", until="I/O pressure % (←→ metric), last 0:39")
 
 
 @pytest.mark.proof("1 s of a processor")
@@ -106,9 +95,8 @@ async def test_every_gpu_metric_has_a_chart(app: SkywardApp, session: FakeSessio
     for second in range(39):
         measure(second, sm_clock=1980 if second < 20 else 990, nvlink_out=4e9 / (second + 1), throttle=4 * (second < 9))
     async with opened(app, (160, 48)) as pilot:
-        await until(pilot, lambda: "6 machines  use %" in screen_text(app))
-        await pilot.press("6", "z")
-        await until(pilot, lambda: isinstance(app.focused, MachineGrid))
+        await until(pilot, "6 machines  use %")
+        await press(pilot, "6", "z", until=lambda: isinstance(app.focused, MachineGrid))
 
         def curve() -> str:
             return next(line for line in screen_text(app).splitlines() if "GPU 0" in line)
@@ -132,32 +120,27 @@ async def test_every_gpu_metric_has_a_chart(app: SkywardApp, session: FakeSessio
             "NVLink in, 0 so far", "NVLink out, % of 4 GB/s", "processes, 0 so far", "ECC errors, 0 so far",
             "corrected ECC errors, 0 so far", "throttling (0 or 100)",
         ]  # fmt: skip
-        await pilot.press("left", "left", "left", "left", "left")
-        await until(pilot, lambda: "NVLink out, % of 4 GB/s" in screen_text(app))
+        await press(pilot, "left", "left", "left", "left", "left", until="NVLink out, % of 4 GB/s")
         measure(39, nvlink_out=9e9)
-        await until(pilot, lambda: "NVLink out, % of 9 GB/s" in screen_text(app))
+        await until(pilot, "NVLink out, % of 9 GB/s")
 
 
 async def test_missing_gpu_metric_has_no_chart(app: SkywardApp, session: FakeSession) -> None:
     book = measured_later(session, 1, 2)
     book.feed(0, json.dumps({"at": session.now, "node": {}, "gpus": [{"util": 5}, {}]}).encode())
     async with opened(app, (160, 48)) as pilot:
-        await until(pilot, lambda: "6 machines  use %" in screen_text(app))
-        await pilot.press("6", "left")
-        await until(pilot, lambda: "6 machines  °C" in screen_text(app))
-        await pilot.press("right")
-        await until(pilot, lambda: "6 machines  use %" in screen_text(app))
+        await until(pilot, "6 machines  use %")
+        await press(pilot, "6", "left", until="6 machines  °C")
+        await press(pilot, "right", until="6 machines  use %")
 
 
 @pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize(("width", "hidden"), [(80, 6), (160, 0)])
 async def test_gpus_without_room_are_counted(app: SkywardApp, session: FakeSession, width: int, hidden: int) -> None:
-    view = session.pool("llama-ft", 1)
-    session.open_run(view)
+    view, _ = session.pool_with_run("llama-ft", 1)
     view.machines = measured(session.now, 1, 16)
     async with opened(app, (width, 24)) as pilot:
-        await pilot.press("6")
-        await until(pilot, lambda: "GPUs: use %" in screen_text(app))
+        await press(pilot, "6", until="GPUs: use %")
         row = next(line for line in screen_text(app).splitlines() if line.startswith("│ n0 "))
         assert f"+{hidden} " in row if hidden else "+" not in row
 
@@ -166,7 +149,7 @@ async def test_node_with_an_older_agent_is_named(app: SkywardApp, session: FakeS
     book = measured_later(session, 1)
     book.set_silence_reason(0, AGENT_TOO_OLD)
     async with opened(app, (120, 40)) as pilot:
-        await until(pilot, lambda: f"n0    {AGENT_TOO_OLD}" in screen_text(app))
+        await until(pilot, f"n0    {AGENT_TOO_OLD}")
 
 
 async def test_each_node_has_its_utilization_history(app: SkywardApp, session: FakeSession) -> None:
@@ -177,13 +160,12 @@ async def test_each_node_has_its_utilization_history(app: SkywardApp, session: F
             sample = {"at": session.now - 120 + second, "node": {"cpu": cpu}, "gpus": []}
             book.feed(node, json.dumps(sample).encode())
     async with opened(app, (160, 48)) as pilot:
-        await until(pilot, lambda: "CPU % (←→ metric), last 1:59" in screen_text(app))
+        await until(pilot, "CPU % (←→ metric), last 1:59")
         rows = [line for line in screen_text(app).splitlines() if "90 %" in line or "10 %" in line]
         low, high = "\u28c0", "\u2809"
         drawn = [(row.count(low) > row.count(high), row.rstrip("│ ")[-1]) for row in rows]
         assert len(drawn) == 4 and drawn[0][1] == drawn[1][1] == high and drawn[2][1] == drawn[3][1] == low
-        await pilot.press("6", "z")
-        await until(pilot, lambda: sum("⣿" in line for line in screen_text(app).splitlines()) >= 16)
+        await press(pilot, "6", "z", until=lambda: sum("⣿" in line for line in screen_text(app).splitlines()) >= 16)
         await pilot.resize_terminal(90, 30)
         await until(pilot, lambda: "GPU utilization %" not in screen_text(app))
 
@@ -196,23 +178,20 @@ async def test_each_gpu_has_a_history_row_if_there_is_room(app: SkywardApp, sess
             sample = {"at": session.now - 120 + second, "node": {"cpu": 10.0}, "gpus": gpus}
             book.feed(node, json.dumps(sample).encode())
     async with opened(app, (160, 48)) as pilot:
-        await until(pilot, lambda: "GPU utilization %, last" in screen_text(app))
-        await pilot.press("6", "z")
-        await until(pilot, lambda: "  use %, last 1:59" in screen_text(app))
+        await until(pilot, "GPU utilization %, last")
+        await press(pilot, "6", "z", until="  use %, last 1:59")
         rows = [line for line in screen_text(app).splitlines() if re.search(r"GPU [0-3] .*[▁-█]{20,}", line)]
         assert len(rows) == 8
         assert "30 %" in rows[3] and "50 °C" in rows[3] and "–" in rows[3], "its own figures"
         assert all("████" in row for row in rows[:3]) and "▁▁▁" in rows[3] and "▃▃▃" in rows[3]
-        await pilot.press("left")
-        await until(pilot, lambda: "  °C, last 1:59" in screen_text(app))
+        await press(pilot, "left", until="  °C, last 1:59")
         assert "▅▅▅" in screen_text(app), "the figure that is chosen"
 
 
 async def test_only_changed_machine_rows_are_painted(
     app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    view = session.pool("llama-ft", 3)
-    run = session.open_run(view)
+    view, run = session.pool_with_run("llama-ft", 3)
     session.end_run(view, run)
     view.machines = book = MachineMetrics()
 
@@ -222,8 +201,7 @@ async def test_only_changed_machine_rows_are_painted(
     for node in range(3):
         told(node, 10.0)
     async with opened(app, (80, 24)) as pilot:
-        await pilot.press("6")
-        await until(pilot, lambda: screen_text(app).count("10 %") == 3)
+        await press(pilot, "6", until=lambda: screen_text(app).count("10 %") == 3)
         grid = app.screen.query_one(MachineGrid)
         painted: list[list[Region]] = []
         monkeypatch.setattr(grid, "refresh", lambda *regions: painted.append(list(regions)))
@@ -235,16 +213,15 @@ async def test_only_changed_machine_rows_are_painted(
 
 
 async def test_machine_panel_of_an_idle_pool_updates_less_often(app: SkywardApp, session: FakeSession) -> None:
-    view = session.pool("llama-ft", 4)
-    run = session.open_run(view)
+    view, run = session.pool_with_run("llama-ft", 4)
     view.machines = measured(session.now, 4, 0)
     async with opened(app, (160, 48)) as pilot:
-        await until(pilot, lambda: "6 machines" in screen_text(app))
+        await until(pilot, "6 machines")
         screen, now = app.screen, session.now - session.now % 3
         assert isinstance(screen, RunScreen)
         assert screen.time_token(now) != screen.time_token(now + 1), "a run goes on"
         session.end_run(view, run)
-        await until(pilot, lambda: "✓ DONE" in screen_text(app))
+        await until(pilot, "✓ DONE")
         await until(pilot, lambda: screen.time_token(now) == screen.time_token(now + 2))
         assert screen.time_token(now) != screen.time_token(now + 3)
 
@@ -256,8 +233,7 @@ async def test_node_history_is_below_its_node_in_a_narrow_panel(app: SkywardApp,
             sample = {"at": session.now - 60 + second, "node": {"cpu": 97.0}, "gpus": []}
             book.feed(node, json.dumps(sample).encode())
     async with opened(app, (80, 24)) as pilot:
-        await pilot.press("6")
-        await until(pilot, lambda: sum("⣿⣿⣿" in line for line in screen_text(app).splitlines()) == 8)
+        await press(pilot, "6", until=lambda: sum("⣿⣿⣿" in line for line in screen_text(app).splitlines()) == 8)
         for node in range(2, 12):
             sample = {"at": session.now, "node": {"cpu": 97.0}, "gpus": []}
             book.feed(node, json.dumps(sample).encode())

@@ -16,7 +16,7 @@ from skyward_tui.panels.rank_metrics import MetricsPane
 from skyward_tui.screens.base_screen import pool_status
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.widgets.state_styles_and_rank_states import rank_states
-from tests.support.app_driver import open_pool, screen_text, until
+from tests.support.app_driver import on_run_screen, open_pool, press, screen_text, until
 from tests.support.fake_session import FakeSession, logged, value
 from tests.support.machines import measured
 
@@ -43,55 +43,42 @@ def numbers(screen: RunScreen) -> MetricsPane:
 
 
 async def test_metrics_panel_opens_with_the_first_metrics(app: SkywardApp, session: FakeSession) -> None:
-    view = session.pool("llama-ft")
-    run = session.open_run(view)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await open_pool(app, pilot)
-        await until(pilot, lambda: "3 nodes" in screen_text(app))
-        await pilot.press("5")
-        await until(pilot, lambda: "no metrics yet: call sky.log" in screen_text(app))
+    view, run = session.pool_with_run("llama-ft")
+    async with on_run_screen(app, (120, 40)) as (pilot, screen):
+        await until(pilot, "3 nodes")
+        await press(pilot, "5", until="no metrics yet: call sky.log")
         assert screen.active != "numbers"
         view.metrics.add_values(run.id, 0, 1.0, {"step": 1, "loss": 2.5})
         view.metrics.add_values(run.id, 0, 2.0, {"step": 2, "loss": 1.25})
         await until(pilot, lambda: "5 metrics  rank 0" in screen_text(app) and "1.25" in screen_text(app))
         assert "3 nodes" not in screen_text(app)  # one place for both
-        await pilot.press("3")
-        await until(pilot, lambda: "3 nodes" in screen_text(app) and "5 metrics" not in screen_text(app))
-        await pilot.press("5")
-        await until(pilot, lambda: app.focused is numbers(screen))
+        await press(pilot, "3", until=lambda: "3 nodes" in screen_text(app) and "5 metrics" not in screen_text(app))
+        await press(pilot, "5", until=lambda: app.focused is numbers(screen))
         assert numbers(screen).name_shown == "loss"
         assert "└ 0:00" in screen_text(app) and " 2.5 ┤" in screen_text(app)
-        await pilot.press("down")  # what only counts stands last
-        await until(pilot, lambda: numbers(screen).name_shown == "step")
-        await pilot.press("z")
-        await until(pilot, lambda: "2 log" not in screen_text(app) and "└ 0:00" in screen_text(app))
+        await press(pilot, "down", until=lambda: numbers(screen).name_shown == "step")  # what only counts stands last
+        await press(pilot, "z", until=lambda: "2 log" not in screen_text(app) and "└ 0:00" in screen_text(app))
 
 
 async def test_metrics_of_another_rank_and_of_all_ranks_are_shown(app: SkywardApp, session: FakeSession) -> None:
-    view = session.pool("llama-ft", 2)
-    run = session.open_run(view)
+    view, run = session.pool_with_run("llama-ft", 2)
     for rank in range(2):
         for step in range(4):
             view.metrics.add_values(run.id, rank, float(step), {"loss": 1.0 + 2 * rank})
-    async with app.run_test(size=(160, 48)) as pilot:
-        screen = await open_pool(app, pilot)
-        await until(pilot, lambda: "5 metrics  rank 0" in screen_text(app))
+    async with on_run_screen(app, (160, 48)) as (pilot, screen):
+        await until(pilot, "5 metrics  rank 0")
         assert "3 nodes" in screen_text(app) and "4 results" in screen_text(app)
-        await pilot.press("]")
-        await until(pilot, lambda: "5 metrics  rank 1" in screen_text(app))
-        await until(pilot, lambda: "loss                 3 " in screen_text(app))
-        await pilot.press("a")
-        await until(pilot, lambda: "5 metrics  median of 2 ranks" in screen_text(app))
-        await until(pilot, lambda: "loss                 2 " in screen_text(app))
+        await press(pilot, "]", until="5 metrics  rank 1")
+        await until(pilot, "loss                 3 ")
+        await press(pilot, "a", until="5 metrics  median of 2 ranks")
+        await until(pilot, "loss                 2 ")
         assert numbers(screen).ranks == [0, 1]
 
 
 async def test_metric_names_in_wide_letters_keep_the_columns(app: SkywardApp, session: FakeSession) -> None:
-    view = session.pool("llama-ft")
-    run = session.open_run(view)
+    view, run = session.pool_with_run("llama-ft")
     view.metrics.add_values(run.id, 0, 1.0, {"loss": 7.25, "損失": 8.25, "検証データの損失の平均": 9.25})
-    async with app.run_test(size=(160, 48)) as pilot:
-        await open_pool(app, pilot)
+    async with on_run_screen(app, (160, 48)) as (pilot, _):
         await until(pilot, lambda: "損失" in screen_text(app) and " 9.25" in screen_text(app))
         rows = [row for row in screen_text(app).splitlines() if "▄" in row]
         ends = {cell_len(row[: row.index("▄")]) for row in rows}
@@ -102,8 +89,7 @@ async def test_metric_names_in_wide_letters_keep_the_columns(app: SkywardApp, se
 async def test_yielded_values_are_charted_per_run(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft", 1)
     first = session.open_run(view)
-    async with app.run_test(size=(80, 24)) as pilot:
-        screen = await open_pool(app, pilot)
+    async with on_run_screen(app, (80, 24)) as (pilot, screen):
         for seq in range(3):
             summary = value({"step": seq, "reward": 10.0 * seq, "note": "text"})
             item = events.ItemYielded(
@@ -111,24 +97,21 @@ async def test_yielded_values_are_charted_per_run(app: SkywardApp, session: Fake
             )
             session.emit(view, item)
         await until(pilot, lambda: screen.has_class("-numbers"))
-        await pilot.press("5")
-        await until(pilot, lambda: "reward              20" in screen_text(app))
+        await press(pilot, "5", until="reward              20")
         assert "note" not in screen_text(app)
         session.end_run(view, first)
         session.open_run(view)
         await until(pilot, lambda: not screen.has_class("-numbers"))
-        await until(pilot, lambda: "2 log" in screen_text(app))  # nothing is left to look at there
+        await until(pilot, "2 log")  # nothing is left to look at there
 
 
 async def test_frequent_metrics_update_the_panel_at_intervals(
     app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    view = session.pool("llama-ft", 32, 8)
-    run = session.open_run(view)
+    view, run = session.pool_with_run("llama-ft", 32, 8)
     now = 100.0
     monkeypatch.setattr("skyward_tui.panels.rank_metrics.monotonic", lambda: now)
-    async with app.run_test(size=(160, 48)) as pilot:
-        screen = await open_pool(app, pilot)
+    async with on_run_screen(app, (160, 48)) as (pilot, screen):
         for rank in range(256):
             for step in range(PACE_SIZE):
                 view.metrics.add_values(run.id, rank, step / 2, {"loss": min(3.0, float(step))})
@@ -136,7 +119,7 @@ async def test_frequent_metrics_update_the_panel_at_intervals(
         await until(pilot, lambda: screen.has_class("-numbers"))
         pane = numbers(screen)
         assert pane.ranks == list(range(256))
-        await until(pilot, lambda: "loss                 3 " in screen_text(app))
+        await until(pilot, "loss                 3 ")
         for step in range(50):
             view.metrics.add_values(run.id, 0, 4.0 + step, {"loss": 4.0 + step})
             screen.tick(session.now)
@@ -144,37 +127,32 @@ async def test_frequent_metrics_update_the_panel_at_intervals(
             assert "loss                 3 " in screen_text(app)  # no time has passed: it was not looked at
         now += 2.0
         session.now += 2.0
-        await until(pilot, lambda: "loss                53!" in screen_text(app))
+        await until(pilot, "loss                53!")
 
 
 async def test_outlier_among_256_ranks_is_named_and_drawn(app: SkywardApp, session: FakeSession) -> None:
-    view = session.pool("llama-ft", 32, 8)
-    run = session.open_run(view)
+    view, run = session.pool_with_run("llama-ft", 32, 8)
     for rank in range(256):
         for step in range(PACE_SIZE):
             view.metrics.add_values(run.id, rank, float(step), {"loss": 900.0 if rank == 77 else 1.0})
-    async with app.run_test(size=(160, 48)) as pilot:
-        screen = await open_pool(app, pilot)
-        await until(pilot, lambda: "5 metrics  ! outlier: r77  rank 0" in screen_text(app))
-        await until(pilot, lambda: "900 ┤" in screen_text(app))
+    async with on_run_screen(app, (160, 48)) as (pilot, screen):
+        await until(pilot, "5 metrics  ! outlier: r77  rank 0")
+        await until(pilot, "900 ┤")
         assert "loss                 1!" in screen_text(app)
-        await pilot.press("a")
-        await until(pilot, lambda: numbers(screen).subject == "! outlier: r77  median of 256 ranks")
-        await until(pilot, lambda: "900 ┤" in screen_text(app))
+        await press(pilot, "a", until=lambda: numbers(screen).subject == "! outlier: r77  median of 256 ranks")
+        await until(pilot, "900 ┤")
 
 
 async def many_numbers(app: SkywardApp, session: FakeSession, pilot: Pilot[None]) -> MetricsPane:
     """The numbers of two ranks, looked at: four values each, a second apart."""
-    view = session.pool("llama-ft", 2)
-    run = session.open_run(view)
+    view, run = session.pool_with_run("llama-ft", 2)
     for rank in range(2):
         for step, loss in enumerate((1000.0, 100.0, 10.0, 1.0)):
             numbers = {"loss": loss * (1 + rank), "lr": 0.1 * (step + 1)}
             view.metrics.add_values(run.id, rank, session.now + step, numbers)
     screen = await open_pool(app, pilot)
     await until(pilot, lambda: screen.has_class("-numbers"))
-    await pilot.press("5")
-    await until(pilot, lambda: app.focused is numbers_of(screen))
+    await press(pilot, "5", until=lambda: app.focused is numbers_of(screen))
     return numbers_of(screen)
 
 
@@ -189,17 +167,14 @@ def hairs(app: SkywardApp) -> int:
 async def test_log_scale_and_smoothing_have_a_key(app: SkywardApp, session: FakeSession) -> None:
     async with app.run_test(size=(160, 48)) as pilot:
         pane = await many_numbers(app, session, pilot)
-        await until(pilot, lambda: "2e+03 ┤" in screen_text(app))
+        await until(pilot, "2e+03 ┤")
         linear = screen_text(app)
-        await pilot.press("b")
-        await until(pilot, lambda: "5 metrics  rank 0  log scale" in screen_text(app))
+        await press(pilot, "b", until="5 metrics  rank 0  log scale")
         assert "2e+03 ┤" in screen_text(app) and "   1 ┤" in screen_text(app)
         assert screen_text(app) != linear
-        await pilot.press("b", "x")
-        await until(pilot, lambda: "5 metrics  rank 0  smoothed" in screen_text(app))
+        await press(pilot, "b", "x", until="5 metrics  rank 0  smoothed")
         assert pane.smooth and not pane.log_scale
-        await pilot.press("x")
-        await until(pilot, lambda: "smoothed" not in screen_text(app))
+        await press(pilot, "x", until=lambda: "smoothed" not in screen_text(app))
 
 
 async def test_hairline_shows_the_values_of_all_charts_at_its_time(app: SkywardApp, session: FakeSession) -> None:
@@ -207,31 +182,24 @@ async def test_hairline_shows_the_values_of_all_charts_at_its_time(app: SkywardA
         pane = await many_numbers(app, session, pilot)
         await pilot.press("z", "c")
         await until(pilot, lambda: " loss 1  1 to 2" in screen_text(app) and " lr 0.4" in screen_text(app))
-        await pilot.press("left")
-        await until(pilot, lambda: "rank 0  at 0:02" in screen_text(app))
+        await press(pilot, "left", until="rank 0  at 0:02")
         assert " loss 10  10 to 20" in screen_text(app) and " lr 0.3" in screen_text(app)
         assert hairs(app) > 30, "through both charts"
-        await pilot.press("right")
-        await until(pilot, lambda: " loss 1  1 to 2" in screen_text(app))
-        await pilot.press("escape")
-        await until(pilot, lambda: pane.instant is None and not hairs(app))
-        await pilot.press("escape")
-        await until(pilot, lambda: "2 log" in screen_text(app))  # the zoom was next
+        await press(pilot, "right", until=" loss 1  1 to 2")
+        await press(pilot, "escape", until=lambda: pane.instant is None and not hairs(app))
+        await press(pilot, "escape", until="2 log")  # the zoom was next
 
 
 async def test_counter_metrics_have_no_chart_beside_others(app: SkywardApp, session: FakeSession) -> None:
-    view = session.pool("llama-ft", 1)
-    run = session.open_run(view)
+    view, run = session.pool_with_run("llama-ft", 1)
     for step in range(9):
         numbers = {"step": step, "seen": 512 * step, "loss": 2.0 / (1 + step), "lr": 0.5}
         view.metrics.add_values(run.id, 0, session.now + step, numbers)
-    async with app.run_test(size=(160, 48)) as pilot:
-        screen = await open_pool(app, pilot)
+    async with on_run_screen(app, (160, 48)) as (pilot, screen):
         await until(pilot, lambda: screen.has_class("-numbers"))
         pane = numbers_of(screen)
         assert pane.names == ["loss", "lr", "step", "seen"] and pane.counters == ["step", "seen"]
-        await pilot.press("5", "z", "c")
-        await until(pilot, lambda: screen_text(app).count("└ 0:00") == 2)
+        await press(pilot, "5", "z", "c", until=lambda: screen_text(app).count("└ 0:00") == 2)
         assert " step 8  seen 4,096" in screen_text(app)
         await pilot.press("up", "up", "G")
         await until(pilot, lambda: pane.name_shown == "seen" and screen_text(app).count("└ 0:00") == 2)
@@ -240,10 +208,10 @@ async def test_counter_metrics_have_no_chart_beside_others(app: SkywardApp, sess
 async def test_mouse_moves_the_hairline(app: SkywardApp, session: FakeSession) -> None:
     async with app.run_test(size=(160, 48)) as pilot:
         pane = await many_numbers(app, session, pilot)
-        await until(pilot, lambda: "└ 0:00" in screen_text(app))
+        await until(pilot, "└ 0:00")
         await pilot.mouse_down(pane, offset=(9, pane.size.height - 3))
         await pilot.mouse_up(pane, offset=(9, pane.size.height - 3))
-        await until(pilot, lambda: "rank 0  at 0:00" in screen_text(app))
+        await until(pilot, "rank 0  at 0:00")
         assert "loss             1,000 " in screen_text(app)
         before = pane.instant
         await pilot.mouse_down(pane, offset=(9, 0))  # a name's row, and no chart
@@ -254,12 +222,10 @@ async def test_panel_painted_for_another_size_is_not_shown(
     app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Textual may request lines before a widget receives its new size."""
-    view = session.pool("llama-ft", 4)
-    run = session.open_run(view)
+    view, run = session.pool_with_run("llama-ft", 4)
     logged(view, run, session)
     view.machines = measured(session.now, 4, 0)
-    async with app.run_test(size=(160, 48)) as pilot:
-        screen = await open_pool(app, pilot)
+    async with on_run_screen(app, (160, 48)) as (pilot, screen):
         await until(pilot, lambda: "└ 0:00" in screen_text(app) and "net in" in screen_text(app))
         for widget in (numbers(screen), screen.query_one(MachineGrid)):
             widget.render_line(0)

@@ -23,7 +23,7 @@ from skyward_tui.screens.run import RunScreen
 from skyward_tui.widgets import state_styles_and_rank_states
 from skyward_tui.widgets.form_fields import update_label
 from skyward_tui.widgets.virtual_list import HIGHLIGHT_STYLE, changed_keys
-from tests.support.app_driver import until
+from tests.support.app_driver import press, until
 from tests.support.fake_session import FakeSession
 from tests.support.own_home import set_own
 
@@ -31,8 +31,7 @@ PAINTS = True
 
 
 async def board_of(app: SkywardApp, session: FakeSession, pilot: Any) -> RankList:
-    view = session.pool("llama-ft", 12)
-    session.open_run(view)
+    view, _ = session.pool_with_run("llama-ft", 12)
     await until(pilot, lambda: app.session is not None)
     app.show_pool(view.key)
     await until(pilot, lambda: isinstance(app.screen, RunScreen) and app.screen.is_mounted)
@@ -94,8 +93,7 @@ async def test_unchanged_rank_rows_are_not_formatted_again(
 
 
 def test_notes_are_formatted_for_visible_ranks_only(session: FakeSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    view = session.pool("wide", 64)
-    run = session.open_run(view)
+    view, run = session.pool_with_run("wide", 64)
     view.metrics.add_values(run.id, 5, session.now, {"step": 1234})
     lines: list[object] = []
 
@@ -166,8 +164,7 @@ def stands_out(widget: PoolList | RankList) -> bool:
 
 
 async def test_changed_pool_and_rank_are_highlighted_briefly(app: SkywardApp, session: FakeSession) -> None:
-    view = session.pool("llama-ft", 2)
-    run = session.open_run(view)
+    view, run = session.pool_with_run("llama-ft", 2)
     async with app.run_test(size=(120, 40)) as pilot:
         listed = app.screen.query_one(PoolList)
         await until(pilot, lambda: bool(listed.rows))
@@ -175,8 +172,7 @@ async def test_changed_pool_and_rank_are_highlighted_briefly(app: SkywardApp, se
         session.emit(view, ev.PoolState(pool=view.name, state="degraded", detail="", at=session.now))
         await until(pilot, lambda: stands_out(listed))
         await until(pilot, lambda: not stands_out(listed))
-        await pilot.press("enter")
-        await until(pilot, lambda: isinstance(app.screen, RunScreen) and app.screen.is_mounted)
+        await press(pilot, "enter", until=lambda: isinstance(app.screen, RunScreen) and app.screen.is_mounted)
         board = app.screen.query_one("RanksPanel RankList", RankList)
         await until(pilot, lambda: bool(board.states))
         session.end_rank(view, run, 1)

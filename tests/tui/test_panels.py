@@ -26,7 +26,7 @@ from skyward_tui.screens.run import LEAST_COLUMNS, BorderOffsets, PanelGrid, Run
 from skyward_tui.ui.actions import ACTIONS
 from skyward_tui.ui.panel_registry import HOME_PANEL, PANELS, STARTUP_PANEL, PanelSpec
 from skyward_tui.ui.saved_state import load_state
-from tests.support.app_driver import screen_text, until
+from tests.support.app_driver import on_run_screen, press, screen_text, until
 from tests.support.fake_session import FakeSession, value
 
 ROOT = Path(skyward_tui.__file__).parent
@@ -135,16 +135,12 @@ async def test_focused_panel_is_resized_by_keys(app: SkywardApp, session: FakeSe
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await opened(app, session, pilot)
         ranks, nodes = widths(screen)
-        await pilot.press("1", "right_parenthesis")
-        await until(pilot, lambda: widths(screen) == (ranks + 4, nodes - 2))
-        await pilot.press("z")
-        await until(pilot, lambda: screen.panels["ranks"].size.width > 100)
-        await pilot.press("z")
-        await until(pilot, lambda: widths(screen) == (ranks + 4, nodes - 2))
+        await press(pilot, "1", "right_parenthesis", until=lambda: widths(screen) == (ranks + 4, nodes - 2))
+        await press(pilot, "z", until=lambda: screen.panels["ranks"].size.width > 100)
+        await press(pilot, "z", until=lambda: widths(screen) == (ranks + 4, nodes - 2))
         await pilot.press("left_parenthesis", "left_parenthesis")
         await until(pilot, lambda: widths(screen) == (ranks - 4, nodes + 2))
-        await pilot.press("B")
-        await until(pilot, lambda: widths(screen) == (ranks, nodes))
+        await press(pilot, "B", until=lambda: widths(screen) == (ranks, nodes))
 
 
 async def test_dragged_border_is_restored_at_the_next_start(app: SkywardApp, session: FakeSession) -> None:
@@ -172,8 +168,7 @@ async def test_dragged_border_is_restored_at_the_next_start(app: SkywardApp, ses
 
 
 async def test_panels_take_their_rows_and_the_log_the_rest(app: SkywardApp, session: FakeSession) -> None:
-    view = session.pool("llama-ft", 2)
-    run = session.open_run(view)
+    view, run = session.pool_with_run("llama-ft", 2)
     async with app.run_test(size=(160, 48)) as pilot:
         screen = await opened(app, session, pilot)
         await until(pilot, lambda: screen.panels["phases"].size.height == 2)
@@ -181,8 +176,7 @@ async def test_panels_take_their_rows_and_the_log_the_rest(app: SkywardApp, sess
         session.end_rank(view, run, 0, summary=value({"loss": 0.1, "accuracy": 0.9}))
         await until(pilot, lambda: screen.panels["results"].size.height == 5)  # two ranks, two means, names
         assert screen.panels["log"].size.height == before - 3
-        await pilot.press("4", "right_parenthesis")
-        await until(pilot, lambda: screen.panels["results"].size.height == 7)
+        await press(pilot, "4", "right_parenthesis", until=lambda: screen.panels["results"].size.height == 7)
 
 
 # The queue on the run screen: there while a run waits, with the reason, and a key that takes a run out.
@@ -202,48 +196,37 @@ async def test_queued_runs_are_shown_and_can_be_cancelled(app: SkywardApp, sessi
     view = session.pool("p", 4)
     run = session.open_run(view, "train", total=2)
     session.emit(view, events.RunPlaced(pool="p", run=run.id, nodes=[0, 1]))
-    async with app.run_test(size=(160, 48)) as pilot:
-        app.show_pool(view.key)
-        await until(pilot, lambda: "3 nodes" in screen_text(app))
+    async with on_run_screen(app, (160, 48), view.key) as (pilot, _):
+        await until(pilot, "3 nodes")
         assert "7 queue" not in screen_text(app)
-        await pilot.press("7")
-        await until(pilot, lambda: EMPTY in screen_text(app))
+        await press(pilot, "7", until=EMPTY)
 
         waits(session, view, "w1", "wide\x1b[2J")
-        await until(pilot, lambda: "7 queue  1 waiting" in screen_text(app))
+        await until(pilot, "7 queue  1 waiting")
         assert "3 nodes" in screen_text(app), "it has a place of its own"
-        await until(pilot, lambda: "queued: needs 4 nodes, 2 free; train (p-1) holds nodes 0-1" in screen_text(app))
-        await pilot.press("7", "G")
-        await until(pilot, lambda: "▸ ◌ wide" in screen_text(app))
-        await pilot.press("C")
-        await until(pilot, lambda: isinstance(app.screen, ChoiceScreen))
+        await until(pilot, "queued: needs 4 nodes, 2 free; train (p-1) holds nodes 0-1")
+        await press(pilot, "7", "G", until="▸ ◌ wide")
+        await press(pilot, "C", until=lambda: isinstance(app.screen, ChoiceScreen))
         assert "(w1)? The run is queued and will not start" in screen_text(app)
-        await pilot.press("right", "enter")
-        await until(pilot, lambda: session.cancelled == [("p", "w1")])
+        await press(pilot, "right", "enter", until=lambda: session.cancelled == [("p", "w1")])
         session.emit(view, events.QueueNews(pool="p", waiting=[]))
         session.emit(view, events.RunEnded(pool="p", run="w1", state="cancelled"))
         await until(pilot, lambda: "7 queue" not in screen_text(app))
 
 
 async def test_queue_panel_opens_by_key_on_a_small_terminal(app: SkywardApp, session: FakeSession) -> None:
-    view = session.pool("p", 4)
-    session.open_run(view, "train")
+    view, _ = session.pool_with_run("p", 4)
     waits(session, view, "w1", "next")
-    async with app.run_test(size=(80, 24)) as pilot:
-        app.show_pool(view.key)
-        await until(pilot, lambda: "FOLLOW" in screen_text(app))
-        await pilot.press("7")
-        await until(pilot, lambda: "queued: needs 4 nodes, 0 free" in screen_text(app))
-        await until(pilot, lambda: "C cancel" in screen_text(app))
+    async with on_run_screen(app, (80, 24), view.key) as (pilot, _):
+        await until(pilot, "FOLLOW")
+        await press(pilot, "7", until="queued: needs 4 nodes, 0 free")
+        await until(pilot, "C cancel")
 
 
 async def test_panels_of_one_place_are_shown_alternately(app: SkywardApp, session: FakeSession) -> None:
-    view = session.pool("p", 4)
-    session.open_run(view, "train")
+    view, _ = session.pool_with_run("p", 4)
     waits(session, view, "w1", "next")
-    async with app.run_test(size=(120, 40)) as pilot:
-        app.show_pool(view.key)
-        await until(pilot, lambda: "7 queue" in screen_text(app))
+    async with on_run_screen(app, (120, 40), view.key) as (pilot, _):
+        await until(pilot, "7 queue")
         assert "3 nodes" not in screen_text(app)
-        await pilot.press("3")
-        await until(pilot, lambda: "3 nodes" in screen_text(app) and "7 queue" not in screen_text(app))
+        await press(pilot, "3", until=lambda: "3 nodes" in screen_text(app) and "7 queue" not in screen_text(app))

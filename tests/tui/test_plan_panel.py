@@ -8,7 +8,7 @@ import pytest
 from textual.widgets import Input
 
 from skyward_tui.app.app import SkywardApp
-from tests.support.app_driver import launch_form, screen_text, until
+from tests.support.app_driver import on_launch_form, press, screen_text, until
 
 
 @pytest.fixture(autouse=True)
@@ -19,10 +19,9 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.proof("1 s of a processor")
 async def test_plan_command_and_python_are_shown_together_if_there_is_room(app: SkywardApp) -> None:
-    async with app.run_test(size=(160, 48)) as pilot:
-        screen = await launch_form(app, pilot, "train.py")
+    async with on_launch_form(app, (160, 48), "train.py") as (pilot, screen):
         screen.query_one("#arguments", Input).value = "epochs=3"
-        await until(pilot, lambda: "for value in train(epochs=3) @ pool:" in screen_text(app))
+        await until(pilot, "for value in train(epochs=3) @ pool:")
         assert "runs     train(epochs=3)" in screen_text(app) and "as a command" in screen_text(app)
         assert "next view" not in screen_text(app)
         screen.query_one("#arguments", Input).value = "epochs=x"
@@ -30,17 +29,13 @@ async def test_plan_command_and_python_are_shown_together_if_there_is_room(app: 
 
 
 async def test_plan_views_are_switched_by_key_on_a_small_terminal(app: SkywardApp) -> None:
-    async with app.run_test(size=(80, 24)) as pilot:
-        screen = await launch_form(app, pilot, "train.py")
+    async with on_launch_form(app, (80, 24), "train.py") as (pilot, screen):
         screen.query_one("#arguments", Input).value = "epochs=3"
-        await until(pilot, lambda: "─ plan (f2: command) ─" in screen_text(app))
+        await until(pilot, "─ plan (f2: command) ─")
         assert "runs     train(epochs=3)" in screen_text(app)
-        await pilot.press("f2")
-        await until(pilot, lambda: "─ command (f2: Python) ─" in screen_text(app))
+        await press(pilot, "f2", until="─ command (f2: Python) ─")
         assert "skyward-tui run train.py:train --arg epochs=3" in screen_text(app)
         assert "runs     train" not in screen_text(app)
-        await pilot.press("f2")
-        await until(pilot, lambda: "─ Python (f2: plan) ─" in screen_text(app))
+        await press(pilot, "f2", until="─ Python (f2: plan) ─")
         assert "import skyward_core as sky" in screen_text(app)
-        await pilot.press("f2")
-        await until(pilot, lambda: "runs     train(epochs=3)" in screen_text(app))
+        await press(pilot, "f2", until="runs     train(epochs=3)")

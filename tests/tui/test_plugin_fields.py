@@ -12,7 +12,7 @@ from skyward_tui.launch_form.form import Form, build_request, command_line, pyth
 from skyward_tui.launch_form.recent_launches import add_recent, recent_forms
 from skyward_tui.screens.launch.field_groups import ArgumentRow, PluginFields
 from skyward_tui.widgets.form_fields import Toggles
-from tests.support.app_driver import launch_form, screen_text, typed, until
+from tests.support.app_driver import on_launch_form, press, screen_text, typed, until
 
 SCRIPT = """
 import skyward_core as sky
@@ -33,28 +33,23 @@ def shown(fields: PluginFields) -> list[str]:
 
 
 async def test_fields_of_chosen_plugins_are_shown(app: SkywardApp) -> None:
-    async with app.run_test(size=(160, 48)) as pilot:
-        screen = await launch_form(app, pilot, "train.py")
+    async with on_launch_form(app, (160, 48), "train.py") as (pilot, screen):
         fields = screen.query_one(PluginFields)
         toggles = screen.query_one("#plugins", Toggles)
         assert not fields.display and "Plugin parameters" not in screen_text(app)
         toggles.focus()
-        await pilot.press("space")
-        await until(pilot, lambda: "▸ Plugin parameters  defaults" in screen_text(app))
+        await press(pilot, "space", until="▸ Plugin parameters  defaults")
         await pilot.press("down")  # one stop, however many fields are in it
         title = screen.focused
-        await pilot.press("down")
-        await until(pilot, lambda: screen.focused is screen.query_one("#packages"))
+        await press(pilot, "down", until=lambda: screen.focused is screen.query_one("#packages"))
         assert title is not None and fields in title.ancestors
         await pilot.press("up", "enter")
         await until(pilot, lambda: "torch.backend" in screen_text(app) and "str = 'cu128'" in screen_text(app))
         await pilot.press("down")
-        await typed(app, pilot, "gloo")
-        await until(pilot, lambda: "torch (backend=gloo)" in screen_text(app))
+        await typed(app, pilot, "gloo", until="torch (backend=gloo)")
         assert screen.form().plugin_settings == {"torch.backend": "gloo"}
         assert "--plugin torch --plugin-set torch.backend=gloo" in command_line(screen.form())
-        await pilot.press("up", "space")
-        await until(pilot, lambda: "▸ Plugin parameters  torch.backend=gloo" in screen_text(app))
+        await press(pilot, "up", "space", until="▸ Plugin parameters  torch.backend=gloo")
         # Of one that is off nothing is said or asked for, and it comes back with it.
         toggles.focus()
         await pilot.press("space", "right", "right", "space")
@@ -68,43 +63,37 @@ async def test_fields_of_chosen_plugins_are_shown(app: SkywardApp) -> None:
 
 
 async def test_plugin_field_error_is_shown_below_the_field_and_on_its_heading(app: SkywardApp) -> None:
-    async with app.run_test(size=(160, 48)) as pilot:
-        screen = await launch_form(app, pilot, "train.py")
+    async with on_launch_form(app, (160, 48), "train.py") as (pilot, screen):
         screen.query_one("#plugins", Toggles).focus()
         await pilot.press("right", "right", "space", "down", "enter", "down")
         # A choice of the backends there are, then a number.
         await pilot.press("enter", "down", "down", "enter", "down")
         await until(pilot, lambda: screen.form().plugin_settings == {"keras.backend": "torch"})
-        await typed(app, pilot, "x")
-        await until(pilot, lambda: "✗ must be int | None, got 'x'" in screen_text(app))
+        await typed(app, pilot, "x", until="✗ must be int | None, got 'x'")
         await until(pilot, lambda: "seed of plugin keras must be int" in screen_text(app).replace("\n", " "))
         assert "▾ Plugin parameters  ✗ keras.seed is invalid" in screen_text(app)
-        await pilot.press("backspace", "7")
-        await until(pilot, lambda: "keras (backend=torch, seed=7)" in screen_text(app))
+        await press(pilot, "backspace", "7", until="keras (backend=torch, seed=7)")
 
 
 @pytest.mark.proof("1 s of a processor")
 async def test_recent_launch_restores_plugin_parameters(app: SkywardApp) -> None:
-    async with app.run_test(size=(160, 48)) as pilot:
-        screen = await launch_form(app, pilot, "train.py")
+    async with on_launch_form(app, (160, 48), "train.py") as (pilot, screen):
         screen.query_one("#plugins", Toggles).focus()
         await pilot.press("space", "down", "enter", "down")
-        await typed(app, pilot, "gloo")
-        await until(pilot, lambda: screen.form().plugin_settings == {"torch.backend": "gloo"})
+        await typed(app, pilot, "gloo", until=lambda: screen.form().plugin_settings == {"torch.backend": "gloo"})
         add_recent(screen.form())
         (again,) = recent_forms()
         assert again.plugin_settings == {"torch.backend": "gloo"}
         assert "plugins=[sky.plugins.torch(backend='gloo')]" in python_script(again, ())
         screen.query_one("#script", Input).value = ""
         screen._fill(again)
-        await until(pilot, lambda: "torch.backend=gloo" in screen_text(app))
+        await until(pilot, "torch.backend=gloo")
 
 
 @pytest.mark.proof("1 s of a processor")
 async def test_refused_launch_opens_the_invalid_plugin_field(app: SkywardApp) -> None:
     form = Form(script="train.py", plugins=("torch",), plugin_settings={"torch.init": "perhaps"})
-    async with app.run_test(size=(160, 48)) as pilot:
-        screen = await launch_form(app, pilot, "train.py")
+    async with on_launch_form(app, (160, 48), "train.py") as (pilot, screen):
         screen._fill(form)
         fields = screen.query_one(PluginFields)
         assert fields.collapsed

@@ -23,7 +23,7 @@ from skyward_tui.dialogs.help import HelpScreen
 from skyward_tui.screens.pool_list import PoolList, PoolsScreen
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.widgets.pool_preview_and_recent_runs import PoolPreview, RecentRuns
-from tests.support.app_driver import screen_text, until
+from tests.support.app_driver import press, screen_text, until
 from tests.support.fake_session import NOW, FakeSession, failed_run, logged
 from tests.support.past import past_run
 
@@ -32,7 +32,7 @@ SIZE = (100, 30)
 
 async def test_empty_pool_list_names_the_launch_key(app: SkywardApp) -> None:
     async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: "No pools yet" in screen_text(app))
+        await until(pilot, "No pools yet")
         assert "Press n to launch a script" in screen_text(app)
         await pilot.press("enter", "X", "L")
         assert isinstance(app.screen, PoolsScreen)
@@ -43,15 +43,13 @@ async def test_pools_of_other_clients_appear_and_the_cursor_keeps_its_pool(
 ) -> None:
     session.pool("mine")
     async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: "▶ mine" in screen_text(app))
+        await until(pilot, "▶ mine")
         session.pool("theirs", 2, price=3.5, provider="aws")
-        await until(pilot, lambda: "theirs" in screen_text(app))
+        await until(pilot, "theirs")
         assert "▶ mine" in screen_text(app)
         assert "2 pools up  $3.50/h" in screen_text(app)
-        await pilot.press("k", "enter")
-        await until(pilot, lambda: "pools › theirs" in screen_text(app))
-        await pilot.press("q")
-        await until(pilot, lambda: isinstance(app.screen, PoolsScreen))
+        await press(pilot, "k", "enter", until="pools › theirs")
+        await press(pilot, "q", until=lambda: isinstance(app.screen, PoolsScreen))
 
 
 async def test_unreadable_ledger_is_reported() -> None:
@@ -60,11 +58,10 @@ async def test_unreadable_ledger_is_reported() -> None:
 
     app = SkywardApp(refuse)  # type: ignore[arg-type]
     async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: "✗ the ledger was written by a newer version" in screen_text(app))
+        await until(pilot, "✗ the ledger was written by a newer version")
         await pilot.press("n")
         assert isinstance(app.screen, PoolsScreen)
-        await pilot.press("q")
-        await until(pilot, lambda: not app.is_running)
+        await press(pilot, "q", until=lambda: not app.is_running)
 
 
 @pytest.mark.proof("1 s of a processor", after=8)
@@ -81,7 +78,7 @@ async def test_ended_pool_shows_the_time_since_its_end(
     over.ended_at = session.now - seconds
     session.pool("up", age=7200)
     async with app.run_test(size=size) as pilot:
-        await until(pilot, lambda: "○ gone" in screen_text(app))
+        await until(pilot, "○ gone")
         lines = screen_text(app).splitlines()
         (head,) = (line for line in lines if "AGE" in line)
         end = head.index("AGE") + len("AGE")
@@ -90,12 +87,11 @@ async def test_ended_pool_shows_the_time_since_its_end(
 
 
 async def test_idle_pool_shows_the_time_until_its_end(app: SkywardApp, session: FakeSession) -> None:
-    view = session.pool("llama-ft")
-    run = session.open_run(view)
+    view, run = session.pool_with_run("llama-ft")
     session.emit(view, ev.RunEnded(pool="llama-ft", run=run.id, state="failed", at=session.now))
     view.ends_at = app.clock() + 75.5
     async with app.run_test(size=(80, 24)) as pilot:
-        await until(pilot, lambda: "ends in 1:1" in screen_text(app))
+        await until(pilot, "ends in 1:1")
         assert "✗ failed" in screen_text(app)
         view.ends_at = None
         view.version += 1
@@ -104,50 +100,39 @@ async def test_idle_pool_shows_the_time_until_its_end(app: SkywardApp, session: 
 
 async def test_teardown_requires_the_pool_name_and_shows_a_receipt(app: SkywardApp, session: FakeSession) -> None:
     session.auto = False
-    view = session.pool("llama-ft")
-    session.open_run(view)
+    session.pool_with_run("llama-ft")
     async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
-        await pilot.press("X")
-        await until(pilot, lambda: isinstance(app.screen, TeardownScreen))
+        await until(pilot, "▶ llama-ft")
+        await press(pilot, "X", until=lambda: isinstance(app.screen, TeardownScreen))
         field = app.screen.query_one("#answer", Input)
         assert app.focused is field and not field.placeholder and not field.value
         assert "is active and will be stopped" in screen_text(app)
-        await pilot.press("enter")
-        await until(pilot, lambda: "✗ not torn down: nothing was typed" in screen_text(app))
-        await pilot.press("escape")
-        await until(pilot, lambda: isinstance(app.screen, PoolsScreen))
+        await press(pilot, "enter", until="✗ not torn down: nothing was typed")
+        await press(pilot, "escape", until=lambda: isinstance(app.screen, PoolsScreen))
         assert "not torn down: llama-ft" in screen_text(app)
         assert session.torn_down == []
 
-        await pilot.press("X")
-        await until(pilot, lambda: isinstance(app.screen, TeardownScreen))
-        await pilot.press(*"llama", "enter")
-        await until(pilot, lambda: "✗ not torn down: 'llama' is not 'llama-ft'" in screen_text(app))
+        await press(pilot, "X", until=lambda: isinstance(app.screen, TeardownScreen))
+        await press(pilot, *"llama", "enter", until="✗ not torn down: 'llama' is not 'llama-ft'")
         assert session.torn_down == []
         assert app.screen.query_one("#down", Button).disabled
-        await pilot.press(*"-ft", "tab", "tab", "enter")
-        await until(pilot, lambda: session.torn_down == ["llama-ft"])
-        await until(pilot, lambda: "◍ stopping" in screen_text(app))
+        await press(pilot, *"-ft", "tab", "tab", "enter", until=lambda: session.torn_down == ["llama-ft"])
+        await until(pilot, "◍ stopping")
         session.finish_down("llama-ft")
-        await until(pilot, lambda: "created 4, verified gone 4, unaccounted 0" in screen_text(app))
+        await until(pilot, "created 4, verified gone 4, unaccounted 0")
         assert "✓ gone" in screen_text(app)
-        await pilot.press("enter")
-        await until(pilot, lambda: isinstance(app.screen, PoolsScreen))
+        await press(pilot, "enter", until=lambda: isinstance(app.screen, PoolsScreen))
 
 
 async def test_teardown_of_an_idle_local_pool_requires_only_confirmation(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("free", 8)
     session.end_run(view, session.open_run(view))
     async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: "▶ free" in screen_text(app))
-        await pilot.press("X")
-        await until(pilot, lambda: isinstance(app.screen, TeardownScreen))
+        await until(pilot, "▶ free")
+        await press(pilot, "X", until=lambda: isinstance(app.screen, TeardownScreen))
         assert app.focused is app.screen.query_one("#cancel") and not app.screen.query(Input)
-        await pilot.press("enter")
-        await until(pilot, lambda: "not torn down: free" in screen_text(app))
-        await pilot.press("X", "tab", "enter")
-        await until(pilot, lambda: "verified gone 8" in screen_text(app))
+        await press(pilot, "enter", until="not torn down: free")
+        await press(pilot, "X", "tab", "enter", until="verified gone 8")
 
 
 @pytest.mark.parametrize("key", ["q", "escape", "enter"])
@@ -157,25 +142,20 @@ async def test_receipt_is_closed_by_the_same_keys_as_other_screens(
     view = session.pool("free", 8, price=1.0)
     session.end_run(view, session.open_run(view))
     async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: "▶ free" in screen_text(app))
-        await pilot.press("X")
-        await until(pilot, lambda: isinstance(app.screen, TeardownScreen))
+        await until(pilot, "▶ free")
+        await press(pilot, "X", until=lambda: isinstance(app.screen, TeardownScreen))
         await pilot.press("q")
         assert app.screen.query_one("#answer", Input).value == "q", "where the name is typed it is a letter"
-        await pilot.press("backspace", *"free", "enter")
-        await until(pilot, lambda: "verified gone 8" in screen_text(app))
-        await pilot.press(key)
-        await until(pilot, lambda: isinstance(app.screen, PoolsScreen))
+        await press(pilot, "backspace", *"free", "enter", until="verified gone 8")
+        await press(pilot, key, until=lambda: isinstance(app.screen, PoolsScreen))
 
 
 async def test_keys_in_one_burst_go_to_the_current_screen(app: SkywardApp, session: FakeSession) -> None:
     session.pool("over", state="gone")
     async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: "▶ over" in screen_text(app))
-        await pilot.press("enter")
-        await until(pilot, lambda: isinstance(app.screen, RunScreen))
-        await pilot.press("question_mark")
-        await until(pilot, lambda: isinstance(app.screen, HelpScreen))
+        await until(pilot, "▶ over")
+        await press(pilot, "enter", until=lambda: isinstance(app.screen, RunScreen))
+        await press(pilot, "question_mark", until=lambda: isinstance(app.screen, HelpScreen))
         for _ in range(3):  # as a terminal tells of them when they come in one piece
             app.post_message(events.Key("q", "q"))
         await until(pilot, lambda: not app.is_running)
@@ -184,16 +164,13 @@ async def test_keys_in_one_burst_go_to_the_current_screen(app: SkywardApp, sessi
 async def test_teardown_names_unfetched_results_and_requires_confirmation(
     app: SkywardApp, session: FakeSession
 ) -> None:
-    view = session.pool("free", 1)
-    run = session.open_run(view)
+    view, run = session.pool_with_run("free", 1)
     session.end_run(view, run)
     view.unfetched = {run.id: 12_345}
     async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: "▶ free" in screen_text(app))
-        await pilot.press("X")
-        await until(pilot, lambda: f"run {run.id} (train): downloads 12,345 unfetched bytes" in screen_text(app))
-        await pilot.press(*"free", "enter")
-        await until(pilot, lambda: session.torn_down == ["free"])
+        await until(pilot, "▶ free")
+        await press(pilot, "X", until=f"run {run.id} (train): downloads 12,345 unfetched bytes")
+        await press(pilot, *"free", "enter", until=lambda: session.torn_down == ["free"])
 
 
 async def test_hidden_teardown_continues_and_names_its_leftovers(app: SkywardApp, session: FakeSession) -> None:
@@ -201,21 +178,18 @@ async def test_hidden_teardown_continues_and_names_its_leftovers(app: SkywardApp
     session.pool("paid", 1, price=4.0)
     session.downing["paid"] = future = Future[Any]()
     async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: "▶ paid" in screen_text(app))
-        await pilot.press("X", *"paid", "enter")
-        await until(pilot, lambda: session.torn_down == ["paid"])
-        await pilot.press("escape")
-        await until(pilot, lambda: isinstance(app.screen, PoolsScreen))
+        await until(pilot, "▶ paid")
+        await press(pilot, "X", *"paid", "enter", until=lambda: session.torn_down == ["paid"])
+        await press(pilot, "escape", until=lambda: isinstance(app.screen, PoolsScreen))
         future.set_result(Receipt("paid", 1, (), ("i-0123",), 9.0))
-        await until(pilot, lambda: "✗ paid: created 1, verified gone 0, unaccounted 1: i-0123" in screen_text(app))
+        await until(pilot, "✗ paid: created 1, verified gone 0, unaccounted 1: i-0123")
 
 
 async def test_quit_without_live_pools_needs_no_confirmation(app: SkywardApp, session: FakeSession) -> None:
     session.pool("old", state="gone")
     async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: "▶ old" in screen_text(app))
-        await pilot.press("q")
-        await until(pilot, lambda: not app.is_running)
+        await until(pilot, "▶ old")
+        await press(pilot, "q", until=lambda: not app.is_running)
     assert session.detached and app.return_code == 0
 
 
@@ -225,14 +199,11 @@ async def test_quit_with_live_pools_asks_and_keeps_them_by_default(
 ) -> None:
     session.pool("llama-ft")
     async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
-        await pilot.press(key)
-        await until(pilot, lambda: isinstance(app.screen, QuitScreen))
+        await until(pilot, "▶ llama-ft")
+        await press(pilot, key, until=lambda: isinstance(app.screen, QuitScreen))
         assert "1 pool still up: llama-ft" in screen_text(app)
-        await pilot.press("escape")
-        await until(pilot, lambda: isinstance(app.screen, PoolsScreen))
-        await pilot.press(key, "enter")
-        await until(pilot, lambda: not app.is_running)
+        await press(pilot, "escape", until=lambda: isinstance(app.screen, PoolsScreen))
+        await press(pilot, key, "enter", until=lambda: not app.is_running)
     assert session.detached and session.torn_down == []
 
 
@@ -240,41 +211,35 @@ async def test_quit_can_tear_down_all_pools(app: SkywardApp, session: FakeSessio
     session.pool("one")
     session.pool("two")
     async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: "▶ " in screen_text(app))
+        await until(pilot, "▶ ")
         await pilot.press("q", "right", "enter")  # asks no second time: nothing of them is precious
         await until(pilot, lambda: isinstance(app.screen, TeardownScreen))
         await until(pilot, lambda: screen_text(app).count("unaccounted 0") >= 2)
-        await pilot.press("enter")
-        await until(pilot, lambda: not app.is_running)
+        await press(pilot, "enter", until=lambda: not app.is_running)
     assert sorted(session.torn_down) == ["one", "two"]
 
 
 async def test_ctrl_c_neither_quits_nor_cancels(app: SkywardApp, session: FakeSession) -> None:
     session.pool("llama-ft")
     async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
-        await pilot.press("ctrl+c", "ctrl+c")
-        await until(pilot, lambda: "ctrl+c does not quit" in screen_text(app))
-        await pilot.press("enter")
-        await until(pilot, lambda: isinstance(app.screen, RunScreen))
+        await until(pilot, "▶ llama-ft")
+        await press(pilot, "ctrl+c", "ctrl+c", until="ctrl+c does not quit")
+        await press(pilot, "enter", until=lambda: isinstance(app.screen, RunScreen))
         await pilot.press("ctrl+c")
         assert app.is_running and session.torn_down == [] and session.cancelled == []
 
 
 async def test_selected_pool_opens_although_another_has_its_name(app: SkywardApp, session: FakeSession) -> None:
     for words in ("of the first", "of the second"):
-        view = session.pool("twice", 1, state="gone", age=3600)
-        session.open_run(view)
+        view, _ = session.pool_with_run("twice", 1, state="gone", age=3600)
         session.print(view, 0, f"last words {words}\n")
         view.created_at += 60 * len(session.views)
     first = session.views[0]
     async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: "▶ twice" in screen_text(app))
-        await pilot.press("down", "enter")
-        await until(pilot, lambda: "last words of the first" in screen_text(app))
+        await until(pilot, "▶ twice")
+        await press(pilot, "down", "enter", until="last words of the first")
         assert session.recalled == [first.key]
-        await pilot.press("q", "up", "enter")
-        await until(pilot, lambda: "last words of the second" in screen_text(app))
+        await press(pilot, "q", "up", "enter", until="last words of the second")
 
 
 async def test_teardown_of_a_live_pool_ignores_an_ended_namesake(app: SkywardApp, session: FakeSession) -> None:
@@ -283,21 +248,17 @@ async def test_teardown_of_a_live_pool_ignores_an_ended_namesake(app: SkywardApp
     session.views.reverse()
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: screen_text(app).count("twice") == 2)
-        await pilot.press("down", "X")
-        await until(pilot, lambda: isinstance(app.screen, TeardownScreen))
-        await pilot.press("tab", "enter")
-        await until(pilot, lambda: live.state == "gone")
+        await press(pilot, "down", "X", until=lambda: isinstance(app.screen, TeardownScreen))
+        await press(pilot, "tab", "enter", until=lambda: live.state == "gone")
 
 
 async def test_pool_whose_teardown_failed_can_be_torn_down_again(app: SkywardApp, session: FakeSession) -> None:
     """Machines of the pool may still run, so quitting asks about the pool, too."""
     session.pool("stuck", 1, state="failed")
     async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: "▶ stuck" in screen_text(app))
-        await pilot.press("q")
-        await until(pilot, lambda: isinstance(app.screen, QuitScreen))
-        await pilot.press("escape", "X", "tab", "enter")
-        await until(pilot, lambda: session.torn_down == ["stuck"])
+        await until(pilot, "▶ stuck")
+        await press(pilot, "q", until=lambda: isinstance(app.screen, QuitScreen))
+        await press(pilot, "escape", "X", "tab", "enter", until=lambda: session.torn_down == ["stuck"])
 
 
 async def test_preemption_countdown_is_shown_on_every_screen(app: SkywardApp, session: FakeSession) -> None:
@@ -305,11 +266,10 @@ async def test_preemption_countdown_is_shown_on_every_screen(app: SkywardApp, se
     session.open_run(view, total=2)
     session.emit(view, ev.NodeNotice(pool="spot", node=1, kind="terminate", ends_at=session.now + 102, at=session.now))
     async with app.run_test(size=(160, 48)) as pilot:
-        await until(pilot, lambda: "n1 preempted in 1:42 (terminate)" in screen_text(app))
+        await until(pilot, "n1 preempted in 1:42 (terminate)")
         session.now += 10
-        await until(pilot, lambda: "n1 preempted in 1:32 (terminate)" in screen_text(app))
-        await pilot.press("enter")
-        await until(pilot, lambda: screen_text(app).count("preempted in 1:32") == 3)
+        await until(pilot, "n1 preempted in 1:32 (terminate)")
+        await press(pilot, "enter", until=lambda: screen_text(app).count("preempted in 1:32") == 3)
         # Where nodes have no room the header has it, before numbers and money.
         await pilot.resize_terminal(80, 24)
         await until(
@@ -326,7 +286,7 @@ async def test_preemption_countdown_is_shown_on_every_screen(app: SkywardApp, se
 async def test_pool_name_is_shown_on_the_smallest_terminal(app: SkywardApp, session: FakeSession) -> None:
     session.open_run(session.pool("llama-ft"))
     async with app.run_test(size=(60, 15)) as pilot:
-        await until(pilot, lambda: "llama-ft" in screen_text(app))
+        await until(pilot, "llama-ft")
 
 
 async def test_dashboard_key_opens_a_page_of_the_selected_pool(
@@ -343,11 +303,9 @@ async def test_dashboard_key_opens_a_page_of_the_selected_pool(
         listed = app.screen.query_one(PoolList)
         while listed.chosen is None or listed.chosen.name != "train":
             await pilot.press("down" if listed.cursor == 0 else "up")
-        await pilot.press("P")
-        await until(pilot, lambda: "no dashboard found on the head node of pool train" in screen_text(app))
+        await press(pilot, "P", until="no dashboard found on the head node of pool train")
         session.pages = [Dashboard("ray", "http://127.0.0.1:4001/")]
-        await pilot.press("P")
-        await until(pilot, lambda: "ray: http://127.0.0.1:4001/" in screen_text(app))
+        await press(pilot, "P", until="ray: http://127.0.0.1:4001/")
         assert opened == ["http://127.0.0.1:4001/"]
         while listed.chosen is None or listed.chosen.name != "over":
             await pilot.press("down" if listed.cursor == 0 else "up")
@@ -363,7 +321,7 @@ def listed(app: SkywardApp) -> list[str]:
 async def test_column_headings_fit_although_names_are_short(app: SkywardApp, session: FakeSession) -> None:
     session.pool("a")
     async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: "▶ a" in screen_text(app))
+        await until(pilot, "▶ a")
         for keys in ([], ["right"]):
             await pilot.press(*keys)
             heading, row, *_ = [line for line in screen_text(app).splitlines() if "STATE" in line or "▶ a" in line]
@@ -377,52 +335,39 @@ async def test_pools_are_sorted_and_filtered(app: SkywardApp, session: FakeSessi
     wide = session.pool("wide", 8)
     session.open_run(wide)
     async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: "▶ wide" in screen_text(app))
+        await until(pilot, "▶ wide")
         assert listed(app) == ["wide", "dear", "old"]
-        await pilot.press("right")
-        await until(pilot, lambda: "POOL▲" in screen_text(app))
+        await press(pilot, "right", until="POOL▲")
         assert listed(app) == ["dear", "old", "wide"] and "▶ wide" in screen_text(app)
-        await pilot.press("t")
-        await until(pilot, lambda: "POOL▼" in screen_text(app))
+        await press(pilot, "t", until="POOL▼")
         assert listed(app) == ["wide", "old", "dear"]
-        await pilot.press("right", "right")
-        await until(pilot, lambda: "NODES▼" in screen_text(app))
+        await press(pilot, "right", "right", until="NODES▼")
         assert listed(app) == ["wide", "old", "dear"]
-        await pilot.press("right", "right", "right", "right")
-        await until(pilot, lambda: "AGE▲" in screen_text(app))
+        await press(pilot, "right", "right", "right", "right", until="AGE▲")
         assert listed(app)[-1] == "old"
-        await pilot.press("right")
-        await until(pilot, lambda: "$/H▼" in screen_text(app))
+        await press(pilot, "right", until="$/H▼")
         assert listed(app)[0] == "dear"
-        await pilot.press("slash", *"AWS")
-        await until(pilot, lambda: listed(app) == ["dear"])
-        await pilot.press(*"x", "enter")
-        await until(pilot, lambda: "no matching pool" in screen_text(app))
+        await press(pilot, "slash", *"AWS", until=lambda: listed(app) == ["dear"])
+        await press(pilot, *"x", "enter", until="no matching pool")
         assert "with: AWSx" in screen_text(app)
         await pilot.press("enter", "X")
         assert isinstance(app.screen, PoolsScreen)
-        await pilot.press("escape")
-        await until(pilot, lambda: len(listed(app)) == 3)
-        await pilot.press("slash", *"train")  # what ran there last
-        await until(pilot, lambda: listed(app) == ["wide"])
+        await press(pilot, "escape", until=lambda: len(listed(app)) == 3)
+        await press(pilot, "slash", *"train", until=lambda: listed(app) == ["wide"])  # what ran there last
 
 
 async def test_marked_pools_are_torn_down_together(app: SkywardApp, session: FakeSession) -> None:
     for name in ("one", "two", "three", "over"):
         session.pool(name, 1, state="gone" if name == "over" else "up")
     async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: "three" in screen_text(app))
-        await pilot.press("home", "space", "space", "down", "space")  # over, three, one
-        await until(pilot, lambda: "3 marked" in screen_text(app))
+        await until(pilot, "three")
+        await press(pilot, "home", "space", "space", "down", "space", until="3 marked")  # over, three, one
         assert screen_text(app).count("◆") == 3
-        await pilot.press("escape")
-        await until(pilot, lambda: "marked" not in screen_text(app))
+        await press(pilot, "escape", until=lambda: "marked" not in screen_text(app))
         await pilot.press("home", "space", "space", "down", "space")
-        await pilot.press("X")
-        await until(pilot, lambda: isinstance(app.screen, TeardownScreen))
-        await until(pilot, lambda: "Tear down 2 pools?" in screen_text(app))
-        await pilot.press("tab", "enter")
-        await until(pilot, lambda: len(session.torn_down) == 2)
+        await press(pilot, "X", until=lambda: isinstance(app.screen, TeardownScreen))
+        await until(pilot, "Tear down 2 pools?")
+        await press(pilot, "tab", "enter", until=lambda: len(session.torn_down) == 2)
         assert {key.partition(".")[0] for key in session.torn_down} == {"one", "three"}
 
 
@@ -431,11 +376,10 @@ async def test_pool_preview_shows_utilization_and_cost(app: SkywardApp, session:
     idle = session.pool("idle", 2)
     session.open_run(view)
     async with app.run_test(size=(160, 48)) as pilot:
-        await until(pilot, lambda: "▶ idle" in screen_text(app))
+        await until(pilot, "▶ idle")
         assert session.measured == []  # nobody looks at one in which something goes on
-        await pilot.press("down")
-        await until(pilot, lambda: session.measured == ["dear.0"])
-        await until(pilot, lambda: "$9.00/h, $9.00 spent" in screen_text(app))
+        await press(pilot, "down", until=lambda: session.measured == ["dear.0"])
+        await until(pilot, "$9.00/h, $9.00 spent")
         assert "USE" not in screen_text(app)
         view.machines, idle.machines = MachineMetrics(), MachineMetrics()
         for node in range(2):
@@ -445,8 +389,7 @@ async def test_pool_preview_shows_utilization_and_cost(app: SkywardApp, session:
         idle.machines.feed(0, json.dumps({"at": session.now, "node": {"cpu": 7}}).encode())
         session.now += 1
         await until(pilot, lambda: "4 × 94 %" in screen_text(app) and "cpu 7 %" in screen_text(app))
-        await pilot.press("right", "right", "right", "right", "right", "right")
-        await until(pilot, lambda: "USE▼" in screen_text(app))
+        await press(pilot, "right", "right", "right", "right", "right", "right", until="USE▼")
         assert listed(app) == ["dear", "idle"]
 
 
@@ -461,17 +404,17 @@ async def test_recent_runs_are_shown_below_a_short_pool_list(
         past_run(3, run="", function="", state="gone"),
     ]
     async with app.run_test(size=(160, 48)) as pilot:
-        await until(pilot, lambda: "recent runs  (H: all)" in screen_text(app))
+        await until(pilot, "recent runs  (H: all)")
         shown = screen_text(app).split("recent runs")[1]
         assert "first_of_all" in shown and "disk full" in shown and "(no run)" not in shown
         assert "gone" not in shown, "a pool that had no run is none"
         session.past = [past_run(0, function="newest"), *session.past]
         session.open_run(view)
-        await until(pilot, lambda: "newest" in screen_text(app))
+        await until(pilot, "newest")
         await pilot.resize_terminal(100, 48)
         await until(pilot, lambda: "recent runs" not in screen_text(app))
         await pilot.resize_terminal(160, 48)
-        await until(pilot, lambda: "recent runs" in screen_text(app))
+        await until(pilot, "recent runs")
         for number in range(40):
             session.pool(f"many-{number}", 1)
         await until(pilot, lambda: "recent runs" not in screen_text(app))
@@ -479,16 +422,14 @@ async def test_recent_runs_are_shown_below_a_short_pool_list(
 
 
 async def test_recent_runs_are_opened_by_tab_and_by_mouse(app: SkywardApp, session: FakeSession) -> None:
-    view = session.pool("llama-ft", 2)
-    session.open_run(view, "train")
+    view, _ = session.pool_with_run("llama-ft", 2)
     session.past = [past_run(number, run=f"r{number}", key=view.key) for number in range(3)]
     async with app.run_test(size=(160, 48)) as pilot:
-        await until(pilot, lambda: "recent runs" in screen_text(app))
+        await until(pilot, "recent runs")
         listed = app.screen.query_one(RecentRuns)
         await pilot.press("tab")
         assert app.focused is listed
-        await pilot.press("down", "enter")
-        await until(pilot, lambda: isinstance(app.screen, RunScreen))
+        await press(pilot, "down", "enter", until=lambda: isinstance(app.screen, RunScreen))
         assert isinstance(app.screen, RunScreen) and app.screen.run_id == "r1"
         app.screen.action_leave()
         await until(pilot, lambda: isinstance(app.screen, PoolsScreen))
@@ -500,15 +441,13 @@ async def test_recent_runs_are_opened_by_tab_and_by_mouse(app: SkywardApp, sessi
 async def test_cursor_is_on_the_pool_that_was_opened_last(app: SkywardApp, session: FakeSession) -> None:
     session.pool("first", 2)
     async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: "▶ first" in screen_text(app))
+        await until(pilot, "▶ first")
         app.show_pool(session.pool("second", 2).key)
         await until(pilot, lambda: isinstance(app.screen, RunScreen))
-        await pilot.press("q")
-        await until(pilot, lambda: "▶ second" in screen_text(app))
-        await pilot.press("down")
-        await until(pilot, lambda: "▶ first" in screen_text(app))
+        await press(pilot, "q", until="▶ second")
+        await press(pilot, "down", until="▶ first")
         await pilot.click(app.screen.query_one(PoolList), offset=(5, 1))
-        await until(pilot, lambda: "▶ second" in screen_text(app))
+        await until(pilot, "▶ second")
 
 
 async def test_app_quits_without_error_while_recent_runs_load(
@@ -533,7 +472,7 @@ async def test_app_quits_without_error_while_recent_runs_load(
 async def test_pool_list_without_past_runs_uses_all_rows(app: SkywardApp, session: FakeSession) -> None:
     session.pool("llama-ft", 2)
     async with app.run_test(size=(160, 48)) as pilot:
-        await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
+        await until(pilot, "▶ llama-ft")
         await pilot.pause()
         assert "recent runs" not in screen_text(app)
 
@@ -541,11 +480,10 @@ async def test_pool_list_without_past_runs_uses_all_rows(app: SkywardApp, sessio
 async def test_duration_of_a_running_recent_run_is_updated(
     app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    view = session.pool("llama-ft", 2)
-    session.open_run(view)
+    session.pool_with_run("llama-ft", 2)
     session.past = [past_run(1, state="running", opened_at=session.now, ended_at=None)]
     async with app.run_test(size=(160, 48)) as pilot:
-        await until(pilot, lambda: "recent runs" in screen_text(app))
+        await until(pilot, "recent runs")
         for seconds in (5, 11):
             session.now += seconds
             await until(pilot, lambda: f"0:{session.now - NOW:02.0f}" in screen_text(app).split("recent runs")[1])
@@ -555,8 +493,7 @@ async def test_duration_of_a_running_recent_run_is_updated(
 
 
 def training(session: FakeSession, name: str = "llama-ft", nodes: int = 4) -> PoolView:
-    view = session.pool(name, nodes)
-    run = session.open_run(view)
+    view, run = session.pool_with_run(name, nodes)
     for rank in range(nodes):
         session.print(view, rank, f"\x1b[31mstep {rank}\x1b[0m done \x1b]0;title\x07\n")
     logged(view, run, session, ranks=nodes, steps=30)
@@ -572,19 +509,17 @@ async def test_pool_preview_shows_ranks_metrics_and_last_lines(app: SkywardApp, 
         assert "4 ranks: ● 4 running" in text and "●●●●" in text
         assert "median of 4 ranks" in text and "loss " in text
         assert "r003| step 3 done" in text and "title" not in text
-        await pilot.press("down")
-        await until(pilot, lambda: "no run on this pool yet" in screen_text(app))
+        await press(pilot, "down", until="no run on this pool yet")
         assert "last lines" not in screen_text(app)
 
 
 async def test_preview_chart_shows_the_median_and_styles_no_blanks(app: SkywardApp, session: FakeSession) -> None:
-    view = session.pool("llama-ft", 4)
-    run = session.open_run(view)
+    view, run = session.pool_with_run("llama-ft", 4)
     for step in range(9):
         for rank in range(4):  # one after the other, as they do
             view.metrics.add_values(run.id, rank, session.now + step + rank / 5, {"loss": 8.0 - step + rank})
     async with app.run_test(size=(160, 48)) as pilot:
-        await until(pilot, lambda: "loss 1.5  median of 4 ranks" in screen_text(app))
+        await until(pilot, "loss 1.5  median of 4 ranks")
         content = app.screen.query_one(PoolPreview).render()
         pieces = [content.plain[span.start : span.end] for span in content.spans]
         drawn = [piece for piece in pieces if any("⠀" < sign <= "⣿" for sign in piece)]
@@ -595,10 +530,10 @@ async def test_preview_chart_shows_the_median_and_styles_no_blanks(app: SkywardA
 async def test_pool_preview_is_hidden_on_a_narrow_terminal(app: SkywardApp, session: FakeSession, width: int) -> None:
     training(session)
     async with app.run_test(size=(width, 40)) as pilot:
-        await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
+        await until(pilot, "▶ llama-ft")
         assert "4 ranks" not in screen_text(app)
         await pilot.resize_terminal(120, 40)
-        await until(pilot, lambda: "4 ranks: ● 4 running" in screen_text(app))
+        await until(pilot, "4 ranks: ● 4 running")
 
 
 async def test_pool_preview_shows_pending_startup_and_root_cause(app: SkywardApp, session: FakeSession) -> None:

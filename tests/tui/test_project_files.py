@@ -12,7 +12,7 @@ from textual.widgets import Input, Static
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.dialogs.pickers import FilesScreen, PresetsScreen, PythonsScreen
 from skyward_tui.screens.launch.screen import LaunchScreen
-from tests.support.app_driver import launch_form, screen_text, until
+from tests.support.app_driver import on_launch_form, press, screen_text, until
 from tests.support.hostile_project import JOB, PRESET, SCRIPT, hostile_project
 
 SIZE = (160, 48)
@@ -25,28 +25,23 @@ async def test_launch_form_executes_no_file_of_a_project(
     mark, project = tmp_path / "mark", tmp_path / "theirs"
     hostile_project(project, mark)
     monkeypatch.chdir(project)
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await launch_form(app, pilot, SCRIPT)
+    async with on_launch_form(app, SIZE, SCRIPT) as (pilot, screen):
         await until(pilot, lambda: ".venvofprojecttheirs" in plan_text(screen))
-        await pilot.press("f4")
-        await until(pilot, lambda: isinstance(app.screen, PresetsScreen) and PRESET in screen_text(app))
-        await pilot.press("enter")
-        await until(pilot, lambda: screen.form().python == str(project / "evil.sh"))
+        await press(pilot, "f4", until=lambda: isinstance(app.screen, PresetsScreen) and PRESET in screen_text(app))
+        await press(pilot, "enter", until=lambda: screen.form().python == str(project / "evil.sh"))
         await until(pilot, lambda: f"Python?at{project}/evil.sh" in plan_text(screen))
-        await pilot.press("ctrl+n")
-        await until(pilot, lambda: isinstance(app.screen, PythonsScreen))
+        await press(pilot, "ctrl+n", until=lambda: isinstance(app.screen, PythonsScreen))
         rows = [f"{sys.version.split()[0]} +{source}" for source in (".venv of project", "this program's own")]
         await until(pilot, lambda: all(re.search(row, screen_text(app)) for row in rows))
         await pilot.press("escape")
         screen.query_one("#script", Input).value = JOB
-        await until(pilot, lambda: "1 line, on all nodes" in screen_text(app))
+        await until(pilot, "1 line, on all nodes")
     assert not mark.exists(), mark.read_text()
 
 
 async def test_pasted_invalid_path_is_reported_below_its_field(app: SkywardApp, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT_TEXT)
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await launch_form(app, pilot, "a" * 256)
+    async with on_launch_form(app, SIZE, "a" * 256) as (pilot, screen):
         await until(pilot, lambda: "cannot be read: File name too long" in " ".join(screen_text(app).split()))
         for text in ("a/" * 3000, "loop", "~nobody-of-that-name", "a\udcff.py"):
             screen.query_one("#script", Input).value = text
@@ -59,8 +54,7 @@ async def test_pasted_invalid_path_is_reported_below_its_field(app: SkywardApp, 
                 await pilot.press("enter")
                 if app.screen is screen:  # it was taken as it is
                     await pilot.press(key)
-            await pilot.press("escape")
-            await until(pilot, lambda: app.screen is screen)
+            await press(pilot, "escape", until=lambda: app.screen is screen)
         screen.query_one("#script", Input).value = "train.py"
         await until(pilot, lambda: screen.form().function == "train")
         for field in screen.query("#form Input"):
@@ -68,7 +62,7 @@ async def test_pasted_invalid_path_is_reported_below_its_field(app: SkywardApp, 
                 before, field.value = field.value, "a" * 256  # type: ignore[attr-defined]
                 await until(pilot, lambda: screen.is_current)
                 field.value = before  # type: ignore[attr-defined]
-        await until(pilot, lambda: "train(" in screen_text(app))
+        await until(pilot, "train(")
     assert app.return_code in (0, None)
 
 

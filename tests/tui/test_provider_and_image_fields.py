@@ -16,7 +16,7 @@ from skyward_tui.launch_form.form import Form, build_request, command_line
 from skyward_tui.screens.launch.field_groups import ArgumentFields
 from skyward_tui.screens.launch.screen import LaunchScreen
 from skyward_tui.text.number_and_time_format import clip_path
-from tests.support.app_driver import launch_form, screen_text, typed, until
+from tests.support.app_driver import on_launch_form, press, screen_text, typed, until
 from tests.support.fake_session import FakeSession, done
 from tests.support.pythons import another_python, make_environment
 
@@ -30,12 +30,11 @@ def folder(tmp_path: Path) -> Path:
 async def test_slow_provider_check_does_not_delay_the_plan(app: SkywardApp, session: FakeSession) -> None:
     answer: Future[list[Check]] = Future()
     session.check_ups["local"] = answer
-    async with app.run_test(size=(120, 40)) as pilot:
-        await launch_form(app, pilot, "train.py")
-        await until(pilot, lambda: "… local: processes on this machine" in screen_text(app))
-        await until(pilot, lambda: "runs     train()" in screen_text(app))
+    async with on_launch_form(app, (120, 40), "train.py") as (pilot, _):
+        await until(pilot, "… local: processes on this machine")
+        await until(pilot, "runs     train()")
         answer.set_result([Check("local", "ok", "8 cores"), Check("local disk", "ok", "9 GB free")])
-        await until(pilot, lambda: "✓ local: processes on this machine" in screen_text(app))
+        await until(pilot, "✓ local: processes on this machine")
         assert "✓ local: 8 cores; local disk: 9 GB free" in screen_text(app)
         assert session.checked == [("local", {})]
 
@@ -46,20 +45,17 @@ async def test_verdict_about_hosts_goes_with_the_first_key_and_returns_after_a_p
     monkeypatch.setattr("skyward_tui.screens.launch.screen.CHECK_PAUSE", 0.0)
     session.check_ups["ssh"] = Future()
     session.check_ups["ssh"].set_result([Check("gpu1", "fail", "no answer within 5 s")])
-    async with app.run_test(size=(80, 24)) as pilot:
-        screen = await launch_form(app, pilot, "train.py")
+    async with on_launch_form(app, (80, 24), "train.py") as (pilot, screen):
         screen.query_one("#provider", Select).value = "ssh"
-        await until(pilot, lambda: "Hosts" in screen_text(app))
+        await until(pilot, "Hosts")
         hosts = screen.query_one("#hosts", Input).focus()
-        await typed(app, pilot, "gpu1")
-        await until(pilot, lambda: "✗ gpu1: no answer" in screen_text(app))
+        await typed(app, pilot, "gpu1", until="✗ gpu1: no answer")
         assert app.focused is hosts, "nobody has left the field"
         monkeypatch.setattr("skyward_tui.screens.launch.screen.TYPING", 60.0)
         await pilot.press("2")
         assert "no answer" not in screen_text(app) and "✗" not in screen_text(app)
         monkeypatch.setattr("skyward_tui.screens.launch.screen.TYPING", 0.01)
-        await pilot.press("3")
-        await until(pilot, lambda: session.checked[-1] == ("ssh", {"hosts": "gpu123"}))
+        await press(pilot, "3", until=lambda: session.checked[-1] == ("ssh", {"hosts": "gpu123"}))
 
 
 async def test_form_is_validated_once_for_many_typed_characters(
@@ -70,16 +66,14 @@ async def test_form_is_validated_once_for_many_typed_characters(
     def planned(self: LaunchScreen, form: Form) -> None:
         plans.append(form.name)
 
-    async with app.run_test(size=(80, 24)) as pilot:
-        screen = await launch_form(app, pilot, "train.py")
+    async with on_launch_form(app, (80, 24), "train.py") as (pilot, screen):
         await until(pilot, lambda: screen.form().function == "train")
         monkeypatch.setattr("skyward_tui.screens.launch.screen.TYPING", 60.0)
         monkeypatch.setattr(LaunchScreen, "_update_plan", planned)
         screen.query_one("#name", Input).focus()
         await pilot.press(*"maths-of-mine")
         assert plans == []
-        await pilot.press("ctrl+r")
-        await until(pilot, lambda: [spec.name for spec in session.created] == ["maths-of-mine"])
+        await press(pilot, "ctrl+r", until=lambda: [spec.name for spec in session.created] == ["maths-of-mine"])
         assert plans == ["maths-of-mine"], "the last keys count for a launch"
 
 
@@ -91,17 +85,14 @@ async def test_hosts_are_checked_after_typing_and_problems_are_listed_first(
     lines += [Check(f"gpu{number}", "warn", "0.5 GB free") for number in range(3, 9)]
     session.check_ups["ssh"] = Future()
     session.check_ups["ssh"].set_result(lines)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await launch_form(app, pilot, "train.py")
+    async with on_launch_form(app, (120, 40), "train.py") as (pilot, screen):
         screen.query_one("#provider", Select).value = "ssh"
-        await until(pilot, lambda: "Hosts" in screen_text(app))
+        await until(pilot, "Hosts")
         hosts = screen.query_one("#hosts", Input).focus()
         await until(pilot, lambda: app.focused is hosts)
-        await typed(app, pilot, "gpu1 gpu2")
-        await until(pilot, lambda: "hosts    gpu1, gpu2" in screen_text(app))
+        await typed(app, pilot, "gpu1 gpu2", until="hosts    gpu1, gpu2")
         assert "ssh" not in [name for name, _ in session.checked]
-        await pilot.press("tab", "tab")  # past all that it asks for
-        await until(pilot, lambda: "✗ ssh: hosts of your own" in screen_text(app))
+        await press(pilot, "tab", "tab", until="✗ ssh: hosts of your own")  # past all that it asks for
         assert session.checked[-1] == ("ssh", {"hosts": "gpu1,gpu2"})
         text = screen_text(app)
         assert text.index("✗ gpu2: no answer within 5 s") < text.index("! gpu3: 0.5 GB free")
@@ -111,7 +102,7 @@ async def test_hosts_are_checked_after_typing_and_problems_are_listed_first(
         screen.query_one("#provider", Select).value = "local"
         await until(pilot, lambda: "gpu2: no answer" not in screen_text(app))
         screen.query_one("#provider", Select).value = "ssh"
-        await until(pilot, lambda: "✗ gpu2: no answer" in screen_text(app))
+        await until(pilot, "✗ gpu2: no answer")
         assert len(session.checked) == many
 
 
@@ -122,23 +113,21 @@ async def test_hosts_are_checked_for_the_python_version_of_the_script(
     known = another_python()
     make_environment(known.path, folder / ".venv")
     minor = ".".join(known.version.split(".")[:2])
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await launch_form(app, pilot, "train.py")
+    async with on_launch_form(app, (120, 40), "train.py") as (pilot, screen):
         screen.query_one("#provider", Select).value = "ssh"
-        await until(pilot, lambda: "Hosts" in screen_text(app))
+        await until(pilot, "Hosts")
         screen.query_one("#hosts", Input).value = "gpu1"
         await until(pilot, lambda: session.checked_for[-1:] == [minor])
         assert session.checked[-1] == ("ssh", {"hosts": "gpu1"})
-        await until(pilot, lambda: f"needs    Python {minor} on each" in screen_text(app))
+        await until(pilot, f"needs    Python {minor} on each")
 
 
 @pytest.mark.proof("1 s of a processor")
 async def test_small_form_lists_only_failed_checks(app: SkywardApp, session: FakeSession) -> None:
     session.check_ups["local"] = Future()
-    async with app.run_test(size=(80, 24)) as pilot:
-        await launch_form(app, pilot, "train.py")
+    async with on_launch_form(app, (80, 24), "train.py") as (pilot, _):
         session.check_ups["local"].set_result([Check("local", "ok", "8 cores")])
-        await until(pilot, lambda: "✓ local: processes on this machine" in screen_text(app))
+        await until(pilot, "✓ local: processes on this machine")
         assert "8 cores" not in screen_text(app)
 
 
@@ -149,13 +138,11 @@ async def test_clipped_path_keeps_its_end(app: SkywardApp, session: FakeSession)
     script = Path("of-many-people-and-groups/experiments/of-this-autumn/llama-with-lora/train.py")
     script.parent.mkdir(parents=True)
     script.write_text(Path("train.py").read_text("utf-8"), "utf-8")
-    async with app.run_test(size=(80, 32)) as pilot:
-        await launch_form(app, pilot, str(script))
-        await until(pilot, lambda: "runs     train()" in screen_text(app))
-        await pilot.press("tab")
-        await until(pilot, lambda: "…" in screen_text(app).splitlines()[2])
+    async with on_launch_form(app, (80, 32), str(script)) as (pilot, _):
+        await until(pilot, "runs     train()")
+        await press(pilot, "tab", until=lambda: "…" in screen_text(app).splitlines()[2])
         assert screen_text(app).splitlines()[2].rstrip("│ ").endswith("/llama-with-lora/train.py")
-        await until(pilot, lambda: "✓ local disk: 71.5 GB free under …" in screen_text(app))
+        await until(pilot, "✓ local disk: 71.5 GB free under …")
         assert "skyward/spool " in screen_text(app)
 
 
@@ -178,39 +165,35 @@ def test_clip_path_keeps_the_end_of_paths_and_the_start_of_other_texts(text: str
 
 
 async def test_image_fields_set_packages_setup_and_variables(app: SkywardApp) -> None:
-    async with app.run_test(size=(160, 48)) as pilot:
-        screen = await launch_form(app, pilot, "train.py")
-        await until(pilot, lambda: "▸ Image and environment  defaults" in screen_text(app))
+    async with on_launch_form(app, (160, 48), "train.py") as (pilot, screen):
+        await until(pilot, "▸ Image and environment  defaults")
         screen.query_one("#image_settings").focus()
         await pilot.press("down")
         await typed(app, pilot, "einops 'rich>=13'")
         await pilot.press("down", "down")
         await typed(app, pilot, "make -C data && echo made")
         await pilot.press("down")
-        await typed(app, pilot, "WORD=x HF_TOKEN=y")
-        await until(pilot, lambda: "▾ Image and environment  ✗ HF_TOKEN has the name" in screen_text(app))
+        await typed(app, pilot, "WORD=x HF_TOKEN=y", until="▾ Image and environment  ✗ HF_TOKEN has the name")
         assert "✗ HF_TOKEN has the name of a secret. Write secret=HF_TOKEN" in screen_text(app)
         await pilot.press(*["backspace"] * len(" HF_TOKEN=y"))
         asked = ("pip=einops", "pip=rich>=13", "setup=make -C data && echo made", "env.WORD=x")
         await until(pilot, lambda: build_request(screen.form()).image_settings == asked)
-        await until(pilot, lambda: "installs einops, rich>=13" in screen_text(app))
+        await until(pilot, "installs einops, rich>=13")
         assert "sets     WORD" in screen_text(app)
         assert "--image-set pip=einops --image-set 'pip=rich>=13'" in command_line(screen.form())
-        await typed(app, pilot, " 'half")
-        await until(pilot, lambda: "▾ Image and environment  ✗ No closing quotation" in screen_text(app))
+        await typed(app, pilot, " 'half", until="▾ Image and environment  ✗ No closing quotation")
         await pilot.press(*["backspace"] * len(" 'half"))
 
 
 @pytest.mark.proof("1 s of a processor")
 async def test_unedited_image_settings_of_a_recent_launch_are_unchanged(app: SkywardApp) -> None:
-    async with app.run_test(size=(160, 48)) as pilot:
-        screen = await launch_form(app, pilot, "train.py")
-        await until(pilot, lambda: "▸ Image and environment  defaults" in screen_text(app))
+    async with on_launch_form(app, (160, 48), "train.py") as (pilot, screen):
+        await until(pilot, "▸ Image and environment  defaults")
         screen.query_one("#image_settings").focus()
         await pilot.press("down")
         kept = shlex.join(["setup=make one", "setup=make two", "pip=torch", "env.A="])
         screen._fill(replace(screen.form(), image_settings=kept))
-        await until(pilot, lambda: "make one && make two" in screen_text(app))
+        await until(pilot, "make one && make two")
         assert screen.form().image_settings == kept
         fields = screen.query_one("#image-arguments", ArgumentFields)
         pip = fields.field_of("pip")

@@ -15,7 +15,7 @@ from skyward_tui.panels.node_phases import MAX_DETAIL_LINES, PhaseBoard
 from skyward_tui.panels.ranks import SHADES, STATE, heat_map, heat_metrics
 from skyward_tui.text.number_and_time_format import clip_parts
 from skyward_tui.widgets.state_styles_and_rank_states import no_output_reason, rank_states
-from tests.support.app_driver import open_pool, screen_text, until
+from tests.support.app_driver import on_run_screen, press, screen_text, until
 from tests.support.fake_session import FakeSession, value
 
 
@@ -40,8 +40,7 @@ def test_rank_shows_the_task_that_began_last(session: FakeSession, order: Sequen
 
 
 def test_log_of_an_ended_run_without_output_says_so(session: FakeSession) -> None:
-    view = session.pool("quiet", 1)
-    run = session.open_run(view)
+    view, run = session.pool_with_run("quiet", 1)
     assert no_output_reason(view, rank_states(view, run, session.now), run, session.now) == "nothing printed yet"
     session.emit(view, events.RunEnded(pool="quiet", run=run.id, state="failed", at=session.now))
     assert no_output_reason(view, rank_states(view, run, session.now), run, session.now) == "this run printed nothing"
@@ -97,8 +96,7 @@ def measured(session: FakeSession, nodes: int, gpus: int) -> MachineMetrics:
 
 
 def test_each_rank_shows_the_metrics_of_its_own_gpus(session: FakeSession) -> None:
-    view = session.pool("llama-ft", 2, 4)
-    run = session.open_run(view)
+    view, run = session.pool_with_run("llama-ft", 2, 4)
     assert heat_metrics(view, run, session.now) == [STATE]
     view.machines = measured(session, 2, 4)
     assert heat_metrics(view, run, session.now) == [STATE, "use %", "memory %"]
@@ -127,8 +125,7 @@ def test_each_rank_shows_the_metrics_of_its_own_gpus(session: FakeSession) -> No
 def test_heat_map_shades_span_the_least_and_greatest_value(
     session: FakeSession, values: list[float], shades: str
 ) -> None:
-    view = session.pool("llama-ft", len(values))
-    run = session.open_run(view)
+    view, run = session.pool_with_run("llama-ft", len(values))
     for rank, loss in enumerate(values):
         view.metrics.add_values(run.id, rank, session.now, {"loss": loss})
     assert "".join(each.shade for each in heat_map(view, run, "loss", session.now).of.values()) == shades
@@ -138,26 +135,20 @@ def test_heat_map_shades_span_the_least_and_greatest_value(
 async def test_heat_map_key_cycles_through_the_metrics(
     app: SkywardApp, session: FakeSession, nodes: int, per_node: int
 ) -> None:
-    view = session.pool("llama-ft", nodes, per_node)
-    run = session.open_run(view)
-    async with app.run_test(size=(160, 48)) as pilot:
-        await open_pool(app, pilot)
-        await pilot.press("H")
-        await until(pilot, lambda: "no metrics yet to colour ranks by" in screen_text(app))
+    view, run = session.pool_with_run("llama-ft", nodes, per_node)
+    async with on_run_screen(app, (160, 48)) as (pilot, _):
+        await press(pilot, "H", until="no metrics yet to colour ranks by")
         view.machines = measured(session, nodes, per_node)
         for rank in range(nodes * per_node):
             view.metrics.add_values(run.id, rank, session.now, {"loss": 2.0 + rank})
         session.end_rank(view, run, 3, "raised")
-        await until(pilot, lambda: "✗ 1" in screen_text(app))
-        await pilot.press("H")
-        await until(pilot, lambda: f"1 ranks use % 0 {SHADES} 100 %" in screen_text(app))
-        await pilot.press("H", "H")
-        await until(pilot, lambda: f"1 ranks loss 2 {SHADES}" in screen_text(app))
+        await until(pilot, "✗ 1")
+        await press(pilot, "H", until=f"1 ranks use % 0 {SHADES} 100 %")
+        await press(pilot, "H", "H", until=f"1 ranks loss 2 {SHADES}")
         shown = screen_text(app)
         assert SHADES[1] in shown and SHADES[3] in shown
         assert shown.count("✗") > 1, "what has failed is not hidden by a shade"
-        await pilot.press("H")
-        await until(pilot, lambda: SHADES not in screen_text(app))
+        await press(pilot, "H", until=lambda: SHADES not in screen_text(app))
 
 
 # The steps of a job on the board of the nodes.
@@ -178,16 +169,14 @@ async def test_each_node_shows_its_job_steps_and_late_nodes(app: SkywardApp, ses
     for rank in (0, 1, 3):
         session.end_rank(view, setup, rank, seconds=12.0)
     async with app.run_test(size=(140, 40)) as pilot:
-        await pilot.press("enter", "3", "z")
-        await until(pilot, lambda: "✓ setup 12.0 s" in row_of(app, 0))
+        await press(pilot, "enter", "3", "z", until=lambda: "✓ setup 12.0 s" in row_of(app, 0))
         assert "✓ workdir 250 ms" in row_of(app, 2)
         assert "● setup 0:40 ! other nodes wait for it" in row_of(app, 2), row_of(app, 2)
         # The others of the pool's runs are of no job: nodes are what they were.
         session.open_run(view, "train")
         await pilot.press("right_curly_bracket")
         await until(pilot, lambda: "setup" not in row_of(app, 2) and "127.0.0.1" in row_of(app, 2))
-        await pilot.press("left_curly_bracket")
-        await until(pilot, lambda: "! other nodes wait for it" in row_of(app, 2))
+        await press(pilot, "left_curly_bracket", until=lambda: "! other nodes wait for it" in row_of(app, 2))
 
 
 async def test_running_job_step_is_visible_in_a_narrow_panel(app: SkywardApp, session: FakeSession) -> None:
@@ -198,8 +187,7 @@ async def test_running_job_step_is_visible_in_a_narrow_panel(app: SkywardApp, se
         for rank in range(2 if name != "a-job-of-mine" else 0):
             session.end_rank(view, run, rank, seconds=12.0)
     async with app.run_test(size=(120, 40)) as pilot:
-        await pilot.press("enter", "3")
-        await until(pilot, lambda: "n1    ● a-job-of-mine 0:40  ✓ setup 12.0" in screen_text(app))
+        await press(pilot, "enter", "3", until="n1    ● a-job-of-mine 0:40  ✓ setup 12.0")
 
 
 async def test_failed_setup_step_shows_its_last_lines_first(app: SkywardApp, session: FakeSession) -> None:
@@ -212,8 +200,7 @@ async def test_failed_setup_step_shows_its_last_lines_first(app: SkywardApp, ses
     cause = RootCause(1, "exited", "Exit", "ended with status 1")
     session.emit(view, events.RunEnded(pool=view.name, run=setup.id, state="failed", root_cause=cause, at=session.now))
     async with app.run_test(size=(120, 40)) as pilot:
-        await pilot.press("enter", "3", "z")
-        await until(pilot, lambda: "n1 setup: ended with status 1" in screen_text(app))
+        await press(pilot, "enter", "3", "z", until="n1 setup: ended with status 1")
         lines = [line.strip("│ ") for line in screen_text(app).splitlines()]
         at = lines.index("n1 setup: ended with status 1")
         assert lines[at + 1 : at + 3] == ["Collecting tensorboard", "ERROR: no such version"]
@@ -234,26 +221,20 @@ async def test_enter_shows_the_last_installer_output_of_a_node(app: SkywardApp, 
         pool="llama-ft", node=2, phase="running", detail="connection refused", at=at, retry_at=session.now + 7
     )
     session.emit(view, late)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await open_pool(app, pilot)
-        await pilot.press("3")
-        await until(pilot, lambda: isinstance(app.focused, PhaseBoard))
+    async with on_run_screen(app, (120, 40)) as (pilot, _):
+        await press(pilot, "3", until=lambda: isinstance(app.focused, PhaseBoard))
         await until(pilot, lambda: "retry 0:07" in screen_text(app) and "part-29" in screen_text(app))
         assert "part-28" not in screen_text(app)
-        await pilot.press("down", "enter")
-        await until(pilot, lambda: "part-28" in screen_text(app))
-        await pilot.press("z")
-        await until(pilot, lambda: f"part-{30 - MAX_DETAIL_LINES}" in screen_text(app))
+        await press(pilot, "down", "enter", until="part-28")
+        await press(pilot, "z", until=f"part-{30 - MAX_DETAIL_LINES}")
         assert "part-28" in screen_text(app) and f"part-{29 - MAX_DETAIL_LINES}" not in screen_text(app)
         session.emit(view, events.NodePhase(pool="llama-ft", node=1, phase="ready", at=session.now))
-        await until(pilot, lambda: "● ready" in screen_text(app))
+        await until(pilot, "● ready")
         assert "part-29" in screen_text(app), "it stays to be read"
-        await pilot.press("enter")
-        await until(pilot, lambda: "part-28" not in screen_text(app))
-        await pilot.press("up", "enter")
-        await until(pilot, lambda: "no messages yet" in screen_text(app))
+        await press(pilot, "enter", until=lambda: "part-28" not in screen_text(app))
+        await press(pilot, "up", "enter", until="no messages yet")
         session.emit(view, events.NodePhase(pool="llama-ft", node=0, phase="ready", at=session.now))
-        await until(pilot, lambda: "no startup messages from this node on this machine" in screen_text(app))
+        await until(pilot, "no startup messages from this node on this machine")
         rows = screen_text(app).splitlines()
         place = next(y for y, row in enumerate(rows) if " n2 " in row)
         await pilot.click(offset=(6, place))

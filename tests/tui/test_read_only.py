@@ -23,7 +23,7 @@ from skyward_tui.cli.main import cli
 from skyward_tui.screens.launch.screen import LaunchScreen
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.ui.actions import ACTIONS
-from tests.support.app_driver import screen_text, until
+from tests.support.app_driver import on_run_screen, press, screen_text, until
 from tests.support.fake_session import FakeSession
 
 REFUSED = "not available with --read-only"
@@ -36,19 +36,15 @@ def app(session: FakeSession) -> SkywardApp:
 
 @pytest.mark.parametrize("key", ["X", "C", "o"])
 async def test_read_only_app_refuses_and_hides_changing_keys(app: SkywardApp, session: FakeSession, key: str) -> None:
-    view = session.pool("train")
-    session.open_run(view)
-    async with app.run_test(size=(160, 48)) as pilot:
-        app.show_pool(view.key)
-        await until(pilot, lambda: "z zoom" in screen_text(app))
+    view, _ = session.pool_with_run("train")
+    async with on_run_screen(app, (160, 48), view.key) as (pilot, _):
+        await until(pilot, "z zoom")
         shown = screen_text(app)
         assert "pools › train › train  [read-only]" in shown
         assert "X tear down" not in shown and "C cancel" not in shown
-        await pilot.press(key)
-        await until(pilot, lambda: REFUSED in screen_text(app))
+        await press(pilot, key, until=REFUSED)
         assert isinstance(app.screen, RunScreen), "no dialog is opened"
-        await pilot.press("a")
-        await until(pilot, lambda: isinstance(app.screen, RunScreen) and app.screen.merged)
+        await press(pilot, "a", until=lambda: isinstance(app.screen, RunScreen) and app.screen.merged)
     assert session.torn_down == session.cancelled == []
 
 
@@ -57,8 +53,7 @@ async def test_read_only_app_shows_the_launch_form_and_launches_nothing(app: Sky
         await until(pilot, lambda: app.session is not None)
         app.show_launch()
         await until(pilot, lambda: isinstance(app.screen, LaunchScreen) and app.screen.is_mounted)
-        await pilot.press("ctrl+r")
-        await until(pilot, lambda: REFUSED in screen_text(app))
+        await press(pilot, "ctrl+r", until=REFUSED)
     assert session.created == []
 
 
@@ -111,12 +106,9 @@ def test_commands_reject_the_read_only_option_of_the_app() -> None:
 
 
 async def test_read_only_app_debugs_no_rank(app: SkywardApp, session: FakeSession) -> None:
-    view = session.pool("train")
-    session.open_run(view)
+    view, _ = session.pool_with_run("train")
     session.emit(view, events.RankPhase(pool=view.name, rank=1, phase="paused", at=session.now))
-    async with app.run_test(size=(160, 48)) as pilot:
-        app.show_pool(view.key)
-        await until(pilot, lambda: "paused" in screen_text(app))
+    async with on_run_screen(app, (160, 48), view.key) as (pilot, _):
+        await until(pilot, "paused")
         assert "D debug" not in screen_text(app)
-        await pilot.press("D")
-        await until(pilot, lambda: REFUSED in screen_text(app))
+        await press(pilot, "D", until=REFUSED)

@@ -10,57 +10,46 @@ import pytest
 from skyward_core.model.output_files import WrittenFile
 from skyward_core.views import events
 from skyward_tui.app.app import SkywardApp
-from tests.support.app_driver import open_pool, screen_text, typed, until
+from tests.support.app_driver import on_run_screen, press, screen_text, typed, until
 from tests.support.fake_session import FakeSession, value
 
 
 async def test_differing_results_are_named_and_two_are_compared(app: SkywardApp, session: FakeSession) -> None:
-    view = session.pool("p", 4)
-    run = session.open_run(view)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await open_pool(app, pilot)
-        await pilot.press("d")
-        await until(pilot, lambda: "fewer than two results" in screen_text(app))
+    view, run = session.pool_with_run("p", 4)
+    async with on_run_screen(app, (120, 40)) as (pilot, _):
+        await press(pilot, "d", until="fewer than two results")
         for rank in range(4):
             told = {"loss": 0.5 if rank == 2 else 0.25, "rank": rank}
             session.end_rank(view, run, rank, summary=value(told))
         session.end_run(view, run)
-        await until(pilot, lambda: "disagree   loss: r2 0.5; most have 0.25" in screen_text(app))
+        await until(pilot, "disagree   loss: r2 0.5; most have 0.25")
         await pilot.press("d", "enter")  # one that is as most, and the odd one, are offered
         await until(pilot, lambda: "r0 and r2 of train" in screen_text(app) and "2 values differ" in screen_text(app))
-        await pilot.press("escape", "d")
-        await until(pilot, lambda: "Ranks whose results to compare" in screen_text(app))
+        await press(pilot, "escape", "d", until="Ranks whose results to compare")
         await pilot.press("ctrl+a", "ctrl+k")
         await typed(app, pilot, "7,1")
-        await pilot.press("enter")
-        await until(pilot, lambda: "'7,1' does not name two of 4 ranks" in screen_text(app))
+        await press(pilot, "enter", until="'7,1' does not name two of 4 ranks")
 
 
 @pytest.mark.proof("2 s of a processor")
 async def test_results_are_exported_in_the_format_of_the_file_name(
     app: SkywardApp, session: FakeSession, tmp_path: Path
 ) -> None:
-    view = session.pool("p", 2)
-    run = session.open_run(view)
+    view, run = session.pool_with_run("p", 2)
 
     async def written(name: str, said: str) -> None:
-        await pilot.press("W")
-        await until(pilot, lambda: "Export results to file (.csv, .json, .parquet or .pickle)" in screen_text(app))
+        await press(pilot, "W", until="Export results to file (.csv, .json, .parquet or .pickle)")
         await pilot.press("ctrl+a", "ctrl+k")
         await typed(app, pilot, name)
-        await pilot.press("enter")
-        await until(pilot, lambda: said in screen_text(app))
+        await press(pilot, "enter", until=lambda: said in screen_text(app))
 
-    async with app.run_test(size=(120, 40)) as pilot:
-        await open_pool(app, pilot)
-        await pilot.press("W")
-        await until(pilot, lambda: "no result to export yet" in screen_text(app))
+    async with on_run_screen(app, (120, 40)) as (pilot, _):
+        await press(pilot, "W", until="no result to export yet")
         for rank in range(2):
             session.end_rank(view, run, rank, summary=value({"loss": 0.5 + rank}))
         session.end_run(view, run)
-        await until(pilot, lambda: "✓ DONE 2/2" in screen_text(app))
-        await pilot.press("W", "enter")
-        await until(pilot, lambda: f"wrote p-{run.id}-results.csv" in screen_text(app))
+        await until(pilot, "✓ DONE 2/2")
+        await press(pilot, "W", "enter", until=f"wrote p-{run.id}-results.csv")
         assert "value.loss" in Path(f"p-{run.id}-results.csv").read_text("utf-8")
         await written("a.parquet", "wrote a.parquet")
         await written("a.parquet", "a.parquet already exists")
@@ -83,13 +72,11 @@ async def test_results_are_exported_in_the_format_of_the_file_name(
 
 
 async def test_common_fields_of_results_are_columns(app: SkywardApp, session: FakeSession) -> None:
-    view = session.pool("llama-ft", 4)
-    run = session.open_run(view)
+    view, run = session.pool_with_run("llama-ft", 4)
     for rank, loss in ((0, 0.5), (1, 12.25)):
         session.end_rank(view, run, rank, summary=value({"loss": loss, "weights": "ab12"}))
     async with app.run_test(size=(120, 40)) as pilot:
-        await pilot.press("enter", "4", "z")
-        await until(pilot, lambda: "loss  weights" in screen_text(app))
+        await press(pilot, "enter", "4", "z", until="loss  weights")
         lines = screen_text(app).splitlines()
         (head,) = (line for line in lines if "loss  weights" in line)
         first, second = (next(line for line in lines if f"│ r{rank} " in line) for rank in (0, 1))
@@ -97,64 +84,55 @@ async def test_common_fields_of_results_are_columns(app: SkywardApp, session: Fa
         assert first[:end].endswith("  0.5") and second[:end].endswith("12.25"), (head, first, second)
         assert first.index("ab12") == second.index("ab12")
         session.end_rank(view, run, 2, summary=value({"other": 1.0}))
-        await until(pilot, lambda: "other 1" in screen_text(app))
+        await until(pilot, "other 1")
         assert "loss  weights" not in screen_text(app) and "loss 0.5  weights ab12" in screen_text(app)
 
 
 async def test_result_without_fields_has_no_columns(app: SkywardApp, session: FakeSession) -> None:
-    view = session.pool("llama-ft", 2)
-    run = session.open_run(view)
+    view, run = session.pool_with_run("llama-ft", 2)
     session.end_rank(view, run, 0, summary=value({"loss": [1, 2]}))
     session.end_rank(view, run, 1, summary=value(7))
     async with app.run_test(size=(120, 40)) as pilot:
-        await pilot.press("enter", "4", "z")
-        await until(pilot, lambda: "loss [1, 2]" in screen_text(app))
+        await press(pilot, "enter", "4", "z", until="loss [1, 2]")
 
 
 # Files that ranks wrote, in the results panel, and the key that fetches them.
 
 
 async def test_output_files_of_ranks_are_listed_and_fetched(app: SkywardApp, session: FakeSession) -> None:
-    view = session.pool("p", 2)
-    run = session.open_run(view, "train")
+    view, run = session.pool_with_run("p", 2)
     session.written = [
         WrittenFile("ck/model.pt", 2_000_000, session.now - 90, 0, "1"),
         WrittenFile("o\x1b[2Jdd\n", 3, session.now, 1, "2"),
     ]
-    async with app.run_test(size=(160, 48)) as pilot:
-        app.show_pool(view.key)
-        await until(pilot, lambda: "2 files on the nodes, 2 MB (o: fetch)" in screen_text(app))
+    async with on_run_screen(app, (160, 48), view.key) as (pilot, _):
+        await until(pilot, "2 files on the nodes, 2 MB (o: fetch)")
         shown = screen_text(app)
         assert "ck/model.pt" in shown and "2 MB" in shown and "odd↵" in shown
-        await until(pilot, lambda: "o fetch files" in screen_text(app))
-        await pilot.press("o")
-        await until(pilot, lambda: f"run {run.id}: 2 files fetched, 2 MB: /outputs" in screen_text(app))
+        await until(pilot, "o fetch files")
+        await press(pilot, "o", until=f"run {run.id}: 2 files fetched, 2 MB: /outputs")
         session.written = []
         session.emit(view, events.RunEnded(pool="p", run=run.id, state="done"))
         await until(pilot, lambda: "ck/model.pt" not in screen_text(app))
         session.now += 60  # what was said of the fetching makes room for hints
-        await until(pilot, lambda: "z zoom" in screen_text(app))
+        await until(pilot, "z zoom")
         assert "o fetch files" not in screen_text(app)
 
 
 async def test_fetch_key_is_hinted_on_a_small_terminal(app: SkywardApp, session: FakeSession) -> None:
-    view = session.pool("p", 2)
-    session.open_run(view, "train")
+    view, _ = session.pool_with_run("p", 2)
     session.written = [WrittenFile("ck/model.pt", 2_000_000, session.now - 90, 0, "1")]
-    async with app.run_test(size=(80, 24)) as pilot:
-        app.show_pool(view.key)
-        await until(pilot, lambda: "FOLLOW" in screen_text(app))
-        await pilot.press("4")
-        await until(pilot, lambda: "ck/model.pt" in screen_text(app))
-        await until(pilot, lambda: "o fetch files" in screen_text(app))
+    async with on_run_screen(app, (80, 24), view.key) as (pilot, _):
+        await until(pilot, "FOLLOW")
+        await press(pilot, "4", until="ck/model.pt")
+        await until(pilot, "o fetch files")
 
 
 async def test_output_files_disappear_with_their_nodes(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("p", 2)
     session.end_run(view, session.open_run(view, "train"))
     session.written = [WrittenFile("ck/model.pt", 2_000_000, session.now - 90, 0, "1")]
-    async with app.run_test(size=(160, 48)) as pilot:
-        app.show_pool(view.key)
-        await until(pilot, lambda: "ck/model.pt" in screen_text(app))
+    async with on_run_screen(app, (160, 48), view.key) as (pilot, _):
+        await until(pilot, "ck/model.pt")
         session.tear_down(view.key)
         await until(pilot, lambda: "ck/model.pt" not in screen_text(app))

@@ -18,7 +18,7 @@ from skyward_tui.app.app import SkywardApp
 from skyward_tui.panels.log import LogColumn
 from skyward_tui.panels.log_pane import LogPane
 from skyward_tui.screens.run import RunScreen
-from tests.support.app_driver import open_pool, screen_text, typed, until
+from tests.support.app_driver import on_run_screen, open_pool, press, screen_text, typed, until
 from tests.support.fake_session import NOW, FakeSession, failed_run
 from tests.tui.conftest import log_of
 
@@ -36,22 +36,19 @@ def rows(column: LogColumn) -> list[str]:
 
 
 async def beside(app: SkywardApp, pilot: Pilot[None], rank: int) -> None:
-    await pilot.press("v")
-    await until(pilot, lambda: "Show next to rank" in screen_text(app))
+    await press(pilot, "v", until="Show next to rank")
     await pilot.press("ctrl+a", "ctrl+k")
     await typed(app, pilot, str(rank))
     await pilot.press("enter")
 
 
 async def test_logs_of_ranks_scroll_side_by_side_in_time(app: SkywardApp, session: FakeSession) -> None:
-    view = session.pool("p", 4)
-    session.open_run(view)
+    view, _ = session.pool_with_run("p", 4)
     for second in range(200):
         for rank in range(4):
             if rank != 3 or second % 3 == 0:
                 session.print(view, rank, f"r{rank} second {second}\n", at=NOW + second + rank / 10)
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await open_pool(app, pilot)
+    async with on_run_screen(app, SIZE) as (pilot, screen):
         await pilot.press("v", "enter")  # the next one is offered
         await until(pilot, lambda: len(columns(screen)) == 2 and rows(columns(screen)[1])[-1:] == ["r1 second 199"])
         await beside(app, pilot, 3)
@@ -60,8 +57,7 @@ async def test_logs_of_ranks_scroll_side_by_side_in_time(app: SkywardApp, sessio
         await until(pilot, lambda: app.focused is third.pane and screen.rank == 3)
         await until(pilot, lambda: "rank 3  of 3 side by side" in str(log_of(screen).border_title))
         # What is done is done to the one that is looked at.
-        await pilot.press("space")
-        await until(pilot, lambda: not third.pane.is_following and columns(screen)[0].pane.is_following)
+        await press(pilot, "space", until=lambda: not third.pane.is_following and columns(screen)[0].pane.is_following)
         for rank in range(4):
             session.print(view, rank, "one more\n", at=NOW + 200)
         await until(pilot, lambda: "PAUSED +1 line" in str(log_of(screen).border_title))
@@ -69,41 +65,34 @@ async def test_logs_of_ranks_scroll_side_by_side_in_time(app: SkywardApp, sessio
         assert rows(third)[-1] == "r3 second 198"
         await pilot.press("slash")
         await typed(app, pilot, "second 5.$")
-        await pilot.press("enter")
-        await until(pilot, lambda: third.pane.hit_count == 3 and not columns(screen)[0].pane.hit_count)
+        await press(pilot, "enter", until=lambda: third.pane.hit_count == 3 and not columns(screen)[0].pane.hit_count)
         await pilot.press("escape")
         # All at one time, by a key; whoever moves takes the others along.
         await pilot.press("i", "g")
         first = columns(screen)[0]
         await until(pilot, lambda: rows(first)[0] == "r0 second 1" and rows(third)[0] == "r3 second 0")
-        await pilot.press("down", "down", "down")
-        await until(pilot, lambda: rows(third)[0] == "r3 second 9")
+        await press(pilot, "down", "down", "down", until=lambda: rows(third)[0] == "r3 second 9")
         await until(pilot, lambda: rows(first)[0] == "r0 second 10")  # the first line that came after it
         await until(pilot, lambda: "aligned by time" in str(log_of(screen).border_title))
-        await pilot.press("f")
-        await until(pilot, lambda: first.pane.is_following and third.pane.is_following)
+        await press(pilot, "f", until=lambda: first.pane.is_following and third.pane.is_following)
         # Away again: by the key, by its number, and the last one stays.
         await pilot.press("V")
         await until(pilot, lambda: [column.rank for column in columns(screen)] == [0, 1] and screen.rank == 1)
         await beside(app, pilot, 1)
         await until(pilot, lambda: [column.rank for column in columns(screen)] == [0] and screen.rank == 0)
-        await pilot.press("V")
-        await until(pilot, lambda: "one log is shown" in screen_text(app))
+        await press(pilot, "V", until="one log is shown")
 
 
 @pytest.mark.proof("1 s of a processor")
 async def test_at_most_four_log_columns_are_shown_and_restored(app: SkywardApp, session: FakeSession) -> None:
-    view = session.pool("p", 6)
-    session.open_run(view)
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await open_pool(app, pilot)
+    session.pool_with_run("p", 6)
+    async with on_run_screen(app, SIZE) as (pilot, screen):
         for _ in range(3):
             await pilot.press("v", "enter")
         await until(pilot, lambda: [column.rank for column in columns(screen)] == [0, 1, 2, 3])
-        await pilot.press("v", "enter")
-        await until(pilot, lambda: "4 logs at most" in screen_text(app))
+        await press(pilot, "v", "enter", until="4 logs at most")
         await beside(app, pilot, 9)
-        await until(pilot, lambda: "rank 9 does not exist: give 0 to 5" in screen_text(app))
+        await until(pilot, "rank 9 does not exist: give 0 to 5")
         await pilot.press("right_square_bracket")  # steps the one that is looked at, which was the last
         await until(pilot, lambda: [column.rank for column in columns(screen)] == [0, 1, 2, 4])
         await pilot.press("a")  # merged lines have all the place
@@ -118,8 +107,7 @@ async def test_merged_log_can_show_only_failed_ranks(app: SkywardApp, session: F
     run = failed_run(session, view)
     for rank in range(4):
         session.print(view, rank, f"hello of {rank}\nbye of {rank}\n", run=run.id)
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await open_pool(app, pilot)
+    async with on_run_screen(app, SIZE) as (pilot, screen):
         await pilot.press("M")
         column = columns(screen)[0]
         wanted = [f"r00{rank}| {word} of {rank}" for rank in (2, 3) for word in ("hello", "bye")]
@@ -127,19 +115,15 @@ async def test_merged_log_can_show_only_failed_ranks(app: SkywardApp, session: F
         assert "ranks with errors: r2 r3" in str(log_of(screen).border_title)
         await pilot.press("ampersand")
         await typed(app, pilot, "bye")
-        await pilot.press("enter")
-        await until(pilot, lambda: rows(column) == wanted[1::2])
-        await pilot.press("escape", "M")
-        await until(pilot, lambda: len(rows(column)) == 8)
+        await press(pilot, "enter", until=lambda: rows(column) == wanted[1::2])
+        await press(pilot, "escape", "M", until=lambda: len(rows(column)) == 8)
 
 
 async def test_log_jumps_to_an_entered_time(app: SkywardApp, session: FakeSession) -> None:
-    view = session.pool("p", 1)
-    session.open_run(view)
+    view, _ = session.pool_with_run("p", 1)
     for second in range(200):
         session.print(view, 0, f"second {second}\n", at=NOW + second)
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await open_pool(app, pilot)
+    async with on_run_screen(app, SIZE) as (pilot, screen):
         column = columns(screen)[0]
         for said, top in (("-2m", "second 79"), ("08:01:40", "second 100")):  # NOW is at 08:00:00 UTC
             await pilot.press("T")
@@ -148,8 +132,7 @@ async def test_log_jumps_to_an_entered_time(app: SkywardApp, session: FakeSessio
             await until(pilot, lambda top=top: rows(column)[:1] == [top])  # type: ignore[misc]
         await pilot.press("T")
         await typed(app, pilot, "noon")
-        await pilot.press("enter")
-        await until(pilot, lambda: "invalid time noon: give 12:30, 12:30:05 or -5m" in screen_text(app))
+        await press(pilot, "enter", until="invalid time noon: give 12:30, 12:30:05 or -5m")
 
 
 async def test_editor_opens_the_line_of_the_traceback(
@@ -165,17 +148,13 @@ async def test_editor_opens_the_line_of_the_traceback(
     monkeypatch.setenv("EDITOR", "vim -n")
     (tmp_path / "nets").mkdir()
     (tmp_path / "nets" / "model.py").write_text("pass\n")
-    view = session.pool("p", 1)
-    session.open_run(view)
+    view, _ = session.pool_with_run("p", 1)
     lines = ('  File "/srv/copy/nets/model.py", line 7, in forward', '  File "/usr/lib/none.py", line 3, in f', "Error")
     session.print(view, 0, "\n".join(lines) + "\n")
-    async with app.run_test(size=SIZE) as pilot:
-        await open_pool(app, pilot)
-        await pilot.press("O")
-        await until(pilot, lambda: started == [("vim", "-n", "+7", str(tmp_path / "nets" / "model.py"))])
+    async with on_run_screen(app, SIZE) as (pilot, _):
+        await press(pilot, "O", until=lambda: started == [("vim", "-n", "+7", str(tmp_path / "nets" / "model.py"))])
         monkeypatch.delenv("EDITOR")
-        await pilot.press("O")
-        await until(pilot, lambda: "set $EDITOR to have model.py:7 opened" in screen_text(app))
+        await press(pilot, "O", until="set $EDITOR to have model.py:7 opened")
 
 
 async def test_pager_shows_the_whole_log(
@@ -190,47 +169,39 @@ async def test_pager_shows_the_whole_log(
 
     monkeypatch.setattr("skyward_tui.ui.suspend_for_programs.run_in_terminal", run_in_terminal)
     monkeypatch.setenv("PAGER", "less -R")
-    view = session.pool("p", 2)
-    session.open_run(view)
+    view, _ = session.pool_with_run("p", 2)
     for rank in range(2):
         session.print(view, rank, f"of {rank}\x1b]0;owned\x07\n" * 2)
-    async with app.run_test(size=SIZE) as pilot:
-        await open_pool(app, pilot)
-        await until(pilot, lambda: "of 0" in screen_text(app))
+    async with on_run_screen(app, SIZE) as (pilot, _):
+        await until(pilot, "of 0")
         await pilot.press("right_square_bracket", "vertical_line")
         await until(pilot, lambda: read == [("less", "-R", "r001.log", "of 1\nof 1\n")])
         await pilot.press("a", "vertical_line")
         await until(pilot, lambda: len(read) == 2 and read[1][2] == "all.log" and "of 0" in read[1][3])
         monkeypatch.setenv("PAGER", "'")
-        await pilot.press("vertical_line")
-        await until(pilot, lambda: "$PAGER is not a valid command" in screen_text(app))
+        await press(pilot, "vertical_line", until="$PAGER is not a valid command")
     assert "\x1b" not in str(read)
 
 
 async def test_mouse_wheel_scrolls_the_log(app: SkywardApp, session: FakeSession) -> None:
-    view = session.pool("p", 1)
-    session.open_run(view)
+    view, _ = session.pool_with_run("p", 1)
     session.print(view, 0, "".join(f"line {number}\n" for number in range(200)))
-    async with app.run_test(size=SIZE) as pilot:
-        await open_pool(app, pilot)
-        await until(pilot, lambda: "line 199" in screen_text(app))
+    async with on_run_screen(app, SIZE) as (pilot, _):
+        await until(pilot, "line 199")
         pane = app.screen.query_one(LogPane)
         place: dict[str, Any] = dict(x=1, y=1, delta_x=0, delta_y=0, button=0, shift=False, meta=False, ctrl=False)
         pane.post_message(events.MouseScrollUp(pane, **place))
         await until(pilot, lambda: "line 196" in screen_text(app) and "line 197" not in screen_text(app))
         pane.post_message(events.MouseScrollDown(pane, **place))
-        await until(pilot, lambda: "line 199" in screen_text(app))
+        await until(pilot, "line 199")
 
 
 @pytest.mark.proof("1 s of a processor")
 async def test_errors_screen_opens_the_editor(app: SkywardApp, session: FakeSession) -> None:
     failed_run(session, session.pool("p", 4))
-    async with app.run_test(size=SIZE) as pilot:
-        await open_pool(app, pilot)
-        await pilot.press("e")
-        await until(pilot, lambda: "ROOT CAUSE" in screen_text(app))
-        await pilot.press("O")
-        await until(pilot, lambda: "no line here names a file of this machine" in screen_text(app))
+    async with on_run_screen(app, SIZE) as (pilot, _):
+        await press(pilot, "e", until="ROOT CAUSE")
+        await press(pilot, "O", until="no line here names a file of this machine")
 
 
 # The log of a run on the run screen: its own lines and no others, all of them, with their times.
@@ -264,18 +235,14 @@ async def test_logs_of_runs_are_separate(app: SkywardApp, session: FakeSession) 
     session.print(view, 0, "of the first\nunfinished")
     session.end_run(view, first)
     session.open_run(view)
-    async with app.run_test(size=NARROWER) as pilot:
-        screen = await open_pool(app, pilot)
-        await until(pilot, lambda: "nothing printed yet" in screen_text(app))
+    async with on_run_screen(app, NARROWER) as (pilot, screen):
+        await until(pilot, "nothing printed yet")
         assert "of the first" not in screen_text(app) and "unfinished" not in screen_text(app)
         session.print(view, 0, "of the second\n")
         await until(pilot, lambda: shown(screen) == ["of the second"])
-        await pilot.press("left_curly_bracket")
-        await until(pilot, lambda: shown(screen) == ["of the first", "unfinished"])
-        await pilot.press("a")
-        await until(pilot, lambda: shown(screen) == ["r000| of the first", "r000| unfinished"])
-        await pilot.press("right_curly_bracket")
-        await until(pilot, lambda: shown(screen) == ["r000| of the second"])
+        await press(pilot, "left_curly_bracket", until=lambda: shown(screen) == ["of the first", "unfinished"])
+        await press(pilot, "a", until=lambda: shown(screen) == ["r000| of the first", "r000| unfinished"])
+        await press(pilot, "right_curly_bracket", until=lambda: shown(screen) == ["r000| of the second"])
 
 
 async def test_log_of_a_run_without_buffered_lines_is_read_from_files(
@@ -285,8 +252,7 @@ async def test_log_of_a_run_without_buffered_lines_is_read_from_files(
     first = session.open_run(view)
     session.end_run(view, first)
     keep(session, first, tmp_path / "logs", {0: "kept\nto the last"})
-    async with app.run_test(size=NARROWER) as pilot:
-        screen = await open_pool(app, pilot)
+    async with on_run_screen(app, NARROWER) as (pilot, screen):
         await until(pilot, lambda: shown(screen) == ["kept", "to the last"])
 
 
@@ -296,8 +262,7 @@ async def test_log_continues_in_files_beyond_the_ring(app: SkywardApp, session: 
     run = session.open_run(view)
     text = "".join(f"step {number}\n" for number in range(1_000))
     keep(session, run, tmp_path / "logs", {0: "", 1: ""})
-    async with app.run_test(size=NARROWER) as pilot:
-        screen = await open_pool(app, pilot)
+    async with on_run_screen(app, NARROWER) as (pilot, screen):
         pane = log_of(screen).pane
         await until(pilot, lambda: pane.window.stored is not None)  # it had a look when nothing was there yet
         session.print(view, 0, text)
@@ -309,20 +274,17 @@ async def test_log_continues_in_files_beyond_the_ring(app: SkywardApp, session: 
             await pilot.press("pageup")
             top = f"step {999 - page * (height - 1) - height + 1}"
             await until(pilot, lambda top=top: shown(screen)[:1] == [top])  # type: ignore[misc]
-        await pilot.press("g")
-        await until(pilot, lambda: shown(screen)[:2] == ["step 0", "step 1"])
+        await press(pilot, "g", until=lambda: shown(screen)[:2] == ["step 0", "step 1"])
         await pilot.press("G")
         assert pane.is_following
         await pilot.press("slash")
         await typed(app, pilot, "step 7$")
-        await pilot.press("enter")
-        await until(pilot, lambda: pane.current_hit == 7 and "step 7" in shown(screen))
+        await press(pilot, "enter", until=lambda: pane.current_hit == 7 and "step 7" in shown(screen))
         await pilot.press("escape", "ampersand")
         await typed(app, pilot, "50$")
         await pilot.press("enter")
         await until(pilot, lambda: pane.window.filter is not None and len(pane.window.filter.numbers) == 10)
-        await pilot.press("f")
-        await until(pilot, lambda: shown(screen)[0] == "step 50" and shown(screen)[-1] == "step 950")
+        await press(pilot, "f", until=lambda: shown(screen)[0] == "step 50" and shown(screen)[-1] == "step 950")
         await pilot.press("S")
         saved = Path(f"p-{run.id}-r000.log")
         await until(pilot, lambda: saved.exists() and saved.read_text() == text)
@@ -334,23 +296,19 @@ async def test_missing_log_lines_are_replaced_by_a_row(app: SkywardApp, session:
     run = session.open_run(view)
     text = "".join(f"step {number}\n" for number in range(1_000))
     session.print(view, 0, text)
-    async with app.run_test(size=NARROWER) as pilot:
-        screen = await open_pool(app, pilot)
+    async with on_run_screen(app, NARROWER) as (pilot, screen):
         await pilot.press("g")
         gap = "⋯ 900 lines omitted: no run 'p-1' in the ledger"
         await until(pilot, lambda: shown(screen)[0] == gap and shown(screen)[1] == "step 900")
-        await pilot.press("a", "g")
-        await until(pilot, lambda: "[ and ] show each rank from its first line" in shown(screen)[0])
+        await press(pilot, "a", "g", until=lambda: "[ and ] show each rank from its first line" in shown(screen)[0])
         await pilot.press("slash")
         await typed(app, pilot, "step 99")
-        await pilot.press("enter")
-        await until(pilot, lambda: "10 hits  searched the last 100 lines" in screen_text(app))
+        await press(pilot, "enter", until="10 hits  searched the last 100 lines")
         await pilot.press("escape")
         # Files that ended before the ring begins leave a gap in the middle, which goes when they hold more.
         await pilot.press("a", "f")
         keep(session, run, tmp_path / "logs", {0: text[: text.index("step 850\n")]})
-        await pilot.press("g")
-        await until(pilot, lambda: shown(screen)[0] == "step 0")
+        await press(pilot, "g", until=lambda: shown(screen)[0] == "step 0")
         pane = log_of(screen).pane
         pane.top = (845, 0)
         pane._repaint()
@@ -363,18 +321,14 @@ async def test_missing_log_lines_are_replaced_by_a_row(app: SkywardApp, session:
 
 
 async def test_stderr_lines_have_their_own_style_and_a_key_shows_times(app: SkywardApp, session: FakeSession) -> None:
-    view = session.pool("p", 2)
-    session.open_run(view)
+    view, _ = session.pool_with_run("p", 2)
     session.print(view, 0, "fine\n", at=NOW + 1.25)
     session.print(view, 0, "not fine\n", "err", at=NOW + 2.5)
-    async with app.run_test(size=NARROWER) as pilot:
-        screen = await open_pool(app, pilot)
+    async with on_run_screen(app, NARROWER) as (pilot, screen):
         pane = log_of(screen).pane
         await until(pilot, lambda: shown(screen) == ["fine", "not fine"])
         styles = [strip._segments[0].style for strip in pane._rows]
         assert [bool(style and style.italic) for style in styles] == [False, True]
         assert styles[0] is not None and styles[1] is not None and styles[0].color != styles[1].color
-        await pilot.press("t")
-        await until(pilot, lambda: shown(screen) == ["08:00:01.25 fine", "08:00:02.50 not fine"])
-        await pilot.press("t")
-        await until(pilot, lambda: shown(screen) == ["fine", "not fine"])
+        await press(pilot, "t", until=lambda: shown(screen) == ["08:00:01.25 fine", "08:00:02.50 not fine"])
+        await press(pilot, "t", until=lambda: shown(screen) == ["fine", "not fine"])

@@ -27,7 +27,7 @@ from skyward_tui.file_export import results_csv, results_json, results_text, sav
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.screens.stacks import StacksScreen
 from skyward_tui.tmux_clipboard_and_terminal_checks import CopyError, copy_to_multiplexer
-from tests.support.app_driver import launch_form, screen_text, typed, until
+from tests.support.app_driver import launch_form, on_run_screen, press, screen_text, typed, until
 from tests.support.fake_session import FakeSession, value
 from tests.support.some_stacks import hung
 from tests.support.terminal import Terminal
@@ -70,8 +70,7 @@ def test_several_files_are_saved_completely_or_not_at_all(tmp_path: Path) -> Non
 
 
 def test_saved_results_load_with_equal_values(session: FakeSession) -> None:
-    view = session.pool("p", 5)
-    run = session.open_run(view)
+    view, run = session.pool_with_run("p", 5)
     values: list[Any] = [
         {"loss": 0.1 + 0.2, "rank": 7, "note": 'a,"b"\nc', "deep": {"x": [1, None]}, "big": 2**60},
         {"loss": 1e-320, "ok": True, "none": None},
@@ -119,18 +118,15 @@ def tmux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]
 async def copied(app: SkywardApp, session: FakeSession, text: str) -> str:
     """What the app says after a copy of the log."""
     async with app.run_test(size=(160, 48)) as pilot:
-        view = session.pool("p")
-        session.open_run(view)
+        view, _ = session.pool_with_run("p")
         session.print(view, 0, text + "\n")
-        await until(pilot, lambda: "▶ p" in screen_text(app))
-        await pilot.press("enter")
-        await until(pilot, lambda: text in screen_text(app))
+        await until(pilot, "▶ p")
+        await press(pilot, "enter", until=lambda: text in screen_text(app))
         return await _said(app, pilot)
 
 
 async def _said(app: SkywardApp, pilot: Pilot[None]) -> str:
-    await pilot.press("y")
-    await until(pilot, lambda: "log lines" in screen_text(app))
+    await press(pilot, "y", until="log lines")
     return next(line for line in screen_text(app).splitlines() if "log lines" in line)
 
 
@@ -181,8 +177,7 @@ import pytest
 
 from skyward_tui.app.app import SkywardApp
 session = FakeSession()
-view = session.pool("warm")
-session.open_run(view)
+view, _ = session.pool_with_run("warm")
 session.print(view, 0, "a secret\\n")
 SkywardApp(lambda: session, clock=lambda: session.now).run()
 """
@@ -227,24 +222,19 @@ def gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 async def test_app_continues_after_its_working_folder_was_deleted(
     app: SkywardApp, session: FakeSession, gone: Path
 ) -> None:
-    view = session.pool("llama-ft", 8)
-    run = session.open_run(view)
+    view, run = session.pool_with_run("llama-ft", 8)
     session.print(view, 0, "hello\n")
     session.taken = hung(run.id, 8)
-    async with app.run_test(size=(160, 48)) as pilot:
-        app.show_pool(view.key)
+    async with on_run_screen(app, (160, 48), view.key) as (pilot, _):
         await until(pilot, lambda: isinstance(app.screen, RunScreen) and "hello" in screen_text(app))
         gone.rmdir()
-        await pilot.press("S")
-        await until(pilot, lambda: f"could not save: {gone}, which the app was started in, {GONE}" in screen_text(app))
+        await press(pilot, "S", until=f"could not save: {gone}, which the app was started in, {GONE}")
         await pilot.press("s")
         await until(pilot, lambda: isinstance(app.screen, StacksScreen) and "rank 5 is not" in screen_text(app))
-        await pilot.press("S")
-        await until(pilot, lambda: GONE in screen_text(app))
+        await press(pilot, "S", until=GONE)
         await pilot.press("escape", "T", "escape", "O", "o", "W")
         await typed(app, pilot, "all.csv")
-        await pilot.press("enter")
-        await until(pilot, lambda: isinstance(app.screen, RunScreen))
+        await press(pilot, "enter", until=lambda: isinstance(app.screen, RunScreen))
         assert app.is_running
 
 
@@ -254,15 +244,13 @@ async def test_absolute_script_is_launched_from_a_deleted_working_folder(
     script = tmp_path / "train.py"
     script.write_text("import skyward_core as sky\n\n@sky.function\ndef train(): ...\n")
     async with app.run_test(size=(160, 48)) as pilot:
-        await until(pilot, lambda: "No pools" in screen_text(app))
+        await until(pilot, "No pools")
         gone.rmdir()
         screen = await launch_form(app, pilot, str(script))
         for keys, opened in ((["ctrl+o"], FilesScreen), (["escape", "f4"], PresetsScreen)):
             await pilot.press(*keys)
             await until(pilot, lambda opened=opened: isinstance(app.screen, opened))  # type: ignore[misc]
-        await pilot.press("escape", "ctrl+y", "ctrl+t", "f2", "f3")
-        await until(pilot, lambda: isinstance(app.screen, AskScreen))
+        await press(pilot, "escape", "ctrl+y", "ctrl+t", "f2", "f3", until=lambda: isinstance(app.screen, AskScreen))
         await typed(app, pilot, "mine")
-        await pilot.press("enter")
-        await until(pilot, lambda: app.screen is screen and "The current folder (" in screen_text(app))
+        await press(pilot, "enter", until=lambda: app.screen is screen and "The current folder (" in screen_text(app))
         assert "creates  pool train" in screen_text(app)  # a script's whole path is enough

@@ -20,7 +20,7 @@ from skyward_tui.dialogs.pickers import KeyScreen, ThemePicker
 from skyward_tui.screens.hosts import HostsScreen
 from skyward_tui.screens.settings import SettingList, SettingsScreen
 from skyward_tui.ui.actions import SCOPES, actions_in
-from tests.support.app_driver import screen_text, typed, until
+from tests.support.app_driver import press, screen_text, typed, until
 
 SIZE = (140, 36)
 BEFORE = """# mine
@@ -36,8 +36,7 @@ lab = ["gpu1"]
 async def opened(app: SkywardApp) -> AsyncIterator[Pilot[None]]:
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: app.session is not None)
-        await pilot.press("comma")
-        await until(pilot, lambda: isinstance(app.screen, SettingsScreen))
+        await press(pilot, "comma", until=lambda: isinstance(app.screen, SettingsScreen))
         await until(pilot, lambda: "reading the settings" not in screen_text(app))
         yield pilot
 
@@ -89,20 +88,16 @@ async def test_ascii_setting_takes_effect_at_once(app: SkywardApp) -> None:
     async with opened(app) as pilot:
         await stand_on(app, pilot, "app.ascii")
         assert not screen_text(app).isascii()
-        await pilot.press("enter")
-        await until(pilot, lambda: screen_text(app).isascii())
-        await pilot.press("enter")
-        await until(pilot, lambda: not screen_text(app).isascii())
+        await press(pilot, "enter", until=lambda: screen_text(app).isascii())
+        await press(pilot, "enter", until=lambda: not screen_text(app).isascii())
 
 
 async def test_theme_is_picked_and_saved(app: SkywardApp) -> None:
     async with opened(app) as pilot:
         await stand_on(app, pilot, "app.theme")
-        await pilot.press("enter")
-        await until(pilot, lambda: isinstance(app.screen, ThemePicker))
+        await press(pilot, "enter", until=lambda: isinstance(app.screen, ThemePicker))
         await typed(app, pilot, "nord")
-        await pilot.press("enter")
-        await until(pilot, lambda: app.theme == "nord")
+        await press(pilot, "enter", until=lambda: app.theme == "nord")
         assert held().theme == "nord"
         await said(app, pilot, "app.theme  nord (set by you)")
 
@@ -110,26 +105,21 @@ async def test_theme_is_picked_and_saved(app: SkywardApp) -> None:
 async def test_pressed_key_is_bound_at_once(app: SkywardApp) -> None:
     async with opened(app) as pilot:
         await stand_on(app, pilot, "keys.pools.hosts")
-        await pilot.press("enter")
-        await until(pilot, lambda: isinstance(app.screen, KeyScreen))
+        await press(pilot, "enter", until=lambda: isinstance(app.screen, KeyScreen))
         await pilot.press("q")  # of the dialog below, and of the pools
         await said(app, pilot, "keys.pools.hosts: q is already bound to pools.quit")
-        await pilot.press("enter")
-        await until(pilot, lambda: isinstance(app.screen, KeyScreen))
+        await press(pilot, "enter", until=lambda: isinstance(app.screen, KeyScreen))
         await pilot.press("z")
         await said(app, pilot, "keys.pools.hosts: z")
         assert held().keys == {"pools.hosts": "z"}
-        await pilot.press("escape", "z")
-        await until(pilot, lambda: isinstance(app.screen, HostsScreen))
+        await press(pilot, "escape", "z", until=lambda: isinstance(app.screen, HostsScreen))
 
 
 async def test_escape_leaves_a_key_binding_unchanged(app: SkywardApp) -> None:
     async with opened(app) as pilot:
         await stand_on(app, pilot, "keys.pools.hosts")
-        await pilot.press("enter")
-        await until(pilot, lambda: isinstance(app.screen, KeyScreen))
-        await pilot.press("escape")
-        await until(pilot, lambda: isinstance(app.screen, SettingsScreen))
+        await press(pilot, "enter", until=lambda: isinstance(app.screen, KeyScreen))
+        await press(pilot, "escape", until=lambda: isinstance(app.screen, SettingsScreen))
         assert not settings.settings_path().exists()
 
 
@@ -145,8 +135,7 @@ async def test_escape_leaves_a_key_binding_unchanged(app: SkywardApp) -> None:
 async def test_invalid_setting_is_refused_and_not_saved(app: SkywardApp, name: str, text: str, words: str) -> None:
     async with opened(app) as pilot:
         await stand_on(app, pilot, name)
-        await pilot.press("enter")
-        await until(pilot, lambda: isinstance(app.screen, AskScreen))
+        await press(pilot, "enter", until=lambda: isinstance(app.screen, AskScreen))
         await pilot.press("end", "ctrl+u")
         await typed(app, pilot, text)
         await pilot.press("enter")
@@ -161,8 +150,7 @@ async def test_entered_numbers_and_command_are_saved_and_applied(
     async with opened(app) as pilot:
         for name, text in (("app.memory_of_logs", "5"), ("notify.after", "2.5"), ("notify.command", "say done")):
             await stand_on(app, pilot, name)
-            await pilot.press("enter")
-            await until(pilot, lambda: isinstance(app.screen, AskScreen))
+            await press(pilot, "enter", until=lambda: isinstance(app.screen, AskScreen))
             await pilot.press("end", "ctrl+u")
             await typed(app, pilot, text)
             await pilot.press("enter")
@@ -184,10 +172,8 @@ async def test_slow_settings_file_blocks_no_key_and_its_error_is_shown_anywhere(
     async with opened(app) as pilot:
         monkeypatch.setattr(settings, "change", slow)
         await stand_on(app, pilot, "app.motion")
-        await pilot.press("enter")
-        await until(pilot, lambda: began == ["app.motion"])
-        await pilot.press("escape")
-        await until(pilot, lambda: not isinstance(app.screen, SettingsScreen))
+        await press(pilot, "enter", until=lambda: began == ["app.motion"])
+        await press(pilot, "escape", until=lambda: not isinstance(app.screen, SettingsScreen))
         goes_on.set()
         await said(app, pilot, "app.motion is unchanged: ", "Permission denied")
 
@@ -225,14 +211,10 @@ async def test_unparsable_settings_file_is_reported_and_unchanged(app: SkywardAp
 async def test_filter_finds_a_setting_and_escape_shows_all(app: SkywardApp) -> None:
     async with opened(app) as pilot:
         every = len(app.screen.query_one(SettingList).rows)
-        await pilot.press("slash")
-        await until(pilot, lambda: isinstance(app.screen, AskScreen))
+        await press(pilot, "slash", until=lambda: isinstance(app.screen, AskScreen))
         await typed(app, pilot, "bell")
-        await pilot.press("enter")
-        await until(pilot, lambda: isinstance(app.screen, SettingsScreen))
+        await press(pilot, "enter", until=lambda: isinstance(app.screen, SettingsScreen))
         rows = app.screen.query_one(SettingList).rows
         assert "notify.bell" in [row.name for row in rows] and len(rows) < every
-        await pilot.press("escape")
-        await until(pilot, lambda: len(app.screen.query_one(SettingList).rows) == every)
-        await pilot.press("escape")
-        await until(pilot, lambda: not isinstance(app.screen, SettingsScreen))
+        await press(pilot, "escape", until=lambda: len(app.screen.query_one(SettingList).rows) == every)
+        await press(pilot, "escape", until=lambda: not isinstance(app.screen, SettingsScreen))

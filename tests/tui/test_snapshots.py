@@ -20,6 +20,7 @@ from tests.support.app_driver import (
     at_every_size,
     at_every_size_daily,
     at_usual_sizes,
+    press,
     screen_text,
     typed,
     until,
@@ -45,8 +46,7 @@ def train(epochs: int, lr: float = 0.01, resume: bool = False) -> float: ...
 
 
 def training(session: FakeSession, nodes: int = 4, ranks_per_node: int = 1) -> tuple[PoolView, RunView]:
-    view = session.pool("llama-ft", nodes, ranks_per_node)
-    run = session.open_run(view)
+    view, run = session.pool_with_run("llama-ft", nodes, ranks_per_node)
     for rank in range(min(8, view.world_size)):
         for step in range(60):
             loss = 2.3 / (step + 1 + rank)
@@ -408,8 +408,7 @@ async def test_run_screen_in_each_theme_snapshot(
     session.end_rank(view, run, 5, summary=value({"loss": 0.2}))
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: app.session is not None and "llama-ft" in screen_text(app))
-        await pilot.press("enter", "2")
-        await until(pilot, lambda: "step=59" in screen_text(app) and "Xid 79" in screen_text(app))
+        await press(pilot, "enter", "2", until=lambda: "step=59" in screen_text(app) and "Xid 79" in screen_text(app))
         session.now += FLASH_SECONDS + 1
-        await until(pilot, lambda: "X tear down" in screen_text(app))
+        await until(pilot, "X tear down")
         snap(app, f"looks-{looks}-120x40")

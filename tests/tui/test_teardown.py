@@ -18,7 +18,7 @@ from skyward_core.views import events
 from skyward_tui.app.app import FRAMES, FRAMES_OVER_SSH, SkywardApp
 from skyward_tui.dialogs.confirmations import EVERYTHING, QuitScreen, TeardownScreen
 from skyward_tui.screens.pool_list import PoolsScreen
-from tests.support.app_driver import Snap, at_usual_sizes, previewed, screen_text, until
+from tests.support.app_driver import Snap, at_usual_sizes, press, previewed, screen_text, until
 from tests.support.fake_session import FakeSession, done
 
 SIZE = (100, 30)
@@ -33,9 +33,8 @@ TOO_MUCH = Unfetched([WrittenFile("best.pt", 5_000_000, 2.0, 0, "5")], FILES, 0,
 
 
 async def asked(app: SkywardApp, pilot: Pilot[None]) -> TeardownScreen:
-    await until(pilot, lambda: "▶ " in screen_text(app))
-    await pilot.press("X")
-    await until(pilot, lambda: isinstance(app.screen, TeardownScreen))
+    await until(pilot, "▶ ")
+    await press(pilot, "X", until=lambda: isinstance(app.screen, TeardownScreen))
     assert isinstance(app.screen, TeardownScreen)
     return app.screen
 
@@ -65,8 +64,7 @@ async def test_files_that_would_be_lost_are_named_with_a_choice(
         await pilot.press("p", "enter")  # the name is no answer to how much
         await until(pilot, lambda: app.focused is screen.query_one("#all"))
         assert session.torn_down == []
-        await pilot.press(*more_keys, "enter")
-        await until(pilot, lambda: session.torn_down == ["p"])
+        await press(pilot, *more_keys, "enter", until=lambda: session.torn_down == ["p"])
         assert session.kept_outputs == [kept]
 
 
@@ -89,8 +87,7 @@ async def test_files_below_the_limit_are_named_without_a_choice(
         await until(pilot, lambda: said in words(app))
         assert "Fetch all" not in screen_text(app) and "\x1b" not in screen_text(app)
         assert app.focused is screen.query_one("#cancel")
-        await pilot.press("right", "enter")
-        await until(pilot, lambda: session.torn_down == ["p"])
+        await press(pilot, "right", "enter", until=lambda: session.torn_down == ["p"])
         assert session.kept_outputs == [None]
 
 
@@ -107,14 +104,12 @@ async def test_confirmation_before_the_file_list_arrives_waits_for_it(app: Skywa
     async with app.run_test(size=SIZE) as pilot:
         screen = await asked(app, pilot)
         await until(pilot, lambda: "listing unfetched files" in words(app))
-        await pilot.press("right", "enter")
-        await until(pilot, lambda: "Confirm again to skip the list" in words(app))
+        await press(pilot, "right", "enter", until=lambda: "Confirm again to skip the list" in words(app))
         assert session.torn_down == []
         told.set_result(TOO_MUCH)
         await until(pilot, lambda: app.focused is screen.query_one("#all"))
         assert session.torn_down == []
-        await pilot.press("escape")
-        await until(pilot, lambda: isinstance(app.screen, PoolsScreen))
+        await press(pilot, "escape", until=lambda: isinstance(app.screen, PoolsScreen))
         assert session.torn_down == []
 
 
@@ -123,11 +118,9 @@ async def test_second_confirmation_skips_a_missing_file_list(app: SkywardApp, se
     session.unfetched["p"] = told = Future[Unfetched]()
     async with app.run_test(size=SIZE) as pilot:
         await asked(app, pilot)
-        await pilot.press("right", "enter")
-        await until(pilot, lambda: "Confirm again to skip the list" in words(app))
+        await press(pilot, "right", "enter", until=lambda: "Confirm again to skip the list" in words(app))
         await until(pilot, lambda: not app.screen.query_one("#down").has_class("-active"))  # takes no press
-        await pilot.press("enter")
-        await until(pilot, lambda: session.torn_down == ["p"])
+        await press(pilot, "enter", until=lambda: session.torn_down == ["p"])
         told.set_exception(PoolError("too late"))
         await until(pilot, lambda: "unaccounted 0" in words(app))
 
@@ -139,8 +132,7 @@ async def test_pool_that_cannot_list_its_files_is_torn_down(app: SkywardApp, ses
     async with app.run_test(size=SIZE) as pilot:
         await asked(app, pilot)
         await until(pilot, lambda: "cannot list the files of its ranks: nobody answers there" in words(app))
-        await pilot.press("right", "enter")
-        await until(pilot, lambda: session.torn_down == ["p"])
+        await press(pilot, "right", "enter", until=lambda: session.torn_down == ["p"])
 
 
 async def test_confirmed_teardown_still_asks_about_files(app: SkywardApp, session: FakeSession) -> None:
@@ -148,12 +140,11 @@ async def test_confirmed_teardown_still_asks_about_files(app: SkywardApp, sessio
     view = session.pool("p", 2)
     session.unfetched["p"] = done(TOO_MUCH)
     async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: "▶ " in screen_text(app))
+        await until(pilot, "▶ ")
         app.push_screen(TeardownScreen([view.key], asked=True))
         await until(pilot, lambda: app.focused is not None and app.focused.id == "all")
         assert session.torn_down == []
-        await pilot.press("enter")
-        await until(pilot, lambda: session.kept_outputs == [EVERYTHING])
+        await press(pilot, "enter", until=lambda: session.kept_outputs == [EVERYTHING])
 
 
 async def test_receipt_names_lost_files_and_places_of_retained_ones(app: SkywardApp, session: FakeSession) -> None:
@@ -161,8 +152,7 @@ async def test_receipt_names_lost_files_and_places_of_retained_ones(app: Skyward
     view = session.pool("p", 2)
     async with app.run_test(size=(80, 24)) as pilot:
         screen = await asked(app, pilot)
-        await pilot.press("right", "enter")
-        await until(pilot, lambda: session.torn_down == ["p"])
+        await press(pilot, "right", "enter", until=lambda: session.torn_down == ["p"])
         session.emit(view, events.PoolState(pool="p", state="stopping", detail="1 GB of 3 GB is here"))
         await until(pilot, lambda: "1 GB of 3 GB is here" in words(app))
         many = tuple(f"remains on the host: 1 file, 2 MB, on node {n} in ~/x: a\x1b[2Jb ({n} MB)" for n in range(20))
@@ -173,10 +163,8 @@ async def test_receipt_names_lost_files_and_places_of_retained_ones(app: Skyward
         assert "nothing left" not in screen_text(app)
         facts = screen.query_one("#facts", VerticalScroll)
         await until(pilot, lambda: facts.can_focus)  # it has more lines than there is room for
-        await pilot.press("shift+tab", "end")
-        await until(pilot, lambda: "on node 19 in ~/x" in words(app))
-        await pilot.press("escape")
-        await until(pilot, lambda: isinstance(app.screen, PoolsScreen))
+        await press(pilot, "shift+tab", "end", until=lambda: "on node 19 in ~/x" in words(app))
+        await press(pilot, "escape", until=lambda: isinstance(app.screen, PoolsScreen))
         assert "lost: 2 GB on node 0" in screen_text(app)
 
 
@@ -185,8 +173,7 @@ async def test_unreachable_machine_is_not_reported_as_gone(app: SkywardApp, sess
     view = session.pool("p", 2)
     async with app.run_test(size=SIZE) as pilot:
         await asked(app, pilot)
-        await pilot.press("right", "enter")
-        await until(pilot, lambda: session.torn_down == ["p"])
+        await press(pilot, "right", "enter", until=lambda: session.torn_down == ["p"])
         session.emit(view, events.NodePhase(pool="p", node=0, phase="gone", detail="verified"))
         session.emit(view, events.NodePhase(pool="p", node=1, phase="gone", detail="its machine is lost"))
         session.downing["p"].set_result(Receipt("p", 2, (0,), ("gpu7",), 0.4))
@@ -199,15 +186,13 @@ async def test_unreachable_machine_is_not_reported_as_gone(app: SkywardApp, sess
 async def test_teardown_question_snapshot(
     app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]
 ) -> None:
-    view = session.pool("llama-ft", 2, price=12.5, provider="rented")
-    session.open_run(view)
+    session.pool_with_run("llama-ft", 2, price=12.5, provider="rented")
     session.unfetched["llama-ft"] = done(TOO_MUCH)
     async with app.run_test(size=size) as pilot:
         await until(pilot, lambda: "▶ " in screen_text(app) and previewed(app))
         screen = await asked(app, pilot)
-        await until(pilot, lambda: "Fetch all 3 GB" in screen_text(app))
-        await pilot.press(*"llama-ft", "enter")
-        await until(pilot, lambda: app.focused is screen.query_one("#all"))
+        await until(pilot, "Fetch all 3 GB")
+        await press(pilot, *"llama-ft", "enter", until=lambda: app.focused is screen.query_one("#all"))
         snap(app, f"teardown-files-{size[0]}x{size[1]}")
 
 
@@ -217,9 +202,8 @@ async def test_receipt_with_retained_files_snapshot(app: SkywardApp, session: Fa
     where = "on node 0 (gpu1) in /home/me/.skyward/work/4f1c: "
     async with app.run_test(size=(80, 24)) as pilot:
         await asked(app, pilot)
-        await pilot.press("right", "enter")
-        await until(pilot, lambda: session.torn_down == ["p"])
-        await until(pilot, lambda: "◍ stopping    2/2" in screen_text(app))  # in the list behind
+        await press(pilot, "right", "enter", until=lambda: session.torn_down == ["p"])
+        await until(pilot, "◍ stopping    2/2")  # in the list behind
         notes = (f"remains on the host: 3 files, 1.2 GB, {where}ck/model.pt (1.2 GB), out/a.csv (3 kB), b (1 kB)",)
         lost = ("1 file, 2 GB, on node 1 (10.0.0.2) in /work: ck/old.pt (2 GB)",)
         session.downing["p"].set_result(receipt(notes=notes, lost=lost))
@@ -227,8 +211,8 @@ async def test_receipt_with_retained_files_snapshot(app: SkywardApp, session: Fa
         await until(
             pilot, lambda: app.focused is not None and str(app.screen.query_one("#cancel", Button).label) == "Close"
         )
-        await until(pilot, lambda: "✓ p: created 2, verified gone 2" in screen_text(app))
-        await until(pilot, lambda: "▶ p     ◍ stopping" in screen_text(app))  # the list below, too
+        await until(pilot, "✓ p: created 2, verified gone 2")
+        await until(pilot, "▶ p     ◍ stopping")  # the list below, too
         snap(app, "torn-down-files-80x24")
 
 
@@ -240,15 +224,13 @@ LEFT = Receipt("paid", 1, (), ("i-0123",), 9.0)
 
 async def asked_to_quit(app: SkywardApp, pilot: Pilot[None], *keys: str) -> None:
     """Come to the dialog by keys."""
-    await until(pilot, lambda: "▶ " in screen_text(app))
-    await pilot.press(*keys)
-    await until(pilot, lambda: isinstance(app.screen, TeardownScreen))
+    await until(pilot, "▶ ")
+    await press(pilot, *keys, until=lambda: isinstance(app.screen, TeardownScreen))
 
 
 async def quit_by_tearing_down(app: SkywardApp, pilot: Pilot[None], word: str) -> None:
-    await until(pilot, lambda: "▶ " in screen_text(app))
-    await pilot.press("q")
-    await until(pilot, lambda: isinstance(app.screen, QuitScreen))
+    await until(pilot, "▶ ")
+    await press(pilot, "q", until=lambda: isinstance(app.screen, QuitScreen))
     app.screen.dismiss("down")
     await until(pilot, lambda: isinstance(app.screen, TeardownScreen))
     app.screen.query_one("#answer", Input).focus()
@@ -272,18 +254,16 @@ async def test_app_stays_open_if_the_teardown_on_quit_failed(app: SkywardApp, se
         await quit_by_tearing_down(app, pilot, "paid")
         await until(pilot, lambda: session.torn_down == ["paid"])
         future.set_result(LEFT)
-        await until(pilot, lambda: "unaccounted 1: i-0123" in screen_text(app))
-        await pilot.press("enter")
-        await until(pilot, lambda: isinstance(app.screen, PoolsScreen))
+        await until(pilot, "unaccounted 1: i-0123")
+        await press(pilot, "enter", until=lambda: isinstance(app.screen, PoolsScreen))
         assert app.is_running and not session.detached
 
 
 async def test_teardown_chosen_on_quit_needs_no_second_confirmation(app: SkywardApp, session: FakeSession) -> None:
     session.pool("free", 1)
     async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: "▶ " in screen_text(app))
-        await pilot.press("q")
-        await until(pilot, lambda: isinstance(app.screen, QuitScreen))
+        await until(pilot, "▶ ")
+        await press(pilot, "q", until=lambda: isinstance(app.screen, QuitScreen))
         app.screen.dismiss("down")
         await until(pilot, lambda: session.torn_down == ["free"])
 
@@ -294,10 +274,9 @@ async def test_hiding_a_teardown_on_quit_keeps_the_app_open(app: SkywardApp, ses
     async with app.run_test(size=SIZE) as pilot:
         await quit_by_tearing_down(app, pilot, "paid")
         await until(pilot, lambda: session.torn_down == ["paid"])
-        await pilot.press("escape")
-        await until(pilot, lambda: isinstance(app.screen, PoolsScreen))
+        await press(pilot, "escape", until=lambda: isinstance(app.screen, PoolsScreen))
         session.finish_down("paid")
-        await until(pilot, lambda: "paid: created 1, verified gone 1" in screen_text(app))
+        await until(pilot, "paid: created 1, verified gone 1")
         assert app.is_running and not session.detached
 
 

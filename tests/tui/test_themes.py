@@ -138,7 +138,7 @@ async def test_no_color_mode_paints_no_colour(session: FakeSession, monkeypatch:
             assert all(style.color is None and style.bgcolor is None for style in styles), app.screen
             app.pop_screen()
         app.theme = "nord"
-        await until(pilot, lambda: "NO_COLOR is set, so themes have no effect" in screen_text(app))
+        await until(pilot, "NO_COLOR is set, so themes have no effect")
         assert app.theme == UNCOLOURED
 
 
@@ -186,7 +186,7 @@ async def test_chosen_theme_is_used_at_the_next_start(session: FakeSession) -> N
 async def test_unknown_theme_in_the_settings_is_reported(session: FakeSession, app: SkywardApp) -> None:
     set_own('[app]\ntheme = "nrod"\n')
     async with app.run_test(size=(80, 24)) as pilot:
-        await until(pilot, lambda: "theme 'nrod' does not exist" in screen_text(app))
+        await until(pilot, "theme 'nrod' does not exist")
         assert app.theme == "skyward"
 
 

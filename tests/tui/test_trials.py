@@ -14,7 +14,7 @@ from skyward_core.views.rank_metrics import MetricStore
 from skyward_core.views.sweep_trials import TrialTable
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.widgets.sweep_table_and_charts import TrialCharts
-from tests.support.app_driver import screen_text, until
+from tests.support.app_driver import press, screen_text, until
 from tests.support.fake_session import FakeSession, value
 from tests.support.sweeps import SHEET, end, gangs, learned, swept
 
@@ -28,27 +28,22 @@ def order(app: SkywardApp) -> list[str]:
 async def test_trials_table_is_sorted_by_keys(app: SkywardApp, session: FakeSession) -> None:
     view, run = swept(session)
     async with app.run_test(size=(120, 40)) as pilot:
-        await pilot.press("enter", "4", "z")
-        await until(pilot, lambda: "#▲" in screen_text(app))
+        await press(pilot, "enter", "4", "z", until="#▲")
         assert order(app) == list("012345")
         assert "#▲" in screen_text(app) and "4 results  5/6" in screen_text(app)
-        await pilot.press(*["right"] * 5)
-        await until(pilot, lambda: "loss▲" in screen_text(app))
+        await press(pilot, *["right"] * 5, until="loss▲")
         assert order(app) == list("410325")
-        await pilot.press("enter")
-        await until(pilot, lambda: "loss▼" in screen_text(app))
+        await press(pilot, "enter", until="loss▼")
         assert order(app) == list("301425"), "what has none is last either way"
         end(session, view, run, 5, 2.0)
         await until(pilot, lambda: order(app) == list("530142"))
-        await pilot.press("left", "left")
-        await until(pilot, lambda: "outcome▲" in screen_text(app))
+        await press(pilot, "left", "left", until="outcome▲")
 
 
 async def test_numbers_in_trial_columns_are_right_aligned(app: SkywardApp, session: FakeSession) -> None:
     swept(session)
     async with app.run_test(size=(120, 40)) as pilot:
-        await pilot.press("enter", "4", "z")
-        await until(pilot, lambda: "#▲" in screen_text(app))
+        await press(pilot, "enter", "4", "z", until="#▲")
         lines = screen_text(app).splitlines()
         head = next(line for line in lines if "#▲" in line)
         rows = [line for line in lines if "✓ returned" in line]
@@ -61,10 +56,8 @@ async def test_numbers_in_trial_columns_are_right_aligned(app: SkywardApp, sessi
 async def test_selected_trial_column_is_visible_in_a_narrow_window(app: SkywardApp, session: FakeSession) -> None:
     swept(session)
     async with app.run_test(size=(60, 20)) as pilot:
-        await pilot.press("enter", "4", "z")
-        await until(pilot, lambda: "#▲" in screen_text(app))
-        await pilot.press("left")
-        await until(pilot, lambda: "result▲" in screen_text(app))
+        await press(pilot, "enter", "4", "z", until="#▲")
+        await press(pilot, "left", until="result▲")
         assert "ValueError: bad" in screen_text(app), screen_text(app)
 
 
@@ -74,8 +67,7 @@ async def test_trials_are_saved_with_their_arguments(
     monkeypatch.chdir(tmp_path)
     _, run = swept(session)
     async with app.run_test(size=(120, 40)) as pilot:
-        await pilot.press("enter", "4")
-        await until(pilot, lambda: "#▲" in screen_text(app))
+        await press(pilot, "enter", "4", until="#▲")
         await pilot.press("S")
         file = tmp_path / f"grid-{run.id}-trials.csv"
         await until(pilot, file.exists)
@@ -87,21 +79,18 @@ async def test_trials_are_saved_with_their_arguments(
 async def test_another_run_of_the_pool_shows_its_own_results(app: SkywardApp, session: FakeSession) -> None:
     view, _ = swept(session)
     async with app.run_test(size=(120, 40)) as pilot:
-        await pilot.press("enter", "4", "z")
-        await until(pilot, lambda: "#▲" in screen_text(app))
+        await press(pilot, "enter", "4", "z", until="#▲")
         other = session.open_run(view, "other")
         session.end_rank(view, other, 0, summary=value(7))
         await pilot.press("right_curly_bracket")
         await until(pilot, lambda: "#▲" not in screen_text(app) and "r0" in screen_text(app))
-        await pilot.press("left_curly_bracket")
-        await until(pilot, lambda: "#▲" in screen_text(app))
+        await press(pilot, "left_curly_bracket", until="#▲")
 
 
 async def test_running_trial_shows_its_last_metrics(app: SkywardApp, session: FakeSession) -> None:
     view, run = swept(session)
     async with app.run_test(size=(120, 40)) as pilot:
-        await pilot.press("enter", "4", "z")
-        await until(pilot, lambda: "#▲" in screen_text(app))
+        await press(pilot, "enter", "4", "z", until="#▲")
         began = events.RankBegan(pool=view.name, run=run.id, index=5, rank=1, node=1, at=session.now)
         session.emit(view, began)
         view.metrics.add_values(run.id, 1, session.now + 1, {"loss": 0.0625})
@@ -118,7 +107,7 @@ async def test_each_run_of_a_gang_sweep_shows_all_trials(app: SkywardApp, sessio
         assert "▸2" in text, "the run that is looked at is marked"
         # Live: another run of the sweep, which nobody looks at, ends and fails.
         session.end_rank(view, runs[2], 0, "raised", error=ErrorInfo("OSError", "no disk"))
-        await until(pilot, lambda: "OSError: no disk" in screen_text(app))
+        await until(pilot, "OSError: no disk")
         other = session.open_run(view, total=2)
         end(session, view, other, 0, 0.25)
         end(session, view, other, 1, 0.25)
@@ -133,32 +122,27 @@ async def test_results_of_one_run_of_a_gang_sweep_are_shown_by_key(app: SkywardA
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("enter", "4", "z", "left_curly_bracket")
         await until(pilot, lambda: "▸1" in screen_text(app) and "U: this run only" in screen_text(app))
-        await pilot.press("U")
-        await until(pilot, lambda: "U: all trials" in screen_text(app) and "r1" in screen_text(app))
+        await press(pilot, "U", until=lambda: "U: all trials" in screen_text(app) and "r1" in screen_text(app))
         assert "stopped" in screen_text(app) and "#▲" not in screen_text(app)
         await pilot.press("left_curly_bracket")
         await until(pilot, lambda: "r0" in screen_text(app) and "stopped" not in screen_text(app))
-        await pilot.press("U")
-        await until(pilot, lambda: "▸0" in screen_text(app))
+        await press(pilot, "U", until="▸0")
 
 
 async def test_cancel_of_a_gang_sweep_run_warns_about_the_whole_sweep(app: SkywardApp, session: FakeSession) -> None:
     _, runs = gangs(session)
     async with app.run_test(size=(120, 40)) as pilot:
-        await pilot.press("enter", "4")
-        await until(pilot, lambda: "▸2" in screen_text(app))
+        await press(pilot, "enter", "4", until="▸2")
         await pilot.press("C")
         said = "This cancels the whole sweep of 6 combinations"
         await until(pilot, lambda: said in " ".join(screen_text(app).replace("│", " ").split()))
-        await pilot.press("escape", "left_curly_bracket", "C")
-        await until(pilot, lambda: f"run {runs[1].id} has already ended (failed)" in screen_text(app))
+        await press(pilot, "escape", "left_curly_bracket", "C", until=f"run {runs[1].id} has already ended (failed)")
 
 
 async def test_run_without_a_sweep_refuses_the_trials_key(app: SkywardApp, session: FakeSession) -> None:
     session.open_run(session.pool("plain", 2))
     async with app.run_test(size=(120, 40)) as pilot:
-        await pilot.press("enter", "U")
-        await until(pilot, lambda: "not belong to a gang sweep" in screen_text(app))
+        await press(pilot, "enter", "U", until="not belong to a gang sweep")
 
 
 # What a sweep comes to, below its rows: each argument's values against a number, and the curves of all trials.
@@ -216,8 +200,7 @@ async def test_trial_charts_are_below_the_table_if_there_is_room(app: SkywardApp
     view, run = swept(session)
     learned(session, view, run, 4, 0.125)
     async with app.run_test(size=(120, 40)) as pilot:
-        await pilot.press("enter", "4", "z")
-        await until(pilot, lambda: "acc by lr" in screen_text(app))
+        await press(pilot, "enter", "4", "z", until="acc by lr")
         assert "loss of 1 trials" not in screen_text(app) and "loss of 1 trial" in screen_text(app)
         await pilot.resize_terminal(120, 18)
         await until(pilot, lambda: "loss of 1 trial" not in screen_text(app))

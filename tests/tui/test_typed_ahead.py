@@ -63,9 +63,9 @@ async def test_key_typed_after_a_button_goes_to_the_screen_below(app: SkywardApp
     async with app.run_test(size=SIZE) as pilot:
         await opened(app, pilot)
         at_once(app, "X", "tab", "enter")
-        await until(pilot, lambda: "Tearing down" in screen_text(app))
+        await until(pilot, "Tearing down")
         session.finish_down("p")
-        await until(pilot, lambda: "Close" in screen_text(app))
+        await until(pilot, "Close")
         at_once(app, "enter", "q")
         await until(pilot, lambda: isinstance(app.screen, PoolsScreen))
 
