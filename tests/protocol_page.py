@@ -1,4 +1,4 @@
-"""``docs/internals/protocol.md`` and the types of frames, made from the tables of the protocol.
+"""Generator of ``docs/internals/protocol.md`` and the types of frames from the protocol's tables.
 
 ``python -m tests.protocol_page`` writes both.
 """
@@ -90,7 +90,7 @@ def _keys(needs: Checks, may: Checks) -> str:
 
 
 def parts_of(check: Check) -> tuple[str, dict[str, Any]]:
-    """Return the name of a validator, or of the function that made it, and what it was made of."""
+    """Return the name of a validator, or the name and the arguments of the function that made it."""
     made_by, _, made = check.__qualname__.partition(".<locals>")
     inner = dict(inspect.getclosurevars(check).nonlocals) if made else {}
     if made_by == "object_of":
@@ -141,7 +141,7 @@ def types() -> str:
 
 
 def _named_types() -> Iterator[str]:
-    """Types of the public constants of the schema that name values or keys."""
+    """Return the types of the schema's public constants that name values or keys."""
     for name, constant in vars(frame_schema).items():
         if not name.isupper() or name.startswith("_"):
             continue

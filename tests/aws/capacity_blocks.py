@@ -102,7 +102,7 @@ def check(world: World, call: Call) -> None:
     """Check that a launch into a reservation names an existing one of its type.
 
     Raises:
-        Refused: it does not.
+        Refused: If it does not exist, or is of another type.
     """
     name = call.params.get("CapacityReservationSpecification.CapacityReservationTarget.CapacityReservationId")
     is_block = call.params.get("InstanceMarketOptions.MarketType") == "capacity-block"

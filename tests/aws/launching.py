@@ -35,7 +35,7 @@ def run(
     """Replace moto's ``run_instances`` and return a reservation.
 
     Raises:
-        Refused: as EC2 does.
+        Refused: For the reasons for which EC2 rejects a launch.
     """
     call = world.call
     token = _token(call)

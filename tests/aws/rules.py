@@ -35,7 +35,7 @@ class Rules:
         stop: Seconds from "shutting-down" to "terminated".
         invisible: Seconds for which queries do not show a new machine.
         lingers: Seconds for which the interface of a terminated machine holds its security group.
-        never_boots, wrong_host_key, lacks_gpus: how many machines to come do so.
+        never_boots, wrong_host_key, lacks_gpus: Number of future machines with this fault.
         minute: Seconds that a minute of ``shutdown +N`` lasts.
         throttle: Accepted requests per second and account. None for no limit.
         quota: vCPUs by quota code, where they differ from the default.

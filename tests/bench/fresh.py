@@ -32,7 +32,7 @@ def fresh(function: str, *args: Any, timeout: float = 180.0) -> Any:
         The function's result, which must also be JSON.
 
     Raises:
-        BenchError: it failed or took too long; holds the end of its standard error.
+        BenchError: If the function fails or takes too long. The message has the end of its standard error.
     """
     compile_ours()
     command = [sys.executable, "-m", "tests.bench.fresh", function, json.dumps(args)]

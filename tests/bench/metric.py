@@ -11,8 +11,8 @@ class Bar:
     """Bounds of a figure; all given bounds must hold.
 
     Args:
-        at_most, at_least: bounds on our figure, in the metric's unit.
-        ratio_at_most, ratio_at_least: bounds on ours / theirs.
+        at_most, at_least: Bounds of our figure, in the metric's unit.
+        ratio_at_most, ratio_at_least: Bounds of our figure divided by the peer's.
     """
 
     at_most: float | None = None

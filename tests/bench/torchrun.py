@@ -98,7 +98,7 @@ def patiently(job: Callable[[], float]) -> float:
     """Return the result of a job, which is repeated after a failure.
 
     Raises:
-        BenchError: it fails each time.
+        BenchError: If every attempt fails.
     """
     for _ in range(TRIES - 1):
         try:
@@ -112,7 +112,7 @@ def whole_job(command: Sequence[str], folder: str) -> float:
     """Return the seconds of a whole command.
 
     Raises:
-        BenchError: it failed, or took too long.
+        BenchError: If the command fails or takes too long.
     """
     told = Path(folder, "told.json")
     told.unlink(missing_ok=True)
@@ -136,7 +136,7 @@ def steps_in_turn(
     the machine affects both.
 
     Raises:
-        BenchError: a job failed or fell silent, or they are not the same job.
+        BenchError: If a job fails or stops answering, or if the jobs differ.
     """
     with ExitStack() as stack:
         jobs = {us: stack.enter_context(gang(commands[us], folder)) for us in begin}

@@ -42,7 +42,7 @@ class Storm:
         compute: The pool.
         agents: Returns the pids of the pool's agents by node, as seen from here. Their child processes are workers.
         another: Second client.
-        seed, seconds: what is chosen, and for how long.
+        seed, seconds: Seed of all choices, and duration.
         more: Additional faults of this kind of pool.
 
     Attributes:

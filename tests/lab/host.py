@@ -104,7 +104,7 @@ class Host:
         """Run a shell command on the host as root, without using sshd or the cable. Return its standard output.
 
         Raises:
-            LabError: the host is off or the command failed; holds its standard error.
+            LabError: If the host is off or the command failed. The message has its standard error.
         """
         if not self.is_on:
             raise LabError(f"{self.name} is off")

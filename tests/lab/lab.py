@@ -52,13 +52,13 @@ class Lab:
         by_hand: Whether ``python -m tests.lab down`` may end it.
 
     Attributes:
-        hosts, client: what is plugged in.
+        hosts, client: The hosts, and this machine as their client.
         key: Path of the private key that may log in as ``user``.
         known_hosts: Path of a file with every host's key, by name and by address.
         ssh_config: Path of an OpenSSH configuration with the hosts' names.
 
     Raises:
-        LabError: this machine cannot have a lab, or a host did not come up.
+        LabError: If this machine cannot run a lab, or a host did not start.
     """
 
     user = "root"

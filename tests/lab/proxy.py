@@ -20,13 +20,13 @@ class DelayProxy:
     """Slower copy of a service, at ``proxy.port`` inside ``with DelayProxy(host.address, 22, delay=0.05) as proxy``.
 
     Args:
-        address, port: where connections go.
+        address, port: Destination of the connections.
         delay: Seconds that every chunk takes in each direction.
         jitter: Maximum of additional random seconds. The order of bytes is kept.
         seed: Seed of the jitter.
 
     Attributes:
-        address, port: where it listens: loopback, a free port.
+        address, port: Loopback address and free port of the proxy.
     """
 
     address = "127.0.0.1"

@@ -57,7 +57,7 @@ def call(command: Sequence[str], stdin: str = "") -> str:
     """Run a program and return its output.
 
     Raises:
-        LabError: it failed; holds the command and its complaint.
+        LabError: If it failed. The message has the command and its error.
     """
     done = _run([program(command[0]), *command[1:]], stdin)
     if done.returncode:
@@ -77,7 +77,7 @@ def wait_until(holds: Callable[[], bool], what: str, seconds: float = 60.0) -> N
     """Poll a condition every few milliseconds, less often if a check takes long. The deadline only ends a hang.
 
     Raises:
-        LabError: it did not within ``seconds``.
+        LabError: If the condition does not hold within ``seconds``.
     """
     deadline = time.monotonic() + seconds
     while True:

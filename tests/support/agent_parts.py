@@ -1,4 +1,4 @@
-"""Parts of an agent without its process: clients that remember what they are told, slots that start no worker."""
+"""Parts of an agent without its process: clients that record what they receive, and slots that start no worker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from skyward_core.protocol.frame_codec import Decoder, Header, encode_frame
 
 
 class Peer(Connection):
-    """A connection that remembers what is written to it."""
+    """Connection that records what is written to it."""
 
     def __init__(self) -> None:
         super().__init__(lambda *_: None, lambda _: None)
@@ -30,7 +30,7 @@ class Peer(Connection):
 
 
 class Socket(asyncio.Transport):
-    """What a connection writes to, in place of a socket."""
+    """Replacement of a connection's socket."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class Socket(asyncio.Transport):
 
 
 class Speaker:
-    """The other end of a connection of the agent's: a client, or a process of the node."""
+    """Other end of one of the agent's connections: a client, or a process of the node."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -59,14 +59,14 @@ class Speaker:
         connection.connection_made(self.socket)
 
     def add_note(self, header: Mapping[str, Any], body: bytes = b"") -> list[Header]:
-        """Send a frame, byte for byte; gives what comes in answer at once."""
+        """Send a frame unchanged, and return the immediate answers."""
         data = encode_frame(header, body)
         self.connection.get_buffer(-1)[: len(data)] = data
         self.connection.buffer_updated(len(data))
         return self.told()
 
     def told(self) -> list[Header]:
-        """What it has been sent since it was asked last."""
+        """Return the frames received since the last call."""
         told, self.socket.frames = [header for header, _ in self.socket.frames], []
         return told
 
@@ -75,7 +75,7 @@ class Speaker:
 
 
 class Node:
-    """The second of two nodes with two ranks each and two slots per rank; none of its workers is ever started."""
+    """Second of two nodes with two ranks each and two slots per rank. Its workers are never started."""
 
     def __init__(self, folder: Path, **config: Any) -> None:
         shape: dict[str, Any] = {"ranks_per_node": 2, "concurrency": 2, "idle_timeout": 600.0, "grace": 5.0} | config

@@ -1,4 +1,4 @@
-"""A script of another Python than ours, for pools on any machines: what it tells, and what it writes."""
+"""Script for another Python than ours, for pools on any machines: its output and its files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ with open(f"out-{{os.environ['RANK']}}.pt", "w") as file:
 
 
 def torchrun_with_another_python(folder: Path, *options: str) -> None:
-    """Have the script run on two nodes as torchrun would, by the command line, and what it writes fetched."""
+    """Run the script on two nodes by ``skyward-tui torchrun``, and fetch the files that it writes."""
     known = another_python()
     minor = ".".join(known.version.split(".")[:2])
     cli = Cli(folder)

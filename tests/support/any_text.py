@@ -1,4 +1,4 @@
-"""Any text, for properties that hold of all of it."""
+"""Strategies for arbitrary texts, for properties that hold for every text."""
 
 from __future__ import annotations
 

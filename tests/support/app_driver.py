@@ -1,4 +1,4 @@
-"""The app driven in this process: waiting for what its screen shows, typing, and the screen as text or a picture."""
+"""Driver of the app in this process: waits for the screen, typing, and the screen as text or picture."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ Snap = Callable[[SkywardApp, str], None]
 
 
 def at_every_size(test: Any) -> Any:
-    """Have a test take a picture at each of five sizes; all but the first are proofs."""
+    """Parametrize a test over five screen sizes. All but the first are proofs."""
     return _second(_at(SIZES, test))
 
 
 def at_every_size_daily(test: Any) -> Any:
-    """The same, and none is a proof: one screen shows what other sizes than the first look like."""
+    """Parametrize a test over five screen sizes without proofs, for screens whose layout differs by size."""
     return _at(SIZES, test)
 
 
 def at_usual_sizes(test: Any) -> Any:
-    """At three, where less room has no place for what the test waits for; all but the first are proofs."""
+    """Parametrize a test over three screen sizes that have room for the tested part. All but the first are proofs."""
     return _second(_at(USUAL, test))
 
 
@@ -58,9 +58,9 @@ def _second(sized: Any) -> Any:
 
 
 async def settled(*_: float) -> None:
-    """Let the app do all that it has to do now, painting among it; it takes the place of Textual's ``wait_for_idle``.
+    """Let the app finish all pending work, including painting. Replaces Textual's ``wait_for_idle``.
 
-    That looks for 20 ms in which this process does next to nothing, twice for each key, on a busy machine for longer.
+    Textual's function waits for 20 ms of low CPU use, twice for each key, and longer on a busy machine.
     """
     loop: Any = asyncio.get_running_loop()
     screens = active_app.get()._screen_stack
@@ -73,9 +73,9 @@ async def settled(*_: float) -> None:
 
 
 def ask_who_is_busy(patch: pytest.MonkeyPatch) -> None:
-    """Until that patch is undone, a pilot that waits for all widgets sends each a message only where one is at work.
+    """Patch pilots to wait only for widgets that are working, until the patch is undone.
 
-    There are hundreds, and it waits for them after every key: that was a third of what tests of the app took.
+    Textual waits for each of hundreds of widgets after every key, which took a third of the time of the app's tests.
     """
     wait_for_screen = Pilot._wait_for_screen
 
@@ -90,14 +90,16 @@ def ask_who_is_busy(patch: pytest.MonkeyPatch) -> None:
 
 
 def _is_at_rest(pump: MessagePump) -> bool:
-    """Whether it waits for a message, and none is there."""
+    """Check whether a widget waits for a message and has none."""
     queue: Any = pump._message_queue
     return bool(pump._closing or (queue.empty() and queue.ready_event._waiters))
 
 
 def paint_on_demand(patch: pytest.MonkeyPatch) -> None:
-    """Until that patch is undone, paint where a test looks at a screen, and not each change for a terminal that is not
-    there: Textual does, and throws it away, which is a third of what a test of the app takes."""
+    """Patch the app to paint only when a test reads the screen, until the patch is undone.
+
+    Textual paints each change, also without a terminal, which takes a third of the time of an app's test.
+    """
     render_update = Compositor.render_update
 
     def render(self: Compositor, full: bool = False, screen_stack: Any = None, simplify: bool = False) -> Any:
@@ -111,7 +113,7 @@ def paint_on_demand(patch: pytest.MonkeyPatch) -> None:
 
 
 class NoCache:
-    """Remembers nothing."""
+    """Cache that stores nothing."""
 
     def get(self, key: object) -> None: ...
 
@@ -119,14 +121,15 @@ class NoCache:
 
 
 def cut_anew(patch: pytest.MonkeyPatch) -> None:
-    """Until that patch is undone, no strip of a screen has the seven caches of its parts, which help who scrolls: they
-    are a tenth of what a test of the app takes."""
+    """Disable the seven caches of each strip of a screen until the patch is undone. They only help while a user
+    scrolls, and take a tenth of the time of an app's test.
+    """
     none = NoCache()
     patch.setattr("textual.strip.FIFOCache", lambda size: none)
 
 
 def parse_once(patch: pytest.MonkeyPatch) -> None:
-    """Until that patch is undone, parse a style sheet once for all apps of this process that have the same colours."""
+    """Parse each style sheet once for all apps of this process with the same colours, until the patch is undone."""
     parse = Stylesheet._parse_rules
 
     def tokens(values: dict[str, str]) -> Any:
@@ -150,9 +153,8 @@ def parse_once(patch: pytest.MonkeyPatch) -> None:
 
 
 async def until(pilot: Pilot[Any], true: str | Callable[[], bool]) -> None:
-    """Let the app run until the screen shows a text, or a condition holds, and until all that follows has been done.
-
-    An example of what follows is the first layout of a screen. The time is limited by a deadline.
+    """Run the app until the screen shows a text or a condition holds, and its consequences are processed, such as the
+    first layout of a screen. The timeout is only a deadline.
     """
     deadline = time.monotonic() + PATIENCE
     wait = 0.02
@@ -176,7 +178,7 @@ _until = until
 
 
 async def typed(app: Any, pilot: Pilot[Any], text: str, until: str | Callable[[], bool] = "") -> None:
-    """Paste a text as a terminal does, in one event where keys would take one each, and wait for a condition."""
+    """Paste text in one event, like a terminal, and wait for a condition."""
     if text:
         app.post_message(events.Paste(text))
         await pilot.pause()
@@ -194,7 +196,7 @@ async def open_pool(app: SkywardApp, pilot: Pilot[Any]) -> RunScreen:
 
 
 async def launch_form(app: SkywardApp, pilot: Pilot[Any], script: str) -> LaunchScreen:
-    """The launch form, opened by its key, with a script's path in it."""
+    """Open the launch form by its key, and fill in the path of a script."""
     await until(pilot, lambda: app.session is not None)
     await pilot.press("n")
     await until(pilot, lambda: isinstance(app.screen, LaunchScreen) and app.screen.is_mounted)
@@ -228,12 +230,14 @@ async def on_launch_form(
 
 
 def previewed(app: SkywardApp) -> bool:
-    """Whether the pool under the cursor shows beside the list, where there is room for it: a frame after the list."""
+    """Check whether the preview of the pool under the cursor is shown, if there is room. It appears one frame after the
+    list.
+    """
     return app.size.width < 120 or " ranks: " in screen_text(app)
 
 
 def screen_text(app: SkywardApp) -> str:
-    """What the screen shows, as lines of text."""
+    """Return the screen as lines of text."""
     # Else a dialog that nobody has painted here would have nothing to lie over, and keep that.
     visible_screen_stack.set(app._background_screens)
     strips = app.screen._compositor.render_strips()
@@ -241,5 +245,5 @@ def screen_text(app: SkywardApp) -> str:
 
 
 def screen_svg(app: SkywardApp) -> str:
-    """The screen as SVG, without the ids that differ from run to run."""
+    """Return the screen as SVG, without the ids that differ between runs."""
     return re.sub(r"terminal-\d+-", "terminal-", app.export_screenshot(title="skyward-tui"))

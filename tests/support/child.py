@@ -1,4 +1,4 @@
-"""Processes that tests start, as context managers that never wait for what a failed test has left."""
+"""Started processes as context managers, which kill the process after a failure instead of waiting for it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from types import TracebackType
 
 
 class Child(subprocess.Popen[str]):
-    """A process that is killed where its block ends by an exception, so that the exception is what is seen.
+    """Process that is killed if its block raises, so that the exception is reported.
 
-    ``Popen`` itself waits there for the process: a test that waited in vain for it would go on to do so.
+    ``Popen`` would wait for the process, and a test that had timed out would wait again.
     """
 
     def __exit__(
@@ -22,7 +22,7 @@ class Child(subprocess.Popen[str]):
 
 
 def child(code: str, *args: object) -> subprocess.Popen[str]:
-    """Run some code, all of whose streams are pipes."""
+    """Run code in a process whose streams are all pipes."""
     return subprocess.Popen(
         [sys.executable, "-c", code, *map(str, args)],
         stdin=subprocess.PIPE,

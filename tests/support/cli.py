@@ -1,4 +1,4 @@
-"""``skyward-tui`` as a real process, with a home and scripts of its own."""
+"""``skyward-tui`` as a real process, with its own home and scripts."""
 
 from __future__ import annotations
 
@@ -69,10 +69,10 @@ LOADED = Loaded([sys.executable], PRELOADED, RUN)
 def call(
     arguments: Sequence[object], env: Mapping[str, str], folder: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """``skyward-tui`` with such arguments, in a process that has all loaded that commands import.
+    """Run ``skyward-tui`` in a process that has already imported everything that commands need.
 
     Args:
-        folder: where it runs; else the working folder.
+        folder: Working folder of the command; by default the current one.
     """
     words = list(map(str, arguments))
     with LOADED.start(
@@ -89,16 +89,16 @@ def call(
 
 
 def begun(*arguments: object, **more: Any) -> Child:
-    """Such a process, all of whose streams are pipes."""
+    """Start such a process with pipes for all streams."""
     pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     return LOADED.start([PROGRAM, *map(str, arguments)], text=True, **pipes | more)
 
 
 class Cli:
-    """``skyward-tui`` with a home, and a folder with scripts, of its own.
+    """``skyward-tui`` with its own home, and a folder with scripts.
 
-    A call of it, and :meth:`begin`, are processes that have all loaded that commands import; :meth:`start` and
-    :meth:`terminal` start one as a shell does.
+    Calling it, and :meth:`begin`, use processes that have already imported everything that commands need. :meth:`start`
+    and :meth:`terminal` start processes like a shell does.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -122,7 +122,7 @@ class Cli:
         return json.loads(self(*arguments, "--json", status=status).stdout.splitlines()[-1])
 
     def begin(self, *arguments: object, stdout: int = subprocess.PIPE, stderr: int = subprocess.PIPE) -> Child:
-        """A call that goes on meanwhile."""
+        """Start a command without waiting for it."""
         return LOADED.start(
             [PROGRAM, *map(str, arguments)],
             cwd=self.folder, env=self.env, stdin=subprocess.DEVNULL, text=True, stdout=stdout, stderr=stderr,

@@ -1,4 +1,4 @@
-"""Every command of ``skyward-tui``, by name."""
+"""All commands of ``skyward-tui`` by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What the processes of a run load is compiled once, before they begin: each would compile all of it for itself."""
+"""Compilation of all modules before the processes of a test run start, because each process would compile them
+itself.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,7 @@ import pytest
 
 
 def compile_before(config: pytest.Config) -> None:
-    """Write what Python keeps of the sources, for all that tests start; for a run in several processes also what pytest
-    keeps of the tests."""
+    """Write the bytecode of all sources for started processes, and for a parallel run also pytest's rewritten tests."""
     tests = config.rootpath / "tests"
     rewritten = {*tests.rglob("test_*.py"), *tests.rglob("conftest.py")}
     folders = [config.rootpath / "skyward_core", config.rootpath / "skyward_tui", tests]
@@ -46,8 +47,9 @@ def _compile(loader: Any, plain: Sequence[Path], rewritten: Iterable[Path]) -> N
 
 
 def keep_rewritten(loader: Any, source: Path) -> None:
-    """Have pytest keep what it makes of a module of tests, and run none of it: what it makes begins with an import, and
-    without builtins there is none."""
+    """Let pytest write the rewritten bytecode of a test module without running the module. The rewritten code begins
+    with an import, which fails without builtins.
+    """
     module = ModuleType(source.stem)
     module.__spec__ = importlib.util.spec_from_file_location(source.stem, source, loader=loader)
     module.__dict__["__builtins__"] = {}
@@ -56,7 +58,7 @@ def keep_rewritten(loader: Any, source: Path) -> None:
 
 
 def _is_new(source: Path) -> bool:
-    """Whether nothing is kept of it as it is now."""
+    """Check whether the cached bytecode of a source is missing or outdated."""
     changed = source.stat().st_mtime
     return all(
         kept.stat().st_mtime < changed for kept in source.parent.glob(f"__pycache__/{source.stem}.*-pytest-*.pyc")

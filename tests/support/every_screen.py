@@ -1,4 +1,4 @@
-"""One of each screen of the app."""
+"""One instance of each screen of the app."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tests.support.leftovers import leftovers
 
 
 def every_screen(session: FakeSession) -> list[Callable[[], Screen[Any]]]:
-    """How to make one of each; all kinds of the package are among them (see below)."""
+    """Return a factory for each screen. A check below proves that all screen classes are included."""
     view = session.pool("llama-ft", price=1.0)
     run = failed_run(session, view)
     logged(view, run, session, steps=8)

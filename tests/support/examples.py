@@ -1,4 +1,4 @@
-"""How many examples hypothesis tries: all of them as proofs, a seventh otherwise, and ten at least."""
+"""Number of hypothesis examples: all for proofs, otherwise a seventh but at least ten."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ ALL = 100  # of the profile "proofs"
 
 
 def examples(count: int) -> int:
-    """As many of them as the profile has of a hundred; for ``max_examples``."""
+    """Return ``max_examples`` for the current profile, given the number of examples of a proof."""
     profile = settings()  # the one that is loaded
     return max(10, count * profile.max_examples // ALL)

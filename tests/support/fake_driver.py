@@ -1,4 +1,4 @@
-"""The NVIDIA driver's stand-in, compiled (``fake_nvml.c``)."""
+"""Simulated NVIDIA driver, compiled from ``fake_nvml.c``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ needs_compiler = pytest.mark.skipif(COMPILER is None, reason="needs a C compiler
 
 
 def compiled(folder: Path) -> Path:
-    """The folder with the library in it, for ``LD_LIBRARY_PATH``."""
+    """Return the folder of the library, for ``LD_LIBRARY_PATH``."""
     source = Path(__file__).parent / "fake_nvml.c"
     subprocess.run(
         [str(COMPILER), "-shared", "-fPIC", "-o", str(folder / "libnvidia-ml.so.1"), str(source)], check=True

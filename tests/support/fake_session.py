@@ -1,4 +1,4 @@
-"""A session without pools: the same shape as the core's, driven by real events through the real views."""
+"""Session without pools and with the core's interface, driven by real events through the real views."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ NOW = 1_800_000_000.0
 
 @dataclass
 class FakeSession(SessionInterface):
-    """Pools are put in by tests (:meth:`pool`), or asked for by the app and settled by tests."""
+    """Session whose pools are added by tests (:meth:`pool`), or requested by the app and completed by tests."""
 
     views: list[PoolView] = field(default_factory=list)
     created: list[PoolSpec] = field(default_factory=list)
@@ -298,7 +298,7 @@ class FakeSession(SessionInterface):
     # What tests call
 
     def view(self, name: str) -> PoolView:
-        """The pool with that key, else the latest of that name."""
+        """Return the pool with a key, or else the latest pool of that name."""
         return next(view for view in reversed(self.views) if name in (view.key, view.name))
 
     def emit(self, view: PoolView, event: events.Event) -> None:
@@ -378,7 +378,7 @@ class FakeSession(SessionInterface):
     def print(
         self, view: PoolView, rank: int, text: str, stream: str = "out", *, at: float | None = None, run: str = ""
     ) -> None:
-        """A rank prints something in a run, the newest one unless said."""
+        """Let a rank print text in a run, by default in the newest one."""
         newest = next(reversed(view.runs), "")
         view.logs.feed(rank, stream, text.encode(), at or self.now, run or newest)
 
@@ -388,7 +388,7 @@ class FakeSession(SessionInterface):
         return self.kept_values[run.id]
 
     def run_logs(self, run: str) -> Any:
-        """Files as a test has written them; those of other runs are not known."""
+        """Return the log files that a test has written. Other runs are unknown."""
         if run not in self.stored:
             raise UsageError(f"no run {run!r} in the ledger")
         return self.stored[run]
@@ -407,7 +407,7 @@ def done(value: Any) -> Future[Any]:
 
 
 def value(data: Any) -> Summary:
-    """A summary of JSON data."""
+    """Return the summary of JSON data."""
     return Summary(type(data).__name__, str(data), data, True, 40)
 
 
@@ -421,7 +421,7 @@ ZeroDivisionError: division by zero
 
 
 def failed_run(session: FakeSession, view: PoolView) -> RunView:
-    """A run whose rank 2 raised, rank 3 was killed, the others stopped."""
+    """Return a run in which rank 2 raised, rank 3 was killed, and the others were stopped."""
     run = session.open_run(view)
     session.end_rank(view, run, 1, "returned", summary=value({"loss": 0.21}))
     error = ErrorInfo("ZeroDivisionError", "division by zero", TRACEBACK)
@@ -434,7 +434,7 @@ def failed_run(session: FakeSession, view: PoolView) -> RunView:
 
 
 def logged(view: PoolView, run: RunView, session: FakeSession, ranks: int = 4, steps: int = 120) -> None:
-    """Numbers of a training: a loss that falls, a rate that wavers."""
+    """Return metrics of a training: a falling loss and a fluctuating learning rate."""
     for step in range(steps):
         for rank in range(ranks):
             values = {

@@ -1,4 +1,4 @@
-"""What becomes of ranks: which processes they are, where they listen, and whether any is left."""
+"""Processes of ranks: their pids, their addresses, and waits for their end."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import skyward_core as sky
 
 @sky.function
 def pids() -> int:
-    """Of every rank."""
+    """Return the pid of every rank."""
     return os.getpid()
 
 
 @sky.function
 def listening() -> list[str]:
-    """The addresses at which a rank's process takes connections, or datagrams from anybody."""
+    """Return the addresses where a rank's process accepts connections, or datagrams from any sender."""
     import ipaddress
 
     own, found = set(), []
@@ -39,7 +39,7 @@ def listening() -> list[str]:
 
 
 def gone(pids: Iterable[int], seconds: float = 30) -> bool:
-    """Wait until none of these processes is left."""
+    """Wait until none of the processes is left."""
     left = set(pids)
     deadline = time.monotonic() + seconds
     while left and time.monotonic() < deadline:

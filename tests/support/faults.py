@@ -1,4 +1,4 @@
-"""What tests of faults share: waiting for conditions, and looking at processes."""
+"""Helpers of fault tests: waits for conditions, and processes of a pool."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.waiting import wait_until
 
 
 def on_loop(work: Callable[[], object]) -> None:
-    """Do something on the pools' loop, after what is queued there; what it raises is raised here."""
+    """Run a function on the pools' loop, after queued work. Its exceptions are raised here."""
     # Ranks load this, and do without these.
     import asyncio
 
@@ -35,7 +35,7 @@ def worker_pids(compute: sky.Compute) -> list[int]:
 
 
 def remove(folder: Path | str) -> None:
-    """Remove a folder into which others may be writing at this moment."""
+    """Remove a folder to which other processes may be writing."""
 
     def gone() -> bool:
         shutil.rmtree(folder, ignore_errors=True)

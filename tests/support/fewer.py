@@ -1,4 +1,4 @@
-"""Interpreters that run as where some packages are not installed; see ``fewer_packages``."""
+"""Interpreters that run as if some packages were not installed; see ``fewer_packages``."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ FOLDER = Path(__file__).with_name("fewer_packages")
 
 
 def without(packages: str) -> dict[str, str]:
-    """The environment of such an interpreter.
+    """Return the environment of such an interpreter.
 
     Args:
-        packages: their names, separated by spaces.
+        packages: Names of the packages, separated by spaces.
     """
     return {"NOT_INSTALLED": packages, "PYTHONPATH": str(FOLDER)}

@@ -1,8 +1,8 @@
-"""Processes that begin with everything imported: forked from one that has loaded it, and otherwise as if started.
+"""Processes that start with all modules imported: forked from a process that has imported them.
 
-What is forked is a child of ours with a working folder, variables, arguments, streams and session of its own, signals
-as a fresh interpreter has them, and no thread but one. To import what it needs takes most of the time of a process
-that lives shortly. Tests of how a process starts start it.
+A forked process is our child with its own working folder, variables, arguments, streams and session. Its signals are
+those of a fresh interpreter, and it has one thread. Imports take most of the time of a short process. Tests about the
+start of a process use real ones.
 """
 
 from __future__ import annotations
@@ -69,13 +69,13 @@ sys.path[_first:_first] = _asked["path"]
 
 
 class Loaded:
-    """What such processes are forked from; it begins with the first of them, and ends with this process. One is there
-    for each of ``NOT_INSTALLED``.
+    """Process from which others are forked. It starts with the first fork and ends with this process. There is one for
+    each value of ``NOT_INSTALLED``.
 
     Args:
-        python: the interpreter and its options.
-        first: what is to be loaded, as a program.
-        then: what each fork does with it.
+        python: The interpreter and its options.
+        first: Program that imports the modules.
+        then: Program that each fork runs.
     """
 
     def __init__(self, python: Sequence[str], first: str, then: str) -> None:
@@ -85,11 +85,12 @@ class Loaded:
         self._env = read_by_python(os.environ)
 
     def start(self, argv: Sequence[str], **more: Any) -> Child:
-        """A child of ours that has it loaded; one of its own where its interpreter is to begin with other variables.
+        """Return a child with all modules imported. If its interpreter needs other variables, the child is started
+        instead of forked.
 
         Args:
-            argv: its ``sys.argv``.
-            more: as of Popen.
+            argv: ``sys.argv`` of the child.
+            more: Arguments of Popen.
         """
         env = os.environ if (env := more.get("env")) is None else env
         path = self._more_path(env)
@@ -98,8 +99,9 @@ class Loaded:
         return _Forked(partial(self._fork, path), argv, **more)
 
     def _more_path(self, env: Mapping[str, str]) -> list[str] | None:
-        """Folders that an interpreter with these variables looks for modules in before others; None where it differs
-        from the one that is there in more than these, or something in them is for its start."""
+        """Return the folders of PYTHONPATH in the given variables. None if the interpreter differs in more than these,
+        or if a file in them runs at start-up.
+        """
         wanted, here = read_by_python(env), self._read(env.get("NOT_INSTALLED", ""))
         if wanted == here:
             return []
@@ -108,7 +110,7 @@ class Loaded:
         return None if wanted != here or at_start or "-I" in self._python else path
 
     def _read(self, hidden: str) -> dict[str, str]:
-        """What an interpreter reads where some packages are not to be found."""
+        """Return the variables that an interpreter with hidden packages reads."""
         if not hidden:
             return self._env
         paths = filter(None, (str(FOLDER), self._env.get("PYTHONPATH")))
@@ -147,12 +149,12 @@ READ = ("PYTHON", "LC_", "LANG", "NOT_INSTALLED")
 
 
 def read_by_python(env: Mapping[str, str]) -> dict[str, str]:
-    """Variables that an interpreter reads when it starts."""
+    """Return the variables that an interpreter reads when it starts."""
     return {name: value for name, value in env.items() if name.startswith(READ)}
 
 
 class _Forked(Child):
-    """Such a child, begun and waited for as any other."""
+    """Forked child with the interface of Popen."""
 
     def __init__(self, fork: Callable[[dict[str, Any], Sequence[int]], int], argv: Sequence[str], **more: Any) -> None:
         self._fork = fork

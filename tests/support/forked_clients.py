@@ -1,4 +1,4 @@
-"""Clients that are scripts, begun with all imported that a client imports; what is about how one starts starts it."""
+"""Client scripts that start with all client modules imported. Tests about the start of a client use real processes."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ SSH = Loaded([sys.executable], IMPORTED + OVER_SSH, RUN)
 
 
 def run_script(path: Path, *words: object, over_ssh: bool = False, **more: Any) -> Child:
-    """Begin it, with ``more`` as for Popen.
+    """Start a client script. ``more`` are arguments of Popen.
 
     Args:
-        over_ssh: whether it reaches its hosts so.
+        over_ssh: Whether the client reaches its hosts over SSH.
     """
     return (SSH if over_ssh else LOCAL).start([str(path), str(path), *map(str, words)], **more)
 
 
 def script(home: Path, text: str) -> subprocess.Popen[str]:
-    """Run a client of its own, whose output can be read line by line."""
+    """Run a client whose output can be read line by line."""
     path = home.parent / f"client{time.monotonic_ns()}.py"
     path.write_text("import os, sys, time\nimport skyward_core as sky\n" + textwrap.dedent(text))
     return run_script(path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

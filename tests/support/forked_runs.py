@@ -1,6 +1,7 @@
-"""The processes of a run (``-n``) begin with its tests imported: forked from one that has collected them.
+"""Processes of a parallel test run (``-n``) that start with all tests imported: forked from one that has collected
+them.
 
-Each collects them all for itself, and to import them is most of what that takes.
+Each process would otherwise import all tests itself, which takes most of the collection.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ if len(os.listdir("/proc/self/task")) > 1:  # a library's, imported at the top o
 
 
 def fork_runs(config: pytest.Config) -> None:
-    """Have the processes of this run forked; those of other interpreters and machines are started."""
+    """Fork the processes of this run. Processes for other interpreters and machines are started."""
     given = config.invocation_params
     first = FIRST.format(folder=str(given.dir), path=sys.path, arguments=list(map(str, given.args)))
     loaded = Loaded([sys.executable, "-u"], first, gateway_io.popen_bootstrapline)

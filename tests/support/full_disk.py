@@ -1,4 +1,4 @@
-"""A disk that has no room left."""
+"""Full disk."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def fill(path: Path) -> Callable[[], None]:
-    """Have a file take all that there is; gives what takes it away."""
+    """Create a file that takes all free space. Return a function that removes it."""
     with path.open("wb", buffering=0) as file:
         for size in (1 << 20, 1 << 12, 1):
             try:

@@ -1,4 +1,4 @@
-"""Runs that hang, and what the lens says of them."""
+"""Hanging runs, and the detection of their missing rank."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tests.support.waiting import wait_until
 
 
 def hang_told(pool: sky.Compute, hang: Callable[[], Any], where: str) -> list[str]:
-    """What is told of the collectives of a run of four ranks once all but rank 2 are inside of one. It is cancelled.
+    """Return the description of the collectives once all four ranks except rank 2 are inside of one. Cancels the run.
 
     Args:
-        hang: runs on all ranks of the pool.
-        where: the function that rank 2 stays in.
+        hang: Function that all ranks run.
+        where: Function in which rank 2 stays.
     """
     session = Session()
     told = Stacks(0.0, ())

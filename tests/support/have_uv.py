@@ -1,4 +1,4 @@
-"""The uv and uvx of the environment that the tests run in, for whoever looks for them in the path."""
+"""Availability of uv and uvx from the tests' environment in PATH."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 
 
 def have_uv() -> Callable[[], None]:
-    """Put a folder with these alone at the end of the path: the environment's own commands are no business of tests.
+    """Append a folder with only uv and uvx to PATH, because other commands of the environment must not be found.
 
     Returns:
-        What takes it away again. Nothing was put there where uv is in the path, or not installed.
+        A function that removes the folder. Nothing is added if PATH already has uv, or if uv is not installed.
     """
     try:
         from uv import find_uv_bin

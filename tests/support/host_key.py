@@ -1,4 +1,4 @@
-"""A host's key that somebody has to answer for."""
+"""Unknown host key for dialogs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A project from a stranger: each of its files runs a program that leaves a mark, if anything runs or imports it."""
+"""Untrusted project: each of its files leaves a mark if it is run or imported."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ run: "{evil} run"
 
 
 def hostile_project(folder: Path, mark: Path) -> Path:
-    """Make the project; whatever of it runs appends a word to ``mark``.
+    """Create the project. Every part of it that runs appends a word to ``mark``.
 
     Returns:
-        The program that a preset, a job and others name.
+        Program that a preset, a job and other files name.
     """
 
     def program(path: Path, word: str) -> Path:

@@ -1,4 +1,4 @@
-"""What a terminal would do with bytes: a real pseudo-terminal on one side, pyte on the other."""
+"""Effect of bytes on a terminal: a real pseudo-terminal on one side, pyte on the other."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ END = b"- the end -"
 
 
 class Acts:
-    """A terminal that notes what it is told to do: text that it draws, and everything else by name."""
+    """Terminal that records the text that it draws, and the name of every other operation."""
 
     def __init__(self) -> None:
         self.drawn = ""
@@ -38,7 +38,7 @@ class Acts:
 
 
 def through_pty(write: Callable[[BinaryIO], Any]) -> bytes:
-    """What comes out of a pseudo-terminal that something writes to, a few kilobytes at most."""
+    """Return the output of a pseudo-terminal after some writes of a few kilobytes."""
     terminal, program = os.openpty()
     try:
         tty.setraw(program)
@@ -55,7 +55,7 @@ def through_pty(write: Callable[[BinaryIO], Any]) -> bytes:
 
 
 def harm(data: bytes) -> list[str]:
-    """What in the bytes that a terminal got could do more than show coloured text; [] is what should be."""
+    """Return everything in a terminal's input that is not coloured text; [] for harmless input."""
     acts = Acts.on(data)
     found = sorted(acts.done - HARMLESS)
     plain = SGR.sub("", data.decode())
@@ -65,7 +65,7 @@ def harm(data: bytes) -> list[str]:
 
 
 def is_harmful(character: str) -> bool:
-    """By the Unicode database: controls, halves of pairs, line ends, and what reorders its neighbours unseen."""
+    """Check, by the Unicode database, for controls, lone surrogates, line ends, and invisible reordering characters."""
     if character in "\r\n\t":
         return False
     reorders = unicodedata.bidirectional(character) in (

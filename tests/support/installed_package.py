@@ -1,4 +1,4 @@
-"""A package that is installed and declares something of ours by an entry point."""
+"""Installed package that declares an entry point."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from pathlib import Path
 
 
 def install_package(group: str, folder: Path, name: str, value: str, module: str, text: str) -> None:
-    """What pip leaves of it.
+    """Create the files of an installed package.
 
     Args:
-        group: of entry points.
-        folder: where packages are, on the import path.
-        name, value: what it declares: what that is called, and where in it that is, as MODULE:NAME.
-        module, text: its one module; the package is called so, too.
+        group: Group of the entry point.
+        folder: Folder on the import path.
+        name, value: Name of the entry point, and the declared object as MODULE:NAME.
+        module, text: Name of its only module and of the package, and the source of the module.
     """
     (folder / f"{module}.py").write_text(text)
     info = folder / f"{module}-1.0.dist-info"

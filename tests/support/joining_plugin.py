@@ -1,4 +1,4 @@
-"""A plugin whose ranks must all come to enter it, as a framework's process group has it; it loads in no time."""
+"""Plugin that all ranks must enter together, like a framework's process group, but without import time."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ joined: list[int] = []  # the world sizes that this process has joined
 
 @dataclass(frozen=True)
 class Joins(Plugin):
-    """Where the folder has a file ``fails.WORLD.RANK``, that rank does what it says: "raise", "exit", or wait until it
-    is gone."""
+    """Plugin that fails on request. A file ``fails.WORLD.RANK`` in the folder makes that rank raise, exit, or wait
+    until the file is removed.
+    """
 
     folder: str
     name: ClassVar[str] = "joins"

@@ -1,5 +1,4 @@
-"""A person's way through the app, whoever gives the machines: launch, watch, kill a rank, read the cause, run it again,
-tear it down."""
+"""A user's way through the app with any provider: launch, watch, kill a rank, read the cause, rerun, tear down."""
 
 from __future__ import annotations
 
@@ -36,12 +35,12 @@ def work() -> str:
 
 
 def journey(folder: Path, provider: str, settings: Mapping[str, str], typed: str = "") -> None:
-    """Go that way with two nodes, by keys alone.
+    """Go that way with two nodes, by keys only.
 
     Args:
-        folder: to work in; the home is one in it.
-        provider, settings: where the machines come from.
-        typed: what has to be typed before the pool is torn down.
+        folder: Working folder, which also contains the home.
+        provider, settings: Provider of the machines, and its settings.
+        typed: Word that confirms the teardown; "" if none is required.
     """
     name = f"v{secrets.token_hex(4)}"
     (folder / "work.py").write_text(_SCRIPT.replace("NAME", name))
@@ -99,7 +98,7 @@ def _confirm(terminal: Terminal, typed: str) -> None:
 
 
 def _process(name: str) -> int:
-    """The one process of this machine, and of all hosts made of its namespaces, that calls itself so."""
+    """Return the only process of this machine, including lab hosts, with a given name."""
     found: list[int] = []
 
     def there() -> bool:

@@ -1,4 +1,4 @@
-"""Requests to launch that make sense, and any others, as hypothesis makes them up."""
+"""hypothesis strategies for valid and arbitrary launch requests."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ PARAMETERS: dict[str, st.SearchStrategy[str]] = {
 
 
 def given_to(plugins: list[str]) -> st.SearchStrategy[dict[str, str]]:
-    """Some of the parameters of plugins, as they are typed."""
+    """Draw some parameters of plugins as typed texts."""
     known = {name: texts for name, texts in PARAMETERS.items() if name.partition(".")[0] in plugins}
     return st.fixed_dictionaries({}, optional=known)
 
 
 def numbers_of_nodes(most: int) -> st.SearchStrategy[int | str]:
-    """A number, or a range of them as a command line has it."""
+    """Draw a number of nodes, or a range in the form of the command line."""
     ends = st.tuples(st.integers(1, most), st.integers(1, most)).filter(lambda pair: pair[0] != pair[1])
     return st.integers(1, most) | ends.map(lambda pair: f"{min(pair)}:{max(pair)}")
 
@@ -61,7 +61,7 @@ SECRET = "a-value-of-the-shell"
 
 @st.composite
 def requests(draw: st.DrawFn) -> LaunchRequest:
-    """Those that make sense."""
+    """Draw valid requests."""
     hosts = draw(st.none() | HOSTS)
     own = draw(st.none() | st.lists(TEXT, max_size=3))
     values = {

@@ -1,4 +1,4 @@
-"""A script that the launch form is filled in with, and what it shows of its plan."""
+"""Script for the launch form, and the text of its plan."""
 
 from __future__ import annotations
 

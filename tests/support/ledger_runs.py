@@ -1,4 +1,4 @@
-"""Runs in a ledger, as tests write them."""
+"""Run rows that tests write to a ledger."""
 
 from __future__ import annotations
 

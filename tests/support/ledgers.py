@@ -1,4 +1,4 @@
-"""The ledger of a test: its file, and what closes those that it opens."""
+"""Closing of the ledgers that a test opens."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOCAL = {"provider": "local"}
 
 @contextmanager
 def all_closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Close whatever ledgers are opened inside."""
+    """Close all ledgers that are opened inside the block."""
     opened: list[Ledger] = []
     init = Ledger.__init__
 

@@ -1,4 +1,4 @@
-"""What a look through accounts may find: a bit of everything."""
+"""Result of a leftover scan with every kind of entry."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ MACHINE = Leftover(
 
 
 def leftovers() -> LeftoverScan:
-    """Of a pool that is up, of one that should have ended, of one that nobody remembers, of another ledger."""
+    """Return leftovers of a running pool, of a pool that should have ended, of an unknown pool, and of another
+    ledger.
+    """
     up = replace(MACHINE, id="i-0f0f0f0f0f0f0f0f0", pool="llama-ft", token="0", expires=NOW + HOUR, hourly=0.0)
     lost = replace(MACHINE, id="i-0aaaaaaaaaaaaaaaa", pool="lost", token="tl", place="eu-west-1", hourly=1.5)
     group = replace(lost, what="security group", id="sg-0aaaaaaaaaaaaaaaa", is_machine=False, since=None, hourly=None)

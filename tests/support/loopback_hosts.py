@@ -1,4 +1,4 @@
-"""Hosts on loopback that a thread serves, for tests that are no coroutines."""
+"""Loopback hosts served by a thread, for tests that are not coroutines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.sshd import Host
 
 
 class Hosts:
-    """Two on loopback, each with a home of its own, served by a thread."""
+    """Two loopback hosts with separate homes, served by a thread."""
 
     def __init__(self, folder: Path) -> None:
         self.loop = asyncio.new_event_loop()

@@ -1,4 +1,4 @@
-"""Losing nodes for good, and the machines that take their place."""
+"""Permanent loss of nodes, and replacement machines."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ REPLACE = sky.Options(console=False, grace=0.5, on_loss="replace", start_timeout
 
 
 def lose(compute: sky.Compute, node: int) -> set[int]:
-    """A node is gone for good, with all that ran there; gives the pids."""
+    """Destroy a node with all of its processes. Return their pids."""
     agent = compute.pool.links[node].welcome["pid"]
     below = descendants(agent)
     folder = Path(compute.pool.context.machines[node].extra["folder"])
@@ -46,7 +46,7 @@ def wait_for(compute: sky.Compute, state: str) -> None:
 
 
 class Provider:
-    """What a provider's ``replace`` does in place of its own, and what it was asked."""
+    """Patch of a provider's ``replace`` that records its calls and may reject them."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.refuses = True
@@ -63,7 +63,7 @@ class Provider:
 
 
 def cut(link: Link) -> Path:
-    """Take the way to an agent; gives it."""
+    """Redirect a link to a socket path that does not exist, and close its connection. Return the former path."""
     there: Path = link.transport.socket  # type: ignore[attr-defined]
 
     def work() -> None:

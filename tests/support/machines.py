@@ -1,4 +1,4 @@
-"""Machines that were measured, some of which are not as they should be."""
+"""Machine metrics with problems."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ GB = 10**9
 
 
 def measured(now: float, nodes: int, gpus: int) -> MachineMetrics:
-    """One GPU of node 1 is slow, one of node 2 has an error and was lost; node 3 has not answered for a while."""
+    """Add metrics: a slow GPU on node 1, a GPU with an error that was lost on node 2, and a silent node 3."""
     book = MachineMetrics()
     for node in range(nodes):
         figures = {

@@ -1,4 +1,4 @@
-"""The SSH transport and provider for one host on loopback, and its agent's first words."""
+"""SSH transport and provider for one loopback host, and the handshake with its agent."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def config(**more: Any) -> dict[str, Any]:
 
 @asynccontextmanager
 async def running(transport: SSHTransport) -> AsyncIterator[None]:
-    """Ends the agent and the connection, whatever happened."""
+    """Yield an agent, and end it and the connection in any case."""
     try:
         yield
     finally:
@@ -57,7 +57,7 @@ async def running(transport: SSHTransport) -> AsyncIterator[None]:
 
 
 async def greet(transport: SSHTransport) -> dict[str, Any]:
-    """Say hello to the agent; its welcome."""
+    """Send a hello to the agent, and return its welcome."""
     answers: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
     decoder = Decoder()
 

@@ -1,4 +1,4 @@
-"""What an ordinary user may do, where tests run as root: a child process that gives its rights up."""
+"""Code that runs with an ordinary user's rights although tests run as root: in a child process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _VERSION = 0x20080522  # of the structure, for 64 capabilities
 
 
 def close_to_users(folder: Path) -> Path:
-    """Make a folder that an ordinary user may not enter."""
+    """Create a folder that ordinary users cannot enter."""
     folder.mkdir()
     (folder / "x").write_text("x")
     if os.getuid() == 0:
@@ -25,7 +25,7 @@ def close_to_users(folder: Path) -> Path:
 
 
 def give_rights_up() -> None:
-    """Have permissions of files hold for this process from now on, whoever it is."""
+    """Make file permissions apply to this process from now on."""
     libc = ctypes.CDLL(None, use_errno=True)
     header, none = (ctypes.c_uint32 * 2)(_VERSION, 0), (ctypes.c_uint32 * 6)()
     if libc.capset(header, none):
@@ -33,10 +33,10 @@ def give_rights_up() -> None:
 
 
 def as_ordinary_user(work: Callable[[], None]) -> None:
-    """Do something in a child process that has no more rights than an ordinary user.
+    """Run a function in a child process with an ordinary user's rights.
 
     Raises:
-        AssertionError: It raised something there; says what.
+        AssertionError: If the function raises. The message has the error.
     """
     read, write = os.pipe()
     if not (pid := os.fork()):

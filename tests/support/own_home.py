@@ -1,4 +1,4 @@
-"""The settings of the person that a test has in place of one."""
+"""User settings of a test."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def set_own(text: str) -> Path:
-    """Write the ``skyward.toml`` of the home that ``SKYWARD_HOME`` names; its path."""
+    """Write the ``skyward.toml`` of the home in ``SKYWARD_HOME``, and return its path."""
     home = Path(os.environ["SKYWARD_HOME"])
     home.mkdir(mode=0o700, exist_ok=True)
     (home / "skyward.toml").write_text(text)

@@ -1,4 +1,4 @@
-"""Runs of the past, as a session tells them."""
+"""Past runs as a session reports them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HOUR = 3600.0
 
 
 def past_run(number: int, **other: Any) -> PastRun:
-    """One that ended as many days ago."""
+    """Return a run that ended a number of days ago."""
     began = NOW - number * 24 * HOUR
     said: dict[str, Any] = {
         "run": f"{number:010x}", "pool": f"llama-{number}", "key": f"llama-{number}.{number}", "provider": "aws",
@@ -26,7 +26,7 @@ def past_run(number: int, **other: Any) -> PastRun:
 
 
 def some_past(session: FakeSession) -> list[PastRun]:
-    """Six of them: three went well, one failed, one was cancelled, of one nobody knows; and a pool without a run."""
+    """Return six past runs (three successful, one failed, one cancelled, one lost) and a pool without a run."""
     view = session.pool("llama-1", 2)
     run = session.open_run(view)
     session.end_run(view, run)
@@ -42,7 +42,7 @@ def some_past(session: FakeSession) -> list[PastRun]:
 
 
 def compared_run(past: PastRun, rate: float, **other: Any) -> ComparedRun:
-    """One of two ranks that logged a loss which falls at a rate, and a number that it alone has."""
+    """Return a run of two ranks with a loss that falls at a given rate, and a metric that only this run has."""
     book = MetricStore()
     for step in range(60):
         for rank in range(2):
@@ -60,7 +60,7 @@ def compared_run(past: PastRun, rate: float, **other: Any) -> ComparedRun:
 
 
 def some_comparison(session: FakeSession) -> Comparison:
-    """Of the first and the third of the past."""
+    """Return a comparison of the first and the third past run."""
     first, _, third, *_ = session.past
     left = compared_run(first, 0.1, commit="a1b2c3d4e5f6", plugins=("torch",), source="0123456789abc")
     right = compared_run(third, 0.02, commit="ffffffffffff", plugins=("torch",), source="0123456789abc")

@@ -1,4 +1,4 @@
-"""A gang without a pool: real processes with a rank's place in the world, for tests of plugins alone."""
+"""Gang without a pool: real processes with ranks' places, for tests of plugins."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def free_port() -> int:
 
 
 def places(nodes: int, ranks_per_node: int = 1) -> list[InstanceInfo]:
-    """The place of every rank of a gang on this machine."""
+    """Return the place of every rank of a gang on this machine."""
     port = free_port()
     ports = [tuple(free_port() for _ in range(ranks_per_node)) for _ in range(nodes)]
     return [
@@ -48,9 +48,9 @@ def places(nodes: int, ranks_per_node: int = 1) -> list[InstanceInfo]:
 
 
 def run_gang(code: str, infos: list[InstanceInfo], timeout: float = 90, **env: str) -> list[Any]:
-    """Run code in one fresh interpreter per rank; give what each wrote as its last line, in rank order.
+    """Run code in one fresh interpreter per rank, and return the last output line of each in rank order.
 
-    The code sees ``info``, ``plugins``, ``enter_process``, ``json``, ``os``, ``sys``.
+    The code has the names ``info``, ``plugins``, ``enter_process``, ``json``, ``os`` and ``sys``.
     """
     import os
 

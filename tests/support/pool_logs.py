@@ -1,4 +1,4 @@
-"""What the client keeps of what a pool's ranks printed."""
+"""Logs of a pool that the client has stored."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def last_run(pool: sky.Compute) -> str:
 
 
 def settled(pool: sky.Compute) -> None:
-    """Wait until the client has every byte that the nodes have, and has kept its books."""
+    """Wait until the client has all log bytes of the nodes and has written its records."""
     on_loop(pool.pool.context.background.run_deferred)
     spools = [Path(machine.extra["folder"]) / "spool" for machine in pool.pool.context.machines]
 

@@ -1,4 +1,4 @@
-"""A pool's parts with little around them: the ledger, the view and the links are real; hosts and agents are played."""
+"""Real ledger, view and links of a pool, with simulated hosts and agents."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TOKEN = "t0"
 
 
 def dead_process() -> int:
-    """The number of a process that has ended."""
+    """Return the id of a process that has ended."""
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
     return child.pid
@@ -36,21 +36,21 @@ def machine(node: int, name: str = "") -> Machine:
 
 
 class World:
-    """All hosts, as their provider and their agents have them; what a test wants of them it puts here.
+    """State of all simulated hosts, their provider and their agents. Tests set it.
 
     Attributes:
-        asked: tokens that the provider's ``replace`` was given.
-        ended: ids of the machines that somebody had ended.
-        prepared: ids of the machines on which an agent was asked for, with what it was told.
-        states: id of a machine -> what the provider says of it.
-        ended_as: id of a machine -> what the provider says of its end.
-        unfetched: id of a machine -> results that its agent says nobody has fetched.
-        refuses: id of a machine -> what connecting to its agent comes to.
-        room: how many machines there may be.
-        ranks: id of a machine -> ranks that its agent tells of.
-        remembers: id of a machine -> runs that its agent tells of to whoever comes.
-        pipes: id of a machine -> the latest connection to its agent.
-        on_replace, on_prepare, on_terminate: run first in those, and may raise or wait.
+        asked: Tokens passed to the provider's ``replace``.
+        ended: Ids of terminated machines.
+        prepared: Ids of the machines on which an agent was requested, with its configuration.
+        states: Machine id -> state that the provider reports.
+        ended_as: Machine id -> reason of the end that the provider reports.
+        unfetched: Machine id -> unfetched results that its agent reports.
+        refuses: Machine id -> error of connections to its agent.
+        room: Maximum number of machines.
+        ranks: Machine id -> ranks that its agent reports.
+        remembers: Machine id -> runs that its agent reports to every client.
+        pipes: Machine id -> latest connection to its agent.
+        on_replace, on_prepare, on_terminate: Called first in these methods; may raise or wait.
     """
 
     name = "played"
@@ -112,7 +112,7 @@ async def nothing(*_: Any) -> None:
 
 
 class Transport:
-    """The way to one machine of a world, with an agent at its end."""
+    """Transport to one simulated machine with an agent."""
 
     shares_files = False
     direct = None
@@ -141,7 +141,7 @@ class Transport:
 
 
 class Pipe:
-    """An agent's answers to what it is told, and what a test has it say."""
+    """Connection with a simulated agent, whose frames a test chooses."""
 
     def __init__(self, way: Transport, on_data: Any, on_lost: Any) -> None:
         self._way, self._on_data, self.on_lost = way, on_data, on_lost
@@ -185,12 +185,12 @@ class Pipe:
 
 
 class Client:
-    """One client of a pool, as far as its nodes are concerned.
+    """One client of a pool, as its nodes see it.
 
     Attributes:
-        renewed: what was said when a node was back: whether this client had brought it up.
-        dropped: nodes of which a link was given up.
-        greeted: nodes whose agent has said what it remembers, once for each time.
+        renewed: For each returned node, whether this client had brought it up.
+        dropped: Nodes whose link was given up.
+        greeted: Nodes whose agent has reported its recorded runs, once for each time.
     """
 
     def __init__(self, world: World, row: PoolRow, *, observer: bool = False) -> None:
@@ -252,7 +252,7 @@ class Client:
 
 
 def intended(world: World, nodes: int = 2, **options: Any) -> tuple[PoolSpec, PoolRow]:
-    """A pool that is written down; its machines too, as if a client had made them."""
+    """Register a pool in the ledger, with its machines as if a client had created them."""
     spec = PoolSpec(name="p", provider=world, nodes=nodes, options=Options(console=False, **options))
     ledger = Ledger()
     row = ledger.record_intent(TOKEN, "p", world.to_json(), spec.describe())
@@ -263,7 +263,7 @@ def intended(world: World, nodes: int = 2, **options: Any) -> tuple[PoolSpec, Po
 
 
 async def attached(world: World, row: PoolRow, *, observer: bool = False) -> Client:
-    """A client that has come to a pool."""
+    """Attach a client to a pool."""
     client = Client(world, row, observer=observer)
     client.setup.set_image(Image())
     await client.startup.attach_nodes()

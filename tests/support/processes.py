@@ -1,4 +1,4 @@
-"""What tests ask of processes and of the client's files."""
+"""Processes of this machine, and files of the client."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def descendants(root: int) -> set[int]:
-    """Every process below ``root``, by the kernel's table; empty where there is no /proc."""
+    """Return all processes below ``root``, according to /proc; empty without /proc."""
     parents: dict[int, int] = {}
     for entry in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -28,7 +28,7 @@ def descendants(root: int) -> set[int]:
 
 
 def exists(pid: int) -> bool:
-    """Whether a process runs (a zombie does not)."""
+    """Check whether a process runs. A zombie does not count."""
     try:
         return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -36,13 +36,13 @@ def exists(pid: int) -> bool:
 
 
 def read_log(ledger: Ledger, run: str, rank: int, stream: str = "out") -> bytes:
-    """What a rank printed during a run that has ended, from the client's files.
+    """Return a rank's output during an ended run, from the client's files.
 
     Args:
         stream: "out" or "err".
 
     Raises:
-        UsageError: no such run.
+        UsageError: If there is no such run.
     """
     from skyward_core.store.run_log_reader import RunLogs  # which ranks do without
 

@@ -1,4 +1,4 @@
-"""Prometheus' text format as its own client reads it."""
+"""Parser of Prometheus' text format from its own client."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ Samples = list[tuple[dict[str, str], float]]
 
 
 def parsed(text: str) -> dict[str, tuple[str, Samples]]:
-    """Family -> its type and samples."""
+    """Return the type and the samples of each metric family."""
     found = [
         (each.name, (each.type, [(sample.labels, sample.value) for sample in each.samples]))
         for each in text_string_to_metric_families(text)

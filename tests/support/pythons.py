@@ -1,4 +1,4 @@
-"""Other interpreters of this machine, for tests that need one, and environments of them."""
+"""Other Python interpreters of this machine, and environments of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.processes import exists
 
 @cache
 def other_pythons() -> dict[str, PythonInfo]:
-    """The newest Python that we can use of each other minor version that is here."""
+    """Return the newest supported interpreter of each other minor version on this machine."""
     found: dict[str, PythonInfo] = {}
     for program in find_other_pythons(os.environ):
         try:
@@ -36,14 +36,14 @@ def other_pythons() -> dict[str, PythonInfo]:
 
 
 def another_python() -> PythonInfo:
-    """One of them; skips the test where there is none."""
+    """Return one of them. Skips the test if there is none."""
     for known in other_pythons().values():
         return known
     pytest.skip(f"there is no Python here that is 3.11 or later, other than {sys.version.split()[0]}")
 
 
 def make_environment(python: str, folder: Path, *wheels: Path) -> Path:
-    """An environment of an interpreter with what some wheels hold, and nothing else; gives its program."""
+    """Create an environment that contains only some wheels, and return its interpreter."""
     subprocess.run([python, "-m", "venv", "--without-pip", str(folder)], check=True)
     (packages,) = folder.glob("lib/python3*/site-packages")
     for wheel in wheels:
@@ -53,7 +53,7 @@ def make_environment(python: str, folder: Path, *wheels: Path) -> Path:
 
 
 def hanging_python(environment: Path) -> Path:
-    """What looks like an environment, and whose interpreter never says a word; gives the file of its children's ids."""
+    """Create a fake environment whose interpreter never answers. Return the file with its children's pids."""
     (environment / "bin").mkdir(parents=True)
     (environment / "pyvenv.cfg").touch()
     program, children = environment / "bin" / "python", environment / "children"
@@ -63,7 +63,7 @@ def hanging_python(environment: Path) -> Path:
 
 
 def all_ended(children: Path) -> bool:
-    """Whether what a hanging interpreter has started runs no more; it must have started some."""
+    """Check whether a hanging interpreter has started processes and none of them still runs."""
     return not any(exists(int(pid)) for pid in children.read_text().split())
 
 

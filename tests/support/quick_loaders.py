@@ -1,4 +1,4 @@
-"""The processes that load scripts for this one: forked with all imported that one imports before the script."""
+"""Script loader processes for this process: forked with all modules imported that a loader needs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ IMPORTED = (
 
 @cache
 def loaded(python: str, *options: str) -> Loaded:
-    """As a loader is started, up to where it reads what it is to load."""
+    """Run a loader up to the point where it reads its request."""
     *options_, flag, code = options
     first, main, rest = code.rpartition(MAIN)
     assert (flag, main, rest) == ("-c", MAIN, "")
@@ -32,7 +32,7 @@ def loaded(python: str, *options: str) -> Loaded:
 
 
 def use_quick_loaders(patch: pytest.MonkeyPatch) -> None:
-    """Until that patch is undone; interpreters other than ours are started."""
+    """Fork script loaders until the patch is undone. Other interpreters are started."""
 
     def begun(command: list[str], **more: Any) -> subprocess.Popen[Any]:
         if command[0] != sys.executable:

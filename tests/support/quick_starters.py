@@ -1,4 +1,4 @@
-"""The starters of agents in this process: forked with all imported, in place of each importing it anew."""
+"""Agent starters of this process: forked with all modules imported."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAIN = "main()\n"
 
 @cache
 def loaded(python: str, *options: str) -> Loaded:
-    """As a starter is started, up to where it serves."""
+    """Run a starter up to the point where it serves."""
     *options_, flag, code = options
     first, main, rest = code.rpartition(MAIN)
     assert (flag, main, rest) == ("-c", MAIN, "")
@@ -30,7 +30,7 @@ def loaded(python: str, *options: str) -> Loaded:
 
 
 def use_quick_starters(patch: pytest.MonkeyPatch) -> None:
-    """Until that patch is undone."""
+    """Fork agent starters until the patch is undone."""
 
     def begun(command: list[str], **more: Any) -> subprocess.Popen[Any]:
         return loaded(*command).start(["-c"], **more)

@@ -1,10 +1,8 @@
-"""Which rules of a style sheet hold for a widget is worked out once for all widgets that are alike, in all apps of this
-process. Textual works it out anew for each widget, several times in each test; that is a quarter of what a test of the
-app takes.
+"""Cache of Textual's style rule matching, shared by equal widgets of all apps of this process.
 
-What a widget gets depends on nothing but the rules that may hold for it, and on the kinds, classes, ids and
-pseudo-classes of itself and of what it lies in: those are the key. Pictures were made, and are compared, of all
-screens: a widget that got what another one has to have would show there.
+Textual matches the rules for each widget several times per test, which takes a quarter of the time of an app's test.
+The result depends only on the rules and on the types, classes, ids and pseudo-classes of the widget and its ancestors,
+which form the key. Snapshots of all screens would reveal a wrong match.
 """
 
 from __future__ import annotations
@@ -27,11 +25,11 @@ ALIKE: dict[str, DOMNode] = {}  # a part of a widget that has a class alone, by 
 
 
 class Known:
-    """What has been worked out of some rules.
+    """Cached results of a set of rules.
 
     Attributes:
-        found: what widgets get, by :meth:`Candidates.key`.
-        flags: what Textual notes of any widget that they may hold for; None until it has done so.
+        found: Styles of widgets by :meth:`Candidates.key`.
+        flags: Flags that Textual sets on any widget that the rules may match; None until they are known.
     """
 
     def __init__(self, rules: tuple[RuleSet, ...]) -> None:
@@ -41,11 +39,11 @@ class Known:
 
 
 class Candidates:
-    """The rules of a style sheet that may hold for some nodes.
+    """Rules of a style sheet that may match some nodes.
 
     Args:
-        rules: the whole sheet, as a map by the last names of selectors.
-        node: one of those nodes.
+        rules: All rules of the style sheet.
+        node: One of these nodes.
     """
 
     def __init__(self, rules: Iterable[RuleSet], by_name: dict[str, list[RuleSet]], node: DOMNode) -> None:
@@ -57,12 +55,12 @@ class Candidates:
         self.known = FOUND.setdefault(tuple(map(id, chosen)), Known(chosen))
 
     def key(self, path: list[DOMNode], node: DOMNode) -> tuple[Any, ...]:
-        """All that decides which of them hold for a node, and what it lies in from the app on."""
+        """Return everything that determines which rules match a node, including its ancestors up to the app."""
         return (*(state(each, self.above) for each in path), state(node, self.own))
 
 
 def state(node: DOMNode, pseudo_classes: list[str]) -> tuple[Any, ...]:
-    """All that a selector looks at in a node."""
+    """Return all properties of a node that selectors use."""
     known = node._PSEUDO_CLASSES
     holds = [name in known and bool(known[name](node)) for name in pseudo_classes]  # type: ignore[arg-type]
     return node._css_type_names, node._id, frozenset(node._classes), *holds
@@ -81,13 +79,14 @@ def candidates(sheet: Any, node: DOMNode) -> Candidates:
 
 
 def match_once(patch: pytest.MonkeyPatch) -> None:
-    """Until that patch is undone."""
+    """Cache rule matching until the patch is undone."""
     apply, replace_rules = Stylesheet.apply, Stylesheet.replace_rules.__func__  # type: ignore[attr-defined]
     noted: list[Any] = []  # what Textual has just found for the node that it was asked about
 
     def put(cls: Any, node: DOMNode, rules: Any, animate: bool = False) -> None:
-        """Textual sets each of them by its property, also one that is set so already, and those of a new node, which
-        nobody has to be told of."""
+        """Set the styles of a node. Textual sets each one by its property, even unchanged ones, and those of new nodes
+        that nothing observes yet.
+        """
         parent: Any
         base, parent = node.styles.base, node._parent
         if not base._rules and not node._is_mounted:
@@ -132,7 +131,7 @@ def match_once(patch: pytest.MonkeyPatch) -> None:
         parts(self, node, path)
 
     def parts(self: Any, node: DOMNode, path: list[DOMNode]) -> None:
-        """What Textual does for the parts of a widget, for those that are to look otherwise than before."""
+        """Apply Textual's steps for component styles that have changed."""
         classes = node._get_component_classes()
         if not classes:
             return

@@ -1,4 +1,4 @@
-"""Runs on a staged pool, as tests begin them."""
+"""Runs that tests start on a staged pool."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.staged_pool import Stage, task
 
 @contextmanager
 def home_for_runs(factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A SKYWARD_HOME, with links that come back soon."""
+    """State folder of the test, with links that reconnect quickly."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SKYWARD_HOME", str(factory.mktemp("home")))
         patch.setattr(agent_link, "BACKOFF", (0.001, 0.01))
@@ -23,7 +23,7 @@ def home_for_runs(factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 def gather(stage: Stage, number: int) -> Run:
-    """So many tasks, as many of them sent as nodes take."""
+    """Start a number of tasks, as many at a time as the nodes accept."""
     run = stage.add("gather", *map(task, range(number)))
     run.dispatch()
     return run

@@ -1,4 +1,4 @@
-"""Frames as agents send them, one of each kind that tests alter."""
+"""Sample frames of agents, one of each kind that tests modify."""
 
 from __future__ import annotations
 

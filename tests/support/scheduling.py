@@ -1,4 +1,6 @@
-"""Which process of a run gets which files: as for pytest-xdist's ``loadfile``, but for those that share something."""
+"""Assignment of test files to processes: like pytest-xdist's ``loadfile``, but files with shared set-up stay
+together.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ PLACES = {f"tests/unit/test_{name}.py": place for place, names in TOGETHER.items
 
 
 class SharingFiles(LoadFileScheduling):
-    """Files of such a folder take turns among as many processes; what else there is goes to whoever is free."""
+    """Scheduler that gives files of a shared folder to a fixed number of processes, and all others to idle
+    processes.
+    """
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)

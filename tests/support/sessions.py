@@ -1,4 +1,4 @@
-"""Sessions of clients, as tests open them."""
+"""Client sessions of tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from skyward_core.client.session import Session
 
 @contextmanager
 def new_session() -> Iterator[Session]:
-    """A session that leaves its pools where they are when the block ends."""
+    """Open a session that leaves its pools running at the end of the block."""
     session = Session()
     try:
         yield session

@@ -1,4 +1,4 @@
-"""Hosts of some groups as looks find them: for tests of what shows them."""
+"""Simulated GPU use of host groups, for tests of its display."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ LOOKS = {
 
 
 def put_groups(text: str = GROUPS) -> Path:
-    """Have these groups in the state folder."""
+    """Write these groups to the state folder."""
     path = Path(os.environ["SKYWARD_HOME"], "skyward.toml")
     path.parent.mkdir(mode=0o700, exist_ok=True)
     path.write_text(text)
@@ -50,7 +50,7 @@ def put_groups(text: str = GROUPS) -> Path:
 
 
 def have_looks(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """Hosts are as above, and no others answer; gives which were looked at, time after time."""
+    """Simulate the hosts above. Other hosts do not answer. Return a list of the probed hosts, one entry per probe."""
     asked: list[list[str]] = []
 
     def look(hosts: Sequence[str], said: Callable[[HostGpuUsage], None]) -> list[HostGpuUsage]:

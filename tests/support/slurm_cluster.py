@@ -1,6 +1,6 @@
-"""A real Slurm on this machine: slurmctld, and a slurmd for each of some nodes, with a munged of its own.
+"""Real Slurm on this machine: slurmctld, one slurmd per node, and a separate munged.
 
-Debian's slurm-wlm and munge, as root; ``missing()`` says what is not here.
+Requires Debian's slurm-wlm and munge, and root. ``missing()`` names what is missing.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "sinfo"
 
 
 def missing() -> str:
-    """Why there can be no Slurm here; "" where there can."""
+    """Return the reason why Slurm cannot run here; "" if it can."""
     if os.geteuid() != 0:
         return "a Slurm for tests is started by root"
     lacking = [name for name in (*PROGRAMS, "sshd") if _program(name) is None]
@@ -66,7 +66,7 @@ def _program(name: str) -> str | None:
 
 
 def _free_ports(count: int) -> int:
-    """The first of some ports in a row that nobody listens at."""
+    """Return the first of several consecutive free ports."""
     for first in range(17000 + os.getpid() % 2000 * 5, 32000, count):
         try:
             for port in range(first, first + count):
@@ -79,14 +79,14 @@ def _free_ports(count: int) -> int:
 
 
 class SlurmCluster:
-    """See the module.
+    """Slurm cluster; see the module.
 
     Args:
-        folder: its own; a short path, for sockets.
-        count: nodes, called n1, n2, ...
+        folder: Folder of the cluster, with a short path because of sockets.
+        count: Number of nodes, named n1, n2, ...
 
     Attributes:
-        env: what programs need to speak to it.
+        env: Environment of programs that use the cluster.
     """
 
     def __init__(self, folder: Path, count: int = 2) -> None:
@@ -140,10 +140,10 @@ class SlurmCluster:
             )
 
     def __call__(self, *command: str) -> str:
-        """What one of its commands prints.
+        """Run a Slurm command and return its output.
 
         Raises:
-            CalledProcessError: of those that look, one that cannot.
+            CalledProcessError: If a query fails.
         """
         done = subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=60)
         if command[0] in ("squeue", "sinfo"):
@@ -151,7 +151,7 @@ class SlurmCluster:
         return done.stdout
 
     def jobs(self, *states: str) -> list[str]:
-        """What is waiting or running, or in some states: number, name, state and reason."""
+        """Return number, name, state and reason of the jobs: waiting and running ones, or those in given states."""
         return self("squeue", "-h", "-o", "%i|%j|%T|%r", *(("-t", ",".join(states)) if states else ())).splitlines()
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""Stacks of ranks that nobody has to run for."""
+"""Sample stacks of ranks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Frames = Sequence[tuple[str, str, int]]
 
 
 def stack(rank: int, *frames: tuple[str, str, int], at: str = "running", **more: Any) -> RankStack:
-    """One rank's; not known where it has no frames."""
+    """Return a rank's stack. Without frames, the stack is unknown."""
     told = tuple(StackFrame(*each) for each in (*frames, *OURS))
     threads = (ThreadStack("MainThread", told),) if frames else ()
     given: dict[str, Any] = {"pid": 4000 + rank, "how": "py-spy" if frames else "", "threads": threads}
@@ -41,7 +41,7 @@ def stack(rank: int, *frames: tuple[str, str, int], at: str = "running", **more:
 
 
 def hung(run: str, ranks: int) -> Stacks:
-    """All reduce, but for one that validates, one that has returned, and one whose node is silent."""
+    """Return stacks of an all-reduce: one rank validates, one has returned, and the node of one is silent."""
     found = {rank: stack(rank, *REDUCING, runs=(run,)) for rank in range(ranks)}
     found[5] = stack(5, *VALIDATING, runs=(run,))
     found[ranks - 2] = stack(ranks - 2, at="idle")
@@ -50,7 +50,7 @@ def hung(run: str, ranks: int) -> Stacks:
 
 
 def write_train_py(changed_at: float = 0.0) -> None:
-    """Into the current folder, with the lines that these stacks name."""
+    """Write train.py to the current folder, with the lines that these stacks name."""
     _write({
         29: "def step(model, batch):",
         30: "    loss = model(batch).mean()",
@@ -70,7 +70,7 @@ def write_train_py(changed_at: float = 0.0) -> None:
 
 
 def write_failing_train_py() -> None:
-    """The same with the lines that a traceback of :func:`.fake_session.failed_run` names."""
+    """Write train.py with the lines that a traceback of :func:`.fake_session.failed_run` names."""
     _write({
         14: "def step(batch):",
         15: '    total = sum(batch["loss"])',

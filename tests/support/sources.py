@@ -1,4 +1,4 @@
-"""The sources of the product, each read and parsed once however many rules it is held to."""
+"""Sources of the product, read and parsed once for all rules."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def text_of(path: Path) -> str:
 
 @cache
 def nodes_of(path: Path) -> tuple[ast.AST, ...]:
-    """A file's tree, first of all its module, and everything in it, in the order of :func:`ast.walk`."""
+    """Return the nodes of a file's syntax tree, its module first, in the order of :func:`ast.walk`."""
     gc.disable()  # nothing of it is garbage, and to look for some, again and again, takes longer than to parse it
     try:
         return tuple(ast.walk(ast.parse(text_of(path))))

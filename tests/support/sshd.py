@@ -1,4 +1,4 @@
-"""asyncssh's own server on loopback, as a host to try the SSH transport against without root."""
+"""asyncssh's server on loopback, to test the SSH transport without root."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import asyncssh
 
 
 class Host:
-    """One server; commands run in a shell that first runs ``noise``, as a login shell its start-up files.
+    """SSH server. Commands run in a shell that first runs ``noise``, like the startup files of a login shell.
 
     Attributes:
-        rewrite: changes a command line before it runs, to play a host that lacks something.
-        commands: the command line of each session.
-        received: all that clients sent to commands.
-        logins: connections that were accepted.
-        sftp: makes what serves files; it has to be there before the start.
+        rewrite: Changes a command line before it runs, to simulate a host that lacks something.
+        commands: Command line of each session.
+        received: Input that clients sent to commands.
+        logins: Number of accepted connections.
+        sftp: Factory of the SFTP server. Set it before the start.
     """
 
     def __init__(self, home: Path, *, noise: str = "", forwards: bool = True) -> None:
@@ -108,8 +108,9 @@ class Host:
 
     @staticmethod
     async def _let_go(process: asyncssh.SSHServerProcess[bytes], child: asyncio.subprocess.Process) -> None:
-        """Once the client has closed the channel, nobody reads what its command says or says more to it, as with
-        OpenSSH's server."""
+        """Stop reading and writing a command's streams after the client has closed the channel, like OpenSSH's
+        server.
+        """
         await process.wait_closed()
         for descriptor in (0, 1, 2):
             child._transport.get_pipe_transport(descriptor).close()  # type: ignore[attr-defined]

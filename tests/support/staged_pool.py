@@ -1,4 +1,4 @@
-"""A pool's runs without a pool: its real parts on links whose far ends are played by the test."""
+"""Runs of a pool without machines: the pool's real parts, and links whose other ends a test simulates."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ _tokens = itertools.count()
 
 
 def task(number: int = 0, **more: Any) -> Task:
-    """A call of ``f``, which no other task is alike."""
+    """Return a unique call of ``f``."""
     data = pickle.dumps(((number,), {}), protocol=5)
     return Task("f", Blob(hash_bytes(b"f"), 1, data=b"f"), Blob(hash_bytes(data), len(data), data=data), **more)
 
 
 def large_task(path: Path) -> Task:
-    """A call whose arguments are in a file."""
+    """Return a call whose arguments are in a file."""
     path.write_bytes(b"x" * 100_000)
     return Task("f", EMPTY_BLOB, Blob(hash_bytes(b"large"), 100_000, path=path))
 
 
 def said(run: Run, index: int) -> str:
-    """Why a call did not return."""
+    """Return the reason why a call did not return."""
     error = run.outcomes[index].error
     return error.message if error is not None else ""
 
@@ -63,12 +63,12 @@ class Pipe:
 
 
 class Node:
-    """The far end of a link: what it was sent, and what it says. It is its link's transport, too.
+    """Simulated node at the other end of a link, which is also the link's transport. Records received frames.
 
     Attributes:
-        log: what all nodes were sent, in order.
-        away: raised at each try to reach it, while it is set.
-        files: what was put there; ``full`` is raised in place of taking it.
+        log: Frames that all nodes received, in order.
+        away: Error of connection attempts while it is set.
+        files: Uploaded files. If ``full`` is set, it is raised instead of accepting a file.
     """
 
     shares_files = False
@@ -108,19 +108,19 @@ class Node:
         return None
 
     def of(self, kind: str) -> list[Header]:
-        """What it was sent of one kind over its present connection."""
+        """Return the frames of one kind that were received over the present connection."""
         return [header for header, _ in self.pipes[-1].sent if header["t"] == kind]
 
     @property
     def calls(self) -> list[int]:
-        """Indices of the calls that came over its present connection."""
+        """Return the indices of calls that were received over the present connection."""
         return [header["i"] for header in self.of("call")]
 
     def say(self, header: Header, body: bytes = b"") -> None:
         self.pipes[-1].on_data(encode_frame(header, body))
 
     def ends(self, run: Run, index: int, kind: str = "returned", value: Any = None, **more: Any) -> None:
-        """Tell of a call's end; one that returned or raised has a value."""
+        """Send the end of a call. A call that returned or raised has a value."""
         rank = index if run.kind == "broadcast" else self.rank
         body = pickle.dumps(value) if kind in ("returned", "raised") and "file" not in more else b""
         if kind != "returned":
@@ -130,22 +130,22 @@ class Node:
         self.say(header | {"seconds": 1.0, "begun": True} | more, body)
 
     def stale(self, run: Run, index: int, why: str = "") -> None:
-        """Hand back a call of a gang that is no more."""
+        """Return a call of an outdated gang."""
         self.say({"t": "stale", "run": run.id, "i": index, "why": why})
 
     def yields(self, run: Run, index: int, number: int, **more: Any) -> None:
-        """Send a generator's value: its number, thrice."""
+        """Send a generator's value: its number, three times."""
         rank = index if run.kind == "broadcast" else self.rank
         header = {"t": "item", "run": run.id, "i": index, "rank": rank, "seq": number, "summary": SUMMARY}
         self.say(header | more, b"" if "file" in more else pickle.dumps(3 * number))
 
     def drop(self) -> None:
-        """Its connection breaks; it can be reached again, unless it is ``away``."""
+        """Close the connection. It can be reopened unless ``away`` is set."""
         self.pipes[-1].on_lost(OSError("cable pulled"))
 
 
 class Ledger:
-    """Remembers what was recorded."""
+    """Ledger that records all writes in memory."""
 
     def __init__(self) -> None:
         self.outcomes: list[tuple[str, Outcome]] = []
@@ -158,12 +158,12 @@ class Ledger:
 
 
 class Keeper:
-    """A gang that is whole, or is once somebody has waited for it.
+    """Simulated gang set-up, which completes the gang when a run waits for it.
 
     Attributes:
-        asked: "start" or "ensure", as often as somebody waited for it.
-        opened: while it is cleared, they wait.
-        failures: raised in place of the next ones.
+        asked: "start" or "ensure" for each wait.
+        opened: Event; waits block while it is cleared.
+        failures: Errors of the next waits.
     """
 
     def __init__(self) -> None:
@@ -202,10 +202,10 @@ class Keeper:
 
 
 class Stage:
-    """See the module.
+    """Staged pool; see the module.
 
     Attributes:
-        log: what all nodes were sent, in order: node and header; and what the pool told of it, as events.
+        log: Frames that all nodes received, in order, as node and header, and the pool's events.
     """
 
     def __init__(self, nodes: int, ranks: int, concurrency: int, options: Options) -> None:
@@ -258,7 +258,7 @@ class Stage:
     # -- for tests --
 
     def add(self, kind: RunKind, *tasks: Task, consumed: bool = False) -> Run:
-        """A run that nobody has started yet."""
+        """Create a run without starting it."""
         total = len(self.nodes) * self.context.ranks_per_node if kind == "broadcast" else len(tasks)
         run = self.registry.add(f"r{next(_tokens)}", kind, tasks, total)
         run.consumed = consumed
@@ -266,7 +266,7 @@ class Stage:
 
     @property
     def placed(self) -> list[tuple[int, int]]:
-        """The calls that nodes were sent, in order: node and index."""
+        """Calls that nodes received, in order, as node and index."""
         sent = (each for each in self.log if isinstance(each, tuple))
         return [(node, header["i"]) for node, header in sent if header["t"] == "call"]
 
@@ -274,14 +274,14 @@ class Stage:
         return [event for event in self.events if type(event) is kind]
 
     def acknowledged(self) -> list[tuple[int, dict[str, list[int] | None]]]:
-        """What every node was told that is not needed any more."""
+        """Acknowledgements that the nodes received."""
         self.background.run_deferred()
         for link in self.links:
             link.flush_acknowledgements()
         return [(node.number, header["calls"]) for node in self.nodes for header in node.of("ack") if header["calls"]]
 
     def replacing(self, node: int) -> asyncio.Event:
-        """Another machine is on its way for a node; it has come, or will not, once the event is set."""
+        """Simulate the replacement of a node, which ends when the event is set."""
         over = asyncio.Event()
 
         async def replace() -> None:
@@ -294,7 +294,7 @@ class Stage:
 
 @asynccontextmanager
 async def staged(nodes: int = 2, *, ranks: int = 1, concurrency: int = 1, **options: Any) -> AsyncIterator[Stage]:
-    """A pool of so many nodes; ``options`` are those of a pool."""
+    """Create a pool with a number of nodes. ``options`` are those of a pool."""
     stage = Stage(nodes, ranks, concurrency, Options(console=False, **options))
     try:
         await stage.connect()

@@ -1,4 +1,4 @@
-"""Runs of the past with logs on this machine's disk, as a pool leaves them."""
+"""Past runs whose logs are on this machine."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ def stored_run(
     error: ErrorInfo | None = None,
     state: str = "done",
 ) -> Path:
-    """A run of a pool of its own whose ranks printed that to their standard output, and are told of in the
-    ledger; gives the folder of its logs."""
+    """Store a run of a separate pool with its ranks' standard output and ledger rows. Return the folder of its logs."""
     ranks = max(len(printed), 1)
     spec = {"provider": "local", "nodes": ranks}
     row = ledger.record_intent(f"token-{run}", f"pool-{run}", {"provider": "local"}, spec)

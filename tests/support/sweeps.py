@@ -1,4 +1,4 @@
-"""A sweep over arguments on a stand-in for a session."""
+"""Sample sweeps for a fake session."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SHEET = TrialSheet.new(("lr", "seed"), [(lr, str(seed)) for lr in ("0.1", "0.01"
 
 
 def swept(session: FakeSession) -> tuple[PoolView, RunView]:
-    """A run of six trials: four returned, one failed, one has not begun."""
+    """Return a run of six trials: four returned, one failed, one has not begun."""
     view = session.pool("grid", 2)
     run = session.open_run(view, kind="sweep", total=6)
     session.boards[run.id] = TrialTableSource(SHEET)
@@ -24,7 +24,7 @@ def swept(session: FakeSession) -> tuple[PoolView, RunView]:
 
 
 def learned(session: FakeSession, view: PoolView, run: RunView, index: int, loss: float) -> None:
-    """Have a trial log a loss that falls to that, from its beginning to its end."""
+    """Log a loss of a trial that falls to a value, from the trial's start to its end."""
     run.tasks[index].began_at = began = session.now - 3.25
     for step in range(20):
         worth = loss + (1 - loss) * 0.7**step
@@ -37,8 +37,9 @@ def end(session: FakeSession, view: PoolView, run: RunView, index: int, loss: fl
 
 
 def gangs(session: FakeSession) -> tuple[PoolView, list[RunView]]:
-    """A sweep by gangs of two of four nodes: of six runs one has returned, one failed, one goes on; three have not
-    begun."""
+    """Return a sweep by gangs of two of four nodes: of six runs one returned, one failed, one is active, three have not
+    begun.
+    """
     view = session.pool("pair", 4)
     ids = [f"pair-{place + 1}" for place in range(6)]
     sheet = replace(SHEET, gang=True, nodes=2).with_client(1, ids)

@@ -1,4 +1,4 @@
-"""Where a call runs: in a task, :func:`skyward_core.instance_info` gives the place of a world of one rank."""
+"""Place of a call in its pool. In a task, :func:`skyward_core.instance_info` describes a world of one rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The app in a real pseudo-terminal: keys in, a screen of text out."""
+"""The app in a real pseudo-terminal, with key input and the screen as text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Terminal:
     """``python -m skyward_tui`` on a pseudo-terminal of its own.
 
     Args:
-        program: what Python is to run in place of it.
+        program: Code that Python runs instead of the app.
     """
 
     def __init__(
@@ -52,14 +52,14 @@ class Terminal:
         return self._read_text
 
     def look(self, text: str) -> pyte.screens.Char:
-        """How the first letter of what the screen shows is painted."""
+        """Return the style of the first letter of a shown text."""
         for row, line in enumerate(self.screen.display):
             if text in line:
                 return self.screen.buffer[row][line.index(text)]
         raise AssertionError(f"{text!r} is not there; the screen is\n{self.text}")
 
     def read(self, seconds: float = 0.1) -> bool:
-        """Take what the app has painted; False when it has ended."""
+        """Read the app's output. Return False if the app has ended."""
         try:
             data = self.child.read_nonblocking(1 << 16, timeout=seconds)
         except pexpect.TIMEOUT:
@@ -77,13 +77,13 @@ class Terminal:
         self._read_text = None
 
     def drain(self) -> None:
-        """Take all that an app which is stopped has painted."""
+        """Read all output of a stopped app."""
         with suppress(pexpect.TIMEOUT):
             while True:
                 self._feed(self.child.read_nonblocking(1 << 16, timeout=0.1))
 
     def until(self, seen: str | Callable[[str], bool], patience: float = PATIENCE) -> str:
-        """Wait until the screen shows something; returns the screen."""
+        """Wait until the screen shows a text, and return the screen."""
         true = seen if callable(seen) else lambda text: seen in text
         deadline = time.monotonic() + patience
         while not true(self.text):
@@ -96,7 +96,7 @@ class Terminal:
             self.child.send(_KEYS.get(key, key))
 
     def ended(self) -> int:
-        """Wait for the app to end; its exit status."""
+        """Wait for the app to end, and return its exit status."""
         deadline = time.monotonic() + PATIENCE
         while self.read():
             if time.monotonic() > deadline:
@@ -105,12 +105,12 @@ class Terminal:
         return -1 if self.child.exitstatus is None else self.child.exitstatus
 
     def vanish(self) -> int:
-        """Close its window, as it were; how the app ended, as ``subprocess`` tells it."""
+        """Close the terminal, and return the app's exit status as ``subprocess`` reports it."""
         self.child.ptyproc.fileobj.close()
         return self.ended_alone()
 
     def ended_alone(self) -> int:
-        """Wait for the app to end, though nobody reads what it writes; how it ended, as ``subprocess`` tells it."""
+        """Wait for the app to end without reading its output. Return its exit status as ``subprocess`` reports it."""
         deadline = time.monotonic() + PATIENCE
         while not (ended := os.waitpid(self.child.pid, os.WNOHANG))[0]:
             assert time.monotonic() < deadline, "the app did not end"

@@ -1,4 +1,4 @@
-"""Wait for what must become true: for a condition, never for a time. A deadline ends only what hangs."""
+"""Waits for conditions instead of durations. A deadline only ends a hang."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def wait_until(
     """Wait for a condition with a deadline that fails the test.
 
     Args:
-        what: it is waited for, or gives the text of it when the wait was in vain.
+        what: Description of the condition for the error, or a function that returns it.
     """
     deadline = time.monotonic() + seconds
     while True:
@@ -29,7 +29,7 @@ def wait_until(
 
 
 async def until(condition: Callable[[], object], what: str = "") -> None:
-    """Wait for a condition, and let everything else on this loop go on meanwhile."""
+    """Wait for a condition while the event loop continues to run."""
     import asyncio  # which ranks do without
 
     deadline = time.monotonic() + PATIENCE

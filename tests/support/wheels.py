@@ -1,4 +1,4 @@
-"""Packages of ours in a folder, for installers that may not go anywhere else."""
+"""Test packages in a folder, for installers without network access."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 
 
 def wheel(folder: Path, name: str, version: str, *requires: str) -> Path:
-    """Write a wheel that has one module, called as the package is."""
+    """Write a wheel with one module of the package's name."""
     needs = "".join(f"Requires-Dist: {each}\n" for each in requires)
     files = {
         f"{name}.py": f"VERSION = {version!r}\n",
@@ -35,7 +35,7 @@ def wheel(folder: Path, name: str, version: str, *requires: str) -> Path:
 
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
-    """The address of a page that leads to what is in a folder."""
+    """Yield the address of a page that links to the files in a folder."""
 
     class Quiet(SimpleHTTPRequestHandler):
         def log_message(self, *args: Any) -> None:
@@ -52,7 +52,7 @@ def served(folder: Path) -> Iterator[str]:
 
 
 def tiny_wheels(folder: Path, *versions: str) -> dict[str, str]:
-    """Write versions of the package skytiny; gives the variables that have the installers take it from there."""
+    """Write versions of the package skytiny. Return the variables that make installers use them."""
     folder.mkdir(parents=True)
     for version in versions:
         wheel(folder, "skytiny", version)
@@ -60,7 +60,7 @@ def tiny_wheels(folder: Path, *versions: str) -> dict[str, str]:
 
 
 def from_folder(folder: Path) -> dict[str, str]:
-    """The variables that have installers take packages from a folder alone."""
+    """Return the variables that make installers use only packages in a folder."""
     return {
         "PIP_NO_INDEX": "1",
         "PIP_FIND_LINKS": str(folder),

@@ -1,4 +1,4 @@
-"""Whole scripts, run as a person runs them, with their provider overridden to this machine."""
+"""Whole scripts, run as by a user, with their provider replaced by this machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def run_script(text: str, folder: Path, seconds: float, **env: str) -> subprocess.CompletedProcess[str]:
-    """Write a script into a folder and run it there; it must end well, within that time."""
+    """Write a script into a folder and run it there. It must succeed within the time limit."""
     path = folder / "script.py"
     path.write_text(text)
     done = subprocess.run(

@@ -44,7 +44,7 @@ exec {real} $flags {launcher} "$0" "$@"
 
 
 def make_python(folder: Path) -> Path:
-    """Write an interpreter without Linux's parts, which runs this interpreter."""
+    """Write the interpreter, which runs this interpreter without Linux's parts."""
     program = folder / "python"
     program.write_text(SCRIPT.format(real=sys.executable, launcher=__file__))
     program.chmod(0o755)
@@ -95,7 +95,7 @@ def hide() -> None:
 
 
 def main(program: str, arguments: list[str]) -> None:
-    """Run what Python would run with these arguments."""
+    """Run Python with these arguments."""
     sys.executable = program
     if not sys.flags.isolated:
         sys.path[0] = ""

@@ -1,4 +1,4 @@
-"""Hosts on loopback whose ranks write files, and a client's working folder that these are brought to."""
+"""Loopback hosts whose ranks write files, and the client's working folder for the downloads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.loopback_hosts import Hosts
 
 @sky.function
 def write(files: dict[str, int], seed: int = 0) -> None:
-    """Write files of so many bytes: what a rank puts there differs from rank to rank."""
+    """Write files of given sizes. The content differs between ranks."""
     import random
 
     for path, size in files.items():
@@ -34,7 +34,7 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory, module_home: Path) -> Iterator[Path]:
-    """The client's working folder."""
+    """Working folder of the client."""
     folder = tmp_path_factory.mktemp("project")
     (folder / "sent.txt").write_text("as it was")
     (folder / "mine.txt").write_text("as it was")
@@ -48,7 +48,7 @@ def project(tmp_path_factory: pytest.TempPathFactory, module_home: Path) -> Iter
 
 @pytest.fixture
 def through_ssh(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """No line but SSH; from which bytes on files were asked for."""
+    """Disable direct connections. Return a list of the offsets from which files were requested."""
     asked: list[int] = []
     take = Link.fetch_output
 

@@ -1,7 +1,6 @@
-"""SkyPilot's own examples and tests, by their paths in its repository (skypilot-org/skypilot), and what each gives here.
+"""SkyPilot's examples and tests by their path in skypilot-org/skypilot, and the result of each here.
 
-The documents are not theirs: each is ours, with the keys and the shapes of the one whose path it bears, and commands
-that are shorter.
+The documents are our own. Each has the keys and the structure of the document whose path it has, with shorter commands.
 """
 
 # ruff: noqa: E501  a table

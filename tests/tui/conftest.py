@@ -61,7 +61,9 @@ def _own_world(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pyte
 
 @pytest.fixture
 def painted() -> None:
-    """For a test whose widgets learn from being painted, as where they are scrolled to; a module of them has PAINTS."""
+    """Paint immediately, for tests of widgets that depend on painting, such as scroll positions. Such modules set
+    PAINTS.
+    """
 
 
 @pytest.fixture
@@ -75,13 +77,13 @@ def app(session: FakeSession) -> SkywardApp:
 
 
 def log_of(screen: Screen[Any]) -> LogPanel:
-    """The log of a run screen."""
+    """Return the log of a run screen."""
     return screen.query_one(LogPanel)
 
 
 @pytest.fixture
 def in_a_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is shown of a launch as Python names no folder of this test."""
+    """Return the text of a launch as if Python did not know the folder of the test."""
 
     def written(form: Form, pools: Collection[PoolView]) -> str:
         return python_script(form, pools).replace(str(Path.cwd()), "/home/me/llama")

@@ -1,7 +1,8 @@
-"""The recording for README: ``python -m tests.tui.recording`` makes ``docs/screenshots/tour.cast`` and ``tour.gif``.
+"""Generator of the recording in README: ``python -m tests.tui.recording`` writes ``docs/screenshots/tour.cast`` and
+``.gif``.
 
-The app runs in a real pseudo-terminal, on a real local pool: launch, watch, all ranks, the receipt. The cast is
-asciinema's (v2); the GIF shows it for those who have a browser only. Needs the ``test`` extra.
+The app runs in a real pseudo-terminal with a real local pool: launch, watch, all ranks, the receipt. The cast is in
+asciinema's format (v2); the GIF is for browsers. Requires the ``test`` extra.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ COLOURS = 24
 
 
 class Recorder(Terminal):
-    """A terminal that keeps what was painted, and when."""
+    """Terminal that records its output with times."""
 
     def __init__(self, home: Path, cwd: Path) -> None:
         self.begun = time.monotonic()
@@ -46,7 +47,7 @@ class Recorder(Terminal):
         super()._feed(data)
 
     def rest(self, seconds: float) -> None:
-        """Go on reading for as long, as a person does."""
+        """Continue to read for a number of seconds, like a user."""
         end = time.monotonic() + seconds
         while time.monotonic() < end and self.read(0.05):
             pass
@@ -58,7 +59,7 @@ class Recorder(Terminal):
 
 
 def record(folder: Path) -> list[tuple[float, str]]:
-    """Go that way by keys."""
+    """Record the tour by keys."""
     terminal = Recorder(folder / "home", folder)
     try:
         terminal.until("No pools yet")
@@ -92,12 +93,12 @@ def record(folder: Path) -> list[tuple[float, str]]:
 
 
 def look_of(line: Any, column: int) -> Any:
-    """How a cell looks, whatever stands in it."""
+    """Return the style of a cell without its text."""
     return line[column]._replace(data="")
 
 
 def redrawn(painted: list[tuple[float, str]]) -> list[tuple[float, str]]:
-    """The same to look at, in a fifth of the bytes: for each beat only the cells that are others than before."""
+    """Return the same recording in a fifth of the bytes: for each frame only the changed cells."""
     screen = pyte.Screen(*SIZE)
     stream = pyte.Stream(screen)
     blank = screen.default_char
@@ -120,7 +121,7 @@ def redrawn(painted: list[tuple[float, str]]) -> list[tuple[float, str]]:
 
 
 def _changes(screen: pyte.Screen, shown: list[list[Any]]) -> Iterator[str]:
-    """What brings a terminal that shows the one to show the other; ``shown`` is so then."""
+    """Return the output that changes one screen into another. ``shown`` is updated."""
     style = ""
     for row, before in enumerate(shown):
         line = screen.buffer[row]
@@ -150,7 +151,7 @@ def _sgr(cell: Any) -> str:
 
 
 def picture(screen: pyte.Screen) -> Image.Image:
-    """The screen as it looks."""
+    """Return the screen as a picture."""
     wide, high = SIZE[0] * WIDE, SIZE[1] * HIGH
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{wide}" height="{high}">'
@@ -181,7 +182,7 @@ def colour(name: str, usual: str) -> str:
 
 
 def frames(painted: list[tuple[float, str]]) -> list[Image.Image]:
-    """One for each beat."""
+    """Return one picture for each frame."""
     screen = pyte.Screen(*SIZE)
     stream = pyte.Stream(screen)
     made, beat = [], painted[0][0] + EVERY

@@ -1,7 +1,8 @@
-"""Pictures of the real app on real runs, for ``docs/screenshots/``: ``python -m tests.tui.screenshots``.
+"""Screenshots of the real app with real runs, for ``docs/screenshots/``: ``python -m tests.tui.screenshots``.
 
-Every pool is real, local, and torn down again; the keys are those a person would press. Takes about three minutes.
-Needs the ``test`` extra (torch for the training, resvg and Pillow for the pictures); the hosts need what a lab needs.
+Every pool is real, local, and torn down again. The keys are those that a user would press. Takes about three minutes.
+Requires the ``test`` extra (torch for training, resvg and Pillow for pictures). The hosts need the requirements of a
+lab.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ PATIENCE = 120.0
 
 
 class Camera:
-    """An app at one size, and what is done with it."""
+    """App at one size, and operations on it."""
 
     def __init__(self, app: SkywardApp, pilot: Pilot[None]) -> None:
         self.app, self.pilot = app, pilot
@@ -98,7 +99,7 @@ class Camera:
         await self.pilot.press(*keys)
 
     async def until(self, seen: str | Callable[[str], bool], *, again: str = "") -> None:
-        """Wait for what shows by itself, or, where ``again`` is a key, for what is shown after that is pressed."""
+        """Wait for a text on the screen. With ``again``, press that key repeatedly until the text appears."""
         true = seen if callable(seen) else lambda text: seen in text
         deadline = time.monotonic() + PATIENCE
         while not true(screen_text(self.app)):
@@ -128,7 +129,7 @@ class Camera:
             await self.shoot(name, size)
 
     async def launch(self, script: str, arguments: str = "") -> None:
-        """From the pools list to the run screen."""
+        """Go from the list of pools to the run screen."""
         await self.press("n")
         await self.until(lambda _: self.app.focused is not None and self.app.focused.id == "script")
         await self.press(*script, "tab", "tab", "tab", *arguments)
@@ -136,7 +137,7 @@ class Camera:
 
 
 def is_listed(text: str) -> bool:
-    """Whether the pools are, or that there are none."""
+    """Check whether the list of pools is loaded, even if it is empty."""
     return re.search(r"\d pools? up|No pools yet", text) is not None
 
 
@@ -235,7 +236,7 @@ async def take_breakpoint() -> None:
 
 
 async def take_queue() -> None:
-    """Jobs of other clients, which share the nodes of a pool or wait for them."""
+    """Take a picture of jobs of other clients that share the nodes of a pool or wait for nodes."""
     app = SkywardApp()
     async with app.run_test(size=LARGE) as pilot:
         camera = Camera(app, pilot)
@@ -263,13 +264,13 @@ async def take_queue() -> None:
 
 
 def waiting_or_running(app: SkywardApp) -> list[str]:
-    """The runs of all pools that are not over."""
+    """Return the active runs of all pools."""
     found = [run.id for pool in app.pools() for run in pool.runs.values() if run.state == "running"]
     return sorted({*found, *(each.run for pool in app.pools() for each in pool.waiting)})
 
 
 async def take_hosts() -> None:
-    """Two hosts of a lab, and one that does not answer; of their GPUs only the driver is made up."""
+    """Take a picture of two lab hosts and one that does not answer. Only the driver of their GPUs is simulated."""
     home, before = Path.cwd() / "person", os.environ["HOME"]
     with Lab(2, gpu_host("www"), {1: gpu_host("wwww")}) as lab:
         try:
@@ -306,7 +307,7 @@ async def take_hosts() -> None:
 
 
 async def take_past() -> None:
-    """What all the others have left."""
+    """Take a picture of the past runs of all other pictures."""
     app = SkywardApp()
     async with app.run_test(size=LARGE) as pilot:
         camera = Camera(app, pilot)
@@ -327,7 +328,7 @@ async def take_past() -> None:
 
 
 async def take_demo() -> None:
-    """The packaged record, at a time of it."""
+    """Take a picture of the packaged recording at a given time."""
     app = ReplayApp(DEMO)
     async with app.run_test(size=LARGE) as pilot:
         camera = Camera(app, pilot)

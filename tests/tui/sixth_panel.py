@@ -1,7 +1,7 @@
-"""A panel that the run screen never heard of: its file, and a row in the table.
+"""Additional panel of the run screen: a file, and a row in the table of panels.
 
-What is made of the table (screens, keys, help) is made as it is imported, so this runs in a process of its own:
-``python -m tests.tui.sixth_panel``.
+Screens, keys and help are built from the table on import, so this runs in its own process: ``python -m
+tests.tui.sixth_panel``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ROW = panel_registry.PanelSpec(
 
 
 class WeatherPanel(RunPanel):
-    """Sunny as long as a run runs."""
+    """Panel that shows "sunny" while a run is active."""
 
     SCOPED_CSS = False
     DEFAULT_CSS = "RunScreen.-weather #grid { grid-size: 2 3; grid-rows: 1fr 12 4; }"
@@ -52,7 +52,7 @@ class WeatherPanel(RunPanel):
 
 
 async def watch() -> None:
-    """See it in every place in which a panel shows."""
+    """Check the panel in every place that shows panels."""
     from skyward_tui.app.app import SkywardApp
     from skyward_tui.dialogs.help import HelpScreen
     from skyward_tui.screens.run import RunScreen

@@ -65,7 +65,7 @@ def test_equal_alerts_of_many_ranks_are_one_message_that_fits() -> None:
 
 @pytest.fixture
 def written(app: SkywardApp, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What the terminal is given beside what is painted."""
+    """Text that the terminal receives in addition to paints."""
     texts: list[str] = []
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setattr(app._notifier, "_write", texts.append)

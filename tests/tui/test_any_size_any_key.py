@@ -31,7 +31,7 @@ AT_ONCE = 8  # keys
 
 
 def complaint(screen: Screen[Any], size: tuple[int, int]) -> str:
-    """What is not on the screen that has to be there, or ""."""
+    """Return the missing part of the screen, or ""."""
     if screen.size != size:
         return f"it is {screen.size}"
     if isinstance(screen, BaseScreen):
@@ -47,7 +47,7 @@ def complaint(screen: Screen[Any], size: tuple[int, int]) -> str:
 
 
 async def well(pilot: Pilot[Any], screen: Screen[Any], size: tuple[int, int]) -> None:
-    """Let what has to be on the screen come there."""
+    """Wait until all required parts of the screen are shown."""
     for _ in range(500):
         if not complaint(screen, size):
             return
@@ -56,7 +56,7 @@ async def well(pilot: Pilot[Any], screen: Screen[Any], size: tuple[int, int]) ->
 
 
 def busy(session: FakeSession) -> PoolView:
-    """A pool of 64 ranks that has all that a screen can show."""
+    """Pool of 64 ranks with everything that a screen can show."""
     view, run = session.pool_with_run("wide", 8, 8, price=3.0)
     logged(view, run, session, steps=8)
     view.machines = measured(session.now, 8, 8)

@@ -61,7 +61,7 @@ def literals(node: ast.AST) -> Iterator[str]:
 
 
 def pressed(file: Path) -> Iterator[str]:
-    """The keys that tests in a file press, as far as they are written out there."""
+    """Return the keys that tests in a file press, as far as they are literals."""
     for node in ast.walk(ast.parse(file.read_text("utf-8"))):
         if isinstance(node, ast.Call):
             called = getattr(node.func, "attr", getattr(node.func, "id", ""))

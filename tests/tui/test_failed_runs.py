@@ -22,7 +22,7 @@ SIZE = (120, 40)
 
 
 def fail(session: FakeSession, view: PoolView, run: RunView) -> None:
-    """Rank 2 printed a traceback of its own and exited."""
+    """Let rank 2 print its own traceback and exit."""
     lines = [f"step {step}" for step in range(60)]
     lines += ["Traceback (most recent call last):", *(f'  File "x.py", line {n}' for n in range(100)), "Boom: no"]
     session.print(view, 2, "\n".join(lines) + "\n")

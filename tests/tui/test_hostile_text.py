@@ -117,7 +117,7 @@ async def test_hostile_file_names_are_shown_as_text(app: SkywardApp, monkeypatch
 
 
 def is_there(app: SkywardApp, shown: str) -> bool:
-    """Whether that is shown, or the form where that is nothing."""
+    """Check whether a text is shown, or for an empty text the form."""
     return shown in screen_text(app) if shown else isinstance(app.screen, LaunchScreen)
 
 

@@ -66,7 +66,7 @@ async def leave(app: SkywardApp, pilot: Pilot[Any]) -> None:
 
 
 async def left_at(session: FakeSession, *keys: str, shows: str) -> None:
-    """An app that is left after some keys in the list of pools."""
+    """Quit an app after some keys in the list of pools."""
     app = made(session)
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "▶")

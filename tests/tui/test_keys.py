@@ -24,7 +24,7 @@ BY_ID = {action.id: action for action in ACTIONS}
 
 
 def own_bindings(node: DOMNode) -> dict[str, Binding]:
-    """The live bindings of a node, by key, without those that it has of Textual."""
+    """Return the live bindings of a node by key, without those from Textual."""
     base = next(kind for kind in type(node).__mro__ if not kind.__module__.startswith("skyward_tui"))
     theirs = base._merged_bindings.key_to_bindings if issubclass(base, DOMNode) else {}  # type: ignore[union-attr]
     own = {}
@@ -40,7 +40,7 @@ def keys_of(action: Action) -> set[str]:
 
 
 def check(node: DOMNode) -> set[str]:
-    """Compare a node's bindings with the registry; the scopes that it takes part in."""
+    """Compare a node's bindings with the registry. Return the scopes of the node."""
     own = own_bindings(node)
     for key, binding in own.items():
         action = BY_ID.get(binding.id or "")

@@ -89,7 +89,9 @@ LOOKING = "finding the script's Python, 0:0"
 
 @pytest.fixture
 def hangs(tmp_path: Path) -> Iterator[Path]:
-    """A project whose interpreter never answers, and a script outside of it; the file of that one's children."""
+    """Project whose interpreter never answers, and a script outside of it. Returns the file with its children's
+    pids.
+    """
     project = tmp_path / "hangs"
     for folder in (project, tmp_path):
         folder.mkdir(exist_ok=True)

@@ -55,7 +55,7 @@ def cli(tmp_path: Path) -> Iterator[Cli]:
 
 
 def measured(folder: Path, second: str) -> None:
-    """What the driver says of both GPUs from now on."""
+    """Set the driver's values of both GPUs."""
     (folder / "gpus.new").write_text(f"util=97 used=40000\n{second}\n")
     (folder / "gpus.new").replace(folder / "gpus")
 

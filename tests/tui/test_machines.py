@@ -25,13 +25,13 @@ from tests.support.machines import measured
 
 @asynccontextmanager
 async def opened(app: SkywardApp, size: tuple[int, int]) -> AsyncIterator[Pilot[Any]]:
-    """The app where somebody has opened its only pool."""
+    """App in which the user has opened its only pool."""
     async with on_run_screen(app, size) as (pilot, _):
         yield pilot
 
 
 def measured_later(session: FakeSession, *shape: int) -> MachineMetrics:
-    """What takes the figures of a pool with a run, of so many nodes and ranks on each; it has none yet."""
+    """Return a function that adds metrics to a pool with a run and a number of nodes and ranks."""
     view, _ = session.pool_with_run("llama-ft", *shape)
     view.machines = book = MachineMetrics()
     return book

@@ -144,7 +144,7 @@ async def test_outlier_among_256_ranks_is_named_and_drawn(app: SkywardApp, sessi
 
 
 async def many_numbers(app: SkywardApp, session: FakeSession, pilot: Pilot[None]) -> MetricsPane:
-    """The numbers of two ranks, looked at: four values each, a second apart."""
+    """Show the metrics of two ranks: four values each, one second apart."""
     view, run = session.pool_with_run("llama-ft", 2)
     for rank in range(2):
         for step, loss in enumerate((1000.0, 100.0, 10.0, 1.0)):
@@ -160,7 +160,7 @@ numbers_of = numbers
 
 
 def hairs(app: SkywardApp) -> int:
-    """How many lines have two upright pieces."""
+    """Return the number of lines with two vertical pieces."""
     return sum(line.count("⡇") > 1 for line in screen_text(app).splitlines())
 
 

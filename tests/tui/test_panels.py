@@ -34,7 +34,7 @@ NAMES = {name for row in PANELS for name in (row.id, row.title)}
 
 
 def words_of(source: str) -> Iterator[str]:
-    """The words of all names in a module, and those strings that may be the name of a panel."""
+    """Return the words of all names in a module, and its strings that may be the name of a panel."""
     for node in ast.walk(ast.parse(source)):
         for field in ("id", "attr", "arg", "name", "asname", "module"):
             if isinstance(name := getattr(node, field, None), str):
@@ -127,7 +127,7 @@ async def opened(app: SkywardApp, session: FakeSession, pilot: Pilot[None]) -> R
 
 
 def widths(screen: RunScreen) -> tuple[int, int]:
-    """Columns of the ranks, rows of the nodes."""
+    """Return the columns of the ranks panel and the rows of the nodes panel."""
     return screen.panels["ranks"].size.width, screen.panels["phases"].size.height
 
 

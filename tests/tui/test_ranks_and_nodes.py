@@ -86,7 +86,7 @@ def test_clipped_metrics_are_omitted_as_a_whole() -> None:
 
 
 def measured(session: FakeSession, nodes: int, gpus: int) -> MachineMetrics:
-    """Of each GPU the use is its place among all, of the memory the half is used."""
+    """Add GPU metrics: the utilization of each GPU is its index among all, and half of the memory is used."""
     book = MachineMetrics()
     for node in range(nodes):
         of_each = [{"util": (node * gpus + gpu) % 100, "mem_used": 40, "mem_total": 80} for gpu in range(gpus)]

@@ -28,7 +28,7 @@ START = 1_800_000_000.0
 
 
 def recorded(path: Path) -> Path:
-    """Two minutes of four ranks on two nodes; rank 2 fails after 90 s."""
+    """Recording of two minutes with four ranks on two nodes. Rank 2 fails after 90 s."""
     writer = RecordingWriter(path, {"pool": "llama-ft", "note": "GPU figures are simulated"})
     spec = {"provider": "local", "nodes": 2, "worker": {"ranks_per_node": 2}}
 
@@ -66,7 +66,7 @@ def app(tmp_path: Path) -> ReplayApp:
 
 
 def time_of(app: SkywardApp) -> str:
-    """What the line of the replay says of its time."""
+    """Return the time in the replay's status line."""
     found = re.search(r"x[\d.]+  \S+/2:00", screen_text(app))
     return found[0] if found else ""
 

@@ -215,7 +215,7 @@ def shown(screen: RunScreen) -> list[str]:
 
 
 class Kept(SimpleNamespace):
-    """Files of a run, as the session gives them."""
+    """Stored files of a run, as the session provides them."""
 
     lines, batches = RunLogs.lines, RunLogs.batches
 

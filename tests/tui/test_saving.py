@@ -97,7 +97,7 @@ def test_saved_results_load_with_equal_values(session: FakeSession) -> None:
 
 @pytest.fixture
 def tmux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """A tmux of our own, as its programs see it; gives the command that asks it."""
+    """Start a separate tmux, and return a function that queries it."""
     if shutil.which("tmux") is None:
         pytest.skip("needs tmux")
     command = ["tmux", "-S", str(tmp_path / "tmux")]
@@ -116,7 +116,7 @@ def tmux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]
 
 
 async def copied(app: SkywardApp, session: FakeSession, text: str) -> str:
-    """What the app says after a copy of the log."""
+    """Return the app's message after copying the log."""
     async with app.run_test(size=(160, 48)) as pilot:
         view, _ = session.pool_with_run("p")
         session.print(view, 0, text + "\n")
@@ -211,7 +211,7 @@ GONE = "is not there any more"
 
 @pytest.fixture
 def gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder that is to go."""
+    """Current folder that the test deletes."""
     folder = tmp_path / "scratch"
     folder.mkdir()
     monkeypatch.chdir(folder)

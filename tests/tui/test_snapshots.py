@@ -55,11 +55,11 @@ def training(session: FakeSession, nodes: int = 4, ranks_per_node: int = 1) -> t
 
 
 class Seen(str):
-    """What the screen has to show before the next key."""
+    """Text that the screen must show before the next key."""
 
 
 class Text(str):
-    """What is typed at once, where a key is a string of its own."""
+    """Text that is pasted at once, unlike a key, which is a plain string."""
 
 
 async def show(app: SkywardApp, snap: Snap, name: str, size: tuple[int, int], keys: list[str], ready: str) -> None:

@@ -40,7 +40,7 @@ async def asked(app: SkywardApp, pilot: Pilot[None]) -> TeardownScreen:
 
 
 def words(app: SkywardApp) -> str:
-    """What the dialog says, however it is broken into lines."""
+    """Return the words of the dialog, regardless of line breaks."""
     return " ".join(screen_text(app).replace("│", " ").split())
 
 
@@ -223,7 +223,7 @@ LEFT = Receipt("paid", 1, (), ("i-0123",), 9.0)
 
 
 async def asked_to_quit(app: SkywardApp, pilot: Pilot[None], *keys: str) -> None:
-    """Come to the dialog by keys."""
+    """Open the quit dialog by keys."""
     await until(pilot, "▶ ")
     await press(pilot, *keys, until=lambda: isinstance(app.screen, TeardownScreen))
 

@@ -21,7 +21,7 @@ from tests.support.terminal import PATIENCE, Terminal
 
 @pytest.fixture
 def session(tmp_path: Path) -> Iterator[Session]:
-    """With a pool that is up."""
+    """Session with a running pool."""
     session = Session()
     session.create(PoolSpec(name="warm", provider=Local(), nodes=1, options=Options(console=False))).result(90)
     yield session
@@ -30,7 +30,7 @@ def session(tmp_path: Path) -> Iterator[Session]:
 
 
 def is_sane(terminal: Terminal) -> bool:
-    """Whether a shell could use it: lines are edited and echoed."""
+    """Check whether the terminal edits and echoes lines, as a shell requires."""
     flags = termios.tcgetattr(terminal.child.child_fd)[3]
     return bool(flags & termios.ICANON and flags & termios.ECHO)
 

@@ -157,7 +157,7 @@ async def test_theme_option_or_empty_no_color_keeps_colours(
 
 
 def is_kept(app: SkywardApp) -> bool:
-    """Whether what was chosen has been written down."""
+    """Check whether the chosen theme was saved."""
     return all(worker.group != "keep" for worker in app.workers)
 
 

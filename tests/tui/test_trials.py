@@ -20,7 +20,7 @@ from tests.support.sweeps import SHEET, end, gangs, learned, swept
 
 
 def order(app: SkywardApp) -> list[str]:
-    """The places of the trials, as they stand on the screen."""
+    """Return the indices of the trials in display order."""
     lines = [line.strip("│ ").split() for line in screen_text(app).splitlines()]
     return [line[0] for line in lines if line[:1] and line[0].isdigit() and len(line) > 3 and line[1][:2] == "0."]
 

@@ -35,7 +35,7 @@ def work(rounds: int = 1) -> int:
 
 
 def at_once(app: SkywardApp, *keys: str) -> None:
-    """Type faster than anybody can: all keys are there before the app has heard the first."""
+    """Send all keys before the app handles the first one."""
     for key in keys:
         app.post_message(events.Key(key, key if len(key) == 1 else None))
 

@@ -50,7 +50,7 @@ def shared_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def shared_session(shared_home: Path) -> Iterator[Session]:
-    """With a pool that is up, whose ranks print without an end."""
+    """Session with a running pool whose ranks print endlessly."""
     script = shared_home.parent / "busy.py"
     script.write_text(BUSY)
     with pytest.MonkeyPatch.context() as patch:
@@ -72,12 +72,12 @@ def session(shared_session: Session, shared_home: Path, monkeypatch: pytest.Monk
 
 
 def forget(home: Path) -> None:
-    """Have the app begin at the list of pools, wherever it was left."""
+    """Delete the saved screens, so that the app starts with the list of pools."""
     (home / "app.json").unlink(missing_ok=True)
 
 
 def go_on(terminal: Terminal, seconds: float) -> None:
-    """Be an ordinary terminal for a while: one that can paint a frame as a whole, and says so."""
+    """Act as an ordinary terminal for a while: one that supports synchronized output and says so."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         assert terminal.read(0.01), terminal.text
@@ -262,7 +262,7 @@ def test_app_continues_after_it_was_suspended(session: Session, shared_home: Pat
 
 
 def ended(processes: set[int]) -> None:
-    """Wait for them to end."""
+    """Wait for the processes to end."""
     deadline = time.monotonic() + PATIENCE
     while left := [pid for pid in processes if Path(f"/proc/{pid}").exists()]:
         assert time.monotonic() < deadline, left

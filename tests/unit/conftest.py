@@ -1,4 +1,4 @@
-"""What tests of many parts take: a ledger in a fresh home."""
+"""Fixtures of many unit tests: a ledger in a fresh home."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from skyward_core.store.ledger import Ledger
 
 @pytest.fixture
 def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
-    """The ledger of a fresh home, ``tmp_path``."""
+    """Ledger in a fresh home, ``tmp_path``."""
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
     with closing(Ledger()) as ledger:
         yield ledger

@@ -395,7 +395,7 @@ def test_invalid_lines_of_a_metrics_file_are_skipped() -> None:
 
 
 def find_odd_ranks(values: list[list[float]]) -> list[int]:
-    """Who is far from the others, where each rank has sent such values."""
+    """Return the outlier ranks, given the values of each rank."""
     book = MetricStore()
     for rank, sent in enumerate(values):
         for place, value in enumerate(sent):

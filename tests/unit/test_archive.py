@@ -211,7 +211,7 @@ def test_reading_events_of_pool_without_journal_raises(world: Path) -> None:
 
 @pytest.fixture
 def ledger(archive: PoolFolder) -> Iterator[Ledger]:
-    """A pool with two runs on two ranks; rank 0 ran two tasks of the second, side by side."""
+    """Ledger with a pool that had two runs on two ranks. Rank 0 ran two concurrent tasks of the second run."""
     ledger = Ledger()
     ledger.record_intent("t1", "p", {}, {})
     archive.write_log("r000.out", 0, b"setup\none\ntwo and three\n")

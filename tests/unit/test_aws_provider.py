@@ -55,7 +55,7 @@ KIND = InstanceType(
 
 
 class Calls:
-    """EC2, as far as images go."""
+    """EC2's answers about images."""
 
     class account:
         endpoint = "played"
@@ -166,7 +166,7 @@ def test_topology_order_keeps_neighbors_of_every_layer_adjacent() -> None:
 
 
 class Full:
-    """EC2 without a machine; what it was asked for is counted."""
+    """EC2 without capacity. Counts the requests."""
 
     def __init__(self) -> None:
         self.sent: list[Any] = []
@@ -179,7 +179,7 @@ class Full:
 def launching(
     calls: Any, monkeypatch: pytest.MonkeyPatch, group: str | None = None
 ) -> tuple[InstanceLaunch, LaunchAttempt]:
-    """A launch of two machines in a placement group, of a pool whose key and group are there."""
+    """Return a launch of two machines in a placement group. The pool's key and group exist."""
 
     async def own(*_: Any) -> SecurityResources:
         return SecurityResources(key="k", group="sg-1")
@@ -220,7 +220,7 @@ async def test_launch_retries_without_placement_group_if_not_permitted(
 
 
 class NotYet(Full):
-    """The same, once it knows of what was made for the pool."""
+    """EC2 that does not know the pool's new resources yet."""
 
     def __init__(self, *codes: str) -> None:
         super().__init__()
@@ -321,7 +321,7 @@ def test_launch_journal_removed_concurrently_counts_as_removed(monkeypatch: pyte
 
 
 class Slow:
-    """EC2 that has a group of which not all of its servers know yet, from a call that nobody heard the answer of."""
+    """EC2 with a group that some of its servers do not know yet, created by a call whose answer was lost."""
 
     def __init__(self) -> None:
         self.unknown = {"describe": 2, "authorize_security_group_ingress": 2}
@@ -364,7 +364,7 @@ def test_unparsable_aws_reply_is_retryable_and_may_have_succeeded() -> None:
 
 
 class Nowhere:
-    """Calls of an account that has no instances."""
+    """Answers of an account without instances."""
 
     looks = 0
 
@@ -467,7 +467,7 @@ def client_error(code: str) -> ClientError:
 
 
 class Scripted(AwsCalls):
-    """Says one thing after the other, the last again and again."""
+    """Fake that returns given answers one after the other, and repeats the last one."""
 
     def __init__(self, *said: Exception) -> None:
         super().__init__(AwsAccount())
@@ -510,7 +510,7 @@ async def test_refusal_without_unknown_earlier_attempt_is_final() -> None:
 
 @pytest.fixture
 def write_aws_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Write a configuration of AWS that replaces the user's."""
+    """Write an AWS configuration that replaces the user's."""
 
     def write(text: str) -> None:
         (tmp_path / "config").write_text(text)

@@ -50,7 +50,7 @@ HOURLY = 3600.0 * 10  # of each of two machines
 
 
 class Dear(World):
-    """Each machine costs ``hourly``; None where nobody knows."""
+    """Provider whose machines cost ``hourly`` dollars; None for an unknown price."""
 
     rents = True
     hourly: float | None = HOURLY
@@ -256,7 +256,7 @@ NOBODY = {
 
 @pytest.fixture
 def no_aws_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody without credentials, whom no service is asked for."""
+    """Remove all credentials, and fail on calls to a service."""
     for name in (
         "AWS_ACCESS_KEY_ID",
         "AWS_SECRET_ACCESS_KEY",
@@ -354,7 +354,7 @@ def test_machine_without_end_time_ends_when_it_is_replaced() -> None:
 
 
 def pool(ledger: Ledger, name: str, machines: list[Machine], *, hours: float | None, ran: str = "train") -> None:
-    """One whose machines were given back after some hours, or that goes on."""
+    """Pool whose machines were terminated after some hours, or that still runs."""
     world, token = Rented(), f"t-{name}"
     spec = PoolSpec(name=name, provider=world, options=Options(console=False))
     ledger.record_intent(token, name, world.to_json(), spec.describe())
@@ -458,7 +458,7 @@ def test_expiry_time_depends_on_lease_and_time_to_live(ttl: float | None, second
 
 
 class Account:
-    """A provider that notes what it is told."""
+    """Provider that records its calls."""
 
     def __init__(self, refuses: bool = False) -> None:
         self.told: list[float] = []

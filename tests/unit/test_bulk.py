@@ -49,7 +49,7 @@ def authority() -> Authority:
 
 
 class Host:
-    """A node's listener and its files."""
+    """Listener of a node, and the node's files."""
 
     def __init__(self, folder: Path, number: int, authority: Authority) -> None:
         self.blobs, self.spool = folder / "blobs", folder / "spool"
@@ -73,7 +73,7 @@ def hosts(tmp_path: Path, authority: Authority) -> Iterator[list[Host]]:
 
 
 class Client:
-    """A client's transfers with nodes, over idle streams that it keeps."""
+    """Client's transfers with nodes, over its idle connections."""
 
     def __init__(self, authority: Authority) -> None:
         self.context = make_ssl_context(ssl.PROTOCOL_TLS_CLIENT, authority.issue(CLIENT).to_json())
@@ -194,7 +194,7 @@ def test_refused_connection_is_a_connection_error(client: Client, target: Path) 
 
 
 class Half:
-    """A put to the first node, stopped in the middle: what came is there for others, the rest is in our hand."""
+    """Upload to the first node that is halted in the middle: one part has arrived, the test holds the rest."""
 
     def __init__(self, hosts: list[Host], client: Client) -> None:
         self.blobs = hosts[0].blobs
@@ -204,13 +204,13 @@ class Half:
 
 
 def arrived(host: Host) -> int:
-    """Blocks that a blob on its way has taken; its length is that of the whole from the beginning."""
+    """Return the number of received blocks of an incomplete blob, whose file has its final length from the start."""
     return sum(path.stat().st_blocks for path in host.blobs.glob(f".{NAME}.*"))
 
 
 @contextmanager
 def fetched_while_arriving(hosts: list[Host], client: Client) -> Iterator[tuple[Half, Future[Any]]]:
-    """One node fetches a blob of which another has only a half."""
+    """Let one node fetch a blob of which another node has only a half."""
     half = Half(hosts, client)
     with ThreadPoolExecutor(1) as beside, closing(half.line):
         yield half, beside.submit(hosts[1].peers.fetch, NAME, len(DATA), hosts[0].place)
@@ -266,7 +266,7 @@ def test_stop_ends_a_transfer_with_a_silent_node(authority: Authority, client: C
 
 @pytest.fixture
 def connections(monkeypatch: pytest.MonkeyPatch) -> list[TlsConnection]:
-    """The connections that were made, in order."""
+    """Connections in the order in which they were opened."""
     connections: list[TlsConnection] = []
     to = TlsConnection.connect
 
@@ -306,7 +306,7 @@ def test_failed_transfer_closes_its_connection(
 
 
 class Fickle:
-    """A node that hangs up after the given number of bytes of each connection's last answer."""
+    """Node that disconnects after a given number of bytes of the last answer of each connection."""
 
     def __init__(self, authority: Authority, *script: list[int]) -> None:
         self._papers = make_ssl_context(ssl.PROTOCOL_TLS_SERVER, authority.issue(node_name(0)).to_json())

@@ -71,7 +71,7 @@ def unpacked_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def archive_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where archives are kept: a folder of each test's own."""
+    """Separate cache folder for archives."""
     folder = tmp_path_factory.mktemp("kept")
     monkeypatch.setattr(bundle_builder, "_path", lambda variant: f"{folder}/{variant}")
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
@@ -282,7 +282,7 @@ def test_bundle_zip_files_are_valid_and_disjoint(unpacked_bundle: Path, tmp_path
 
 
 def _imports(name: str, first: Path, patience: float) -> subprocess.Popen[str]:
-    """A process of a node that says when it begins to import a module, and when it has it."""
+    """Return a process of a node that reports the start and the end of a module's import."""
     script = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "import skyward_core.node.library_bundle_importer as rest\n"
@@ -399,7 +399,7 @@ def test_worker_frames_are_hidden_in_user_tracebacks(
 
 
 def run_in_bundle(path: Path, script: str, *words: str) -> str:
-    """Run a script that finds the standard library and the bundle alone; return what it prints."""
+    """Run a script that finds only the standard library and the bundle, and return its output."""
     command = [
         sys.executable,
         "-I",
@@ -444,7 +444,7 @@ def test_modules_loaded_by_nodes_are_precompiled_in_the_bundle(start: str, by_al
 
 
 def preload_agent(path: Path, script: str, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run a script after the code by which a host's channel starts an agent from the bundle."""
+    """Run a script after the code with which a host's channel starts an agent from the bundle."""
     channel = (
         "import sys; p = type(sys)('skyward_core'); p.__path__ = [sys.argv[1] + '/skyward_core']\n"
         "sys.modules['skyward_core'] = p; sys.path.insert(0, sys.argv[1])\n"

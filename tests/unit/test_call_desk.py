@@ -498,7 +498,7 @@ async def test_next_agent_sends_pending_preemption_signal_once(tmp_path: Path, s
 
 @pytest.fixture
 def write_notices(tmp_path: Path) -> Iterator[Any]:
-    """Writes notices for this process, as its node's agent does."""
+    """Write preemption notices for this process, as its node's agent does."""
     file = tmp_path / "notices.json"
     before = signal.getsignal(preemption.NOTICE_SIGNAL)
 
@@ -614,7 +614,7 @@ async def test_preemption_monitor_is_not_started_without_a_notice_source(tmp_pat
 
 
 class Reader:
-    """A client that asks for figures from a byte on."""
+    """Client that requests samples from an offset on."""
 
     def __init__(self, meter: SamplerProcess, at: int = 0, speaker: Speaker | None = None) -> None:
         self.speaker = speaker or Speaker(Connection(lambda *_: None, lambda _: None))
@@ -651,7 +651,7 @@ async def meter_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIt
 
 @pytest.fixture
 def no_sampling(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is measured: what is read was written by the test."""
+    """Disable the sampler. The tests write the samples."""
     monkeypatch.setattr(SamplerProcess, "ensure_running", lambda self: None)
 
 

@@ -21,7 +21,7 @@ CALL: Header = {"t": "call", "run": "r", "i": 0, "fn": ["ab", 1], "args": ["cd",
 
 
 class Agent:
-    """Listens where the worker looks, and reads frames."""
+    """Server at the worker's socket that records frames."""
 
     def __init__(self, path: Path) -> None:
         path.unlink(missing_ok=True)
@@ -103,7 +103,7 @@ REQUESTS_CALL: Header = {
 
 
 class Life:
-    """The agent's, as its clients change it."""
+    """State of the agent as its clients change it."""
 
     def __init__(self) -> None:
         self.ends: list[tuple[str, str]] = []

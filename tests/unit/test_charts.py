@@ -361,7 +361,7 @@ def linear(color: Color) -> Triple:
 
 
 def lab(red: float, green: float, blue: float) -> Triple:
-    """CIELAB of linear sRGB, under D65."""
+    """Return the CIELAB coordinates of a linear sRGB colour under D65."""
 
     def bent(part: float) -> float:
         return part ** (1 / 3) if part > 0.008856 else 7.787 * part + 16 / 116

@@ -39,7 +39,7 @@ AWS = sky.AWS(region="us-east-1")
 
 
 class Shop:
-    """A provider that has what it is told, at prices, and sells some of it out."""
+    """Provider with given machines and prices, some of which are sold out."""
 
     machine, about, payer = "till", "a shop", "me"
 
@@ -236,7 +236,7 @@ def test_account_search_covers_regions_of_all_providers(tmp_path: Path) -> None:
 
 
 class Remembering(Shop):
-    """One that knows what it made; what it does first is as a test says."""
+    """Provider whose ``create`` fails with an error, although ``find`` may return machines."""
 
     def __init__(self, name: str, prices: dict[str, float], error: SkywardError, made: Any = ()) -> None:
         super().__init__(name, prices)
@@ -304,7 +304,7 @@ def unreachable_hosts(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
 
 def hosts_of(nodes: Any) -> tuple[list[str], list[str]]:
-    """The hosts that a pool has, and what it was told meanwhile."""
+    """Return the hosts of a pool and the progress messages."""
     told: list[str] = []
     spec = PoolSpec(name="q", provider=sky.SSH(HOSTS), nodes=nodes)
     with progress_listener(told.append):
@@ -334,7 +334,7 @@ def test_too_few_reachable_hosts_are_an_error(unreachable_hosts: set[str]) -> No
 
 
 class CountedCalls(AwsCalls):
-    """Answers each call with its number."""
+    """Fake that answers each call with its number."""
 
     def __init__(self) -> None:
         super().__init__(AwsAccount())

@@ -253,9 +253,10 @@ UP = PoolView("p", state="up", key="p.t")
 
 
 class Session:
-    """Pool "p" with a run that ends as given; a running one ends when cancelled, a pool created as None never.
+    """Session with pool "p" and a run that ends as given.
 
-    ``signals``: those that reach this process at a call; ``waits``: no node has got the run.
+    A running run ends when it is cancelled. A pool created as None never starts. ``signals`` are sent to this process
+    at a call. ``waits``: whether no node has received the run.
     """
 
     def __init__(
@@ -444,7 +445,7 @@ def test_pool_of_another_client_stays_up_after_a_run() -> None:
 
 
 class Terminal(Console):
-    """Somebody sits there."""
+    """Terminal with a user."""
 
     is_terminal = True
 
@@ -737,7 +738,7 @@ def printed(*chunks: tuple[int, str, bytes], **options: Any) -> bytes:
 
 
 def tqdm_bars() -> str:
-    """Return the output of nested bars, with lines before, between and after them."""
+    """Return the output of nested progress bars, with lines before, between and after them."""
     tqdm = pytest.importorskip("tqdm").tqdm
     file = io.StringIO()
     file.write("before\n\n")
@@ -924,7 +925,7 @@ def test_status_rows_show_start_run_and_failure() -> None:
 
 
 def terminal_in_place(monkeypatch: pytest.MonkeyPatch) -> pyte.Screen:
-    """A terminal of 40 by 10 in the place of standard error."""
+    """Terminal of 40 by 10 cells instead of standard error."""
     terminal = pyte.Screen(40, 10)
     stream = pyte.Stream(terminal)
 

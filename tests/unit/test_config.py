@@ -30,7 +30,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A base for sockets of our own; with a short path, or another one would be taken."""
+    """Base folder for sockets with a short path, because long paths are rejected."""
     with tempfile.TemporaryDirectory(prefix="sky") as base:
         monkeypatch.setenv("XDG_RUNTIME_DIR", base)
         yield Path(base)
@@ -164,7 +164,7 @@ def test_runtime_folder_writable_by_others_is_not_used_for_sockets(tmp_path: Pat
 
 @pytest.fixture
 def bases(tmp_path: Path, runtime: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """No place for sockets but one base, and then the home."""
+    """Limit the candidates for sockets to one base folder, and then the home."""
     monkeypatch.setattr(state_folder, "_socket_bases", lambda: [str(runtime)])
     short = runtime / "home"
     monkeypatch.setenv("SKYWARD_HOME", str(short))

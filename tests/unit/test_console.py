@@ -27,7 +27,7 @@ from tests.support.waiting import wait_until
 
 
 class News:
-    """Stands for that of a pool: passes on bytes, on the pools' thread, to who has subscribed."""
+    """Fake publisher of a pool that sends bytes to its subscribers on the pools' thread."""
 
     def __init__(self) -> None:
         self.enqueue: Any = None
@@ -198,7 +198,7 @@ def test_characters_missing_from_the_encoding_are_escaped(console: Opens) -> Non
 
 
 class Screen(io.StringIO):
-    """A terminal of 30 columns and 8 lines, and what it shows."""
+    """Terminal of 30 columns and 8 lines, and its content."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -288,7 +288,7 @@ def test_progress_bars_are_not_drawn_without_a_terminal(
 
 
 class Watched(io.StringIO):
-    """Tells when lines have been written to it."""
+    """Stream that signals when lines have been written to it."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -30,7 +30,7 @@ NEEDS_UV = pytest.mark.skipif(shutil.which("uv") is None, reason="uv is not inst
 
 @pytest.fixture
 def wheels(tmp_path: Path) -> dict[str, str]:
-    """Variables that have the installers take packages from a folder, which holds skytiny 1.0 and 2.0."""
+    """Variables that make installers use only a folder with skytiny 1.0 and 2.0."""
     return tiny_wheels(tmp_path / "wheels", "1.0", "2.0")
 
 
@@ -52,7 +52,7 @@ def version_in(python: str) -> str:
 
 
 def without_uv(env: dict[str, str], tmp_path: Path) -> dict[str, str]:
-    """The variables, and a PATH with the system's tools but no uv."""
+    """Variables with a PATH that has the system's tools but not uv."""
     folder = tmp_path / "tools"
     folder.mkdir()
     for tool in ("sh", "cat", "echo"):
@@ -307,7 +307,7 @@ def build_wheel(folder, settings=None, metadata=None):
 
 
 def source_archive(name: str, needs: str) -> bytes:
-    """A source distribution whose build writes down the command lines of everything above it."""
+    """Source distribution whose build records the command lines of all its parent processes."""
     project = f'[build-system]\nrequires = [{needs}]\nbuild-backend = "backend"\nbackend-path = ["."]\n'
     metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n"
     packed = io.BytesIO()
@@ -322,7 +322,7 @@ def source_archive(name: str, needs: str) -> bytes:
 
 @pytest.fixture
 def private_index() -> Iterator[str]:
-    """The address, without credentials, of an index that only "me" with the password may read."""
+    """Address, without credentials, of an index that only the user "me" with the password may read."""
     archives = {"skymade": source_archive("skymade", '"skyneeded"'), "skyneeded": source_archive("skyneeded", "")}
     wanted = "Basic " + base64.b64encode(f"me:{PASSWORD}".encode()).decode()
 

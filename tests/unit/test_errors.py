@@ -150,7 +150,7 @@ def run_error(text: str = SAID) -> RunError:
 
 
 def check(cause: BaseException, *kinds: type[BaseException]) -> RunError:
-    """An error of these kinds, and in all else as any other run's."""
+    """Check the type of an error, and that it is otherwise like any run's error."""
     plain, error = run_error(), error_of_cause_type(run_error(), cause)
     assert error.__cause__ is cause
     assert not kinds or isinstance(error, kinds)
@@ -228,7 +228,7 @@ class Meta(type):
 
 
 class Field(ValueError):
-    """As scripts have them: with arguments of its own."""
+    """User exception with its own constructor arguments."""
 
     def __init__(self, name: str, value: int) -> None:
         super().__init__(f"{name} cannot be {value}")
@@ -548,7 +548,7 @@ CORE = Path(sky.__file__).parent
 
 
 def texts(nodes: Iterable[ast.AST], without: Collection[ast.AST] = ()) -> Iterator[str]:
-    """All strings in a module, pieces that Python joins as one."""
+    """Return all strings of a module, with implicitly joined pieces as one."""
     for node in nodes:
         if node in without:
             continue

@@ -23,7 +23,7 @@ from tests.support.examples import examples
 
 
 class Line:
-    """A connection between a feeding and its readers, which may lose all that is on its way."""
+    """Connection between a stream and its readers, which may lose everything in transit."""
 
     def __init__(self, readers: int, values: Any) -> None:
         self.frames: queue.Queue[Any] = queue.Queue()

@@ -111,7 +111,7 @@ MANY = WATCH_AFTER_CHECKS + 5
 
 
 class Project:
-    """A working folder, and what a host was sent of it, which no rank has loaded yet."""
+    """Working folder and its upload to a host, of which no rank has loaded anything yet."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -145,7 +145,7 @@ def project(tmp_path: Path) -> Iterator[Project]:
 
 @pytest.fixture
 def stamped_paths(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The files that are looked at."""
+    """Return the files whose state is checked."""
     looked: list[str] = []
     stamp = edited_modules._stamp
 

@@ -1,6 +1,6 @@
 """Typed access to frame keys outside ``protocol/``.
 
-No untyped header has a key read or set, and no ``get`` or ``in`` names a key that frames of its kind do not have.
+No key of an untyped header is read or set, and no ``get`` or ``in`` names a key that frames of its kind do not have.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def module(nodes: Nodes) -> ast.Module:
 
 
 def names_in(tree: ast.AST | None) -> set[str]:
-    """Names and attributes that an expression mentions."""
+    """Return the names and attributes in an expression."""
     found = set()
     for node in ast.walk(tree) if tree is not None else ():
         if isinstance(node, ast.Name):
@@ -45,7 +45,7 @@ def names_in(tree: ast.AST | None) -> set[str]:
 
 
 def is_untyped(annotation: ast.expr | None) -> bool:
-    """Whether a header of no type is in it; a function that takes one is none."""
+    """Check whether an annotation contains the untyped header. A function that takes one does not count."""
     if annotation is None:
         return False
     if isinstance(annotation, ast.Subscript) and names_in(annotation.value) & {"Callable"}:
@@ -56,7 +56,7 @@ def is_untyped(annotation: ast.expr | None) -> bool:
 
 
 def sources(trees: Iterable[Nodes]) -> set[str]:
-    """Functions that give such headers, and attributes that hold them."""
+    """Return the functions that return untyped headers, and the attributes that hold them."""
     found = set()
     for nodes in trees:
         for node in nodes:
@@ -74,7 +74,7 @@ def sources(trees: Iterable[Nodes]) -> set[str]:
 
 @cache
 def parts(scope: Scope) -> tuple[list[ast.AST], list[Scope]]:
-    """What is in a function, without the functions in it; and those that are in none between."""
+    """Return the nodes of a scope without those of nested scopes, and the nested scopes."""
     left: list[ast.AST] = [*scope.body] if isinstance(scope.body, list) else [scope.body]
     own: list[ast.AST] = []
     within: list[Scope] = []
@@ -96,7 +96,7 @@ def bound(target: ast.expr) -> set[str]:
 
 
 def untyped_names(scope: Scope, outer: set[str], giving: set[str]) -> set[str]:
-    """Names of a function that stand for headers of no type, or for what holds some."""
+    """Return a function's names for untyped headers, or for containers of them."""
     typed: set[str] = set()
     found: set[str] = set()
     if not isinstance(scope, ast.Module):
@@ -127,7 +127,7 @@ def untyped_names(scope: Scope, outer: set[str], giving: set[str]) -> set[str]:
 
 
 def gives_untyped_header(value: ast.expr, known: set[str], giving: set[str]) -> bool:
-    """Whether an expression is, or holds, such a header: one of it, or of what a call gives that is made of it."""
+    """Check whether an expression is or contains an untyped header, directly or from a call that returns one."""
     match value:
         case ast.Name(name):
             return name in known
@@ -153,7 +153,7 @@ def gives_untyped_header(value: ast.expr, known: set[str], giving: set[str]) -> 
 
 
 def reads(tree: ast.Module, giving: set[str]) -> Iterator[int]:
-    """Lines in which a constant key of such a header is read or set."""
+    """Return the lines that read or set a constant key of an untyped header."""
 
     def look(scope: Scope, outer: set[str]) -> Iterator[int]:
         known = untyped_names(scope, outer, giving)
@@ -226,7 +226,7 @@ KEYS = {name: keys for name, made in TYPES.items() if (keys := keys_of(made))}
 
 
 def said_keys(annotation: ast.expr) -> set[str] | None:
-    """Keys of the frames that an annotation names; None where it names other things, too."""
+    """Return the keys of the frames in an annotation. None if it names other types, too."""
     match annotation:
         case ast.Name(name):
             return KEYS.get(name)
@@ -239,7 +239,7 @@ def said_keys(annotation: ast.expr) -> set[str] | None:
 
 
 def fields(trees: Iterable[Nodes]) -> dict[str, set[str]]:
-    """Attributes that hold frames of some kind everywhere, and what keys those have."""
+    """Return the attributes that always hold frames of one kind, and the keys of that kind."""
     found: dict[str, set[str] | None] = {}
     for nodes in trees:
         for node in nodes:
@@ -257,7 +257,7 @@ def fields(trees: Iterable[Nodes]) -> dict[str, set[str]]:
 
 
 def unknown_keys(tree: ast.Module, held: dict[str, set[str]]) -> Iterator[tuple[int, str]]:
-    """Where a frame is asked for a key that frames of its kind have not."""
+    """Return the places that request a key which frames of that kind do not have."""
 
     def look(scope: Scope, outer: dict[str, set[str] | None]) -> Iterator[tuple[int, str]]:
         known = dict(outer)

@@ -29,7 +29,7 @@ from tests.support.waiting import wait_until
 
 
 class Pool:
-    """Notes what it is given."""
+    """Fake pool that records its arguments."""
 
     def run_one(self, pending: PendingFunction[Any]) -> Any:
         return ("one", pending.local())
@@ -55,7 +55,7 @@ class Pool:
 
 @sky.function
 def add(a: int, b: int = 10) -> int:
-    """Adds."""
+    """Return the sum."""
     return a + b
 
 
@@ -216,14 +216,14 @@ def test_plugin_decorator_may_wrap_a_function_object() -> None:
 
 
 class Trainer:
-    """Has methods that run on a pool."""
+    """Class with methods that run on a pool."""
 
     def __init__(self, rate: float) -> None:
         self.rate = rate
 
     @sky.function(timeout=5)
     def train(self, epochs: int = 1) -> float:
-        """Trains."""
+        """Train."""
         return self.rate * epochs
 
     @staticmethod
@@ -301,7 +301,7 @@ def test_missing_argument_may_be_supplied_by_a_decorator() -> None:
 
 
 def chunk_size(seconds: float, size: int = 8, *, left: int | None = None, single: bool = False) -> int:
-    """The size that comes of calls whose items take so long, and are so large."""
+    """Return the chunk size for calls whose items have a given duration and size."""
     sizes = ChunkSizer(4, single=single, remaining=left)
     for _ in range(12):
         items = sizes.next_size()
@@ -328,7 +328,7 @@ def test_last_map_chunks_are_small_and_timed_calls_are_single() -> None:
 
 
 class Answering:
-    """Ranks that answer at once, but for the first call."""
+    """Ranks that answer all calls at once except the first."""
 
     places = 1
 
@@ -401,14 +401,14 @@ def made(factor):
 
 @pytest.fixture
 def script() -> dict[str, Any]:
-    """The globals of a script that has run."""
+    """Globals of a script that has run."""
     space: dict[str, Any] = {"__name__": "__main__", "__file__": "/script.py"}
     exec(SCRIPT, space)
     return space
 
 
 class Pickles:
-    """Counts how often a pickle is really made."""
+    """Counter of real pickling operations."""
 
     def __init__(self, keeps: Callable[[bytes], bool] = lambda made: True) -> None:
         self.made = 0

@@ -30,7 +30,7 @@ from tests.support.waiting import until
 
 
 class Client:
-    """A client's connection; notes what it is sent in a log that all clients share."""
+    """Connection of a client that records its frames in a log shared by all clients."""
 
     def __init__(self, name: str, log: list[str]) -> None:
         self.peer_name, self._log = name, log
@@ -172,7 +172,7 @@ T = 1_800_000_000.0
 
 
 def count_beats(pool: PoolView, seconds: int = 10) -> int:
-    """How many different ones there are in so many seconds."""
+    """Return the number of different values within some seconds."""
     return len({refresh_token([pool], T + second) for second in range(seconds)})
 
 
@@ -292,7 +292,7 @@ KEY, EPOCH = "5e" * 32, 3
 
 
 class Member:
-    """A node of a gang of three, whose rank has been given a call of run r1."""
+    """Node of a gang of three nodes, whose rank has received a call of run r1."""
 
     def __init__(self, folder: Path, number: int) -> None:
         folder.mkdir()
@@ -311,7 +311,7 @@ class Member:
         return self.call.stop_reason == "fail-fast" and bool(self.node.state.gang.broken_reason)
 
     def fail(self) -> None:
-        """Its rank ends by itself."""
+        """End the rank."""
         told: Any = self.call.make_outcome({"kind": "exited", "error": {"type": "RankExit", "message": "9"}})
         self.node.slots.slots[0].queue.clear()
         self.node.desk.finish(self.call, told)
@@ -330,7 +330,7 @@ async def gang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
 
 
 async def look_until(member: Member, what: Any) -> None:
-    """Have it look, as its agent does again and again, until something holds."""
+    """Let the node check repeatedly, as its agent does, until a condition holds."""
 
     def looked() -> bool:
         member.fail_fast.check()
@@ -340,7 +340,7 @@ async def look_until(member: Member, what: Any) -> None:
 
 
 async def send_as_stranger(member: Member, data: bytes) -> list[dict[str, Any]]:
-    """Connect to its port as a stranger does; what comes in answer."""
+    """Connect to the node's port as a stranger, and return the answer."""
     reader, writer = await asyncio.open_connection(*member.place[1:])
     writer.write(data)
     try:

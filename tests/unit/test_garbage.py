@@ -13,7 +13,7 @@ from skyward_tui.app.garbage_collection import REST_SECONDS, collect_if_due, def
 
 
 class Thing:
-    """Refers to itself: nothing but a look through all ends it, once it is old."""
+    """Object with a reference to itself, which only a full collection frees once it is old."""
 
     def __init__(self) -> None:
         self.self = self
@@ -34,7 +34,7 @@ def old_garbage() -> ref[Thing]:
 
 
 def make_garbage_collected_objects() -> list[list[int]]:
-    """As many new things as take ten rounds."""
+    """Create as many objects as ten collections of young objects need."""
     return [[] for _ in range(100_000)]
 
 

@@ -34,12 +34,14 @@ def text_of(page: str) -> str:
 
 
 def excerpts(text: str) -> list[tuple[str, list[str]]]:
-    """Name of the example, and the lines, of every excerpt that names one."""
+    """Return the name and the lines of every excerpt that names an example."""
     return [(name, body.splitlines()) for name, body in re.findall(r"```python\n# (\w+\.py)\n(.*?)```", text, re.S)]
 
 
 def stray_line(lines: list[str], source: list[str]) -> str | None:
-    """The first line of an excerpt that does not follow in the source; a line ``...`` leaves some out."""
+    """Return the first line of an excerpt that does not follow in the source. A line ``...`` stands for omitted
+    lines.
+    """
     at, gap = 0, True
     for line in lines:
         if line == "...":
@@ -58,7 +60,7 @@ def commands(text: str) -> list[str]:
 
 
 def parse(command: str) -> click.Context:
-    """The context of a command line, as click makes it before it runs anything."""
+    """Return click's context of a command line without running it."""
     context = parse_command_line(command)
     if context.args:  # may be flags of a script's function: no guide has any
         raise click.UsageError(f"no option: {context.args}")
@@ -108,7 +110,7 @@ def test_check_finds_a_wrong_command() -> None:
 
 
 class Context:
-    """Of a pool whose head is reached by listeners here, as over SSH."""
+    """Context of a pool whose head is reached by local listeners, as over SSH."""
 
     def __init__(self) -> None:
         self.servers: list[asyncio.Server] = []

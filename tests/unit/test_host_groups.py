@@ -43,7 +43,7 @@ nodes = 2
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The state folder's, and another folder to work in."""
+    """Settings file of the state folder, with another working folder."""
     (home := tmp_path / "home").mkdir(mode=0o700)
     (work := tmp_path / "work").mkdir()
     monkeypatch.setenv("SKYWARD_HOME", str(home))

@@ -180,7 +180,7 @@ def test_asyncssh_import_skips_slow_parts_and_restores_patches() -> None:
 
 
 class Connection:
-    """What :func:`_disable_ignore_packets` asks of a connection."""
+    """Attributes of a connection that :func:`_disable_ignore_packets` uses."""
 
     def __init__(self, cipher: str) -> None:
         self.cipher = cipher
@@ -248,7 +248,7 @@ async def test_ssh_cipher_object_is_created_once_per_connection() -> None:
 
 
 def _count(ssh: Any, counted: list[int]) -> None:
-    """Note what reaches the wire: packets are numbered there."""
+    """Record the packets that are sent, at the place that numbers them."""
     send = ssh._send_pkt if hasattr(ssh, "_send_pkt") else None
     assert send is None, "look at how packets are counted"
     wire = ssh.send_packet
@@ -284,7 +284,7 @@ class Killed(Exception):
 
 
 class Machine:
-    """A far end, which may be where a client is cut off."""
+    """Far end of a connection, which can cut a client off."""
 
     def __init__(self, path: Path, cut: str = "", says: str = f"motd\n{OWN} root@ip\n") -> None:
         self.key = HostKeyFile(path)

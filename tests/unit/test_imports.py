@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def run_with_standard_library(code: str) -> None:
-    """Run code in a fresh interpreter that finds the standard library and this project alone."""
+    """Run code in a fresh interpreter that finds only the standard library and this project."""
     whole = f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n{code}"
     done = subprocess.run([sys.executable, "-I", "-S", "-c", whole], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -63,7 +63,7 @@ def test_package_stub_is_current() -> None:
 
 
 def is_running(process: Path) -> bool:
-    """Whether it runs still; one that has ended may stay in the table for a while."""
+    """Check whether a process runs. An ended one may remain in the process table for a while."""
     try:
         return (process / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -247,7 +247,7 @@ def test_fork_waits_only_briefly_for_a_running_import(tmp_path: Path) -> None:
 
 
 class Node:
-    """Refers to itself: freed by a search for garbage alone."""
+    """Object with a reference to itself, which only the garbage collector frees."""
 
     def __init__(self) -> None:
         self.me = self
@@ -255,7 +255,7 @@ class Node:
 
 @pytest.fixture
 def gc_generations() -> Iterator[list[int]]:
-    """The generation of each search for garbage that began."""
+    """Generation of each garbage collection that has begun."""
     begun: list[int] = []
 
     def note(phase: str, info: dict[str, int]) -> None:
@@ -304,7 +304,7 @@ def test_pause_gc_keeps_a_disabled_collector_disabled(gc_generations: list[int])
 
 @pytest.fixture
 def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A package of the name of a large one, which notes whether it is searched while it loads."""
+    """Package with the name of a large one, which records whether garbage is collected during its import."""
     folder = tmp_path / "peft"
     folder.mkdir()
     note = "import gc\nseen = gc.isenabled()\n"

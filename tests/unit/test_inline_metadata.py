@@ -277,7 +277,7 @@ def test_error_names_lock_whose_python_is_missing(project: Path) -> None:
 
 
 class Brings(Plugin):
-    """It needs a package."""
+    """Plugin that requires a package."""
 
     name: ClassVar[str] = "brings"
 
@@ -327,7 +327,7 @@ Asked = Callable[..., LaunchRequest | str]
 
 @pytest.fixture
 def parse_script_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
-    """What a command line comes to: the request, or what it says as it refuses."""
+    """Return the request of a command line, or the error that rejects it."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "two.py").write_text(SCRIPT_WORDS_SCRIPT)
     (tmp_path / "one.py").write_text(SCRIPT_WORDS_SCRIPT.partition("@sky.function\ndef other")[0])

@@ -57,7 +57,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A folder with a project's file, a script in a folder of it, and no environment."""
+    """Folder with a project file, a script in a subfolder, and no environment."""
     folder = tmp_path / "train-it"
     (folder / "src").mkdir(parents=True)
     (folder / "pyproject.toml").touch()
@@ -70,7 +70,7 @@ def script(project: Path) -> Path:
 
 
 def environment(folder: Path) -> Path:
-    """What looks like an environment, in no time."""
+    """Create a fake environment quickly."""
     (folder / "bin").mkdir(parents=True)
     (folder / "pyvenv.cfg").touch()
     (folder / "bin" / "python").symlink_to(sys.executable)
@@ -78,7 +78,7 @@ def environment(folder: Path) -> Path:
 
 
 def python_info(path: str) -> PythonInfo:
-    """Every program is Python 3.12.1 in the environment that it lies in."""
+    """Treat every program as Python 3.12.1 in the environment that contains it."""
     return PythonInfo(path, str(Path(path).parents[1]), "3.12.1")
 
 

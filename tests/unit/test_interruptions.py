@@ -1,4 +1,4 @@
-"""The program that asks the EC2 metadata service for interruption notices, also of a faulty service."""
+"""The program that polls the EC2 metadata service for interruption notices, also with a faulty service."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ REBALANCE = "/latest/meta-data/events/recommendations/rebalance"
 
 
 class Service:
-    """A metadata service.
+    """Metadata service.
 
     Attributes:
-        says: what it answers to whom has a token, by path; 404 to the rest.
-        tokens: those that are good; each is told once.
-        status: that it answers everything with, where it is set.
+        says: Answers to requests with a token, by path; 404 for other paths.
+        tokens: Valid tokens; each is issued once.
+        status: Status of all answers if it is set.
     """
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ class Service:
 
 
 class Asking:
-    """The program, in less of a hurry to give up and in more of one to look again."""
+    """The program with shorter intervals and a longer patience."""
 
     def __init__(self, endpoint: str, **numbers: float) -> None:
         text = spot_interruption_watcher.read_program()
@@ -126,7 +126,7 @@ class Asking:
         return False
 
     def end(self) -> int:
-        """Its input ends, and so it does."""
+        """Close the program's input, which ends the program."""
         assert self._child.stdin is not None and self._child.stdout is not None
         self._child.stdin.close()
         status = self.ended()
@@ -145,7 +145,7 @@ def service() -> Iterator[Service]:
 
 
 def wait_for_looks(service: Service, times: int = 3) -> None:
-    """That often since now, each with two questions."""
+    """Wait for a number of further polls, each with two requests."""
     until = service.asked + 2 * times
     wait_until(lambda: service.asked >= until)
 
@@ -336,7 +336,7 @@ def test_disk_benchmark_file_is_unlinked_before_it_is_written(tmp_path: Path, mo
 
 @contextmanager
 def neighbor(serve: Callable[[socket.socket], None]) -> Iterator[dict[str, Any]]:
-    """A neighbor that serves one connection; yields the request to send to it."""
+    """Start a neighbor that serves one connection, and yield the request to send to it."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def accept() -> None:
@@ -454,7 +454,7 @@ def test_benchmark_receiver_closes_after_its_timeout(monkeypatch: pytest.MonkeyP
 
 @pytest.fixture
 def shutdown_requests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What the system was asked for."""
+    """Shutdown commands that were requested from the system."""
     found: list[str] = []
     monkeypatch.setattr(agent, "_schedule_shutdown", found.append)
     return found

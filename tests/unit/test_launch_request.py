@@ -85,7 +85,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def parse_words(words: list[str]) -> LaunchRequest:
-    """What the command's own parser makes of words."""
+    """Return the request that the command's own parser makes of the words."""
     asked: list[LaunchRequest] = []
 
     def execute(request: LaunchRequest, console: object, *, dry_run: bool, watch: bool) -> int:
@@ -102,7 +102,7 @@ def parse_words(words: list[str]) -> LaunchRequest:
 
 
 def same_spec(one: PoolSpec, other: PoolSpec) -> bool:
-    """All but what is made up."""
+    """Return the parts of a specification that are not generated."""
     given = [
         (
             spec.describe() | {"name": ""},
@@ -253,7 +253,7 @@ def test_form_with_invalid_script_shows_no_command() -> None:
 
 
 def executed(snippet: str) -> tuple[PoolSpec, Any, str]:
-    """The pool that a snippet asks for, the call that it makes, and by which operator."""
+    """Return the pool that a snippet requests, its call, and the operator."""
     asked: list[PoolSpec] = []
     calls: list[tuple[Any, str]] = []
 

@@ -46,7 +46,7 @@ REQUEST = LaunchRequest(
 
 
 class World:
-    """A ledger with a pool "p" in a fresh home, and a run of it, "ab12"."""
+    """Ledger with a pool "p" and its run "ab12" in a fresh home."""
 
     def __init__(self) -> None:
         self.ledger = Ledger()
@@ -325,7 +325,7 @@ def f():
 
 @pytest.fixture
 def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """In a person's home, beside a module and a package."""
+    """Script in a user's home, beside a module and a package."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "sky"))
     (tmp_path / "helper.py").touch()

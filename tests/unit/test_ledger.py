@@ -383,7 +383,7 @@ def delete(path: Path) -> None:
 
 
 def filled(path: Path, runs: int = 400) -> bytes:
-    """A ledger of many pages, whole in one file."""
+    """Ledger of many pages in one file."""
     ledger = Ledger(path)
     ledger.record_intent("t1", "fit", LOCAL, SPEC)
     for number in range(runs):
@@ -526,7 +526,7 @@ def test_copies_of_two_damaged_ledgers_are_kept(path: Path) -> None:
 
 
 def start_together(processes: list[subprocess.Popen[str]]) -> None:
-    """Let all continue when the last one is ready."""
+    """Let all processes continue when the last one is ready."""
     for process in processes:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n", process.communicate()[1]
@@ -616,7 +616,7 @@ def test_full_disk_fails_creation_of_a_ledger(small_disk: Path) -> None:
 
 @contextmanager
 def mounted_read_only(folder: Path) -> Iterator[Path]:
-    """The same files under another path, where nothing can be written."""
+    """Mount the same files read-only at another path."""
     other = folder.with_name("read-only")
     other.mkdir()
     subprocess.run(["mount", "--bind", str(folder), str(other)], check=True)

@@ -34,7 +34,7 @@ OURS = Leftover("instance", "i-1", "here", "old", "t0", "mine", True, "me", is_m
 
 
 class SweptAccount:
-    """A provider whose account holds what a test says."""
+    """Provider whose account has the given content."""
 
     name = "cupboard"
     rents = True
@@ -126,7 +126,7 @@ async def test_pool_without_rented_machines_scans_no_account(
 
 
 class SilentAccount(SweptAccount):
-    """It never answers."""
+    """Provider that never answers."""
 
     name = "mute"
 
@@ -156,7 +156,7 @@ def machine(node: int) -> Machine:
 
 
 class Provider:
-    """Whose machines are found so; it notes which it was asked about."""
+    """Provider that returns given states of machines, and records the queried machines."""
 
     def __init__(self, *found: Machine) -> None:
         self.found = found
@@ -168,7 +168,7 @@ class Provider:
 
 
 class Visit:
-    """Brings what it is told to; node 9's fails."""
+    """Fake download of a machine's results, which records the requested runs. It fails for node 9."""
 
     received_bytes = 0
     made: ClassVar[list[tuple[int, list[str]]]] = []
@@ -183,14 +183,14 @@ class Visit:
 
 
 def machine_with_results(node: int, **runs: int) -> Machine:
-    """A machine on which these runs' results lie."""
+    """Return a machine with retained results of these runs."""
     kept = {"runs": runs, "bytes": sum(runs.values()), "until": 1e10}
     return replace(machine(node), state="ending", extra=machine(node).extra | {"kept": kept})
 
 
 @pytest.fixture
 def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Gives a pool's context: of a provider, and of what each node said at its end."""
+    """Factory of a pool's context: a provider, and the last report of each node."""
     monkeypatch.setattr(fetch_retained_results, "NodeResultsFetcher", Visit)
     monkeypatch.setattr(Visit, "made", [])
 
@@ -371,7 +371,7 @@ def test_unknown_or_ambiguous_run_name_is_rejected(session: Any, word: str, said
 
 
 def running_pool(session: Any, states: dict[str, str], queued: Collection[str] = ()) -> None:
-    """Add a pool that is up, with runs in these states."""
+    """Add a running pool with runs in these states."""
     ledger = session.ledger
     ledger.record_intent("t5", "up", {}, {})
     record_runs(ledger, opened=[("t5", run, "f", "broadcast", 1, 200.0 + at) for at, run in enumerate(states)])
@@ -417,7 +417,7 @@ def test_command_for_an_ended_pool_says_that_it_ended(session: Any) -> None:
 
 @pytest.fixture
 def pools_of_one_name(tmp_path: Path) -> Iterator[Any]:
-    """Pools of one name: two have ended and left something on their hosts, then one came up."""
+    """Three pools of one name: two have ended and left results on their hosts, and one runs."""
     with closing(Ledger(tmp_path / "ledger.db")) as ledger:
         for token in ("t1", "t2", "t3"):
             ledger.record_intent(token, "train", {}, {})

@@ -29,7 +29,7 @@ OUTCOME = {"t": "outcome", "run": "r", "i": 0, "rank": 0, "node": 0, "kind": "re
 
 
 class Pipe:
-    """One connection, with the agent's end in the test's hand."""
+    """Connection whose agent side the test controls."""
 
     def __init__(self, on_data: Callable[[bytes], None], on_lost: Callable[[Exception | None], None]) -> None:
         self.on_data, self.on_lost = on_data, on_lost
@@ -53,7 +53,9 @@ class Pipe:
 
 
 class Transport:
-    """Opens pipes; ``errors`` are raised by the next attempts, ``greet`` says what an agent answers at once."""
+    """Transport that opens pipes. ``errors`` are raised by the next attempts, ``greet`` is the agent's immediate
+    answer.
+    """
 
     shares_files = False
 
@@ -146,7 +148,7 @@ async def test_call_and_pending_acknowledgement_are_sent_in_one_write(
 
 
 async def up_with(*frames: Header) -> Link:
-    """A link whose agent says these in one breath with its welcome."""
+    """Return a link whose agent sends these frames together with its welcome."""
     transport = Transport()
     transport.greet = None
     link = Link(0, transport, Listener())  # type: ignore[arg-type]
@@ -331,7 +333,7 @@ async def test_rejected_logins_pause_reconnection_for_longer(
 
 
 async def connect_without_welcome() -> tuple[Link, Transport, Listener, asyncio.Task[None]]:
-    """Begin to connect to an agent that has not answered yet."""
+    """Start to connect to an agent that has not answered yet."""
     transport, listener = Transport(), Listener()
     transport.greet = None
     link = Link(0, transport, listener)  # type: ignore[arg-type]

@@ -56,7 +56,7 @@ TASKS = Loaded(
 
 
 def run(task: Any) -> Any:
-    """What the task gives where neither the script nor its folder is known: in another process."""
+    """Return the task's result in another process, where neither the script nor its folder is known."""
     blobs = pickle.dumps((task.fn.read(), task.args.read()))
     process: Popen[Any] = TASKS.start(["-c"], stdin=PIPE, stdout=PIPE, stderr=PIPE)
     with process:

@@ -31,7 +31,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def unconfigured_logger(monkeypatch: pytest.MonkeyPatch) -> Iterator[logging.Logger]:
-    """As in a process in which nobody has asked for the log; and so again afterwards."""
+    """Logger of a process that has not requested the log. Restored afterwards."""
     ours = logging.getLogger("skyward")
     before = ours.handlers[:], ours.level, ours.propagate
     monkeypatch.setattr(debug_log, "_handler", None)

@@ -58,7 +58,7 @@ def book() -> LogBuffers:
 
 
 def terminal_text(line: bytes) -> str:
-    """What a terminal leaves of a finished line: the model that every way of feeding must agree with."""
+    """Return the text that a terminal shows of a finished line: the reference for all ways of feeding."""
     drawn = line.rstrip(b"\r").split(b"\r")[-1]
     if len(drawn) <= LINE_LIMIT:
         return sanitize_colored(drawn.decode("utf-8", "replace"))
@@ -120,7 +120,7 @@ def test_utf8_characters_are_never_split() -> None:
 
 
 def nested(inner: int, outer: int, depth: int = 1) -> bytes:
-    """What tqdm writes for an inner bar, and then for the one above it, each time that they have got further."""
+    """Return tqdm's output for an inner bar and then the outer bar at each update."""
     down, up = b"\n" * depth, b"\x1b[A" * depth
     return b"\router: %d/3" % outer + b"".join(down + b"\rinner: %d/9" % at + up for at in range(inner + 1))
 

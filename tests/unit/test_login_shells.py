@@ -70,7 +70,7 @@ def test_bootstrap_command_works_in_every_login_shell(shell: str, tmp_path: Path
 
 @pytest.fixture
 def interpreter(request: pytest.FixtureRequest) -> Iterator[Path]:
-    """Stands where the client's is, in a folder of folders that nobody else may write to; it says that it ran."""
+    """Interpreter at the path of the client's, in folders that other users cannot write to. It reports that it ran."""
     with tempfile.TemporaryDirectory(dir="/var/lib", prefix="own-") as folder:  # below /tmp is below everybody's
         python = Path(folder, "venv", "bin", "python")
         python.parent.mkdir(parents=True)
@@ -255,7 +255,7 @@ FACTS = HOST_FACTS | {
 
 
 class Fault:
-    """What is raised for the bad host, and where."""
+    """Exception for the bad host, and the place that raises it."""
 
     def __init__(self, where: str, error: Exception) -> None:
         self.where, self.error, self.raised = where, error, 0
@@ -267,7 +267,7 @@ class Fault:
 
 
 class Channel:
-    """The client's end of a command that answers what it is asked."""
+    """Client's end of a command that answers its requests."""
 
     def __init__(self, session: Any, command: str) -> None:
         self.session, self.word = session, ""
@@ -465,7 +465,7 @@ NO_ANSWERS: list[Any] = [
 
 
 def is_measurement_answer(key: str, value: Any) -> bool:
-    """Whether what is no answer elsewhere is one of a measurement: a figure, a reason, or reasons."""
+    """Check whether an answer that is invalid elsewhere is valid for a measurement: a figure, a reason, or reasons."""
     if key == "port":
         return type(value) is int and 0 <= value < 1 << 16
     if key in ("tflops", "disk", "time", "rate"):
@@ -529,7 +529,7 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def modules(archive: str) -> dict[str, str]:
-    """The modules of an archive's packages, and the places that they are looked for in."""
+    """Return the modules of an archive's packages, and the places where they are searched."""
     with zipfile.ZipFile(archive) as file:
         paths = [path for path in file.namelist() if path.endswith((".py", ".pyc"))]
     names = {path.rpartition(".")[0].removesuffix("/__init__") for path in paths}

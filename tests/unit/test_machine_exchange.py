@@ -29,11 +29,11 @@ from tests.support.waiting import until
 
 
 class Shop(World):
-    """Sells machines with two GPUs.
+    """Provider of machines with two GPUs.
 
     Attributes:
-        gpus: id of a machine -> how many it has, where these are others; None where it does not say.
-        sent: from which machine to which.
+        gpus: Machine id -> number of GPUs, if not two; None for an unknown number.
+        sent: Pairs of machines between which network tests sent data.
     """
 
     def __init__(self) -> None:
@@ -188,7 +188,7 @@ async def test_slow_hardware_measurement_is_reported(
 async def attached_pool(
     shop: Shop, ledger: Ledger, gpus: int | None, *, observer: bool = False, cut_off: str = ""
 ) -> Pool:
-    """A pool whose maker was killed when its agents ran and nothing was measured."""
+    """Attach to a pool whose creator was killed after its agents started and before the measurements."""
     row = ledger.record_intent("t1", "q", shop.to_json(), spec(shop, 2).describe())
     ledger.record_created("t1", await shop.create(spec(shop, 2), "t1"))
     ledger.release_pool("t1")
@@ -259,7 +259,7 @@ MESSAGE = "the provider of pool .* has not answered within 0.05 s"
 
 
 class Silent(World):
-    """Its provider has stopped to answer some of what it is asked."""
+    """Provider that no longer answers some requests."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -348,7 +348,7 @@ async def test_teardown_of_an_ended_pool_keeps_a_new_pool_of_its_name(
     describe = world.describe
 
     async def meanwhile(name: str, known: Sequence[Machine]) -> list[Machine]:
-        """Another client ends the pool, too, and is done first; somebody makes a new one."""
+        """End the pool from another client, which finishes first, and create a new pool."""
         seen = await describe(name, known)
         if ledger.pool(pool.row.token).ended_at is None:
             ledger.record_teardown(pool.row.token, Receipt("q", 1, (0,), (), 0.1, ()))
@@ -416,7 +416,7 @@ async def test_cancelled_package_listing_is_saved_by_the_next_attempt(tmp_path: 
 
 
 class Abrupt(World):
-    """A provider that can end machines at once, or says why not."""
+    """Provider that can terminate machines at once, or returns the reason why not."""
 
     def __init__(self) -> None:
         super().__init__()

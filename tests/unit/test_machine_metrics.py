@@ -267,7 +267,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Sampling:
-    """The process, and what it has written."""
+    """Sampler process and its output."""
 
     def __init__(self, folder: Path, env: dict[str, str]) -> None:
         self.folder = folder
@@ -278,7 +278,7 @@ class Sampling:
         )
 
     def samples(self) -> list[dict[str, Any]]:
-        """Whole lines, oldest first."""
+        """Return all complete lines, oldest first."""
         text = b"".join((self.folder / "m" / name).read_bytes() for _, name in sample_files(str(self.folder / "m")))
         return [json.loads(line) for line in text.split(b"\n")[:-1]]
 
@@ -357,7 +357,7 @@ def test_gpu_sample_combines_driver_dcgmi_and_kernel_log(tmp_path: Path, driver:
         came = count(1000, 1000)
 
         def rates() -> list[tuple[float, float]]:
-            """Of all samples; the counters go on, as a sample more or less shows one step of them only."""
+            """Return the rates over all samples, because one sample shows only one step of the counters."""
             more = next(came)
             # At once: what a driver once does not know it is not asked again.
             (tmp_path / "later").write_text(f"util=3\n{told} linkout={1000 + more} linkin={1000 + 3 * more}\n")

@@ -346,7 +346,7 @@ def payload_refused(pending: Any) -> str:
 
 
 def local_function(body: Any) -> Any:
-    """As if it were written in a script: pickled by value."""
+    """Return a function as if it were defined in a script, so that it is pickled by value."""
     body.__module__ = "__main__"
     return function(body)
 
@@ -444,7 +444,7 @@ def test_error_names_large_argument_that_cannot_be_written(tmp_path: Path) -> No
 
 
 class Counted:
-    """Counts how often it is pickled."""
+    """Object that counts how often it is pickled."""
 
     count = 0
 
@@ -480,7 +480,7 @@ def test_task_is_written_to_and_read_from_a_folder(size: int, tmp_path: Path) ->
 
 
 class Tag:
-    """A plugin that notes its name in what the function returns."""
+    """Plugin that adds its name to the function's result."""
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -16,7 +16,7 @@ from skyward_core.runtime.instance_info import InstanceInfo, using
 
 @pytest.fixture
 def spool(tmp_path, monkeypatch):
-    """A writer without its thread: lines are written when a test asks for it."""
+    """Writer without its thread. Tests write the lines."""
     path = tmp_path / "r000.metrics"
     flush = metric_logging.start_writer(str(path))
     monkeypatch.setattr(metric_logging._writer, "_thread", threading.current_thread())

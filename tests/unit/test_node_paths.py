@@ -26,7 +26,7 @@ ENDINGS = (OUT, ERR, MARKS, METRICS)
 
 
 def spelled(path: Path) -> list[str]:
-    """Names of files on a node that a module spells, its texts for people left out."""
+    """Return the file names on nodes that a module contains as literals, without texts for users."""
     nodes = nodes_of(path)
     told = {
         id(node.body[0].value)
@@ -49,7 +49,7 @@ def spelled(path: Path) -> list[str]:
 
 
 def is_path(node: ast.AST) -> TypeGuard[Any]:
-    """Whether it is ``folder / "name"``."""
+    """Check whether an expression is ``folder / "name"``."""
     return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and isinstance(node.right, ast.Constant)
 
 

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of a node that this process belongs to."""
+    """Folder of a node that this process belongs to."""
     monkeypatch.setenv("SKYWARD_NODE", f"/of/another:{tmp_path}")
     return tmp_path
 
@@ -103,7 +103,7 @@ def test_each_pool_has_its_own_ssh_keys_marked_as_secret() -> None:
 
 
 class Nodes:
-    """Two nodes on this machine, at addresses of their own, each with its sshd."""
+    """Two nodes on this machine with separate addresses and sshds."""
 
     def __init__(self, folder: Path) -> None:
         self.plugin = Mpi(launcher="", port=free_port())

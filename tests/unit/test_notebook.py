@@ -22,7 +22,7 @@ EVIL = "<script>alert(1)</script>&\x1b]0;owned\x07\u202etxt.exe\n<img src=x oner
 
 
 class Cell:
-    """Where IPython shows things, and what it was shown."""
+    """Output area of IPython that records what it shows."""
 
     def __init__(self) -> None:
         self.shown: list[dict[str, str]] = []

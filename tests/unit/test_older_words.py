@@ -183,7 +183,7 @@ def test_library_name_as_operand_means_the_open_pool():
 
 
 def call_from_another_thread():
-    """What becomes of a call there."""
+    """Return the outcome of a call from another thread."""
     with ThreadPoolExecutor(1) as threads:
         done = threads.submit(lambda: work() >> sky)
         return done.exception() or done.result()

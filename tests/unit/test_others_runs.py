@@ -43,7 +43,7 @@ BOOM = {"type": "ValueError", "message": "boom"}
 
 
 class Watcher:
-    """A client that came to a pool of two nodes, and what it was told of the run since."""
+    """Client that attached to a pool of two nodes, and the run's events since then."""
 
     def __init__(self, world: World, client: Client) -> None:
         self.world, self.client = world, client
@@ -103,7 +103,7 @@ def opened(kind: str = "broadcast", total: int = 2) -> Header:
 
 
 def record(header: Header, *outcomes: Header, began: Any = (), items: Any = (), returned: int = 0) -> Header:
-    """What an agent remembers of a run."""
+    """Return an agent's record of a run."""
     told = {"outcomes": list(outcomes), "began": list(began), "items": list(items), "active": 0}
     return header | told | {"returned": returned}
 

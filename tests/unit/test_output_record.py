@@ -90,7 +90,7 @@ def test_concurrent_readers_of_the_output_record_skip_no_line(tmp_path: Path, mo
 
 
 def speakers(fn, capsys, world_size=3):
-    """The ranks whose call printed to standard output, and those that printed to standard error."""
+    """Return the ranks whose call printed to standard output, and those that printed to standard error."""
     out, err = [], []
     for rank in range(world_size):
         with using(InstanceInfo(rank=rank, world_size=world_size, node=rank, total_nodes=world_size)):

@@ -53,7 +53,7 @@ HOUR = 3600.0
 
 @pytest.fixture
 def ledger_with_past_runs(ledger: Ledger) -> Ledger:
-    """Three runs of a rented pool, one of a pool of this machine, and a pool that had none."""
+    """Ledger with three runs of a rented pool, one run of a local pool, and a pool without runs."""
     now = time.time()
     row = ledger.record_intent("a", "llama", {"provider": "world"}, {"provider": "world", "rents": True})
     machines = [Machine("m", 0, "h", "", extra={"hourly": 2.0, "launched": now - 10 * HOUR})]
@@ -189,7 +189,7 @@ def returned(rank: int, value: float, last: float) -> Outcome:
 
 @pytest.fixture
 def two_runs(ledger: Ledger) -> Ledger:
-    """Two runs of one pool: the second with another rate, of which one rank was killed."""
+    """Two runs of one pool. The second has another learning rate and a killed rank."""
     row = ledger.record_intent(
         "a", "llama", {"provider": "local"}, {"provider": "local", "nodes": 2, "plugins": ["torch"]}
     )
@@ -386,7 +386,7 @@ def test_two_results_are_compared_value_by_value() -> None:
 
 @pytest.fixture
 def four_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
-    """A run of four ranks, of which the third has another loss; its values are kept."""
+    """Run of four ranks, of which the third has another loss. Its values are stored."""
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     ledger = Ledger()
@@ -537,7 +537,7 @@ def test_old_metrics_are_not_attributed_to_a_failure(view: PoolView) -> None:
 
 @pytest.fixture
 def raised_run(ledger: Ledger) -> Ledger:
-    """A run of which rank 1 raised after 20 s; rank 0 was stopped 4 s later."""
+    """Run whose rank 1 raised after 20 s; rank 0 was stopped 4 s later."""
     row = ledger.record_intent("a", "llama", {"provider": "local", "nodes": 2}, {"provider": "local"})
     import time
 

@@ -50,7 +50,7 @@ def make(plugin_name, **attributes):
 
 @dataclass
 class Tracing(Plugin):
-    """Writes down what is called; raises where it is told to."""
+    """Plugin that records its calls, and raises on request."""
 
     label: str
     trace: list = field(default_factory=list)
@@ -265,7 +265,7 @@ def test_plugins_import_without_client_libraries_in_a_worker():
 
 
 class Mine(Plugin):
-    """As another package would define it."""
+    """Plugin as another package would define it."""
 
     name = "mine"
 

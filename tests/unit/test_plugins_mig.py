@@ -38,7 +38,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def enter(driver, gpus, ranks, profile="3g.40gb"):
-    """What the last of a node's ranks sees: its device, or its error's last line."""
+    """Return what the last of a node's ranks sees: its device, or the last line of its error."""
     environment = dict(os.environ) | {"LD_LIBRARY_PATH": str(driver), "PYTHONPATH": str(Path(__file__).parents[2])}
     environment.pop("FAKE_GPUS", None)
     if gpus is not None:

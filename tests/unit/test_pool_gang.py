@@ -21,7 +21,7 @@ Header = dict[str, Any]
 
 
 class FakeLink:
-    """A link whose agent answers as ``answers`` says; ``calls``: what :meth:`GangSetup.start` sent."""
+    """Link whose agent returns ``answers``. ``calls`` are the frames of :meth:`GangSetup.start`."""
 
     def __init__(self, node: int, log: list[tuple[int, str]]) -> None:
         self.node = node
@@ -60,7 +60,9 @@ class FakeLink:
 
 
 class Gang:
-    """``told``: what nodes tell a keeper that does not know the plugins, and the number of its questions."""
+    """Gang set-up of a client that does not know the plugins. ``told``: answers of the nodes, and the number of
+    queries.
+    """
 
     def __init__(self, nodes: int = 3, plugins: bytes | None = b"plugins", *, kind: Any = GangSetup) -> None:
         self.log: list[tuple[int, str]] = []
@@ -92,7 +94,7 @@ class Gang:
         await self.keeper.start(self.started.append)
 
     async def starting(self) -> asyncio.Task[None]:
-        """A start that waits for the lock."""
+        """Start that waits for the lock."""
         asked = len(self.head.of("lock"))
         task = asyncio.create_task(self.start())
         await until(lambda: len(self.head.of("lock")) > asked)
@@ -105,7 +107,7 @@ async def gang() -> Gang:
 
 
 async def take_lock(gang: Gang, *, unclean: bool = False) -> None:
-    """Take the lock by a first start."""
+    """Acquire the lock by a first start."""
     task = await gang.starting()
     gang.tell("granted", unclean=unclean)
     await task
@@ -385,7 +387,7 @@ async def test_standalone_pool_does_not_wait_for_an_unreachable_node(standalone_
 
 
 def run_registry() -> RunRegistry:
-    """That of a pool of two nodes with a rank each."""
+    """Registry of a pool of two nodes with one rank each."""
     links: Any = [SimpleNamespace(node=node, gone=False) for node in range(2)]
     context: Any = SimpleNamespace(
         name="p", links=links, link_of=lambda rank: links[rank], ranks_per_node=1,
@@ -396,7 +398,7 @@ def run_registry() -> RunRegistry:
 
 
 def claimed_run(kind: RunKind, total: int) -> tuple[RunRegistry, Run]:
-    """A run that another client sent, and the book of a pool that has taken it over."""
+    """Run that another client dispatched, and the registry of a pool that has claimed it."""
     book = run_registry()
     run = book.add("r1", kind, [SimpleNamespace(name="f", script=False, nodes=None)], total)  # type: ignore[list-item]
     run.claim_from(book._context.links)

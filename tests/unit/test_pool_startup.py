@@ -46,7 +46,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 
 @pytest.fixture
 async def make_client(world: World) -> AsyncIterator[Callable[..., Client]]:
-    """Makes a client of a pool that is written down, with as many nodes as are asked for."""
+    """Factory of a client of a registered pool with a given number of nodes."""
     clients: list[Client] = []
 
     def make_client(nodes: int, **options: Any) -> Client:
@@ -221,7 +221,7 @@ async def attach(world: World) -> AsyncIterator[Come]:
     clients: list[Client] = []
 
     async def attach(nodes: int = 4, before: Callable[[Ledger], object] = lambda ledger: None) -> Client:
-        """Come to a pool that another client made; ``before``: what became of it meanwhile."""
+        """Attach to a pool that another client created. ``before`` is called first and may change the pool."""
         _, row = intended(world, nodes, on_loss="replace")
         ledger = Ledger()
         before(ledger)
@@ -347,11 +347,11 @@ async def test_attach_to_a_pool_whose_only_node_is_replaced_depends_on_the_owner
 
 
 class Finder(World):
-    """Its provider knows the machines that it made.
+    """Provider that can find its machines.
 
     Attributes:
-        made: token of a pool -> its machines.
-        trouble: what is raised in place of an answer to each of some verbs.
+        made: Pool token -> its machines.
+        trouble: Errors raised by some methods instead of an answer.
     """
 
     def __init__(self) -> None:
@@ -491,7 +491,7 @@ def test_only_providers_with_find_are_searched(finder: Finder) -> None:
 
 
 class Full(World):
-    """Has nothing for some tries."""
+    """Provider without capacity for the first attempts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -576,7 +576,7 @@ async def test_pool_waiting_for_capacity_is_still_starting(full_world: Full, led
 
 
 class FakeLink:
-    """Its agent says goodbye, and the connection stays open."""
+    """Link whose agent says goodbye while the connection stays open."""
 
     node, up, finished, last_sizes, silence_seconds = 0, True, False, None, 0.0
 

@@ -30,7 +30,7 @@ def test_every_sent_frame_kind_is_in_a_schema_table() -> None:
 
 
 def _sent() -> set[str]:
-    """What stands under "t" where the code makes a dictionary."""
+    """Return the values of "t" in the dictionaries that the code creates."""
     found = set()
     for path in ROOT.rglob("*.py"):
         if path.name == "frame_schema.py":

@@ -37,7 +37,7 @@ DAY = 86400.0
 
 
 def pool(ledger: Ledger, name: str, days: float | None, *kept: RetainedResults) -> Path:
-    """A pool that ended so many days ago (None: that is up), with files of 1,000 bytes."""
+    """Create a pool that ended a number of days ago (None: that is up), with files of 1,000 bytes."""
     row = ledger.record_intent(f"t-{name}", name, {"provider": "local"}, {})
     folder = ensure_pool_folder(row.key)
     (folder / "log").write_bytes(bytes(1000))
@@ -139,7 +139,7 @@ def test_running_pool_is_never_deleted_from_the_ledger(ledger: Ledger) -> None:
 
 
 def environment(name: str, days: float, *, made: bool = True) -> Path:
-    """An environment that was last used so many days ago, of 1,000 bytes and a few."""
+    """Create an environment of slightly more than 1,000 bytes that was last used a number of days ago."""
     folder = state_home() / ENVIRONMENTS_FOLDER / f"env-{name}"
     (folder / "bin").mkdir(parents=True)
     (folder / "bin" / "python").write_bytes(bytes(1000))
@@ -196,7 +196,7 @@ def ack(**calls: list[int] | None) -> Header:
 
 
 def power_cut(root: Path, *frames: Header, keep: float = 7 * DAY, name: str = "p.t.0") -> Path:
-    """A node's folder as a power cut leaves it, ten days ago."""
+    """Create a node's folder as it remains after a power cut ten days ago."""
     folder = root / "pools" / name
     (folder / "spool").mkdir(parents=True)
     (folder / "blobs").mkdir()

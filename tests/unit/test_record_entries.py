@@ -55,7 +55,7 @@ KNOWN: dict[str, st.SearchStrategy[Any]] = {
 
 
 def values_of_hint(hint: Any) -> st.SearchStrategy[Any]:
-    """Values of a type hint."""
+    """Draw values of a type hint."""
     parts = get_args(hint)
     if is_dataclass(hint):
         hints = get_type_hints(hint)
@@ -148,7 +148,7 @@ def _event(name: Any, **more: Any) -> dict[str, Any]:
 
 
 def invalid_entries() -> Iterator[dict[str, Any]]:
-    """Entries with one invalid part each."""
+    """Draw entries with one invalid part each."""
     spec: list[Any] = [
         {"nodes": 10**9}, {"nodes": "4"}, {"nodes": -1}, {"nodes": 1, "worker": []}, {"worker": {"ranks_per_node": 0}},
         {"worker": {"ranks_per_node": 10**9}}, {"options": {"ttl": "x"}}, {"options": 3}, {"provider": 3}, [], None,
@@ -439,7 +439,7 @@ def lines(second: int) -> bytes:
 
 @pytest.fixture
 def recorded(tmp_path: Path) -> Path:
-    """Two minutes of a pool: one line a second and rank, and a failure after 90."""
+    """Recording of two minutes of a pool: one line per second and rank, and a failure after 90 s."""
     writer = RecordingWriter(tmp_path / "a.skyrec", {"pool": "p", "note": "of \x1b[2Jyesterday"})
     opened = events.PoolOpened(pool="p", at=START, spec=SPEC, created_at=START)
     run = events.RunOpened(pool="p", at=START + 1, run="r1", function="train", kind="broadcast", total=2)

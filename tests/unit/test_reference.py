@@ -25,7 +25,7 @@ PAGES = Path(__file__).parents[2] / "docs" / "reference" / "python"
 
 
 def sections(doc: str) -> dict[str, list[str]]:
-    """The names that each section of a docstring tells of."""
+    """Return the names that each section of a docstring describes."""
     found: dict[str, list[str]] = {}
     current: list[str] | None = None
     for line in doc.splitlines():
@@ -39,7 +39,7 @@ def sections(doc: str) -> dict[str, list[str]]:
 
 
 def public() -> Iterator[str]:
-    """Every public name, those of the public modules included."""
+    """Return all public names, including those of public modules."""
     for name in sky.__all__:
         if name == "DistributedSampler":  # loads torch, which every process that collects this file would do
             if find_spec("torch"):
@@ -64,21 +64,21 @@ def doc_of(value: Any) -> str:
 
 
 def docs_of(kind: type, name: str) -> list[str]:
-    """What is told of a method: by a class, by those above it, and, of a provider's verbs, by the protocol."""
+    """Return the docstrings of a method: of its class, the base classes, and for providers of the protocols."""
     protocol = [Provider] if kind in (sky.Local, sky.SSH, sky.AWS, sky.Slurm) else []
     found = [vars(base)[name].__doc__ for base in (*skyward_bases(kind), *protocol) if name in vars(base)]
     return [inspect.cleandoc(text) for text in found if text]
 
 
 def parameters(value: Any) -> list[str]:
-    """As they stand in a docstring: with their stars."""
+    """Return parameters as docstrings write them, with their stars."""
     stars: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
     taken = inspect.signature(value).parameters.values()
     return [stars.get(each.kind, "") + each.name for each in taken if each.name not in ("self", "cls")]
 
 
 def own_attributes(kind: type) -> set[str]:
-    """What is set on instances in the sources of a class, and what it annotates, but for what is private."""
+    """Return the public attributes that a class annotates or sets on its instances."""
     found: set[str] = set()
     for base in skyward_bases(kind):
         tree = ast.parse(textwrap.dedent(inspect.getsource(base)))
@@ -130,7 +130,9 @@ def wrong_in_class(kind: type) -> Iterator[str]:
 
 
 def is_made_by_scripts(kind: type) -> bool:
-    """Errors are made here, and so is what tells only of attributes."""
+    """Check whether scripts create a class. Errors and classes that only have an Attributes section are created
+    here.
+    """
     return not issubclass(kind, BaseException) and (
         "Args" in sections(doc_of(kind)) or "Attributes" not in sections(doc_of(kind))
     )

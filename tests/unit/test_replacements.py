@@ -35,7 +35,7 @@ def world() -> World:
 
 @pytest.fixture
 async def attach(world: World) -> AsyncIterator[Come]:
-    """Clients that come to a pool of two nodes; its options are those that the first one names."""
+    """Factory of clients of a pool of two nodes. The first client's options apply."""
     rows: list[PoolRow] = []
     clients: list[Client] = []
 
@@ -56,7 +56,7 @@ async def client(attach: Come) -> Client:
 
 
 def lose_node(client: Client) -> None:
-    """Node 1 is gone."""
+    """Report node 1 as lost."""
     client.context.links[1].mark_lost("its machine is gone")
     client.replacements.begin(1)
 
@@ -67,13 +67,13 @@ async def wait_replacements(client: Client) -> None:
 
 
 async def replaced(client: Client) -> None:
-    """Node 1 is gone, and what follows of that is done."""
+    """Report node 1 as lost, and wait for the consequences."""
     lose_node(client)
     await wait_replacements(client)
 
 
 def recorded_state() -> tuple[list[Replacement], list[str], list[str]]:
-    """What another process finds: replacements under way, the nodes' machines, the former ones."""
+    """Return what another process finds in the ledger: active replacements, machines and former machines."""
     ledger = Ledger()
     try:
         there = ledger.machines(TOKEN), ledger.replaced_machines(TOKEN)
@@ -83,7 +83,7 @@ def recorded_state() -> tuple[list[Replacement], list[str], list[str]]:
 
 
 class Held:
-    """A step that waits until a test lets it go on, and tells whether it was broken off."""
+    """Step that waits until a test releases it, and records whether it was cancelled."""
 
     def __init__(self) -> None:
         self.begun = self.cancelled = False

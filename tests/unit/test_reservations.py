@@ -123,7 +123,7 @@ NOW = 1e9
 
 
 def credentials(method: str, minutes: float = 30.0) -> RefreshableCredentials:
-    """As botocore makes them of a sign-in, a role, or an instance's metadata."""
+    """Return credentials as botocore creates them from a sign-in, a role, or an instance's metadata."""
     ends = datetime.now(UTC) + timedelta(minutes=minutes)
 
     def again() -> dict[str, str]:

@@ -17,7 +17,7 @@ from tests.support.waiting import until
 
 
 class Host:
-    """Stands for what opens command channels on a host, and for these."""
+    """Fake host and opener of its command channels."""
 
     def __init__(self, there: bool = False) -> None:
         self.facts: dict[str, Any] = {"rest": there, "nvml": False}

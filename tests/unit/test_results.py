@@ -32,7 +32,7 @@ from skyward_core.protocol.frame_codec import MAX_EXCEPTION_BYTES, MAX_INLINE_BY
 
 
 class Trap:
-    """Code of the user's that must not run when a result is summarised."""
+    """User code that must not run when a result is summarized."""
 
     def __repr__(self) -> str:
         raise SystemExit("repr was called")
@@ -291,7 +291,7 @@ class NoArgs(Exception):
 
 
 class Holding(Exception):
-    """Has an attribute that cannot travel."""
+    """Object with an attribute that cannot be pickled."""
 
     def __init__(self, words: str) -> None:
         super().__init__(words)
@@ -300,7 +300,7 @@ class Holding(Exception):
 
 
 class Detail:
-    """Has no ``__eq__``."""
+    """Object without ``__eq__``."""
 
     def __init__(self, x: int) -> None:
         self.x = x
@@ -312,7 +312,7 @@ class Mute(Exception):
 
 
 class Choosy(Exception):
-    """Cannot be made again in any way."""
+    """Exception that cannot be recreated in any way."""
 
     def __new__(cls, *args: Any) -> Choosy:
         if args and args[0] != "the password":
@@ -325,7 +325,7 @@ class Choosy(Exception):
 
 
 def caught(error: BaseException) -> tuple[Any, BaseException]:
-    """Raise, describe, and load what came of it."""
+    """Raise and describe an exception, and return the loaded copy."""
     try:
         raise error
     except BaseException as raised:  # noqa: BLE001
@@ -559,7 +559,7 @@ def bare(kind: type[BaseException], args: tuple[object, ...]) -> BaseException:
 
 
 class Node:
-    """What an agent does with its journal, as one call runs on and on and others come and go."""
+    """Journal of an agent during one long call and many short ones."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -581,7 +581,7 @@ class Node:
         self.journal.write(encode_frame(header, result))
 
     def read(self) -> list[tuple[str, str, bytes]]:
-        """As the next agent does."""
+        """Read the journal as the next agent does."""
         read: Any = Journal(self.path, lambda: ()).read()
         return [(h["t"], h.get("call", h)["run"], body) for h, body in read]
 

@@ -42,7 +42,7 @@ async def wait_for_end(run: Run) -> None:
 
 
 async def run_pending_callbacks() -> None:
-    """Let what was begun beside come as far as it can without anything from outside."""
+    """Run all background work until it waits for something external."""
     for _ in range(10):
         await asyncio.sleep(0)
 
@@ -278,7 +278,7 @@ async def test_argument_files_of_a_run_never_sent_are_deleted(stage: Stage, tmp_
 
 
 def broken(stage: Stage, node: int) -> None:
-    """A worker of a node died, and the node says so."""
+    """Report that a worker of a node died."""
     stage.keeper.is_complete = False
     stage.nodes[node].say({"t": "gang", "epoch": 1, "broken": "rank 0 ended"})
 
@@ -365,7 +365,7 @@ class End:
 
 
 class SweepStage:
-    """A pool of so many nodes, on which runs end when a test says so; also what launches them."""
+    """Pool whose runs end when a test requests it, which also launches them."""
 
     def __init__(self, nodes: int) -> None:
         self.links = [object()] * nodes
@@ -408,7 +408,7 @@ class SweepStage:
 
 
 async def settle_threads() -> None:
-    """Let what can go on go on, threads too."""
+    """Let all tasks and threads continue until they wait."""
     for _ in range(20):
         await asyncio.sleep(0)
         await asyncio.get_running_loop().run_in_executor(None, int)

@@ -49,7 +49,7 @@ def wheel(name: str, version: str, needs: str = "") -> tuple[str, bytes]:
 
 @contextmanager
 def index(*wheels: tuple[str, bytes], login: str = "") -> Iterator[str]:
-    """Serves wheels; gives its address without the scheme."""
+    """Serve wheels, and return the address without the scheme."""
     files = dict(wheels)
 
     class Index(BaseHTTPRequestHandler):
@@ -94,7 +94,7 @@ def world() -> Iterator[ExitStack]:
 
 @pytest.fixture
 def private(world: ExitStack) -> str:
-    """Has the one true skytiny, and a skyother of its own that nobody asked it for."""
+    """Private index with the right skytiny, and a skyother that is not requested from it."""
     return world.enter_context(index(wheel("skytiny", "1.0"), wheel("skyother", "7.0"), login=LOGIN))
 
 
@@ -102,7 +102,7 @@ def private(world: ExitStack) -> str:
 def env(
     request: pytest.FixtureRequest, world: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> dict[str, str]:
-    """Variables of a host on which everybody's index has a newer skytiny, of somebody else's."""
+    """Variables of a host whose public index has a newer skytiny of another author."""
     monkeypatch.setattr(image_environment, "EXTRA_PATH", ())
     for name in [name for name in os.environ if name.startswith(("PIP_", "UV_"))]:
         monkeypatch.delenv(name)
@@ -122,7 +122,7 @@ def env(
 
 
 def installed(requirements: list[str], address: str, root: Path, env: dict[str, str]) -> dict[str, str]:
-    """Versions of what an environment got where an index is kept to skytiny."""
+    """Return the installed versions of an environment whose index is restricted to skytiny."""
     indexes = [{"url": f"http://me:hush@{address}", "packages": ["SkyTiny"]}]
     lines: list[str] = []
     python = image_environment.ensure_environment(

@@ -339,7 +339,7 @@ def test_arguments_that_do_not_fit_the_signature_are_rejected(
 
 @pytest.fixture
 def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home with a project in it, and a current folder elsewhere."""
+    """Home with a project, and a current folder elsewhere."""
     for name in ("me/project/below", "elsewhere"):
         (tmp_path / name).mkdir(parents=True)
     monkeypatch.setenv("HOME", str(tmp_path / "me"))

@@ -49,7 +49,7 @@ def image_folder():
 
 
 def shards_of_all_ranks(world_size, *data, **options):
-    """What every rank of a gang of that size gets."""
+    """Return the shard of every rank of a gang of a given size."""
     parts = []
     for rank in range(world_size):
         with using(InstanceInfo(rank=rank, world_size=world_size, total_nodes=world_size, node=rank)):

@@ -93,7 +93,7 @@ NAME = hash_bytes(DATA)
 
 
 class Client:
-    """What an exchange needs of a client's connection."""
+    """Attributes of a client's connection that a transfer uses."""
 
     def __init__(self) -> None:
         self.is_open = True

@@ -140,7 +140,7 @@ HOUR = 3600.0
 
 
 class OurClock:
-    """Ours, and what is known of that of a node."""
+    """Clock of the client, and its knowledge of a node's clock."""
 
     def __init__(self) -> None:
         self.at, self.known = BEGAN + 1e6, 0.0
@@ -148,7 +148,7 @@ class OurClock:
         self.rhythms.clocks = Clocks(lambda: self.at, lambda rank: self.known)
 
     def hears(self, node_clock: float, source: str = "r003", *, ago: float = 0.0) -> None:
-        """A line that comes now, of a node whose clock shows so much less than ours."""
+        """Record a line that arrives now from a node whose clock is behind by the given seconds."""
         self.rhythms.record_activity("run", 3, self.at - node_clock - ago, source)
 
     def quiet(self) -> float | None:

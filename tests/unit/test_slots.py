@@ -128,7 +128,7 @@ async def test_gang_breaks_once_and_only_if_it_exists(node: Node) -> None:
 
 
 def busy_slot(node: Node, **header: Any) -> tuple[Slot, Call]:
-    """A slot whose worker runs a call, in a gang."""
+    """Slot of a gang whose worker runs a call."""
     slot = node.places[0]
     node.state.learn_gang(Gang(epoch=7))
     slot.logs.open()
@@ -229,7 +229,7 @@ GANG = Gang(epoch=1, apps=True, hooks=True, plugins=b"their pickle")
 
 
 class Around:
-    """``PluginContextProcess`` of a node, with what it starts in place of processes: numbers that are no process's."""
+    """``PluginContextProcess`` of a node with fake processes, whose numbers belong to no process."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         config = AgentConfig(

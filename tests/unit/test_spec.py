@@ -392,7 +392,7 @@ source = {{ git = "https://host/git?subdirectory=sub&rev=main#{COMMIT}" }}
 
 @pytest.fixture
 def uv_project(project: Path) -> Path:
-    """A project with a lock of uv, and a ``.venv`` whose interpreter must not be run."""
+    """Project with uv's lock, and a ``.venv`` whose interpreter must not run."""
     if shutil.which("uv") is None:
         pytest.skip("uv is not installed here")
     package(project.parent / "mylib")

@@ -154,7 +154,7 @@ WAYS = pytest.mark.parametrize("program", ["ssh", ""], ids=["ssh", "no ssh"])
 
 @pytest.fixture
 def config_reader(program: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """OpenSSH's reading of the configuration, or asyncssh's where there is no program."""
+    """Reader of the configuration: OpenSSH's, or asyncssh's without the program."""
     if program and shutil.which(program) is None:
         pytest.skip("there is no ssh client to ask")
     if not program:
@@ -270,7 +270,7 @@ async def test_ssh_config_unsupported_by_asyncssh_needs_the_ssh_program(
 
 
 class Program:
-    """A stand-in for ``ssh`` that notes how often it is started."""
+    """Fake ``ssh`` that counts its starts."""
 
     def __init__(self, folder: Path, script: str) -> None:
         self.log = folder / "started"

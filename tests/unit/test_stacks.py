@@ -356,7 +356,7 @@ def test_equal_code_in_different_folders_is_one_stack_group() -> None:
 
 @pytest.fixture
 def session(monkeypatch: pytest.MonkeyPatch) -> FakeSession:
-    """Of two ranks the second one cannot be read."""
+    """Session in which the second of two ranks cannot be read."""
     made = FakeSession()
     unread = stack(1, why="py-spy is not installed on the node", answers=True)
     made.taken = Stacks(NOW, (stack(0, *REDUCING), unread), "r1")

@@ -76,7 +76,7 @@ class Sources:
         )
 
     def circles(self) -> list[str]:
-        """Return the modules that import themselves through others, by removing all that cannot."""
+        """Return the modules in import cycles, by repeatedly removing modules that are in none."""
         left = {
             name: {each for each in imports if not self._is_package(each)} for name, imports in self.imports.items()
         }
@@ -105,7 +105,7 @@ class Sources:
 
 
 def measured(root: Path) -> dict[str, list[str] | int]:
-    """Return each measure of a source tree: a number, or the list of the offences."""
+    """Return each measure of a source tree: a number, or the list of offences."""
     sources = Sources(root)
     lines = {name: sources.code_lines(name) for name in sources.paths}
     importers: defaultdict[str, set[str]] = defaultdict(set)

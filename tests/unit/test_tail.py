@@ -34,7 +34,7 @@ from tests.support.waiting import until
 
 
 class Slow:
-    """Stands for a connection; ``hold`` makes it one whose client does not read."""
+    """Fake connection. ``hold`` simulates a client that does not read."""
 
     def __init__(self) -> None:
         self.is_open = True
@@ -294,7 +294,7 @@ NAME = "r000.out"
 
 
 class Shown:
-    """An intake, and what it has shown of one log."""
+    """Log receiver, and the shown output of one log."""
 
     def __init__(self) -> None:
         self.archive = PoolFolder("p.t")
@@ -383,7 +383,7 @@ SECRET = st.text(ALPHABET, min_size=MIN_SECRET_LENGTH, max_size=24).filter(lambd
 
 
 class Sent:
-    """Stands for a connection to a client."""
+    """Fake connection to a client."""
 
     is_open, is_write_paused = True, False
 
@@ -396,7 +396,7 @@ class Sent:
 
 
 def followed(pieces: Sequence[bytes], redactor: Redactor) -> bytes:
-    """What a client gets of a log that is written in pieces, and looked at after each of them."""
+    """Return the bytes that a client gets from a log that is written and read in pieces."""
     with tempfile.TemporaryDirectory() as folder:
         log, sent = Path(folder, "r000.out"), Sent()
         log.touch()
@@ -445,7 +445,7 @@ FRAMES = st.lists(st.tuples(HEADERS, st.binary(max_size=40)), max_size=5)
 
 
 def decoded(pieces: Sequence[bytes]) -> tuple[list[tuple[dict[str, Any], bytes]], bool]:
-    """The frames of pieces, and whether what followed them was none."""
+    """Return the frames in pieces, and whether the bytes after them were invalid."""
     decoder, found = Decoder(), []
     try:
         for piece in pieces:

@@ -37,7 +37,7 @@ def rank_ended(run: str, rank: int = 0) -> RankEnded:
 
 
 def command(*, joined: bool = True) -> PoolCommand:
-    """A command on a pool that it joined, or that it made."""
+    """Command on a pool that it joined or created."""
     session: Any = SimpleNamespace(view=lambda key: SimpleNamespace(ranks_per_node=1))
     job = PoolCommand(session, Console(), "p", ours=not joined, keep=True)
     if joined:
@@ -46,7 +46,7 @@ def command(*, joined: bool = True) -> PoolCommand:
 
 
 def feed(*came: Event | str) -> None:
-    """Have a command whose run is ``mine`` hear of things, where a text is a line of rank 0."""
+    """Send events to a command whose run is ``mine``. A text stands for a line of rank 0."""
     job = command()
     job.run = RunView("mine", "p", "f", "broadcast", 1, 0.0)
     job._own_run_ids.add("mine")
@@ -62,7 +62,7 @@ def feed(*came: Event | str) -> None:
 
 
 def printed_lines(capfd: pytest.CaptureFixture[str], *came: Event | str) -> list[str]:
-    """What such a command prints of what comes."""
+    """Return the lines that such a command prints."""
     feed(*came)
     return capfd.readouterr().out.splitlines()
 
@@ -112,7 +112,7 @@ def test_lines_before_the_launch_reply_are_shown(capfd: pytest.CaptureFixture[st
 
 
 def launching(ours: str, whose: str, *, joined: bool = True) -> PoolCommand:
-    """A command that joined a pool, or made one, to which the answer to its launch comes after two large pieces."""
+    """Command that joined or created a pool, and gets the launch reply after two large pieces of output."""
     job = command(joined=joined)
     launched: Future[RunView] = Future()
     for line in ("first", "x" * (MAX_BUFFERED_BYTES // 2), "y" * (MAX_BUFFERED_BYTES // 2), "last"):
@@ -191,7 +191,7 @@ def test_buffering_a_piece_takes_constant_time() -> None:
 
 
 def node(at: int, epoch: int, members: str = "", *, active: int = 0, kept: str = "", **more: bool) -> NodeGangState:
-    """A node whose gang has had one run on as many ranks as it has nodes, or, with ``total``, on more."""
+    """Node whose gang has had one run on as many ranks as it has nodes, or on ``total`` ranks."""
     named = tuple(map(int, members))
     run = {"active": active, "ended": 1 - active, "total": len(named) or 4, "kept": kept}
     there = more.pop("there", True)
@@ -291,7 +291,7 @@ def test_run_behind_another_run_of_its_nodes_waits() -> None:
 
 
 class Stage:
-    """A pool of four nodes, of which node 3 is down."""
+    """Pool of four nodes, of which node 3 is down."""
 
     def __init__(self, *, observer: bool = False, alone: bool = False) -> None:
         self.view = PoolView("p")

@@ -380,7 +380,7 @@ EVIL = "E\x1b]52;c;aGk=\x07\x1b[\x002J\x9b2J\u202e\tV\nnext"
 
 
 def texts(thing: Any) -> list[str]:
-    """Every text that is anywhere in it."""
+    """Return every text inside a value."""
     if isinstance(thing, str):
         return [thing]
     if isinstance(thing, dict):

@@ -22,7 +22,7 @@ from skyward_core.pool.pool_context import PoolContext
 
 
 class Stage:
-    """A pool of two nodes of which node 1 is down; ``done``: what the watch made of that."""
+    """Pool of two nodes of which node 1 is down. ``done``: actions of the recovery."""
 
     def __init__(
         self,
@@ -205,7 +205,7 @@ async def test_preempted_machine_is_reported_as_preempted(finished: bool) -> Non
 
 
 class Clock:
-    """One that a test sets."""
+    """Clock that a test sets."""
 
     now = 0.0
 

@@ -30,7 +30,7 @@ WRITES = st.lists(st.tuples(st.sampled_from(STREAMS), st.binary(min_size=1, max_
 
 
 class Spool:
-    """What a worker and its agent leave of writes: both files, and marks at every change of the stream."""
+    """Output files of a worker and marks at every change of the stream, as worker and agent write them."""
 
     def __init__(self, writes: list[tuple[str, bytes]], seen: list[bool]) -> None:
         self.files = {"out": b"", "err": b""}

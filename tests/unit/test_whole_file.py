@@ -104,7 +104,7 @@ as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give files 
 
 @pytest.fixture
 def pool_folder(tmp_path: Path) -> Iterator[Path]:
-    """A pool's folder in a root of ours, three folders down."""
+    """Pool folder three levels below a root."""
     folder = tmp_path / "cache" / "skyward" / "pools" / "train.a.0"
     folder.mkdir(parents=True, mode=0o700)
     for path in (folder, *list(folder.parents)[:3]):
@@ -173,7 +173,7 @@ def test_link_of_another_user_is_distrusted(pool_folder: Path, tmp_path: Path) -
 
 @pytest.fixture
 def pool_roots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Two roots in place of the ones of this machine."""
+    """Two roots that replace those of this machine."""
     places = [tmp_path / "first", tmp_path / "second"]
     monkeypatch.setattr(host_folders_and_processes, "ROOTS", tuple(map(str, places)))
     return places
@@ -248,7 +248,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment in which this library is found, and what it needs."""
+    """Environment that contains this library and its dependencies."""
     folder = tmp_path_factory.mktemp("environment")
     venv.create(folder, symlinks=True)
     (site,) = folder.glob("lib/python*/site-packages")

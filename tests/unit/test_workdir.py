@@ -48,7 +48,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def node_copy(root: Path, folder: Path) -> Path:
-    """Where a node has the folder's copy."""
+    """Path of the folder's copy on a node."""
     return root / "work" / working_folder_upload.copy_name(folder)
 
 
@@ -60,7 +60,7 @@ def write(folder: Path, name: str, text: str) -> Path:
 
 
 def tracked(folder: Path) -> None:
-    """Make a repository of a folder, with all of its files."""
+    """Make a folder a git repository that contains all of its files."""
     subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
     subprocess.run(["git", "add", "."], cwd=folder, check=True)
 
@@ -70,7 +70,7 @@ def names(folder: Path, **wishes: list[str]) -> set[str]:
 
 
 def sync(folder: Path, root: Path, say: Callable[[str], None] = print) -> list[str]:
-    """One whole round between both halves; returns the paths that travelled."""
+    """Run one complete upload between client and node, and return the sent paths."""
     items = receive_working_folder.from_json(
         receive_working_folder.to_json(working_folder_upload.build_manifest(folder).items)
     )
@@ -382,7 +382,7 @@ def test_file_removed_before_packing_is_omitted(folder: Path, tmp_path: Path) ->
 
 @contextlib.contextmanager
 def unprivileged_user() -> Iterator[Path]:
-    """Be somebody who may not read everything, with a folder of their own."""
+    """Run as a user with limited permissions and a separate folder."""
     with tempfile.TemporaryDirectory() as place:
         Path(place).chmod(0o777)
         root = os.geteuid() == 0
@@ -458,7 +458,7 @@ def removed(path: Path) -> None:
 
 
 def with_its_folder(path: Path) -> None:
-    """Removed, and a file is where its folder was."""
+    """Remove a file together with its folder, in whose place a file is created."""
     shutil.rmtree(path.parent)
     path.parent.write_text("a file")
 
@@ -544,7 +544,7 @@ def test_linked_temporary_folder_is_a_system_folder(tmp_path: Path, monkeypatch:
 async def sent_manifest(
     folder: Path, root: Path
 ) -> tuple[list[receive_working_folder.FolderItem], io.BytesIO, Path, Callable[[], object]]:
-    """Send a folder's manifest; return its files, the channel, the copy, and what receives the contents."""
+    """Send a folder's manifest. Return its files, the channel, the copy, and the receiver of the contents."""
     snapshot, contents = working_folder_upload.Snapshot(folder, (), ()), io.BytesIO()
     items, _ = await snapshot.files()
     assert await snapshot.pack(range(len(items)), contents)
@@ -583,7 +583,7 @@ async def test_upload_contents_that_cannot_be_unpacked_are_read_to_the_end(folde
 
 
 def state(folder: Path, *, marked: bool = True) -> Path:
-    """Make a state folder, as this release or an earlier one has it."""
+    """Create a state folder as this release or an earlier one does."""
     for name in ("ledger.db", "pools/p.1/events.jsonl", "aws/p.1/login.key", "known_hosts"):
         write(folder, name, "ours")
     if marked:

@@ -1,8 +1,8 @@
-"""What training without ``torch.compile`` has of ``torch._dynamo``; the real one where anything else of it is wanted.
+"""Stand-in for ``torch._dynamo`` for training without ``torch.compile``. It loads the real module when more is needed.
 
-Each optimizer, DDP and FSDP load it, which is half of what a rank takes to train a small model, and all that they want
-of it is that it stays out of the way. A quarter of what is left is the shapes of tensors without data, which only
-compilers and DTensor work out in Python.
+Optimizers, DDP and FSDP import torch._dynamo only to disable it. The import takes half of the time that a rank needs to
+train a small model. A quarter of the rest is the module for shapes of tensors without data, which only compilers and
+DTensor use in Python.
 """
 
 import sys
@@ -17,7 +17,7 @@ WANT_SHAPES = "torch.distributed.tensor"
 
 
 class Part:
-    """What is used of one of its modules."""
+    """Stand-in for one of its modules."""
 
     def __init__(self, module, **used):
         self._module = module
@@ -64,7 +64,7 @@ class Quiet(ModuleType):
 
 
 class There:
-    """Loads a module that is loaded."""
+    """Loader of a module that is already loaded."""
 
     def create_module(self, spec):
         return sys.modules[spec.name]
@@ -74,7 +74,7 @@ class There:
 
 
 class NoShapes:
-    """Loads an empty module; but for a generator's class, which is made ready by what the real one imports."""
+    """Loader of an empty module, except for a generator class that the real module's import prepares."""
 
     def create_module(self, spec):
         return None
@@ -87,7 +87,7 @@ class NoShapes:
 
 
 class Finder:
-    """Finds the stand-ins, until somebody wants more of them."""
+    """Finder of the stand-ins, until the real modules are needed."""
 
     on = True
     shapes = False

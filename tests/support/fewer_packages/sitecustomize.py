@@ -1,7 +1,7 @@
-"""Interpreters with this folder in PYTHONPATH run as where the packages named in NOT_INSTALLED are not installed.
+"""Start-up file of interpreters that hides the packages named in NOT_INSTALLED, with this folder in PYTHONPATH.
 
-transformers and keras import what they find, needed or not: scikit-learn, scipy and pandas take a rank as long to load
-as all else in them. In the place of torch._dynamo, where it is named, is what training needs of it.
+transformers and keras import all packages that they find. scikit-learn, scipy and pandas take a rank as long to load as
+everything else. torch._dynamo, if named, is replaced by the part that training needs.
 """
 
 import os

@@ -1,7 +1,6 @@
-"""What a rank that loads a module of tests needs of pytest; the real one where anything else of it is wanted.
+"""Minimal pytest for ranks that load a test module. It loads the real pytest when more is needed.
 
-The module is loaded for its functions: what makes tests of them does nothing there, and to load pytest would take most
-of what a rank takes to be there.
+Ranks need only the functions of the module. Importing pytest would take most of a rank's start-up time.
 """
 
 import sys
@@ -13,7 +12,7 @@ FOLDER = str(Path(__file__).parent)
 
 
 class Mark:
-    """``pytest.mark.NAME``, given anything or nothing, leaves what it is on as it is."""
+    """``pytest.mark.NAME`` that leaves its function unchanged."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # what Python itself looks for
@@ -22,7 +21,7 @@ class Mark:
 
 
 def as_it_is(*given: Any, **more: Any) -> Any:
-    """A decorator, or what makes one."""
+    """Return a decorator's function unchanged, or such a decorator."""
     return given[0] if len(given) == 1 and not more and callable(given[0]) else lambda made: made
 
 
@@ -40,7 +39,7 @@ def __getattr__(name: str) -> Any:
 
 
 def real() -> ModuleType:
-    """The real one, from now on under its name."""
+    """Replace this module by the real pytest."""
     if sys.modules.get("pytest") is sys.modules[__name__]:
         del sys.modules["pytest"]
     path = list(sys.path)
