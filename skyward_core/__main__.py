@@ -18,7 +18,7 @@ from skyward_core.store import state_folder
 from skyward_core.tasks import script_loader_child
 from skyward_core.tasks.interpreter_compatibility_and_import_path import install_alias
 from skyward_core.tasks.main_module_loading import load_main_from_module, load_main_from_path
-from skyward_core.tasks.script_inspection import list_commands
+from skyward_core.tasks.script_inspection_and_form_fields import list_commands
 
 from .model.errors import UsageError
 from .providers import provider_class

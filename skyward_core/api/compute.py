@@ -26,7 +26,7 @@ from skyward_core.transport.background_loop import submit
 
 if TYPE_CHECKING:
     from skyward_core.api.attach_and_results import Attached
-    from skyward_core.model.offers import RentalPlan
+    from skyward_core.model.offers_and_rental_plans import RentalPlan
     from skyward_core.model.specs import AcceleratorLike, PoolSpec, ProviderLike
     from skyward_core.plugins.plugin import Plugin
     from skyward_core.pool.pool import Pool
@@ -323,7 +323,7 @@ class Compute(PoolOperations):
             print_safely(notice)
         script = main_script()
         if script and unusable_reason(script.parent) and not isinstance(self.spec.provider, RunsHere):
-            from skyward_core.tasks.script_inspection import check_script_folder  # rarely needed
+            from skyward_core.tasks.script_inspection_and_form_fields import check_script_folder  # rarely needed
 
             check_script_folder(script)
         self._pool = await Pool.register(self.spec, Ledger(), working_folder())

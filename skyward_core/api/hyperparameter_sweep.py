@@ -15,7 +15,7 @@ from skyward_core.model.function import Function, PendingFunction
 from skyward_core.pool.runs.result_loading_and_run_errors import load_exception
 from skyward_core.pool.runs.scheduler import new_run_id
 from skyward_core.store import pool_folder
-from skyward_core.tasks.argument_parsing import MAX_COMBINATIONS
+from skyward_core.tasks.argument_parsing_and_sweeps import MAX_COMBINATIONS
 from skyward_core.tasks.guarded_user_code import describe_exception, safe_repr
 from skyward_core.transport.background_loop import background_loop, submit
 from skyward_core.util.terminal_safe_text import sanitize_line

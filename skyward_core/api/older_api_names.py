@@ -20,7 +20,7 @@ from skyward_core.model.function import Function, function
 from skyward_core.model.specs import Image
 from skyward_core.plugins.plugin import Plugin, enter_late
 from skyward_core.plugins.plugin_builder import BRINGS, Automatic, call_before
-from skyward_core.tasks.argument_parsing import convert_argument
+from skyward_core.tasks.argument_parsing_and_sweeps import convert_argument
 from skyward_core.tasks.parameter_types_from_source import default_type
 
 if TYPE_CHECKING:

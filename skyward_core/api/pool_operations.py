@@ -287,7 +287,8 @@ class PoolOperations(DeprecatedMethods, PoolOperand):
     def stacks(self, *, run: str | None = None, signal: bool = False) -> Stacks:
         """Return the current Python stack of every rank, read with py-spy if the node has it and the kernel allows it.
 
-        ``skyward_core.views.stack_groups`` groups equal stacks and finds ranks that have not joined a collective.
+        ``skyward_core.views.stack_groups_and_profiles`` groups equal stacks and finds ranks that have not joined a
+        collective.
 
         Args:
             run: Id of the run. None for the latest run.

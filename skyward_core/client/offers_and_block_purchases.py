@@ -15,7 +15,7 @@ from typing import Any
 from skyward_core import providers
 from skyward_core.client import settings
 from skyward_core.model.errors import Hint, SkywardError, Unreachable, UsageError, error_message
-from skyward_core.model.offers import Block, MachineRequirements, OfferList, Reservation
+from skyward_core.model.offers_and_rental_plans import Block, MachineRequirements, OfferList, Reservation
 from skyward_core.model.provider_capability_protocols import Offers, SellsBlocks
 from skyward_core.providers import provider_class, provider_names
 from skyward_core.providers.provider import make_provider

@@ -280,8 +280,9 @@ class SessionInterface:
         return self.reject()
 
     def profile(self, pool: str, rank: int, seconds: float) -> Future[str]:
-        """Sample a rank's stacks for the given duration; see ``stack_groups.parse_profile``. Does not keep the pool
-        alive.
+        """Sample a rank's stacks for the given duration; see ``stack_groups_and_profiles.parse_profile``.
+
+        Does not keep the pool alive.
 
         Raises:
             UsageError: If the rank does not exist, or the duration is invalid.

@@ -22,8 +22,8 @@ from skyward_core.store.ledger_rows import PoolRow
 from skyward_core.store.state_folder import read_settings_files
 from skyward_core.transport.ssh import connection, ssh_config_export
 from skyward_core.transport.ssh import known_hosts as host_keys
-from skyward_core.transport.ssh.effective_ssh_config import resolve
 from skyward_core.transport.ssh.host_address_and_python import Target
+from skyward_core.transport.ssh.ssh_config_and_preopened_sockets import resolve
 from skyward_core.util.terminal_safe_text import sanitize_line
 
 

@@ -8,7 +8,13 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from skyward_core.model.machines import Check, Inventory, Leftover, Machine, OrderedHardware
-    from skyward_core.model.offers import Block, MachineRequirements, OfferList, RentalPlan, Reservation
+    from skyward_core.model.offers_and_rental_plans import (
+        Block,
+        MachineRequirements,
+        OfferList,
+        RentalPlan,
+        Reservation,
+    )
     from skyward_core.model.provider_setting_descriptors import Setting
 
 

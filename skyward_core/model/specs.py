@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from skyward_core.model.accelerators import Accelerator, Factory
     from skyward_core.model.machines import Check, Machine
-    from skyward_core.model.offers import MachineRequirements
+    from skyward_core.model.offers_and_rental_plans import MachineRequirements
     from skyward_core.model.provider_capability_protocols import ServedByAnother
 
     class HasMachines(Protocol):
@@ -575,7 +575,7 @@ class PoolSpec(ValidatedValue):
     def needs(self) -> MachineRequirements:
         """All requirements for each machine."""
         from skyward_core.model.accelerators import resolve  # imported late: most pools have no requirements
-        from skyward_core.model.offers import MachineRequirements
+        from skyward_core.model.offers_and_rental_plans import MachineRequirements
 
         return replace(self.wish or MachineRequirements(), accelerator=resolve(self.accelerator))
 

@@ -19,7 +19,7 @@ from skyward_core.model.script_interpreter import Interpreter
 from skyward_core.model.specs import Options
 from skyward_core.node.agent.config import HANDLER_GRACE
 from skyward_core.pool.agent_link import Link
-from skyward_core.pool.event_publisher import EventPublisher
+from skyward_core.pool.event_publisher_and_ledger_writer import EventPublisher
 from skyward_core.pool.node_roster_and_preemption_notices import NodeRoster
 from skyward_core.pool.rank_setup import RankSetupManager
 from skyward_core.pool.runs.run_registry import RunRegistry

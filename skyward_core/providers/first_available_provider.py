@@ -21,7 +21,7 @@ from skyward_core.model.errors import (
     error_message,
 )
 from skyward_core.model.machines import Check, Machine
-from skyward_core.model.offers import MachineRequirements, Offer, RentalPlan, Selection, offer_sort_key
+from skyward_core.model.offers_and_rental_plans import MachineRequirements, Offer, RentalPlan, Selection, offer_sort_key
 from skyward_core.model.provider_capability_protocols import (
     Dates,
     EndsNow,

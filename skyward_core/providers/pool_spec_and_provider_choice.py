@@ -28,7 +28,7 @@ from skyward_core.store import state_folder
 from skyward_core.transport.background_loop import submit
 
 if TYPE_CHECKING:  # offers load the accelerator catalog, which a start over SSH does not need
-    from skyward_core.model.offers import Allocation, MachineRequirements, RentalPlan, Selection
+    from skyward_core.model.offers_and_rental_plans import Allocation, MachineRequirements, RentalPlan, Selection
 
 
 def make_pool_spec(
@@ -227,7 +227,7 @@ def _configured_provider(spec: Spec) -> Any:
 
 
 def _machine_request(spec: Spec, selection: Selection) -> MachineRequirements:
-    from skyward_core.model.offers import MachineRequirements
+    from skyward_core.model.offers_and_rental_plans import MachineRequirements
 
     accelerator: Any = spec.accelerator
     return replace(
@@ -252,7 +252,7 @@ def make_plan(spec: PoolSpec, *, may_remember: bool = False) -> RentalPlan:
         UsageError: If no offer fits. The error names the nearest ones.
         PoolError: If existing machines are not available now.
     """
-    from skyward_core.model.offers import RentalPlan
+    from skyward_core.model.offers_and_rental_plans import RentalPlan
 
     provider = spec.provider
     if not isinstance(provider, Plans | Foresees):

@@ -12,7 +12,7 @@ from types import CodeType, ModuleType
 from zipfile import is_zipfile
 
 from skyward_core.model.errors import ScriptError, UsageError
-from skyward_core.tasks.script_inspection import parse_script
+from skyward_core.tasks.script_inspection_and_form_fields import parse_script
 from skyward_core.util.untrusted_files import is_dir, is_file, resolve_path
 
 

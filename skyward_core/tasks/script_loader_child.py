@@ -136,7 +136,7 @@ def _convert_values(target: Any, function: str, values: Mapping[str, Any]) -> di
     Raises:
         LoadError: If a text does not match its parameter's type.
     """
-    from skyward_core.tasks.argument_parsing import RawArgument, convert_argument
+    from skyward_core.tasks.argument_parsing_and_sweeps import RawArgument, convert_argument
 
     if not any(isinstance(value, RawArgument) for value in values.values()):
         return dict(values)

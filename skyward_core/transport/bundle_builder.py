@@ -79,7 +79,7 @@ LOADED_AT_START = (
     "skyward_core/model/__init__.py",
     "skyward_core/model/errors.py",
     "skyward_core/model/function.py",
-    "skyward_core/model/misuse_guards.py",
+    "skyward_core/model/call_and_keyword_guards.py",
     "skyward_core/node/__init__.py",
     "skyward_core/node/agent/",
     "skyward_core/node/bootstrap/__init__.py",
@@ -164,7 +164,7 @@ RARELY_LOADED = (
 LATE_FILES = (
     "skyward_core/__main__.py",
     "skyward_core/model/metric_definitions_and_series.py",
-    "skyward_core/model/offers.py",
+    "skyward_core/model/offers_and_rental_plans.py",
     "skyward_core/node/machine_metrics/",
     "skyward_core/plugins/built_in/dask.py",
     "skyward_core/plugins/built_in/deepspeed.py",
@@ -188,7 +188,7 @@ CLIENT_FILES = (
     "skyward_core/views/job_file_steps.py",
     "skyward_core/views/notification_rules.py",
     "skyward_core/views/result_comparison.py",
-    "skyward_core/views/stack_groups.py",
+    "skyward_core/views/stack_groups_and_profiles.py",
     "skyward_core/views/sweep_trials.py",
 )
 _PACKAGE_FILES = ("/__init__.py", ".py")

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from skyward_core.client.run_history import LineMatch
     from skyward_core.client.session_interface import ServerKey, SessionInterface
     from skyward_core.views.pool_view import PoolView, RunView
-    from skyward_tui.dialogs.host_key_and_secret_prompts import HostKeyScreen
+    from skyward_tui.dialogs.host_key_and_secret_variables import HostKeyScreen
     from skyward_tui.launch_form.form import Form
 
 
@@ -486,7 +486,7 @@ class SkywardApp(App[None]):
 
     def ask_about_host_key(self, key: ServerKey, judged: Callable[[bool | None], None]) -> HostKeyScreen:
         """Open a dialog about an unknown host key."""
-        from skyward_tui.dialogs.host_key_and_secret_prompts import HostKeyScreen
+        from skyward_tui.dialogs.host_key_and_secret_variables import HostKeyScreen
 
         screen = HostKeyScreen(key)
         self.push_screen(screen, judged)
@@ -606,7 +606,7 @@ class SkywardApp(App[None]):
 
     def show_settings(self) -> None:
         """Show the user's settings."""
-        from skyward_tui.screens.settings import SettingsScreen
+        from skyward_tui.screens.settings_and_keys import SettingsScreen
 
         self.push_screen(SettingsScreen())
 
@@ -618,7 +618,7 @@ class SkywardApp(App[None]):
 
     def show_stacks(self, pool: str, run: str, chosen: Callable[[int | None], None]) -> None:
         """Show the stacks of the ranks of a pool, given its key. ``chosen`` is as in :meth:`show_errors`."""
-        from skyward_tui.screens.stacks import StacksScreen
+        from skyward_tui.screens.stacks_and_profiles import StacksScreen
 
         self.push_screen(StacksScreen(pool, run), chosen)
 
@@ -829,7 +829,7 @@ class SkywardApp(App[None]):
             self.push_screen(Palette(id="--command-palette"))
 
     def action_jump(self) -> None:
-        from skyward_tui.dialogs.focus_letters import JumpScreen, jump_targets
+        from skyward_tui.dialogs.focus_jump_overlay import JumpScreen, jump_targets
 
         below = self.screen
         if isinstance(below, JumpScreen | CommandPalette):

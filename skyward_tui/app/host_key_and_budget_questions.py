@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from skyward_core.views.pool_view import PoolView
     from skyward_tui.app import SkywardApp
     from skyward_tui.dialogs.confirmations import BudgetScreen
-    from skyward_tui.dialogs.host_key_and_secret_prompts import HostKeyScreen
+    from skyward_tui.dialogs.host_key_and_secret_variables import HostKeyScreen
 
 Identity = tuple[str, str, str]
 

@@ -26,7 +26,7 @@ from skyward_core.client.launch.plugin_and_provider_catalog import (
     read_python,
 )
 from skyward_core.model.errors import SkywardError
-from skyward_core.model.offers import OfferList
+from skyward_core.model.offers_and_rental_plans import OfferList
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.util.untrusted_files import expand_user, is_dir, is_file, list_entries, resolve_path
 from skyward_tui.dialogs.basic_dialogs import ChoiceScreen, Dialog

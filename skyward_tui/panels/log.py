@@ -27,18 +27,18 @@ from skyward_tui.panels.ranks import RankChosen
 from skyward_tui.source_lookup_and_editor import open_in_editor
 from skyward_tui.text.error_advice import format_detail
 from skyward_tui.text.number_and_time_format import count, failure, one_line
-from skyward_tui.ui.actions import first_key, with_keys
-from skyward_tui.ui.panel_registry import PanelSpec
-from skyward_tui.ui.suspend_for_programs import open_pager
-from skyward_tui.ui.themes import read_style_sheet
-from skyward_tui.widgets.header_and_hints import Chrome, TextLine
-from skyward_tui.widgets.state_styles_and_rank_states import (
+from skyward_tui.text.state_styles_and_rank_states import (
     FAILURES,
     link_note,
     no_output_reason,
     rank_states,
     state_style,
 )
+from skyward_tui.ui.actions import first_key, with_keys
+from skyward_tui.ui.panel_registry import PanelSpec
+from skyward_tui.ui.suspend_for_programs import open_pager
+from skyward_tui.ui.themes import read_style_sheet
+from skyward_tui.widgets.header_and_hints import Chrome, TextLine
 
 
 def parse_time(text: str, newest: float) -> float | None:

@@ -17,7 +17,7 @@ from textual.widget import Widget
 from skyward_core.client.metric_chart_points import sort_names
 from skyward_core.views.machine_metrics import MetricHistory, memory_share
 from skyward_core.views.pool_view import PoolView, RunView
-from skyward_core.views.stack_groups import format_ranges
+from skyward_core.views.stack_groups_and_profiles import format_ranges
 from skyward_tui.panels.panel import RunPanel, RunSelection
 from skyward_tui.text.number_and_time_format import (
     clip,
@@ -28,11 +28,7 @@ from skyward_tui.text.number_and_time_format import (
     precise_duration,
     preemption_text,
 )
-from skyward_tui.ui.actions import first_key
-from skyward_tui.ui.panel_registry import PanelSpec
-from skyward_tui.ui.screen_refresh_timing import refresh_token
-from skyward_tui.ui.themes import read_style_sheet
-from skyward_tui.widgets.state_styles_and_rank_states import (
+from skyward_tui.text.state_styles_and_rank_states import (
     SHADE_STYLE,
     STARTUP_TEXTS,
     RankState,
@@ -40,6 +36,10 @@ from skyward_tui.widgets.state_styles_and_rank_states import (
     state_style,
     tally_parts,
 )
+from skyward_tui.ui.actions import first_key
+from skyward_tui.ui.panel_registry import PanelSpec
+from skyward_tui.ui.screen_refresh_timing import refresh_token
+from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.widgets.virtual_list import HIGHLIGHT_STYLE, ChangeHighlight, VirtualList
 
 STATE = "state"

@@ -23,7 +23,7 @@ from skyward_core.views.machine_metrics import (
     memory_share,
 )
 from skyward_core.views.pool_view import PoolView, RunView
-from skyward_core.views.stack_groups import is_library, short_file
+from skyward_core.views.stack_groups_and_profiles import is_library, short_file
 from skyward_tui.screens.base_screen import BaseScreen
 from skyward_tui.source_lookup_and_editor import (
     SourceFile,
@@ -35,12 +35,12 @@ from skyward_tui.source_lookup_and_editor import (
 from skyward_tui.text.error_advice import failure_hints
 from skyward_tui.text.hardware_cells import metrics_line
 from skyward_tui.text.number_and_time_format import failure, one_line, precise_duration
+from skyward_tui.text.state_styles_and_rank_states import append_block, block_room, last_lines, state_style
 from skyward_tui.ui.actions import bindings
 from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.widgets.braille_chart import curve
 from skyward_tui.widgets.header_and_hints import Breadcrumbs, Panel
 from skyward_tui.widgets.source_view import CodePosition, StackCode
-from skyward_tui.widgets.state_styles_and_rank_states import append_block, block_room, last_lines, state_style
 
 CURVE_SECONDS = 600.0  # seconds before a failure that the charts cover
 _ROWS, _ROWS_TALL, _TALL = 3, 5, 34  # rows of a curve; rows of a curve in a tall panel; minimum rows of a tall panel

@@ -32,12 +32,12 @@ from skyward_tui.text.ansi_colours import plain
 from skyward_tui.text.error_advice import format_error
 from skyward_tui.text.number_and_time_format import ago, clip, count, duration, money, number, one_line, run_status
 from skyward_tui.text.queue_and_comparison_rows import task_note
+from skyward_tui.text.state_styles_and_rank_states import append_block, block_room, state_style
 from skyward_tui.ui.actions import bindings, first_key, with_keys
 from skyward_tui.ui.session_futures import flash_errors, wait_shielded
 from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.widgets.braille_chart import MetricsChart
 from skyward_tui.widgets.header_and_hints import Breadcrumbs, Panel
-from skyward_tui.widgets.state_styles_and_rank_states import append_block, block_room, state_style
 from skyward_tui.widgets.sweep_table_and_charts import TrialLines
 from skyward_tui.widgets.virtual_list import CursorList, Part
 

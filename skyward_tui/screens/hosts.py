@@ -25,11 +25,11 @@ from skyward_tui.shutdown_signals import run_in_daemon_thread
 from skyward_tui.text.error_advice import format_detail, format_error
 from skyward_tui.text.hardware_cells import free_text, memory, usage_by_user, utilization
 from skyward_tui.text.number_and_time_format import ago, clip, count
+from skyward_tui.text.state_styles_and_rank_states import state_style
 from skyward_tui.ui.actions import bindings, with_keys
 from skyward_tui.ui.session_futures import flash_errors
 from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.widgets.header_and_hints import Breadcrumbs, Panel
-from skyward_tui.widgets.state_styles_and_rank_states import state_style
 from skyward_tui.widgets.virtual_list import CursorList, Part
 
 if TYPE_CHECKING:
@@ -269,7 +269,7 @@ class HostsScreen(ListScreen[HostList]):
 
     @work(group="trust", exclusive=True)
     async def action_trust(self) -> None:
-        from skyward_tui.dialogs.host_key_and_secret_prompts import HostKeyScreen
+        from skyward_tui.dialogs.host_key_and_secret_variables import HostKeyScreen
 
         if (row := self.listed.chosen) is None or not row.host:
             return

@@ -24,13 +24,13 @@ from skyward_tui.panels.panel import RunPanel, RunSelection
 from skyward_tui.panels.ranks import RankChosen
 from skyward_tui.screens.base_screen import BaseScreen, pool_status
 from skyward_tui.text.number_and_time_format import clip, clock, failure, one_line
+from skyward_tui.text.state_styles_and_rank_states import FAILURES, find_paused, state_style
 from skyward_tui.ui.actions import Action, actions_by_id, bindings, first_key, with_keys
 from skyward_tui.ui.panel_registry import HOME_PANEL, PANELS, STARTUP_PANEL
 from skyward_tui.ui.screen_refresh_timing import refresh_token
 from skyward_tui.ui.session_futures import flash_errors, wait_shielded
 from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.widgets.header_and_hints import Breadcrumbs, Chrome
-from skyward_tui.widgets.state_styles_and_rank_states import FAILURES, find_paused, state_style
 
 if TYPE_CHECKING:
     from skyward_core.client.run_history import LineMatch

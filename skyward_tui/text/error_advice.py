@@ -64,7 +64,7 @@ def failure_hints(run: RunView) -> list[str]:
     if failed is None or failed.error is None:
         return []
     hints = []
-    from skyward_core.views.stack_groups import format_ranges  # late: most commands need no stacks
+    from skyward_core.views.stack_groups_and_profiles import format_ranges  # late: most commands need no stacks
 
     early = [each.rank for each in outcomes if each.kind == "returned"]
     if run.kind == "broadcast" and early and is_symptom(failed):

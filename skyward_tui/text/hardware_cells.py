@@ -16,7 +16,7 @@ from skyward_core.model.metric_definitions_and_series import (
     Unit,
     describe_throttling,
 )
-from skyward_core.model.offers import MachineRequirements, Offer, matching_offers
+from skyward_core.model.offers_and_rental_plans import MachineRequirements, Offer, matching_offers
 from skyward_core.util.format_bytes import format_size
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.machine_metrics import MachineMetrics, MachineView

@@ -29,11 +29,7 @@ from skyward_tui.text.number_and_time_format import (
     run_status,
     time_left,
 )
-from skyward_tui.ui.actions import first_key
-from skyward_tui.ui.screen_refresh_timing import refresh_token
-from skyward_tui.ui.themes import read_style_sheet
-from skyward_tui.widgets.braille_chart import MetricsChart
-from skyward_tui.widgets.state_styles_and_rank_states import (
+from skyward_tui.text.state_styles_and_rank_states import (
     RankState,
     append_block,
     last_lines,
@@ -43,6 +39,10 @@ from skyward_tui.widgets.state_styles_and_rank_states import (
     state_style,
     tally_parts,
 )
+from skyward_tui.ui.actions import first_key
+from skyward_tui.ui.screen_refresh_timing import refresh_token
+from skyward_tui.ui.themes import read_style_sheet
+from skyward_tui.widgets.braille_chart import MetricsChart
 from skyward_tui.widgets.virtual_list import CursorList, Part
 
 if TYPE_CHECKING:

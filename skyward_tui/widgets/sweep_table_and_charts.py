@@ -16,8 +16,8 @@ from skyward_core.views.rank_metrics import MetricStore
 from skyward_core.views.sweep_trials import RESULT, TrialRow, TrialTable
 from skyward_tui.text.number_and_time_format import clip, count, fit_width, number, precise_duration
 from skyward_tui.text.queue_and_comparison_rows import task_note
+from skyward_tui.text.state_styles_and_rank_states import state_style
 from skyward_tui.widgets.braille_chart import Points, scaled
-from skyward_tui.widgets.state_styles_and_rank_states import state_style
 
 MOST_VALUES = 8  # maximum number of values shown per argument
 MOST_CURVES = 32

@@ -15,7 +15,7 @@ from skyward_core.client import offers_and_block_purchases
 from skyward_core.client.offers_and_block_purchases import list_blocks
 from skyward_core.model.accelerators import resolve
 from skyward_core.model.errors import NoCapacity, SkywardError, UsageError
-from skyward_core.model.offers import Block, MachineRequirements, Reservation
+from skyward_core.model.offers_and_rental_plans import Block, MachineRequirements, Reservation
 from skyward_core.model.specs import Options, PoolSpec
 from skyward_core.store.ledger import Ledger, ledger_id
 from skyward_tui.cli.commands.offers_capacity_costs import buy, clear, list_offerings

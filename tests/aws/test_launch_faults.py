@@ -23,7 +23,7 @@ from skyward_core.model.errors import (
     Unreachable,
 )
 from skyward_core.model.machines import Machine, total_hourly
-from skyward_core.model.offers import MachineRequirements
+from skyward_core.model.offers_and_rental_plans import MachineRequirements
 from skyward_core.model.specs import Options, PoolSpec
 from skyward_core.pool import teardown
 from skyward_core.pool.pool import Pool

@@ -17,7 +17,7 @@ from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.client.offers_and_block_purchases import list_offers
 from skyward_core.model.accelerators import resolve
 from skyward_core.model.machines import Check
-from skyward_core.model.offers import MachineRequirements, Offer, OfferList, matching_offers
+from skyward_core.model.offers_and_rental_plans import MachineRequirements, Offer, OfferList, matching_offers
 from skyward_core.protocol.node_paths import STATE_FILE
 from skyward_core.providers.aws import instance_offers
 from skyward_tui.cli.commands.offers_capacity_costs import offers

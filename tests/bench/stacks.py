@@ -80,7 +80,7 @@ def taken() -> dict[str, float]:
     from skyward_core.model.specs import PoolSpec, Worker
     from skyward_core.providers.local.provider import Local
     from skyward_core.tasks.script_loader_parent import build_task
-    from skyward_core.views.stack_groups import group_stacks
+    from skyward_core.views.stack_groups_and_profiles import group_stacks
 
     session = Session()
     worker = Worker(ranks_per_node=RANKS_PER_NODE)
@@ -117,7 +117,7 @@ def hang_found(framework: str) -> float:
     from skyward_core.model.specs import PoolSpec, Worker
     from skyward_core.providers.local.provider import Local
     from skyward_core.tasks.script_loader_parent import build_task
-    from skyward_core.views.stack_groups import summarize_collectives
+    from skyward_core.views.stack_groups_and_profiles import summarize_collectives
 
     session = Session()
     plugin = getattr(sky.plugins, framework)()

@@ -18,7 +18,7 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.client.session import Session
-from skyward_core.views.stack_groups import summarize_collectives
+from skyward_core.views.stack_groups_and_profiles import summarize_collectives
 from tests.support.cli import call as by_cli
 from tests.support.fates import gone, listening, pids
 from tests.support.hangs import hang_told

@@ -21,7 +21,7 @@ from skyward_core.transport import direct_tls_transfer
 from skyward_core.transport.file_and_result_downloads import ResultDownload
 from skyward_core.transport.ssh.ssh_transport import SSHTransport
 from skyward_core.views.events import Event, NodeLink
-from skyward_tui.widgets.state_styles_and_rank_states import link_note
+from skyward_tui.text.state_styles_and_rank_states import link_note
 
 from . import Host, Lab
 from .pools import DEADLINE, Client, pool, rank, until

@@ -16,7 +16,7 @@ from skyward_core.pool.rank_inspection import send_to_debugger
 from skyward_core.protocol.frame_codec import encode_frame
 from skyward_core.transport.background_loop import submit
 from skyward_core.transport.bundle_builder import bundle
-from skyward_core.views.stack_groups import group_stacks
+from skyward_core.views.stack_groups_and_profiles import group_stacks
 
 from . import Host, HostOptions, Lab
 from .conftest import MakeLab

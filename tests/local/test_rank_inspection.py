@@ -26,7 +26,7 @@ from skyward_core.node import stack_dumps_and_profiles
 from skyward_core.node.stack_dumps_and_profiles import PathMapping, RankProcess, capture_stacks
 from skyward_core.pool import rank_inspection
 from skyward_core.protocol.node_paths import STACK_SIGNAL
-from skyward_core.views.stack_groups import group_stacks, hottest_lines, parse_profile
+from skyward_core.views.stack_groups_and_profiles import group_stacks, hottest_lines, parse_profile
 from tests.support.cli import begun, call
 from tests.support.faults import agent_pids
 from tests.support.pool_logs import last_run, log_of, settled

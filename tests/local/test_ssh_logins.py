@@ -18,8 +18,8 @@ import pytest
 from skyward_core.model.errors import CredentialsRefused, PoolError, Unreachable
 from skyward_core.transport.ssh import connection
 from skyward_core.transport.ssh.connection import LOGIN_FAILURES, LoginRecord, classify, connect, connect_error
-from skyward_core.transport.ssh.effective_ssh_config import PreopenedSockets, Route
 from skyward_core.transport.ssh.host_address_and_python import Target
+from skyward_core.transport.ssh.ssh_config_and_preopened_sockets import PreopenedSockets, Route
 from skyward_core.transport.ssh.ssh_transport import SSHTransport
 from tests.support.one_host import Reports, config, provider, running, target
 from tests.support.sshd import Host

@@ -34,8 +34,8 @@ from skyward_core.providers.ssh.provider import SSH
 from skyward_core.transport.background_loop import background_loop
 from skyward_core.transport.ssh import bootstrap_channel, connection
 from skyward_core.transport.ssh.bootstrap_channel import CommandChannel
-from skyward_core.transport.ssh.effective_ssh_config import PreopenedSockets
 from skyward_core.transport.ssh.host_address_and_python import Target, WantedPython
+from skyward_core.transport.ssh.ssh_config_and_preopened_sockets import PreopenedSockets
 from skyward_core.transport.ssh.ssh_transport import SSHTransport, send_bundle, send_workdir
 from skyward_core.transport.transport import StartBarrier
 from skyward_core.views.pool_view import PoolView

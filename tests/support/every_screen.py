@@ -11,9 +11,9 @@ from textual.screen import Screen
 from skyward_core.client.launch.presets import Preset
 from skyward_tui.dialogs.basic_dialogs import AskScreen, ChoiceScreen, DifferencesScreen
 from skyward_tui.dialogs.confirmations import BudgetScreen, QuitScreen, TeardownScreen
-from skyward_tui.dialogs.focus_letters import JumpScreen
+from skyward_tui.dialogs.focus_jump_overlay import JumpScreen
 from skyward_tui.dialogs.help import HelpScreen
-from skyward_tui.dialogs.host_key_and_secret_prompts import HostKeyScreen, SecretsScreen
+from skyward_tui.dialogs.host_key_and_secret_variables import HostKeyScreen, SecretsScreen
 from skyward_tui.dialogs.pickers import (
     AcceleratorsScreen,
     FilesScreen,
@@ -30,8 +30,8 @@ from skyward_tui.screens.launch.screen import LaunchScreen
 from skyward_tui.screens.leftovers import DeleteLeftoversScreen, LeftoversScreen
 from skyward_tui.screens.pool_list import PoolsScreen
 from skyward_tui.screens.run import RunScreen
-from skyward_tui.screens.settings import SettingsScreen
-from skyward_tui.screens.stacks import StacksScreen
+from skyward_tui.screens.settings_and_keys import SettingsScreen
+from skyward_tui.screens.stacks_and_profiles import StacksScreen
 from tests.support.fake_session import FakeSession, failed_run, logged
 from tests.support.host_key import shown
 from tests.support.leftovers import leftovers

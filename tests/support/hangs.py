@@ -9,7 +9,7 @@ from typing import Any
 import skyward_core as sky
 from skyward_core.client.session import Session
 from skyward_core.model.thread_stacks import Stacks
-from skyward_core.views.stack_groups import summarize_collectives
+from skyward_core.views.stack_groups_and_profiles import summarize_collectives
 from tests.support.waiting import wait_until
 
 

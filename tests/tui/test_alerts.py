@@ -10,7 +10,7 @@ from textual import events
 
 from skyward_core.views.alert_rules import Alert
 from skyward_tui.app.app import SkywardApp
-from skyward_tui.dialogs.host_key_and_secret_prompts import HostKeyScreen
+from skyward_tui.dialogs.host_key_and_secret_variables import HostKeyScreen
 from skyward_tui.screens.run import AlertStrip, RunScreen, alert_line, alert_messages
 from tests.support.app_driver import on_run_screen, screen_text, until
 from tests.support.fake_session import FakeSession

@@ -30,7 +30,7 @@ from tests.support.terminal import Terminal
 # A screen cannot be opened: a module does not fit the others, as where an update has put another one there.
 FAILS = """
 from skyward_tui.app import crash_report as own_failure
-from skyward_tui.screens import settings
+from skyward_tui.screens import settings_and_keys as settings
 def fails(self, *_):
     token = "hunter" + "2"
     raise ImportError("cannot import name 'fit' \x1b]52;c;b3duZWQ=\x1b\\\\")

@@ -12,7 +12,7 @@ from skyward_core.transport import background_loop
 from skyward_core.transport.ssh import known_hosts
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.dialogs.confirmations import QuitScreen
-from skyward_tui.dialogs.host_key_and_secret_prompts import HostKeyScreen
+from skyward_tui.dialogs.host_key_and_secret_variables import HostKeyScreen
 from tests.support.app_driver import Snap, at_every_size, press, previewed, screen_text, until
 from tests.support.fake_session import FakeSession
 from tests.support.host_key import shown

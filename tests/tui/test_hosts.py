@@ -14,7 +14,7 @@ from skyward_core.client import ssh_host_groups_and_keys
 from skyward_core.client.ssh_host_groups_and_keys import HostGroup
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.dialogs.basic_dialogs import AskScreen, ChoiceScreen
-from skyward_tui.dialogs.host_key_and_secret_prompts import HostKeyScreen
+from skyward_tui.dialogs.host_key_and_secret_variables import HostKeyScreen
 from skyward_tui.screens.hosts import HostList, HostsScreen
 from tests.support.app_driver import press, screen_text, typed, until
 from tests.support.host_key import shown

@@ -11,7 +11,7 @@ from textual.screen import Screen
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.app.replay_app import ReplayApp
 from skyward_tui.dialogs.basic_dialogs import Dialog
-from skyward_tui.dialogs.host_key_and_secret_prompts import HostKeyScreen
+from skyward_tui.dialogs.host_key_and_secret_variables import HostKeyScreen
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.ui.actions import ACTIONS, SCOPES, Action
 from tests.support.app_driver import on_run_screen, press, screen_text, until

@@ -12,7 +12,7 @@ from skyward_core.model.errors import PoolError
 from skyward_core.store.state_folder import state_home
 from skyward_core.store.unused_folder_pruning import TASKS_FOLDER
 from skyward_tui.app.app import SkywardApp
-from skyward_tui.dialogs.host_key_and_secret_prompts import SecretsScreen
+from skyward_tui.dialogs.host_key_and_secret_variables import SecretsScreen
 from skyward_tui.launch_form.form import Form
 from skyward_tui.launch_form.recent_launches import add_recent
 from skyward_tui.screens.launch.screen import LaunchScreen

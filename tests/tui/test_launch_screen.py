@@ -13,7 +13,7 @@ import pytest
 from textual.widgets import Input, Select, Static
 
 from skyward_core.model.errors import Hint, PoolError, UsageError
-from skyward_core.model.offers import MachineRequirements, Market, Offer, OfferList
+from skyward_core.model.offers_and_rental_plans import MachineRequirements, Market, Offer, OfferList
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.dialogs.pickers import AcceleratorsScreen
 from skyward_tui.launch_form.form import FieldError, Form, command_line, free_name, plan_launch

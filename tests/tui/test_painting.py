@@ -20,7 +20,7 @@ from skyward_tui.app.app import SkywardApp
 from skyward_tui.panels.ranks import RankList
 from skyward_tui.screens.pool_list import PoolList
 from skyward_tui.screens.run import RunScreen
-from skyward_tui.widgets import state_styles_and_rank_states
+from skyward_tui.text import state_styles_and_rank_states
 from skyward_tui.widgets.form_fields import update_label
 from skyward_tui.widgets.virtual_list import HIGHLIGHT_STYLE, changed_keys
 from tests.support.app_driver import press, until

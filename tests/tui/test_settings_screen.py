@@ -18,7 +18,7 @@ from skyward_tui.app.app import SkywardApp
 from skyward_tui.dialogs.basic_dialogs import AskScreen
 from skyward_tui.dialogs.pickers import KeyScreen, ThemePicker
 from skyward_tui.screens.hosts import HostsScreen
-from skyward_tui.screens.settings import SettingList, SettingsScreen
+from skyward_tui.screens.settings_and_keys import SettingList, SettingsScreen
 from skyward_tui.ui.actions import SCOPES, actions_in
 from tests.support.app_driver import press, screen_text, typed, until
 

@@ -11,7 +11,7 @@ from skyward_core.model.errors import PoolError
 from skyward_core.model.thread_stacks import StackFrame, Stacks
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.screens.run import RunScreen
-from skyward_tui.screens.stacks import StacksScreen
+from skyward_tui.screens.stacks_and_profiles import StacksScreen
 from skyward_tui.source_lookup_and_editor import MOST_BYTES, SourceFile, excerpt, find_source
 from tests.support.app_driver import on_run_screen, press, screen_text, until
 from tests.support.fake_session import NOW, FakeSession

@@ -26,7 +26,7 @@ from skyward_core.client.launch.plugin_and_provider_catalog import (
 )
 from skyward_core.model.errors import UsageError
 from skyward_core.plugins import Plugin, by_name
-from skyward_core.tasks.argument_parsing import argument_values, expand_combinations
+from skyward_core.tasks.argument_parsing_and_sweeps import argument_values, expand_combinations
 from skyward_tui.launch_form.form import parse_arguments, set_argument
 from tests.support.examples import examples
 

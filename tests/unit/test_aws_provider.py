@@ -26,7 +26,7 @@ from botocore.parsers import ResponseParserError
 
 from skyward_core.model.errors import CredentialsRefused, NoCapacity, Unreachable, UsageError
 from skyward_core.model.machines import Machine
-from skyward_core.model.offers import MachineRequirements
+from skyward_core.model.offers_and_rental_plans import MachineRequirements
 from skyward_core.providers.aws import (
     account_setup_checks_and_cleanup,
     boto_calls,

@@ -18,7 +18,7 @@ from skyward_core.model import provider_capability_protocols
 from skyward_core.model.accelerators import Accelerator
 from skyward_core.model.errors import NoCapacity, SkywardError, SpecError, TooFewHosts, UsageError
 from skyward_core.model.machines import Machine
-from skyward_core.model.offers import (
+from skyward_core.model.offers_and_rental_plans import (
     ALLOCATIONS,
     MachineRequirements,
     Offer,

@@ -19,7 +19,7 @@ import pytest
 from skyward_core.model.errors import NotPicklableError, ScriptError, ScriptFailed, UsageError
 from skyward_core.plugins.built_in.huggingface import HuggingFace
 from skyward_core.tasks import missing_packages
-from skyward_core.tasks.argument_parsing import RawArgument
+from skyward_core.tasks.argument_parsing_and_sweeps import RawArgument
 from skyward_core.tasks.script_loader_parent import build_task
 from tests.support.forked import Loaded
 

@@ -36,10 +36,10 @@ from skyward_core.protocol.node_paths import deferred_bundle_path
 from skyward_core.providers import agent_status_and_termination
 from skyward_core.providers.ssh.provider import SSH
 from skyward_core.transport.bundle_builder import bundle
-from skyward_core.transport.ssh import bootstrap_channel, connection, effective_ssh_config, ssh_transport
+from skyward_core.transport.ssh import bootstrap_channel, connection, ssh_config_and_preopened_sockets, ssh_transport
 from skyward_core.transport.ssh.connection import ANSWER_TIMEOUT
-from skyward_core.transport.ssh.effective_ssh_config import PreopenedSockets, Route
 from skyward_core.transport.ssh.host_address_and_python import Target
+from skyward_core.transport.ssh.ssh_config_and_preopened_sockets import PreopenedSockets, Route
 from skyward_core.transport.ssh.ssh_transport import SSHTransport
 
 SHELLS = ("sh", "bash", "dash", "zsh", "ksh", "tcsh", "fish")
@@ -315,7 +315,7 @@ class Connection:
 @pytest.fixture
 def fault(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Fault]:
     fault = Fault(*request.param)
-    resolve = effective_ssh_config.resolve
+    resolve = ssh_config_and_preopened_sockets.resolve
 
     async def resolved(target: Target) -> Route:
         fault.check(target.host, "resolve")

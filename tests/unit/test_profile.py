@@ -13,7 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skyward_core.node import stack_dumps_and_profiles
-from skyward_core.views.stack_groups import as_json, hottest_lines, parse_profile, profile_table, speedscope
+from skyward_core.views.stack_groups_and_profiles import (
+    as_json,
+    hottest_lines,
+    parse_profile,
+    profile_table,
+    speedscope,
+)
 from tests.support.examples import examples
 from tests.support.hostile_text import Acts
 

@@ -17,7 +17,7 @@ from botocore.parsers import ResponseParserError
 import skyward_core as sky
 from skyward_core.client import offers_and_block_purchases
 from skyward_core.model.errors import NoCapacity, Unreachable
-from skyward_core.model.offers import Block, MachineRequirements, Offer, Reservation
+from skyward_core.model.offers_and_rental_plans import Block, MachineRequirements, Offer, Reservation
 from skyward_core.model.specs import Options, PoolSpec
 from skyward_core.pool import startup
 from skyward_core.providers.aws import boto_calls, instance_launch

@@ -16,7 +16,7 @@ import skyward_core as sky
 from skyward_core.model import accelerators
 from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.model.machines import Machine
-from skyward_core.model.offers import MachineRequirements
+from skyward_core.model.offers_and_rental_plans import MachineRequirements
 from skyward_core.model.provider_setting_descriptors import Setting
 from skyward_core.providers.slurm import allocation, provider, slurm_commands
 from skyward_core.providers.slurm.allocation import AllocationFolder

@@ -21,11 +21,11 @@ from skyward_core.model.errors import UsageError
 from skyward_core.model.specs import PoolSpec
 from skyward_core.providers.slurm.provider import Slurm
 from skyward_core.providers.ssh.provider import SSH
-from skyward_core.transport.ssh import effective_ssh_config, known_hosts, ssh_config_export
+from skyward_core.transport.ssh import known_hosts, ssh_config_and_preopened_sockets, ssh_config_export
 from skyward_core.transport.ssh.asyncssh_patches import asyncssh
 from skyward_core.transport.ssh.connection import connect
-from skyward_core.transport.ssh.effective_ssh_config import jump_target, resolve
 from skyward_core.transport.ssh.host_address_and_python import Target, why_unsafe
+from skyward_core.transport.ssh.ssh_config_and_preopened_sockets import jump_target, resolve
 from skyward_tui.text.error_advice import format_error
 from tests.support.examples import examples
 from tests.support.host_key import PUBLIC
@@ -352,7 +352,7 @@ async def test_host_block_in_ssh_config_applies_only_to_its_host(home: Path, lin
     assert [way.user for way in ways] == ["ann", "bob"]
 
 
-async def way_of(name: str) -> effective_ssh_config.Route | None:
+async def way_of(name: str) -> ssh_config_and_preopened_sockets.Route | None:
     try:
         return await resolve(Target(name))
     except UsageError:  # jump hosts that lead to themselves
@@ -364,7 +364,7 @@ async def test_ssh_query_without_an_answer_is_killed(home: Path, monkeypatch: py
     pids = home / "pids"
     Program(home / "bin", f"echo $$ >> {pids}\n{script.format(pids=pids)}")
     monkeypatch.setenv("PATH", f"{home}/bin:/bin:/usr/bin")
-    monkeypatch.setattr(effective_ssh_config, "ANSWER", 0.3)
+    monkeypatch.setattr(ssh_config_and_preopened_sockets, "ANSWER", 0.3)
     with pytest.raises(UsageError, match=r"Cannot use ~/\.ssh/config for host \w+: `ssh -G` failed"):
         await resolve(Target("gpu1"))
     await until(lambda: not any(exists(int(pid)) for pid in pids.read_text().split()))
@@ -376,14 +376,14 @@ async def test_hanging_match_exec_of_one_host_does_not_block_others(
     script = f"case $* in *bad*) touch {home}/asked; exec sleep 60;; esac; echo hostname there"
     Program(home / "bin", script)
     monkeypatch.setenv("PATH", f"{home}/bin:/bin:/usr/bin")
-    monkeypatch.setattr(effective_ssh_config, "FIRST", 0.1)
-    monkeypatch.setattr(effective_ssh_config, "ANSWER", 60)
+    monkeypatch.setattr(ssh_config_and_preopened_sockets, "FIRST", 0.1)
+    monkeypatch.setattr(ssh_config_and_preopened_sockets, "ANSWER", 60)
     bad = [asyncio.create_task(resolve(Target(f"bad{number}"))) for number in range(3)]
     await until(lambda: (home / "asked").exists())
     async with asyncio.timeout(20):
         assert (await resolve(Target("good"))).host == "there"
     assert not any(each.done() for each in bad)
-    monkeypatch.setattr(effective_ssh_config, "ANSWER", 0.3)
+    monkeypatch.setattr(ssh_config_and_preopened_sockets, "ANSWER", 0.3)
     for host in "bad7", "bad8":  # each is asked itself, so that all end at the same time
         with pytest.raises(UsageError, match=f"host {host}: `ssh -G` failed: no answer"):
             await resolve(Target(host))

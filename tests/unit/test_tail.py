@@ -25,7 +25,7 @@ from skyward_core.runtime.instance_info import InstanceInfo, using
 from skyward_core.runtime.sharding import shard
 from skyward_core.store.pool_folder import PoolFolder
 from skyward_core.store.run_log_reader import LogRange, merge_ranges
-from skyward_core.tasks.argument_parsing import convert
+from skyward_core.tasks.argument_parsing_and_sweeps import convert
 from skyward_core.util.redaction import MIN_SECRET_LENGTH, Redactor
 from skyward_core.views.log_buffer import LogRing
 from tests.support.any_text import CHARACTERS

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from skyward_core.model.errors import SpecError, UsageError, set_error_field
-from skyward_core.tasks.script_inspection import ArgumentField
+from skyward_core.tasks.script_inspection_and_form_fields import ArgumentField
 from skyward_core.transport.working_folder_upload import unmatched_patterns
 from skyward_core.util.redaction import (
     MIN_SECRET_LENGTH,

@@ -19,7 +19,7 @@ from skyward_core.client.launch.plugin_and_provider_catalog import (
     parse_parameters,
 )
 from skyward_core.model.errors import SpecError, UsageError, set_error_field
-from skyward_core.model.offers import RentalPlan
+from skyward_core.model.offers_and_rental_plans import RentalPlan
 from skyward_core.model.provider_capability_protocols import (
     Asks,
     HasHosts,
@@ -39,12 +39,12 @@ from skyward_core.plugins.plugin import transform_image
 from skyward_core.providers import DEFAULT_PROVIDER, pool_spec_and_provider_choice, provider_class
 from skyward_core.providers.provider import make_provider
 from skyward_core.store.state_folder import choose_workdir, require_current_folder
-from skyward_core.tasks.argument_parsing import expand_combinations
+from skyward_core.tasks.argument_parsing_and_sweeps import expand_combinations
 from skyward_core.tasks.interpreter_compatibility_and_import_path import is_own_environment, require_compatible
 from skyward_core.tasks.packages.image_packages_from_file import image_python_version, read_image_packages
 from skyward_core.tasks.packages.package_specs_and_local_packages import find_local_packages, packages_to_send
 from skyward_core.tasks.packages.python_version_matching import satisfies
-from skyward_core.tasks.script_inspection import (
+from skyward_core.tasks.script_inspection_and_form_fields import (
     check_script_folder,
     describe_script,
     find_function,

@@ -257,7 +257,7 @@ class LaunchRequest(Value):
         Raises:
             UsageError: If a text does not have the stated form, or the provider accepts no hosts.
         """
-        from skyward_core.tasks.script_inspection import split_target
+        from skyward_core.tasks.script_inspection_and_form_fields import split_target
 
         script, function = split_target(target)
         values["provider"], texts = parse_provider_settings(values.get("provider"), hosts, settings)
@@ -312,7 +312,7 @@ class LaunchRequest(Value):
         return shlex.join([*program, *self.to_argv(called=called)])
 
     def _target_word(self, called: str | None) -> str:
-        from skyward_core.tasks.script_inspection import split_target
+        from skyward_core.tasks.script_inspection_and_form_fields import split_target
 
         behind = f":{self.function}" if self.function else ""
         understood = split_target(self.script + behind)

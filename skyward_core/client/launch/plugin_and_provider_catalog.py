@@ -21,8 +21,8 @@ from skyward_core.providers import DEFAULT_PROVIDER as DEFAULT_PROVIDER
 from skyward_core.providers import provider_class as provider_by_name
 from skyward_core.providers import provider_names
 from skyward_core.store.state_folder import choose_workdir, current_folder
-from skyward_core.tasks.argument_parsing import RawArgument as RawArgument
-from skyward_core.tasks.argument_parsing import argument_values as argument_values
+from skyward_core.tasks.argument_parsing_and_sweeps import RawArgument as RawArgument
+from skyward_core.tasks.argument_parsing_and_sweeps import argument_values as argument_values
 from skyward_core.tasks.bounded_subprocess import CancellationToken as CancellationToken
 from skyward_core.tasks.missing_packages import find_gang_frameworks as find_gang_frameworks
 from skyward_core.tasks.missing_packages import imported_frameworks
@@ -31,15 +31,15 @@ from skyward_core.tasks.missing_packages import missing_imports as missing_impor
 from skyward_core.tasks.packages.image_packages_from_file import PackageFile, list_package_files
 from skyward_core.tasks.packages.inline_metadata import read_inline_metadata
 from skyward_core.tasks.parameter_types_from_source import parse_source as parse_source
-from skyward_core.tasks.script_inspection import ArgumentField as ArgumentField
-from skyward_core.tasks.script_inspection import FunctionInfo as FunctionInfo
-from skyward_core.tasks.script_inspection import Param, parse_arguments
-from skyward_core.tasks.script_inspection import argument_fields as argument_fields
-from skyward_core.tasks.script_inspection import find_function as find_function
-from skyward_core.tasks.script_inspection import has_functions as has_functions
-from skyward_core.tasks.script_inspection import list_commands as list_commands
-from skyward_core.tasks.script_inspection import list_functions as list_functions
-from skyward_core.tasks.script_inspection import split_target as split_target
+from skyward_core.tasks.script_inspection_and_form_fields import ArgumentField as ArgumentField
+from skyward_core.tasks.script_inspection_and_form_fields import FunctionInfo as FunctionInfo
+from skyward_core.tasks.script_inspection_and_form_fields import Param, parse_arguments
+from skyward_core.tasks.script_inspection_and_form_fields import argument_fields as argument_fields
+from skyward_core.tasks.script_inspection_and_form_fields import find_function as find_function
+from skyward_core.tasks.script_inspection_and_form_fields import has_functions as has_functions
+from skyward_core.tasks.script_inspection_and_form_fields import list_commands as list_commands
+from skyward_core.tasks.script_inspection_and_form_fields import list_functions as list_functions
+from skyward_core.tasks.script_inspection_and_form_fields import split_target as split_target
 from skyward_core.tasks.script_interpreter_and_environment import InterpreterOption as InterpreterOption
 from skyward_core.tasks.script_interpreter_and_environment import UnusablePython as UnusablePython
 from skyward_core.tasks.script_interpreter_and_environment import choose_interpreter as choose_interpreter

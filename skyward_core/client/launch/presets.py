@@ -16,7 +16,7 @@ from skyward_core.model.errors import SkywardError, UsageError
 from skyward_core.model.provider_capability_protocols import declared_settings
 from skyward_core.providers import DEFAULT_PROVIDER, provider_class, provider_names
 from skyward_core.store.state_folder import SETTINGS_FILE, require_current_folder
-from skyward_core.tasks.script_inspection import find_function
+from skyward_core.tasks.script_inspection_and_form_fields import find_function
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.util.untrusted_files import is_file
 

@@ -23,7 +23,7 @@ from skyward_core.model.errors import (
     error_message,
 )
 from skyward_core.model.machines import Machine
-from skyward_core.model.offers import Block, MachineRequirements, Offer, Reservation
+from skyward_core.model.offers_and_rental_plans import Block, MachineRequirements, Offer, Reservation
 from skyward_core.model.specs import PoolSpec
 from skyward_core.providers.aws import (
     account_setup_checks_and_cleanup,

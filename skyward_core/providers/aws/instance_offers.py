@@ -18,7 +18,13 @@ from typing import Any
 
 from skyward_core.model.accelerators.catalog import find
 from skyward_core.model.errors import PoolError, SkywardError, UsageError, error_message
-from skyward_core.model.offers import MachineRequirements, Offer, OfferList, describe_nearest, matching_offers
+from skyward_core.model.offers_and_rental_plans import (
+    MachineRequirements,
+    Offer,
+    OfferList,
+    describe_nearest,
+    matching_offers,
+)
 from skyward_core.providers.aws.boto_calls import AwsCalls
 from skyward_core.providers.aws.ec2_errors import CallFailed, NoImage
 from skyward_core.store.atomic_file import write_atomic

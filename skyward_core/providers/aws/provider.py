@@ -11,6 +11,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from skyward_core.model.call_and_keyword_guards import StrictKeywords
 from skyward_core.model.deprecated_and_unknown_arguments import (
     Rule,
     Rules,
@@ -21,8 +22,7 @@ from skyward_core.model.deprecated_and_unknown_arguments import (
 )
 from skyward_core.model.errors import PoolError, SkywardError, UsageError, error_hint, error_message
 from skyward_core.model.machines import Check, Inventory, Machine, OrderedHardware
-from skyward_core.model.misuse_guards import StrictKeywords
-from skyward_core.model.offers import Block, MachineRequirements, OfferList, RentalPlan, Reservation
+from skyward_core.model.offers_and_rental_plans import Block, MachineRequirements, OfferList, RentalPlan, Reservation
 from skyward_core.model.provider_setting_descriptors import DeclaredSettings, Field, setting, word_list
 from skyward_core.model.specs import PoolSpec
 from skyward_core.providers.agent_status_and_termination import end_machine, gather_bounded, update_machine

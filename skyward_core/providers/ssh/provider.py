@@ -14,6 +14,7 @@ from dataclasses import KW_ONLY, MISSING, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from skyward_core.model.call_and_keyword_guards import StrictKeywords
 from skyward_core.model.errors import (
     NoCapacity,
     PoolError,
@@ -24,7 +25,6 @@ from skyward_core.model.errors import (
     error_message,
 )
 from skyward_core.model.machines import FREE, Check, Machine
-from skyward_core.model.misuse_guards import StrictKeywords
 from skyward_core.model.provider_setting_descriptors import DeclaredSettings, Field, setting, word_list
 from skyward_core.model.specs import PoolSpec
 from skyward_core.providers.agent_status_and_termination import (
@@ -40,8 +40,8 @@ from skyward_core.runtime.instance_info import instance_info
 from skyward_core.store.state_folder import host_groups
 from skyward_core.transport.background_loop import short_switch_interval, submit
 from skyward_core.transport.bundle_builder import bundle
-from skyward_core.transport.ssh.effective_ssh_config import PreopenedSockets, resolve
 from skyward_core.transport.ssh.host_address_and_python import HostPythons, Policy, Target, minor_of, newest_per_minor
+from skyward_core.transport.ssh.ssh_config_and_preopened_sockets import PreopenedSockets, resolve
 from skyward_core.util.light_dataclass import Value, value
 
 if TYPE_CHECKING:

@@ -32,14 +32,14 @@ from skyward_core.transport.ssh.asyncssh_patches import (
     get_mac_algs,
     get_public_key_algs,
 )
-from skyward_core.transport.ssh.effective_ssh_config import (
+from skyward_core.transport.ssh.host_address_and_python import Target
+from skyward_core.transport.ssh.ssh_config_and_preopened_sockets import (
     CONNECT_TIMEOUT,
     PreopenedSockets,
     Route,
     jump_target,
     resolve,
 )
-from skyward_core.transport.ssh.host_address_and_python import Target
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.util.untrusted_files import UnusableFile
 

@@ -22,8 +22,8 @@ from typing import Literal
 
 from skyward_core.model.errors import Hint, HostKeyError
 from skyward_core.transport.ssh.asyncssh_patches import asyncssh, get_certificate_algs, get_public_key_algs
-from skyward_core.transport.ssh.effective_ssh_config import own_known_hosts_file as own_known_hosts_file
 from skyward_core.transport.ssh.host_address_and_python import SSH_PORT
+from skyward_core.transport.ssh.ssh_config_and_preopened_sockets import own_known_hosts_file as own_known_hosts_file
 from skyward_core.util.light_dataclass import Value, value
 from skyward_core.util.untrusted_files import read_bytes, read_text
 

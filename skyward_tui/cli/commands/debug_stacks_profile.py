@@ -16,7 +16,7 @@ from skyward_core.model import errors
 from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.model.thread_stacks import Stacks
 from skyward_core.util.terminal_safe_text import sanitize_paragraph
-from skyward_core.views.stack_groups import (
+from skyward_core.views.stack_groups_and_profiles import (
     SIGNAL,
     as_json,
     as_text,

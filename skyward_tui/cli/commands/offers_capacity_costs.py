@@ -15,7 +15,7 @@ from skyward_core.client.run_history import PoolCost
 from skyward_core.client.run_history import costs as add_up
 from skyward_core.model import accelerators, errors
 from skyward_core.model.errors import Unreachable, UsageError
-from skyward_core.model.offers import (
+from skyward_core.model.offers_and_rental_plans import (
     Block,
     MachineRequirements,
     Offer,

@@ -85,7 +85,7 @@ if TYPE_CHECKING:
     from skyward_core.client.launch.plugin_and_provider_catalog import FunctionInfo, Interpreter, Task
     from skyward_core.client.launch.presets import Preset
     from skyward_core.client.session_interface import SessionInterface
-    from skyward_core.model.offers import OfferList
+    from skyward_core.model.offers_and_rental_plans import OfferList
     from skyward_tui.app import SkywardApp
     from skyward_tui.launch_form.form import Form
     from skyward_tui.launch_form.job_file_plan import JobPlan
@@ -754,7 +754,7 @@ class LaunchScreen(BaseScreen[None]):
     async def _start_job(self, form: Form, shown: JobPlan) -> None:
         """Ask for missing secrets, then launch a job file."""
         from skyward_core.client.launch import job_and_shell_launch
-        from skyward_tui.dialogs.host_key_and_secret_prompts import SecretsScreen
+        from skyward_tui.dialogs.host_key_and_secret_variables import SecretsScreen
         from skyward_tui.launch_form.job_file_plan import job_plan, job_steps
 
         values: dict[str, str] | None = {}

@@ -27,12 +27,12 @@ from skyward_tui.launch_form.recent_launches import (
 )
 from skyward_tui.shutdown_signals import run_in_daemon_thread
 from skyward_tui.text.number_and_time_format import ago, clip, duration, one_line
+from skyward_tui.text.state_styles_and_rank_states import state_style
 from skyward_tui.ui.actions import first_key
 from skyward_tui.ui.session_futures import wait_shielded
 from skyward_tui.widgets.form_fields import update_label
 from skyward_tui.widgets.header_and_hints import Panel
 from skyward_tui.widgets.source_view import ScriptCode
-from skyward_tui.widgets.state_styles_and_rank_states import state_style
 
 if TYPE_CHECKING:
     from skyward_core.client.launch.plugin_and_provider_catalog import FunctionInfo

@@ -18,7 +18,7 @@ from skyward_core.model.errors import SkywardError
 from skyward_core.model.thread_stacks import StackFrame, Stacks
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.pool_view import PoolView, RunView
-from skyward_core.views.stack_groups import (
+from skyward_core.views.stack_groups_and_profiles import (
     SIGNAL,
     StackGroup,
     as_text,
@@ -40,6 +40,7 @@ from skyward_tui.screens.base_screen import BaseScreen
 from skyward_tui.source_lookup_and_editor import SourceFile, find_source, source_folders
 from skyward_tui.text.error_advice import format_error
 from skyward_tui.text.number_and_time_format import ago, clip, clock, count, duration, fit_width
+from skyward_tui.text.state_styles_and_rank_states import RankState, last_line, rank_states, state_style
 from skyward_tui.tmux_clipboard_and_terminal_checks import current_folder
 from skyward_tui.ui.actions import Action, bindings, with_keys
 from skyward_tui.ui.screen_refresh_timing import refresh_token
@@ -47,7 +48,6 @@ from skyward_tui.ui.session_futures import flash_errors, wait_shielded
 from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.widgets.header_and_hints import Breadcrumbs, Panel
 from skyward_tui.widgets.source_view import CodePosition, StackCode
-from skyward_tui.widgets.state_styles_and_rank_states import RankState, last_line, rank_states, state_style
 from skyward_tui.widgets.virtual_list import VirtualList
 
 _MAX_POSITION_CELLS = 34  # cells of the column with source positions

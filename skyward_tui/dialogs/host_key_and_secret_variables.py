@@ -1,4 +1,4 @@
-"""Dialogs for unknown host keys and for secrets."""
+"""Dialogs for unknown host keys, and for the values of secret variables."""
 
 from __future__ import annotations
 

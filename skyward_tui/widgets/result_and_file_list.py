@@ -21,7 +21,7 @@ from skyward_tui.text.number_and_time_format import (
     precise_duration,
 )
 from skyward_tui.text.queue_and_comparison_rows import scalar_text, task_note
-from skyward_tui.widgets.state_styles_and_rank_states import state_style
+from skyward_tui.text.state_styles_and_rank_states import state_style
 from skyward_tui.widgets.sweep_table_and_charts import TrialLines
 from skyward_tui.widgets.virtual_list import VirtualList
 

@@ -24,7 +24,7 @@ from skyward_core.model.errors import (
     set_error_field,
 )
 from skyward_core.store.state_folder import choose_workdir, unusable_reason
-from skyward_core.tasks.argument_parsing import (
+from skyward_core.tasks.argument_parsing_and_sweeps import (
     ArgumentValueError,
     RawArgument,
     convert,
@@ -212,7 +212,7 @@ def parse_arguments(info: FunctionInfo, pairs: Sequence[str], *, list_hint: str 
     Returns:
         Values by name; ``*args`` as a list under its own name. If a value has a class that the script defines, only the
             loaded script can create it. Such a value is checked as far as possible and stays an
-            ``argument_parsing.RawArgument``.
+            ``argument_parsing_and_sweeps.RawArgument``.
 
     Raises:
         UsageError: If a value does not match its type, or if an argument is missing, unknown or repeated. The error's
