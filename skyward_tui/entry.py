@@ -10,7 +10,7 @@ import gc
 import sys
 from typing import NoReturn
 
-from skyward_tui.tmux_clipboard_and_terminal_checks import is_dumb
+from skyward_tui.terminal_kind_and_tmux_clipboard import is_dumb
 
 
 def main() -> NoReturn:

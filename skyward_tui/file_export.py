@@ -20,7 +20,7 @@ from skyward_core.model.outcomes import Outcome
 from skyward_core.util.format_bytes import format_size
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.util.untrusted_files import exists, is_dir
-from skyward_core.views.log_buffer import rank_prefix
+from skyward_core.views.log_buffers_and_rank_activity import rank_prefix
 from skyward_core.views.pool_view import RunView, TaskView
 from skyward_core.views.stack_groups_and_profiles import Profile, speedscope
 from skyward_core.views.sweep_trials import TrialTable

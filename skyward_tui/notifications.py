@@ -12,7 +12,7 @@ from skyward_core.views.notification_rules import Notification
 from skyward_tui.text.number_and_time_format import clip, precise_duration
 
 if TYPE_CHECKING:
-    from skyward_core.client.settings import NotifySettings
+    from skyward_core.client.user_settings_and_app_state import NotifySettings
 
 MOST_CELLS = 200  # maximum cells of a terminal notification
 BELL = "\a"

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple, TextIO
 from skyward_core.tasks.stdout_whole_lines import SharedStdout, install, uninstall
 from skyward_core.transport.background_loop import submit
 from skyward_core.util.terminal_safe_text import reset_colors
-from skyward_core.views.log_buffer import LineSplitter, rank_prefix
+from skyward_core.views.log_buffers_and_rank_activity import LineSplitter, rank_prefix
 
 if TYPE_CHECKING:
     from skyward_core.pool.event_publisher_and_ledger_writer import EventPublisher

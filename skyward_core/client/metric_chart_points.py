@@ -12,7 +12,7 @@ from math import isfinite, log10, nan
 from typing import NamedTuple
 
 from skyward_core.views.outliers_and_bands import IncrementalBand, Trace, compute_band, median
-from skyward_core.views.rank_metrics import MetricStore
+from skyward_core.views.rank_metrics_and_diagnostics import MetricStore
 
 Line = Sequence[tuple[float, float]]
 """Points (Unix time, value), oldest first."""

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from typing import Any
 
 from skyward_core import providers
-from skyward_core.client import settings
+from skyward_core.client import user_settings_and_app_state as settings
 from skyward_core.model.errors import Hint, SkywardError, Unreachable, UsageError, error_message
 from skyward_core.model.offers_and_rental_plans import Block, MachineRequirements, OfferList, Reservation
 from skyward_core.model.provider_capability_protocols import Offers, SellsBlocks

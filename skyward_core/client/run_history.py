@@ -42,9 +42,9 @@ from skyward_core.store.unused_folder_pruning import prune_clones as prune_clone
 from skyward_core.store.unused_folder_pruning import prune_environments as prune_environments
 from skyward_core.store.unused_folder_pruning import prune_pools as prune_pools
 from skyward_core.util.terminal_safe_text import sanitize_line
-from skyward_core.views.log_buffer import join_lines
+from skyward_core.views.log_buffers_and_rank_activity import join_lines
 from skyward_core.views.pool_view import RunView, TaskView
-from skyward_core.views.rank_metrics import MetricStore
+from skyward_core.views.rank_metrics_and_diagnostics import MetricStore
 from skyward_core.views.stdout_stderr_order import PIECE_BYTES, Place, merge_streams
 from skyward_core.views.sweep_trials import TrialTable
 

@@ -1,8 +1,8 @@
 """Detection of modules that the user edited after ranks loaded them.
 
-Agents report the hash of each file that their workers have loaded (``node/worker/script_modules.py``). Before a run
-begins, the client compares the hashes with the local files. It reads a file only if the file's modification time or
-size has changed.
+Agents report the hash of each file that their workers have loaded
+(``node/worker/call_unpickling_and_script_modules.py``). Before a run begins, the client compares the hashes with the
+local files. It reads a file only if the file's modification time or size has changed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from skyward_core.pool.pool_context import PoolContext
 from skyward_core.util.content_hash import hash_bytes
 
 if TYPE_CHECKING:
-    from skyward_core.node.worker.script_modules import LoadedModules
+    from skyward_core.node.worker.call_unpickling_and_script_modules import LoadedModules
 
 
 # inotify events: content, attributes, creation, deletion and moves in a folder, and the folder itself
@@ -137,7 +137,9 @@ class EditedModules:
         copy = link.welcome.get("cwd", "")
         if not (copy and self._folder):
             return False
-        from skyward_core.node.worker.script_modules import LoadedModules  # imported late: local pools do not need them
+        from skyward_core.node.worker.call_unpickling_and_script_modules import (
+            LoadedModules,  # imported late: local pools do not need them
+        )
         from skyward_core.transport.working_folder_upload import copy_name
 
         if Path(copy).name != copy_name(Path(self._folder).resolve()):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from skyward_core.protocol.node_paths import ERR, OUT
 from skyward_core.store.past_pools import add_logs, add_output
 from skyward_core.store.pool_folder import PoolFolder, parse_rank
-from skyward_core.views.log_buffer import Clocks
+from skyward_core.views.log_buffers_and_rank_activity import Clocks
 from skyward_core.views.stdout_stderr_order import Piece, StreamMerger, merge_streams
 
 if TYPE_CHECKING:

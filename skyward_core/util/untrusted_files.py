@@ -76,6 +76,17 @@ def resolve_path(path: str | Path) -> Path:
         return Path(path)
 
 
+def current_folder() -> Path:
+    """Return the current folder. If it was removed, return its former path.
+
+    Opening a file below the former path then fails with an ordinary error.
+    """
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        return Path(os.environ.get("PWD", "/"))
+
+
 def find_matching(folder: Path, pattern: str) -> list[Path]:
     """Return the files and folders below a folder that match a glob pattern.
 

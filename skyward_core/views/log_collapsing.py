@@ -23,7 +23,7 @@ from typing import NamedTuple
 from unicodedata import east_asian_width
 
 from skyward_core.util.terminal_safe_text import sanitize_paragraph
-from skyward_core.views.log_buffer import Line, LineInfo, LineSplitter, LogRing, rank_prefix
+from skyward_core.views.log_buffers_and_rank_activity import Line, LineInfo, LineSplitter, LogRing, rank_prefix
 
 MAX_HELD_LINES = 100_000  # held lines; beyond that, lines are released at once
 MAX_HELD_CHARS = 8 << 20  # characters of the held lines

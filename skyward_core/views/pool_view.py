@@ -41,9 +41,9 @@ from skyward_core.util.light_dataclass import Value
 from skyward_core.util.light_dataclass import value as dataclass_value
 from skyward_core.util.terminal_safe_text import sanitize_json, sanitize_line, sanitize_paragraph
 from skyward_core.views import events
-from skyward_core.views.log_buffer import LogBuffers, PoolActivity
+from skyward_core.views.log_buffers_and_rank_activity import LogBuffers, PoolActivity
 from skyward_core.views.outliers_and_bands import Trace
-from skyward_core.views.rank_metrics import MetricStore
+from skyward_core.views.rank_metrics_and_diagnostics import MetricStore
 
 if TYPE_CHECKING:
     from skyward_core.views.machine_metrics import FailureMetrics, MachineMetrics

@@ -24,8 +24,8 @@ from textual.reactive import Reactive
 from textual.screen import Screen
 from textual.worker import NoActiveWorker, WorkerFailed, get_current_worker
 
-from skyward_core.client import settings
-from skyward_core.client.settings import NotifySettings, UserSettings
+from skyward_core.client import user_settings_and_app_state as settings
+from skyward_core.client.user_settings_and_app_state import NotifySettings, UserSettings
 from skyward_core.model.errors import SkywardError
 from skyward_core.views.notification_rules import Notification, NotificationWatch
 from skyward_tui.app.garbage_collection import collect_if_due
@@ -37,10 +37,10 @@ from skyward_tui.shutdown_signals import ShutdownSignals, run_in_daemon_thread
 from skyward_tui.text.error_advice import format_error
 from skyward_tui.ui.actions import actions_in, bindings, first_key, resolve_keymap, with_keys
 from skyward_tui.ui.saved_state import InvalidStateFile, SavedState, ScreenState, load_state, save_state
-from skyward_tui.ui.screen_refresh_timing import ImmediateRepaint
 from skyward_tui.ui.session_futures import wait_shielded
 from skyward_tui.ui.suspend_for_programs import remove_stale_logs
 from skyward_tui.ui.themes import OWN_THEMES, SKYWARD, UNCOLOURED, ColourRemover, PlainAscii, ensure_contrast, muted
+from skyward_tui.ui.time_refresh_and_key_repaint import ImmediateRepaint
 from skyward_tui.ui.typed_key_queue import KeyQueue, Palette
 from skyward_tui.widgets.header_and_hints import MIN_HEIGHT, MIN_WIDTH
 
@@ -463,7 +463,7 @@ class SkywardApp(App[None]):
 
     @work(exclusive=True, group="copy")
     async def _copy_to_clipboard_manager(self, text: str, what: str) -> None:
-        from skyward_tui.tmux_clipboard_and_terminal_checks import CopyError, copy_to_multiplexer
+        from skyward_tui.terminal_kind_and_tmux_clipboard import CopyError, copy_to_multiplexer
 
         try:
             remark = await asyncio.to_thread(copy_to_multiplexer, text)

@@ -18,7 +18,8 @@ from rich.text import Text
 from rich.traceback import Traceback
 
 import skyward_core
-from skyward_core.client import bug_report, settings
+from skyward_core.client import bug_report
+from skyward_core.client import user_settings_and_app_state as settings
 from skyward_core.util.terminal_safe_text import sanitize_in_place
 from skyward_core.views.pool_view import PoolView
 from skyward_tui.text.number_and_time_format import count

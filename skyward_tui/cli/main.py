@@ -14,7 +14,7 @@ import click
 
 from skyward_tui.cli.fault_tolerant_stdio import StandardStream
 from skyward_tui.cli.shared_options_and_command_class import open_console, restore_help
-from skyward_tui.tmux_clipboard_and_terminal_checks import is_dumb
+from skyward_tui.terminal_kind_and_tmux_clipboard import is_dumb
 
 if TYPE_CHECKING:
     from skyward_tui.app.app import SkywardApp

@@ -11,7 +11,7 @@ from skyward_core.client.run_history import PoolRow, RunRow
 from skyward_core.client.session import Session
 from skyward_core.client.sweep_launch_and_resumption import gang_runs
 from skyward_core.model.errors import PoolError, UsageError
-from skyward_tui.cli.console import Console
+from skyward_tui.cli.console_and_log_printer import Console
 from skyward_tui.text.error_advice import format_detail, format_error
 from skyward_tui.text.queue_and_comparison_rows import queue_rows
 

@@ -11,10 +11,10 @@ from skyward_core.client.session import Session
 from skyward_core.model import errors
 from skyward_core.model.errors import LedgerError
 from skyward_core.util.terminal_safe_text import sanitize_line
-from skyward_core.views.log_buffer import rank_prefix
+from skyward_core.views.log_buffers_and_rank_activity import rank_prefix
 from skyward_core.views.pool_view import PoolView, RunView, TaskView
 from skyward_core.views.result_comparison import compare_results, find_disagreements
-from skyward_tui.cli.console import Console
+from skyward_tui.cli.console_and_log_printer import Console
 from skyward_tui.text.error_advice import failure_hints
 from skyward_tui.text.number_and_time_format import clip, count, failure, number, one_line, precise_duration
 from skyward_tui.text.number_and_time_format import table as table

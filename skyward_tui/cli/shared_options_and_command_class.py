@@ -15,7 +15,7 @@ from skyward_core.util.untrusted_files import read_text
 from skyward_tui.cli.fault_tolerant_stdio import StandardStream
 
 if TYPE_CHECKING:
-    from skyward_tui.cli.console import Console
+    from skyward_tui.cli.console_and_log_printer import Console
 
 
 Decorated = Callable[..., Any]
@@ -131,7 +131,7 @@ def open_console(as_json: bool) -> Iterator[Console]:
     status."""
     from skyward_core.model import errors
     from skyward_core.model.errors import SkywardError
-    from skyward_tui.cli.console import Console
+    from skyward_tui.cli.console_and_log_printer import Console
 
     console = Console(as_json)
     if as_json and isinstance(sys.stdout, StandardStream):
@@ -205,7 +205,7 @@ def restore_help(command: click.Command) -> None:
 def _start_log(console: Console) -> None:
     if not os.environ.get("SKYWARD_LOG"):
         return
-    from skyward_core.client import settings
+    from skyward_core.client import user_settings_and_app_state as settings
 
     if note := settings.start_logging():
         console.note(note)

@@ -22,10 +22,9 @@ from skyward_core.client.launch.plugin_and_provider_catalog import (
 )
 from skyward_core.model.errors import ScriptError, SkywardError, SpecError, UsageError
 from skyward_core.util.terminal_safe_text import sanitize_line
-from skyward_core.util.untrusted_files import exists, expand_user
+from skyward_core.util.untrusted_files import current_folder, exists, expand_user
 from skyward_core.views.pool_view import PoolView
 from skyward_tui.text.number_and_time_format import count, one_line
-from skyward_tui.tmux_clipboard_and_terminal_checks import current_folder
 
 if TYPE_CHECKING:
     from skyward_core.client.launch.launch_plan import LaunchPlan

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from skyward_core.client.launch.plugin_and_provider_catalog import DEFAULT_PROVIDER
 from skyward_core.model.errors import JobFileError, SkywardError, UsageError
 from skyward_core.util.terminal_safe_text import sanitize_line
+from skyward_core.util.untrusted_files import current_folder
 from skyward_core.views.pool_view import PoolView
 from skyward_tui.launch_form.form import (
     FieldError,
@@ -23,7 +24,6 @@ from skyward_tui.launch_form.form import (
     setting_fields,
 )
 from skyward_tui.text.number_and_time_format import NO_RUN, count, count_range
-from skyward_tui.tmux_clipboard_and_terminal_checks import current_folder
 
 if TYPE_CHECKING:
     from skyward_core.client.launch.job_and_shell_launch import JobFile, JobRequest

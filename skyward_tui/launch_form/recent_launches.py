@@ -10,7 +10,7 @@ from typing import Any
 
 from textual.content import Content
 
-from skyward_core.client import settings
+from skyward_core.client import user_settings_and_app_state as settings
 from skyward_core.client.launch.plugin_and_provider_catalog import missing_frameworks
 from skyward_core.model.errors import ScriptError
 from skyward_core.util.terminal_safe_text import sanitize_line

@@ -18,12 +18,12 @@ from skyward_core.client.run_history import LineMatch, StoredLines
 from skyward_core.model.errors import UsageError
 from skyward_core.model.outcomes import Outcome
 from skyward_core.model.spec_field_checks import duration
-from skyward_core.views.log_buffer import Ring
+from skyward_core.views.log_buffers_and_rank_activity import Ring
 from skyward_core.views.log_collapsing import CollapsedRing
 from skyward_core.views.pool_view import PoolView, RunView
 from skyward_tui.panels.log_pane import NEAR, Files, LogPane, Matcher
 from skyward_tui.panels.panel import PanelExport, RunPanel, RunSelection
-from skyward_tui.panels.ranks import RankChosen
+from skyward_tui.panels.rank_states_and_heat_map import RankChosen
 from skyward_tui.source_lookup_and_editor import open_in_editor
 from skyward_tui.text.error_advice import format_detail
 from skyward_tui.text.number_and_time_format import count, failure, one_line

@@ -35,7 +35,7 @@ from textual.widget import Widget
 from skyward_core.client.run_history import StoredLines, ring_tail
 from skyward_core.model.errors import SkywardError
 from skyward_core.util.terminal_safe_text import is_plain_ascii
-from skyward_core.views.log_buffer import Line, LogRing, Ring, rank_prefix
+from skyward_core.views.log_buffers_and_rank_activity import Line, LogRing, Ring, rank_prefix
 from skyward_core.views.log_collapsing import CollapsedRing
 from skyward_tui.text.ansi_colours import CELL_LIMIT, ParsedLine, parse, plain
 from skyward_tui.text.error_advice import format_error
@@ -459,7 +459,7 @@ Files = Callable[[], StoredLines]  # opens the files with earlier lines; may blo
 
 
 class LogPane(Widget, can_focus=True):
-    """View of a :class:`~skyward_core.views.log_buffer.LogRing`, and of the files with older lines.
+    """View of a :class:`~skyward_core.views.log_buffers_and_rank_activity.LogRing`, and of the files with older lines.
 
     The scroll position (``top``) is a line number and a row within the line, or None while following the newest line.
     The files are opened only if the user scrolls or searches beyond the lines in the ring.

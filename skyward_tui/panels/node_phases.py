@@ -14,7 +14,7 @@ from skyward_tui.panels.panel import RunPanel, RunSelection
 from skyward_tui.text.error_advice import format_detail
 from skyward_tui.text.number_and_time_format import age, clip, clock, duration, precise_duration, preemption_text
 from skyward_tui.text.state_styles_and_rank_states import FAILURES, link_note, node_style, state_style
-from skyward_tui.ui.screen_refresh_timing import refresh_token
+from skyward_tui.ui.time_refresh_and_key_repaint import refresh_token
 from skyward_tui.widgets.virtual_list import VirtualList
 
 _PHASE_ORDER = PHASES[:-1]

@@ -25,7 +25,7 @@ from skyward_core.client.metric_chart_points import (
 )
 from skyward_core.views.outliers_and_bands import IncrementalBand, median
 from skyward_core.views.pool_view import PoolView, RunView
-from skyward_core.views.rank_metrics import MetricStore
+from skyward_core.views.rank_metrics_and_diagnostics import MetricStore
 from skyward_tui.panels.panel import RunPanel, RunSelection
 from skyward_tui.text.number_and_time_format import clip, duration, fit_width, number
 from skyward_tui.ui.actions import bindings

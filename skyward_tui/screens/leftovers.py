@@ -28,9 +28,9 @@ from skyward_tui.text.receipts_and_leftovers import (
 )
 from skyward_tui.text.state_styles_and_rank_states import state_style
 from skyward_tui.ui.actions import Action, bindings
-from skyward_tui.ui.screen_refresh_timing import idle_token
 from skyward_tui.ui.session_futures import wait_shielded
 from skyward_tui.ui.themes import read_style_sheet
+from skyward_tui.ui.time_refresh_and_key_repaint import idle_token
 from skyward_tui.widgets.header_and_hints import Breadcrumbs, Panel
 from skyward_tui.widgets.virtual_list import CursorList, Part
 

@@ -36,9 +36,9 @@ from skyward_tui.text.number_and_time_format import (
 from skyward_tui.text.receipts_and_leftovers import leftovers_amount
 from skyward_tui.text.state_styles_and_rank_states import state_style
 from skyward_tui.ui.actions import Action, bindings, first_key, with_keys
-from skyward_tui.ui.screen_refresh_timing import has_running_timer, refresh_token
 from skyward_tui.ui.session_futures import wait_shielded
 from skyward_tui.ui.themes import read_style_sheet
+from skyward_tui.ui.time_refresh_and_key_repaint import has_running_timer, refresh_token
 from skyward_tui.widgets.header_and_hints import Breadcrumbs, Panel
 from skyward_tui.widgets.virtual_list import HIGHLIGHT_STYLE, ChangeHighlight, CursorList, Part
 

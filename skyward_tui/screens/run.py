@@ -21,15 +21,15 @@ from skyward_core.views.alert_rules import Alert, AlertWatch, alerts_cache_key
 from skyward_core.views.notification_rules import Notification
 from skyward_core.views.pool_view import PoolView, RunView
 from skyward_tui.panels.panel import RunPanel, RunSelection
-from skyward_tui.panels.ranks import RankChosen
+from skyward_tui.panels.rank_states_and_heat_map import RankChosen
 from skyward_tui.screens.base_screen import BaseScreen, pool_status
 from skyward_tui.text.number_and_time_format import clip, clock, failure, one_line
 from skyward_tui.text.state_styles_and_rank_states import FAILURES, find_paused, state_style
 from skyward_tui.ui.actions import Action, actions_by_id, bindings, first_key, with_keys
 from skyward_tui.ui.panel_registry import HOME_PANEL, PANELS, STARTUP_PANEL
-from skyward_tui.ui.screen_refresh_timing import refresh_token
 from skyward_tui.ui.session_futures import flash_errors, wait_shielded
 from skyward_tui.ui.themes import read_style_sheet
+from skyward_tui.ui.time_refresh_and_key_repaint import refresh_token
 from skyward_tui.widgets.header_and_hints import Breadcrumbs, Chrome
 
 if TYPE_CHECKING:

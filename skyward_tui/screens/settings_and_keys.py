@@ -14,7 +14,7 @@ from textual.app import ComposeResult
 from textual.content import Content
 from textual.widgets import Static
 
-from skyward_core.client import settings
+from skyward_core.client import user_settings_and_app_state as settings
 from skyward_core.model.errors import SkywardError
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_tui.screens.base_screen import ListScreen
@@ -27,7 +27,7 @@ from skyward_tui.widgets.header_and_hints import Breadcrumbs, Panel
 from skyward_tui.widgets.virtual_list import CursorList, Part
 
 if TYPE_CHECKING:
-    from skyward_core.client.settings import UserSetting
+    from skyward_core.client.user_settings_and_app_state import UserSetting
 
 
 _NAME, _VALUE = 36, 24  # cells of the columns

@@ -17,6 +17,7 @@ from textual.widgets.option_list import Option
 from skyward_core.model.errors import SkywardError
 from skyward_core.model.thread_stacks import StackFrame, Stacks
 from skyward_core.util.terminal_safe_text import sanitize_line
+from skyward_core.util.untrusted_files import current_folder
 from skyward_core.views.pool_view import PoolView, RunView
 from skyward_core.views.stack_groups_and_profiles import (
     SIGNAL,
@@ -41,11 +42,10 @@ from skyward_tui.source_lookup_and_editor import SourceFile, find_source, source
 from skyward_tui.text.error_advice import format_error
 from skyward_tui.text.number_and_time_format import ago, clip, clock, count, duration, fit_width
 from skyward_tui.text.state_styles_and_rank_states import RankState, last_line, rank_states, state_style
-from skyward_tui.tmux_clipboard_and_terminal_checks import current_folder
 from skyward_tui.ui.actions import Action, bindings, with_keys
-from skyward_tui.ui.screen_refresh_timing import refresh_token
 from skyward_tui.ui.session_futures import flash_errors, wait_shielded
 from skyward_tui.ui.themes import read_style_sheet
+from skyward_tui.ui.time_refresh_and_key_repaint import refresh_token
 from skyward_tui.widgets.header_and_hints import Breadcrumbs, Panel
 from skyward_tui.widgets.source_view import CodePosition, StackCode
 from skyward_tui.widgets.virtual_list import VirtualList

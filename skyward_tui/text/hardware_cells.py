@@ -24,7 +24,7 @@ from skyward_core.views.outliers_and_bands import find_outliers
 from skyward_tui.text.number_and_time_format import count, fit_width, money, precise_duration
 
 if TYPE_CHECKING:
-    from skyward_core.client.ssh_host_groups_and_keys import GpuUse, HostGpuUsage
+    from skyward_core.client.ssh_hosts import GpuUse, HostGpuUsage
     from skyward_core.views.machine_metrics import FailureMetrics
 
 

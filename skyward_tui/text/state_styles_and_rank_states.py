@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from textual.content import Content
 
-from skyward_core.views.rank_metrics import format_metrics
+from skyward_core.views.rank_metrics_and_diagnostics import format_metrics
 from skyward_tui.text.ansi_colours import plain
 from skyward_tui.text.number_and_time_format import clip, clock, count, duration, preemption_text
 from skyward_tui.text.queue_and_comparison_rows import queue_reason, task_note

@@ -45,7 +45,7 @@ class PanelSpec:
 # In the order of their places in the grid.
 PANELS: tuple[PanelSpec, ...] = (
     PanelSpec(
-        "ranks", 1, "ranks", "Go to the ranks", "skyward_tui.panels.ranks:RanksPanel",
+        "ranks", 1, "ranks", "Go to the ranks", "skyward_tui.panels.rank_states_and_heat_map:RanksPanel",
         hints=(
             "run.debug", "panel.open", "run.errors", "run.cancel", "run.merge", "run.previous_rank", "run.zoom",
             "run.heat",

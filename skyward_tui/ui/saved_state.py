@@ -10,7 +10,7 @@ from collections.abc import Container, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from skyward_core.client import settings
+from skyward_core.client import user_settings_and_app_state as settings
 
 NAME = "app"
 VERSION = 1

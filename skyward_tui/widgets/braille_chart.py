@@ -10,7 +10,7 @@ from textual.content import Content
 from skyward_core.client.metric_chart_points import make_chart, sort_names
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.outliers_and_bands import IncrementalBand
-from skyward_core.views.rank_metrics import MetricStore
+from skyward_core.views.rank_metrics_and_diagnostics import MetricStore
 from skyward_tui.text.number_and_time_format import clip, duration, number
 
 Points = Sequence[tuple[float, float]]

@@ -40,8 +40,8 @@ from skyward_tui.text.state_styles_and_rank_states import (
     tally_parts,
 )
 from skyward_tui.ui.actions import first_key
-from skyward_tui.ui.screen_refresh_timing import refresh_token
 from skyward_tui.ui.themes import read_style_sheet
+from skyward_tui.ui.time_refresh_and_key_repaint import refresh_token
 from skyward_tui.widgets.braille_chart import MetricsChart
 from skyward_tui.widgets.virtual_list import CursorList, Part
 

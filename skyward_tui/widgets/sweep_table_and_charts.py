@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from textual.content import Content
 
 from skyward_core.client.metric_chart_points import COUNTERS
-from skyward_core.views.rank_metrics import MetricStore
+from skyward_core.views.rank_metrics_and_diagnostics import MetricStore
 from skyward_core.views.sweep_trials import RESULT, TrialRow, TrialTable
 from skyward_tui.text.number_and_time_format import clip, count, fit_width, number, precise_duration
 from skyward_tui.text.queue_and_comparison_rows import task_note

@@ -12,7 +12,7 @@ import skyward_core as sky
 from skyward_core.client.session import Session
 from skyward_core.pool.fetch_retained_results import NodeResultsFetcher
 from skyward_core.providers.aws.boto_calls import AwsCalls
-from skyward_core.providers.aws.instance_launch import InstanceLaunch
+from skyward_core.providers.aws.launch_and_reservations import InstanceLaunch
 from skyward_core.providers.aws.provider import AWS
 from skyward_core.transport.ssh.ssh_transport import SSHTransport
 from tests.aws import storms

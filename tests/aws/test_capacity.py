@@ -19,7 +19,7 @@ from skyward_core.model.offers_and_rental_plans import Block, MachineRequirement
 from skyward_core.model.specs import Options, PoolSpec
 from skyward_core.store.ledger import Ledger, ledger_id
 from skyward_tui.cli.commands.offers_capacity_costs import buy, clear, list_offerings
-from skyward_tui.cli.console import Console
+from skyward_tui.cli.console_and_log_printer import Console
 from tests.aws import Bed
 
 H100 = MachineRequirements(accelerator=resolve("H100:8"))

@@ -19,10 +19,10 @@ from skyward_core.model.accelerators import resolve
 from skyward_core.model.machines import Check
 from skyward_core.model.offers_and_rental_plans import MachineRequirements, Offer, OfferList, matching_offers
 from skyward_core.protocol.node_paths import STATE_FILE
-from skyward_core.providers.aws import instance_offers
+from skyward_core.providers.aws import offers_and_images
 from skyward_tui.cli.commands.offers_capacity_costs import offers
 from skyward_tui.cli.commands.run import run
-from skyward_tui.cli.console import Console
+from skyward_tui.cli.console_and_log_printer import Console
 from tests.aws import Bed, prices
 from tests.aws.images import DEEP
 
@@ -78,7 +78,7 @@ def test_offers_of_the_same_day_are_cached(bed: Bed, tmp_path: Path) -> None:
     asked = len(bed.calls())
     assert asked <= 9, [call["action"] for call in bed.calls()]
     assert look(T4) == before and len(bed.calls()) == asked
-    kept = tmp_path / instance_offers.CACHE_FILE
+    kept = tmp_path / offers_and_images.CACHE_FILE
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
     pieces = json.loads(kept.read_text())
     kept.write_text(json.dumps({key: each | {"at": each["at"] - 90_000} for key, each in pieces.items()}))
@@ -87,7 +87,7 @@ def test_offers_of_the_same_day_are_cached(bed: Bed, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("broken", [b"", b"[1]", b'{"x": 1}', b'{"x": {"at": "soon"}}', b"\xff\x00"])
 def test_damaged_offer_cache_is_rebuilt(bed: Bed, tmp_path: Path, broken: bytes) -> None:
-    kept = tmp_path / instance_offers.CACHE_FILE
+    kept = tmp_path / offers_and_images.CACHE_FILE
     kept.write_bytes(broken)
     assert look(T4).notes == []
     assert all("told" in each for each in json.loads(kept.read_text()).values())
@@ -96,19 +96,20 @@ def test_damaged_offer_cache_is_rebuilt(bed: Bed, tmp_path: Path, broken: bytes)
 def test_concurrent_writers_leave_a_valid_offer_cache(bed: Bed, tmp_path: Path) -> None:
     piece = {"at": time.time(), "told": ["x" * 1000] * 50}
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda number: instance_offers._add_to_cache(f"a {number}", piece), range(40)))
-    kept = json.loads((tmp_path / instance_offers.CACHE_FILE).read_text())
+        list(pool.map(lambda number: offers_and_images._add_to_cache(f"a {number}", piece), range(40)))
+    kept = json.loads((tmp_path / offers_and_images.CACHE_FILE).read_text())
     assert kept and all(each == piece for each in kept.values())
-    assert {each.name for each in tmp_path.iterdir()} == {instance_offers.CACHE_FILE, STATE_FILE}
+    assert {each.name for each in tmp_path.iterdir()} == {offers_and_images.CACHE_FILE, STATE_FILE}
 
 
 def test_offers_without_price_permission_use_shipped_prices_with_a_note(bed: Bed) -> None:
     bed.deny("GetProducts")
     found = look(T4)
     first = matching_offers(found.offers, T4)[0]
-    assert first.shipped and first.priced_at == instance_offers.shipped_at() and first.zone == "us-east-1a"
+    assert first.shipped and first.priced_at == offers_and_images.shipped_at() and first.zone == "us-east-1a"
     (note,) = found.notes
-    assert f"are from {instance_offers.shipped_date()} (price list of this release): " in note and "GetProducts" in note
+    assert f"are from {offers_and_images.shipped_date()} (price list of this release): " in note
+    assert "GetProducts" in note
     bed.expire_credentials()
     elsewhere = look(
         MachineRequirements(accelerator=resolve("T4"), regions=("us-east-1", "eu-west-1")), region="us-east-1"
@@ -131,12 +132,12 @@ def test_offers_without_credentials_use_shipped_prices(bed: Bed, monkeypatch: py
 
 
 def test_shipped_price_list_is_valid() -> None:
-    assert instance_offers.shipped_regions() == ["us-east-1"]
-    listed = instance_offers.shipped_prices("us-east-1")
-    for kind in instance_offers.shipped_instance_types():
+    assert offers_and_images.shipped_regions() == ["us-east-1"]
+    listed = offers_and_images.shipped_prices("us-east-1")
+    for kind in offers_and_images.shipped_instance_types():
         assert 0 < listed[kind.name] < 200 and kind.vcpus > 0 and kind.memory_gb > 0
         assert bool(kind.accelerator) == bool(kind.count)
-    assert instance_offers.shipped_prices("eu-west-1") == {} == instance_offers.shipped_extra_prices("eu-west-1")
+    assert offers_and_images.shipped_prices("eu-west-1") == {} == offers_and_images.shipped_extra_prices("eu-west-1")
 
 
 def show(capsys: pytest.CaptureFixture[str], as_json: bool = False, **asked: Any) -> tuple[int, str, str]:
@@ -192,7 +193,7 @@ def test_plan_without_requirements_uses_the_default_instance_type(bed: Bed) -> N
 
 
 def test_accelerator_missing_in_the_catalogue_is_listed_by_its_name() -> None:
-    kind = next(each for each in instance_offers.shipped_instance_types() if each.accelerator == "Radeon Pro V520")
+    kind = next(each for each in offers_and_images.shipped_instance_types() if each.accelerator == "Radeon Pro V520")
     assert kind.accelerator_name
     assert Offer(provider="p", instance_type="x", region="r", accelerator=kind.accelerator_name, count=1)
 

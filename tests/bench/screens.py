@@ -251,7 +251,7 @@ async def _eight(name: str) -> dict[str, float]:
     from textual.app import App
     from textual.containers import Grid
 
-    from skyward_core.views.log_buffer import LogRing
+    from skyward_core.views.log_buffers_and_rank_activity import LogRing
     from skyward_tui.app.app import SkywardApp
     from skyward_tui.panels.log_pane import LogPane
     from tests.support.fake_session import FakeSession
@@ -326,7 +326,7 @@ def grid() -> dict[str, float]:
 
 async def _grid() -> dict[str, float]:
     from skyward_tui.app.app import SkywardApp
-    from skyward_tui.panels.ranks import RankList
+    from skyward_tui.panels.rank_states_and_heat_map import RankList
     from skyward_tui.text.state_styles_and_rank_states import rank_states
 
     class Still(SkywardApp):
@@ -435,7 +435,7 @@ def large() -> dict[str, float]:
 async def _searched(folder: Path, lines: int, *, filters: bool) -> dict[str, float]:
     from skyward_core.client.run_history import StoredLines
     from skyward_core.store.run_log_reader import LogRange
-    from skyward_core.views.log_buffer import LogRing
+    from skyward_core.views.log_buffers_and_rank_activity import LogRing
     from skyward_tui.app.app import SkywardApp
     from skyward_tui.panels.log_pane import LogPane, Matcher
     from tests.support.fake_session import FakeSession

@@ -25,7 +25,7 @@ from skyward_core.store.ledger_rows import PoolRow
 from skyward_core.tasks.function_pickling import make_task
 from skyward_core.views.events import PoolEnded
 from skyward_tui.cli.commands import pools_and_run_output
-from skyward_tui.cli.console import Console
+from skyward_tui.cli.console_and_log_printer import Console
 from skyward_tui.text.error_advice import format_detail, format_error
 from tests.support.sessions import new_session
 from tests.support.waiting import wait_until

@@ -20,7 +20,7 @@ import skyward_core as sky
 from skyward_core.node.bootstrap import image_environment
 from skyward_core.store.pool_folder import read_events
 from skyward_core.store.state_folder import ENVIRONMENTS_FOLDER
-from skyward_core.transport.local_transport import LocalTransport, without_cuda
+from skyward_core.transport.local_transport_and_environments import LocalTransport, without_cuda
 from skyward_core.views.events import NodePhase
 from tests.support.child import Child
 from tests.support.processes import descendants

@@ -18,7 +18,7 @@ import skyward_core as sky
 from skyward_core.store.ledger import Ledger
 from skyward_core.transport.background_loop import submit
 from skyward_core.views.events import NodeLink
-from skyward_core.views.log_buffer import Line
+from skyward_core.views.log_buffers_and_rank_activity import Line
 from tests.support.faults import on_loop
 from tests.support.pool_logs import last_run, log_of, settled, stored
 from tests.support.processes import read_log

@@ -736,7 +736,7 @@ def test_clients_that_judge_a_lost_machine_differently_agree_on_one(
 KILLED_HALF_WAY = """
     import signal
     sys.path.append(REPOSITORY)
-    from skyward_core.transport.local_transport import LocalTransport
+    from skyward_core.transport.local_transport_and_environments import LocalTransport
     from skyward_core.providers.local.provider import Local
     from contextlib import suppress
     from tests.support.faults import remove

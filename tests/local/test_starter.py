@@ -17,7 +17,7 @@ import pytest
 
 from skyward_core.model.errors import PoolError
 from skyward_core.node.bootstrap.host_folders_and_processes import find_node_processes
-from skyward_core.transport.local_transport import _CODE, AgentStarter
+from skyward_core.transport.local_transport_and_environments import _CODE, AgentStarter
 from tests.support.processes import descendants, exists
 from tests.support.waiting import until, wait_until
 
@@ -134,7 +134,7 @@ def test_starter_that_cannot_run_is_an_error(monkeypatch: pytest.MonkeyPatch, tm
 
 def test_starter_process_ends_with_its_killed_client() -> None:
     code = (
-        "import time; from skyward_core.transport.local_transport import AgentStarter as Starter\n"
+        "import time; from skyward_core.transport.local_transport_and_environments import AgentStarter as Starter\n"
         "starter = Starter()\nwith starter:\n"
         "    print(starter._interpreter._process.pid, flush=True)\n    time.sleep(600)"
     )

@@ -35,7 +35,7 @@ from tests.support.waiting import wait_until
 BEGIN = """
 import os, signal, sys
 from itertools import count
-from skyward_tui.cli.console import Console
+from skyward_tui.cli.console_and_log_printer import Console
 sys.path[0] = os.getcwd()
 encoding, closed, event, place = os.environ["BROKEN"].split(",")
 for name in ("stdout", "stderr"):

@@ -7,7 +7,7 @@ from pathlib import Path
 import skyward_core as sky
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.run_log_reader import RunLogs
-from skyward_core.views.log_buffer import Line
+from skyward_core.views.log_buffers_and_rank_activity import Line
 from tests.support.faults import on_loop
 from tests.support.processes import read_log
 from tests.support.waiting import wait_until

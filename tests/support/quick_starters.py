@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from skyward_core.transport import local_transport
+from skyward_core.transport import local_transport_and_environments as local
 from tests.support.forked import Loaded
 
 # What a starter does once it has imported all.
@@ -35,4 +35,4 @@ def use_quick_starters(patch: pytest.MonkeyPatch) -> None:
     def begun(command: list[str], **more: Any) -> subprocess.Popen[Any]:
         return loaded(*command).start(["-c"], **more)
 
-    patch.setattr(local_transport, "subprocess", SimpleNamespace(Popen=begun, PIPE=subprocess.PIPE, run=subprocess.run))
+    patch.setattr(local, "subprocess", SimpleNamespace(Popen=begun, PIPE=subprocess.PIPE, run=subprocess.run))

@@ -9,7 +9,7 @@ import pytest
 from textual.pilot import Pilot
 from textual.screen import Screen
 
-from skyward_core.client import settings
+from skyward_core.client import user_settings_and_app_state as settings
 from skyward_core.views.pool_view import PoolView
 from skyward_tui.app.app import LAST, SkywardApp
 from skyward_tui.dialogs.confirmations import QuitScreen

@@ -12,7 +12,7 @@ from textual.app import App, ComposeResult
 from textual.pilot import Pilot
 
 from skyward_core.store.run_log_reader import LogRange, StoredLines, ring_tail
-from skyward_core.views.log_buffer import Line, LogRing
+from skyward_core.views.log_buffers_and_rank_activity import Line, LogRing
 from skyward_tui.panels.log_pane import LogPane, LogViewport, Matcher, search_earlier, search_files
 
 PAINTS = True  # what is painted is looked at, or changes what a widget knows

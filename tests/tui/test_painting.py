@@ -17,7 +17,7 @@ from textual.widgets import Label, Static
 
 from skyward_core.views import events as ev
 from skyward_tui.app.app import SkywardApp
-from skyward_tui.panels.ranks import RankList
+from skyward_tui.panels.rank_states_and_heat_map import RankList
 from skyward_tui.screens.pool_list import PoolList
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.text import state_styles_and_rank_states

@@ -12,7 +12,7 @@ from textual import events
 from textual.pilot import Pilot
 
 from skyward_core.store.run_log_reader import LogRange, RunLogs
-from skyward_core.views.log_buffer import LogBuffers
+from skyward_core.views.log_buffers_and_rank_activity import LogBuffers
 from skyward_core.views.pool_view import RunView
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.panels.log import LogColumn

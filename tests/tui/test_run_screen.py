@@ -298,7 +298,7 @@ async def test_launched_run_is_shown_although_it_is_queued(app: SkywardApp, sess
 async def test_rank_list_has_the_form_that_fits_its_number_of_ranks(
     app: SkywardApp, session: FakeSession, ranks: int, mode: str
 ) -> None:
-    from skyward_tui.panels.ranks import RankList
+    from skyward_tui.panels.rank_states_and_heat_map import RankList
 
     session.pool_with_run("wide", ranks)
     async with on_run_screen(app, (160, 48)) as (pilot, screen):

@@ -26,7 +26,7 @@ from skyward_tui.dialogs.pickers import FilesScreen, PresetsScreen
 from skyward_tui.file_export import results_csv, results_json, results_text, save, save_all, save_error_text
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.screens.stacks_and_profiles import StacksScreen
-from skyward_tui.tmux_clipboard_and_terminal_checks import CopyError, copy_to_multiplexer
+from skyward_tui.terminal_kind_and_tmux_clipboard import CopyError, copy_to_multiplexer
 from tests.support.app_driver import launch_form, on_run_screen, press, screen_text, typed, until
 from tests.support.fake_session import FakeSession, value
 from tests.support.some_stacks import hung

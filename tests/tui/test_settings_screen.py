@@ -11,9 +11,9 @@ import pytest
 from textual import events
 from textual.pilot import Pilot
 
-from skyward_core.client import settings
-from skyward_core.client.settings import NotifySettings, read_user_settings
-from skyward_core.views.log_buffer import MemoryBudget
+from skyward_core.client import user_settings_and_app_state as settings
+from skyward_core.client.user_settings_and_app_state import NotifySettings, read_user_settings
+from skyward_core.views.log_buffers_and_rank_activity import MemoryBudget
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.dialogs.basic_dialogs import AskScreen
 from skyward_tui.dialogs.pickers import KeyScreen, ThemePicker

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from skyward_core.client.launch.launch_plan import make_plan
 from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.model.errors import SkywardError
-from skyward_core.transport.local_transport import LocalTransport
+from skyward_core.transport.local_transport_and_environments import LocalTransport
 from skyward_tui.cli.main import cli
 from skyward_tui.launch_form.form import Form, command_line, provider_choices, python_script, setting_fields
 from skyward_tui.launch_form.plan_text import PlanResult, compute_plan

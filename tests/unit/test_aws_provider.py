@@ -32,17 +32,22 @@ from skyward_core.providers.aws import (
     boto_calls,
     ec2_errors,
     instance_lookup_and_end,
-    instance_offers,
     instance_tags,
+    offers_and_images,
     zones_and_placement,
 )
 from skyward_core.providers.aws.account_setup_checks_and_cleanup import SecurityResources
 from skyward_core.providers.aws.boto_calls import AwsAccount, AwsCalls
 from skyward_core.providers.aws.ec2_errors import CallFailed, CapacityRefused, NoImage
-from skyward_core.providers.aws.instance_launch import InstanceLaunch, LaunchAttempt, LaunchParameters, user_data
 from skyward_core.providers.aws.instance_lookup_and_end import to_machine
-from skyward_core.providers.aws.instance_offers import BilledExtras, BootImage, InstanceType, PriceCache, find_image
+from skyward_core.providers.aws.launch_and_reservations import (
+    InstanceLaunch,
+    LaunchAttempt,
+    LaunchParameters,
+    user_data,
+)
 from skyward_core.providers.aws.launch_journal_and_keys import KeyPair, LaunchJournal
+from skyward_core.providers.aws.offers_and_images import BilledExtras, BootImage, InstanceType, PriceCache, find_image
 from skyward_core.providers.aws.zones_and_placement import Zone, sort_by_topology
 from skyward_core.providers.provider_calls import IncompleteSearch, progress_listener
 from skyward_core.store.ledger import known_ledger_id, ledger_id
@@ -90,10 +95,10 @@ def market(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def on_demand(*_: Any) -> dict[str, float]:
         return {KIND.name: 1.0}
 
-    monkeypatch.setattr(instance_offers, "find_instance_types", sold)
-    monkeypatch.setattr(instance_offers, "zones_by_type", zones)
-    monkeypatch.setattr(instance_offers, "extra_prices", beside)
-    monkeypatch.setattr(instance_offers, "on_demand_prices", on_demand)
+    monkeypatch.setattr(offers_and_images, "find_instance_types", sold)
+    monkeypatch.setattr(offers_and_images, "zones_by_type", zones)
+    monkeypatch.setattr(offers_and_images, "extra_prices", beside)
+    monkeypatch.setattr(offers_and_images, "on_demand_prices", on_demand)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +109,7 @@ async def test_offer_price_includes_volumes_of_the_image(volumes: dict[str, int]
     calls: Any = Calls(**volumes)
     extras = BilledExtras(wanted, True, "ami-1")
     for _ in range(2):
-        (offer,) = (await instance_offers.query_region(calls, "aws", "here", MachineRequirements(), extras)).offers
+        (offer,) = (await offers_and_images.query_region(calls, "aws", "here", MachineRequirements(), extras)).offers
         assert offer.beside_hourly == pytest.approx(0.01 * gb + 0.5)
     assert calls.asked == 1, "an image never changes"
     image = await find_image(calls, "here", KIND, "ami-1", None)
@@ -114,7 +119,7 @@ async def test_offer_price_includes_volumes_of_the_image(volumes: dict[str, int]
 async def test_offer_with_default_image_needs_no_image_lookup() -> None:
     calls: Any = Calls(sda1=300)
     (offer,) = (
-        await instance_offers.query_region(calls, "aws", "here", MachineRequirements(), BilledExtras(100, False))
+        await offers_and_images.query_region(calls, "aws", "here", MachineRequirements(), BilledExtras(100, False))
     ).offers
     assert offer.beside_hourly == pytest.approx(1.0) and calls.asked == 0
 
@@ -122,11 +127,11 @@ async def test_offer_with_default_image_needs_no_image_lookup() -> None:
 async def test_region_without_the_image_is_skipped_if_others_have_it() -> None:
     calls: Any = Calls(sda1=300)
     extras = BilledExtras(100, False, "ami-1")
-    found = await instance_offers.list_offers(calls, "aws", ["elsewhere", "here"], MachineRequirements(), extras)
+    found = await offers_and_images.list_offers(calls, "aws", ["elsewhere", "here"], MachineRequirements(), extras)
     assert [each.region for each in found.offers] == ["here"]
     assert any("region elsewhere has no machine image ami-1" in note for note in found.notes)
     with pytest.raises(UsageError, match="has no machine image ami-1"):
-        await instance_offers.list_offers(calls, "aws", ["elsewhere"], MachineRequirements(), extras)
+        await offers_and_images.list_offers(calls, "aws", ["elsewhere"], MachineRequirements(), extras)
     with pytest.raises(NoImage):
         await extras.total_disk_gb(calls, PriceCache("played"), "elsewhere")
 
@@ -706,9 +711,9 @@ async def test_prices_of_other_aws_partitions_are_unknown_with_a_reason(
     async def spot_price(*_: Any) -> dict[str, list[float]]:
         return {f"{KIND.name} here-a": [0.1, 0.1, 0.1]}
 
-    monkeypatch.setattr(instance_offers, "spot_prices", spot_price)
+    monkeypatch.setattr(offers_and_images, "spot_prices", spot_price)
     wanted, calls = MachineRequirements(allocation="cheapest"), Calls()
-    found = await instance_offers.query_region(calls, "aws", region, wanted, BilledExtras(100, True))  # type: ignore[arg-type]
+    found = await offers_and_images.query_region(calls, "aws", region, wanted, BilledExtras(100, True))  # type: ignore[arg-type]
     assert {each.market: each.hourly for each in found.offers} == {"on-demand": None} | ({"spot": 0.1} if spot else {})
     assert any(region in note and reason in note for note in found.notes)
 

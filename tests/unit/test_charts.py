@@ -27,10 +27,15 @@ from skyward_core.client.metric_chart_points import (
     value_at,
 )
 from skyward_core.views.outliers_and_bands import IncrementalBand, Trace, compute_band, find_outliers, median
-from skyward_core.views.rank_metrics import MetricStore
-from skyward_tui.ui import screen_refresh_timing
-from skyward_tui.ui.screen_refresh_timing import MIN_KEY_INTERVAL, PAINTS_PER_KEY, REPAINT_SECONDS, ImmediateRepaint
+from skyward_core.views.rank_metrics_and_diagnostics import MetricStore
+from skyward_tui.ui import time_refresh_and_key_repaint
 from skyward_tui.ui.themes import OWN_THEMES, ensure_contrast, muted
+from skyward_tui.ui.time_refresh_and_key_repaint import (
+    MIN_KEY_INTERVAL,
+    PAINTS_PER_KEY,
+    REPAINT_SECONDS,
+    ImmediateRepaint,
+)
 
 
 def trace(*values: float, since: float = 0.0) -> Trace:
@@ -319,7 +324,7 @@ def test_outliers_are_never_the_majority(values: dict[int, float]) -> None:
 
 def test_key_press_requests_a_bounded_number_of_immediate_paints(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr(screen_refresh_timing, "monotonic", lambda: now)
+    monkeypatch.setattr(time_refresh_and_key_repaint, "monotonic", lambda: now)
     asked = ImmediateRepaint()
     assert not asked.consume_paint(), "no key has come"
     asked.on_input(events.Resize(None, None))  # type: ignore[arg-type]

@@ -38,7 +38,7 @@ from skyward_core.store.ledger import Ledger
 from skyward_core.util.redaction import Redactor
 from skyward_core.views import events
 from skyward_core.views.pool_view import PoolView, apply
-from skyward_tui.cli.console import Console
+from skyward_tui.cli.console_and_log_printer import Console
 from skyward_tui.text.error_advice import advice, format_detail, format_error
 from tests.support.commands import COMMANDS
 from tests.support.hostile_text import is_harmful

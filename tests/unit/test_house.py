@@ -81,7 +81,7 @@ NAMING = {
     "skyward_core/plugins/ssh_between_nodes.py": "the program ssh",
     "skyward_core/providers/__init__.py": "DEFAULT: which one it is where nobody names one",
     "skyward_core/store/state_folder.py": "the name of a folder of the home",
-    "skyward_core/transport/local_transport.py": "the name of a log",
+    "skyward_core/transport/local_transport_and_environments.py": "the name of a log",
     "skyward_tui/cli/commands/hosts_trust_shell_forward.py": "the program ssh",
     "skyward_tui/cli/main.py": "the command ssh",
     "skyward_tui/screens/run.py": "the command ssh",

@@ -344,7 +344,7 @@ def parse_script_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked
         return 0
 
     monkeypatch.setattr(run, "run", execute)
-    monkeypatch.setattr("skyward_tui.cli.console.Console.note", lambda self, text: notes.append(text))
+    monkeypatch.setattr("skyward_tui.cli.console_and_log_printer.Console.note", lambda self, text: notes.append(text))
 
     def ask(line: str) -> LaunchRequest | str:
         found.clear()

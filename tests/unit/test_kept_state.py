@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.client import settings
+from skyward_core.client import user_settings_and_app_state as settings
 from skyward_tui.ui.saved_state import InvalidStateFile, SavedState, ScreenState, load_state, parse_state, save_state
 
 THEMES = ("nord", "skyward", "skyward-light")

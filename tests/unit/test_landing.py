@@ -18,7 +18,7 @@ from skyward_core.client import node_file_copy
 from skyward_core.transport.file_and_result_downloads import MIN_BUFFER_SIZE, PARTS, IncomingOutput, ResultDownload
 from skyward_tui.cli.commands.file_commands import _NODE_PATH, copy
 from skyward_tui.cli.commands.hosts_trust_shell_forward import forward
-from skyward_tui.cli.console import Console
+from skyward_tui.cli.console_and_log_printer import Console
 
 RUN = bytes(range(256)) * (MIN_BUFFER_SIZE // 128)  # twice as long as it must be
 

@@ -25,7 +25,7 @@ PLANTED = {
     ),
     "A node needs nothing but Python and cloudpickle": ("skyward_core/node/agent/connection.py", "import asyncssh"),
     "Layers of the agent": ("skyward_core/node/agent/call_registry.py", "from .slot_dispatcher import Slots"),
-    "The library does not import the app": ("skyward_core/views/log_buffer.py", "import textual"),
+    "The library does not import the app": ("skyward_core/views/log_buffers_and_rank_activity.py", "import textual"),
     "App and command line import only client, model, views and util": (
         "skyward_tui/panels/node_phases.py", "from skyward_core.plugins import by_name",
     ),

@@ -20,7 +20,7 @@ from skyward_core.store import run_log_reader
 from skyward_core.store.run_log_reader import LogRange, StoredLines, ring_tail
 from skyward_core.util.terminal_safe_text import sanitize_colored
 from skyward_core.views import log_collapsing, stdout_stderr_order
-from skyward_core.views.log_buffer import (
+from skyward_core.views.log_buffers_and_rank_activity import (
     LAZY_LINES,
     LINE_LIMIT,
     MIN_STORE_BYTES,
@@ -47,7 +47,7 @@ from skyward_core.views.log_collapsing import (
     list_ranks,
 )
 from skyward_tui.cli.commands.pools_and_run_output import CollapsedPrinter
-from skyward_tui.cli.console import Console
+from skyward_tui.cli.console_and_log_printer import Console
 from skyward_tui.panels.log_pane import LogViewport, Matcher
 from tests.support.examples import examples
 

@@ -10,7 +10,7 @@ import pytest
 
 from skyward_core.client import notify_command
 from skyward_core.client.notify_command import run_command, wait_for_commands
-from skyward_core.client.settings import NotifySettings
+from skyward_core.client.user_settings_and_app_state import NotifySettings
 from skyward_core.tasks import bounded_subprocess
 from skyward_core.views import events
 from skyward_core.views.notification_rules import Notification, NotificationWatch

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.client.settings import NotifySettings, UserSettings, read_user_settings
+from skyward_core.client.user_settings_and_app_state import NotifySettings, UserSettings, read_user_settings
 
 
 @pytest.fixture

@@ -31,11 +31,11 @@ from skyward_core.store.state_folder import ensure_pool_folder
 from skyward_core.views import events, recording_entries
 from skyward_core.views import events as ev
 from skyward_core.views.pool_view import PoolView, RunView, TaskView, TrialSheet, apply
-from skyward_core.views.rank_metrics import MetricStore
+from skyward_core.views.rank_metrics_and_diagnostics import MetricStore
 from skyward_core.views.recording_entries import parse_event
 from skyward_core.views.sweep_trials import TrialTable, TrialTableSource
 from skyward_tui.cli.commands.run import TrialReporter
-from skyward_tui.cli.console import Console
+from skyward_tui.cli.console_and_log_printer import Console
 from tests.support.examples import examples
 from tests.support.ledger_runs import record_runs
 from tests.support.waiting import wait_until

@@ -30,8 +30,8 @@ from skyward_core.util.terminal_safe_text import (
     sanitize_line,
     sanitize_paragraph,
 )
-from skyward_core.views.log_buffer import LineSplitter
-from skyward_tui.cli.console import LogPrinter
+from skyward_core.views.log_buffers_and_rank_activity import LineSplitter
+from skyward_tui.cli.console_and_log_printer import LogPrinter
 from tests.support.any_text import CHARACTERS
 from tests.support.examples import examples
 from tests.support.hostile_text import SGR, harm, is_harmful, through_pty

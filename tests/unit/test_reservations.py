@@ -20,7 +20,7 @@ from skyward_core.model.errors import NoCapacity, Unreachable
 from skyward_core.model.offers_and_rental_plans import Block, MachineRequirements, Offer, Reservation
 from skyward_core.model.specs import Options, PoolSpec
 from skyward_core.pool import startup
-from skyward_core.providers.aws import boto_calls, instance_launch
+from skyward_core.providers.aws import boto_calls, launch_and_reservations
 from skyward_core.providers.aws.boto_calls import AwsAccount, AwsCalls
 from skyward_core.providers.aws.ec2_errors import translate_error
 from skyward_core.store.ledger import Ledger
@@ -52,16 +52,16 @@ async def test_unusable_reservation_is_no_capacity(
     async def find(*_: Any) -> Reservation:
         return replace(HELD, **change)
 
-    monkeypatch.setattr(instance_launch, "_find_reservation", find)
+    monkeypatch.setattr(launch_and_reservations, "_find_reservation", find)
     with pytest.raises(NoCapacity, match=said):
-        await instance_launch.find_reserved_capacity(CALLS, ["r"], "cr-1", MachineRequirements(), 2)
+        await launch_and_reservations.find_reserved_capacity(CALLS, ["r"], "cr-1", MachineRequirements(), 2)
 
 
 def test_block_is_prepaid_and_plain_reservation_is_not() -> None:
     offer = Offer(provider="aws", instance_type="p5.48xlarge", region="r", hourly=55.0, beside_hourly=0.5)
     block, plain = (
-        instance_launch.ReservedCapacity(HELD),
-        instance_launch.ReservedCapacity(replace(HELD, is_block=False, ends_at=None)),
+        launch_and_reservations.ReservedCapacity(HELD),
+        launch_and_reservations.ReservedCapacity(replace(HELD, is_block=False, ends_at=None)),
     )
     assert (block.market, block.price_offer(offer).billed_hourly) == ("capacity-block", 0.5)
     assert (plain.market, plain.price_offer(offer).billed_hourly) == ("on-demand", 55.5)
@@ -81,7 +81,7 @@ async def test_purchase_with_unreadable_reply_is_not_repeated(monkeypatch: pytes
 
     monkeypatch.setattr(AwsCalls, "_call", call)
     with pytest.raises(Unreachable, match="half an answer"):
-        await instance_launch.buy_block(CALLS, block, "t")
+        await launch_and_reservations.buy_block(CALLS, block, "t")
     assert asked == ["purchase_capacity_block"]
 
 
@@ -91,7 +91,7 @@ async def test_purchase_without_a_reservation_in_the_reply_is_unreachable(
 ) -> None:
     monkeypatch.setattr(AwsCalls, "_call", lambda *_: answer)
     with pytest.raises(Unreachable, match="contains no reservation"):
-        await instance_launch.buy_block(CALLS, BLOCK, "t")
+        await launch_and_reservations.buy_block(CALLS, BLOCK, "t")
 
 
 def client_error(code: str, status: int = 400) -> ClientError:

@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 
 from skyward_core.pool.agent_link import ClockSteps
 from skyward_core.views import events
-from skyward_core.views.log_buffer import MAX_RUNS, MIN_SILENCE, SILENCE_OF_NEW_RANKS, Clocks, PoolActivity
+from skyward_core.views.log_buffers_and_rank_activity import (
+    MAX_RUNS,
+    MIN_SILENCE,
+    SILENCE_OF_NEW_RANKS,
+    Clocks,
+    PoolActivity,
+)
 from skyward_tui.text.state_styles_and_rank_states import rank_states
 from tests.support.fake_session import FakeSession
 from tests.support.pool_parts import World, attached, intended

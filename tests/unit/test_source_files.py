@@ -15,8 +15,8 @@ import pytest
 
 from skyward_core.model.function import function
 from skyward_core.model.outcomes import Outcome
-from skyward_core.node.agent.received_source_files import save_source
-from skyward_core.node.worker.script_modules import SourceFiles
+from skyward_core.node.agent.source_files_and_stale_bytecode import save_source
+from skyward_core.node.worker.call_unpickling_and_script_modules import SourceFiles
 from skyward_core.protocol.node_paths import NodePaths
 from skyward_core.protocol.validators import is_metric_summary
 from skyward_core.runtime.metric_logging import MAX_CALLS, MAX_NAME_LENGTH, MAX_NAMES, MetricSummaries

@@ -41,7 +41,7 @@ from skyward_core.views.stack_groups_and_profiles import (
     user_frames,
 )
 from skyward_tui.cli.commands import debug_stacks_profile
-from skyward_tui.cli.console import Console
+from skyward_tui.cli.console_and_log_printer import Console
 from tests.support.examples import examples
 from tests.support.fake_session import NOW, FakeSession
 from tests.support.hostile_text import Acts

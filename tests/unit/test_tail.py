@@ -27,7 +27,7 @@ from skyward_core.store.pool_folder import PoolFolder
 from skyward_core.store.run_log_reader import LogRange, merge_ranges
 from skyward_core.tasks.argument_parsing_and_sweeps import convert
 from skyward_core.util.redaction import MIN_SECRET_LENGTH, Redactor
-from skyward_core.views.log_buffer import LogRing
+from skyward_core.views.log_buffers_and_rank_activity import LogRing
 from tests.support.any_text import CHARACTERS
 from tests.support.examples import examples
 from tests.support.waiting import until

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from skyward_core.client import settings as client_settings
+from skyward_core.client import user_settings_and_app_state as client_settings
 from skyward_core.client.launch import presets
 from skyward_core.client.launch.launch_plan import make_plan
 from skyward_core.client.launch.launch_request import LaunchRequest

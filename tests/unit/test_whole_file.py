@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.client import settings, skyward_alias_installer
+from skyward_core.client import skyward_alias_installer
+from skyward_core.client import user_settings_and_app_state as settings
 from skyward_core.model.errors import UsageError
 from skyward_core.node.bootstrap import host_command_server, host_folders_and_processes
 from skyward_core.store.atomic_file import write_atomic

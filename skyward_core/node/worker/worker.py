@@ -21,13 +21,13 @@ from time import monotonic, perf_counter  # user code may replace the functions 
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from skyward_core.node.worker.agent_channel import AgentChannel
-from skyward_core.node.worker.result_pickles_and_summaries import PickledValue, pickle_result, safe_text
-from skyward_core.node.worker.script_modules import (
+from skyward_core.node.worker.call_unpickling_and_script_modules import (
     PICKLE_MARKER,
     LoadedModules,
     LoadedObject,
     MainNamespaceLoader,
 )
+from skyward_core.node.worker.result_pickles_and_summaries import PickledValue, pickle_result, safe_text
 from skyward_core.node.worker.stdio import CapturedStreams
 from skyward_core.node.worker.stop_signal import Stopped, StopSignal, enable_stack_dumps
 from skyward_core.protocol.frame_codec import MAX_INLINE_BYTES, WINDOW, AnyHeader, Header

@@ -29,16 +29,16 @@ from skyward_core.providers.agent_status_and_termination import end_machine, gat
 from skyward_core.providers.aws import (
     account_setup_checks_and_cleanup,
     boto_calls,
-    instance_launch,
     instance_lookup_and_end,
-    instance_offers,
     instance_tags,
+    launch_and_reservations,
+    offers_and_images,
     spot_interruption_watcher,
     zones_and_placement,
 )
 from skyward_core.providers.aws.boto_calls import AwsAccount, AwsCalls, run_in_thread, shared_calls
 from skyward_core.providers.aws.ec2_errors import CallFailed, CapacityRefused
-from skyward_core.providers.aws.instance_launch import (
+from skyward_core.providers.aws.launch_and_reservations import (
     PLACEHOLDER,
     AttemptPlanner,
     InstanceLaunch,
@@ -47,14 +47,14 @@ from skyward_core.providers.aws.instance_launch import (
     deadman_minutes,
     describe_plan,
 )
-from skyward_core.providers.aws.instance_offers import (
+from skyward_core.providers.aws.launch_journal_and_keys import LaunchJournal
+from skyward_core.providers.aws.offers_and_images import (
     DEFAULT_DISK_GB,
     BilledExtras,
     list_offers,
     query_region,
     select_offers,
 )
-from skyward_core.providers.aws.launch_journal_and_keys import LaunchJournal
 from skyward_core.providers.provider import JsonSettings, describe_python
 from skyward_core.store import state_folder
 from skyward_core.transport.ssh.host_address_and_python import Target
@@ -326,7 +326,7 @@ class AWS(JsonSettings, StrictKeywords):
             account=last.get("account", ""),
             **self._own_parameters,
         )
-        (kind,) = await instance_offers.find_instance_types(
+        (kind,) = await offers_and_images.find_instance_types(
             self._calls, last["region"], MachineRequirements(instance_type=last["type"])
         )
         places = await zones_and_placement.list_zones(
@@ -338,9 +338,9 @@ class AWS(JsonSettings, StrictKeywords):
         return machine
 
     def _launch(self, folder: LaunchJournal, parameters: LaunchParameters) -> InstanceLaunch:
-        async def image(attempt: LaunchAttempt) -> instance_offers.BootImage:
+        async def image(attempt: LaunchAttempt) -> offers_and_images.BootImage:
             region = attempt.place.region
-            return await instance_offers.find_image(self._calls, region, attempt.kind, self.ami, self.ssh_user)
+            return await offers_and_images.find_image(self._calls, region, attempt.kind, self.ami, self.ssh_user)
 
         return InstanceLaunch(
             self._calls, folder, parameters, image, partial(instance_lookup_and_end.terminate, self._calls)
@@ -449,7 +449,7 @@ class AWS(JsonSettings, StrictKeywords):
             # Software for one architecture may not run on the other, so requests without an architecture get x86_64.
             # Without any requirements, the default type applies and the field stays empty.
             architecture=requirements.architecture
-            or ("x86_64" if plain and instance_offers.has_size(requirements) else ""),
+            or ("x86_64" if plain and offers_and_images.has_size(requirements) else ""),
         )
 
     @property
@@ -472,7 +472,7 @@ class AWS(JsonSettings, StrictKeywords):
             or tuple(filter(None, [await run_in_thread(self._calls.default_region)]))
         )
         if not regions:
-            regions = tuple(instance_offers.shipped_regions())
+            regions = tuple(offers_and_images.shipped_regions())
             notes.append(f"no region is set, but a launch needs one: showing offers of {' and '.join(regions)}")
         found = await list_offers(self._calls, self.name, regions, requirements, self._extras)
         return OfferList(offers=found.offers, notes=[*notes, *found.notes])
@@ -528,7 +528,7 @@ class AWS(JsonSettings, StrictKeywords):
             Unreachable: If it is unknown whether the block was bought.
             SkywardError: If the block was not bought.
         """
-        return await instance_launch.buy_block(self._calls, block, token)
+        return await launch_and_reservations.buy_block(self._calls, block, token)
 
     async def bought(self, region: str, token: str) -> Reservation | None:
         """Return the reservation that was bought with a token; None if EC2 does not show any.
@@ -541,7 +541,7 @@ class AWS(JsonSettings, StrictKeywords):
             SkywardError: If EC2 cannot be queried.
         """
         filters = [{"Name": f"tag:{instance_tags.PURCHASE}", "Values": [token]}]
-        found = await instance_launch.find_reservations(self._calls, region, filters)
+        found = await launch_and_reservations.find_reservations(self._calls, region, filters)
         return found[0] if found else None
 
     async def reserved(self) -> list[Reservation]:
@@ -550,7 +550,7 @@ class AWS(JsonSettings, StrictKeywords):
         Raises:
             SkywardError: If EC2 cannot be queried.
         """
-        found = [await instance_launch.find_reservations(self._calls, each) for each in await self._regions()]
+        found = [await launch_and_reservations.find_reservations(self._calls, each) for each in await self._regions()]
         return [each for some in found for each in some]
 
     async def find(self, pool: str, token: str) -> list[Machine]:

@@ -15,8 +15,8 @@ from skyward_core.providers.aws import ec2_errors, instance_tags
 from skyward_core.providers.aws.boto_calls import AwsCalls, run_in_thread
 from skyward_core.providers.aws.ec2_errors import CallFailed
 from skyward_core.providers.aws.instance_lookup_and_end import with_node
-from skyward_core.providers.aws.instance_offers import InstanceType
 from skyward_core.providers.aws.launch_journal_and_keys import LaunchJournal
+from skyward_core.providers.aws.offers_and_images import InstanceType
 from skyward_core.providers.provider_calls import poll_until_empty
 from skyward_core.store.debug_log import get_logger
 from skyward_core.util.light_dataclass import Value, value

@@ -22,7 +22,7 @@ from skyward_core.node.bootstrap.host_folders_and_processes import (
 )
 from skyward_core.protocol.node_paths import RETAINED_PREFIX, NodePaths
 from skyward_core.store.state_folder import LOCAL_FOLDER, ensure_socket_folder, remove_abandoned_folders, state_home
-from skyward_core.transport.local_transport import AgentStarter, LocalTransport
+from skyward_core.transport.local_transport_and_environments import AgentStarter, LocalTransport
 
 STOP_TIMEOUT = 3.0  # seconds for an agent and its processes to stop
 

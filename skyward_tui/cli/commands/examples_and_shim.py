@@ -9,7 +9,7 @@ import click
 from skyward_core.client import skyward_alias_installer
 from skyward_core.model import errors
 from skyward_core.model.errors import UsageError
-from skyward_tui.cli.console import Console
+from skyward_tui.cli.console_and_log_printer import Console
 from skyward_tui.cli.shared_options_and_command_class import command
 from skyward_tui.launch_form.form import PREFIX, example_path, example_paths, script_summary
 

@@ -20,7 +20,7 @@ from skyward_core.model.errors import UsageError
 from skyward_core.model.output_files import list_failed_files
 from skyward_core.util.format_bytes import format_size
 from skyward_core.util.terminal_safe_text import sanitize_line
-from skyward_tui.cli.console import Console
+from skyward_tui.cli.console_and_log_printer import Console
 from skyward_tui.cli.pool_and_run_lookup import live_pools, open_session, resolve_run
 from skyward_tui.cli.run_report import table
 from skyward_tui.cli.shared_options_and_command_class import command
@@ -130,11 +130,11 @@ def _resolve_pool(session: Session, word: str) -> tuple[PoolRow, str | None]:
 
 def _copy_commands(session: Session, pool: PoolRow, places: Sequence[tuple[int, str]]) -> Iterator[str]:
     """Yield commands that copy folders from hosts to this machine, for folders that a teardown left there."""
-    from skyward_core.client import ssh_host_groups_and_keys  # late: this module imports asyncssh
+    from skyward_core.client import ssh_hosts  # late: this module imports asyncssh
 
     for node, folder in places:
         with suppress(UsageError, OSError):  # without these commands, the receipt still names the folders
-            yield sanitize_line(ssh_host_groups_and_keys.copy_command(session.ledger, pool, node, folder))
+            yield sanitize_line(ssh_hosts.copy_command(session.ledger, pool, node, folder))
 
 
 class _FetchProgress:

@@ -28,7 +28,7 @@ from skyward_tui.cli.shared_options_and_command_class import (
 
 if TYPE_CHECKING:
     from skyward_core.client.launch.plugin_and_provider_catalog import FunctionInfo
-    from skyward_tui.cli.console import Console
+    from skyward_tui.cli.console_and_log_printer import Console
 
 
 def parse_node_count(text: str) -> int | str:

@@ -12,7 +12,7 @@ from skyward_core.client.leftover_cleanup import JudgedLeftover, LeftoverScan, s
 from skyward_core.client.session import Session
 from skyward_core.model import errors
 from skyward_core.model.errors import UsageError
-from skyward_tui.cli.console import Console
+from skyward_tui.cli.console_and_log_printer import Console
 from skyward_tui.cli.follow_run import Follower
 from skyward_tui.cli.pool_and_run_lookup import open_session
 from skyward_tui.cli.run_report import table

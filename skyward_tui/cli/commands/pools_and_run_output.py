@@ -23,7 +23,7 @@ from skyward_core.client.session import Session
 from skyward_core.model import errors
 from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.util.terminal_safe_text import reset_colors
-from skyward_core.views.log_buffer import LineInfo, LineSplitter
+from skyward_core.views.log_buffers_and_rank_activity import LineInfo, LineSplitter
 from skyward_core.views.log_collapsing import (
     JOIN_SECONDS,
     FoldedLine,
@@ -34,10 +34,10 @@ from skyward_core.views.log_collapsing import (
     list_ranks,
 )
 from skyward_core.views.pool_view import RunView
-from skyward_core.views.rank_metrics import MetricStore
+from skyward_core.views.rank_metrics_and_diagnostics import MetricStore
 from skyward_core.views.sweep_trials import TrialTableSource
 from skyward_tui.cli.commands.run import show_trials, sorted_rows
-from skyward_tui.cli.console import Console
+from skyward_tui.cli.console_and_log_printer import Console
 from skyward_tui.cli.pool_and_run_lookup import fetch_run, open_session, resolve_run
 from skyward_tui.cli.run_report import (
     drop_receipts,

@@ -17,7 +17,7 @@ from skyward_core.client.session import Session
 from skyward_core.model import errors
 from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.util.format_bytes import format_size
-from skyward_tui.cli.console import Console
+from skyward_tui.cli.console_and_log_printer import Console
 from skyward_tui.cli.pool_and_run_lookup import open_session, resolve_run
 from skyward_tui.cli.shared_options_and_command_class import command
 from skyward_tui.text.error_advice import format_error

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from skyward_core.client import settings
+from skyward_core.client import user_settings_and_app_state as settings
 from skyward_core.client.launch.launch_plan import LaunchPlan, make_plan
 from skyward_core.client.launch.launch_request import LaunchRequest, parse_provider_settings
 from skyward_core.client.launch.plugin_and_provider_catalog import (
@@ -43,10 +43,10 @@ from skyward_core.views.events import PoolState, RunEnded, RunOpened
 from skyward_core.views.job_file_steps import steps_of_job
 from skyward_core.views.notification_rules import Notification, run_notification
 from skyward_core.views.pool_view import PoolView, RunView, TaskView, TrialSheet
-from skyward_core.views.rank_metrics import MetricStore, format_metrics
+from skyward_core.views.rank_metrics_and_diagnostics import MetricStore, format_metrics
 from skyward_core.views.sweep_trials import TrialRow, TrialTable, TrialTableSource, representative_task
 from skyward_tui.cli.commands.leftovers import note_leftovers
-from skyward_tui.cli.console import Console
+from skyward_tui.cli.console_and_log_printer import Console
 from skyward_tui.cli.follow_run import MUST_FINISH, Choice, Follower, Interrupted, LiveStatus, Row, status_rows
 from skyward_tui.cli.pool_and_run_lookup import live_pools, open_session
 from skyward_tui.cli.run_report import (

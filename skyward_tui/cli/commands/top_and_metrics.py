@@ -24,7 +24,7 @@ from skyward_core.util.untrusted_files import exists
 from skyward_core.views.alert_rules import Alert, find_alerts
 from skyward_core.views.machine_metrics import MachineMetrics
 from skyward_core.views.pool_view import PoolView, build_curves
-from skyward_tui.cli.console import Console
+from skyward_tui.cli.console_and_log_printer import Console
 from skyward_tui.cli.pool_and_run_lookup import live_pools, open_session, resolve_run
 from skyward_tui.cli.run_report import table
 from skyward_tui.cli.shared_options_and_command_class import command

@@ -21,6 +21,7 @@ from skyward_core.client.launch.launch_request import OPTIONS
 from skyward_core.client.launch.plugin_and_provider_catalog import DEFAULT_PROVIDER, argument_values
 from skyward_core.model.errors import UsageError
 from skyward_core.util.terminal_safe_text import sanitize_line
+from skyward_core.util.untrusted_files import current_folder
 from skyward_tui.launch_form.form import (
     Form,
     package_choices,
@@ -33,7 +34,6 @@ from skyward_tui.launch_form.form import (
 )
 from skyward_tui.text.error_advice import format_detail
 from skyward_tui.text.number_and_time_format import clip_path, one_line
-from skyward_tui.tmux_clipboard_and_terminal_checks import current_folder
 from skyward_tui.ui.actions import bindings, with_keys
 from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.widgets.form_fields import (

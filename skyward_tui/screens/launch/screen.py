@@ -24,7 +24,7 @@ from textual.widgets import Button, Input, Select, Static
 from skyward_core.model.errors import Cancelled, PoolError, PoolGone, SkywardError, error_hint, error_message
 from skyward_core.model.machines import Check
 from skyward_core.model.provider_capability_protocols import Asks
-from skyward_core.util.untrusted_files import expand_user, is_dir, resolve_path
+from skyward_core.util.untrusted_files import current_folder, expand_user, is_dir, resolve_path
 from skyward_core.views.pool_view import PoolView, RunView
 from skyward_tui import shutdown_signals
 from skyward_tui.dialogs.basic_dialogs import AskScreen, ChoiceScreen
@@ -69,7 +69,6 @@ from skyward_tui.text.hardware_cells import ANY
 from skyward_tui.text.number_and_time_format import one_line
 from skyward_tui.text.queue_and_comparison_rows import sweep_outcome
 from skyward_tui.text.receipts_and_leftovers import receipt_line
-from skyward_tui.tmux_clipboard_and_terminal_checks import current_folder
 from skyward_tui.ui.actions import bindings, first_key, with_keys
 from skyward_tui.ui.session_futures import flash_errors, wait_shielded
 from skyward_tui.ui.themes import read_style_sheet
@@ -274,7 +273,7 @@ async def _wait_for_gangs(app: SkywardApp, session: SessionInterface, pool: str,
     Raises:
         SkywardError: If the remaining runs cannot start.
     """
-    from skyward_core.views.rank_metrics import MetricStore
+    from skyward_core.views.rank_metrics_and_diagnostics import MetricStore
 
     try:
         await wait_shielded(session.wait_for_sweep(pool, run.id))

@@ -11,7 +11,7 @@ from math import isfinite
 from typing import Any, Literal
 
 from skyward_core.util.terminal_safe_text import sanitize_line
-from skyward_core.views.log_buffer import PoolActivity
+from skyward_core.views.log_buffers_and_rank_activity import PoolActivity
 from skyward_core.views.outliers_and_bands import Trace, find_outliers, median
 
 Kind = Literal["loss", "time", "rate", ""]

@@ -23,15 +23,7 @@ from skyward_core.store.debug_log import get_logger, log_duration
 from skyward_core.store.state_folder import ENVIRONMENTS_FOLDER, state_home
 from skyward_core.tasks import interpreter_compatibility_and_import_path
 from skyward_core.tasks.interpreter_compatibility_and_import_path import is_own_environment
-from skyward_core.transport.transport import (
-    MINOR,
-    OnData,
-    OnLost,
-    Report,
-    StartBarrier,
-    check_python,
-    needs_install,
-)
+from skyward_core.transport.transport import MINOR, OnData, OnLost, Report, StartBarrier, check_python, needs_install
 from skyward_core.util.light_dataclass import Value, value
 from skyward_core.util.untrusted_files import exists
 

@@ -1,25 +1,13 @@
-"""Properties of the program's environment: kind of terminal, current folder, clipboard of a terminal multiplexer."""
+"""Kind of the terminal, and clipboard of a terminal multiplexer."""
 
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 
 def is_dumb() -> bool:
     """Check whether the terminal cannot move its cursor, which a full-screen app needs."""
     return os.environ.get("TERM", "").lower() in ("dumb", "unknown")
-
-
-def current_folder() -> Path:
-    """Return the current folder. If it was removed, return its former path.
-
-    Opening a file below the former path then fails with an ordinary error.
-    """
-    try:
-        return Path.cwd()
-    except FileNotFoundError:
-        return Path(os.environ.get("PWD", "/"))
 
 
 TMUX_TIMEOUT = 5.0  # seconds; time limit, so that a hanging tmux does not block copying forever

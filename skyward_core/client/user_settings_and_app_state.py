@@ -17,14 +17,7 @@ from skyward_core.model.errors import UsageError
 from skyward_core.store import state_folder
 from skyward_core.store.debug_log import start_logging as start_logging
 from skyward_core.store.state_folder import SETTINGS_FILE, state_home
-from skyward_core.util.untrusted_files import (
-    MAX_SETTINGS_BYTES,
-    exists,
-    is_file,
-    parse_toml,
-    read_text,
-    resolve_path,
-)
+from skyward_core.util.untrusted_files import MAX_SETTINGS_BYTES, exists, is_file, parse_toml, read_text, resolve_path
 
 if TYPE_CHECKING:
     from skyward_core.client.settings_edits import TomlValue
@@ -235,7 +228,7 @@ def settings_path() -> Path:
 
 def limit_log_memory(megabytes: float) -> None:
     """Limit the memory for log lines, per pool in this process."""
-    from skyward_core.views.log_buffer import MemoryBudget
+    from skyward_core.views.log_buffers_and_rank_activity import MemoryBudget
 
     MemoryBudget.total_bytes = int(megabytes * 1e6)
 

@@ -27,8 +27,8 @@ from skyward_core.model.offers_and_rental_plans import Block, MachineRequirement
 from skyward_core.model.specs import PoolSpec
 from skyward_core.providers.aws import (
     account_setup_checks_and_cleanup,
-    instance_offers,
     instance_tags,
+    offers_and_images,
     zones_and_placement,
 )
 from skyward_core.providers.aws.account_setup_checks_and_cleanup import SecurityResources
@@ -47,7 +47,8 @@ from skyward_core.providers.aws.ec2_errors import (
     retry_while,
 )
 from skyward_core.providers.aws.instance_lookup_and_end import ENDED_STATES, ENDING_STATES, find_instances, to_machine
-from skyward_core.providers.aws.instance_offers import (
+from skyward_core.providers.aws.launch_journal_and_keys import KeyPair, LaunchJournal
+from skyward_core.providers.aws.offers_and_images import (
     DEFAULT_DISK_GB,
     BilledExtras,
     BootImage,
@@ -56,7 +57,6 @@ from skyward_core.providers.aws.instance_offers import (
     query_region,
     select_offers,
 )
-from skyward_core.providers.aws.launch_journal_and_keys import KeyPair, LaunchJournal
 from skyward_core.providers.aws.zones_and_placement import Zone
 from skyward_core.providers.provider_calls import report_progress
 from skyward_core.store.debug_log import get_logger
@@ -671,13 +671,13 @@ class AttemptPlanner(Value):
 
     async def make_attempt(self, offer: Offer, place: Zone, held: ReservedCapacity | None) -> LaunchAttempt:
         """Return the attempt for one offer."""
-        (kind,) = await instance_offers.find_instance_types(
+        (kind,) = await offers_and_images.find_instance_types(
             self.calls, offer.region, MachineRequirements(instance_type=offer.instance_type)
         )
         return self._make_attempt(offer, place, kind, held)
 
     def _make_attempt(
-        self, offer: Offer, place: Zone, kind: instance_offers.InstanceType, held: ReservedCapacity | None
+        self, offer: Offer, place: Zone, kind: offers_and_images.InstanceType, held: ReservedCapacity | None
     ) -> LaunchAttempt:
         priced = offer if held is None else held.price_offer(offer)
         market = offer.market if held is None else held.market

@@ -109,7 +109,7 @@ PICKLE_MARKER = b"pickl"  # text in each pickle that uses a function of RECREATO
 CHILD_SCRIPT = """\
 import sys
 sys.path.insert(0, {root!r})
-from skyward_core.node.worker.script_modules import ChildMainNamespace
+from skyward_core.node.worker.call_unpickling_and_script_modules import ChildMainNamespace
 del sys.path[0]
 __getattr__ = ChildMainNamespace({sources!r}, __file__, {files!r})
 """

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, TextIO
 import click
 
 from skyward_core.util.terminal_safe_text import RESET, reset_colors, sanitize_paragraph
-from skyward_core.views.log_buffer import LineSplitter, rank_prefix
+from skyward_core.views.log_buffers_and_rank_activity import LineSplitter, rank_prefix
 from skyward_core.views.log_collapsing import LiveLines, partial_lines
 from skyward_tui.cli.fault_tolerant_stdio import StandardStream
 from skyward_tui.text.error_advice import format_error
