@@ -53,7 +53,7 @@ _PUBLIC = {  # module: the public names in it
     "runtime.output_decorators": "CallbackWriter redirect_output silent stderr stdout",
     "runtime.preemption": "on_preempt",
     "runtime.sharding": "shard",
-    "tasks.job_files.job": "Task",
+    "tasks.job_file": "Task",
     "tasks.shell_and_script_calls": "script shell",
 }
 # Not in __all__: older names, and names that would replace Python's own after `from skyward_core import *`.

@@ -97,7 +97,7 @@ from skyward_core.runtime.output_decorators import stderr as stderr
 from skyward_core.runtime.output_decorators import stdout as stdout
 from skyward_core.runtime.preemption import on_preempt as on_preempt
 from skyward_core.runtime.sharding import shard as shard
-from skyward_core.tasks.job_files.job import Task as Task
+from skyward_core.tasks.job_file import Task as Task
 from skyward_core.tasks.shell_and_script_calls import script as script
 from skyward_core.tasks.shell_and_script_calls import shell as shell
 from skyward_core.model import accelerators as accelerators

@@ -62,7 +62,7 @@ class NodePaths:
 
     @property
     def samples(self) -> str:
-        """Folder of the machine metrics; see ``machine_metrics.sampler``."""
+        """Folder of the machine metrics; see ``machine_metrics_sampler``."""
         return self.folder + "/machine-samples"
 
     @property

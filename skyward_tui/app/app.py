@@ -588,7 +588,7 @@ class SkywardApp(App[None]):
 
     def show_launch(self, pool: str = "", form: Form | None = None) -> None:
         """Open the launch form for a live pool, given its key, or for a new pool."""
-        from skyward_tui.screens.launch.screen import LaunchScreen
+        from skyward_tui.screens.launch import LaunchScreen
 
         self.push_screen(LaunchScreen(pool, form))
 

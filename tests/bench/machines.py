@@ -18,7 +18,7 @@ SECONDS = 10.0
 SETTLED = 2.0  # seconds in which it has started
 NODES, GPUS = 32, 8
 ROUNDS = 200
-RUN = "import sys; from skyward_core.node.machine_metrics.sampler import main; main(*sys.argv[1:])"
+RUN = "import sys; from skyward_core.node.machine_metrics_sampler import main; main(*sys.argv[1:])"
 
 
 def measure() -> list[Metric]:

@@ -17,7 +17,7 @@ from skyward_core.transport.ssh import known_hosts
 from skyward_core.transport.ssh.asyncssh_patches import asyncssh
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.dialogs.host_key_and_secret_variables import HostKeyScreen
-from skyward_tui.screens.launch.screen import LaunchScreen
+from skyward_tui.screens.launch import LaunchScreen
 from tests.support.app_driver import (
     ask_who_is_busy,
     paint_on_demand,

@@ -30,8 +30,8 @@ from skyward_tui.app.app import SkywardApp
 from skyward_tui.launch_form import form as launch_form
 from skyward_tui.launch_form import plan_text
 from skyward_tui.launch_form.recent_launches import add_recent, recent_forms
-from skyward_tui.screens.launch.field_groups import ArgumentFields
-from skyward_tui.screens.launch.screen import LaunchScreen
+from skyward_tui.screens.launch import LaunchScreen
+from skyward_tui.screens.launch_field_groups import ArgumentFields
 from skyward_tui.widgets.form_fields import Toggles
 from tests.support.app_driver import screen_text, until
 from tests.support.cli import Cli

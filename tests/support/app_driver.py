@@ -19,7 +19,7 @@ from textual.message_pump import MessagePump
 from textual.pilot import Pilot
 
 from skyward_tui.app.app import SkywardApp
-from skyward_tui.screens.launch.screen import LaunchScreen
+from skyward_tui.screens.launch import LaunchScreen
 from skyward_tui.screens.run import RunScreen
 
 PATIENCE = 60.0

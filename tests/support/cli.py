@@ -54,7 +54,7 @@ def waits(marker: str):
 
 PRELOADED = """
 import importlib, os, pkgutil
-import skyward_core.providers.local.provider, skyward_core.tasks.job_files.job
+import skyward_core.providers.local.provider, skyward_core.tasks.job_file
 import skyward_tui.cli.main, skyward_tui.cli.commands
 for each in pkgutil.iter_modules(skyward_tui.cli.commands.__path__):
     importlib.import_module(f"skyward_tui.cli.commands.{each.name}")

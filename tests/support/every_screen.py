@@ -26,7 +26,7 @@ from skyward_tui.screens.compare import CompareScreen
 from skyward_tui.screens.errors import ErrorsScreen
 from skyward_tui.screens.history import HistoryScreen
 from skyward_tui.screens.hosts import HostsScreen
-from skyward_tui.screens.launch.screen import LaunchScreen
+from skyward_tui.screens.launch import LaunchScreen
 from skyward_tui.screens.leftovers import DeleteLeftoversScreen, LeftoversScreen
 from skyward_tui.screens.pool_list import PoolsScreen
 from skyward_tui.screens.run import RunScreen

@@ -14,7 +14,7 @@ import pytest
 
 from skyward_core.client.launch.job_and_shell_launch import JobRequest
 from skyward_core.model.errors import JobFileError, UsageError
-from skyward_core.tasks.job_files.job import JobFile
+from skyward_core.tasks.job_file import JobFile
 
 # Path, document, what it comes to: machines, steps, and what is told; or the words by which it is refused.
 CORPUS = [

@@ -23,7 +23,7 @@ from skyward_tui.app.app import SkywardApp
 from skyward_tui.dialogs.basic_dialogs import ChoiceScreen
 from skyward_tui.dialogs.help import HelpScreen
 from skyward_tui.screens.base_screen import BaseScreen
-from skyward_tui.screens.launch.screen import LaunchScreen
+from skyward_tui.screens.launch import LaunchScreen
 from skyward_tui.screens.pool_list import PoolsScreen
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.ui.actions import ACTIONS, SCOPES, actions_in, keys_page

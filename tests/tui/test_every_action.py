@@ -11,7 +11,7 @@ from textual.widgets import OptionList
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.dialogs.help import HelpScreen
 from skyward_tui.dialogs.pickers import FilesScreen
-from skyward_tui.screens.launch.screen import LaunchScreen
+from skyward_tui.screens.launch import LaunchScreen
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.ui.actions import ACTIONS, SCOPES
 from skyward_tui.widgets.form_fields import Toggles

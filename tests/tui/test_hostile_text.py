@@ -16,7 +16,7 @@ from skyward_core.model.outcomes import ErrorInfo, RootCause, Summary
 from skyward_core.views import events
 from skyward_core.views.pool_view import PoolView
 from skyward_tui.app.app import SkywardApp
-from skyward_tui.screens.launch.screen import LaunchScreen
+from skyward_tui.screens.launch import LaunchScreen
 from tests.support.app_driver import launch_form, on_launch_form, press, screen_text, typed, until
 from tests.support.fake_session import FakeSession, value
 from tests.support.hostile_text import is_harmful

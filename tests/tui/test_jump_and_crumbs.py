@@ -10,7 +10,7 @@ from skyward_tui.app.app import SkywardApp
 from skyward_tui.dialogs.confirmations import TeardownScreen
 from skyward_tui.dialogs.focus_jump_overlay import JumpScreen
 from skyward_tui.screens.errors import ErrorsScreen
-from skyward_tui.screens.launch.screen import LaunchScreen
+from skyward_tui.screens.launch import LaunchScreen
 from skyward_tui.screens.pool_list import PoolsScreen
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.widgets.header_and_hints import Breadcrumbs

@@ -11,12 +11,12 @@ from textual.widgets import Input, Select
 from skyward_core.client.launch.job_and_shell_launch import JobRequest
 from skyward_core.client.launch.launch_records import JobRecord, LaunchRecord
 from skyward_core.client.launch.launch_request import LaunchRequest
-from skyward_core.tasks.job_files.job import JobFile
+from skyward_core.tasks.job_file import JobFile
 from skyward_core.views import events
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.launch_form.form import save_preset
 from skyward_tui.launch_form.recent_launches import recent_forms
-from skyward_tui.screens.launch.screen import LaunchScreen
+from skyward_tui.screens.launch import LaunchScreen
 from skyward_tui.screens.run import RunScreen
 from tests.support.app_driver import on_run_screen, press, screen_text, until
 from tests.support.fake_session import FakeSession

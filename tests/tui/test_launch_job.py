@@ -15,7 +15,7 @@ from skyward_tui.app.app import SkywardApp
 from skyward_tui.dialogs.host_key_and_secret_variables import SecretsScreen
 from skyward_tui.launch_form.form import Form
 from skyward_tui.launch_form.recent_launches import add_recent
-from skyward_tui.screens.launch.screen import LaunchScreen
+from skyward_tui.screens.launch import LaunchScreen
 from skyward_tui.widgets.source_view import highlight_python
 from tests.support.app_driver import on_launch_form, press, screen_text, typed, until
 from tests.support.fake_session import FakeSession

@@ -13,7 +13,7 @@ from skyward_tui.app.app import SkywardApp
 from skyward_tui.dialogs.pickers import AcceleratorsScreen
 from skyward_tui.launch_form.form import Form, package_choices, plan_launch
 from skyward_tui.launch_form.recent_launches import add_recent, recent_forms
-from skyward_tui.screens.launch.screen import LaunchScreen
+from skyward_tui.screens.launch import LaunchScreen
 from skyward_tui.widgets.form_fields import Toggles
 from tests.support.app_driver import Snap, at_usual_sizes, on_launch_form, press, screen_text, typed, until
 from tests.support.fake_session import FakeSession

@@ -19,7 +19,7 @@ from skyward_tui.dialogs.pickers import AcceleratorsScreen
 from skyward_tui.launch_form.form import FieldError, Form, command_line, free_name, plan_launch
 from skyward_tui.launch_form.plan_text import PlanResult
 from skyward_tui.launch_form.recent_launches import add_recent, recent_forms
-from skyward_tui.screens.launch.screen import LaunchScreen
+from skyward_tui.screens.launch import LaunchScreen
 from skyward_tui.screens.pool_list import PoolsScreen
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.widgets.form_fields import Toggles
@@ -100,7 +100,7 @@ async def test_plan_is_requested_after_typing_stops(
         asked.append((form.provider, form.nodes))
         return PlanResult(form, rows=[("creates", f"{form.nodes} machines")])
 
-    monkeypatch.setattr("skyward_tui.screens.launch.screen.compute_plan", planned)
+    monkeypatch.setattr("skyward_tui.screens.launch.compute_plan", planned)
     async with on_launch_form(app, SIZE, "train.py") as (pilot, screen):
         nodes_now = screen.form().nodes
         screen.query_one("#provider", Select).value = "aws"
@@ -543,7 +543,7 @@ async def test_accelerator_is_picked_from_offers(
     app: SkywardApp, session: FakeSession, script: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("skyward_core.client.offers_and_block_purchases.list_offers", lambda wish: OFFERS)
-    monkeypatch.setattr("skyward_tui.screens.launch.screen.TYPING", 3600.0)  # nobody asks for a plan
+    monkeypatch.setattr("skyward_tui.screens.launch.TYPING", 3600.0)  # nobody asks for a plan
     async with on_launch_form(app, SIZE, "train.py") as (pilot, screen):
         field = screen.query_one("#accelerator", Input)
         screen.query_one("#provider", Select).value = "aws"
@@ -571,7 +571,7 @@ async def test_picker_without_offers_names_the_reason_and_shows_the_catalogue(
         raise UsageError("no provider lists its offers")
 
     monkeypatch.setattr("skyward_core.client.offers_and_block_purchases.list_offers", refuse)
-    monkeypatch.setattr("skyward_tui.screens.launch.screen.TYPING", 3600.0)
+    monkeypatch.setattr("skyward_tui.screens.launch.TYPING", 3600.0)
     async with on_launch_form(app, SIZE, "train.py") as (pilot, screen):
         screen.query_one("#provider", Select).value = "aws"
         await until(pilot, lambda: screen.form().provider == "aws")

@@ -11,7 +11,7 @@ from textual.widgets import Input, Static
 
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.dialogs.pickers import FilesScreen, PresetsScreen, PythonsScreen
-from skyward_tui.screens.launch.screen import LaunchScreen
+from skyward_tui.screens.launch import LaunchScreen
 from tests.support.app_driver import on_launch_form, press, screen_text, until
 from tests.support.hostile_project import JOB, PRESET, SCRIPT, hostile_project
 

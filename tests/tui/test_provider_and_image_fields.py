@@ -13,8 +13,8 @@ from textual.widgets import Input, Select
 from skyward_core.model.machines import Check
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.launch_form.form import Form, build_request, command_line
-from skyward_tui.screens.launch.field_groups import ArgumentFields
-from skyward_tui.screens.launch.screen import LaunchScreen
+from skyward_tui.screens.launch import LaunchScreen
+from skyward_tui.screens.launch_field_groups import ArgumentFields
 from skyward_tui.text.number_and_time_format import clip_path
 from tests.support.app_driver import on_launch_form, press, screen_text, typed, until
 from tests.support.fake_session import FakeSession, done
@@ -42,7 +42,7 @@ async def test_slow_provider_check_does_not_delay_the_plan(app: SkywardApp, sess
 async def test_verdict_about_hosts_goes_with_the_first_key_and_returns_after_a_pause(
     app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("skyward_tui.screens.launch.screen.CHECK_PAUSE", 0.0)
+    monkeypatch.setattr("skyward_tui.screens.launch.CHECK_PAUSE", 0.0)
     session.check_ups["ssh"] = Future()
     session.check_ups["ssh"].set_result([Check("gpu1", "fail", "no answer within 5 s")])
     async with on_launch_form(app, (80, 24), "train.py") as (pilot, screen):
@@ -51,10 +51,10 @@ async def test_verdict_about_hosts_goes_with_the_first_key_and_returns_after_a_p
         hosts = screen.query_one("#hosts", Input).focus()
         await typed(app, pilot, "gpu1", until="✗ gpu1: no answer")
         assert app.focused is hosts, "nobody has left the field"
-        monkeypatch.setattr("skyward_tui.screens.launch.screen.TYPING", 60.0)
+        monkeypatch.setattr("skyward_tui.screens.launch.TYPING", 60.0)
         await pilot.press("2")
         assert "no answer" not in screen_text(app) and "✗" not in screen_text(app)
-        monkeypatch.setattr("skyward_tui.screens.launch.screen.TYPING", 0.01)
+        monkeypatch.setattr("skyward_tui.screens.launch.TYPING", 0.01)
         await press(pilot, "3", until=lambda: session.checked[-1] == ("ssh", {"hosts": "gpu123"}))
 
 
@@ -68,7 +68,7 @@ async def test_form_is_validated_once_for_many_typed_characters(
 
     async with on_launch_form(app, (80, 24), "train.py") as (pilot, screen):
         await until(pilot, lambda: screen.form().function == "train")
-        monkeypatch.setattr("skyward_tui.screens.launch.screen.TYPING", 60.0)
+        monkeypatch.setattr("skyward_tui.screens.launch.TYPING", 60.0)
         monkeypatch.setattr(LaunchScreen, "_update_plan", planned)
         screen.query_one("#name", Input).focus()
         await pilot.press(*"maths-of-mine")
@@ -80,7 +80,7 @@ async def test_form_is_validated_once_for_many_typed_characters(
 async def test_hosts_are_checked_after_typing_and_problems_are_listed_first(
     app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("skyward_tui.screens.launch.screen.CHECK_PAUSE", 60.0)
+    monkeypatch.setattr("skyward_tui.screens.launch.CHECK_PAUSE", 60.0)
     lines = [Check("gpu1", "ok", "reachable"), Check("gpu2", "fail", "no answer within 5 s\x1b[2J")]
     lines += [Check(f"gpu{number}", "warn", "0.5 GB free") for number in range(3, 9)]
     session.check_ups["ssh"] = Future()

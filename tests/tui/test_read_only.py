@@ -20,7 +20,7 @@ from skyward_core.views import events
 from skyward_core.views.pool_view import PoolView, TrialSheet
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.cli.main import cli
-from skyward_tui.screens.launch.screen import LaunchScreen
+from skyward_tui.screens.launch import LaunchScreen
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.ui.actions import ACTIONS
 from tests.support.app_driver import on_run_screen, press, screen_text, until

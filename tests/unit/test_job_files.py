@@ -21,8 +21,8 @@ from skyward_core.client.launch.job_and_shell_launch import JobRequest, parse_va
 from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.model.errors import JobFileError
 from skyward_core.model.provider_capability_protocols import RunsHere
-from skyward_core.tasks.job_files.job import JobFile
-from skyward_core.tasks.job_files.job_yaml_reader import (
+from skyward_core.tasks.job_file import JobFile
+from skyward_core.tasks.job_yaml_reader import (
     IGNORED_KEYS,
     UNSUPPORTED_KEYS,
     JobKeys,

@@ -31,8 +31,9 @@ from skyward_core.model.metric_definitions_and_series import (
     curve_json,
     describe_throttling,
 )
-from skyward_core.node.machine_metrics import gpu_metrics, sampler
-from skyward_core.node.machine_metrics.sampler import SampleFiles
+from skyward_core.node import gpu_metrics
+from skyward_core.node import machine_metrics_sampler as sampler
+from skyward_core.node.machine_metrics_sampler import SampleFiles
 from skyward_core.protocol.node_paths import sample_files
 from skyward_core.store import pool_folder
 from skyward_core.store.pool_folder import MetricsWriter, read_metrics
@@ -48,8 +49,8 @@ from tests.support.waiting import wait_until
 ROOT = Path(__file__).parents[2]
 RUN = """
 import os, sys
-from skyward_core.node.machine_metrics import gpu_metrics
-from skyward_core.node.machine_metrics.sampler import main
+from skyward_core.node import gpu_metrics
+from skyward_core.node.machine_metrics_sampler import main
 gpu_metrics.DRIVER_TIMEOUT, log = 0.5, gpu_metrics.XidLog
 gpu_metrics.XidLog = lambda: log(os.environ.get("FAKE_KMSG", gpu_metrics.KERNEL_LOG))
 main(*sys.argv[1:3], "0.02")

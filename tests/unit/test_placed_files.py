@@ -13,7 +13,7 @@ import pytest
 
 from skyward_core.node.worker.returned_exceptions import describe_error
 from skyward_core.runtime import shell_and_scripts
-from skyward_core.tasks.job_files.job import make_mount_call
+from skyward_core.tasks.job_file import make_mount_call
 
 
 @pytest.fixture(autouse=True)

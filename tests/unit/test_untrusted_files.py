@@ -21,7 +21,7 @@ from skyward_core.client.launch.plugin_and_provider_catalog import list_function
 from skyward_core.client.launch.script_git_state import ScriptState
 from skyward_core.model.errors import JobFileError, ScriptError, SkywardError
 from skyward_core.store import pool_folder, state_folder
-from skyward_core.tasks.job_files.job import JobFile, read_variables
+from skyward_core.tasks.job_file import JobFile, read_variables
 from skyward_core.tasks.shell_and_script_calls import script
 from skyward_core.transport.ssh import known_hosts
 from skyward_core.transport.working_folder_upload import walk

@@ -24,7 +24,7 @@ from skyward_core.node.bootstrap import host_commands, receive_working_folder
 from skyward_core.protocol.node_paths import STATE_FILE
 from skyward_core.store import state_folder
 from skyward_core.store.state_folder import is_state_folder, state_home
-from skyward_core.tasks.job_files.job import make_mount_call
+from skyward_core.tasks.job_file import make_mount_call
 from skyward_core.transport import working_folder_upload
 
 

@@ -32,23 +32,23 @@ from skyward_core.util.redaction import MIN_SECRET_LENGTH, strip_credentials
 
 if TYPE_CHECKING:
     from skyward_core.model.function import PendingFunction
-    from skyward_core.tasks.job_files.job import JobFile as JobFile
-    from skyward_core.tasks.job_files.job import Overrides
-    from skyward_core.tasks.job_files.job_yaml_reader import WantedMachine
+    from skyward_core.tasks.job_file import JobFile as JobFile
+    from skyward_core.tasks.job_file import Overrides
+    from skyward_core.tasks.job_yaml_reader import WantedMachine
     from skyward_core.tasks.task_and_blob_values import Task
     from skyward_core.views.pool_view import PoolView
 
 
 def read_job_file(path: str | os.PathLike[str], env: Overrides, secrets: Overrides) -> JobFile:
     """Read a job file; see ``JobFile.from_yaml``."""
-    from skyward_core.tasks.job_files.job import JobFile  # late: shell commands need neither pydantic nor yaml
+    from skyward_core.tasks.job_file import JobFile  # late: shell commands need neither pydantic nor yaml
 
     return JobFile.from_yaml(path, env=env, secrets=secrets)
 
 
 def read_job_variables(path: str | os.PathLike[str]) -> tuple[dict[str, str | None], dict[str, str | None]]:
-    """Return the ``envs`` and ``secrets`` of a job file; see ``job_files.job.read_variables``."""
-    from skyward_core.tasks.job_files.job import read_variables  # late, as above
+    """Return the ``envs`` and ``secrets`` of a job file; see ``job_file.read_variables``."""
+    from skyward_core.tasks.job_file import read_variables  # late, as above
 
     return read_variables(path)
 
@@ -294,7 +294,7 @@ def pool_job_tasks(
 
 
 def _sync_task(work: Path, folder: Path) -> Task | None:
-    from skyward_core.tasks.job_files.job import make_workdir_update
+    from skyward_core.tasks.job_file import make_workdir_update
     from skyward_core.transport.working_folder_upload import FileUnreadable, FolderTooLarge, build_manifest
 
     try:

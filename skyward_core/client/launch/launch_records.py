@@ -27,7 +27,7 @@ from skyward_core.util.untrusted_files import expand_user, read_text
 
 if TYPE_CHECKING:
     from skyward_core.client.launch.job_and_shell_launch import JobRequest
-    from skyward_core.tasks.job_files.job import JobFile
+    from skyward_core.tasks.job_file import JobFile
 
 T = TypeVar("T")
 POOL_LAUNCH = "pool"  # name of the launch that created a pool, among the launches of its runs
@@ -465,7 +465,7 @@ class JobRecord(ShellRecord):
             joined=request is None,
             **values,
         )
-        from skyward_core.tasks.job_files.job_yaml_reader import strip_secrets
+        from skyward_core.tasks.job_yaml_reader import strip_secrets
 
         try:
             return replace(record, text=strip_secrets(job.text, hidden, job.blanked))
@@ -490,7 +490,7 @@ class JobRecord(ShellRecord):
             UsageError: If the text of the job file is not saved, or a secret has no value.
             JobFileError: If the file is no longer valid.
         """
-        from skyward_core.tasks.job_files.job import JobFile
+        from skyward_core.tasks.job_file import JobFile
 
         envs, hidden = self.values(env, secrets)
         return JobFile.from_text(self.text, Path(self.path), env=envs, secrets=hidden)

@@ -17,7 +17,7 @@ from skyward_core.protocol.frame_codec import CHUNK_BYTES
 from skyward_core.protocol.node_paths import sample_files
 
 START_CODE = (
-    "import sys; sys.path[:] = {!a};from skyward_core.node.machine_metrics.sampler import main; main(*sys.argv[1:])"
+    "import sys; sys.path[:] = {!a};from skyward_core.node.machine_metrics_sampler import main; main(*sys.argv[1:])"
 )
 PERIOD = 1.0  # seconds between samples, and between polls for new samples
 PIECE_BYTES = CHUNK_BYTES // 4

@@ -50,7 +50,7 @@ from skyward_tui.launch_form.form import (
 from skyward_tui.launch_form.plan_text import Planner, PlanResult, ScriptWait, compute_plan, load_tasks
 from skyward_tui.launch_form.recent_launches import add_recent, recent_forms
 from skyward_tui.screens.base_screen import BaseScreen
-from skyward_tui.screens.launch.field_groups import (
+from skyward_tui.screens.launch_field_groups import (
     POOL_SETTINGS,
     WHOLE,
     ArgumentFields,
@@ -63,7 +63,7 @@ from skyward_tui.screens.launch.field_groups import (
     setting_fields_by_id,
     worst_state,
 )
-from skyward_tui.screens.launch.sidebar import LaunchSidebar, PlanPanel
+from skyward_tui.screens.launch_sidebar import LaunchSidebar, PlanPanel
 from skyward_tui.text.error_advice import format_error
 from skyward_tui.text.hardware_cells import ANY
 from skyward_tui.text.number_and_time_format import one_line
@@ -359,7 +359,7 @@ class LaunchScreen(BaseScreen[None]):
 
     SCOPE = "launch"
     BINDINGS = bindings("launch")
-    DEFAULT_CSS = read_style_sheet(__file__, "launch")
+    DEFAULT_CSS = read_style_sheet(__file__)
 
     def __init__(self, pool: str = "", form: Form | None = None) -> None:
         super().__init__()

@@ -20,7 +20,7 @@ from skyward_core.model.errors import JobFileError
 from skyward_core.model.function import Dispatcher, PendingFunction
 from skyward_core.runtime.shell_and_scripts import FileMounts, ShellCommand
 from skyward_core.store.state_folder import find_state_folder, is_state_folder
-from skyward_core.tasks.job_files.job_yaml_reader import (
+from skyward_core.tasks.job_yaml_reader import (
     IGNORED_KEYS,
     UNSUPPORTED_KEYS,
     AutostopKeys,

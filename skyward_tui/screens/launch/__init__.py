@@ -1,1 +1,0 @@
-"""Launch screen of the app."""
