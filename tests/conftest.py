@@ -53,8 +53,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("proofs" if config.getoption("--proofs") else "suite")
-    # A shell that starts us in the background has the first ignored, nohup the second, and so would all that tests
-    # start. What has a handler here has none there, and we ourselves are not ended by a hang-up.
+    # A shell ignores SIGINT for a background test run, and nohup ignores SIGHUP. Processes that tests start would
+    # inherit this. They do not inherit handlers, and with a handler SIGHUP does not end the test run either.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
@@ -131,8 +131,8 @@ def pytest_collection() -> Generator[None, object, object]:
         return (yield)
     finally:
         gc.freeze()
-        # What is frozen no longer counts as old, so Python would go through all else very often: a third of what the
-        # tests of the app take.
+        # Frozen objects no longer count as old, so Python would scan all others very often. That took a third of the
+        # time of the app's tests.
         gc.set_threshold(200_000, 20, 50)
         gc.enable()
 

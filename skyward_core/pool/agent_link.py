@@ -171,8 +171,8 @@ Key = tuple[str, int]
 T = TypeVar("T")
 SILENCE_POLL_INTERVAL = 0.5  # seconds between checks of an agent's silence
 SILENCE = 4.0  # seconds without a frame after which the agent counts as silent; it should have answered a ping by then
-# seconds; longer than a broadcast, whose next frame then brings the acknowledgement along. Short, because the agents
-# hold unacknowledged results in memory.
+# seconds; longer than a short broadcast, because the frame of the next broadcast can then carry the acknowledgement.
+# Not much longer, because agents keep unacknowledged results in memory.
 ACK_DELAY = 0.1
 CORKED_BODY = 65_536  # bytes; a larger body is not worth a copy
 WELCOME = 15.0  # seconds to wait for the welcome frame: a frozen agent accepts connections but never answers

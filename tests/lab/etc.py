@@ -44,12 +44,12 @@ def write_etc(folder: Path, name: str, key: bytes, options: HostOptions, site: S
     files = {
         "hostname": f"{name}\n",
         "hosts": f"127.0.0.1 localhost\n{known}",
-        # Nothing listens at 127.0.0.1, so a question fails at once. The client's port 53 is deaf: one short
-        # try in place of two of 5 s is as gone, and tests need not wait as long.
+        # No server listens at 127.0.0.1, so a query fails at once. The client's port 53 never answers: one short
+        # attempt has the same result as two of 5 s, in less time.
         "resolv.conf": f"nameserver {'127.0.0.1' if good else site.client}\noptions timeout:1 attempts:1\n",
         "nsswitch.conf": "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\n",
-        # By the user database, for a login's HOME and ~ to agree. Nothing is mounted over root's real home,
-        # which may hold the interpreter.
+        # In the user database, so that HOME and ~ agree. Root's real home is not covered by a mount, because it may
+        # contain the interpreter.
         "passwd": _users("/etc/passwd", *_roots(options)),
         # OpenSSH turns a locked account away even with the right key.
         "shadow": _users("/etc/shadow", *(f"{name}:*:19000:0:99999:7:::" for name in _root_names(options))),

@@ -76,9 +76,9 @@ def test_jax_ranks_meet_between_hosts(lab: Lab) -> None:
             assert listening(host) <= {host.address}
 
 
-# Launchers that commands start on each node, and that find one another by what a command is told of its place.
+# Launchers that a command starts on each node, and that find each other by the command's variables.
 #
-# `test_job_files.py` has torchrun with a static rendezvous.
+# `test_job_files.py` tests torchrun with a static rendezvous.
 
 
 BY_TORCH = """

@@ -464,8 +464,8 @@ def test_pulled_cable_loses_no_line_and_no_host(pair: Lab) -> None:
                 (host.home / "enough").touch()
         results = running.result(DEADLINE)
         assert [worker for worker, *_ in results] == workers
-        # Channels that looked after the hosts once they could be reached end, too; and what was printed meanwhile is
-        # more than a node sends ahead of an outcome.
+        # Channels that diagnosed the hosts end, too. The ranks have printed more in the meantime than a node sends
+        # before an outcome.
         until(lambda: [agents(host) for host in pair.hosts] == living, "the same agents, and none beside them")
         until(
             lambda: all(lines(archive, rank).count(b"\n") >= count for rank, (_, count, _) in enumerate(results)),

@@ -98,8 +98,8 @@ def test_ssh_secret_is_neither_on_hosts_nor_on_the_client(
         assert not shows(what)
     files = [path for path in (tmp_path / "sky").rglob("*") if path.is_file()]
     assert any("r000" in path.name for path in files)
-    # What the failed run yielded and nobody read may have been brought home: a value that is the person's own, for
-    # nobody else to read.
+    # Yielded values of the failed run that no reader consumed may have been downloaded. They belong to the user, and
+    # only the user can read them.
     unread = [path for path in files if path.suffix == ".item" and path.parent.name == "results"]
     modes = {path: (mode(path.parent), mode(path)) for path in unread}
     assert all(found == (0o700, 0o600) for found in modes.values()), modes

@@ -188,8 +188,8 @@ def waits(file: str) -> int:
     return sky.instance_info().rank
 
 
-# A rank on a host waits at a breakpoint: no stranger of that host debugs it, and it goes on once the cable of who does
-# is pulled.
+# A rank on a host waits at a breakpoint. Other users of the host cannot debug the rank, and it continues once the cable
+# of the debugging client is disconnected.
 
 
 # As another user of the host.

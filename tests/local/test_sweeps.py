@@ -520,8 +520,9 @@ def trial(n: int, marks: str) -> int:
         file.write(f"{n} ")
     return n * 10
 """
-# Before and after all that it writes down, or asks a pool for, it counts a step: at one of them it does that to itself.
-# Other threads write to the ledger as well: none of them may be stopped in a transaction, which would stop everybody.
+# The client counts a step before and after each write and each request to a pool, and sends itself a signal at one of
+# them. Other threads also write to the ledger. None of them may be suspended in a transaction, which would block all
+# clients.
 STEPPED = """
 import os, signal, sys, threading
 from contextlib import ExitStack

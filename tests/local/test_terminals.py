@@ -30,8 +30,8 @@ from tests.support.forked_clients import run_script
 from tests.support.hostile_text import harm
 from tests.support.waiting import wait_until
 
-# BROKEN says of the process that is to begin: its streams' encoding, which of them are closed, what happens when it
-# prints its Nth line (a signal, or an error), and N; "killed" is SIGKILL once a receipt was written, or was not.
+# BROKEN describes the process: the encoding of its streams, the closed streams, the event (a signal or an error) when
+# it prints line N, and N. The event "killed" is SIGKILL directly after it has tried to print a receipt.
 BEGIN = """
 import os, signal, sys
 from itertools import count

@@ -8,11 +8,11 @@ from typing import Any
 
 from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
-# Folders whose files share what a process makes once and takes seconds of a processor, and how many processes make it:
-# moto's EC2 is loaded in two seconds, and what it has listed it remembers.
+# Folders whose files share a set-up that takes seconds of CPU time once per process, and the number of processes for
+# them: importing moto's EC2 takes two seconds, and its lists are cached.
 SHARING = {"tests/aws": 2}
-# Files that share what one process makes: rules that each look at all sources, which are read and parsed once
-# (`sources.py`); and what loads PyTorch, which takes two seconds of a processor.
+# Files that run in one process because of a shared set-up: rules about all sources, which are read and parsed once
+# (`sources.py`), and tests that import PyTorch, which takes two seconds of CPU time.
 TOGETHER = {
     "sources": ("errors", "frame_reads", "house", "node_paths", "protocol"),
     "torch": ("metrics_log", "plugins_others", "reference", "sampler", "shard"),

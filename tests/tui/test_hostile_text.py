@@ -21,8 +21,8 @@ from tests.support.app_driver import launch_form, on_launch_form, press, screen_
 from tests.support.fake_session import FakeSession, value
 from tests.support.hostile_text import is_harmful
 
-# The clipboard, the title, the screen wiped (in both forms of control characters, and past a filter that takes out
-# only once), text turned round, another line begun, and markup of the app's own.
+# Sets the clipboard and the title, clears the screen (with both forms of control characters, also past a filter that
+# removes sequences only once), reverses text, starts another line, and contains the app's own markup.
 EVIL = "E\x1b]52;c;aGk=\x07\x1b]0;t\x1b\\\x1b[\x002J\x1b[2\x1b[2JJ\x9b2J\x9d52;c;aGk=\x9c\u202e\t[b $error]V\nOTHER\r!"
 
 

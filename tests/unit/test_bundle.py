@@ -34,8 +34,8 @@ from skyward_core.transport.bundle_builder import (
 )
 from tests.support.pythons import another_python
 
-# What a node imports. The names are lists and not a walk over the package: a new module on the worker's path
-# belongs here.
+# Modules that a node imports. The names are listed, so that a new module on the worker's path must be added here
+# deliberately.
 WORKER_SIDE = (
     "skyward_core",
     "skyward_core.model.function",

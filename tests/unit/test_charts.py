@@ -340,9 +340,9 @@ def test_key_press_requests_a_bounded_number_of_immediate_paints(monkeypatch: py
     assert not asked.consume_paint(), "what comes now is hardly the key's doing"
 
 
-# States are told apart by their colours, too, by who does not see red and green as others do. Simulated as Machado,
-# Oliveira and Fernandes have it (A Physiologically-based Model for Simulation of Color Vision Deficiency, 2009,
-# severity 1.0), compared by the distance in CIELAB, of which about 2 can just be seen.
+# Users with red-green colour blindness can distinguish the colours of states. The simulation follows Machado, Oliveira
+# and Fernandes (A Physiologically-based Model for Simulation of Color Vision Deficiency, 2009, severity 1.0). Colours
+# are compared by their distance in CIELAB, of which about 2 is just visible.
 
 SEEN_BY = {
     "deuteranopia": (

@@ -215,8 +215,8 @@ def test_bootstrap_commands_contain_no_single_quotes() -> None:
     assert not set(ssh_transport._MODULE) & set("'!\\\n")
 
 
-# Whatever a connection to one host raises, at whichever await: a verdict about that host, and the others go on. The
-# faults are injected at asyncssh's boundary; behind it stand hosts that answer at once.
+# Any exception of the connection to one host, at any await, is a result for that host only, and the other hosts
+# continue. The faults are injected at the interface of asyncssh, behind which simulated hosts answer at once.
 
 BAD, HOSTS = "gpu1", ["gpu0", "gpu1", "gpu2"]
 RAISED = [

@@ -281,8 +281,8 @@ def test_silent_works_in_a_process_without_streams():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 7
 
 
-# Which files of a working folder are meant by a pattern, and that no name leads out of it: not of a rank, not of a
-# client.
+# Patterns select files of the working folder, and no name leads out of the folder, neither one from a rank nor one from
+# a client.
 
 NAMES = st.text("ab.*?[]!-~ \n\x1b\\é\udcff", min_size=1, max_size=6) | st.sampled_from(["..", ".", "", "**", "*.pt"])
 LEADS_TO = ["/etc", "..", "a", "d", "l", "../outside", "../../outside"]

@@ -342,8 +342,8 @@ async def test_attach_to_a_pool_whose_only_node_is_replaced_depends_on_the_owner
     )  # fmt: skip
 
 
-# Machines that a provider made and nobody wrote down: whoever looks at their pool next knows of them. The provider
-# and the agents are played.
+# Machines that a provider created and that no client recorded are found by the next client that inspects their pool.
+# The provider and the agents are simulated.
 
 
 class Finder(World):

@@ -93,8 +93,8 @@ def _signal_all(pids: Iterable[int], number: int) -> None:
 Emit = Callable[[str], None]
 MAX_ERROR_LINES = 20
 ANSWER_TIMEOUT = 60.0  # seconds for an interpreter to list its packages; a teardown would wait for the interpreter
-# Image fields that come from scripts and projects; see package_index_restrictions. "alone" ignores the packages of
-# the base interpreter.
+# Image fields that scripts and projects set in addition to those of the user (see package_index_restrictions). With
+# "alone", the environment does not contain the packages of the base interpreter.
 SCRIPT_FIELDS = ("index", "find_links", "no_index", "alone", PINNED, "constraints", "folders")
 MADE_FILE = ".made"  # marks a complete environment; contains the path of its interpreter
 INSTALLED_FILE = ".installed"  # contains the installed packages

@@ -110,7 +110,7 @@ class Local(StrictKeywords):
         state = "ok" if free > 1 << 30 else "warn"
         return [
             Check("local", "ok", f"{os.cpu_count()} cores"),
-            Check("local disk", state, f"{free / 2**30:.1f} GB free under {state_home()}"),  # type: ignore[arg-type]
+            Check("local disk", state, f"{free / 1e9:.1f} GB free under {state_home()}"),  # type: ignore[arg-type]
         ]
 
     def transport(self, pool: str, machine: Machine) -> LocalTransport:
