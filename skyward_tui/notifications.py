@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.notification_rules import Notification
-from skyward_tui.text.number_and_time_format import clip, precise_duration
+from skyward_tui.text.number_and_time_format import precise_duration
+from skyward_tui.text.text_width_and_tables import clip
 
 if TYPE_CHECKING:
     from skyward_core.client.user_settings_and_app_state import NotifySettings

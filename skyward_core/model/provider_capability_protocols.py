@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from skyward_core.model.machines import Check, Inventory, Leftover, Machine, OrderedHardware
+    from skyward_core.model.leftovers import Inventory, Leftover
+    from skyward_core.model.machines import Check, Machine, OrderedHardware
     from skyward_core.model.offers_and_rental_plans import (
         Block,
         MachineRequirements,

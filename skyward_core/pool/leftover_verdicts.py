@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from skyward_core import providers
 from skyward_core.model.errors import SkywardError, UsageError, error_message
-from skyward_core.model.machines import Inventory, Leftover
+from skyward_core.model.leftovers import Inventory, Leftover
 from skyward_core.model.provider_capability_protocols import Sweeps
 from skyward_core.pool.ledger_reconciliation import is_starting
 from skyward_core.providers.provider_calls import log_call

@@ -154,6 +154,7 @@ RARELY_LOADED = (
     "skyward_core/plugins/ssh_command_environment.py",
     "skyward_core/runtime/async_mapped_and_streamed_calls.py",
     "skyward_core/runtime/distributed_sampler.py",
+    "skyward_core/runtime/file_mounts.py",
     "skyward_core/runtime/output_decorators.py",
     "skyward_core/runtime/sharding.py",
     "skyward_core/runtime/shell_and_scripts.py",

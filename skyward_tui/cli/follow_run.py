@@ -41,7 +41,8 @@ from skyward_tui.cli.fault_tolerant_stdio import StandardStream
 from skyward_tui.cli.run_report import COLORS, GLYPHS
 from skyward_tui.text.ansi_colours import plain
 from skyward_tui.text.error_advice import format_detail
-from skyward_tui.text.number_and_time_format import clip, count, duration, hourly, money, saving_text
+from skyward_tui.text.number_and_time_format import count, duration, hourly, money, saving_text
+from skyward_tui.text.text_width_and_tables import clip
 
 MAX_BUFFERED_BYTES = 1 << 20  # bytes per rank; limits the memory for output whose run is not known yet
 ERROR_TAIL_BYTES = 16 << 10  # bytes per rank; longer than usual tracebacks

@@ -35,7 +35,7 @@ from skyward_tui.launch_form.recent_launches import MAX_SHOWN, example_row, miss
 from skyward_tui.shutdown_signals import run_in_daemon_thread
 from skyward_tui.text.error_advice import format_error
 from skyward_tui.text.hardware_cells import OFFERS_HEAD, OfferRow, offer_rows
-from skyward_tui.text.number_and_time_format import fit_width, one_line
+from skyward_tui.text.text_width_and_tables import fit_width, one_line
 from skyward_tui.ui.actions import bindings
 from skyward_tui.ui.session_futures import flash_errors, wait_shielded
 from skyward_tui.ui.themes import read_style_sheet

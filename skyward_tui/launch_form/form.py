@@ -24,7 +24,8 @@ from skyward_core.model.errors import ScriptError, SkywardError, SpecError, Usag
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.util.untrusted_files import current_folder, exists, expand_user
 from skyward_core.views.pool_view import PoolView
-from skyward_tui.text.number_and_time_format import count, one_line
+from skyward_tui.text.number_and_time_format import count
+from skyward_tui.text.text_width_and_tables import one_line
 
 if TYPE_CHECKING:
     from skyward_core.client.launch.launch_plan import LaunchPlan

@@ -23,7 +23,7 @@ from skyward_tui.launch_form.form import (
     script_argument,
     script_summary,
 )
-from skyward_tui.text.number_and_time_format import one_line
+from skyward_tui.text.text_width_and_tables import one_line
 
 NAME = "recent"
 MAX_STORED = 30

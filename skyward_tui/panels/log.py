@@ -26,7 +26,7 @@ from skyward_tui.panels.panel import PanelExport, RunPanel, RunSelection
 from skyward_tui.panels.rank_states_and_heat_map import RankChosen
 from skyward_tui.source_lookup_and_editor import open_in_editor
 from skyward_tui.text.error_advice import format_detail
-from skyward_tui.text.number_and_time_format import count, failure, one_line
+from skyward_tui.text.number_and_time_format import count, failure
 from skyward_tui.text.state_styles_and_rank_states import (
     FAILURES,
     link_note,
@@ -34,6 +34,7 @@ from skyward_tui.text.state_styles_and_rank_states import (
     rank_states,
     state_style,
 )
+from skyward_tui.text.text_width_and_tables import one_line
 from skyward_tui.ui.actions import first_key, with_keys
 from skyward_tui.ui.panel_registry import PanelSpec
 from skyward_tui.ui.suspend_for_programs import open_pager

@@ -27,7 +27,8 @@ from skyward_core.views.outliers_and_bands import IncrementalBand, median
 from skyward_core.views.pool_view import PoolView, RunView
 from skyward_core.views.rank_metrics_and_diagnostics import MetricStore
 from skyward_tui.panels.panel import RunPanel, RunSelection
-from skyward_tui.text.number_and_time_format import clip, duration, fit_width, number
+from skyward_tui.text.number_and_time_format import duration, number
+from skyward_tui.text.text_width_and_tables import clip, fit_width
 from skyward_tui.ui.actions import bindings
 from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.widgets.braille_chart import SCALE, Canvas, bounds, framed, spark

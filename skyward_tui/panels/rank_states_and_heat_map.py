@@ -19,15 +19,7 @@ from skyward_core.views.machine_metrics import MetricHistory, memory_share
 from skyward_core.views.pool_view import PoolView, RunView
 from skyward_core.views.stack_groups_and_profiles import format_ranges
 from skyward_tui.panels.panel import RunPanel, RunSelection
-from skyward_tui.text.number_and_time_format import (
-    clip,
-    clip_parts,
-    duration,
-    next_preempted,
-    number,
-    precise_duration,
-    preemption_text,
-)
+from skyward_tui.text.number_and_time_format import duration, next_preempted, number, precise_duration, preemption_text
 from skyward_tui.text.state_styles_and_rank_states import (
     SHADE_STYLE,
     STARTUP_TEXTS,
@@ -36,6 +28,7 @@ from skyward_tui.text.state_styles_and_rank_states import (
     state_style,
     tally_parts,
 )
+from skyward_tui.text.text_width_and_tables import clip, clip_parts
 from skyward_tui.ui.actions import first_key
 from skyward_tui.ui.panel_registry import PanelSpec
 from skyward_tui.ui.themes import read_style_sheet

@@ -26,8 +26,9 @@ from skyward_tui.launch_form.recent_launches import (
     recent_row,
 )
 from skyward_tui.shutdown_signals import run_in_daemon_thread
-from skyward_tui.text.number_and_time_format import ago, clip, duration, one_line
+from skyward_tui.text.number_and_time_format import ago, duration
 from skyward_tui.text.state_styles_and_rank_states import state_style
+from skyward_tui.text.text_width_and_tables import clip, one_line
 from skyward_tui.ui.actions import first_key
 from skyward_tui.ui.session_futures import wait_shielded
 from skyward_tui.widgets.form_fields import update_label

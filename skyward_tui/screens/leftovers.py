@@ -17,7 +17,7 @@ from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_tui.dialogs.confirmations import TypedConfirmation
 from skyward_tui.screens.base_screen import ListScreen
 from skyward_tui.text.error_advice import format_error
-from skyward_tui.text.number_and_time_format import ago, clip, count, duration
+from skyward_tui.text.number_and_time_format import ago, count, duration
 from skyward_tui.text.receipts_and_leftovers import (
     LeftoverRow,
     deletion_lines,
@@ -27,6 +27,7 @@ from skyward_tui.text.receipts_and_leftovers import (
     row_detail,
 )
 from skyward_tui.text.state_styles_and_rank_states import state_style
+from skyward_tui.text.text_width_and_tables import clip
 from skyward_tui.ui.actions import Action, bindings
 from skyward_tui.ui.session_futures import wait_shielded
 from skyward_tui.ui.themes import read_style_sheet

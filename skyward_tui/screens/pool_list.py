@@ -22,19 +22,18 @@ from skyward_tui.text.error_advice import format_detail
 from skyward_tui.text.number_and_time_format import (
     age,
     ago,
-    clip,
     count,
     duration,
     hourly,
     money,
     next_preempted,
-    one_line,
     preemption_text,
     run_status,
     time_left,
 )
 from skyward_tui.text.receipts_and_leftovers import leftovers_amount
 from skyward_tui.text.state_styles_and_rank_states import state_style
+from skyward_tui.text.text_width_and_tables import clip, one_line
 from skyward_tui.ui.actions import Action, bindings, first_key, with_keys
 from skyward_tui.ui.session_futures import wait_shielded
 from skyward_tui.ui.themes import read_style_sheet

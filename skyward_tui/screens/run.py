@@ -23,8 +23,9 @@ from skyward_core.views.pool_view import PoolView, RunView
 from skyward_tui.panels.panel import RunPanel, RunSelection
 from skyward_tui.panels.rank_states_and_heat_map import RankChosen
 from skyward_tui.screens.base_screen import BaseScreen, pool_status
-from skyward_tui.text.number_and_time_format import clip, clock, failure, one_line
+from skyward_tui.text.number_and_time_format import clock, failure
 from skyward_tui.text.state_styles_and_rank_states import FAILURES, find_paused, state_style
+from skyward_tui.text.text_width_and_tables import clip, one_line
 from skyward_tui.ui.actions import Action, actions_by_id, bindings, first_key, with_keys
 from skyward_tui.ui.panel_registry import HOME_PANEL, PANELS, STARTUP_PANEL
 from skyward_tui.ui.session_futures import flash_errors, wait_shielded

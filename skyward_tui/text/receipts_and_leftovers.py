@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 from skyward_core.util.format_bytes import format_size
 from skyward_core.util.terminal_safe_text import sanitize_line
-from skyward_tui.text.number_and_time_format import ago, clip, count, duration, money
+from skyward_tui.text.number_and_time_format import ago, count, duration, money
+from skyward_tui.text.text_width_and_tables import clip
 
 if TYPE_CHECKING:
     from skyward_core.client.leftover_cleanup import JudgedLeftover, LeftoverScan
     from skyward_core.client.run_history import Receipt
-    from skyward_core.model.machines import Leftover
+    from skyward_core.model.leftovers import Leftover
     from skyward_core.model.output_files import Unfetched, WrittenFile
 
 

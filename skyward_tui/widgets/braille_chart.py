@@ -11,7 +11,8 @@ from skyward_core.client.metric_chart_points import make_chart, sort_names
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.outliers_and_bands import IncrementalBand
 from skyward_core.views.rank_metrics_and_diagnostics import MetricStore
-from skyward_tui.text.number_and_time_format import clip, duration, number
+from skyward_tui.text.number_and_time_format import duration, number
+from skyward_tui.text.text_width_and_tables import clip
 
 Points = Sequence[tuple[float, float]]
 

@@ -20,7 +20,7 @@ from textual.widgets import Input, Label, Select, Static
 
 from skyward_core.model.provider_setting_descriptors import Field
 from skyward_core.util.terminal_safe_text import sanitize_in_place
-from skyward_tui.text.number_and_time_format import clip_path, one_line
+from skyward_tui.text.text_width_and_tables import clip_path, one_line
 from skyward_tui.ui.actions import bindings
 from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.widgets.header_and_hints import Panel, TextLine

@@ -15,15 +15,12 @@ from skyward_core.views.pool_view import NodeView, PoolView, RunView
 from skyward_tui.text.error_advice import format_detail
 from skyward_tui.text.number_and_time_format import (
     ago,
-    clip,
     count,
     duration,
     failure,
-    fit_width,
     hourly,
     money,
     next_preempted,
-    one_line,
     precise_duration,
     preemption_text,
     run_status,
@@ -39,6 +36,7 @@ from skyward_tui.text.state_styles_and_rank_states import (
     state_style,
     tally_parts,
 )
+from skyward_tui.text.text_width_and_tables import clip, fit_width, one_line
 from skyward_tui.ui.actions import first_key
 from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.ui.time_refresh_and_key_repaint import refresh_token

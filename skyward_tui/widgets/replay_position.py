@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping
 from textual.content import Content
 
 from skyward_core.client.replay_session import Playback, PlaybackState
-from skyward_tui.text.number_and_time_format import clip, duration
+from skyward_tui.text.number_and_time_format import duration
+from skyward_tui.text.text_width_and_tables import clip
 from skyward_tui.ui.actions import actions_in, first_key
 from skyward_tui.widgets.header_and_hints import Chrome
 

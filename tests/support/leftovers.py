@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from skyward_core.client.leftover_cleanup import JudgedLeftover, LeftoverScan
-from skyward_core.model.machines import Leftover
+from skyward_core.model.leftovers import Leftover
 from tests.support.fake_session import NOW
 
 HOUR = 3600.0

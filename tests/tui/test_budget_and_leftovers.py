@@ -11,7 +11,7 @@ from textual.pilot import Pilot
 
 from skyward_core.client.leftover_cleanup import JudgedLeftover, LeftoverScan
 from skyward_core.model.errors import PoolError
-from skyward_core.model.machines import Leftover
+from skyward_core.model.leftovers import Leftover
 from skyward_core.views import events
 from skyward_core.views.pool_view import PoolView
 from skyward_tui.app.app import SkywardApp

@@ -37,7 +37,7 @@ from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.client.leftover_cleanup import JudgedLeftover, LeftoverScan
 from skyward_core.model import errors
 from skyward_core.model.errors import PoolError, PoolExistsError, RunError, ScriptError, ScriptFailed, TeardownError
-from skyward_core.model.machines import Leftover
+from skyward_core.model.leftovers import Leftover
 from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause, RunStatus, Summary
 from skyward_core.model.output_files import Unfetched, WrittenFile
 from skyward_core.model.specs import PoolSpec

@@ -24,8 +24,8 @@ from skyward_core.model.errors import PoolError
 from skyward_core.views.machine_metrics import MachineMetrics
 from skyward_tui.panels.machine_metrics import _UNITS, NODE_COLUMNS
 from skyward_tui.text.hardware_cells import HARDWARE_COLUMNS, outlier_metrics, problem_text, quantity, rows, share
-from skyward_tui.text.number_and_time_format import plain_ascii
 from skyward_tui.text.state_styles_and_rank_states import _STATE_STYLES, state_style
+from skyward_tui.text.text_width_and_tables import plain_ascii
 from skyward_tui.ui.themes import ColourRemover, PlainAscii
 from skyward_tui.widgets.braille_chart import Canvas, spark
 

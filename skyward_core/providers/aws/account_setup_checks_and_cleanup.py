@@ -23,7 +23,8 @@ from skyward_core.model.errors import (
     error_hint,
     error_message,
 )
-from skyward_core.model.machines import Check, Inventory, Leftover, Machine
+from skyward_core.model.leftovers import Inventory, Leftover
+from skyward_core.model.machines import Check, Machine
 from skyward_core.model.offers_and_rental_plans import Offer
 from skyward_core.providers.aws import instance_lookup_and_end, instance_tags, zones_and_placement
 from skyward_core.providers.aws.boto_calls import AwsCalls

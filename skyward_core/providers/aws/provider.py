@@ -21,7 +21,8 @@ from skyward_core.model.deprecated_and_unknown_arguments import (
     renamed,
 )
 from skyward_core.model.errors import PoolError, SkywardError, UsageError, error_hint, error_message
-from skyward_core.model.machines import Check, Inventory, Machine, OrderedHardware
+from skyward_core.model.leftovers import Inventory
+from skyward_core.model.machines import Check, Machine, OrderedHardware
 from skyward_core.model.offers_and_rental_plans import Block, MachineRequirements, OfferList, RentalPlan, Reservation
 from skyward_core.model.provider_setting_descriptors import DeclaredSettings, Field, setting, word_list
 from skyward_core.model.specs import PoolSpec
@@ -60,7 +61,7 @@ from skyward_core.store import state_folder
 from skyward_core.transport.ssh.host_address_and_python import Target
 
 if TYPE_CHECKING:
-    from skyward_core.model.machines import Leftover
+    from skyward_core.model.leftovers import Leftover
     from skyward_core.transport.ssh.ssh_transport import SSHTransport
 
 

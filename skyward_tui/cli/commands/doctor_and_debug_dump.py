@@ -22,7 +22,7 @@ from skyward_tui.cli.console_and_log_printer import Console
 from skyward_tui.cli.run_report import table
 from skyward_tui.cli.shared_options_and_command_class import command
 from skyward_tui.text.error_advice import format_detail
-from skyward_tui.text.number_and_time_format import Columns
+from skyward_tui.text.text_width_and_tables import Columns
 
 SMALLEST = (80, 24)
 

@@ -22,7 +22,7 @@ from skyward_tui.cli.console_and_log_printer import Console
 from skyward_tui.cli.pool_and_run_lookup import live_pools, open_session
 from skyward_tui.cli.shared_options_and_command_class import command
 from skyward_tui.text.hardware_cells import free_text, memory, utilization
-from skyward_tui.text.number_and_time_format import Columns
+from skyward_tui.text.text_width_and_tables import Columns
 
 
 @command()

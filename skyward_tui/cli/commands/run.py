@@ -66,8 +66,9 @@ from skyward_tui.launch_form.form import suggest_example
 from skyward_tui.launch_form.plan_text import missing_packages_text, missing_plugins_text, plan_rows, python_mismatch
 from skyward_tui.notifications import Notifier
 from skyward_tui.text.json_output import run_json, trials_json
-from skyward_tui.text.number_and_time_format import clip, count, count_range, duration, number, precise_duration
+from skyward_tui.text.number_and_time_format import count, count_range, duration, number, precise_duration
 from skyward_tui.text.queue_and_comparison_rows import combination_text, gang_text, queue_rows, sweep_outcome
+from skyward_tui.text.text_width_and_tables import clip
 
 if TYPE_CHECKING:
     from skyward_core.client.launch.launch_records import ShellRecord
