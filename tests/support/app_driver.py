@@ -182,14 +182,16 @@ async def typed(app: Any, pilot: Pilot[Any], text: str, until: str | Callable[[]
     if text:
         app.post_message(events.Paste(text))
         await pilot.pause()
-    if until:
-        await _until(pilot, until)
+    await _until(pilot, until)
 
 
-async def open_pool(app: SkywardApp, pilot: Pilot[Any]) -> RunScreen:
-    """Open the pool under the cursor of the list by its key."""
-    await until(pilot, lambda: "▶" in screen_text(app))
-    await pilot.press("enter")
+async def open_pool(app: SkywardApp, pilot: Pilot[Any], key: str = "") -> RunScreen:
+    """Open the run screen of the pool with a key, or, by Enter, of the pool under the cursor of the list."""
+    if key:
+        app.show_pool(key)
+    else:
+        await until(pilot, "▶")
+        await pilot.press("enter")
     await until(pilot, lambda: isinstance(app.screen, RunScreen) and app.screen.is_mounted)
     assert isinstance(app.screen, RunScreen)
     return app.screen
@@ -206,27 +208,35 @@ async def launch_form(app: SkywardApp, pilot: Pilot[Any], script: str) -> Launch
 
 
 @asynccontextmanager
+async def running_app(
+    app: SkywardApp, size: tuple[int, int], until: str | Callable[[], bool]
+) -> AsyncIterator[Pilot[Any]]:
+    """Run the app and wait for a text on the screen, or for a condition."""
+    async with app.run_test(size=size) as pilot:
+        await _until(pilot, until)
+        yield pilot
+
+
+@asynccontextmanager
 async def on_run_screen(
-    app: SkywardApp, size: tuple[int, int], key: str = ""
+    app: SkywardApp, size: tuple[int, int], key: str = "", *, until: str | Callable[[], bool] = ""
 ) -> AsyncIterator[tuple[Pilot[Any], RunScreen]]:
     """Run the app with the run screen of a pool open: the pool with that key, or the one under the cursor."""
     async with app.run_test(size=size) as pilot:
-        if not key:
-            yield pilot, await open_pool(app, pilot)
-            return
-        app.show_pool(key)
-        await until(pilot, lambda: isinstance(app.screen, RunScreen) and app.screen.is_mounted)
-        assert isinstance(app.screen, RunScreen)
-        yield pilot, app.screen
+        screen = await open_pool(app, pilot, key)
+        await _until(pilot, until)
+        yield pilot, screen
 
 
 @asynccontextmanager
 async def on_launch_form(
-    app: SkywardApp, size: tuple[int, int], script: str
+    app: SkywardApp, size: tuple[int, int], script: str, *, until: str | Callable[[], bool] = ""
 ) -> AsyncIterator[tuple[Pilot[Any], LaunchScreen]]:
     """Run the app with the launch form open for a script."""
     async with app.run_test(size=size) as pilot:
-        yield pilot, await launch_form(app, pilot, script)
+        screen = await launch_form(app, pilot, script)
+        await _until(pilot, until)
+        yield pilot, screen
 
 
 def previewed(app: SkywardApp) -> bool:

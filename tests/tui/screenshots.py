@@ -15,7 +15,8 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import resvg_py
@@ -136,16 +137,16 @@ class Camera:
         await self.until("creates  pool")
 
 
-def is_listed(text: str) -> bool:
-    """Check whether the list of pools is loaded, even if it is empty."""
-    return re.search(r"\d pools? up|No pools yet", text) is not None
+@asynccontextmanager
+async def camera_on(app: SkywardApp) -> AsyncIterator[Camera]:
+    async with app.run_test(size=LARGE) as pilot:
+        camera = Camera(app, pilot)
+        await camera.until(lambda text: re.search(r"\d pools? up|No pools yet", text) is not None)
+        yield camera
 
 
 async def take() -> None:
-    app = SkywardApp()
-    async with app.run_test(size=LARGE) as pilot:
-        camera = Camera(app, pilot)
-        await camera.until("No pools yet")
+    async with camera_on(SkywardApp()) as camera:
         await camera.shoot("first", SMALL)
 
         await camera.launch("ddp.py", "epochs=20")
@@ -194,10 +195,7 @@ async def take() -> None:
 
 
 async def take_sweep() -> None:
-    app = SkywardApp()
-    async with app.run_test(size=LARGE) as pilot:
-        camera = Camera(app, pilot)
-        await camera.until(is_listed)
+    async with camera_on(SkywardApp()) as camera:
         await camera.launch("sweep.py", "lr=0.1,0.03,0.01 seed=1..3")
         await camera.until("9 trials")
         await camera.all_sizes("launch-sweep")
@@ -209,10 +207,7 @@ async def take_sweep() -> None:
 
 
 async def take_hang() -> None:
-    app = SkywardApp()
-    async with app.run_test(size=LARGE) as pilot:
-        camera = Camera(app, pilot)
-        await camera.until(is_listed)
+    async with camera_on(SkywardApp()) as camera:
         await camera.launch("hang.py")
         await camera.press("ctrl+r")
         await camera.until("rank 0 trains")
@@ -223,10 +218,7 @@ async def take_hang() -> None:
 
 
 async def take_breakpoint() -> None:
-    app = SkywardApp()
-    async with app.run_test(size=LARGE) as pilot:
-        camera = Camera(app, pilot)
-        await camera.until(is_listed)
+    async with camera_on(SkywardApp()) as camera:
         os.environ["SKYWARD_DEBUG_WAIT"] = "60"
         await camera.launch("stop.py")
         await camera.press("ctrl+r")
@@ -237,10 +229,7 @@ async def take_breakpoint() -> None:
 
 async def take_queue() -> None:
     """Take a picture of jobs of other clients that share the nodes of a pool or wait for nodes."""
-    app = SkywardApp()
-    async with app.run_test(size=LARGE) as pilot:
-        camera = Camera(app, pilot)
-        await camera.until(is_listed)
+    async with camera_on(SkywardApp()) as camera:
         await camera.launch("hello.py")
         await camera.press("ctrl+r")
         await camera.until("✓ DONE 4/4")
@@ -252,7 +241,7 @@ async def take_queue() -> None:
                     sys.executable, "-m", "skyward_tui", *words,
                     stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
                 ))  # fmt: skip
-                while len(waiting_or_running(app)) < seen:
+                while len(waiting_or_running(camera.app)) < seen:
                     await asyncio.sleep(0.1)
             await camera.press("7")
             await camera.until("needs 4 nodes")
@@ -295,10 +284,7 @@ async def take_hosts() -> None:
             (home / ".ssh" / "config").write_text(told + down, "utf-8")
             os.environ["HOME"] = str(home)
             settings_path().write_text('[hosts]\nlab = ["gpu1", "gpu2"]\ndesk = ["gpu3"]\n')
-            app = SkywardApp()
-            async with app.run_test(size=LARGE) as pilot:
-                camera = Camera(app, pilot)
-                await camera.until(is_listed)
+            async with camera_on(SkywardApp()) as camera:
                 await camera.press("s")
                 await camera.until(lambda text: "updated" in text and "refuses the connection" in text)
                 await camera.all_sizes("hosts")
@@ -308,16 +294,13 @@ async def take_hosts() -> None:
 
 async def take_past() -> None:
     """Take a picture of the past runs of all other pictures."""
-    app = SkywardApp()
-    async with app.run_test(size=LARGE) as pilot:
-        camera = Camera(app, pilot)
-        await camera.until(is_listed)
+    async with camera_on(SkywardApp()) as camera:
         await camera.press("F")
         await camera.until("broken")
         await camera.all_sizes("failures")
         await camera.press("escape", "H")
         await camera.until("train")
-        listed = app.screen.query_one(PastRunList)
+        listed = camera.app.screen.query_one(PastRunList)
         while listed.chosen is None or listed.chosen.function != "fit":
             await camera.press("down")
         await camera.until("loss by lr")

@@ -56,14 +56,13 @@ async def watch() -> None:
     from skyward_tui.app.app import SkywardApp
     from skyward_tui.dialogs.help import HelpScreen
     from skyward_tui.screens.run import RunScreen
-    from tests.support.app_driver import press, screen_text, until
+    from tests.support.app_driver import press, running_app, screen_text, until
     from tests.support.fake_session import FakeSession
 
     session = FakeSession()
     view = session.pool("llama-ft")
     app = SkywardApp(lambda: session, clock=lambda: session.now)  # type: ignore[arg-type,return-value]
-    async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: app.session is not None and bool(app.pools()))
+    async with running_app(app, (120, 40), until=lambda: app.session is not None and bool(app.pools())) as pilot:
         app.show_pool(view.key)
         await until(pilot, lambda: isinstance(app.screen, RunScreen) and "3 nodes" in screen_text(app))
         screen = app.screen

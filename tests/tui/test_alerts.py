@@ -12,7 +12,7 @@ from skyward_core.views.alert_rules import Alert
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.dialogs.host_key_and_secret_variables import HostKeyScreen
 from skyward_tui.screens.run import AlertStrip, RunScreen, alert_line, alert_messages
-from tests.support.app_driver import on_run_screen, screen_text, until
+from tests.support.app_driver import on_run_screen, running_app, screen_text, until
 from tests.support.fake_session import FakeSession
 from tests.support.host_key import shown
 from tests.support.own_home import set_own
@@ -77,8 +77,7 @@ async def test_run_end_rings_the_bell_and_failing_notify_command_is_reported_onc
 ) -> None:
     set_own('[notify]\ncommand = "/no/such/program"\n')
     view, run = session.pool_with_run("llama-ft")
-    async with app.run_test(size=(120, 24)) as pilot:
-        await until(pilot, "▶ llama-ft")
+    async with running_app(app, (120, 24), until="▶ llama-ft") as pilot:
         assert written == []
         session.end_run(view, run)
         await until(pilot, lambda: len(written) == 1)
@@ -91,8 +90,7 @@ async def test_short_run_notifies_only_if_the_terminal_is_unfocused(
 ) -> None:
     set_own("[notify]\nbell = false\nafter = 60\n")
     view = session.pool("llama-ft")
-    async with app.run_test(size=(120, 24)) as pilot:
-        await until(pilot, "▶ llama-ft")
+    async with running_app(app, (120, 24), until="▶ llama-ft") as pilot:
         for looks in (True, False):
             app.post_message(events.AppFocus() if looks else events.AppBlur())
             await pilot.pause()
@@ -106,8 +104,7 @@ async def test_short_run_notifies_only_if_the_terminal_is_unfocused(
 async def test_host_key_question_notifies_an_unfocused_terminal(
     app: SkywardApp, session: FakeSession, written: list[str]
 ) -> None:
-    async with app.run_test(size=(120, 24)) as pilot:
-        await until(pilot, lambda: session.ask is None and app.session is not None)
+    async with running_app(app, (120, 24), until=lambda: session.ask is None and app.session is not None) as pilot:
         app.post_message(events.AppBlur())
         await pilot.pause()
         screen = app.ask_about_host_key(shown(), lambda answer: None)
@@ -120,6 +117,5 @@ async def test_notify_command_of_a_project_is_ignored_with_a_warning(
     app: SkywardApp, session: FakeSession, written: list[str]
 ) -> None:
     Path("skyward.toml").write_text('[notify]\ncommand = "touch gotcha"\n')
-    async with app.run_test(size=(160, 24)) as pilot:
-        await until(pilot, "[notify] in ")
+    async with running_app(app, (160, 24), until="[notify] in "):
         assert app._notifier.ways.command == ()

@@ -20,7 +20,7 @@ from skyward_tui.dialogs.pickers import KeyScreen
 from skyward_tui.screens.base_screen import BaseScreen
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.ui.actions import ACTIONS
-from tests.support.app_driver import screen_text, until
+from tests.support.app_driver import running_app, screen_text, until
 from tests.support.every_screen import every_screen
 from tests.support.fake_session import FakeSession, failed_run, logged
 from tests.support.machines import measured
@@ -72,8 +72,7 @@ async def test_hints_and_focus_are_on_screen_at_any_size(app: SkywardApp, sessio
     screens = every_screen(session)
     view = busy(session)
     session.taken = hung(next(iter(session.view("llama-ft").runs)), 4)  # a list that is empty has no row to be on
-    async with app.run_test(size=(80, 24)) as pilot:
-        await until(pilot, lambda: app.session is not None)
+    async with running_app(app, (80, 24), until=lambda: app.session is not None) as pilot:
         for make in (*screens, lambda: RunScreen(view.key)):
             screen = make()
             if isinstance(screen, JumpScreen | KeyScreen):
@@ -106,8 +105,7 @@ async def test_random_keys_sizes_and_events_cause_no_crash(
     keys = sorted({key for action in ACTIONS for key in action.keys.split(",")})
     keys += ["tab", "shift+tab", "enter", "escape", "backspace", "ctrl+c", "delete", *"wide0123.*(&!é"]
     view, failed = busy(session), failed_run(session, session.pool("llama-ft"))
-    async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: app.session is not None)
+    async with running_app(app, (120, 40), until=lambda: app.session is not None) as pilot:
         for number in range((2_000 if proofs else 320) // AT_ONCE):
             pressed = fate.choices(keys, k=AT_ONCE)
             for key in pressed:

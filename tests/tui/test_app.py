@@ -27,7 +27,7 @@ from skyward_tui.screens.launch import LaunchScreen
 from skyward_tui.screens.pool_list import PoolsScreen
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.ui.actions import ACTIONS, SCOPES, actions_in, keys_page
-from tests.support.app_driver import on_run_screen, press, screen_svg, screen_text, until
+from tests.support.app_driver import on_run_screen, press, running_app, screen_svg, screen_text, until
 from tests.support.every_screen import every_screen
 from tests.support.fake_session import FakeSession, failed_run, logged
 from tests.support.own_home import set_own
@@ -61,8 +61,7 @@ async def test_screen_without_changes_is_not_updated(
 
     monkeypatch.setattr(RunScreen, "tick", noted)
     monkeypatch.setattr("skyward_tui.app.app.STILL_SECONDS", 3600.0)
-    async with app.run_test(size=(100, 30)) as pilot:
-        await until(pilot, lambda: app.session is not None)
+    async with running_app(app, (100, 30), until=lambda: app.session is not None) as pilot:
         app.show_pool(view.key)
         await until(pilot, lambda: isinstance(app.screen, RunScreen))
         app._lively_until = 0.0  # as it is a second after the last key
@@ -98,8 +97,7 @@ async def test_app_with_an_ended_run_does_no_work(
         session.end_rank(view, run, rank)
     session.end_run(view, run)
     monkeypatch.setattr("skyward_tui.app.app.STILL_SECONDS", 3600.0)
-    async with app.run_test(size=(160, 48)) as pilot:
-        await until(pilot, "llama-ft")
+    async with running_app(app, (160, 48), until="llama-ft") as pilot:
         await pilot.press(*keys.split())
         waits = {"n": "_wait", "w": "_scan_started_at"}.get(keys, "")
         await until(pilot, lambda: not waits or getattr(app.screen, waits, 1) is None)
@@ -131,8 +129,7 @@ def test_keys_page_of_the_documentation_is_current() -> None:
 
 
 async def test_help_shows_every_key(app: SkywardApp) -> None:
-    async with app.run_test(size=(100, 30)) as pilot:
-        await until(pilot, "No pools yet")
+    async with running_app(app, (100, 30), until="No pools yet") as pilot:
         await press(pilot, "?", until=lambda: isinstance(app.screen, HelpScreen))
         assert isinstance(app.screen, HelpScreen)
         text = app.screen._text(200).plain
@@ -156,8 +153,7 @@ async def test_help_begins_with_the_focused_panel(
 ) -> None:
     view = session.pool("llama-ft")
     logged(view, session.open_run(view), session, steps=4)
-    async with app.run_test(size=(160, 48)) as pilot:
-        await until(pilot, "▶ llama-ft")
+    async with running_app(app, (160, 48), until="▶ llama-ft") as pilot:
         await press(pilot, "enter", panel, "?", until=lambda: isinstance(app.screen, HelpScreen))
         assert isinstance(app.screen, HelpScreen)
         titles = [line for line in app.screen._text(200).plain.splitlines() if line in SCOPES.values()]
@@ -171,8 +167,7 @@ async def test_debug_information_is_shown_and_copied_without_secrets(
     monkeypatch.setenv("MY_API_KEY", "abcdefgh-secret")
     monkeypatch.setenv("TERM", "abcdefgh-secret")
     session.pool("llama-ft")
-    async with app.run_test(size=(120, 30)) as pilot:
-        await until(pilot, "▶ llama-ft")
+    async with running_app(app, (120, 30), until="▶ llama-ft") as pilot:
         await press(pilot, "f12", until="TERM_PROGRAM=some-terminal")
         for told in ("Textual ", "120x30", "1 up, 0 others listed", "debug-dump"):
             assert told in screen_text(app), told
@@ -183,8 +178,7 @@ async def test_debug_information_is_shown_and_copied_without_secrets(
 
 async def test_palette_runs_actions_of_the_screen_below(app: SkywardApp, session: FakeSession) -> None:
     session.pool_with_run("llama-ft")
-    async with app.run_test(size=(100, 30)) as pilot:
-        await until(pilot, "▶ llama-ft")
+    async with running_app(app, (100, 30), until="▶ llama-ft") as pilot:
         await press(pilot, "enter", ":", until=lambda: isinstance(app.screen, CommandPalette))
         await press(pilot, *"merge the", until="Merge the logs of all ranks")
         await press(pilot, "down", "enter", until=lambda: isinstance(app.screen, RunScreen) and app.screen.merged)
@@ -206,8 +200,7 @@ async def test_keys_are_remapped_by_the_settings(app: SkywardApp, session: FakeS
 @pytest.mark.parametrize("size", [(59, 24), (80, 14), (1, 1)])
 async def test_too_small_terminal_is_reported(app: SkywardApp, session: FakeSession, size: tuple[int, int]) -> None:
     session.pool("llama-ft")
-    async with app.run_test(size=(100, 30)) as pilot:
-        await until(pilot, "▶ llama-ft")
+    async with running_app(app, (100, 30), until="▶ llama-ft") as pilot:
         await pilot.press("enter")
         await pilot.resize_terminal(*size)
         await pilot.pause()
@@ -223,8 +216,7 @@ async def test_screens_are_painted_at_any_size(app: SkywardApp, session: FakeSes
     view = session.pool("wide", 10, 8)
     failed_run(session, view)
     sizes = random.Random(7)
-    async with app.run_test(size=(80, 24)) as pilot:
-        await until(pilot, "▶ wide")
+    async with running_app(app, (80, 24), until="▶ wide") as pilot:
         for opens in ([], ["enter"], ["1"], ["z"], ["e"], ["escape", "X"], ["escape", "q", "n"]):
             await pilot.press(*opens)
             for _ in range(4):
@@ -239,8 +231,7 @@ async def test_states_are_named_without_colour(session: FakeSession, monkeypatch
     view = session.pool("llama-ft")
     failed_run(session, view)
     session.print(view, 0, "\x1b[31mred\x1b[0m\n")
-    async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "▶ llama-ft")
+    async with running_app(app, (120, 40), until="▶ llama-ft") as pilot:
         await press(pilot, "enter", until="✗ raised")
         for state in ("✓ returned", "✗ raised", "✗ exited", "⊘ stopped", "✗ FAILED", "● ready"):
             await until(pilot, lambda state=state: state in screen_text(app))  # type: ignore[misc]
@@ -260,8 +251,7 @@ async def test_log_flood_loses_no_line_and_leaves_the_app_responsive(app: Skywar
             for rank in range(8):
                 session.print(view, rank, block)
 
-    async with app.run_test(size=(160, 48)) as pilot:
-        await until(pilot, "▶ llama-ft")
+    async with running_app(app, (160, 48), until="▶ llama-ft") as pilot:
         await press(pilot, "enter", "a", until=lambda: isinstance(app.screen, RunScreen))
         flood = threading.Thread(target=print_all)
         flood.start()
@@ -283,8 +273,7 @@ async def test_unreachable_session_is_reported_without_a_crash(app: SkywardApp, 
         return future
 
     session.cancel = session.tear_down = fail  # type: ignore[assignment,method-assign]
-    async with app.run_test(size=(120, 30)) as pilot:
-        await until(pilot, "▶ llama-ft")
+    async with running_app(app, (120, 30), until="▶ llama-ft") as pilot:
         await press(pilot, "enter", "C", "tab", "enter", until=f"✗ run {run.id} cannot be reached")
         await pilot.press("X", *"llama-ft", "enter")
         await until(
@@ -296,8 +285,7 @@ async def test_unreachable_pool_is_listed_with_its_reason(app: SkywardApp, sessi
     lost = PoolView("lost", "ssh", "unreachable", "10.0.0.7 does not answer", session.now - 60)
     lost.hint, lost.spec = Hint("trust-host-key", "10.0.0.7"), {"nodes": 2, "worker": {"ranks_per_node": 3}}
     session.views.append(lost)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "! unreachable")
+    async with running_app(app, (120, 40), until="! unreachable") as pilot:
         assert re.search("lost +! unreachable +0/2 ", screen_text(app))
         lost.detail, told = "pool lost is incomplete", lost.detail
         lost.version += 1
@@ -324,8 +312,7 @@ async def test_unreachable_pool_is_listed_with_its_reason(app: SkywardApp, sessi
 async def test_teardown_continues_when_the_app_quits(app: SkywardApp, session: FakeSession) -> None:
     session.auto = False
     session.pool("small", 1)
-    async with app.run_test(size=(100, 30)) as pilot:
-        await until(pilot, "▶ small")
+    async with running_app(app, (100, 30), until="▶ small") as pilot:
         await press(pilot, "X", "tab", "enter", until=lambda: session.torn_down == ["small"])
         await press(pilot, "escape", "q", "enter", until=lambda: not app.is_running)
     assert not session.downing["small"].cancelled()
@@ -355,14 +342,13 @@ async def test_failing_pool_scan_is_reported_once(app: SkywardApp, session: Fake
         return future
 
     session.refresh = fail  # type: ignore[assignment,method-assign]
-    async with app.run_test(size=(100, 30)) as pilot:
-        await until(pilot, "✗ could not list pools: disk full")
+    async with running_app(app, (100, 30), until="✗ could not list pools: disk full"):
+        pass
 
 
 async def test_tab_cycles_through_the_panels(app: SkywardApp, session: FakeSession) -> None:
     session.open_run(session.pool("llama-ft"))
-    async with app.run_test(size=(160, 48)) as pilot:
-        await until(pilot, "▶ llama-ft")
+    async with running_app(app, (160, 48), until="▶ llama-ft") as pilot:
         await press(pilot, "enter", until=lambda: app.focused is not None and app.focused.id == "pane")
         seen = []
         for _ in range(4):
@@ -394,8 +380,7 @@ async def test_tear_down_quit_and_help_are_hinted_at_any_width(
     app: SkywardApp, session: FakeSession, width: int
 ) -> None:
     session.open_run(session.pool("fit"))
-    async with app.run_test(size=(width, 24)) as pilot:
-        await until(pilot, "▶ fit")
+    async with running_app(app, (width, 24), until="▶ fit") as pilot:
         await until(pilot, lambda: hints(app).endswith("X tear down  q quit  ? keys"))
         await pilot.press("enter")
         for panel, first in (("1", "enter open"), ("2", "f follow"), ("3", "z zoom"), ("4", "S save")):
@@ -407,8 +392,7 @@ async def test_tear_down_quit_and_help_are_hinted_at_any_width(
 async def test_hints_show_remapped_keys(app: SkywardApp, session: FakeSession) -> None:
     set_own('[keys]\n"run.follow" = "F"\n"run.next_rank" = "tab"\n"app.help" = "f9"\n')
     session.open_run(session.pool("llama-ft"))
-    async with app.run_test(size=(160, 24)) as pilot:
-        await until(pilot, "▶ llama-ft")
+    async with running_app(app, (160, 24), until="▶ llama-ft") as pilot:
         await press(pilot, "enter", "2", until=lambda: "F follow" in hints(app))
         assert "[ tab rank" in hints(app) and hints(app).endswith("f9 keys")
         await press(pilot, "f9", until=lambda: isinstance(app.screen, HelpScreen))
@@ -419,8 +403,7 @@ async def test_hints_show_remapped_keys(app: SkywardApp, session: FakeSession) -
 @pytest.mark.proof("1 s of a processor")
 async def test_hints_omit_letter_keys_while_text_is_typed(app: SkywardApp, session: FakeSession) -> None:
     session.open_run(session.pool("llama-ft"))
-    async with app.run_test(size=(120, 24)) as pilot:
-        await until(pilot, "▶ llama-ft")
+    async with running_app(app, (120, 24), until="▶ llama-ft") as pilot:
         await press(pilot, "n", until=lambda: "ctrl+r launch" in hints(app))
         assert hints(app).endswith("esc back  f1 keys") and "?" not in hints(app)
         await press(pilot, "escape", "enter", "/", until=lambda: hints(app).strip() == "esc close  f1 keys")
@@ -428,8 +411,7 @@ async def test_hints_omit_letter_keys_while_text_is_typed(app: SkywardApp, sessi
 
 async def test_cancel_of_an_ended_run_is_refused_with_a_message(app: SkywardApp, session: FakeSession) -> None:
     view, run = session.pool_with_run("llama-ft")
-    async with app.run_test(size=(120, 24)) as pilot:
-        await until(pilot, "▶ llama-ft")
+    async with running_app(app, (120, 24), until="▶ llama-ft") as pilot:
         await press(pilot, "enter", until=lambda: "C cancel" in hints(app))
         await press(pilot, "C", until=lambda: not isinstance(app.screen, RunScreen))
         session.cancel = lambda *_: session.load_ended_pool(view.key)  # type: ignore[assignment,method-assign]
@@ -442,8 +424,7 @@ async def test_cancel_of_an_ended_run_is_refused_with_a_message(app: SkywardApp,
 async def test_message_is_shown_while_a_screen_opens_or_closes(app: SkywardApp, session: FakeSession) -> None:
     """Background work, such as a copy, a launch or a teardown, can end at any time."""
     screen = RunScreen(session.pool("llama-ft").key)
-    async with app.run_test(size=(120, 24)) as pilot:
-        await until(pilot, "▶ llama-ft")
+    async with running_app(app, (120, 24), until="▶ llama-ft") as pilot:
         coming = app.push_screen(screen)
         app.flash("said early")
         await coming
@@ -454,8 +435,7 @@ async def test_message_is_shown_while_a_screen_opens_or_closes(app: SkywardApp, 
 
 async def test_breadcrumbs_begin_with_pools_on_every_screen(app: SkywardApp, session: FakeSession) -> None:
     screens = every_screen(session)
-    async with app.run_test(size=(100, 30)) as pilot:
-        await until(pilot, lambda: app.session is not None)
+    async with running_app(app, (100, 30), until=lambda: app.session is not None) as pilot:
         trails = set()
         for screen in (make() for make in screens):
             if isinstance(screen, BaseScreen):

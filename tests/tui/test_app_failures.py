@@ -22,7 +22,7 @@ from skyward_tui.dialogs.basic_dialogs import AskScreen
 from skyward_tui.panels.log import LogPanel
 from skyward_tui.screens.hosts import HostsScreen
 from skyward_tui.screens.run import RunScreen
-from tests.support.app_driver import press, screen_text, until
+from tests.support.app_driver import press, running_app, screen_text, until
 from tests.support.fake_session import FakeSession
 from tests.support.shared_hosts import put_groups
 from tests.support.terminal import Terminal
@@ -95,8 +95,7 @@ async def test_failing_gpu_scan_leaves_the_app_open(app: SkywardApp, monkeypatch
 
     monkeypatch.setattr(ssh_hosts, "list_gpu_use", look)
     put_groups()
-    async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: app.session is not None)
+    async with running_app(app, SIZE, until=lambda: app.session is not None) as pilot:
         await press(pilot, "s", until=DEFECT)
         assert isinstance(app.screen, HostsScreen) and "probing …" not in screen_text(app)
         await press(pilot, "escape", until=lambda: not isinstance(app.screen, HostsScreen))
@@ -108,8 +107,7 @@ async def test_error_of_a_background_worker_is_shown_on_its_screen(
     app: SkywardApp, session: FakeSession, where: str
 ) -> None:
     key = session.pool("llama-ft").key
-    async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: app.session is not None)
+    async with running_app(app, SIZE, until=lambda: app.session is not None) as pilot:
         app.show_run(key, "")
         await until(pilot, lambda: isinstance(app.screen, RunScreen))
         panel = app.screen.query_one(LogPanel)
@@ -144,6 +142,6 @@ async def test_failing_screen_refresh_ends_the_app(app: SkywardApp, monkeypatch:
 
     monkeypatch.setattr(SkywardApp, "_refresh_screen", pump)
     with pytest.raises(WorkerFailed, match="odd"):
-        async with app.run_test(size=SIZE) as pilot:
-            await until(pilot, lambda: not app.is_running)
+        async with running_app(app, SIZE, until=lambda: not app.is_running):
+            pass
     assert app.return_code == 1

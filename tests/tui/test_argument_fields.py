@@ -127,8 +127,7 @@ async def test_argument_choices_are_not_parsed_as_markup(app: SkywardApp, folder
         'def train(kind: Literal["[/b]", "[red]x"] = "[/b]", note: str = "[/i][link=\'x", odd: list = [1]):\n'
         '    """[/b] Trains.\n\n    Args:\n        note: [/u] of it\n    """\n'
     )
-    async with on_launch_form(app, (120, 40), "train.py") as (pilot, screen):
-        await until(pilot, "default: '[/b]'")
+    async with on_launch_form(app, (120, 40), "train.py", until="default: '[/b]'") as (pilot, screen):
         text = screen_text(app)
         assert "[/i][link='x" in text and "list = [1]" in text and "[/b] Trains." in text
         await pilot.press("tab", "tab", "tab", "tab", "enter", "down", "down", "enter")

@@ -18,7 +18,17 @@ from skyward_tui.app.app import SkywardApp
 from skyward_tui.dialogs.basic_dialogs import AskScreen
 from skyward_tui.dialogs.confirmations import BudgetScreen, TeardownScreen
 from skyward_tui.screens.leftovers import DeleteLeftoversScreen, LeftoversScreen
-from tests.support.app_driver import SMALLEST, Snap, at_every_size, press, previewed, screen_text, typed, until
+from tests.support.app_driver import (
+    SMALLEST,
+    Snap,
+    at_every_size,
+    press,
+    previewed,
+    running_app,
+    screen_text,
+    typed,
+    until,
+)
 from tests.support.fake_session import FakeSession, done
 from tests.support.leftovers import leftovers
 
@@ -111,8 +121,7 @@ async def test_leftovers_are_reported_at_the_start_without_delaying_it(app: Skyw
     answer: Future[LeftoverScan] = Future()
     session.scan_leftovers = lambda *_, **__: answer  # type: ignore[method-assign]
     session.pool("p", 2)
-    async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, "▶ ")
+    async with running_app(app, SIZE, until="▶ ") as pilot:
         answer.set_result(LeftoverScan((), [JudgedLeftover(MACHINE, "left", 0)]))
         await until(pilot, "leftovers of ended pools: 1 machine ($1.50/h); w in the list of pools shows them")
 
@@ -121,8 +130,8 @@ async def test_failing_leftover_scan_is_a_warning(app: SkywardApp, session: Fake
     failed: Future[LeftoverScan] = Future()
     failed.set_exception(PoolError("no such profile"))
     session.scan_leftovers = lambda *_, **__: failed  # type: ignore[method-assign]
-    async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, "could not check for leftovers: no such profile")
+    async with running_app(app, SIZE, until="could not check for leftovers: no such profile"):
+        pass
 
 
 @pytest.mark.parametrize("price", [1.0, 0.0])
@@ -130,8 +139,7 @@ async def test_leftovers_are_scanned_again_after_cloud_machines_ended(
     app: SkywardApp, session: FakeSession, price: float
 ) -> None:
     session.pool("p", 1, price=price)
-    async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: "▶ " in screen_text(app) and session.sweeps == 1)
+    async with running_app(app, SIZE, until=lambda: "▶ " in screen_text(app) and session.sweeps == 1) as pilot:
         session.swept = LeftoverScan((), [], {}, {"us-east-1": "no answer"})
         await press(pilot, "X", until=lambda: isinstance(app.screen, TeardownScreen))
         await press(pilot, *("p", "enter") if price else ("tab", "enter"), until="Torn down")
@@ -141,8 +149,7 @@ async def test_leftovers_are_scanned_again_after_cloud_machines_ended(
 async def test_leftovers_of_a_pool_are_deleted_after_its_name_is_typed(app: SkywardApp, session: FakeSession) -> None:
     session.swept = leftovers()
     session.pool("llama-ft", 2)
-    async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, "! 2 machines ($34.27/h) and 1 other resource left")
+    async with running_app(app, SIZE, until="! 2 machines ($34.27/h) and 1 other resource left") as pilot:
         await press(pilot, "w", until="could not check ap-south-1")
         await until(pilot, lambda: session.looks[-1] == ({"aws": (), "slurm": ()}, False, ()))
         await pilot.press("X")  # on the first, whose pool is up
@@ -166,8 +173,7 @@ async def test_leftovers_of_a_pool_are_deleted_after_its_name_is_typed(app: Skyw
 
 async def test_leftovers_of_other_ledgers_are_listed_on_request(app: SkywardApp, session: FakeSession) -> None:
     session.swept = leftovers()
-    async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: session.sweeps == 1)
+    async with running_app(app, SIZE, until=lambda: session.sweeps == 1) as pilot:
         await press(pilot, "w", until=lambda: session.sweeps == 2 and "of ledger 0123" in screen_text(app))
         await press(pilot, "a", until=lambda: session.looks[-1] == ({"aws": (), "slurm": ()}, True, ()))
         await pilot.press("G", "k", "enter")
@@ -175,8 +181,7 @@ async def test_leftovers_of_other_ledgers_are_listed_on_request(app: SkywardApp,
 
 
 async def test_leftover_scan_without_answer_blocks_no_key(app: SkywardApp, session: FakeSession) -> None:
-    async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: session.sweeps == 1)
+    async with running_app(app, SIZE, until=lambda: session.sweeps == 1) as pilot:
         silent: Future[LeftoverScan] = Future()
         session.scan_leftovers = lambda *_, **__: silent  # type: ignore[method-assign]
         await press(pilot, "w", until="scanning accounts … 0:00")

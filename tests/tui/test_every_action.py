@@ -15,7 +15,7 @@ from skyward_tui.screens.launch import LaunchScreen
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.ui.actions import ACTIONS, SCOPES
 from skyward_tui.widgets.form_fields import Toggles
-from tests.support.app_driver import press, screen_text, until
+from tests.support.app_driver import press, running_app, screen_text
 from tests.support.fake_session import FakeSession
 
 HERE = Path(__file__).parent
@@ -94,8 +94,7 @@ async def test_page_keys_scroll_log_and_ranks_and_launch_again_opens_the_form(
 ) -> None:
     view, _ = session.pool_with_run("llama-ft", 32, 8)
     session.print(view, 0, "".join(f"line {number} {'x' * 200}\n" for number in range(200)))
-    async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "▶ llama-ft")
+    async with running_app(app, (120, 40), until="▶ llama-ft") as pilot:
         await press(pilot, "enter", "2", until="line 199")
         screen = app.screen
         assert isinstance(screen, RunScreen)
@@ -118,8 +117,7 @@ async def test_page_keys_scroll_log_and_ranks_and_launch_again_opens_the_form(
 async def test_help_and_pickers_scroll_and_focus_moves_through_toggles(app: SkywardApp, session: FakeSession) -> None:
     for name in ("a.py", "b.py"):
         Path(name).write_text("import skyward_core as sky\n\n@sky.function\ndef train(): ...\n")
-    async with app.run_test(size=(100, 30)) as pilot:
-        await until(pilot, "No pools yet")
+    async with running_app(app, (100, 30), until="No pools yet") as pilot:
         await press(pilot, "?", until=lambda: isinstance(app.screen, HelpScreen))
         assert isinstance(app.screen, HelpScreen)
         box = app.screen.box

@@ -14,7 +14,7 @@ from skyward_core.views.machine_metrics import MachineMetrics
 from skyward_core.views.pool_view import PoolView, RunView
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.screens.run import RunScreen
-from tests.support.app_driver import press, screen_text, until
+from tests.support.app_driver import press, running_app, screen_text, until
 from tests.support.fake_session import NOW, FakeSession, failed_run
 from tests.tui.conftest import log_of
 
@@ -34,8 +34,7 @@ async def test_failed_rank_is_selected_and_its_log_shows_the_traceback(app: Skyw
     view, run = session.pool_with_run("llama-ft")
     for rank in range(4):
         session.print(view, rank, f"hello of {rank}\n")
-    async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, "▶ llama-ft")
+    async with running_app(app, SIZE, until="▶ llama-ft") as pilot:
         await press(pilot, "enter", until="hello of 0")
         fail(session, view, run)
         await until(pilot, "2 log  rank 2")
@@ -53,8 +52,7 @@ async def test_selection_of_the_user_is_kept_when_a_run_fails(app: SkywardApp, s
     view, run = session.pool_with_run("llama-ft")
     for rank in range(4):
         session.print(view, rank, "\n".join(f"hello of {rank}: {n}" for n in range(90)) + "\n")
-    async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, "▶ llama-ft")
+    async with running_app(app, SIZE, until="▶ llama-ft") as pilot:
         await press(pilot, "enter", until="hello of 0: 89")
         await pilot.press(key)
         await pilot.pause()
@@ -75,8 +73,7 @@ async def test_exception_is_shown_below_the_log_of_the_failed_rank(
     view = session.pool("llama-ft")
     failed_run(session, view)
     session.print(view, 2, "the last line of rank 2\n")
-    async with app.run_test(size=size) as pilot:
-        await until(pilot, "▶ llama-ft")
+    async with running_app(app, size, until="▶ llama-ft") as pilot:
         await press(pilot, "enter", until="✗ ZeroDivisionError: division by zero  (e: details)")
         assert "    return total / count" in screen_text(app) and "the last line of rank 2" in screen_text(app)
         await press(pilot, "left_square_bracket", until=lambda: "return total / count" not in screen_text(app))
@@ -88,8 +85,7 @@ async def test_machine_metrics_are_shown_beside_the_root_cause(app: SkywardApp, 
     node = {"memory_used": 97.0, "memory_total": 100.0}
     book.feed(2, json.dumps({"at": NOW - 1, "node": node, "gpus": [{"util": 99}]}).encode() + b"\n")
     failed_run(session, view)
-    async with app.run_test(size=(160, 48)) as pilot:
-        await until(pilot, "▶")
+    async with running_app(app, (160, 48), until="▶") as pilot:
         await press(pilot, "enter", until="before     n2 memory 97 % full")
         await press(pilot, "e", until="n2, 1.0 s earlier: memory 97 % full")
         assert "memory of n2  97 %" in screen_text(app) and "utilization of GPU 0  99 %" in screen_text(app)
@@ -112,8 +108,7 @@ async def test_opened_run_focuses_the_log_only(
         looked_at.append(screen.active)
 
     monkeypatch.setattr(RunScreen, "on_descendant_focus", noted)
-    async with app.run_test(size=(160, 48)) as pilot:
-        await until(pilot, "▶")
+    async with running_app(app, (160, 48), until="▶") as pilot:
         await press(pilot, "enter", until=lambda: bool(looked_at))
         assert set(looked_at) == {"log"}
 

@@ -17,7 +17,7 @@ from skyward_tui.screens.compare import CompareScreen
 from skyward_tui.screens.history import HistoryScreen, PastRunList
 from skyward_tui.screens.pool_list import PoolsScreen
 from skyward_tui.screens.run import RunScreen
-from tests.support.app_driver import press, screen_text, until
+from tests.support.app_driver import press, running_app, screen_text, until
 from tests.support.fake_session import FakeSession
 from tests.support.past import compared_run, past_run, some_comparison, some_past
 from tests.support.stored_runs import stored_run
@@ -87,8 +87,7 @@ async def test_at_most_two_past_runs_are_marked(app: SkywardApp, session: FakeSe
 
 
 async def test_empty_history_names_the_launch_key(app: SkywardApp, session: FakeSession) -> None:
-    async with app.run_test(size=(60, 15)) as pilot:
-        await until(pilot, "No pools yet")
+    async with running_app(app, (60, 15), until="No pools yet") as pilot:
         assert "…" not in screen_text(app)
         await press(pilot, "H", until="No runs yet. n on the list of pools")
         await until(pilot, "esc back")
@@ -121,8 +120,7 @@ async def test_two_marked_runs_are_compared(app: SkywardApp, session: FakeSessio
 
 async def test_undismissed_failures_are_counted_and_listed(app: SkywardApp, session: FakeSession) -> None:
     past = some_past(session)
-    async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, "✗ 2 failures (F)")
+    async with running_app(app, SIZE, until="✗ 2 failures (F)") as pilot:
         await press(pilot, "F", until=lambda: pools(app) == ["2", "5"])
         await pilot.press("f")
         assert pools(app) == ["2", "5"], "they are all failures"
@@ -137,8 +135,7 @@ async def test_undismissed_failures_are_counted_and_listed(app: SkywardApp, sess
 
 async def test_run_that_fails_while_the_app_is_open_is_counted(app: SkywardApp, session: FakeSession) -> None:
     view, run = session.pool_with_run("llama-1", 2)
-    async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, "▶")
+    async with running_app(app, SIZE, until="▶") as pilot:
         session.past = [past_run(0, run=run.id, key=view.key, state="failed")]
         session.end_run(view, run, "failed")
         await until(pilot, "✗ 1 failure (F)")

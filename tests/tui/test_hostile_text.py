@@ -17,7 +17,7 @@ from skyward_core.views import events
 from skyward_core.views.pool_view import PoolView
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.screens.launch import LaunchScreen
-from tests.support.app_driver import launch_form, on_launch_form, press, screen_text, typed, until
+from tests.support.app_driver import launch_form, on_launch_form, press, running_app, screen_text, typed, until
 from tests.support.fake_session import FakeSession, value
 from tests.support.hostile_text import is_harmful
 
@@ -73,8 +73,7 @@ async def test_screens_filter_hostile_text(app: SkywardApp, session: FakeSession
 
     session.cancel = refused  # type: ignore[method-assign, assignment]
     view = evil_pool(session)
-    async with app.run_test(size=size) as pilot:
-        await until(pilot, "▶ llama-ft")
+    async with running_app(app, size, until="▶ llama-ft") as pilot:
         await look(pilot)
         assert "[b $error]V" in screen_text(app)  # not taken for markup
         await look(pilot, "enter")  # a pool without a run: its detail in the log's place

@@ -16,7 +16,7 @@ from skyward_tui.app.app import SkywardApp
 from skyward_tui.dialogs.basic_dialogs import AskScreen, ChoiceScreen
 from skyward_tui.dialogs.host_key_and_secret_variables import HostKeyScreen
 from skyward_tui.screens.hosts import HostList, HostsScreen
-from tests.support.app_driver import press, screen_text, typed, until
+from tests.support.app_driver import press, running_app, screen_text, typed, until
 from tests.support.host_key import shown
 from tests.support.shared_hosts import GROUPS, have_looks, put_groups
 
@@ -30,8 +30,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 @asynccontextmanager
 async def opened(app: SkywardApp) -> AsyncIterator[Pilot[None]]:
-    async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: app.session is not None)
+    async with running_app(app, SIZE, until=lambda: app.session is not None) as pilot:
         await press(pilot, "s", until=lambda: isinstance(app.screen, HostsScreen) and "updated" in screen_text(app))
         yield pilot
 
@@ -108,8 +107,7 @@ async def test_invalid_host_file_is_reported_and_a_refused_edit_changes_nothing(
 
 
 async def test_hosts_screen_without_groups_names_the_new_group_key(app: SkywardApp) -> None:
-    async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: app.session is not None)
+    async with running_app(app, SIZE, until=lambda: app.session is not None) as pilot:
         await pilot.press("s")
         await shows(app, pilot, "No host groups yet. n: new group")
 
@@ -145,8 +143,7 @@ async def test_host_key_is_shown_and_accepted_on_the_hosts_screen(
 
 
 async def test_host_scan_that_ends_while_its_screen_closes_raises_no_error(app: SkywardApp) -> None:
-    async with app.run_test(size=(80, 24)) as pilot:
-        await until(pilot, lambda: app.session is not None)
+    async with running_app(app, (80, 24), until=lambda: app.session is not None):
         await app.push_screen(screen := HostsScreen())
         await screen.query_one(HostList).remove()  # as it is first when the app ends
         screen._mark_changed()

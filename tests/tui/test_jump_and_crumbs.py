@@ -14,7 +14,7 @@ from skyward_tui.screens.launch import LaunchScreen
 from skyward_tui.screens.pool_list import PoolsScreen
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.widgets.header_and_hints import Breadcrumbs
-from tests.support.app_driver import on_launch_form, on_run_screen, press, screen_text, until
+from tests.support.app_driver import on_launch_form, on_run_screen, press, running_app, screen_text, until
 from tests.support.fake_session import FakeSession, failed_run
 
 
@@ -36,8 +36,7 @@ async def test_jump_letter_focuses_a_panel(app: SkywardApp, session: FakeSession
 
 async def test_jump_closes_without_effect_on_other_keys_and_resize(app: SkywardApp, session: FakeSession) -> None:
     failed_run(session, session.pool("llama-ft"))
-    async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "▶ llama-ft")
+    async with running_app(app, (120, 40), until="▶ llama-ft") as pilot:
         below, focused = app.screen, app.screen.focused
         for leave in ("escape", "X", "question_mark", "f1"):
             await press(pilot, "apostrophe", until=lambda: isinstance(app.screen, JumpScreen))
@@ -62,8 +61,7 @@ async def test_ctrl_l_opens_jump_while_text_is_typed(app: SkywardApp, session: F
 
 async def test_jump_reaches_buttons_of_a_dialog(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft")
-    async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: app.session is not None)
+    async with running_app(app, (120, 40), until=lambda: app.session is not None) as pilot:
         await app.push_screen(TeardownScreen([view.key]))
         dialog = app.screen
         await until(pilot, lambda: dialog.focused is not None)
@@ -92,8 +90,7 @@ async def test_click_on_a_breadcrumb_opens_its_screen(app: SkywardApp, session: 
 
 
 async def test_breadcrumb_does_not_leave_a_launch_that_creates_a_pool(app: SkywardApp, session: FakeSession) -> None:
-    async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: app.session is not None)
+    async with running_app(app, (120, 40), until=lambda: app.session is not None) as pilot:
         await press(pilot, "n", until=lambda: isinstance(app.screen, LaunchScreen) and "launch" in screen_text(app))
         app.screen._creating = True  # type: ignore[attr-defined]
         await pilot.click(Breadcrumbs, offset=(2, 0))

@@ -17,7 +17,7 @@ from skyward_tui.panels.rank_metrics import MetricsPane
 from skyward_tui.screens.history import HistoryScreen
 from skyward_tui.screens.pool_list import PoolsScreen
 from skyward_tui.screens.run import RunScreen
-from tests.support.app_driver import on_run_screen, open_pool, press, screen_text, until
+from tests.support.app_driver import on_run_screen, open_pool, press, running_app, screen_text, until
 from tests.support.fake_session import FakeSession, logged
 from tests.support.past import some_past
 from tests.tui.conftest import log_of
@@ -68,8 +68,7 @@ async def leave(app: SkywardApp, pilot: Pilot[Any]) -> None:
 async def left_at(session: FakeSession, *keys: str, shows: str) -> None:
     """Quit an app after some keys in the list of pools."""
     app = made(session)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "▶")
+    async with running_app(app, (120, 40), until="▶") as pilot:
         await press(pilot, *keys, until=lambda: shows in screen_text(app))
         await leave(app, pilot)
 
@@ -99,8 +98,8 @@ async def test_screen_that_crashes_the_app_is_opened_once(
     with monkeypatch.context() as patch, pytest.raises(LookupError, match="cannot be painted"):
         patch.setattr(RunScreen, "body", unpaintable)
         app = made(session)
-        async with app.run_test(size=(120, 40)) as pilot:
-            await until(pilot, lambda: not app.is_running)
+        async with running_app(app, (120, 40), until=lambda: not app.is_running):
+            pass
     app = made(session)
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: "▶ llama-ft" in screen_text(app) and app._early_events is None)
@@ -126,8 +125,7 @@ async def test_next_start_opens_the_history_again(session: FakeSession, view: Po
     some_past(session)
     await left_at(session, key, shows=f"pools › {title}")
     app = made(session)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, f"pools › {title}")
+    async with running_app(app, (120, 40), until=f"pools › {title}") as pilot:
         await press(pilot, "q", until=lambda: isinstance(app.screen, PoolsScreen))
 
 
@@ -155,8 +153,8 @@ async def test_unlisted_run_is_requested_if_its_pool_has_ended(
         view.state = "gone"
     app, shown = made(session), list[tuple[str, str]]()
     app.show_run = lambda pool, run, found=None: shown.append((pool, run))  # type: ignore[method-assign]
-    async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: shown == [(view.key, first if is_over else "")])
+    async with running_app(app, (120, 40), until=lambda: shown == [(view.key, first if is_over else "")]):
+        pass
 
 
 @pytest.mark.parametrize(("price", "kind"), [(0.0, RunScreen), (2.5, PoolsScreen)])
@@ -176,8 +174,7 @@ async def test_next_start_prefers_a_pool_that_costs_money_to_an_ended_one(
 async def test_front_screen_of_a_stack_is_saved(session: FakeSession, view: PoolView) -> None:
     some_past(session)
     app = made(session)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "▶")
+    async with running_app(app, (120, 40), until="▶") as pilot:
         app.show_history()
         app.show_run(view.key, "")
         await until(pilot, "step=2")
@@ -204,8 +201,7 @@ async def test_key_pressed_during_the_start_prevents_the_saved_screen(session: F
         return session
 
     app = SkywardApp(slow, clock=lambda: session.now)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "reading the ledger")
+    async with running_app(app, (120, 40), until="reading the ledger") as pilot:
         await pilot.press("H")
         read.set()
         await until(pilot, lambda: isinstance(app.screen, HistoryScreen))
@@ -236,8 +232,7 @@ async def test_key_pressed_while_the_saved_screen_is_cleared_has_priority(
 async def test_chart_settings_are_restored(session: FakeSession, view: PoolView) -> None:
     logged(view, view.runs["llama-ft-1"], session)
     app = made(session)
-    async with on_run_screen(app, (160, 48)) as (pilot, screen):
-        await until(pilot, "tokens/s")
+    async with on_run_screen(app, (160, 48), until="tokens/s") as (pilot, screen):
         await pilot.press("5", "b", "x", "c")
         pane = screen.query_one(MetricsPane)
         await until(pilot, lambda: pane.log_scale and pane.smooth and pane.all)

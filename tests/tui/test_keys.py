@@ -14,7 +14,7 @@ from skyward_tui.dialogs.basic_dialogs import Dialog
 from skyward_tui.dialogs.host_key_and_secret_variables import HostKeyScreen
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.ui.actions import ACTIONS, SCOPES, Action
-from tests.support.app_driver import on_run_screen, press, screen_text, until
+from tests.support.app_driver import on_run_screen, press, running_app, screen_text, until
 from tests.support.every_screen import every_screen
 from tests.support.fake_session import FakeSession, failed_run
 from tests.support.host_key import shown
@@ -59,8 +59,7 @@ def check(node: DOMNode) -> set[str]:
 
 async def test_live_keys_and_registered_keys_are_equal(app: SkywardApp, session: FakeSession) -> None:
     screens = every_screen(session)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: app.session is not None)
+    async with running_app(app, (120, 40), until=lambda: app.session is not None):
         scopes = check(app)
         for make in screens:
             screen: Screen[object] = make()
@@ -100,8 +99,7 @@ async def test_escape_closes_every_dialog_and_arrows_cycle_its_buttons(app: Skyw
 
 async def test_dialogs_show_remapped_keys(app: SkywardApp) -> None:
     set_own('[keys]\n"hostkey.accept" = "Y"\n"dialog.close" = "f10"\n')
-    async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: app.session is not None)
+    async with running_app(app, (120, 40), until=lambda: app.session is not None) as pilot:
         await press(pilot, "?", until="f10: close")
         await press(pilot, "escape", "f10", until=lambda: "f10: close" not in screen_text(app))
         answers: list[bool | None] = []
@@ -114,8 +112,7 @@ async def test_dialogs_show_remapped_keys(app: SkywardApp) -> None:
 
 async def test_conflicting_keys_are_reported_and_defaults_stay_in_effect(app: SkywardApp, session: FakeSession) -> None:
     set_own('[keys]\n"run.merge" = "f"\n"run.nothing" = "x"\n"pools.new" = "N"\n')
-    async with app.run_test(size=(160, 24)) as pilot:
-        await until(pilot, "keys.run.merge: f is already bound to run.follow")
+    async with running_app(app, (160, 24), until="keys.run.merge: f is already bound to run.follow") as pilot:
         assert "keys.run.nothing: unknown action" in screen_text(app)
         assert "Press N to launch a script" in screen_text(app)
         assert app.keys == {"pools.new": "N"}

@@ -18,7 +18,7 @@ from skyward_tui.launch_form.form import save_preset
 from skyward_tui.launch_form.recent_launches import recent_forms
 from skyward_tui.screens.launch import LaunchScreen
 from skyward_tui.screens.run import RunScreen
-from tests.support.app_driver import on_run_screen, press, screen_text, until
+from tests.support.app_driver import on_run_screen, press, running_app, screen_text, until
 from tests.support.fake_session import FakeSession
 
 SCRIPT = "import skyward_core as sky\n@sky.function\ndef train(epochs: int): ...\n"
@@ -151,8 +151,7 @@ async def test_pool_that_failed_to_start_shows_its_reason_and_opens_its_form_aga
     session.pool_launches[view.key] = launch
     receipt = {"start_error": "no machine {run.launch} answered"}
     session.emit(view, events.PoolEnded(pool="lost", receipt=receipt, at=session.now))
-    async with app.run_test(size=size) as pilot:
-        await until(pilot, "✗ start failed")
+    async with running_app(app, size, until="✗ start failed") as pilot:
         assert "no machine {run" in screen_text(app)
         await press(pilot, "enter", until="(A: change the launch)")
         assert "pool ✗ start failed" in screen_text(app) and "(L: launch)" not in screen_text(app)
@@ -167,8 +166,7 @@ async def test_form_shows_and_saves_the_settings_of_the_pool_that_it_uses(
 ) -> None:
     view = session.pool("up", 3, 2)
     session.pool_launches[view.key] = replace(launch, request=replace(launch.request, plugins=["torch"]))
-    async with app.run_test(size=(160, 48)) as pilot:
-        await until(pilot, "▶ up")
+    async with running_app(app, (160, 48), until="▶ up") as pilot:
         await press(pilot, "L", until=lambda: isinstance(app.screen, LaunchScreen) and app.screen.is_mounted)
         screen = app.screen
         assert isinstance(screen, LaunchScreen)

@@ -185,8 +185,7 @@ async def test_launch_form_without_script_offers_recent_launches_and_examples(
     (tmp_path / "train.py").write_text(SCRIPT)
     for epochs in (1, 2):
         add_recent(Form(script=str(tmp_path / "train.py"), function="train", arguments=f"epochs={epochs}", nodes="7"))
-    async with on_launch_form(app, size, "") as (pilot, screen):
-        await until(pilot, "train.py:train  epochs=2")
+    async with on_launch_form(app, size, "", until="train.py:train  epochs=2") as (pilot, screen):
         await press(pilot, "up", until=lambda: isinstance(app.focused, OptionList))  # from the script's field
         await pilot.press("down", "enter")
         await until(pilot, lambda: screen.form().script == "train.py" and not screen.query("#starts"))
@@ -198,8 +197,7 @@ async def test_launch_form_without_script_offers_recent_launches_and_examples(
 
 @pytest.mark.proof("1 s of a processor")
 async def test_launch_suggestion_is_clicked_and_stays_visible(app: SkywardApp, tmp_path: Path) -> None:
-    async with on_launch_form(app, (120, 40), "") as (pilot, screen):
-        await until(pilot, "packaged examples")
+    async with on_launch_form(app, (120, 40), "", until="packaged examples") as (pilot, screen):
         rows = screen_text(app).splitlines()
         assert not any("recent launches" in row for row in rows), "there are none"
         await pilot.resize_terminal(80, 24)

@@ -50,8 +50,7 @@ def plan_text(screen: LaunchScreen) -> str:
 async def test_script_without_functions_is_launched_as_a_whole(
     app: SkywardApp, session: FakeSession, project: Path
 ) -> None:
-    async with on_launch_form(app, SIZE, "plain.py") as (pilot, screen):
-        await until(pilot, "the whole script")
+    async with on_launch_form(app, SIZE, "plain.py", until="the whole script") as (pilot, screen):
         assert not screen.query_one("#plugins", Toggles).chosen, "it finds what torchrun would give it"
         await until(pilot, lambda: "runs python plain.py on all 4 ranks" in plan_text(screen))
         assert "train separately" not in plan_text(screen)
@@ -154,8 +153,7 @@ def test_package_files_writable_by_others_are_not_offered(project: Path) -> None
 @pytest.mark.proof("1 s of a processor")
 async def test_default_package_file_is_shown(app: SkywardApp, project: Path) -> None:
     (project / "block.py").write_text(BLOCK + FUNCTION)
-    async with on_launch_form(app, SIZE, "block.py") as (pilot, screen):
-        await until(pilot, "inline metadata")
+    async with on_launch_form(app, SIZE, "block.py", until="inline metadata") as (pilot, screen):
         await until(pilot, lambda: "(inline metadata of block.py)" in plan_text(screen))
         for name in FILES:
             (project / name).unlink()
@@ -238,8 +236,7 @@ async def test_fields_that_a_running_pool_determines_block_no_launch(
 async def test_whole_script_launch_snapshot(app: SkywardApp, project: Path, snap: Snap, size: tuple[int, int]) -> None:
     for name in ("uv.lock", "pylock.toml", "pyproject.toml"):
         (project / name).unlink()
-    async with on_launch_form(app, size, "plain.py") as (pilot, screen):
-        await until(pilot, "the whole script")
+    async with on_launch_form(app, size, "plain.py", until="the whole script") as (pilot, screen):
         screen.query_one("#arguments", Input).value = "--epochs 3"
         screen.query_one("#outputs", Input).value = "out/** ../x"
         screen.query_one("#packages", Select).value = "requirements requirements.txt"

@@ -23,7 +23,7 @@ from skyward_tui.screens.launch import LaunchScreen
 from skyward_tui.screens.pool_list import PoolsScreen
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.widgets.form_fields import Toggles
-from tests.support.app_driver import on_launch_form, press, screen_text, typed, until
+from tests.support.app_driver import on_launch_form, press, running_app, screen_text, typed, until
 from tests.support.fake_session import FakeSession
 from tests.support.launch_script import GROUPS, SCRIPT, plan_text
 
@@ -140,8 +140,7 @@ async def test_pool_without_keep_is_torn_down_after_its_run(
 
 async def test_running_pool_is_used_with_its_nodes(app: SkywardApp, session: FakeSession, script: Path) -> None:
     session.pool("warm", 2)
-    async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, "▶ warm")
+    async with running_app(app, SIZE, until="▶ warm") as pilot:
         await press(pilot, "L", until=lambda: isinstance(app.screen, LaunchScreen))
         await typed(app, pilot, "train.py")
         screen = app.screen
@@ -155,8 +154,7 @@ async def test_running_pool_is_used_with_its_nodes(app: SkywardApp, session: Fak
 @pytest.mark.proof("1 s of a processor")
 async def test_run_screen_launches_again_on_its_pool(app: SkywardApp, session: FakeSession, script: Path) -> None:
     session.pool("warm", 2)
-    async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, "▶ warm")
+    async with running_app(app, SIZE, until="▶ warm") as pilot:
         await pilot.press("enter")
         for launches in (1, 2):
             await until(pilot, lambda: isinstance(app.screen, RunScreen))
@@ -435,8 +433,7 @@ async def test_plan_shows_and_warns_about_plugins_of_a_running_pool(
     """The plan warns only if the ranks cannot meet. Only plugins of the pool are checked in the form."""
     plain, gang = session.pool("plain"), session.pool("gang")
     plain.spec["plugins"], gang.spec["plugins"] = [], ["torch"]
-    async with on_launch_form(app, SIZE, "example:ddp") as (pilot, screen):
-        await until(pilot, "[x] torch")
+    async with on_launch_form(app, SIZE, "example:ddp", until="[x] torch") as (pilot, screen):
         screen.query_one("#pool", Select).value = plain.key
         await until(pilot, lambda: "torch plugin is missing on pool plain" in " ".join(plan_text(screen).split()))
         assert "[ ] torch" in screen_text(app)

@@ -28,7 +28,7 @@ from skyward_tui.launch_form.form import FieldError, Form, command_line, plan_la
 from skyward_tui.launch_form.recent_launches import recent_forms
 from skyward_tui.screens.launch import LaunchScreen, create_pool
 from skyward_tui.screens.pool_list import PoolsScreen
-from tests.support.app_driver import launch_form, on_launch_form, press, screen_text, typed, until
+from tests.support.app_driver import launch_form, on_launch_form, press, running_app, screen_text, typed, until
 from tests.support.fake_session import FakeSession
 from tests.support.pythons import all_ended, hanging_python
 from tests.support.terminal import Terminal
@@ -71,8 +71,7 @@ async def test_launch_form_of_an_ended_pool_creates_a_new_pool(app: SkywardApp, 
     over = session.pool("train")
     session.emit(over, events.PoolState(pool="train", state="gone", at=session.now))
     session.pool("train")
-    async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: app.session is not None)
+    async with running_app(app, (120, 40), until=lambda: app.session is not None) as pilot:
         app.show_launch(over.key)
         await until(pilot, lambda: isinstance(app.screen, LaunchScreen) and app.screen.is_mounted)
         assert app.screen.query_one("#pool", Select).value == ""
@@ -111,8 +110,7 @@ async def test_hanging_python_blocks_its_launch_only(
 ) -> None:
     monkeypatch.setattr(bounded_subprocess, "DEFAULT_TIMEOUT", FOR_EVER)
     monkeypatch.setattr(packaged, "FOLDER", tmp_path / "hangs")  # so have the examples
-    async with on_launch_form(app, SIZE, "hangs/train.py") as (pilot, _):
-        await until(pilot, "runs     train()")
+    async with on_launch_form(app, SIZE, "hangs/train.py", until="runs     train()") as (pilot, _):
         await press(pilot, "ctrl+o", *"tra", until="packaged examples")
         await pilot.press("escape")
         assert not hangs.exists(), "plan and lists read files alone"
@@ -128,8 +126,7 @@ async def test_launch_uses_the_form_as_shown(
     app: SkywardApp, session: FakeSession, hangs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bounded_subprocess, "DEFAULT_TIMEOUT", 1)
-    async with on_launch_form(app, SIZE, "train.py") as (pilot, screen):
-        await until(pilot, "runs     train()")
+    async with on_launch_form(app, SIZE, "train.py", until="runs     train()") as (pilot, screen):
         screen.query_one("#script", Input).value = "hangs/train.py"
         await until(pilot, lambda: screen.query_one("#function", Select).value == "train")
         await pilot.press("ctrl+r")  # there is no plan of that yet

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -37,6 +39,14 @@ class PaneApp(App[None]):
         return self.query_one(LogPane)
 
 
+@asynccontextmanager
+async def running_pane(capacity: int) -> AsyncIterator[tuple[PaneApp, LogRing, Pilot[None]]]:
+    ring = LogRing(capacity)
+    app = PaneApp(ring)
+    async with app.run_test(size=SIZE) as pilot:
+        yield app, ring, pilot
+
+
 def rows(app: PaneApp) -> list[str]:
     return [strip.text.rstrip() for strip in app.pane._rows]
 
@@ -52,9 +62,7 @@ def feed(ring: LogRing, start: int, stop: int) -> None:
 
 
 async def test_log_pane_follows_the_newest_line() -> None:
-    ring = LogRing(1000)
-    app = PaneApp(ring)
-    async with app.run_test(size=SIZE) as pilot:
+    async with running_pane(1000) as (app, ring, pilot):
         feed(ring, 0, 5)
         assert await settle(app, pilot) == [f"line {i}" for i in range(5)]
         feed(ring, 5, 50)
@@ -62,9 +70,7 @@ async def test_log_pane_follows_the_newest_line() -> None:
 
 
 async def test_evicted_lines_do_not_move_the_view() -> None:
-    ring = LogRing(100)
-    app = PaneApp(ring)
-    async with app.run_test(size=SIZE) as pilot:
+    async with running_pane(100) as (app, ring, pilot):
         feed(ring, 0, 90)
         await settle(app, pilot)
         await pilot.press("up", "k", "pageup")
@@ -81,9 +87,7 @@ async def test_evicted_lines_do_not_move_the_view() -> None:
 
 
 async def test_log_pane_follows_again_at_the_end() -> None:
-    ring = LogRing(100)
-    app = PaneApp(ring)
-    async with app.run_test(size=SIZE) as pilot:
+    async with running_pane(100) as (app, ring, pilot):
         feed(ring, 0, 30)
         await settle(app, pilot)
         await pilot.press("up", "up")
@@ -97,9 +101,7 @@ async def test_log_pane_follows_again_at_the_end() -> None:
 
 
 async def test_wrapped_lines_scroll_by_row() -> None:
-    ring = LogRing(100)
-    app = PaneApp(ring)
-    async with app.run_test(size=SIZE) as pilot:
+    async with running_pane(100) as (app, ring, pilot):
         ring.feed(("x" * 100 + "END\n").encode() * 10)
         app.pane.wrap = True
         assert (await settle(app, pilot))[-1] == "x" * 20 + "END"
@@ -113,9 +115,7 @@ async def test_wrapped_lines_scroll_by_row() -> None:
 
 
 async def test_progress_bar_is_the_last_row() -> None:
-    ring = LogRing(100)
-    app = PaneApp(ring)
-    async with app.run_test(size=SIZE) as pilot:
+    async with running_pane(100) as (app, ring, pilot):
         ring.feed(b"start\n 10%|#\r 20%|##")
         ring.feed(b"warn", "err")
         assert await settle(app, pilot) == ["start", " 20%|##", "warn"]
@@ -124,9 +124,7 @@ async def test_progress_bar_is_the_last_row() -> None:
 
 
 async def test_log_pane_filters_and_searches() -> None:
-    ring = LogRing(1000)
-    app = PaneApp(ring)
-    async with app.run_test(size=SIZE) as pilot:
+    async with running_pane(1000) as (app, ring, pilot):
         feed(ring, 0, 200)
         await settle(app, pilot)
         app.pane.set_filter(Matcher.parse("9$"))
@@ -138,9 +136,7 @@ async def test_log_pane_filters_and_searches() -> None:
 
 
 async def test_wide_characters_fit_and_escapes_are_removed() -> None:
-    ring = LogRing(100)
-    app = PaneApp(ring)
-    async with app.run_test(size=SIZE) as pilot:
+    async with running_pane(100) as (app, ring, pilot):
         ring.feed(("漢字" * 30 + "\n").encode())
         ring.feed(b"\x1b[2J\x1b]52;c;QUJD\x07\xff\xfe binary \x01\n")
         await settle(app, pilot)
@@ -149,9 +145,7 @@ async def test_wide_characters_fit_and_escapes_are_removed() -> None:
 
 
 async def test_paused_log_pane_is_not_painted() -> None:
-    ring = LogRing(100)
-    app = PaneApp(ring)
-    async with app.run_test(size=SIZE) as pilot:
+    async with running_pane(100) as (app, ring, pilot):
         feed(ring, 0, 50)
         await settle(app, pilot)
         app.pane.action_pause()

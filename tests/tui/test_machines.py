@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any
 
 import pytest
 from textual.geometry import Region
-from textual.pilot import Pilot
 
 from skyward_core.model.metric_definitions_and_series import GPU_METRIC_DEFINITIONS
 from skyward_core.pool.machine_metrics import AGENT_TOO_OLD
@@ -23,13 +19,6 @@ from tests.support.fake_session import FakeSession
 from tests.support.machines import measured
 
 
-@asynccontextmanager
-async def opened(app: SkywardApp, size: tuple[int, int]) -> AsyncIterator[Pilot[Any]]:
-    """App in which the user has opened its only pool."""
-    async with on_run_screen(app, size) as (pilot, _):
-        yield pilot
-
-
 def measured_later(session: FakeSession, *shape: int) -> MachineMetrics:
     """Return a function that adds metrics to a pool with a run and a number of nodes and ranks."""
     view, _ = session.pool_with_run("llama-ft", *shape)
@@ -39,7 +28,7 @@ def measured_later(session: FakeSession, *shape: int) -> MachineMetrics:
 
 async def test_machine_metrics_are_requested_when_a_run_is_shown(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft", 4, 8)
-    async with opened(app, (160, 48)) as pilot:
+    async with on_run_screen(app, (160, 48)) as (pilot, _):
         await press(pilot, "6", until="machine metrics appear once a run starts")
         assert session.measured == [], "a start may be under way"
         session.open_run(view)
@@ -54,7 +43,7 @@ async def test_machine_metrics_are_requested_when_a_run_is_shown(app: SkywardApp
 async def test_keys_choose_the_machine_metric_and_the_node(app: SkywardApp, session: FakeSession) -> None:
     view, _ = session.pool_with_run("llama-ft", 4, 8)
     view.machines = measured(session.now, 40, 8)
-    async with opened(app, (160, 48)) as pilot:
+    async with on_run_screen(app, (160, 48)) as (pilot, _):
         await until(pilot, "6 machines  use %")
         await press(pilot, "6", until=lambda: isinstance(app.focused, MachineGrid))
         assert "n39" not in screen_text(app) and "more nodes" in screen_text(app)
@@ -72,7 +61,7 @@ async def test_metrics_of_nodes_without_gpus_are_chosen_by_key(app: SkywardApp, 
             figures = {"cpu": 50.0, "memory_used": 2.0, "memory_total": 4.0, "net_in": 1e6 * at * (node + 1)}
             sample = {"at": session.now - 40 + at, "node": figures}
             book.feed(node, json.dumps(sample).encode())
-    async with opened(app, (120, 40)) as pilot:
+    async with on_run_screen(app, (120, 40)) as (pilot, _):
         await until(pilot, "CPU % (←→ metric), last 0:39")
         await press(pilot, "6", "right", until="memory % (←→ metric), last 0:39")
         await press(pilot, "right", until="net in, 0 to 78 MB/s (←→ metric), last 0:39")
@@ -94,7 +83,7 @@ async def test_every_gpu_metric_has_a_chart(app: SkywardApp, session: FakeSessio
 
     for second in range(39):
         measure(second, sm_clock=1980 if second < 20 else 990, nvlink_out=4e9 / (second + 1), throttle=4 * (second < 9))
-    async with opened(app, (160, 48)) as pilot:
+    async with on_run_screen(app, (160, 48)) as (pilot, _):
         await until(pilot, "6 machines  use %")
         await press(pilot, "6", "z", until=lambda: isinstance(app.focused, MachineGrid))
 
@@ -128,7 +117,7 @@ async def test_every_gpu_metric_has_a_chart(app: SkywardApp, session: FakeSessio
 async def test_missing_gpu_metric_has_no_chart(app: SkywardApp, session: FakeSession) -> None:
     book = measured_later(session, 1, 2)
     book.feed(0, json.dumps({"at": session.now, "node": {}, "gpus": [{"util": 5}, {}]}).encode())
-    async with opened(app, (160, 48)) as pilot:
+    async with on_run_screen(app, (160, 48)) as (pilot, _):
         await until(pilot, "6 machines  use %")
         await press(pilot, "6", "left", until="6 machines  °C")
         await press(pilot, "right", until="6 machines  use %")
@@ -139,7 +128,7 @@ async def test_missing_gpu_metric_has_no_chart(app: SkywardApp, session: FakeSes
 async def test_gpus_without_room_are_counted(app: SkywardApp, session: FakeSession, width: int, hidden: int) -> None:
     view, _ = session.pool_with_run("llama-ft", 1)
     view.machines = measured(session.now, 1, 16)
-    async with opened(app, (width, 24)) as pilot:
+    async with on_run_screen(app, (width, 24)) as (pilot, _):
         await press(pilot, "6", until="GPUs: use %")
         row = next(line for line in screen_text(app).splitlines() if line.startswith("│ n0 "))
         assert f"+{hidden} " in row if hidden else "+" not in row
@@ -148,7 +137,7 @@ async def test_gpus_without_room_are_counted(app: SkywardApp, session: FakeSessi
 async def test_node_with_an_older_agent_is_named(app: SkywardApp, session: FakeSession) -> None:
     book = measured_later(session, 1)
     book.set_silence_reason(0, AGENT_TOO_OLD)
-    async with opened(app, (120, 40)) as pilot:
+    async with on_run_screen(app, (120, 40)) as (pilot, _):
         await until(pilot, f"n0    {AGENT_TOO_OLD}")
 
 
@@ -159,7 +148,7 @@ async def test_each_node_has_its_utilization_history(app: SkywardApp, session: F
             cpu = 90.0 if (second > 60) == (node < 2) else 10.0
             sample = {"at": session.now - 120 + second, "node": {"cpu": cpu}, "gpus": []}
             book.feed(node, json.dumps(sample).encode())
-    async with opened(app, (160, 48)) as pilot:
+    async with on_run_screen(app, (160, 48)) as (pilot, _):
         await until(pilot, "CPU % (←→ metric), last 1:59")
         rows = [line for line in screen_text(app).splitlines() if "90 %" in line or "10 %" in line]
         low, high = "\u28c0", "\u2809"
@@ -177,7 +166,7 @@ async def test_each_gpu_has_a_history_row_if_there_is_room(app: SkywardApp, sess
             gpus = [{"util": 100.0 if gpu < 3 else 30.0 * (second > 60), "temp": 50} for gpu in range(4)]
             sample = {"at": session.now - 120 + second, "node": {"cpu": 10.0}, "gpus": gpus}
             book.feed(node, json.dumps(sample).encode())
-    async with opened(app, (160, 48)) as pilot:
+    async with on_run_screen(app, (160, 48)) as (pilot, _):
         await until(pilot, "GPU utilization %, last")
         await press(pilot, "6", "z", until="  use %, last 1:59")
         rows = [line for line in screen_text(app).splitlines() if re.search(r"GPU [0-3] .*[▁-█]{20,}", line)]
@@ -200,7 +189,7 @@ async def test_only_changed_machine_rows_are_painted(
 
     for node in range(3):
         told(node, 10.0)
-    async with opened(app, (80, 24)) as pilot:
+    async with on_run_screen(app, (80, 24)) as (pilot, _):
         await press(pilot, "6", until=lambda: screen_text(app).count("10 %") == 3)
         grid = app.screen.query_one(MachineGrid)
         painted: list[list[Region]] = []
@@ -215,7 +204,7 @@ async def test_only_changed_machine_rows_are_painted(
 async def test_machine_panel_of_an_idle_pool_updates_less_often(app: SkywardApp, session: FakeSession) -> None:
     view, run = session.pool_with_run("llama-ft", 4)
     view.machines = measured(session.now, 4, 0)
-    async with opened(app, (160, 48)) as pilot:
+    async with on_run_screen(app, (160, 48)) as (pilot, _):
         await until(pilot, "6 machines")
         screen, now = app.screen, session.now - session.now % 3
         assert isinstance(screen, RunScreen)
@@ -232,7 +221,7 @@ async def test_node_history_is_below_its_node_in_a_narrow_panel(app: SkywardApp,
         for node in range(2):
             sample = {"at": session.now - 60 + second, "node": {"cpu": 97.0}, "gpus": []}
             book.feed(node, json.dumps(sample).encode())
-    async with opened(app, (80, 24)) as pilot:
+    async with on_run_screen(app, (80, 24)) as (pilot, _):
         await press(pilot, "6", until=lambda: sum("⣿⣿⣿" in line for line in screen_text(app).splitlines()) == 8)
         for node in range(2, 12):
             sample = {"at": session.now, "node": {"cpu": 97.0}, "gpus": []}

@@ -44,8 +44,7 @@ def numbers(screen: RunScreen) -> MetricsPane:
 
 async def test_metrics_panel_opens_with_the_first_metrics(app: SkywardApp, session: FakeSession) -> None:
     view, run = session.pool_with_run("llama-ft")
-    async with on_run_screen(app, (120, 40)) as (pilot, screen):
-        await until(pilot, "3 nodes")
+    async with on_run_screen(app, (120, 40), until="3 nodes") as (pilot, screen):
         await press(pilot, "5", until="no metrics yet: call sky.log")
         assert screen.active != "numbers"
         view.metrics.add_values(run.id, 0, 1.0, {"step": 1, "loss": 2.5})
@@ -65,8 +64,7 @@ async def test_metrics_of_another_rank_and_of_all_ranks_are_shown(app: SkywardAp
     for rank in range(2):
         for step in range(4):
             view.metrics.add_values(run.id, rank, float(step), {"loss": 1.0 + 2 * rank})
-    async with on_run_screen(app, (160, 48)) as (pilot, screen):
-        await until(pilot, "5 metrics  rank 0")
+    async with on_run_screen(app, (160, 48), until="5 metrics  rank 0") as (pilot, screen):
         assert "3 nodes" in screen_text(app) and "4 results" in screen_text(app)
         await press(pilot, "]", until="5 metrics  rank 1")
         await until(pilot, "loss                 3 ")
@@ -135,8 +133,7 @@ async def test_outlier_among_256_ranks_is_named_and_drawn(app: SkywardApp, sessi
     for rank in range(256):
         for step in range(PACE_SIZE):
             view.metrics.add_values(run.id, rank, float(step), {"loss": 900.0 if rank == 77 else 1.0})
-    async with on_run_screen(app, (160, 48)) as (pilot, screen):
-        await until(pilot, "5 metrics  ! outlier: r77  rank 0")
+    async with on_run_screen(app, (160, 48), until="5 metrics  ! outlier: r77  rank 0") as (pilot, screen):
         await until(pilot, "900 ┤")
         assert "loss                 1!" in screen_text(app)
         await press(pilot, "a", until=lambda: numbers(screen).subject == "! outlier: r77  median of 256 ranks")

@@ -196,8 +196,7 @@ async def test_queued_runs_are_shown_and_can_be_cancelled(app: SkywardApp, sessi
     view = session.pool("p", 4)
     run = session.open_run(view, "train", total=2)
     session.emit(view, events.RunPlaced(pool="p", run=run.id, nodes=[0, 1]))
-    async with on_run_screen(app, (160, 48), view.key) as (pilot, _):
-        await until(pilot, "3 nodes")
+    async with on_run_screen(app, (160, 48), view.key, until="3 nodes") as (pilot, _):
         assert "7 queue" not in screen_text(app)
         await press(pilot, "7", until=EMPTY)
 
@@ -217,8 +216,7 @@ async def test_queued_runs_are_shown_and_can_be_cancelled(app: SkywardApp, sessi
 async def test_queue_panel_opens_by_key_on_a_small_terminal(app: SkywardApp, session: FakeSession) -> None:
     view, _ = session.pool_with_run("p", 4)
     waits(session, view, "w1", "next")
-    async with on_run_screen(app, (80, 24), view.key) as (pilot, _):
-        await until(pilot, "FOLLOW")
+    async with on_run_screen(app, (80, 24), view.key, until="FOLLOW") as (pilot, _):
         await press(pilot, "7", until="queued: needs 4 nodes, 0 free")
         await until(pilot, "C cancel")
 
@@ -226,7 +224,6 @@ async def test_queue_panel_opens_by_key_on_a_small_terminal(app: SkywardApp, ses
 async def test_panels_of_one_place_are_shown_alternately(app: SkywardApp, session: FakeSession) -> None:
     view, _ = session.pool_with_run("p", 4)
     waits(session, view, "w1", "next")
-    async with on_run_screen(app, (120, 40), view.key) as (pilot, _):
-        await until(pilot, "7 queue")
+    async with on_run_screen(app, (120, 40), view.key, until="7 queue") as (pilot, _):
         assert "3 nodes" not in screen_text(app)
         await press(pilot, "3", until=lambda: "3 nodes" in screen_text(app) and "7 queue" not in screen_text(app))

@@ -23,7 +23,7 @@ from skyward_tui.dialogs.help import HelpScreen
 from skyward_tui.screens.pool_list import PoolList, PoolsScreen
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.widgets.pool_preview_and_recent_runs import PoolPreview, RecentRuns
-from tests.support.app_driver import press, screen_text, until
+from tests.support.app_driver import press, running_app, screen_text, until
 from tests.support.fake_session import NOW, FakeSession, failed_run, logged
 from tests.support.past import past_run
 
@@ -31,8 +31,7 @@ SIZE = (100, 30)
 
 
 async def test_empty_pool_list_names_the_launch_key(app: SkywardApp) -> None:
-    async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, "No pools yet")
+    async with running_app(app, SIZE, until="No pools yet") as pilot:
         assert "Press n to launch a script" in screen_text(app)
         await pilot.press("enter", "X", "L")
         assert isinstance(app.screen, PoolsScreen)
@@ -42,8 +41,7 @@ async def test_pools_of_other_clients_appear_and_the_cursor_keeps_its_pool(
     app: SkywardApp, session: FakeSession
 ) -> None:
     session.pool("mine")
-    async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, "▶ mine")
+    async with running_app(app, SIZE, until="▶ mine") as pilot:
         session.pool("theirs", 2, price=3.5, provider="aws")
         await until(pilot, "theirs")
         assert "▶ mine" in screen_text(app)
@@ -57,8 +55,7 @@ async def test_unreadable_ledger_is_reported() -> None:
         raise LedgerError("the ledger was written by a newer version; update skyward-tui")
 
     app = SkywardApp(refuse)  # type: ignore[arg-type]
-    async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, "✗ the ledger was written by a newer version")
+    async with running_app(app, SIZE, until="✗ the ledger was written by a newer version") as pilot:
         await pilot.press("n")
         assert isinstance(app.screen, PoolsScreen)
         await press(pilot, "q", until=lambda: not app.is_running)
@@ -77,8 +74,7 @@ async def test_ended_pool_shows_the_time_since_its_end(
     over = session.pool("over", state="gone", age=seconds + 60)
     over.ended_at = session.now - seconds
     session.pool("up", age=7200)
-    async with app.run_test(size=size) as pilot:
-        await until(pilot, "○ gone")
+    async with running_app(app, size, until="○ gone"):
         lines = screen_text(app).splitlines()
         (head,) = (line for line in lines if "AGE" in line)
         end = head.index("AGE") + len("AGE")
@@ -90,8 +86,7 @@ async def test_idle_pool_shows_the_time_until_its_end(app: SkywardApp, session: 
     view, run = session.pool_with_run("llama-ft")
     session.emit(view, ev.RunEnded(pool="llama-ft", run=run.id, state="failed", at=session.now))
     view.ends_at = app.clock() + 75.5
-    async with app.run_test(size=(80, 24)) as pilot:
-        await until(pilot, "ends in 1:1")
+    async with running_app(app, (80, 24), until="ends in 1:1") as pilot:
         assert "✗ failed" in screen_text(app)
         view.ends_at = None
         view.version += 1
@@ -101,8 +96,7 @@ async def test_idle_pool_shows_the_time_until_its_end(app: SkywardApp, session: 
 async def test_teardown_requires_the_pool_name_and_shows_a_receipt(app: SkywardApp, session: FakeSession) -> None:
     session.auto = False
     session.pool_with_run("llama-ft")
-    async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, "▶ llama-ft")
+    async with running_app(app, SIZE, until="▶ llama-ft") as pilot:
         await press(pilot, "X", until=lambda: isinstance(app.screen, TeardownScreen))
         field = app.screen.query_one("#answer", Input)
         assert app.focused is field and not field.placeholder and not field.value
@@ -127,8 +121,7 @@ async def test_teardown_requires_the_pool_name_and_shows_a_receipt(app: SkywardA
 async def test_teardown_of_an_idle_local_pool_requires_only_confirmation(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("free", 8)
     session.end_run(view, session.open_run(view))
-    async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, "▶ free")
+    async with running_app(app, SIZE, until="▶ free") as pilot:
         await press(pilot, "X", until=lambda: isinstance(app.screen, TeardownScreen))
         assert app.focused is app.screen.query_one("#cancel") and not app.screen.query(Input)
         await press(pilot, "enter", until="not torn down: free")
@@ -141,8 +134,7 @@ async def test_receipt_is_closed_by_the_same_keys_as_other_screens(
 ) -> None:
     view = session.pool("free", 8, price=1.0)
     session.end_run(view, session.open_run(view))
-    async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, "▶ free")
+    async with running_app(app, SIZE, until="▶ free") as pilot:
         await press(pilot, "X", until=lambda: isinstance(app.screen, TeardownScreen))
         await pilot.press("q")
         assert app.screen.query_one("#answer", Input).value == "q", "where the name is typed it is a letter"
@@ -152,8 +144,7 @@ async def test_receipt_is_closed_by_the_same_keys_as_other_screens(
 
 async def test_keys_in_one_burst_go_to_the_current_screen(app: SkywardApp, session: FakeSession) -> None:
     session.pool("over", state="gone")
-    async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, "▶ over")
+    async with running_app(app, SIZE, until="▶ over") as pilot:
         await press(pilot, "enter", until=lambda: isinstance(app.screen, RunScreen))
         await press(pilot, "question_mark", until=lambda: isinstance(app.screen, HelpScreen))
         for _ in range(3):  # as a terminal tells of them when they come in one piece
@@ -167,8 +158,7 @@ async def test_teardown_names_unfetched_results_and_requires_confirmation(
     view, run = session.pool_with_run("free", 1)
     session.end_run(view, run)
     view.unfetched = {run.id: 12_345}
-    async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, "▶ free")
+    async with running_app(app, SIZE, until="▶ free") as pilot:
         await press(pilot, "X", until=f"run {run.id} (train): downloads 12,345 unfetched bytes")
         await press(pilot, *"free", "enter", until=lambda: session.torn_down == ["free"])
 
@@ -177,8 +167,7 @@ async def test_hidden_teardown_continues_and_names_its_leftovers(app: SkywardApp
     session.auto = False
     session.pool("paid", 1, price=4.0)
     session.downing["paid"] = future = Future[Any]()
-    async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, "▶ paid")
+    async with running_app(app, SIZE, until="▶ paid") as pilot:
         await press(pilot, "X", *"paid", "enter", until=lambda: session.torn_down == ["paid"])
         await press(pilot, "escape", until=lambda: isinstance(app.screen, PoolsScreen))
         future.set_result(Receipt("paid", 1, (), ("i-0123",), 9.0))
@@ -187,8 +176,7 @@ async def test_hidden_teardown_continues_and_names_its_leftovers(app: SkywardApp
 
 async def test_quit_without_live_pools_needs_no_confirmation(app: SkywardApp, session: FakeSession) -> None:
     session.pool("old", state="gone")
-    async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, "▶ old")
+    async with running_app(app, SIZE, until="▶ old") as pilot:
         await press(pilot, "q", until=lambda: not app.is_running)
     assert session.detached and app.return_code == 0
 
@@ -198,8 +186,7 @@ async def test_quit_with_live_pools_asks_and_keeps_them_by_default(
     app: SkywardApp, session: FakeSession, key: str
 ) -> None:
     session.pool("llama-ft")
-    async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, "▶ llama-ft")
+    async with running_app(app, SIZE, until="▶ llama-ft") as pilot:
         await press(pilot, key, until=lambda: isinstance(app.screen, QuitScreen))
         assert "1 pool still up: llama-ft" in screen_text(app)
         await press(pilot, "escape", until=lambda: isinstance(app.screen, PoolsScreen))
@@ -210,8 +197,7 @@ async def test_quit_with_live_pools_asks_and_keeps_them_by_default(
 async def test_quit_can_tear_down_all_pools(app: SkywardApp, session: FakeSession) -> None:
     session.pool("one")
     session.pool("two")
-    async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, "▶ ")
+    async with running_app(app, SIZE, until="▶ ") as pilot:
         await pilot.press("q", "right", "enter")  # asks no second time: nothing of them is precious
         await until(pilot, lambda: isinstance(app.screen, TeardownScreen))
         await until(pilot, lambda: screen_text(app).count("unaccounted 0") >= 2)
@@ -221,8 +207,7 @@ async def test_quit_can_tear_down_all_pools(app: SkywardApp, session: FakeSessio
 
 async def test_ctrl_c_neither_quits_nor_cancels(app: SkywardApp, session: FakeSession) -> None:
     session.pool("llama-ft")
-    async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, "▶ llama-ft")
+    async with running_app(app, SIZE, until="▶ llama-ft") as pilot:
         await press(pilot, "ctrl+c", "ctrl+c", until="ctrl+c does not quit")
         await press(pilot, "enter", until=lambda: isinstance(app.screen, RunScreen))
         await pilot.press("ctrl+c")
@@ -235,8 +220,7 @@ async def test_selected_pool_opens_although_another_has_its_name(app: SkywardApp
         session.print(view, 0, f"last words {words}\n")
         view.created_at += 60 * len(session.views)
     first = session.views[0]
-    async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, "▶ twice")
+    async with running_app(app, SIZE, until="▶ twice") as pilot:
         await press(pilot, "down", "enter", until="last words of the first")
         assert session.recalled == [first.key]
         await press(pilot, "q", "up", "enter", until="last words of the second")
@@ -246,8 +230,7 @@ async def test_teardown_of_a_live_pool_ignores_an_ended_namesake(app: SkywardApp
     session.pool("twice", 1, state="gone")
     live = session.pool("twice", 1)
     session.views.reverse()
-    async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: screen_text(app).count("twice") == 2)
+    async with running_app(app, SIZE, until=lambda: screen_text(app).count("twice") == 2) as pilot:
         await press(pilot, "down", "X", until=lambda: isinstance(app.screen, TeardownScreen))
         await press(pilot, "tab", "enter", until=lambda: live.state == "gone")
 
@@ -255,8 +238,7 @@ async def test_teardown_of_a_live_pool_ignores_an_ended_namesake(app: SkywardApp
 async def test_pool_whose_teardown_failed_can_be_torn_down_again(app: SkywardApp, session: FakeSession) -> None:
     """Machines of the pool may still run, so quitting asks about the pool, too."""
     session.pool("stuck", 1, state="failed")
-    async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, "▶ stuck")
+    async with running_app(app, SIZE, until="▶ stuck") as pilot:
         await press(pilot, "q", until=lambda: isinstance(app.screen, QuitScreen))
         await press(pilot, "escape", "X", "tab", "enter", until=lambda: session.torn_down == ["stuck"])
 
@@ -265,8 +247,7 @@ async def test_preemption_countdown_is_shown_on_every_screen(app: SkywardApp, se
     view = session.pool("spot", 2)
     session.open_run(view, total=2)
     session.emit(view, ev.NodeNotice(pool="spot", node=1, kind="terminate", ends_at=session.now + 102, at=session.now))
-    async with app.run_test(size=(160, 48)) as pilot:
-        await until(pilot, "n1 preempted in 1:42 (terminate)")
+    async with running_app(app, (160, 48), until="n1 preempted in 1:42 (terminate)") as pilot:
         session.now += 10
         await until(pilot, "n1 preempted in 1:32 (terminate)")
         await press(pilot, "enter", until=lambda: screen_text(app).count("preempted in 1:32") == 3)
@@ -285,8 +266,8 @@ async def test_preemption_countdown_is_shown_on_every_screen(app: SkywardApp, se
 
 async def test_pool_name_is_shown_on_the_smallest_terminal(app: SkywardApp, session: FakeSession) -> None:
     session.open_run(session.pool("llama-ft"))
-    async with app.run_test(size=(60, 15)) as pilot:
-        await until(pilot, "llama-ft")
+    async with running_app(app, (60, 15), until="llama-ft"):
+        pass
 
 
 async def test_dashboard_key_opens_a_page_of_the_selected_pool(
@@ -298,8 +279,7 @@ async def test_dashboard_key_opens_a_page_of_the_selected_pool(
     opened: list[str] = []
     monkeypatch.setattr(app, "open_url", opened.append)
     monkeypatch.setenv("DISPLAY", ":0")
-    async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: "▶" in screen_text(app) and "train" in screen_text(app))
+    async with running_app(app, SIZE, until=lambda: "▶" in screen_text(app) and "train" in screen_text(app)) as pilot:
         listed = app.screen.query_one(PoolList)
         while listed.chosen is None or listed.chosen.name != "train":
             await pilot.press("down" if listed.cursor == 0 else "up")
@@ -320,8 +300,7 @@ def listed(app: SkywardApp) -> list[str]:
 
 async def test_column_headings_fit_although_names_are_short(app: SkywardApp, session: FakeSession) -> None:
     session.pool("a")
-    async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, "▶ a")
+    async with running_app(app, SIZE, until="▶ a") as pilot:
         for keys in ([], ["right"]):
             await pilot.press(*keys)
             heading, row, *_ = [line for line in screen_text(app).splitlines() if "STATE" in line or "▶ a" in line]
@@ -334,8 +313,7 @@ async def test_pools_are_sorted_and_filtered(app: SkywardApp, session: FakeSessi
     session.pool("dear", 1, price=9.0, provider="aws")
     wide = session.pool("wide", 8)
     session.open_run(wide)
-    async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, "▶ wide")
+    async with running_app(app, SIZE, until="▶ wide") as pilot:
         assert listed(app) == ["wide", "dear", "old"]
         await press(pilot, "right", until="POOL▲")
         assert listed(app) == ["dear", "old", "wide"] and "▶ wide" in screen_text(app)
@@ -359,8 +337,7 @@ async def test_pools_are_sorted_and_filtered(app: SkywardApp, session: FakeSessi
 async def test_marked_pools_are_torn_down_together(app: SkywardApp, session: FakeSession) -> None:
     for name in ("one", "two", "three", "over"):
         session.pool(name, 1, state="gone" if name == "over" else "up")
-    async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, "three")
+    async with running_app(app, SIZE, until="three") as pilot:
         await press(pilot, "home", "space", "space", "down", "space", until="3 marked")  # over, three, one
         assert screen_text(app).count("◆") == 3
         await press(pilot, "escape", until=lambda: "marked" not in screen_text(app))
@@ -375,8 +352,7 @@ async def test_pool_preview_shows_utilization_and_cost(app: SkywardApp, session:
     view = session.pool("dear", 2, price=9.0, provider="aws", age=3600.0)
     idle = session.pool("idle", 2)
     session.open_run(view)
-    async with app.run_test(size=(160, 48)) as pilot:
-        await until(pilot, "▶ idle")
+    async with running_app(app, (160, 48), until="▶ idle") as pilot:
         assert session.measured == []  # nobody looks at one in which something goes on
         await press(pilot, "down", until=lambda: session.measured == ["dear.0"])
         await until(pilot, "$9.00/h, $9.00 spent")
@@ -403,8 +379,7 @@ async def test_recent_runs_are_shown_below_a_short_pool_list(
         past_run(2, state="failed", error="r3 OSError: disk full"),
         past_run(3, run="", function="", state="gone"),
     ]
-    async with app.run_test(size=(160, 48)) as pilot:
-        await until(pilot, "recent runs  (H: all)")
+    async with running_app(app, (160, 48), until="recent runs  (H: all)") as pilot:
         shown = screen_text(app).split("recent runs")[1]
         assert "first_of_all" in shown and "disk full" in shown and "(no run)" not in shown
         assert "gone" not in shown, "a pool that had no run is none"
@@ -424,8 +399,7 @@ async def test_recent_runs_are_shown_below_a_short_pool_list(
 async def test_recent_runs_are_opened_by_tab_and_by_mouse(app: SkywardApp, session: FakeSession) -> None:
     view, _ = session.pool_with_run("llama-ft", 2)
     session.past = [past_run(number, run=f"r{number}", key=view.key) for number in range(3)]
-    async with app.run_test(size=(160, 48)) as pilot:
-        await until(pilot, "recent runs")
+    async with running_app(app, (160, 48), until="recent runs") as pilot:
         listed = app.screen.query_one(RecentRuns)
         await pilot.press("tab")
         assert app.focused is listed
@@ -440,8 +414,7 @@ async def test_recent_runs_are_opened_by_tab_and_by_mouse(app: SkywardApp, sessi
 
 async def test_cursor_is_on_the_pool_that_was_opened_last(app: SkywardApp, session: FakeSession) -> None:
     session.pool("first", 2)
-    async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, "▶ first")
+    async with running_app(app, SIZE, until="▶ first") as pilot:
         app.show_pool(session.pool("second", 2).key)
         await until(pilot, lambda: isinstance(app.screen, RunScreen))
         await press(pilot, "q", until="▶ second")
@@ -464,15 +437,14 @@ async def test_app_quits_without_error_while_recent_runs_load(
     # A screen that goes loses its list first.
     monkeypatch.setattr(PoolList, "on_unmount", lambda *event: reading.set_result([]), raising=False)
     session.pool("llama-ft", 2)
-    async with app.run_test(size=(160, 48)) as pilot:
-        await until(pilot, lambda: bool(asked))
+    async with running_app(app, (160, 48), until=lambda: bool(asked)):
+        pass
     assert reading.done() and app._exception is None
 
 
 async def test_pool_list_without_past_runs_uses_all_rows(app: SkywardApp, session: FakeSession) -> None:
     session.pool("llama-ft", 2)
-    async with app.run_test(size=(160, 48)) as pilot:
-        await until(pilot, "▶ llama-ft")
+    async with running_app(app, (160, 48), until="▶ llama-ft") as pilot:
         await pilot.pause()
         assert "recent runs" not in screen_text(app)
 
@@ -482,8 +454,7 @@ async def test_duration_of_a_running_recent_run_is_updated(
 ) -> None:
     session.pool_with_run("llama-ft", 2)
     session.past = [past_run(1, state="running", opened_at=session.now, ended_at=None)]
-    async with app.run_test(size=(160, 48)) as pilot:
-        await until(pilot, "recent runs")
+    async with running_app(app, (160, 48), until="recent runs") as pilot:
         for seconds in (5, 11):
             session.now += seconds
             await until(pilot, lambda: f"0:{session.now - NOW:02.0f}" in screen_text(app).split("recent runs")[1])
@@ -518,8 +489,7 @@ async def test_preview_chart_shows_the_median_and_styles_no_blanks(app: SkywardA
     for step in range(9):
         for rank in range(4):  # one after the other, as they do
             view.metrics.add_values(run.id, rank, session.now + step + rank / 5, {"loss": 8.0 - step + rank})
-    async with app.run_test(size=(160, 48)) as pilot:
-        await until(pilot, "loss 1.5  median of 4 ranks")
+    async with running_app(app, (160, 48), until="loss 1.5  median of 4 ranks"):
         content = app.screen.query_one(PoolPreview).render()
         pieces = [content.plain[span.start : span.end] for span in content.spans]
         drawn = [piece for piece in pieces if any("⠀" < sign <= "⣿" for sign in piece)]
@@ -529,8 +499,7 @@ async def test_preview_chart_shows_the_median_and_styles_no_blanks(app: SkywardA
 @pytest.mark.parametrize("width", [80, 119])
 async def test_pool_preview_is_hidden_on_a_narrow_terminal(app: SkywardApp, session: FakeSession, width: int) -> None:
     training(session)
-    async with app.run_test(size=(width, 40)) as pilot:
-        await until(pilot, "▶ llama-ft")
+    async with running_app(app, (width, 40), until="▶ llama-ft") as pilot:
         assert "4 ranks" not in screen_text(app)
         await pilot.resize_terminal(120, 40)
         await until(pilot, "4 ranks: ● 4 running")

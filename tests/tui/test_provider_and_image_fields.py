@@ -30,8 +30,7 @@ def folder(tmp_path: Path) -> Path:
 async def test_slow_provider_check_does_not_delay_the_plan(app: SkywardApp, session: FakeSession) -> None:
     answer: Future[list[Check]] = Future()
     session.check_ups["local"] = answer
-    async with on_launch_form(app, (120, 40), "train.py") as (pilot, _):
-        await until(pilot, "… local: processes on this machine")
+    async with on_launch_form(app, (120, 40), "train.py", until="… local: processes on this machine") as (pilot, _):
         await until(pilot, "runs     train()")
         answer.set_result([Check("local", "ok", "8 cores"), Check("local disk", "ok", "9 GB free")])
         await until(pilot, "✓ local: processes on this machine")
@@ -138,8 +137,7 @@ async def test_clipped_path_keeps_its_end(app: SkywardApp, session: FakeSession)
     script = Path("of-many-people-and-groups/experiments/of-this-autumn/llama-with-lora/train.py")
     script.parent.mkdir(parents=True)
     script.write_text(Path("train.py").read_text("utf-8"), "utf-8")
-    async with on_launch_form(app, (80, 32), str(script)) as (pilot, _):
-        await until(pilot, "runs     train()")
+    async with on_launch_form(app, (80, 32), str(script), until="runs     train()") as (pilot, _):
         await press(pilot, "tab", until=lambda: "…" in screen_text(app).splitlines()[2])
         assert screen_text(app).splitlines()[2].rstrip("│ ").endswith("/llama-with-lora/train.py")
         await until(pilot, "✓ local disk: 71.5 GB free under …")
@@ -165,8 +163,7 @@ def test_clip_path_keeps_the_end_of_paths_and_the_start_of_other_texts(text: str
 
 
 async def test_image_fields_set_packages_setup_and_variables(app: SkywardApp) -> None:
-    async with on_launch_form(app, (160, 48), "train.py") as (pilot, screen):
-        await until(pilot, "▸ Image and environment  defaults")
+    async with on_launch_form(app, (160, 48), "train.py", until="▸ Image and environment  defaults") as (pilot, screen):
         screen.query_one("#image_settings").focus()
         await pilot.press("down")
         await typed(app, pilot, "einops 'rich>=13'")
@@ -187,8 +184,7 @@ async def test_image_fields_set_packages_setup_and_variables(app: SkywardApp) ->
 
 @pytest.mark.proof("1 s of a processor")
 async def test_unedited_image_settings_of_a_recent_launch_are_unchanged(app: SkywardApp) -> None:
-    async with on_launch_form(app, (160, 48), "train.py") as (pilot, screen):
-        await until(pilot, "▸ Image and environment  defaults")
+    async with on_launch_form(app, (160, 48), "train.py", until="▸ Image and environment  defaults") as (pilot, screen):
         screen.query_one("#image_settings").focus()
         await pilot.press("down")
         kept = shlex.join(["setup=make one", "setup=make two", "pip=torch", "env.A="])

@@ -23,7 +23,7 @@ from skyward_tui.cli.main import cli
 from skyward_tui.screens.launch import LaunchScreen
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.ui.actions import ACTIONS
-from tests.support.app_driver import on_run_screen, press, screen_text, until
+from tests.support.app_driver import on_run_screen, press, running_app, screen_text, until
 from tests.support.fake_session import FakeSession
 
 REFUSED = "not available with --read-only"
@@ -37,8 +37,7 @@ def app(session: FakeSession) -> SkywardApp:
 @pytest.mark.parametrize("key", ["X", "C", "o"])
 async def test_read_only_app_refuses_and_hides_changing_keys(app: SkywardApp, session: FakeSession, key: str) -> None:
     view, _ = session.pool_with_run("train")
-    async with on_run_screen(app, (160, 48), view.key) as (pilot, _):
-        await until(pilot, "z zoom")
+    async with on_run_screen(app, (160, 48), view.key, until="z zoom") as (pilot, _):
         shown = screen_text(app)
         assert "pools › train › train  [read-only]" in shown
         assert "X tear down" not in shown and "C cancel" not in shown
@@ -49,8 +48,7 @@ async def test_read_only_app_refuses_and_hides_changing_keys(app: SkywardApp, se
 
 
 async def test_read_only_app_shows_the_launch_form_and_launches_nothing(app: SkywardApp, session: FakeSession) -> None:
-    async with app.run_test(size=(160, 48)) as pilot:
-        await until(pilot, lambda: app.session is not None)
+    async with running_app(app, (160, 48), until=lambda: app.session is not None) as pilot:
         app.show_launch()
         await until(pilot, lambda: isinstance(app.screen, LaunchScreen) and app.screen.is_mounted)
         await press(pilot, "ctrl+r", until=REFUSED)
@@ -108,7 +106,6 @@ def test_commands_reject_the_read_only_option_of_the_app() -> None:
 async def test_read_only_app_debugs_no_rank(app: SkywardApp, session: FakeSession) -> None:
     view, _ = session.pool_with_run("train")
     session.emit(view, events.RankPhase(pool=view.name, rank=1, phase="paused", at=session.now))
-    async with on_run_screen(app, (160, 48), view.key) as (pilot, _):
-        await until(pilot, "paused")
+    async with on_run_screen(app, (160, 48), view.key, until="paused") as (pilot, _):
         assert "D debug" not in screen_text(app)
         await press(pilot, "D", until=REFUSED)

@@ -22,7 +22,7 @@ from skyward_tui.screens.pool_list import PoolsScreen
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.ui.actions import ACTIONS
 from skyward_tui.widgets.replay_position import line
-from tests.support.app_driver import screen_text, until
+from tests.support.app_driver import running_app, screen_text, until
 
 START = 1_800_000_000.0
 
@@ -72,8 +72,7 @@ def time_of(app: SkywardApp) -> str:
 
 
 async def test_replay_opens_on_the_pool_and_plays(app: ReplayApp) -> None:
-    async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "step 2 of rank 0" in screen_text(app))
+    async with running_app(app, (120, 40), until=lambda: "step 2 of rank 0" in screen_text(app)):
         shown = screen_text(app)
         assert isinstance(app.screen, RunScreen)
         assert "pools › llama-ft › train  [replay]" in shown
@@ -90,8 +89,7 @@ async def test_replay_keys_control_the_playback(app: ReplayApp) -> None:
         await until(pilot, then)
         done.update(action.id for action in replay if key in action.keys.split(","))
 
-    async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "REPLAY" in screen_text(app))
+    async with running_app(app, (120, 40), until=lambda: "REPLAY" in screen_text(app)) as pilot:
         await press("p", lambda: "‖ paused" in screen_text(app))
         assert app.replay is not None
         app.replay.seek(START)
@@ -117,8 +115,7 @@ async def test_replay_shows_the_same_screen_after_seeking_back(app: ReplayApp) -
     def panels() -> str:
         return "\n".join(screen_text(app).splitlines()[1:-2])
 
-    async with app.run_test(size=(160, 48)) as pilot:
-        await until(pilot, lambda: "REPLAY" in screen_text(app))
+    async with running_app(app, (160, 48), until=lambda: "REPLAY" in screen_text(app)) as pilot:
         await pilot.press("p")
         assert app.replay is not None
         # Who has chosen a rank is led to no other one where the run fails; it does, between the two times.
@@ -190,15 +187,13 @@ async def test_hostile_recording_does_no_harm(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("key", ["X", "C", "o"])
 async def test_replay_refuses_changing_keys(app: ReplayApp, key: str) -> None:
-    async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "REPLAY" in screen_text(app))
+    async with running_app(app, (120, 40), until=lambda: "REPLAY" in screen_text(app)) as pilot:
         await pilot.press("p", key)
         await until(pilot, lambda: ReplayApp.REFUSAL in screen_text(app))
 
 
 async def test_help_and_palette_list_the_replay_keys(app: ReplayApp) -> None:
-    async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "REPLAY" in screen_text(app))
+    async with running_app(app, (120, 40), until=lambda: "REPLAY" in screen_text(app)) as pilot:
         titles = [command.title for command in commands(app, app.screen)]
         assert {action.help for action in ACTIONS if action.scope == "replay"} <= set(titles)
         await pilot.press("question_mark")
@@ -206,8 +201,7 @@ async def test_help_and_palette_list_the_replay_keys(app: ReplayApp) -> None:
 
 
 async def test_replay_quits_without_confirmation(app: ReplayApp) -> None:
-    async with app.run_test(size=(80, 24)) as pilot:
-        await until(pilot, lambda: "REPLAY" in screen_text(app))
+    async with running_app(app, (80, 24), until=lambda: "REPLAY" in screen_text(app)) as pilot:
         await pilot.press("q")
         await until(pilot, lambda: "llama-ft" in screen_text(app) and "REPLAY" in screen_text(app))
         await pilot.press("q")

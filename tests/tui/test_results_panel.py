@@ -105,8 +105,7 @@ async def test_output_files_of_ranks_are_listed_and_fetched(app: SkywardApp, ses
         WrittenFile("ck/model.pt", 2_000_000, session.now - 90, 0, "1"),
         WrittenFile("o\x1b[2Jdd\n", 3, session.now, 1, "2"),
     ]
-    async with on_run_screen(app, (160, 48), view.key) as (pilot, _):
-        await until(pilot, "2 files on the nodes, 2 MB (o: fetch)")
+    async with on_run_screen(app, (160, 48), view.key, until="2 files on the nodes, 2 MB (o: fetch)") as (pilot, _):
         shown = screen_text(app)
         assert "ck/model.pt" in shown and "2 MB" in shown and "odd↵" in shown
         await until(pilot, "o fetch files")
@@ -122,8 +121,7 @@ async def test_output_files_of_ranks_are_listed_and_fetched(app: SkywardApp, ses
 async def test_fetch_key_is_hinted_on_a_small_terminal(app: SkywardApp, session: FakeSession) -> None:
     view, _ = session.pool_with_run("p", 2)
     session.written = [WrittenFile("ck/model.pt", 2_000_000, session.now - 90, 0, "1")]
-    async with on_run_screen(app, (80, 24), view.key) as (pilot, _):
-        await until(pilot, "FOLLOW")
+    async with on_run_screen(app, (80, 24), view.key, until="FOLLOW") as (pilot, _):
         await press(pilot, "4", until="ck/model.pt")
         await until(pilot, "o fetch files")
 
@@ -132,7 +130,6 @@ async def test_output_files_disappear_with_their_nodes(app: SkywardApp, session:
     view = session.pool("p", 2)
     session.end_run(view, session.open_run(view, "train"))
     session.written = [WrittenFile("ck/model.pt", 2_000_000, session.now - 90, 0, "1")]
-    async with on_run_screen(app, (160, 48), view.key) as (pilot, _):
-        await until(pilot, "ck/model.pt")
+    async with on_run_screen(app, (160, 48), view.key, until="ck/model.pt") as (pilot, _):
         session.tear_down(view.key)
         await until(pilot, lambda: "ck/model.pt" not in screen_text(app))

@@ -172,8 +172,7 @@ async def test_pager_shows_the_whole_log(
     view, _ = session.pool_with_run("p", 2)
     for rank in range(2):
         session.print(view, rank, f"of {rank}\x1b]0;owned\x07\n" * 2)
-    async with on_run_screen(app, SIZE) as (pilot, _):
-        await until(pilot, "of 0")
+    async with on_run_screen(app, SIZE, until="of 0") as (pilot, _):
         await pilot.press("right_square_bracket", "vertical_line")
         await until(pilot, lambda: read == [("less", "-R", "r001.log", "of 1\nof 1\n")])
         await pilot.press("a", "vertical_line")
@@ -186,8 +185,7 @@ async def test_pager_shows_the_whole_log(
 async def test_mouse_wheel_scrolls_the_log(app: SkywardApp, session: FakeSession) -> None:
     view, _ = session.pool_with_run("p", 1)
     session.print(view, 0, "".join(f"line {number}\n" for number in range(200)))
-    async with on_run_screen(app, SIZE) as (pilot, _):
-        await until(pilot, "line 199")
+    async with on_run_screen(app, SIZE, until="line 199") as (pilot, _):
         pane = app.screen.query_one(LogPane)
         place: dict[str, Any] = dict(x=1, y=1, delta_x=0, delta_y=0, button=0, shift=False, meta=False, ctrl=False)
         pane.post_message(events.MouseScrollUp(pane, **place))
@@ -235,8 +233,7 @@ async def test_logs_of_runs_are_separate(app: SkywardApp, session: FakeSession) 
     session.print(view, 0, "of the first\nunfinished")
     session.end_run(view, first)
     session.open_run(view)
-    async with on_run_screen(app, NARROWER) as (pilot, screen):
-        await until(pilot, "nothing printed yet")
+    async with on_run_screen(app, NARROWER, until="nothing printed yet") as (pilot, screen):
         assert "of the first" not in screen_text(app) and "unfinished" not in screen_text(app)
         session.print(view, 0, "of the second\n")
         await until(pilot, lambda: shown(screen) == ["of the second"])

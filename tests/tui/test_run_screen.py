@@ -17,7 +17,7 @@ from skyward_tui.app.app import SkywardApp
 from skyward_tui.screens.errors import ErrorsScreen
 from skyward_tui.screens.pool_list import PoolsScreen
 from skyward_tui.screens.run import RunScreen
-from tests.support.app_driver import on_run_screen, open_pool, press, screen_text, until
+from tests.support.app_driver import on_run_screen, open_pool, press, running_app, screen_text, until
 from tests.support.fake_session import FakeSession, failed_run, logged, value
 from tests.tui.conftest import log_of
 
@@ -32,8 +32,7 @@ async def test_rank_keys_change_the_log_and_merge_shows_all(app: SkywardApp, ses
     view, _ = session.pool_with_run("llama-ft")
     for rank in range(4):
         session.print(view, rank, f"hello from {rank}\n")
-    async with on_run_screen(app, SIZE) as (pilot, screen):
-        await until(pilot, "hello from 0")
+    async with on_run_screen(app, SIZE, until="hello from 0") as (pilot, screen):
         await press(pilot, "]", until=lambda: "rank 1" in title(screen))
         await press(pilot, "[", "[", until=lambda: "rank 3" in title(screen))
         await press(pilot, "a", until="r003| hello from 3")
@@ -72,8 +71,7 @@ async def test_slow_log_filter_is_given_up_with_a_message(app: SkywardApp, sessi
     view, _ = session.pool_with_run("llama-ft", 1)
     session.print(view, 0, "fine\n")
     session.print(view, 0, "m" * 3000 + "\n")
-    async with on_run_screen(app, (120, 40), view.key) as (pilot, _):
-        await until(pilot, "fine")
+    async with on_run_screen(app, (120, 40), view.key, until="fine") as (pilot, _):
         await press(pilot, "&", *"(m+m+)+y", "enter", until="search stopped: (m+m+)+y is too slow")
         assert "fine" in screen_text(app)
 
@@ -106,8 +104,7 @@ async def test_find_and_filter_are_cleared_by_escape(app: SkywardApp, session: F
 async def test_log_can_be_paused_and_followed_again(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft")
     session.print(view, 0, "".join(f"step {i}\n" for i in range(500)))
-    async with on_run_screen(app, SIZE) as (pilot, screen):
-        await until(pilot, "step 499")
+    async with on_run_screen(app, SIZE, until="step 499") as (pilot, screen):
         await pilot.press("space")
         session.print(view, 0, "".join(f"step {i}\n" for i in range(500, 600)))
         await until(pilot, lambda: "PAUSED +100 lines" in title(screen))
@@ -150,8 +147,7 @@ async def test_broken_link_shows_since_when_it_is_down(app: SkywardApp, session:
     view, _ = session.pool_with_run("llama-ft")
     down = events.NodeLink(pool=view.name, node=2, up=False, detail="no route to host", at=session.now - 30)
     session.emit(view, down)
-    async with on_run_screen(app, (160, 48)) as (pilot, screen):
-        await until(pilot, "link down since 07:59:30 (no route to host)")
+    async with on_run_screen(app, (160, 48), until="link down since 07:59:30 (no route to host)") as (pilot, screen):
         await press(pilot, "]", "]", until=lambda: "! link down since 07:59:30" in title(screen))
         session.emit(view, events.NodeLink(pool=view.name, node=2, up=True, at=session.now))
         await until(pilot, lambda: "link down" not in screen_text(app))
@@ -167,8 +163,7 @@ async def test_ranks_show_their_phase_before_the_function_runs(app: SkywardApp, 
     for rank, phase in enumerate(phases):
         enter(rank, phase, 10 * rank + 12)
     enter(3, "running", 7)  # the call was given to it 40 s ago
-    async with on_run_screen(app, (160, 48)) as (pilot, _):
-        await until(pilot, "nothing printed yet: 1 rank starting for 0:12")
+    async with on_run_screen(app, (160, 48), until="nothing printed yet: 1 rank starting for 0:12") as (pilot, _):
         cards = [line[:56] for line in screen_text(app).splitlines()]
         for words, time, note in (
             ("r1  n1  ◔ importing", "0:22", "importing"),
@@ -193,8 +188,7 @@ async def test_log_is_copied_and_results_are_saved(app: SkywardApp, session: Fak
     view, run = session.pool_with_run("llama-ft")
     session.print(view, 0, "\x1b[31mone\x1b[0m\ntwo\n")
     session.end_rank(view, run, 0, summary=value(0.1234567890123))
-    async with on_run_screen(app, SIZE) as (pilot, _):
-        await until(pilot, "two")
+    async with on_run_screen(app, SIZE, until="two") as (pilot, _):
         await pilot.press("y")
         assert app.clipboard == "one\ntwo"
         await until(pilot, "copied log lines")
@@ -273,8 +267,7 @@ async def test_queued_run_shows_its_place_and_reason_on_each_screen(app: Skyward
     session.emit(view, opened)
     line = [events.QueuedRun(run=each, name=each, nodes=4, only=[], since=session.now) for each in ("other", "q")]
     session.emit(view, events.QueueNews(pool="llama-ft", waiting=line))
-    async with app.run_test(size=(160, 48)) as pilot:
-        await until(pilot, "● running first 0/4")
+    async with running_app(app, (160, 48), until="● running first 0/4") as pilot:
         assert "later" not in screen_text(app), "list and preview show the running run"
         await open_pool(app, pilot)
         await press(pilot, "}", until="QUEUED place 2 of 2")
@@ -352,8 +345,7 @@ async def test_screen_tick_paints_nothing_immediately(
     app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     view, run = session.pool_with_run("llama-ft")
-    async with on_run_screen(app, (160, 48)) as (pilot, screen):
-        await until(pilot, "RUN")
+    async with on_run_screen(app, (160, 48), until="RUN") as (pilot, screen):
         updates: list[str] = []
         display = app._display
 

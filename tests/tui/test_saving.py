@@ -27,7 +27,7 @@ from skyward_tui.file_export import results_csv, results_json, results_text, sav
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.screens.stacks_and_profiles import StacksScreen
 from skyward_tui.terminal_kind_and_tmux_clipboard import CopyError, copy_to_multiplexer
-from tests.support.app_driver import launch_form, on_run_screen, press, screen_text, typed, until
+from tests.support.app_driver import launch_form, on_run_screen, press, running_app, screen_text, typed, until
 from tests.support.fake_session import FakeSession, value
 from tests.support.some_stacks import hung
 from tests.support.terminal import Terminal
@@ -243,8 +243,7 @@ async def test_absolute_script_is_launched_from_a_deleted_working_folder(
 ) -> None:
     script = tmp_path / "train.py"
     script.write_text("import skyward_core as sky\n\n@sky.function\ndef train(): ...\n")
-    async with app.run_test(size=(160, 48)) as pilot:
-        await until(pilot, "No pools")
+    async with running_app(app, (160, 48), until="No pools") as pilot:
         gone.rmdir()
         screen = await launch_form(app, pilot, str(script))
         for keys, opened in ((["ctrl+o"], FilesScreen), (["escape", "f4"], PresetsScreen)):

@@ -20,7 +20,7 @@ from skyward_tui.dialogs.pickers import KeyScreen, ThemePicker
 from skyward_tui.screens.hosts import HostsScreen
 from skyward_tui.screens.settings_and_keys import SettingList, SettingsScreen
 from skyward_tui.ui.actions import SCOPES, actions_in
-from tests.support.app_driver import press, screen_text, typed, until
+from tests.support.app_driver import press, running_app, screen_text, typed, until
 
 SIZE = (140, 36)
 BEFORE = """# mine
@@ -34,8 +34,7 @@ lab = ["gpu1"]
 
 @asynccontextmanager
 async def opened(app: SkywardApp) -> AsyncIterator[Pilot[None]]:
-    async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: app.session is not None)
+    async with running_app(app, SIZE, until=lambda: app.session is not None) as pilot:
         await press(pilot, "comma", until=lambda: isinstance(app.screen, SettingsScreen))
         await until(pilot, lambda: "reading the settings" not in screen_text(app))
         yield pilot

@@ -94,8 +94,7 @@ async def test_silent_rank_is_marked(app: SkywardApp, session: FakeSession) -> N
         session.now = start + 5 * step
         for rank in range(4):
             session.print(view, rank, f"step {step}\n")
-    async with on_run_screen(app, (160, 48), view.key) as (pilot, _):
-        await until(pilot, "step 19")
+    async with on_run_screen(app, (160, 48), view.key, until="step 19") as (pilot, _):
         assert "quiet" not in screen_text(app)
         session.now += 250
         for rank in (0, 2, 3):

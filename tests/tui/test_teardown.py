@@ -18,7 +18,7 @@ from skyward_core.views import events
 from skyward_tui.app.app import FRAMES, FRAMES_OVER_SSH, SkywardApp
 from skyward_tui.dialogs.confirmations import EVERYTHING, QuitScreen, TeardownScreen
 from skyward_tui.screens.pool_list import PoolsScreen
-from tests.support.app_driver import Snap, at_usual_sizes, press, previewed, screen_text, until
+from tests.support.app_driver import Snap, at_usual_sizes, press, previewed, running_app, screen_text, until
 from tests.support.fake_session import FakeSession, done
 
 SIZE = (100, 30)
@@ -139,8 +139,7 @@ async def test_confirmed_teardown_still_asks_about_files(app: SkywardApp, sessio
     """A teardown on quit is confirmed before the dialog opens."""
     view = session.pool("p", 2)
     session.unfetched["p"] = done(TOO_MUCH)
-    async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, "▶ ")
+    async with running_app(app, SIZE, until="▶ ") as pilot:
         app.push_screen(TeardownScreen([view.key], asked=True))
         await until(pilot, lambda: app.focused is not None and app.focused.id == "all")
         assert session.torn_down == []
@@ -188,8 +187,7 @@ async def test_teardown_question_snapshot(
 ) -> None:
     session.pool_with_run("llama-ft", 2, price=12.5, provider="rented")
     session.unfetched["llama-ft"] = done(TOO_MUCH)
-    async with app.run_test(size=size) as pilot:
-        await until(pilot, lambda: "▶ " in screen_text(app) and previewed(app))
+    async with running_app(app, size, until=lambda: "▶ " in screen_text(app) and previewed(app)) as pilot:
         screen = await asked(app, pilot)
         await until(pilot, "Fetch all 3 GB")
         await press(pilot, *"llama-ft", "enter", until=lambda: app.focused is screen.query_one("#all"))
@@ -261,8 +259,7 @@ async def test_app_stays_open_if_the_teardown_on_quit_failed(app: SkywardApp, se
 
 async def test_teardown_chosen_on_quit_needs_no_second_confirmation(app: SkywardApp, session: FakeSession) -> None:
     session.pool("free", 1)
-    async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, "▶ ")
+    async with running_app(app, SIZE, until="▶ ") as pilot:
         await press(pilot, "q", until=lambda: isinstance(app.screen, QuitScreen))
         app.screen.dismiss("down")
         await until(pilot, lambda: session.torn_down == ["free"])

@@ -20,7 +20,7 @@ from skyward_tui.cli import main
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.text.state_styles_and_rank_states import _STATE_STYLES
 from skyward_tui.ui.themes import CONTRAST, UNCOLOURED, contrast, ensure_contrast
-from tests.support.app_driver import screen_svg, screen_text, until
+from tests.support.app_driver import running_app, screen_svg, screen_text, until
 from tests.support.every_screen import every_screen
 from tests.support.fake_session import FakeSession
 from tests.support.own_home import set_own
@@ -48,8 +48,7 @@ async def test_all_themes_paint_all_screens(app: SkywardApp, session: FakeSessio
     in turn, on a small terminal. Theme colours in the texts of screens are tested for every theme below.
     """
     screens = [make() for make in every_screen(session)]
-    async with app.run_test(size=(80, 24)) as pilot:
-        await until(pilot, lambda: app.session is not None)
+    async with running_app(app, (80, 24), until=lambda: app.session is not None) as pilot:
         for place, screen in enumerate(screens):
             app.install_screen(screen, str(place))
             await app.push_screen(str(place))
@@ -109,8 +108,7 @@ async def test_ascii_mode_paints_every_screen_in_ascii(session: FakeSession, siz
     app = SkywardApp(lambda: session, clock=lambda: session.now, plain=True)
     screens = every_screen(session)
     session.pool("wide", 32, 8)
-    async with app.run_test(size=size) as pilot:
-        await until(pilot, lambda: app.session is not None)
+    async with running_app(app, size, until=lambda: app.session is not None) as pilot:
         for make in (*screens, lambda: RunScreen(session.view("wide").key)):
             screen = make()
             await app.push_screen(screen)
@@ -129,8 +127,7 @@ async def test_no_color_mode_paints_no_colour(session: FakeSession, monkeypatch:
     monkeypatch.setenv("NO_COLOR", "1")
     app = SkywardApp(lambda: session, clock=lambda: session.now)
     screens = every_screen(session)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: app.session is not None)
+    async with running_app(app, (120, 40), until=lambda: app.session is not None) as pilot:
         for make in screens:
             await app.push_screen(make())
             await pilot.pause()
@@ -149,8 +146,7 @@ async def test_theme_option_or_empty_no_color_keeps_colours(
     """An empty NO_COLOR has no effect; see no-color.org."""
     monkeypatch.setenv("NO_COLOR", value)
     app = SkywardApp(lambda: session, clock=lambda: session.now, theme=theme)
-    async with app.run_test(size=(80, 24)) as pilot:
-        await until(pilot, lambda: app.session is not None)
+    async with running_app(app, (80, 24), until=lambda: app.session is not None):
         assert app.theme == (theme or "skyward")
         colours = {c for c in re.findall(r"fill: #([0-9a-fA-F]{6})", screen_svg(app)) if c[:2] != c[2:4]}
         assert len(colours) > 3
@@ -177,16 +173,14 @@ async def test_chosen_theme_is_used_at_the_next_start(session: FakeSession) -> N
                 await until(pilot, lambda app=app: app.theme == "nord" and is_kept(app))  # type: ignore[misc]
     set_own('[app]\ntheme = "skyward-light"\nascii = true\n')
     app = SkywardApp(lambda: session, clock=lambda: session.now)
-    async with app.run_test(size=(80, 24)) as pilot:
-        await until(pilot, lambda: app.session is not None)
+    async with running_app(app, (80, 24), until=lambda: app.session is not None) as pilot:
         assert app.theme == "skyward-light", "it was set since"
         assert screen_text(app).isascii()
 
 
 async def test_unknown_theme_in_the_settings_is_reported(session: FakeSession, app: SkywardApp) -> None:
     set_own('[app]\ntheme = "nrod"\n')
-    async with app.run_test(size=(80, 24)) as pilot:
-        await until(pilot, "theme 'nrod' does not exist")
+    async with running_app(app, (80, 24), until="theme 'nrod' does not exist"):
         assert app.theme == "skyward"
 
 

@@ -20,7 +20,7 @@ from skyward_tui.screens.pool_list import PoolsScreen
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.ui import typed_key_queue
 from tests.support import waiting
-from tests.support.app_driver import open_pool, screen_text, until
+from tests.support.app_driver import open_pool, running_app, screen_text, until
 from tests.support.fake_session import FakeSession
 from tests.support.terminal import Terminal
 
@@ -47,8 +47,7 @@ async def opened(app: SkywardApp, pilot: Pilot[None]) -> None:
 @pytest.mark.proof("1 s of a processor")
 async def test_keys_typed_after_tab_go_to_the_next_field(app: SkywardApp, session: FakeSession) -> None:
     Path("work.py").write_text(SCRIPT)
-    async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: app.session is not None)
+    async with running_app(app, SIZE, until=lambda: app.session is not None) as pilot:
         at_once(app, "n", *"work.py", "tab", "tab", *"3")
         await until(pilot, lambda: "python 3" in screen_text(app) and "rounds" in screen_text(app))
         at_once(app, "tab", *"rounds=3", *["tab"] * 3, *"xq")
@@ -125,8 +124,7 @@ ZOOM = "Zoom panel"
 async def test_repeated_actions_open_and_close_one_screen(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft", 2)
     answers: list[str | None] = []
-    async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: bool(app.pools()))
+    async with running_app(app, (120, 40), until=lambda: bool(app.pools())) as pilot:
         app.show_run(view.key, "")
         await until(pilot, lambda: isinstance(app.screen, RunScreen) and app.screen.is_mounted)
 
