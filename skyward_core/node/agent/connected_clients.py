@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from skyward_core.node.agent.connection import Connection
 from skyward_core.node.agent.log_tailing_and_size_limits import LogTail
-from skyward_core.protocol.frame_codec import Header, encode_frame
+from skyward_core.protocol.frame_codec import encode_frame
 
 GOODBYE_TIMEOUT = 10.0  # seconds for clients to receive the remaining logs and the final frame
 LIVENESS_POLL = 1.0  # seconds
@@ -136,52 +135,3 @@ class ClientRegistry:
         deadline = loop.time() + GOODBYE_TIMEOUT
         while any(connection.is_open for connection, _ in closing) and loop.time() < deadline:
             await asyncio.sleep(0.002)
-
-
-MIN_PHASE_SECONDS = 0.1  # seconds; shorter phases, which are most, are not published
-PHASES = ("", "starting", "importing", "joining", "running", "paused", "saving")  # "": idle or unknown
-
-
-class RankPhases:
-    """Current phase of each rank, and the time since it began.
-
-    Args:
-        publish: Sends a frame to the watching clients.
-    """
-
-    def __init__(self, publish: Callable[[Header], None]) -> None:
-        self._publish = publish
-        # phase, its begin, and the end of the process by the monotonic clock, if the agent will kill the process
-        self._current: dict[int, tuple[str, float, float | None]] = {}
-        self._published: dict[int, tuple[str, float, float | None]] = {}
-        self._timers: dict[int, asyncio.TimerHandle] = {}
-
-    def set_phase(self, rank: int, phase: str, age: float = 0.0, left: float | None = None) -> None:
-        """Set the phase of a rank, which began ``age`` seconds ago. The process is killed in ``left`` seconds."""
-        if phase not in PHASES:
-            return
-        now = time.monotonic()
-        self._current[rank] = phase, now - age, None if left is None else now + left
-        if rank not in self._timers:
-            self._timers[rank] = asyncio.get_running_loop().call_later(MIN_PHASE_SECONDS, self._publish_due, rank)
-
-    def frames(self) -> list[Header]:
-        """Return the published phases, for a client that connects.
-
-        Omits unpublished phases, because no frame would announce the end of a short phase.
-        """
-        return [self._frame(rank) for rank, (phase, *_) in self._published.items() if phase]
-
-    def _publish_due(self, rank: int) -> None:
-        del self._timers[rank]
-        before = self._published.get(rank, ("", 0.0, None))
-        (phase, _, ends), published = self._current[rank], before[0]
-        if (phase, ends) == (published, before[2]) or (phase == "running" and not published):
-            return  # the start of the call implies this phase
-        self._published[rank] = self._current[rank]
-        self._publish(self._frame(rank))
-
-    def _frame(self, rank: int) -> Header:
-        (phase, since, ends), now = self._published[rank], time.monotonic()
-        left = {} if ends is None else {"left": round(max(0.0, ends - now), 3)}
-        return {"t": "phase", "rank": rank, "phase": phase, "age": round(now - since, 3)} | left

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from skyward_core.node.agent.agent_state_and_lease import NodeState
 from skyward_core.node.agent.call_lifecycle import CallLifecycle
 from skyward_core.node.agent.call_registry import Call
-from skyward_core.node.agent.connected_clients import ClientRegistry, RankPhases
+from skyward_core.node.agent.connected_clients import ClientRegistry
 from skyward_core.node.agent.connection import Connection
 from skyward_core.node.agent.log_tailing_and_size_limits import NO_LIMIT
 from skyward_core.node.agent.worker_processes import processor_seconds, reap
-from skyward_core.node.agent.worker_slot import PluginContextProcess, Slot
+from skyward_core.node.agent.worker_slot import PluginContextProcess, RankPhases, Slot
 from skyward_core.protocol.frame_codec import AnyHeader, WireError
 from skyward_core.protocol.frame_schema import validate_worker_frame
 

@@ -1,7 +1,7 @@
 """Slot of one worker: its queue, its process, and the state machine that starts, sets up and replaces the process.
 
 The process is an interpreter in its own session and process group. Later calls reuse it. It is replaced when it dies,
-when it was stopped, and when its gang is broken.
+when it was stopped, and when its gang is broken. The slots set the phases of the ranks, which watching clients receive.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from skyward_core.node.agent.agent_state_and_lease import NodeState
 from skyward_core.node.agent.call_lifecycle import CallLifecycle
 from skyward_core.node.agent.call_registry import Call, Key
 from skyward_core.node.agent.config import HANDLER_GRACE
-from skyward_core.node.agent.connected_clients import RankPhases
 from skyward_core.node.agent.connection import Connection
 from skyward_core.node.agent.gang_state import Gang, ReservedPorts
 from skyward_core.node.agent.log_tailing_and_size_limits import RankLogs
@@ -36,6 +35,55 @@ if TYPE_CHECKING:
         WorkerHello,
         WorkerOutcome,
     )
+
+
+MIN_PHASE_SECONDS = 0.1  # seconds; shorter phases, which are most, are not published
+PHASES = ("", "starting", "importing", "joining", "running", "paused", "saving")  # "": idle or unknown
+
+
+class RankPhases:
+    """Current phase of each rank, and the time since it began.
+
+    Args:
+        publish: Sends a frame to the watching clients.
+    """
+
+    def __init__(self, publish: Callable[[Header], None]) -> None:
+        self._publish = publish
+        # phase, its begin, and the end of the process by the monotonic clock, if the agent will kill the process
+        self._current: dict[int, tuple[str, float, float | None]] = {}
+        self._published: dict[int, tuple[str, float, float | None]] = {}
+        self._timers: dict[int, asyncio.TimerHandle] = {}
+
+    def set_phase(self, rank: int, phase: str, age: float = 0.0, left: float | None = None) -> None:
+        """Set the phase of a rank, which began ``age`` seconds ago. The process is killed in ``left`` seconds."""
+        if phase not in PHASES:
+            return
+        now = time.monotonic()
+        self._current[rank] = phase, now - age, None if left is None else now + left
+        if rank not in self._timers:
+            self._timers[rank] = asyncio.get_running_loop().call_later(MIN_PHASE_SECONDS, self._publish_due, rank)
+
+    def frames(self) -> list[Header]:
+        """Return the published phases, for a client that connects.
+
+        Omits unpublished phases, because no frame would announce the end of a short phase.
+        """
+        return [self._frame(rank) for rank, (phase, *_) in self._published.items() if phase]
+
+    def _publish_due(self, rank: int) -> None:
+        del self._timers[rank]
+        before = self._published.get(rank, ("", 0.0, None))
+        (phase, _, ends), published = self._current[rank], before[0]
+        if (phase, ends) == (published, before[2]) or (phase == "running" and not published):
+            return  # the start of the call implies this phase
+        self._published[rank] = self._current[rank]
+        self._publish(self._frame(rank))
+
+    def _frame(self, rank: int) -> Header:
+        (phase, since, ends), now = self._published[rank], time.monotonic()
+        left = {} if ends is None else {"left": round(max(0.0, ends - now), 3)}
+        return {"t": "phase", "rank": rank, "phase": phase, "age": round(now - since, 3)} | left
 
 
 PLUGIN_CONTEXT_PLACE = (-1, 0)  # takes the position of a worker's rank and number on the command line
