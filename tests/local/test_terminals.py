@@ -25,7 +25,7 @@ import pytest
 
 from skyward_core.store.ledger import Ledger
 from tests.support.cli import PATIENCE, PRELOADED, PROGRAM, Cli
-from tests.support.forked import Loaded
+from tests.support.forked import Loaded, ending_at_once
 from tests.support.forked_clients import run_script
 from tests.support.hostile_text import harm
 from tests.support.waiting import wait_until
@@ -55,8 +55,7 @@ def _print(self, text, stream):
         os.kill(os.getpid(), signal.SIGKILL)
 if event:
     Console._print = _print
-skyward_tui.cli.main.main()
-"""
+""" + ending_at_once("skyward_tui.cli.main.main()")
 LOADED = Loaded([sys.executable], PRELOADED, BEGIN)
 ENCODINGS = ("utf-8", "latin-1", "ascii", "cp437", "shift-jis")
 STREAMS = ("pipe", "full", "closed", "gone", "head", "empty terminal")

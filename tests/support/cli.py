@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.support.child import Child
-from tests.support.forked import Loaded
+from tests.support.forked import Loaded, ending_at_once
 
 if TYPE_CHECKING:
     import pexpect
@@ -60,7 +60,7 @@ for each in pkgutil.iter_modules(skyward_tui.cli.commands.__path__):
     importlib.import_module(f"skyward_tui.cli.commands.{each.name}")
 """
 # As -m has it: first of all of the import path is the working folder.
-RUN = "import os, sys\nsys.path[0] = os.getcwd()\nskyward_tui.cli.main.main()\n"
+RUN = "import os, sys\nsys.path[0] = os.getcwd()\n" + ending_at_once("skyward_tui.cli.main.main()")
 
 
 LOADED = Loaded([sys.executable], PRELOADED, RUN)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.child import Child
-from tests.support.forked import Loaded
+from tests.support.forked import Loaded, ending_at_once
 
 IMPORTED = """
 import os, sys
@@ -25,8 +25,7 @@ __file__ = sys.argv[0]
 sys.path[0] = os.path.dirname(os.path.abspath(__file__))
 with open(__file__, "rb") as _script:
     _script = compile(_script.read(), __file__, "exec")
-exec(_script)
-"""
+""" + ending_at_once("exec(_script)")
 
 LOCAL = Loaded([sys.executable], IMPORTED, RUN)
 SSH = Loaded([sys.executable], IMPORTED + OVER_SSH, RUN)

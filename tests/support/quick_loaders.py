@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from skyward_core.tasks import script_loader_parent
-from tests.support.forked import Loaded
+from tests.support.forked import Loaded, ending_at_once
 
 MAIN = "main(sys.argv[1])"
 IMPORTED = (
@@ -28,7 +28,7 @@ def loaded(python: str, *options: str) -> Loaded:
     *options_, flag, code = options
     first, main, rest = code.rpartition(MAIN)
     assert (flag, main, rest) == ("-c", MAIN, "")
-    return Loaded([python, *options_], f"{first}{IMPORTED}", main)
+    return Loaded([python, *options_], f"{first}{IMPORTED}", ending_at_once(main))
 
 
 def use_quick_loaders(patch: pytest.MonkeyPatch) -> None:
