@@ -7,6 +7,7 @@ CPU time and waiting times are measured. The peers get the same lines from the s
 from __future__ import annotations
 
 import asyncio
+import os
 import tempfile
 import threading
 import time
@@ -41,6 +42,8 @@ SIZE = (160, 48)
 NODES, PER_NODE, EACH = 8, 8, 200  # lines a second
 LOOKS = 8.0  # seconds
 KEYS = 40
+TYPED, TYPE_INTERVAL = 60, 0.1  # characters, seconds
+LINES = {each: f"#{each}" for each in ("script", "arguments", "name", "hosts")} | {"argument": "#argument-fields Input"}
 # Logs side by side
 PANES, FLOOD = 8, 50_000  # lines a second, of each
 FLOODS = 3.0  # seconds
@@ -73,6 +76,7 @@ def measure() -> list[Metric]:
     eight = {each: fresh("screens:eight", each) for each in ("ours", "RichLog", "Log")}
     grid, table = fresh("screens:grid"), fresh("screens:data_table")
     million, memory, large = fresh("screens:million"), fresh("screens:memory"), fresh("screens:large")
+    typed = typing()
     rich, plain = logs["RichLog"], logs["Log"]
     return [
         Metric("key_to_paint_p95_ms", watched["key_p95_ms"], rich["key_p95_ms"], Bar(at_most=50)),
@@ -95,7 +99,64 @@ def measure() -> list[Metric]:
         Metric("find_in_1_gb_first_page_s", large["first_s"]),
         Metric("find_in_1_gb_all_s", large["all_s"]),
         Metric("find_in_1_gb_grown_mb", large["grown_mb"], None, Bar(at_most=150)),
+        *(
+            Metric(f"typed_{field}_ms", typed[field], typed["bare"], Bar(at_most=10, ratio_at_most=4))
+            for field in LINES
+        ),
     ]
+
+
+# -- typing --------------------------------------------------------------------------------------------------
+
+
+def typing() -> dict[str, float]:
+    """Milliseconds of CPU per typed character in fields of the launch form, and in a bare Textual Input."""
+    return {field: fresh("screens:typed", field)["ms"] for field in (*LINES, "bare")}
+
+
+def typed(field: str) -> dict[str, float]:
+    """Type a text into a field of the launch form, or into an Input of an app that has nothing else."""
+    with tempfile.TemporaryDirectory() as folder:
+        return asyncio.run(_typed(field, Path(folder)))
+
+
+async def _typed(field: str, folder: Path) -> dict[str, float]:
+    as_opened()
+    from textual import events
+    from textual.app import App
+    from textual.widgets import Input, Select
+
+    from skyward_tui.app.app import SkywardApp
+    from skyward_tui.screens.launch.screen import LaunchScreen
+    from tests.support.fake_session import FakeSession
+    from tests.support.launch_script import SCRIPT
+
+    class Bare(App[None]):
+        def compose(self) -> Iterator[Any]:
+            yield Input()
+
+    os.chdir(folder)
+    Path("train.py").write_text(SCRIPT)
+    app: Any = Bare() if field == "bare" else SkywardApp(FakeSession)
+    async with app.run_test(size=SIZE) as pilot:
+        if field != "bare":
+            await until(lambda: app.session is not None)
+            await app.push_screen(LaunchScreen())
+            app.screen.query_one("#script", Input).value = "train.py"
+            app.screen.query_one("#provider", Select).value = "ssh"
+        await pilot.pause(1.0)
+        line = app.screen.query(LINES.get(field, "Input")).first(Input)
+        line.focus()
+        line.action_end()
+        await pilot.pause(1.0)
+        before = time.process_time()
+        for _ in range(TYPED):
+            length = len(line.value)
+            app.post_message(events.Key("a", "a"))
+            await asyncio.sleep(TYPE_INTERVAL)
+            await until(lambda length=length: len(line.value) == length + 1)  # type: ignore[misc]
+        await asyncio.sleep(1.0)  # validation follows a pause
+        return {"ms": (time.process_time() - before) / TYPED * 1000}
 
 
 # -- 64 ranks that print -------------------------------------------------------------------------------------
