@@ -19,7 +19,7 @@ from skyward_tui.text.number_and_time_format import count, hourly, money, preemp
 from skyward_tui.text.state_styles_and_rank_states import state_style
 from skyward_tui.ui.actions import GLOBAL_HINTS, HINTS, Action, actions_by_id, actions_in, first_key
 from skyward_tui.ui.themes import read_style_sheet
-from skyward_tui.ui.time_refresh_and_key_repaint import idle_token
+from skyward_tui.ui.time_refresh_and_key_repaint import CroppedCompositor, idle_token
 from skyward_tui.ui.typed_key_queue import DismissOnceScreen
 from skyward_tui.widgets.header_and_hints import FLASH_SECONDS, Breadcrumbs, Hint, HintBar, TextLine, TooSmall
 from skyward_tui.widgets.virtual_list import CursorList
@@ -49,6 +49,7 @@ class BaseScreen(DismissOnceScreen[Result]):
 
     def __init__(self) -> None:
         super().__init__()
+        self._compositor = CroppedCompositor()
         self._replay_line: ReplayLine | None = None
         self._hint_bar = HintBar()  # created early, because messages may arrive before the screen is composed
 

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from textual import on
+from textual import events, on
 from textual.await_complete import AwaitComplete
 from textual.command import CommandPalette
 from textual.screen import Screen
@@ -111,7 +111,9 @@ class KeyQueue:
             finally:
                 done.set()
 
-        if is_open := pump.call_later(act_then_notify):
+        # Textual inspects the signature of each new function; it knows the signature of a method from the first call.
+        callback = done.set if act is None else act_then_notify
+        if is_open := pump.post_message(events.Callback(callback=callback)):
             await done.wait()
         return is_open
 

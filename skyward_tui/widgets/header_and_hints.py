@@ -8,6 +8,7 @@ from typing import Any
 from rich.text import Text
 from textual.containers import Vertical
 from textual.content import Content
+from textual.geometry import Size
 from textual.reactive import reactive
 from textual.style import Style
 from textual.widget import Widget
@@ -157,6 +158,8 @@ class TextLine(Input):
     """Text input whose value may contain control characters, for example from pasted text or from a preset."""
 
     cursor_blink = reactive(False, init=False)
+    # In Textual's Input, a changed width of the text triggers a layout pass of the whole screen.
+    virtual_size = reactive(Size(0, 0))
 
     @property
     def _value(self) -> Text:  # overrides the text that Textual paints

@@ -127,7 +127,7 @@ async def _typed(field: str, folder: Path) -> dict[str, float]:
     from textual.widgets import Input, Select
 
     from skyward_tui.app.app import SkywardApp
-    from skyward_tui.screens.launch.screen import LaunchScreen
+    from skyward_tui.screens.launch import LaunchScreen
     from tests.support.fake_session import FakeSession
     from tests.support.launch_script import SCRIPT
 

@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from textual.geometry import Region
+from textual.strip import Strip
+from textual.widget import Widget
 from textual.widgets import Input, Select, Static
 
 from skyward_core.model.errors import Hint, PoolError, UsageError
@@ -574,3 +577,33 @@ async def test_picker_without_offers_names_the_reason_and_shows_the_catalogue(
         await until(pilot, lambda: screen.form().provider == "aws")
         await pilot.press("ctrl+g")
         await until(pilot, lambda: "no provider lists its offers" in screen_text(app) and "bf16" in screen_text(app))
+
+
+async def test_typed_characters_repaint_their_field_only(
+    app: SkywardApp, painted: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("skyward_tui.screens.launch.TYPING", 3600.0)
+    async with on_launch_form(app, SIZE, "") as (pilot, screen):
+        field = screen.query_one("#name", Input)
+        field.focus()
+        await pilot.pause()
+        layouts: list[object] = []
+        rendered: set[Widget] = set()
+        refresh_layout, render_lines = screen._refresh_layout, Widget.render_lines
+
+        def record_layout(*more: Any, **by: Any) -> None:
+            layouts.append(more)
+            refresh_layout(*more, **by)
+
+        def record_render(each: Widget, crop: Region) -> list[Strip]:
+            rendered.add(each)
+            return render_lines(each, crop)
+
+        monkeypatch.setattr(screen, "_refresh_layout", record_layout)
+        monkeypatch.setattr(Widget, "render_lines", record_render)
+        text = "0123456789" * (field.size.width // 10 + 1)
+        await pilot.press(*text)
+        assert layouts == [] and rendered <= {*field.ancestors_with_self}, (layouts, rendered)
+        assert f"{text[-20:]} " in screen_text(app) and text not in screen_text(app)
+        await pilot.press("home")
+        assert f"name {text[:20]}" in screen_text(app)
