@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from skyward_core.tasks.main_module_loading import load_main_from_path
+from tests.support.processes import run_command
 
 ROOT = Path(__file__).parents[2]
 FILES = {
@@ -62,11 +63,11 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    return subprocess.run(
+    return run_command(
         [sys.executable, "-m", "skyward_core", "--provider", "local", *arguments],
-        cwd=project, env=os.environ | {"PYTHONPATH": path, "SKYWARD_HOME": str(project / "home")},
-        capture_output=True, text=True, timeout=100, check=False,
-    )  # fmt: skip
+        cwd=project,
+        env=os.environ | {"PYTHONPATH": path, "SKYWARD_HOME": str(project / "home")},
+    )
 
 
 def gave(name: str, *arguments: str) -> str:
@@ -116,9 +117,4 @@ def test_import_error_of_a_parent_package_is_shown(tmp_path: Path) -> None:
 def test_main_of_a_plain_script_keeps_path_and_folder(tmp_path: Path) -> None:
     (script := tmp_path / "script.py").write_text("x = 1\n")
     main = load_main_from_path(script)
-    assert (main.file, main.argument, main.folder, main.spec) == (
-        str(script),
-        str(script),
-        str(tmp_path),
-        None,
-    )
+    assert (main.file, main.argument, main.folder, main.spec) == (str(script), str(script), str(tmp_path), None)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +21,7 @@ from skyward_core.store import state_folder
 from skyward_core.tasks import script_loader_child
 from skyward_core.tasks.script_inspection_and_form_fields import list_commands
 from tests.support.cli import Cli
+from tests.support.processes import run_command
 
 ROOT = Path(__file__).parents[2]
 # As its first example has it, but for what is asked of a GPU.
@@ -46,22 +46,11 @@ def test_app_command_runs_on_its_machines_or_those_of_the_options(tmp_path: Path
     env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))}
     # It is python -m skyward_core then, in the place of that process.
     command = [sys.executable, "-m", "skyward_tui", "run", str(script), "--provider", "local", "--nodes", "2"]
-    done = subprocess.run(
-        [*command, "--n=500", "--verbose", "--node", "all", "-f"],
-        cwd=tmp_path, env=env, capture_output=True, text=True, timeout=100, check=False,
-    )  # fmt: skip
+    done = run_command([*command, "--n=500", "--verbose", "--node", "all", "-f"], cwd=tmp_path, env=env)
     command = [sys.executable, "-m", "skyward_core", "--provider", "local", str(script)]
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == [{"n": 500, "verbose": True, "rank": rank, "stage": "there"} for rank in (0, 1)]
-    wrong = subprocess.run(
-        [*command, "--n", "many"],
-        cwd=tmp_path,
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    wrong = run_command([*command, "--n", "many"], cwd=tmp_path, env=env)
     assert (wrong.returncode, wrong.stdout) == (2, "")
     assert wrong.stderr == "error: argument n of estimate must be int, got 'many'\n"
 
@@ -100,11 +89,7 @@ def test_command_line_words_are_converted_by_the_signature(commands: Callable[..
     assert commands("train --shuffle false --epochs=1 --node all --foreground") == (
         "train", {"shuffle": False, "epochs": 1}, True,
     )  # fmt: skip
-    assert commands("show-it --layers 1,2 --name a=b -f") == (
-        "show_it",
-        {"layers": [1, 2], "name": "a=b"},
-        False,
-    )
+    assert commands("show-it --layers 1,2 --name a=b -f") == ("show_it", {"layers": [1, 2], "name": "a=b"}, False)
     assert commands("show-it --no-color") == ("show_it", {"no_color": True}, False), "its own name has it"
 
 
@@ -144,10 +129,7 @@ def test_app_with_unsupported_provider_is_refused_like_compute(commands: Callabl
     ("source", "names"),
     [
         ("import skyward as sky\n@sky.app(nodes=2)\ndef a(): ...\n@sky.function\ndef b(): ...", ["a"]),
-        (
-            "import skyward_core\nmine = skyward_core.app()\n@mine\ndef a(): ...\n@mine\ndef b(): ...",
-            ["a", "b"],
-        ),
+        ("import skyward_core\nmine = skyward_core.app()\n@mine\ndef a(): ...\n@mine\ndef b(): ...", ["a", "b"]),
         ("from skyward import app as on\n@on()\n@other\nasync def a(): ...", ["a"]),
         ("import flask\napp = flask.app()\n@app\ndef a(): ...\n@flask.app()\ndef b(): ...", []),
         ("import skyward as sky\ndef outer():\n    @sky.app()\n    def a(): ...", []),

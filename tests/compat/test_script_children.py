@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.processes import run_command
+
 ROOT = Path(__file__).parents[2]
 # One pool of the script's own, as in many that have no guard; a child imports the script as it begins.
 SCRIPT = """
@@ -44,11 +46,11 @@ def run(tmp_path: Path, source: str) -> subprocess.CompletedProcess[str]:
     script = tmp_path / "script.py"
     script.write_text(source)
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    return subprocess.run(
+    return run_command(
         [sys.executable, "-m", "skyward_core", "--provider", "local", "--nodes", "2", str(script)],
-        cwd=tmp_path, env=os.environ | {"PYTHONPATH": path, "SKYWARD_HOME": str(tmp_path / "home")},
-        capture_output=True, text=True, timeout=100, check=False,
-    )  # fmt: skip
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": path, "SKYWARD_HOME": str(tmp_path / "home")},
+    )
 
 
 @pytest.mark.proof("1 s of a processor")
@@ -93,10 +95,4 @@ subprocess.run([sys.executable, "-c", {child!r}], check=True)
 
 def output_of(source: str) -> str:
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    return subprocess.run(
-        [sys.executable, "-c", source],
-        env=os.environ | {"PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
+    return run_command([sys.executable, "-c", source], env=os.environ | {"PYTHONPATH": path}, check=True).stdout

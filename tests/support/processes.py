@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from skyward_core.store.ledger import Ledger
@@ -47,3 +49,8 @@ def read_log(ledger: Ledger, run: str, rank: int, stream: str = "out") -> bytes:
     from skyward_core.store.run_log_reader import RunLogs  # which ranks do without
 
     return b"".join(piece.data for piece in RunLogs(ledger, run).pieces(rank) if piece.stream == stream)
+
+
+def run_command(command: Sequence[str | Path], **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, with options of :func:`subprocess.run`, and return its output as text."""
+    return subprocess.run(command, **{"capture_output": True, "text": True, "check": False, "timeout": 90} | options)

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support.processes import run_command
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -14,14 +16,11 @@ def run_script(text: str, folder: Path, seconds: float, **env: str) -> subproces
     """Write a script into a folder and run it there. It must succeed within the time limit."""
     path = folder / "script.py"
     path.write_text(text)
-    done = subprocess.run(
+    done = run_command(
         [sys.executable, "-m", "skyward_core", "--provider", "local", str(path)],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))} | env,
         cwd=folder,
-        capture_output=True,
-        text=True,
         timeout=seconds,
-        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done

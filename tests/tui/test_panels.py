@@ -6,7 +6,6 @@ import ast
 import inspect
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +27,7 @@ from skyward_tui.ui.panel_registry import HOME_PANEL, PANELS, STARTUP_PANEL, Pan
 from skyward_tui.ui.saved_state import load_state
 from tests.support.app_driver import on_run_screen, press, screen_text, until
 from tests.support.fake_session import FakeSession, value
+from tests.support.processes import run_command
 
 ROOT = Path(skyward_tui.__file__).parent
 NAMES = {name for row in PANELS for name in (row.id, row.title)}
@@ -85,14 +85,7 @@ def test_sixth_panel_needs_one_module_and_one_row(tmp_path: Path) -> None:
     env = {**os.environ, "SKYWARD_HOME": str(tmp_path / "home")}
     for name in ("SSH_CONNECTION", "TMUX", "STY", "NO_COLOR"):
         env.pop(name, None)
-    child = subprocess.run(
-        [sys.executable, "-m", "tests.tui.sixth_panel"],
-        capture_output=True,
-        text=True,
-        cwd=ROOT.parent,
-        env=env,
-        timeout=60,
-    )
+    child = run_command([sys.executable, "-m", "tests.tui.sixth_panel"], cwd=ROOT.parent, env=env)
     assert child.returncode == 0, child.stderr
 
 

@@ -21,6 +21,7 @@ import pytest
 
 from skyward_core.node.bootstrap import image_environment
 from skyward_core.node.bootstrap.missing_requirements import is_marker_true
+from tests.support.processes import run_command
 from tests.support.wheels import tiny_wheels
 
 pytestmark = pytest.mark.slow
@@ -45,9 +46,7 @@ def ensure(image: dict[str, Any], root: Path, env: dict[str, str]) -> tuple[str,
 
 
 def version_in(python: str) -> str:
-    done = subprocess.run(
-        [python, "-I", "-c", "import skytiny; print(skytiny.VERSION)"], capture_output=True, text=True, check=True
-    )
+    done = run_command([python, "-I", "-c", "import skytiny; print(skytiny.VERSION)"], check=True)
     return done.stdout.strip()
 
 
@@ -399,9 +398,7 @@ def test_requirements_are_checked_without_packaging_and_pip(tmp_path: Path) -> N
         "print(lacking(['cloudpickle', 'pytest_asyncio', 'cloudpickle>=1', 'skynowhere', 'a b',"
         f"'cloudpickle=={cloudpickle.__version__}', 'cloudpickle==0.1', 'skynowhere==1; python_version < \"3.8\"']))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, image_environment.ROOT], capture_output=True, text=True, check=True
-    )
+    done = run_command([sys.executable, "-c", code, image_environment.ROOT], check=True)
     assert done.stdout == "['cloudpickle>=1', 'skynowhere', 'a b', 'cloudpickle==0.1']\n"
 
 

@@ -16,6 +16,7 @@ from skyward_core.tasks.script_loader_parent import build_task
 from tests.support.fewer import FOLDER
 from tests.support.forked import Loaded
 from tests.support.forked_clients import run_script
+from tests.support.processes import run_command
 
 SAY = """
 import json, os, random, signal, sys, threading
@@ -159,10 +160,7 @@ def run(folder: Path, tests: str) -> str:
     (folder / "test_it.py").write_text(tests)
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     env |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "xdist.plugin", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-n", "1", "-v", "--junitxml=report.xml"],
-        cwd=folder, env=env, capture_output=True, text=True, timeout=90, check=False,
-    )  # fmt: skip
+    done = run_command([sys.executable, "-m", "pytest", "-n", "1", "-v", "--junitxml=report.xml"], cwd=folder, env=env)
     return done.stdout + done.stderr
 
 

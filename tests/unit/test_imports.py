@@ -26,6 +26,7 @@ import pytest
 
 from skyward_core.runtime import import_hooks_and_gc_pause
 from skyward_core.runtime.import_hooks_and_gc_pause import pause_gc
+from tests.support.processes import run_command
 
 ROOT = Path(__file__).parents[2]
 
@@ -80,13 +81,7 @@ def test_agent_memory_is_bounded(tmp_path: Path) -> None:
         }  # fmt: skip
         begin = f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n"
         code = f"{begin}from skyward_core.node.agent.__main__ import main\nmain()"
-        done = subprocess.run(
-            [sys.executable, "-I", "-S", "-c", code],
-            input=json.dumps(config),
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        done = run_command([sys.executable, "-I", "-S", "-c", code], input=json.dumps(config), check=True)
         process = Path(f"/proc/{json.loads(done.stdout)['pid']}")
         try:
             resident = int((process / "status").read_text().split("VmRSS:")[1].split()[0])
@@ -227,9 +222,7 @@ while UNTIL:
 def _run(folder: Path, *, before: str, child: str, until: str) -> subprocess.CompletedProcess[str]:
     (folder / "late.py").write_text(LATE.replace("UNTIL", until))
     (folder / "forks.py").write_text(FORKING.replace("BEFORE", before).replace("CHILD", child))
-    return subprocess.run(
-        [sys.executable, "forks.py"], cwd=folder, capture_output=True, text=True, timeout=60, check=False
-    )
+    return run_command([sys.executable, "forks.py"], cwd=folder)
 
 
 def test_forked_child_can_import_a_module_whose_import_was_running(tmp_path: Path) -> None:
@@ -341,15 +334,15 @@ def test_gc_import_hook_calls_finders_of_other_libraries(library: Path) -> None:
     class Others:
         @staticmethod
         def find_spec(name: str, path: object, target: object = None) -> object:
-            found.append(name)
+            searched.append(name)
             spec = PathFinder.find_spec(name, path)  # type: ignore[arg-type]
             assert spec is not None
             return spec
 
-    found: list[str] = []
+    searched: list[str] = []
     sys.meta_path.insert(1, Others)  # type: ignore[arg-type]
     assert importlib.import_module("peft").seen is False
-    assert found == ["peft"]
+    assert [name for name in searched if name.startswith("peft")] == ["peft"]  # other threads may import, too
 
 
 def test_gc_import_hook_works_with_zip_imports(library: Path, tmp_path: Path) -> None:
@@ -394,7 +387,5 @@ exec(sys.argv[1])
     ],
 )
 def test_frozen_objects_are_thawed_at_exit_only_if_needed(tmp_path: Path, left: str, ends: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", AT_THE_END, left], cwd=tmp_path, capture_output=True, text=True, timeout=60
-    )
+    done = run_command([sys.executable, "-c", AT_THE_END, left], cwd=tmp_path)
     assert (done.stdout.strip(), done.stderr) == (ends, "")

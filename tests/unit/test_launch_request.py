@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import fields, replace
@@ -38,6 +37,7 @@ from skyward_tui.launch_form.form import (
 from tests.support.commands import COMMANDS
 from tests.support.examples import examples
 from tests.support.launch_requests import HOSTILE, SECRET, USUAL, requests
+from tests.support.processes import run_command
 
 SCRIPT = """
 from datetime import date
@@ -371,14 +371,11 @@ def test_snippet_runs_as_a_script(tmp_path: Path) -> None:
         "    return f'{beside.WORD} {name} of {sky.instance_info().world_size}'\n"
     )
     request = LaunchRequest(script=str(jobs / "work.py"), arguments=["name=it's"], nodes=2)
-    done = subprocess.run(
+    done = run_command(
         [sys.executable, "-"],
         input=write_snippet(request),
         cwd=tmp_path,
         env=os.environ | {"SKYWARD_HOME": str(tmp_path / "home"), "PYTHONPATH": str(Path(sky.__file__).parents[1])},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["hi it's of 2"] * 2

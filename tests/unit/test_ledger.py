@@ -40,6 +40,7 @@ from skyward_core.util.light_dataclass import value
 from tests.support.child import Child, child
 from tests.support.ledger_runs import record_runs
 from tests.support.ledgers import LOCAL, SPEC, all_closed
+from tests.support.processes import run_command
 
 
 @pytest.fixture(autouse=True)
@@ -235,10 +236,7 @@ def test_another_user_cannot_lock_the_ledger(before: int | None) -> None:
         if before is not None:
             Path(f"{path}.lock").chmod(before)
             Ledger(path).close()
-        done = subprocess.run(
-            ["flock", "-n", f"{path}.lock", "true"],
-            user=65534, group=65534, extra_groups=[], check=False, capture_output=True, text=True,
-        )  # fmt: skip
+        done = run_command(["flock", "-n", f"{path}.lock", "true"], user=65534, group=65534, extra_groups=[])
         assert done.returncode and "Permission denied" in done.stderr
 
 
@@ -576,9 +574,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 400 kB."""
     folder = tmp_path / "small"
     folder.mkdir()
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(folder)], capture_output=True, text=True, check=False
-    )
+    made = run_command(["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(folder)])
     if made.returncode:
         pytest.skip(f"no small disk could be mounted: {made.stderr.strip()}")
     yield folder
@@ -835,9 +831,7 @@ def test_ledger_close_waits_for_a_statement_of_another_thread(path: Path) -> Non
         "found = []\nthread = threading.Thread(target=lambda: found.extend(ledger._read(sql)))\n"
         "thread.start()\nbegun.wait()\nledger.close()\nthread.join()\nprint(found)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=False, timeout=100
-    )
+    done = run_command([sys.executable, "-c", code, str(path)])
     assert (done.returncode, done.stdout) == (0, "[(2000000,)]\n"), done.stderr
 
 

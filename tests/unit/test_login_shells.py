@@ -41,6 +41,7 @@ from skyward_core.transport.ssh.connection import ANSWER_TIMEOUT
 from skyward_core.transport.ssh.host_address_and_python import Target
 from skyward_core.transport.ssh.ssh_config_and_preopened_sockets import PreopenedSockets, Route
 from skyward_core.transport.ssh.ssh_transport import SSHTransport
+from tests.support.processes import run_command
 
 SHELLS = ("sh", "bash", "dash", "zsh", "ksh", "tcsh", "fish")
 
@@ -577,7 +578,5 @@ def test_other_zip_files_are_imported_by_zipimport(tmp_path: Path) -> None:
         "import parcel.inner; print(type(parcel.inner.__loader__) is zipimport.zipimporter, parcel.inner.value)"
     )
     root = str(Path(library_bundle_importer.__file__).parents[2])
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", script, root, str(other)], capture_output=True, text=True, check=False
-    )
+    done = run_command([sys.executable, "-I", "-c", script, root, str(other)])
     assert done.stdout.strip() == "True 3", done.stderr

@@ -40,6 +40,7 @@ from skyward_core.plugins.plugin import (
 from skyward_core.plugins.plugin_server_start_and_stop import check_port_free, set_variables
 from skyward_core.runtime.instance_info import InstanceInfo
 from skyward_core.store import state_folder
+from tests.support.processes import run_command
 
 SPEC = PoolSpec(name="p", provider=None)
 
@@ -515,9 +516,7 @@ print("def is_initialized" in inspect.getsource(module))
 
 
 def run_script(path: Path, how: str) -> list[str]:
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, how], env={"PYTHONPATH": str(path)}, capture_output=True, text=True
-    )
+    done = run_command([sys.executable, "-c", SCRIPT, how], env={"PYTHONPATH": str(path)})
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 

@@ -15,6 +15,7 @@ from skyward_core.model.specs import PoolSpec
 from skyward_core.plugins.built_in.mig import slices_per_gpu
 from skyward_core.plugins.plugin import bootstrap_steps
 from tests.support.plugin_gang import PRELUDE, places
+from tests.support.processes import run_command
 
 COMPILER = shutil.which("cc")
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C compiler for the driver's stand-in")
@@ -44,9 +45,7 @@ def enter(driver, gpus, ranks, profile="3g.40gb"):
     if gpus is not None:
         environment["FAKE_GPUS"] = gpus
     arguments = [places(1, ranks)[-1].to_json(), profile]
-    done = subprocess.run(
-        [sys.executable, "-c", CODE, *arguments], env=environment, capture_output=True, text=True, check=False
-    )
+    done = run_command([sys.executable, "-c", CODE, *arguments], env=environment)
     return json.loads(done.stdout) if done.returncode == 0 else done.stderr.splitlines()[-1]
 
 

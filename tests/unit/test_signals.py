@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from skyward_core.node.agent.config import AgentConfig
 from skyward_core.node.agent.worker_processes import add_signal_handlers, reap
 from skyward_core.plugins.pool_certificate_authority import Authority, node_name
 from skyward_core.util.content_hash import hash_bytes
-from tests.support.processes import descendants
+from tests.support.processes import descendants, run_command
 
 
 @pytest.fixture
@@ -79,10 +78,7 @@ StopSignal(interrupts=True)
 
 
 def test_process_ends_on_a_signal_during_handler_setup() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", ENDS_EARLY],
-        cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    done = run_command([sys.executable, "-c", ENDS_EARLY], cwd=Path(__file__).parents[2])
     assert (done.returncode, done.stderr) == (143, "")
 
 
