@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from skyward_core.node.worker.returned_exceptions import describe_error
-from skyward_core.runtime import shell_and_scripts
+from skyward_core.runtime import file_mounts
 from skyward_core.tasks.job_file import make_mount_call
 
 
 @pytest.fixture(autouse=True)
 def rank_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        shell_and_scripts, "instance_info", lambda: SimpleNamespace(local_rank=0, node=3, hostname="n3")
+        file_mounts, "instance_info", lambda: SimpleNamespace(local_rank=0, node=3, hostname="n3")
     )
 
 
