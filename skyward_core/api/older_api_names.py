@@ -18,8 +18,8 @@ from skyward_core.model.deprecated_and_unknown_arguments import check_function_o
 from skyward_core.model.errors import UsageError
 from skyward_core.model.function import Function, function
 from skyward_core.model.specs import Image
+from skyward_core.plugins.built_in.torch import BRINGS, Automatic, call_before
 from skyward_core.plugins.plugin import Plugin, enter_late
-from skyward_core.plugins.plugin_builder import BRINGS, Automatic, call_before
 from skyward_core.tasks.argument_parsing_and_sweeps import convert_argument
 from skyward_core.tasks.parameter_types_from_source import default_type
 

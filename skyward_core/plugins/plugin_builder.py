@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from functools import wraps
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from skyward_core.model.errors import UsageError
-from skyward_core.plugins.built_in.torch import Torch
-from skyward_core.plugins.plugin import Plugin, enter_late
-from skyward_core.runtime.framework_rendezvous_variables import mentions_package
-from skyward_core.runtime.instance_info import instance_info
+from skyward_core.plugins.plugin import Plugin
 
 if TYPE_CHECKING:
     from skyward_core.model.specs import Image, PoolSpec
@@ -127,48 +123,3 @@ def around_process(name: str, around: Around) -> BuiltPlugin:
 def around_client(name: str, around: Callable[[Any, Any], AbstractContextManager[object]]) -> BuiltPlugin:
     """Return a plugin with one hook: a context on the client while the pool is up."""
     return BuiltPlugin(name).with_around_client(around)
-
-
-BRINGS = "__skyward_brings__"  # attribute of functions that enter plugins themselves
-
-
-@dataclass(frozen=True)
-class Automatic(Plugin):
-    """Plugin that creates the process group before the first broadcast of a function whose code uses
-    ``torch.distributed``.
-    """
-
-    name: ClassVar[str] = "automatic"
-    help: ClassVar[str] = "the process group of functions that use torch.distributed"
-
-    def decorate(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        if getattr(fn, BRINGS, False) or not mentions_package(fn, "torch.distributed"):
-            return fn
-        return call_before(_ensure_process_group, fn)
-
-
-def call_before(first: Callable[[], None], fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that calls ``first`` and then ``fn``. For a generator function, return a generator function."""
-    from inspect import isgeneratorfunction
-
-    if isgeneratorfunction(fn):
-
-        @wraps(fn)
-        def stream(*args: Any, **kwargs: Any) -> Any:
-            first()
-            return (yield from fn(*args, **kwargs))
-
-        return stream
-
-    @wraps(fn)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        first()
-        return fn(*args, **kwargs)
-
-    return call
-
-
-def _ensure_process_group() -> None:
-    """Create the process group of all ranks for broadcasts. Do nothing for a task, which has a world of one rank."""
-    if instance_info().world_size > 1:
-        enter_late((Torch(),))

@@ -694,3 +694,33 @@ def _parse_line(line: bytes) -> Mapping[str, Any]:
     except ValueError:
         return {}
     return message if type(message) is dict else {}
+
+
+def missing_frameworks(script: Path, interpreter: Interpreter | None = None) -> list[str]:
+    """Return the frameworks that a script imports at module level and that its interpreter lacks.
+
+    Frameworks imported inside functions are not included: plugins add them to the ranks' environment. The result is
+    empty if there is no interpreter, because choosing one reports the reason.
+
+    Args:
+        interpreter: None to choose the interpreter of the script.
+
+    Raises:
+        ScriptError: If the script cannot be read, or is not Python.
+    """
+    imported = missing_packages.imported_frameworks(script)
+    try:
+        interpreter = interpreter or choose_interpreter(script)
+    except (ScriptError, UsageError):
+        return []
+    return find_missing_modules(interpreter, imported)
+
+
+def lacks_module(interpreter: Interpreter, module: str) -> bool:
+    """Check whether an interpreter lacks a module, by running it. An environment that does not exist yet lacks all
+    modules.
+
+    Raises:
+        ScriptError: If the interpreter does not answer.
+    """
+    return bool(interpreter.base) or not has_module(interpreter, module)

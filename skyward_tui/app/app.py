@@ -30,6 +30,7 @@ from skyward_core.model.errors import SkywardError
 from skyward_core.views.notification_rules import Notification, NotificationWatch
 from skyward_tui.app.garbage_collection import collect_if_due
 from skyward_tui.app.host_key_and_budget_questions import BudgetQuestions, HostKeyQuestions
+from skyward_tui.dialogs.basic_dialogs import Palette
 from skyward_tui.notifications import Notifier
 from skyward_tui.screens.base_screen import BaseScreen, commands
 from skyward_tui.screens.pool_list import PoolsScreen
@@ -41,7 +42,7 @@ from skyward_tui.ui.session_futures import wait_shielded
 from skyward_tui.ui.suspend_for_programs import remove_stale_logs
 from skyward_tui.ui.themes import OWN_THEMES, SKYWARD, UNCOLOURED, ColourRemover, PlainAscii, ensure_contrast, muted
 from skyward_tui.ui.time_refresh_and_key_repaint import ImmediateRepaint
-from skyward_tui.ui.typed_key_queue import KeyQueue, Palette
+from skyward_tui.ui.typed_key_queue import KeyQueue
 from skyward_tui.widgets.header_and_hints import MIN_HEIGHT, MIN_WIDTH
 
 if TYPE_CHECKING:
@@ -404,7 +405,7 @@ class SkywardApp(App[None]):
     @work(group="leftovers", exclusive=True)
     async def scan_leftovers(self) -> None:
         """Scan accounts for leftovers in the background, without removing anything."""
-        from skyward_tui.text.receipts_and_leftovers import leftovers_line, unchecked_line
+        from skyward_tui.text.teardown_and_leftovers import leftovers_line, unchecked_line
 
         if self.session is None:
             return
@@ -797,13 +798,13 @@ class SkywardApp(App[None]):
 
     def _fatal_error(self) -> None:  # called by Textual for unhandled errors
         if (error := sys.exception()) is not None:
-            from skyward_tui.app.crash_report import render_crash
+            from skyward_tui.app.crash_and_system_reports import render_crash
 
             self.panic(render_crash(error, self.pools(), self._started_at))
 
     def panic(self, *renderables: RenderableType) -> None:
         """Exit, and print a report without control characters, because an error may quote the output of a rank."""
-        from skyward_tui.app.crash_report import SanitizedRenderable
+        from skyward_tui.app.crash_and_system_reports import SanitizedRenderable
 
         super().panic(*map(SanitizedRenderable, renderables))
 
@@ -817,7 +818,7 @@ class SkywardApp(App[None]):
             self.push_screen(HelpScreen("" if below is None else below.SCOPE))
 
     def action_about(self) -> None:
-        from skyward_tui.app.crash_report import system_report
+        from skyward_tui.app.crash_and_system_reports import system_report
         from skyward_tui.dialogs.basic_dialogs import ChoiceScreen
 
         text = system_report(self)

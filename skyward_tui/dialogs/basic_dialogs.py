@@ -1,25 +1,57 @@
-"""Base class of dialogs, and the simple dialogs: one line of text, a choice, scrollable lines."""
+"""Base classes of screens and dialogs, and the simple dialogs: one line of text, a choice, scrollable lines."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
+from textual import on
 from textual.app import ComposeResult
+from textual.await_complete import AwaitComplete
+from textual.command import CommandPalette
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
-from textual.screen import ModalScreen
+from textual.screen import ModalScreen, Screen
 from textual.widget import Widget
-from textual.widgets import Button, Input, Static
+from textual.widgets import Button, Input, OptionList, Static
 
 from skyward_tui.ui.actions import bindings, first_key
 from skyward_tui.ui.themes import read_style_sheet
-from skyward_tui.ui.typed_key_queue import DismissOnceScreen
 from skyward_tui.widgets.header_and_hints import TextLine
+
+if TYPE_CHECKING:
+    from skyward_tui.app import SkywardApp
 
 Result = TypeVar("Result")
 
 LEAST_BUTTON, PADDED = 12, 2  # minimum cells of a button, and cells around its label
+
+
+class DismissOnceScreen(Screen[Result]):
+    """Base class of all screens and dialogs, which ignores repeated dismissals.
+
+    It must be the last base of a class, because Textual takes default styles from the first one.
+    """
+
+    app: SkywardApp
+
+    def dismiss(self, result: Result | None = None) -> AwaitComplete:
+        """Close the screen with a result, unless it is already closed or covered by another screen."""
+        return super().dismiss(result) if self.is_active else AwaitComplete()
+
+    def leave(self) -> None:
+        """Close the screen without a result, unless it is already closed or covered by another screen."""
+        if self.is_active:
+            self.app.pop_screen()
+
+
+class Palette(CommandPalette, DismissOnceScreen[None]):
+    """Textual's command palette, changed so that it runs a chosen command only once."""
+
+    @on(OptionList.OptionSelected)
+    def _ignore_repeat(self, event: OptionList.OptionSelected) -> None:
+        if not self.is_active:
+            event.prevent_default()
 
 
 class Dialog(ModalScreen[Result], DismissOnceScreen[Result]):

@@ -11,9 +11,9 @@ from textual.screen import ModalScreen, Screen
 from textual.widget import Widget
 from textual.widgets import Label
 
+from skyward_tui.dialogs.basic_dialogs import DismissOnceScreen
 from skyward_tui.ui.actions import bindings
 from skyward_tui.ui.themes import read_style_sheet
-from skyward_tui.ui.typed_key_queue import DismissOnceScreen
 
 LETTERS = "asdfghjklqwertyuiopzxcvbnm1234567890"
 

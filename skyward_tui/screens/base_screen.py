@@ -15,12 +15,12 @@ from textual.widgets import Input
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.util.untrusted_files import current_folder
 from skyward_core.views.rank_metrics_and_diagnostics import format_metrics
+from skyward_tui.dialogs.basic_dialogs import DismissOnceScreen
 from skyward_tui.text.number_and_time_format import count, hourly, money, preemption_text, run_status, time_left
 from skyward_tui.text.state_styles_and_rank_states import state_style
 from skyward_tui.ui.actions import GLOBAL_HINTS, HINTS, Action, actions_by_id, actions_in, first_key
 from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.ui.time_refresh_and_key_repaint import CroppedCompositor, idle_token
-from skyward_tui.ui.typed_key_queue import DismissOnceScreen
 from skyward_tui.widgets.header_and_hints import FLASH_SECONDS, Breadcrumbs, Hint, HintBar, TextLine, TooSmall
 from skyward_tui.widgets.virtual_list import CursorList
 

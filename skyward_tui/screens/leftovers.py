@@ -18,7 +18,8 @@ from skyward_tui.dialogs.confirmations import TypedConfirmation
 from skyward_tui.screens.base_screen import ListScreen
 from skyward_tui.text.error_advice import format_error
 from skyward_tui.text.number_and_time_format import ago, count, duration
-from skyward_tui.text.receipts_and_leftovers import (
+from skyward_tui.text.state_styles_and_rank_states import state_style
+from skyward_tui.text.teardown_and_leftovers import (
     LeftoverRow,
     deletion_lines,
     leftover_cells,
@@ -26,7 +27,6 @@ from skyward_tui.text.receipts_and_leftovers import (
     leftovers_amount,
     row_detail,
 )
-from skyward_tui.text.state_styles_and_rank_states import state_style
 from skyward_tui.text.text_width_and_tables import clip
 from skyward_tui.ui.actions import Action, bindings
 from skyward_tui.ui.session_futures import wait_shielded

@@ -31,8 +31,8 @@ from skyward_tui.text.number_and_time_format import (
     run_status,
     time_left,
 )
-from skyward_tui.text.receipts_and_leftovers import leftovers_amount
 from skyward_tui.text.state_styles_and_rank_states import state_style
+from skyward_tui.text.teardown_and_leftovers import leftovers_amount
 from skyward_tui.text.text_width_and_tables import clip, one_line
 from skyward_tui.ui.actions import Action, bindings, first_key, with_keys
 from skyward_tui.ui.session_futures import wait_shielded

@@ -2,7 +2,7 @@
 
 Textual sends a key to the focused widget immediately, even if the previous key is about to move the focus or to close a
 dialog. Fast typing would reach the wrong field or dialog. This queue sends a key only after the previous key has been
-handled. A screen that can be dismissed only once protects against repeated keys.
+handled. ``DismissOnceScreen`` protects screens against repeated keys.
 """
 
 from __future__ import annotations
@@ -11,21 +11,16 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from textual import events, on
-from textual.await_complete import AwaitComplete
-from textual.command import CommandPalette
-from textual.screen import Screen
-from textual.widgets import OptionList
+from textual import events
 
 if TYPE_CHECKING:
     from textual.app import App
     from textual.dom import DOMNode
     from textual.events import Event
     from textual.message_pump import MessagePump
-
-    from skyward_tui.app import SkywardApp
+    from textual.screen import Screen
 
 
 RECENT_SECONDS = 0.5  # seconds after a key during which it may still have effects
@@ -116,33 +111,3 @@ class KeyQueue:
         if is_open := pump.post_message(events.Callback(callback=callback)):
             await done.wait()
         return is_open
-
-
-Result = TypeVar("Result")
-
-
-class DismissOnceScreen(Screen[Result]):
-    """Base class of all screens and dialogs, which ignores repeated dismissals.
-
-    It must be the last base of a class, because Textual takes default styles from the first one.
-    """
-
-    app: SkywardApp
-
-    def dismiss(self, result: Result | None = None) -> AwaitComplete:
-        """Close the screen with a result, unless it is already closed or covered by another screen."""
-        return super().dismiss(result) if self.is_active else AwaitComplete()
-
-    def leave(self) -> None:
-        """Close the screen without a result, unless it is already closed or covered by another screen."""
-        if self.is_active:
-            self.app.pop_screen()
-
-
-class Palette(CommandPalette, DismissOnceScreen[None]):
-    """Textual's command palette, changed so that it runs a chosen command only once."""
-
-    @on(OptionList.OptionSelected)
-    def _ignore_repeat(self, event: OptionList.OptionSelected) -> None:
-        if not self.is_active:
-            event.prevent_default()

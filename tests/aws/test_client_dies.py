@@ -18,7 +18,7 @@ from skyward_core.providers.aws import instance_lookup_and_end, provider
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.pool_folder import read_events
 from skyward_core.views.events import PoolState
-from skyward_tui.text.receipts_and_leftovers import leftovers_line
+from skyward_tui.text.teardown_and_leftovers import leftovers_line
 from tests.aws import Bed
 from tests.aws.killed import killed_at
 from tests.aws.pools import left

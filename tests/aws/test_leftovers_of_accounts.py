@@ -19,7 +19,7 @@ from skyward_core.model.machines import Machine
 from skyward_core.model.specs import Options, PoolSpec
 from skyward_core.providers.aws import instance_lookup_and_end, instance_tags, provider
 from skyward_core.store.ledger import Ledger, ledger_id
-from skyward_tui.text.receipts_and_leftovers import leftovers_line, other_ledgers_lines, unchecked_line
+from skyward_tui.text.teardown_and_leftovers import leftovers_line, other_ledgers_lines, unchecked_line
 from tests.aws import Bed
 from tests.aws.pools import left, rented
 from tests.aws.waiting import launch

@@ -9,8 +9,8 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.plugins.built_in import accelerate
+from skyward_core.plugins.built_in.torch import Automatic
 from skyward_core.plugins.plugin import enter_late
-from skyward_core.plugins.plugin_builder import Automatic
 from skyward_core.runtime import framework_rendezvous_variables, instance_info, metric_logging
 from skyward_core.store import state_folder
 from tests.compat.upstream import ACCELERATORS

@@ -29,7 +29,7 @@ from tests.support.terminal import Terminal
 
 # A screen cannot be opened: a module does not fit the others, as where an update has put another one there.
 FAILS = """
-from skyward_tui.app import crash_report as own_failure
+from skyward_tui.app import crash_and_system_reports as own_failure
 from skyward_tui.screens import settings_and_keys as settings
 def fails(self, *_):
     token = "hunter" + "2"

@@ -42,7 +42,7 @@ from skyward_tui.cli.main import cli
 from skyward_tui.launch_form.plan_text import plan_rows
 from skyward_tui.text.json_output import pool_json
 from skyward_tui.text.number_and_time_format import hourly
-from skyward_tui.text.receipts_and_leftovers import leftovers_amount
+from skyward_tui.text.teardown_and_leftovers import leftovers_amount
 from tests.support.ledger_runs import record_runs
 from tests.support.pool_parts import World
 from tests.support.waiting import until

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from skyward_core.node.agent import worker_slot
+from skyward_core.node.agent import worker_slot_and_plugin_process
 from skyward_core.node.agent.agent_state_and_lease import NodeState
 from skyward_core.node.agent.call_registry import Call
 from skyward_core.node.agent.config import AgentConfig
@@ -20,7 +20,7 @@ from skyward_core.node.agent.connection import Connection
 from skyward_core.node.agent.gang_state import Gang
 from skyward_core.node.agent.log_tailing_and_size_limits import LogTail
 from skyward_core.node.agent.worker_processes import Process
-from skyward_core.node.agent.worker_slot import PluginContextProcess, Slot
+from skyward_core.node.agent.worker_slot_and_plugin_process import PluginContextProcess, Slot
 from skyward_core.protocol.frame_codec import Header, WireError
 from tests.support.agent_parts import Node, Peer, Speaker
 
@@ -164,7 +164,7 @@ async def test_grace_depends_on_pool_handler_preemption_notice_and_request(
     assert slot.process is not None
     slot.process.handles_sigterm = handles
     node.state.preemption_ends = time.monotonic() + notice
-    monkeypatch.setattr(worker_slot, "signal_group", lambda pid, number: True)
+    monkeypatch.setattr(worker_slot_and_plugin_process, "signal_group", lambda pid, number: True)
     monkeypatch.setattr(Slot, "_schedule_kill", lambda self, process, grace: scheduled.append(grace))
     node.slots.stop(call, reason, requested)
     node.slots.stop(call, "timeout")
@@ -244,8 +244,10 @@ class Around:
         self.broken: list[str] = []
         self.fails: OSError | None = None
         self.apps = PluginContextProcess(self.state, self._pump, self.broken.append)
-        monkeypatch.setattr(worker_slot, "spawn", self._spawn)
-        monkeypatch.setattr(worker_slot, "signal_group", lambda pid, number: self.signals.append(number))
+        monkeypatch.setattr(worker_slot_and_plugin_process, "spawn", self._spawn)
+        monkeypatch.setattr(
+            worker_slot_and_plugin_process, "signal_group", lambda pid, number: self.signals.append(number)
+        )
 
     def _pump(self) -> None:
         self.pumped += 1
@@ -372,7 +374,7 @@ async def test_call_whose_worker_cannot_start_names_the_limit(
     def refuse(*_: Any) -> int:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(worker_slot, "spawn", refuse)
+    monkeypatch.setattr(worker_slot_and_plugin_process, "spawn", refuse)
     call = node.call(0, t="call", run="r1", i=0)
     node.places[0].queue.append(call)
     node.places[0].start()

@@ -1,4 +1,4 @@
-"""Catalog of scripts, plugins and providers for a launch.
+"""Catalog of plugins and providers for a launch.
 
 The app may not import ``tasks``, so this module also re-exports the names of ``tasks`` that the app needs.
 """
@@ -8,11 +8,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_origin
 
 from skyward_core import plugins
-from skyward_core.model.errors import ScriptError, SkywardError, UsageError, set_error_field
+from skyward_core.model.errors import SkywardError, UsageError, set_error_field
 from skyward_core.model.provider_capability_protocols import Offers, costs_money, declared_settings
 from skyward_core.model.script_interpreter import Interpreter as Interpreter
 from skyward_core.plugins import PluginInfo as PluginInfo
@@ -20,16 +19,14 @@ from skyward_core.plugins import factory
 from skyward_core.providers import DEFAULT_PROVIDER as DEFAULT_PROVIDER
 from skyward_core.providers import provider_class as provider_by_name
 from skyward_core.providers import provider_names
-from skyward_core.store.state_folder import choose_workdir, current_folder
 from skyward_core.tasks.argument_parsing_and_sweeps import RawArgument as RawArgument
 from skyward_core.tasks.argument_parsing_and_sweeps import argument_values as argument_values
 from skyward_core.tasks.bounded_subprocess import CancellationToken as CancellationToken
 from skyward_core.tasks.missing_packages import find_gang_frameworks as find_gang_frameworks
-from skyward_core.tasks.missing_packages import imported_frameworks
 from skyward_core.tasks.missing_packages import install_advice as install_advice
 from skyward_core.tasks.missing_packages import missing_imports as missing_imports
-from skyward_core.tasks.packages.image_packages_from_file import PackageFile, list_package_files
-from skyward_core.tasks.packages.inline_metadata import read_inline_metadata
+from skyward_core.tasks.packages.image_packages_from_file import packages_for as packages_for
+from skyward_core.tasks.packages.inline_metadata import has_own_block as has_own_block
 from skyward_core.tasks.parameter_types_from_source import parse_source as parse_source
 from skyward_core.tasks.script_inspection_and_form_fields import ArgumentField as ArgumentField
 from skyward_core.tasks.script_inspection_and_form_fields import FunctionInfo as FunctionInfo
@@ -43,8 +40,9 @@ from skyward_core.tasks.script_inspection_and_form_fields import split_target as
 from skyward_core.tasks.script_interpreter_and_environment import InterpreterOption as InterpreterOption
 from skyward_core.tasks.script_interpreter_and_environment import UnusablePython as UnusablePython
 from skyward_core.tasks.script_interpreter_and_environment import choose_interpreter as choose_interpreter
-from skyward_core.tasks.script_interpreter_and_environment import find_missing_modules, has_module
+from skyward_core.tasks.script_interpreter_and_environment import lacks_module as lacks_module
 from skyward_core.tasks.script_interpreter_and_environment import list_interpreters as list_interpreters
+from skyward_core.tasks.script_interpreter_and_environment import missing_frameworks as missing_frameworks
 from skyward_core.tasks.script_interpreter_and_environment import query_python as query_python
 from skyward_core.tasks.script_interpreter_and_environment import read_python as read_python
 from skyward_core.tasks.script_loader_parent import build_task as build_task
@@ -57,50 +55,6 @@ if TYPE_CHECKING:
     from skyward_core.model.provider_setting_descriptors import Setting
 
 available_plugins = plugins.available
-
-
-def packages_for(script: Path) -> list[PackageFile]:
-    """Return the package files of a script's project. Of each kind, the nearest file counts."""
-    folder = choose_workdir(script) or current_folder()
-    return [] if folder is None else list_package_files(script, Path(folder))
-
-
-def has_own_block(script: Path) -> bool:
-    """Check whether a script has inline metadata (PEP 723), valid or not."""
-    try:
-        return read_inline_metadata(script) is not None
-    except ScriptError:
-        return True
-
-
-def missing_frameworks(script: Path, interpreter: Interpreter | None = None) -> list[str]:
-    """Return the frameworks that a script imports at module level and that its interpreter lacks.
-
-    Frameworks imported inside functions are not included: plugins add them to the ranks' environment. The result is
-    empty if there is no interpreter, because choosing one reports the reason.
-
-    Args:
-        interpreter: None to choose the interpreter of the script.
-
-    Raises:
-        ScriptError: If the script cannot be read, or is not Python.
-    """
-    imported = imported_frameworks(script)
-    try:
-        interpreter = interpreter or choose_interpreter(script)
-    except (ScriptError, UsageError):
-        return []
-    return find_missing_modules(interpreter, imported)
-
-
-def lacks_module(interpreter: Interpreter, module: str) -> bool:
-    """Check whether an interpreter lacks a module, by running it. An environment that does not exist yet lacks all
-    modules.
-
-    Raises:
-        ScriptError: If the interpreter does not answer.
-    """
-    return bool(interpreter.base) or not has_module(interpreter, module)
 
 
 def parameter_fields(names: Iterable[str]) -> list[ArgumentField]:

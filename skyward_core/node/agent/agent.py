@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from skyward_core.node.agent.agent_state_and_lease import NodeState
 from skyward_core.node.agent.call_lifecycle import CallLifecycle
 from skyward_core.node.agent.call_registry import Call
-from skyward_core.node.agent.client_requests import ClientRequests
+from skyward_core.node.agent.client_requests_and_peer_transfers import ClientRequests
 from skyward_core.node.agent.config import AgentConfig
 from skyward_core.node.agent.connected_clients import ClientRegistry
 from skyward_core.node.agent.fail_fast_without_client import FailFast
@@ -27,7 +27,7 @@ from skyward_core.node.agent.worker_processes import (
     kill_all,
     reap,
 )
-from skyward_core.node.agent.worker_slot import PLUGIN_CONTEXT_PLACE, RankPhases
+from skyward_core.node.agent.worker_slot_and_plugin_process import PLUGIN_CONTEXT_PLACE, RankPhases
 from skyward_core.node.bootstrap.host_folders_and_processes import find_node_processes
 from skyward_core.protocol.frame_codec import Header
 

@@ -37,7 +37,7 @@ class CapturedResult(NamedTuple):
 
 def capture_call(call: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]) -> CapturedResult:
     """Run a call. Return its value or its exception."""
-    from skyward_core.runtime.async_mapped_and_streamed_calls import adapt_async_function
+    from skyward_core.runtime.function_and_argument_adapters import adapt_async_function
 
     fn, args, kwargs = call
     try:

@@ -52,8 +52,8 @@ if TYPE_CHECKING:
         WorkerOutcome,
         WorkerWant,
     )
-    from skyward_core.runtime.async_mapped_and_streamed_calls import StreamedIterator
     from skyward_core.runtime.framework_rendezvous_variables import TorchrunEnvironment
+    from skyward_core.runtime.function_and_argument_adapters import StreamedIterator
     from skyward_core.runtime.instance_info import InstanceInfo
 
 
@@ -403,7 +403,7 @@ class WorkerProcess:
         streamed: list[StreamedIterator] = []
         if header.get("fed"):
             # Few calls have such arguments.
-            from skyward_core.runtime.async_mapped_and_streamed_calls import collect_streamed_arguments
+            from skyward_core.runtime.function_and_argument_adapters import collect_streamed_arguments
 
             streamed = collect_streamed_arguments()
         fn, (args, kwargs) = _load_checked("its function or arguments", lambda: self._load_function(header, body))

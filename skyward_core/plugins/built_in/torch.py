@@ -18,9 +18,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from skyward_core.model.errors import UsageError
-from skyward_core.plugins.plugin import Plugin, has_cuda, requirement, with_pip
+from skyward_core.plugins.plugin import Plugin, enter_late, has_cuda, requirement, with_pip
 from skyward_core.runtime import instance_info
-from skyward_core.runtime.framework_rendezvous_variables import set_permanent_variables
+from skyward_core.runtime.framework_rendezvous_variables import mentions_package, set_permanent_variables
 from skyward_core.runtime.instance_info import InstanceInfo, set_phase
 
 if TYPE_CHECKING:
@@ -222,6 +222,49 @@ def _usable_backend(backend: str | None, info: InstanceInfo, *, cuda: bool) -> s
         warnings.warn("no CUDA device on this machine: the process group uses gloo instead of nccl", stacklevel=2)
         return "gloo"
     return backend
+
+
+BRINGS = "__skyward_brings__"  # attribute of functions that enter plugins themselves
+
+
+@dataclass(frozen=True)
+class Automatic(Plugin):
+    """Plugin that creates the process group before the first broadcast of a function whose code uses
+    ``torch.distributed``.
+    """
+
+    name: ClassVar[str] = "automatic"
+    help: ClassVar[str] = "the process group of functions that use torch.distributed"
+
+    def decorate(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        if getattr(fn, BRINGS, False) or not mentions_package(fn, "torch.distributed"):
+            return fn
+        return call_before(_ensure_process_group, fn)
+
+
+def call_before(first: Callable[[], None], fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that calls ``first`` and then ``fn``. For a generator function, return a generator function."""
+    if inspect.isgeneratorfunction(fn):
+
+        @functools.wraps(fn)
+        def stream(*args: Any, **kwargs: Any) -> Any:
+            first()
+            return (yield from fn(*args, **kwargs))
+
+        return stream
+
+    @functools.wraps(fn)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        first()
+        return fn(*args, **kwargs)
+
+    return call
+
+
+def _ensure_process_group() -> None:
+    """Create the process group of all ranks for broadcasts. Do nothing for a task, which has a world of one rank."""
+    if instance_info.instance_info().world_size > 1:
+        enter_late((Torch(),))
 
 
 PLUGIN = Torch

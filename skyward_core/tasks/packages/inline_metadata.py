@@ -173,3 +173,11 @@ def _get_typed(
     if type(given) is not kind:
         raise MetadataError(f"{where} {name} must be {words}".strip())
     return given
+
+
+def has_own_block(script: Path) -> bool:
+    """Check whether a script has inline metadata (PEP 723), valid or not."""
+    try:
+        return read_inline_metadata(script) is not None
+    except ScriptError:
+        return True

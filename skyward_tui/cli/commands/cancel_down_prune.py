@@ -21,7 +21,7 @@ from skyward_tui.cli.pool_and_run_lookup import live_and_retained_pools, open_se
 from skyward_tui.cli.run_report import drop_receipts, queue_receipt, receipt_line
 from skyward_tui.cli.shared_options_and_command_class import command
 from skyward_tui.text.error_advice import format_error
-from skyward_tui.text.receipts_and_leftovers import unfetched_lines
+from skyward_tui.text.teardown_and_leftovers import unfetched_lines
 
 T = TypeVar("T")
 

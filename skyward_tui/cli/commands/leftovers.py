@@ -18,7 +18,7 @@ from skyward_tui.cli.pool_and_run_lookup import open_session
 from skyward_tui.cli.run_report import table
 from skyward_tui.cli.shared_options_and_command_class import command, settings_option
 from skyward_tui.text.number_and_time_format import count
-from skyward_tui.text.receipts_and_leftovers import (
+from skyward_tui.text.teardown_and_leftovers import (
     leftovers_line,
     leftovers_table,
     other_ledgers_lines,
