@@ -386,6 +386,7 @@ class PendingFunction(_ImmutableValue, PendingCallGuard, Generic[T]):
 
         With ``@`` the ranks of these nodes form a separate gang, while other runs use other nodes. The call waits until
         the nodes are free. Waiting calls start in the order of their submission.
+
             train(10).with_nodes(2) @ pool  # any two nodes; values of their ranks in order
 
         Args:

@@ -1,4 +1,4 @@
-"""Outcomes of calls and runs, and the states of pools, nodes, ranks and machines."""
+"""Outcomes of calls and runs, the states of pools, nodes, ranks and machines, and alerts about a run."""
 
 from __future__ import annotations
 
@@ -40,6 +40,9 @@ TaskStatus = Literal["waiting", "running", "returned", "raised", "exited", "lost
 # ending, or the provider ends the machine. agentless: a rented machine runs without an agent, and nothing ends it.
 # unreachable: no connection, possibly because of the network. lost: other nodes cannot connect either.
 MachineStatus = Literal["running", "orphaned", "ending", "agentless", "unreachable", "lost", "gone"]
+
+# Cause of a failed attempt: an error of user code, a lost process, node or machine, or a preempted machine.
+RestartCause = Literal["error", "loss", "preemption"]
 
 # Kinds of alerts about a running run, the most severe first.
 AlertKind = Literal["gpu", "nan", "stall", "memory", "throttled", "straggler", "plateau"]
@@ -162,6 +165,44 @@ class RootCause(Value):
         if outcome.kind == "raised" and error.type == "KeyboardInterrupt":
             code = 130
         return cls(outcome.rank, outcome.kind, error.type, error.message, code)
+
+
+@value(frozen=True)
+class Alert(Value):
+    """One problem of a run.
+
+    Attributes:
+        rank: Affected rank, or None for a machine.
+        node: Affected node, or None for a rank.
+        gpu: Affected GPU of the node, or None for the node itself.
+        name: Name of the metric, or "".
+        since: Unix time when the problem began.
+        words: Description, without the subject and the time.
+    """
+
+    kind: AlertKind
+    rank: int | None
+    node: int | None
+    gpu: int | None
+    name: str
+    since: float
+    words: str
+
+    @property
+    def who(self) -> str:
+        """Subject of the alert: ``rank 5``, ``n1`` or ``n1 GPU 4``."""
+        if self.rank is not None:
+            return f"rank {self.rank}"
+        return f"n{self.node}" if self.gpu is None else f"n{self.node} GPU {self.gpu}"
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Identity of the problem, independent of its current values."""
+        return (self.kind, self.rank, self.node, self.gpu, self.name)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all attributes as JSON types."""
+        return asdict(self)
 
 
 def to_json_types(value: Any) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from skyward_core.model.alert import Alert
     from skyward_core.model.metric_definitions_and_series import Curves
+    from skyward_core.model.outcomes import Alert
     from skyward_core.model.output_files import WrittenFile
 
 T = TypeVar("T")

@@ -11,8 +11,8 @@ from math import inf
 from operator import itemgetter
 from typing import TYPE_CHECKING, get_args
 
-from skyward_core.model.alert import Alert as Alert
 from skyward_core.model.metric_definitions_and_series import describe_throttling
+from skyward_core.model.outcomes import Alert as Alert
 from skyward_core.model.outcomes import AlertKind
 from skyward_core.views.machine_metrics import describe_xid, memory_share, slowdown_bits
 from skyward_core.views.outliers_and_bands import find_outliers, median
