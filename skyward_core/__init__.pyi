@@ -83,8 +83,10 @@ from skyward_core.providers.unsupported_providers import VastAI as VastAI
 from skyward_core.providers.unsupported_providers import Verda as Verda
 from skyward_core.providers.unsupported_providers import Vultr as Vultr
 from skyward_core.runtime.distributed_sampler import DistributedSampler as DistributedSampler
+from skyward_core.runtime.instance_info import Attempt as Attempt
 from skyward_core.runtime.instance_info import Info as Info
 from skyward_core.runtime.instance_info import InstanceInfo as InstanceInfo
+from skyward_core.runtime.instance_info import attempt as attempt
 from skyward_core.runtime.instance_info import instance_info as instance_info
 from skyward_core.runtime.instance_info import is_head as is_head
 from skyward_core.runtime.instance_info import post_mortem as post_mortem
@@ -184,8 +186,10 @@ __all__ = [
     "Verda",
     "Vultr",
     "DistributedSampler",
+    "Attempt",
     "Info",
     "InstanceInfo",
+    "attempt",
     "instance_info",
     "is_head",
     "post_mortem",

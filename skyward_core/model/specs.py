@@ -367,7 +367,12 @@ class Options(ValidatedValue):
         wait_for_capacity: How long a start retries if no machines are available, as text ("2h") or seconds, in addition
             to ``start_timeout``. 0 tries once.
         on_loss: Reaction to a lost node: "fail" continues with fewer nodes, "replace" requests another machine, for up
-            to ``start_timeout`` seconds, during which broadcasts wait.
+            to ``start_timeout`` seconds, during which broadcasts wait. "restart" also starts failed calls again with
+            the same arguments: calls on all ranks, and single calls, without streamed arguments and yielded values.
+        restarts: With ``on_loss="restart"``: restarts of a run after lost ranks, nodes or killed processes. Preempted
+            machines do not count.
+        error_restarts: With ``on_loss="restart"``: restarts of a run after errors of its code. The same error at the
+            same place, without progress (``sky.log(step=...)``) in between, ends the run.
         lost_after: Seconds without an answer after which a node counts as lost and its runs fail. None to wait forever.
             The machine of a lost node is not terminated, because only the connection may have failed.
         cluster: Whether nodes may connect to each other. If False, ranks are standalone: they do not know the head
@@ -403,7 +408,11 @@ class Options(ValidatedValue):
     keep_outputs: int | str = checked(spec_field_checks.size, default="1 GB")
     start_timeout: float = checked(spec_field_checks.seconds(), default=300.0)
     wait_for_capacity: float | str = checked(spec_field_checks.duration, default=0.0)
-    on_loss: Literal["fail", "replace"] = checked(spec_field_checks.one_of("fail", "replace"), default="fail")
+    on_loss: Literal["fail", "replace", "restart"] = checked(
+        spec_field_checks.one_of("fail", "replace", "restart"), default="fail"
+    )
+    restarts: int = checked(spec_field_checks.integer_between(0, 1000), default=3)
+    error_restarts: int = checked(spec_field_checks.integer_between(0, 1000), default=0)
     lost_after: float | None = checked(spec_field_checks.optional(spec_field_checks.seconds()), default=60.0)
     cluster: bool = checked(spec_field_checks.default_if_none(True, spec_field_checks.flag), default=True)
     rendezvous: bool = checked(spec_field_checks.flag, default=True)
@@ -417,7 +426,7 @@ class Options(ValidatedValue):
     _older: ClassVar[Rules] = {
         "ready_timeout": renamed("start_timeout"),
         "retry_on_interruption": ignored(
-            'a call on a preempted machine fails; on_loss="replace" requests another machine for later calls',
+            'a call on a preempted machine fails; on_loss="restart" starts it again on another machine',
             0,
         ),
         "default_compute_timeout": ignored(_CALLS_LIMIT, 0),
@@ -450,6 +459,11 @@ class Options(ValidatedValue):
             # The parts add up to a start, which takes at least the default.
             given.setdefault("start_timeout", max(300.0, sum(each for each in parts if each is not None)))
         return super()._today(args, {name: value for name, value in given.items() if name not in _PARTS_OF_START})
+
+    @property
+    def replaces_lost_nodes(self) -> bool:
+        """Whether another machine takes the place of a lost one."""
+        return self.on_loss != "fail"
 
     def describe(self) -> dict[str, Any]:
         """Return the options as JSON types, without secrets, and without fields that ``PoolSpec`` stores itself."""

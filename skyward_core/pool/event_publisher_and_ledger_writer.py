@@ -55,6 +55,7 @@ class LedgerWriter:
         self._failing_since: float | None = None  # loop time of the first failed write since the last success
         self._runs: dict[str, dict[str, Any]] = {}  # run -> columns that were not written yet
         self._outcomes: list[tuple[str, Outcome, dict[str, list[int]]]] = []
+        self._restarted: set[str] = set()  # runs whose written outcomes belong to an earlier attempt
         self._log_ends: dict[str, dict[str, int]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_for = 0.0  # delay in seconds that the timer was set for
@@ -79,6 +80,12 @@ class LedgerWriter:
             del self._log_ends[next(iter(self._log_ends))]
         if is_failure(outcome):
             self._flush_within(0.0)  # in the next step of the loop, so that simultaneous failures are written together
+
+    def restart_run(self, run: str, attempt: int) -> None:
+        """Record the start of a run's next attempt, and remove the outcomes of the earlier ones."""
+        self._outcomes = [each for each in self._outcomes if each[0] != run]
+        self._restarted.add(run)
+        self.set_columns(run, attempts=attempt)
 
     def add_run_end(self, run: str, state: RunStatus, when: float, cause: RootCause | None) -> None:
         """Record the end of a run."""
@@ -109,7 +116,8 @@ class LedgerWriter:
         outcomes, self._outcomes = self._outcomes, []
         try:
             if runs or outcomes:
-                self._context.ledger.record_runs(runs, outcomes, patience)
+                self._context.ledger.record_runs(runs, outcomes, patience, restarted=self._restarted)
+                self._restarted.clear()
             self._archive.flush()
             self._failing_since = None
         except (LedgerError, OSError) as error:
@@ -167,6 +175,7 @@ _LOG_MESSAGES: dict[type[events.Event], tuple[int, Callable[[Any], str]]] = {
         lambda event: _with_detail(f"node {event.node}: link {'up' if event.up else 'down'}", event.detail),
     ),
     events.RunOpened: (INFO, lambda event: f"run {event.run}: opened, {event.kind} of {event.total}"),
+    events.AttemptEnded: (WARNING, lambda event: f"run {event.run}: {event.text}"),
     events.RunEnded: (INFO, lambda event: f"run {event.run}: {event.state}"),
 }
 

@@ -43,7 +43,7 @@ class NodeReplacements:
     def begin(self, node: int) -> None:
         """Start the replacement of a node's machine if ``Options.on_loss`` requests it."""
         tasks = self._roster.replacement_tasks
-        if self._context.options.on_loss == "replace" and node not in tasks:
+        if self._context.options.replaces_lost_nodes and node not in tasks:
             task = tasks[node] = asyncio.get_running_loop().create_task(self._replace_node(node))
             task.add_done_callback(lambda done: tasks.get(node) is done and tasks.pop(node))
 

@@ -100,7 +100,7 @@ class NodeRoster:
     @property
     def has_pending_preemptions(self) -> bool:
         """Whether a machine is about to be preempted and will be replaced afterwards."""
-        return self._context.options.on_loss == "replace" and any(map(_is_being_preempted, self._context.view.nodes))
+        return self._context.options.replaces_lost_nodes and any(map(_is_being_preempted, self._context.view.nodes))
 
     async def stop_replacing(self) -> None:
         """Cancel the active replacements. The ledger keeps their progress."""

@@ -370,7 +370,7 @@ def _recorded_machines(pool: PoolContext) -> tuple[list[Machine], list[str]]:
     try:
         return [*pool.ledger.machines(pool.token), *pool.ledger.replaced_machines(pool.token)], []
     except LedgerError as error:
-        replaced = pool.options.on_loss == "replace"
+        replaced = pool.options.replaces_lost_nodes
         return [], [f"replaced machines ({error})"] if replaced else []
 
 

@@ -114,6 +114,7 @@ RUN_KEYS: Checks = {
     "nodes?": list_of(is_rank),
     "job?": is_text,
     "more?": is_bool,
+    "attempt?": is_count,
 }
 RANK_PHASE_KEYS: Checks = {"rank": is_rank, "phase": is_text, "age": is_number, "left?": is_number}
 NOTICE_KEYS: Checks = {"kind": NOTICE_KIND, "left": optional(is_number)}
@@ -175,6 +176,7 @@ _OUTCOME: Checks = {
     **_PLACE,
     "kind": OUTCOME_KIND,
     "ends?": is_text,
+    "attempt?": is_count,
     **RESULT_FIELDS,
     **TIMESTAMP,
 }
@@ -187,6 +189,11 @@ _ITEM: Checks = {
     **RESULT_FIELDS,
     **TIMESTAMP,
 }
+# Attempt of a run that may restart: its number from 1, the allowed restarts after losses, and the end of the previous
+# attempt: cause, message, and lost ranks.
+ATTEMPT_KEYS = object_of(
+    {"number": is_count, "restarts": is_count, "cause": is_text, "message": is_text, "lost": list_of(is_rank)}
+)
 _CALL_KEYS: Checks = {
     **_CALL,
     "fn": is_blob,
@@ -209,6 +216,7 @@ _CALL_KEYS: Checks = {
     "job?": is_text,
     "more?": is_bool,
     "items?": is_count,
+    "attempt?": ATTEMPT_KEYS,
 }
 REMEMBERED_RUN = object_of(
     RUN_KEYS,

@@ -83,6 +83,7 @@ class RunKeys(TypedDict):
     nodes: NotRequired[list[int]]
     job: NotRequired[str]
     more: NotRequired[bool]
+    attempt: NotRequired[int]
 
 class RankPhaseKeys(TypedDict):
     rank: int
@@ -147,6 +148,13 @@ class GangCallCounts(TypedDict):
     total: int
     kept: str
 
+class AttemptKeys(TypedDict):
+    number: int
+    restarts: int
+    cause: str
+    message: str
+    lost: list[int]
+
 class RememberedRun(TypedDict):
     run: str
     function: str
@@ -160,6 +168,7 @@ class RememberedRun(TypedDict):
     nodes: NotRequired[list[int]]
     job: NotRequired[str]
     more: NotRequired[bool]
+    attempt: NotRequired[int]
     items: NotRequired[list[AgentItem]]
     active: NotRequired[int]
 
@@ -191,6 +200,7 @@ class ClientCall(TypedDict):
     job: NotRequired[str]
     more: NotRequired[bool]
     items: NotRequired[int]
+    attempt: NotRequired[AttemptKeys]
 
 class ClientSource(TypedDict):
     t: Literal["source"]
@@ -474,6 +484,7 @@ class AgentOutcome(TypedDict):
     node: int
     kind: OutcomeKind
     ends: NotRequired[str]
+    attempt: NotRequired[int]
     summary: NotRequired[SummaryKeys | None]
     error: NotRequired[ErrorKeys | None]
     seconds: NotRequired[float]
@@ -546,6 +557,7 @@ class AgentRun(TypedDict):
     nodes: NotRequired[list[int]]
     job: NotRequired[str]
     more: NotRequired[bool]
+    attempt: NotRequired[int]
     at: NotRequired[float]
 
 class AgentGang(TypedDict):
@@ -709,6 +721,7 @@ class ToWorkerCall(TypedDict):
     job: NotRequired[str]
     more: NotRequired[bool]
     items: NotRequired[int]
+    attempt: NotRequired[AttemptKeys]
 
 class ToWorkerCredit(TypedDict):
     t: Literal["credit"]

@@ -16,11 +16,14 @@ from _socket import socket as network_socket
 from collections import deque
 from collections.abc import Callable, Mapping
 from types import CodeType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from skyward_core.runtime import instance_info
 from skyward_core.runtime.import_hooks_and_gc_pause import call_when_imported
 from skyward_core.runtime.instance_info import InstanceInfo
+
+if TYPE_CHECKING:
+    from skyward_core.protocol.frame_types import AttemptKeys
 
 JAX_MODULE = "jax.distributed"
 JAX_ARGUMENTS = ("coordinator_address", "num_processes", "process_id")
@@ -288,15 +291,19 @@ class TorchrunEnvironment:
         patch_jax_when_imported(self._jax_arguments)
         call_when_imported(self._replace_left_group, C10D)
 
-    def start_call(self, together: bool) -> None:
+    def start_call(self, together: bool, attempt: AttemptKeys | None = None) -> None:
         """Set the variables for a call.
 
         Args:
             together: Whether all ranks run the call.
+            attempt: Attempt of the call's run; None for a run without restarts.
         """
         global _is_gang_call
         if self._is_gang_call is not together:
             os.environ.update(self._variables(together))
+        if attempt is not None:
+            os.environ["TORCHELASTIC_RESTART_COUNT"] = str(attempt["number"] - 1)
+            os.environ["TORCHELASTIC_MAX_RESTARTS"] = str(attempt["restarts"])
         self._is_gang_call = _is_gang_call = together
         if together and not _by_plugin:
             self._rotate_port()

@@ -1,4 +1,4 @@
-"""``sky.instance_info()``: rank, world size and peers of this rank, and the phase of its process."""
+"""``sky.instance_info()`` and ``sky.attempt()``: place of this rank, attempt of its run, and phase of its process."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from dataclasses import dataclass
     from typing import ClassVar
+
+    from skyward_core.protocol.frame_types import AttemptKeys
 else:
 
     def dataclass(**_: bool) -> Callable[[type], type]:
@@ -414,6 +416,32 @@ class InstanceInfo(_FrozenPart):
 Info = InstanceInfo  # name in the newest generation
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class Attempt(_FrozenPart):
+    """Attempt of a run that ``Options(on_loss="restart")`` starts again after a failure.
+
+    Attributes:
+        number: Number of the attempt, from 1.
+        cause: Cause of the previous attempt's failure: "error", "loss" or "preemption"; "" for the first attempt.
+        message: Root cause of that failure in words; "" for the first attempt.
+        lost_ranks: Ranks whose process or machine was lost in the previous attempt.
+    """
+
+    number: int
+    cause: str
+    message: str
+    lost_ranks: tuple[int, ...]
+    __slots__ = tuple(__annotations__)
+
+    def __init__(self, number: int = 1, cause: str = "", message: str = "", lost_ranks: tuple[int, ...] = ()) -> None:
+        self._fill(locals())
+
+    @property
+    def is_restart(self) -> bool:
+        """Whether an earlier attempt has failed."""
+        return self.number > 1
+
+
 def _hostname() -> str:
     return os.uname().nodename
 
@@ -443,6 +471,40 @@ def is_head(info: InstanceInfo | None = None) -> bool:
         info: The rank's place. None for this rank.
     """
     return (info or instance_info()).is_head
+
+
+ATTEMPT_VARIABLE = "SKYWARD_ATTEMPT"  # number of the attempt, for child processes and scripts
+_attempt: Attempt | None = None
+
+
+def attempt() -> Attempt:
+    """Return the attempt of the current run: its number, and why the previous attempt ended.
+
+    Off a pool, and without restarts, the result is the first attempt. A child process of a rank gets the number only.
+
+        if sky.attempt().is_restart:
+            load_checkpoint()
+    """
+    if _attempt is not None:
+        return _attempt
+    text = os.environ.get(ATTEMPT_VARIABLE, "")
+    return Attempt(int(text) if text.isdecimal() and text != "0" else 1)
+
+
+def set_attempt(keys: AttemptKeys | None) -> None:
+    """Set the attempt of this process's calls. A worker calls this before user code runs.
+
+    Args:
+        keys: The attempt as in the frame of a call. None for a run without restarts.
+    """
+    global _attempt
+    if keys is not None:
+        _attempt = Attempt(keys["number"], keys["cause"], keys["message"], tuple(keys["lost"]))
+    elif _attempt is None or _attempt.is_restart:
+        _attempt = Attempt()
+    else:
+        return
+    os.environ[ATTEMPT_VARIABLE] = str(_attempt.number)
 
 
 def call_in_progress() -> int:

@@ -769,6 +769,7 @@ class Ledger:
         runs: Mapping[str, Mapping[str, Any]],
         outcomes: Iterable[tuple[str, Outcome, dict[str, list[int]]]] = (),
         patience: float | None = None,
+        restarted: Iterable[str] = (),
     ) -> None:
         """Record runs and outcomes in one transaction.
 
@@ -776,11 +777,13 @@ class Ledger:
             runs: Run -> its changed columns. A run that may be new needs the column ``token``.
             outcomes: Outcomes of calls: run, outcome, log ranges.
             patience: Seconds to wait for other processes. None: as long as other writes.
+            restarted: Runs whose earlier outcomes belong to an attempt that was followed by another one.
 
         Raises:
             LedgerError: If the ledger cannot be written or is locked.
         """
-        statements: list[tuple[str, Any]] = [
+        statements: list[tuple[str, Any]] = [("DELETE FROM outcomes WHERE run=?", (run,)) for run in restarted]
+        statements += [
             (_run_statement(tuple(columns)), {name: _to_stored(each) for name, each in columns.items()} | {"run": run})
             for run, columns in runs.items()
         ]

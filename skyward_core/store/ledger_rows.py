@@ -253,6 +253,7 @@ class RunRow(Row):
     Attributes:
         pid: Mark of the process that dispatched the run. None if the run ended at once, or if only nodes reported it.
         nodes: Nodes of the run; () while the run waits for nodes. None: all nodes.
+        attempts: Number of started attempts; None for one.
     """
 
     table = "runs"
@@ -271,6 +272,7 @@ class RunRow(Row):
     root_cause: RootCause | None
     pid: int | None = None
     nodes: tuple[int, ...] | None = None
+    attempts: int | None = None
 
     @property
     def has_client(self) -> bool:

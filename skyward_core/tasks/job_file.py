@@ -27,6 +27,7 @@ from skyward_core.tasks.job_yaml_reader import (
     AutostopKeys,
     GitKeys,
     JobKeys,
+    RecoveryKeys,
     ResourceKeys,
     ResourceReader,
     WantedMachine,
@@ -152,6 +153,8 @@ class JobFile(Value):
         setup: Commands that every node runs first; "" for none.
         run: Commands of the job; "" for none.
         idle_seconds: Idle time after which the pool ends, in seconds; None if the file does not set it.
+        restarts_on_loss: Whether the job starts again after lost ranks or machines (``job_recovery``).
+        error_restarts: Restarts of the job after errors.
         notes: Notes about keys without effect.
         text: Text of the file.
     """
@@ -169,6 +172,8 @@ class JobFile(Value):
     setup: str = ""
     run: str = ""
     idle_seconds: float | None = None
+    restarts_on_loss: bool = False
+    error_restarts: int = 0
     notes: tuple[str, ...] = ()
     text: str = field(default="", repr=False)
 
@@ -222,6 +227,14 @@ class JobFile(Value):
         mounts = _resolve_mounts(document, keys, envs)
         workdir = None if folder is None else _resolve_workdir(document, _substitute(folder, envs))
         resources, reader = keys.resources or ResourceKeys(), ResourceReader(document)
+        recovery = resources.job_recovery
+        strategy = recovery.strategy if isinstance(recovery, RecoveryKeys) else recovery
+        if strategy is not None:
+            line = document.line_of(("resources", "job_recovery"))
+            notes.append(
+                f"strategy {strategy!r} of job_recovery (line {line}) has no effect: the provider of a lost machine "
+                "replaces it"
+            )
         ways = tuple(reader.read_alternatives(resources, ("resources",)))
         short = [name for name, text in hidden.items() if len(text) < MIN_SECRET_LENGTH]
         notes += [
@@ -247,6 +260,8 @@ class JobFile(Value):
             setup=_join_lines(keys.setup),
             run=_join_lines(keys.run),
             idle_seconds=reader.read_idle_seconds(resources.autostop, ("resources", "autostop")),
+            restarts_on_loss=recovery is not None,
+            error_restarts=recovery.max_restarts_on_errors if isinstance(recovery, RecoveryKeys) else 0,
             notes=tuple(notes),
             text=text,
         )
@@ -380,6 +395,7 @@ def _check_keys(document: YamlDocument, values: Any, model: type[BaseModel], pla
         yield from _check_keys(document, values.get("resources"), ResourceKeys, ("resources",))
     elif model is ResourceKeys:
         yield from _check_keys(document, values.get("autostop"), AutostopKeys, (*place, "autostop"))
+        yield from _check_keys(document, values.get("job_recovery"), RecoveryKeys, (*place, "job_recovery"))
         for name in ("any_of", "ordered"):
             alternatives = values.get(name)
             for number, each in enumerate(alternatives if isinstance(alternatives, list) else ()):

@@ -165,7 +165,6 @@ IGNORED_KEYS: Mapping[str, str] = {
     "resources.disk_tier": "AWS disks are gp3; other providers use their default",
     "resources.network_tier": "on AWS, EFA is used if the instance type has it",
     "resources.labels": "machines have fixed labels",
-    "resources.job_recovery": "jobs are not restarted automatically",
     "resources.priority": "runs of a pool run in order",
     "resources.priority_class": "runs of a pool run in order",
 }
@@ -206,6 +205,13 @@ class AutostopKeys(_Keys):
     wait_for: Literal["jobs_and_ssh", "jobs", "none"] | None = None
 
 
+class RecoveryKeys(_Keys):
+    """Restarts of the job after lost machines, and after errors."""
+
+    strategy: str | None = None
+    max_restarts_on_errors: int = Field(default=0, ge=0, le=1000)
+
+
 class ResourceKeys(_Keys):
     """Requirements on each node; with ``any_of`` or ``ordered``, the other keys are defaults."""
 
@@ -222,6 +228,7 @@ class ResourceKeys(_Keys):
     image_id: str | dict[str, str] | None = None
     disk_size: Size | None = None
     autostop: bool | int | str | AutostopKeys | None = None
+    job_recovery: str | RecoveryKeys | None = None
     any_of: list[ResourceKeys] | None = Field(default=None, min_length=1)
     ordered: list[ResourceKeys] | None = Field(default=None, min_length=1)
     # Accepted without effect. The user is notified.
@@ -229,7 +236,6 @@ class ResourceKeys(_Keys):
     disk_tier: Any = None
     network_tier: Any = None
     labels: Any = None
-    job_recovery: Any = None
     priority: Any = None
     priority_class: Any = None
 

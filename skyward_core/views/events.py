@@ -167,6 +167,38 @@ class RankEnded(Event):
 
 
 @value(kw_only=True)
+class AttemptEnded(Event):
+    """An attempt of a run failed.
+
+    Attributes:
+        number: Number of the attempt, from 1.
+        cause: Cause of the failure.
+        message: Root cause in words.
+        restarts: Whether another attempt follows.
+        reason: Which budget the restart uses, or why no attempt follows; "" if failures of this cause never restart.
+        pause: Seconds until the next attempt.
+        step: Largest step that a rank logged; None if no rank logs steps.
+    """
+
+    run: str
+    number: int
+    cause: outcomes.RestartCause
+    message: str
+    restarts: bool
+    reason: str = ""
+    pause: float = 0.0
+    step: float | None = None
+
+    @property
+    def text(self) -> str:
+        """Description in one line: the failure, and what follows."""
+        place = f" at step {self.step:g}" if self.step is not None else ""
+        pause = f", in {self.pause:.0f} s" if self.pause else ""
+        then = self.reason + pause if self.restarts else f"not restarted: {self.reason}" if self.reason else ""
+        return f"attempt {self.number} failed{place}: {self.message}" + (f"; {then}" if then else "")
+
+
+@value(kw_only=True)
 class RunEnded(Event):
     """A run ended: all outcomes have arrived."""
 

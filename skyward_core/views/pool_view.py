@@ -173,6 +173,7 @@ MAX_NODE_DETAILS = 40  # stored details of one node
 NodeDetails = tuple[tuple[float, NodePhase, str], ...]
 MAX_FAILURE_METRICS = 16  # nodes of one run with stored metrics before a failure
 FAILED = ("raised", "exited", "lost")  # outcomes of ranks that failed independently
+MAX_ATTEMPTS = 100  # ended attempts of one run in memory
 MAX_TASKS = 4096  # outcomes of one run in memory, always including failures
 
 
@@ -261,6 +262,7 @@ class RunView(Value):
     figures: dict[int, FailureMetrics] = field(default_factory=dict, compare=False)
     job: str = ""  # job that contains the run as a step
     more: bool = False  # whether another step follows
+    ended_attempts: tuple[events.AttemptEnded, ...] = ()  # failed attempts, oldest first
     version: int = 0
 
     def __post_init__(self) -> None:
@@ -274,6 +276,12 @@ class RunView(Value):
         if cause is not None:
             cause = replace(cause, type=sanitize_line(cause.type), message=sanitize_paragraph(cause.message))
         self.root_cause = cause
+
+    @property
+    def attempt(self) -> int:
+        """Number of the current or last attempt, from 1."""
+        ended = self.ended_attempts
+        return ended[-1].number + ended[-1].restarts if ended else 1
 
     @property
     def cause_metrics(self) -> FailureMetrics | None:
@@ -728,6 +736,17 @@ def _(event: events.RankEnded, view: PoolView) -> None:
                 run.figures = run.figures | {out.node: found}
         if len(run.tasks) > MAX_TASKS and out.kind == "returned":
             del run.tasks[out.index]
+
+
+@_apply.register(events.AttemptEnded)
+def _(event: events.AttemptEnded, view: PoolView) -> None:
+    if run := view.runs.get(event.run):
+        message, reason = sanitize_line(event.message), sanitize_line(event.reason)
+        run.ended_attempts = (*run.ended_attempts, replace(event, message=message, reason=reason))[-MAX_ATTEMPTS:]
+        if event.restarts:
+            run.tasks, run.counts, run.figures = {}, {}, {}
+            run.state, run.ended_at, run.root_cause = "running", None, None
+        run.version += 1
 
 
 @_apply.register(events.RunEnded)

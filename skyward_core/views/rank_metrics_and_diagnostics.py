@@ -277,6 +277,12 @@ class MetricStore:
         found = list(self._series_by_name(run, rank).items())
         return {name: one.latest for name, one in found if one.latest_at >= at}
 
+    def max_step(self, run: str) -> float | None:
+        """Return the largest step that a rank logged as the metric ``step``; None if there is none."""
+        series = (names.get("step") for names in list(self._runs.get(run, {}).values()))
+        steps = [max(one.latest, *one.line.values) for one in series if one is not None]
+        return max((step for step in steps if isfinite(step)), default=None)
+
     def history(self, run: str, rank: int, name: str) -> list[tuple[float, float]]:
         """Return (Unix time, value) pairs of one metric, oldest first."""
         return list(zip(*self.trace(run, rank, name), strict=True))

@@ -21,6 +21,7 @@ from skyward_core.model.errors import error_message
 from skyward_core.model.outcomes import Outcome
 from skyward_core.util.terminal_safe_text import RESET, sanitize_line
 from skyward_core.views.events import (
+    AttemptEnded,
     Event,
     NodeLink,
     NodePhase,
@@ -368,6 +369,9 @@ class Follower:
                 if self.on_trial is not None:
                     self._flush_held()
                     self.on_trial(run, outcome)
+            case AttemptEnded() if item.restarts or item.reason:
+                self._flush_held()
+                self._console.note(item.text)
             case RunOpened() | RunEnded() if self.on_run is not None:
                 self._flush_held()
                 self.on_run(item)

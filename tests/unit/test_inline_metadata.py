@@ -391,7 +391,7 @@ def test_run_option_unknown_to_the_function_is_rejected(parse_script_words, line
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("run --restarts 3", "No such option '--restarts'."),
+        ("run --repeats 3", "No such option '--repeats'."),
         (
             "run --epochs=3 one.py",
             "No such option '--epochs'. Arguments of a script must follow its name: one.py --epochs.",
@@ -400,7 +400,7 @@ def test_run_option_unknown_to_the_function_is_rejected(parse_script_words, line
         ("run --nodse 2 one.py", "Did you mean '--nodes'?"),
         ("run -q one.py", "No such option '-q'. "),
         ("run plain.py --nodse 2", "Write: plain.py -- --nodse 2. Did you mean --nodes?"),
-        ("launch --restarts 3 a.yaml", "No such option '--restarts'."),
+        ("launch --repeats 3 a.yaml", "No such option '--repeats'."),
         ("runn one.py", "No such command 'runn'. Did you mean 'run'?"),
         ("nothing-like-it", "No such command 'nothing-like-it'."),
     ],
@@ -470,7 +470,8 @@ def test_torchrun_options_become_a_launch_request(parse_script_words):
     )
     assert isinstance(request, LaunchRequest), request
     assert (request.nodes, request.ranks_per_node, request.script_args) == (2, 4, ("--nnodes", "7", "-m"))
-    assert [note.partition(" ")[0] for note in parse_script_words.notes] == ["--max-restarts", "--tee"]
+    assert (request.restarts, request.error_restarts) == (3, 3)
+    assert [note.partition(" ")[0] for note in parse_script_words.notes] == ["--tee"]
     request = parse_script_words("torchrun --standalone --rdzv-backend c10d --node-rank 0 -m package.train a")
     assert isinstance(request, LaunchRequest), request
     assert (request.module, request.script, request.script_args) == ("package.train", "package/train.py", ("a",))

@@ -234,9 +234,9 @@ async def test_tasks_that_fail_together_are_recorded_in_one_write() -> None:
         writes: list[int] = []
         record = stage.ledger.record_runs
 
-        def counted(runs: Any, outcomes: Any = (), patience: float | None = None) -> None:
+        def counted(runs: Any, outcomes: Any = (), patience: float | None = None, restarted: Any = ()) -> None:
             writes.append(len(outcomes))
-            record(runs, outcomes, patience)
+            record(runs, outcomes, patience, restarted)
 
         stage.ledger.record_runs = counted  # type: ignore[method-assign]
         stage.links[0].mark_lost()

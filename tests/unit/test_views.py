@@ -74,6 +74,7 @@ STORY: list[ev.Event] = [
     ev.OutputFetched(pool="p", at=29.0, run="r1", node=0, path="o\udcff", size=3, target="/o/o\x1b[2J", error="full"),
     ev.RunPlaced(pool="p", at=29.5, run="r1", nodes=[0, 1]),
     ev.QueueNews(pool="p", at=29.6, waiting=[WAITING]),
+    ev.AttemptEnded(pool="p", at=29.7, run="r1", number=1, cause="loss", message="SIGKILL", restarts=False),
     ev.PoolState(pool="p", at=40.0, state="stopping", detail="asked to"),
     ev.PoolEnded(pool="p", at=41.0, receipt={"created": 2, "gone": [0], "unaccounted": ["i-1"]}),
 ]
@@ -81,6 +82,15 @@ STORY: list[ev.Event] = [
 
 def test_event_story_covers_every_event_kind() -> None:
     assert {type(event) for event in STORY} == set(ev.Event.kinds.values())
+
+
+def test_next_attempt_begins_without_outcomes_and_keeps_the_ended_ones() -> None:
+    again = ev.AttemptEnded(
+        pool="p", run="r1", number=1, cause="loss", message="killed\x1b[2J", restarts=True, reason="restart 1 of 3"
+    )  # fmt: skip
+    run = view_of(*STORY, again).runs["r1"]
+    assert (run.state, run.attempt, run.tasks, run.counts, run.root_cause) == ("running", 2, {}, {}, None)
+    assert [each.message for each in run.ended_attempts] == ["SIGKILL", "killed"]
 
 
 def test_paths_of_fetched_outputs_are_sanitized() -> None:

@@ -230,6 +230,8 @@ class JobRequest:
         options: dict[str, Any] = {
             "secrets": tuple(each for each in self.job.blanked if len(each) >= MIN_SECRET_LENGTH)
         }
+        if self.job.restarts_on_loss:
+            options |= {"on_loss": "restart", "error_restarts": self.job.error_restarts}
         options |= make_options(self.options, provider)
         idle = self.job.idle_seconds if self.idle_timeout is None else self.idle_timeout
         if idle is not None:

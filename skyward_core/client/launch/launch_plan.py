@@ -9,7 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skyward_core.client.launch.image_option_parsing import LISTS, ImageOptions, option_error, parse_image_options
-from skyward_core.client.launch.launch_request import OPTIONS, WAYS, LaunchRequest, format_setting, options_of
+from skyward_core.client.launch.launch_request import (
+    OPTIONS,
+    RESTART_OPTIONS,
+    WAYS,
+    LaunchRequest,
+    format_setting,
+    options_of,
+)
 from skyward_core.client.launch.plugin_and_provider_catalog import (
     FunctionInfo,
     build_tasks,
@@ -524,7 +531,7 @@ def make_options(request: LaunchRequest, provider: Any) -> dict[str, Any]:
                 raise UsageError(f"machines of provider {provider.name} are free of charge. Remove --budget")
             if OPTIONS[name].needs == "offers" and not isinstance(provider, Offers):
                 raise UsageError(f"provider {provider.name} cannot wait for machines. Remove --wait-for-capacity")
-    return given
+    return given | ({"on_loss": "restart"} if given.keys() & set(RESTART_OPTIONS) else {})
 
 
 def _make_image(request: LaunchRequest, options: ImageOptions, secrets: Mapping[str, str]) -> Image:

@@ -415,7 +415,8 @@ class JobRecord(ShellRecord):
         path: Path of the file, as the user gave it.
         text: Content of the file without secrets; "" if it is not saved, for the reason in ``why_not``.
         digest: Hash of the whole content.
-        provider, settings, budget, wait_for_capacity, grace, idle_timeout, plugins, plugin_settings: As in the request.
+        provider, settings, budget, wait_for_capacity, grace, restarts, error_restarts: As in the request.
+        idle_timeout, plugins, plugin_settings: As in the request.
         setup: Whether ``setup`` ran.
         run_alone: Whether only ``run`` ran, as with ``exec``.
         down: Whether the pool was torn down afterwards.
@@ -431,6 +432,8 @@ class JobRecord(ShellRecord):
     budget: float | None = None
     wait_for_capacity: str | None = None
     grace: float | None = None
+    restarts: int | None = None
+    error_restarts: int | None = None
     idle_timeout: float | None = None
     plugins: tuple[str, ...] = ()
     plugin_settings: Mapping[str, str] = field(default_factory=dict)

@@ -105,6 +105,8 @@ class LaunchRequest(Value):
         budget: Limit in dollars for the pool.
         wait_for_capacity: Duration of retries if no machines are available, as a text ("2h").
         grace: Seconds between SIGTERM and SIGKILL of a rank.
+        restarts: Restarts of the run after lost ranks, nodes or killed processes; None for no restarts.
+        error_restarts: Restarts of the run after errors of its code; None for no restarts.
         debug_wait: Duration for which a rank waits at a breakpoint for a debugger, as a text ("10m").
         plugins: Names, in order of entry.
         plugin_settings: Texts of the plugins' parameters, by names such as "torch.backend".
@@ -190,6 +192,15 @@ class LaunchRequest(Value):
         "--grace", "S",
         "Seconds between SIGTERM and SIGKILL of a rank.  [default: 30 if the rank handles SIGTERM, otherwise 5]",
         part="options", plan=("grace", "{:g} s between SIGTERM and SIGKILL"),
+    )  # fmt: skip
+    restarts: int | None = _option(
+        "--restarts", "N", "Start the run again after lost ranks or machines, up to N times; always after preemptions.",
+        part="options", row="Options", label="restarts", placeholder="none",
+        plan=("restarts", "up to {} after lost ranks or machines; always after preemptions"),
+    )  # fmt: skip
+    error_restarts: int | None = _option(
+        "--error-restarts", "N", "Start the run again after errors of its code, up to N times.",
+        part="options", plan=("restarts", "up to {} after errors of the code"),
     )  # fmt: skip
     debug_wait: str | None = _option(
         "--debug-wait", "TIME", "Let a rank wait TIME at a breakpoint for a debugger, such as 10m.",
@@ -380,7 +391,19 @@ HOSTS = "--hosts"
 """Provider setting with its own command-line option."""
 
 
-JOB_OPTIONS = ("provider", "settings", "budget", "wait_for_capacity", "grace", "plugins", "plugin_settings")
+RESTART_OPTIONS = ("restarts", "error_restarts")
+"""Options that start a failed run again."""
+
+JOB_OPTIONS = (
+    "provider",
+    "settings",
+    "budget",
+    "wait_for_capacity",
+    "grace",
+    *RESTART_OPTIONS,
+    "plugins",
+    "plugin_settings",
+)
 """Options that also apply to a job file."""
 
 _RUN_ONLY = ("arguments", "sweep", *WAYS, "nodes", "ranks_per_node", "one", "torchrun", "timeout")

@@ -157,6 +157,8 @@ def _compute(plan: LaunchPlan, spec: PoolSpec, source: _Source) -> Iterator[str]
             yield f"selection={spec.wish.selection!r}"
     options = {name: getattr(spec.options, name) for name in options_of("options") if request.is_given(name)}
     options = {name: given for name, given in options.items() if given != getattr(Options(), name)}
+    if spec.options.on_loss != Options().on_loss:
+        options = {"on_loss": spec.options.on_loss} | options
     secrets = {"secrets": f"[{', '.join(map(source.shell_variable, source.secrets))}]"} if source.secrets else {}
     if options or secrets:
         yield f"options={source.call(Options, options, secrets)}"

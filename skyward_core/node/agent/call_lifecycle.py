@@ -309,6 +309,8 @@ class CallLifecycle:
         header["rank"] = call.rank
         header["node"] = self._state.config.node
         header["begun"] = call.started_at is not None
+        if call.attempt > 1:
+            header["attempt"] = call.attempt
         if "items" in call.header and header["kind"] == "returned":
             header["items"] = call.header["items"]
         header["at"] = time.time()

@@ -36,6 +36,12 @@ MAX_RECORDS = 64  # ended runs that are remembered for clients that connect late
 Key = tuple[str, int]
 
 
+def attempt_number(header: ClientCall) -> int:
+    """Return the number of a call's attempt, from 1. Only restarted runs name it."""
+    attempt = header.get("attempt")
+    return 1 if attempt is None else attempt["number"]
+
+
 class Call:
     """One rank's part of a run, or one task. (A dataclass would delay the start of each agent by 2 ms.)
 
@@ -72,6 +78,11 @@ class Call:
     @property
     def key(self) -> Key:
         return (self.run, self.index)
+
+    @property
+    def attempt(self) -> int:
+        """Number of the run's attempt, from 1."""
+        return attempt_number(self.header)
 
     @property
     def is_gang_call(self) -> bool:
@@ -137,6 +148,12 @@ class RunRecord:
         self.has_next_step = False  # whether that step has arrived
         self.ended_at = 0.0  # time of the latest outcome, by the monotonic clock
         self.order = 0  # arrival number of its first call
+        self.attempt = 1  # number of the latest attempt
+
+    def begin_attempt(self, number: int) -> None:
+        """Forget the earlier attempts."""
+        self.attempt = number
+        self.outcomes, self.began, self.items = {}, {}, {}
 
     @property
     def retained_for_job(self) -> str:
@@ -159,7 +176,8 @@ class RunRecord:
             "returned": self.returned,
             "over": self.over,
         }
-        optional = (("nodes", self.nodes), ("job", self.job), ("more", self.more))
+        attempt = self.attempt if self.attempt > 1 else 0
+        optional = (("nodes", self.nodes), ("job", self.job), ("more", self.more), ("attempt", attempt))
         return fields | {key: value for key, value in optional if value}
 
     def count_items(self, call: Call, outcome: AgentOutcome) -> None:
@@ -187,7 +205,7 @@ class CallRegistry:
         self._last_order = 0
 
     def add(self, call: Call) -> bool:
-        """Add a call. Return whether it is the first of its run."""
+        """Add a call. Return whether it is the first of its run, or of a new attempt."""
         self.calls[call.key] = call
         self._by_run.setdefault(call.run, {})[call.index] = call
         record = self.records.get(call.run)
@@ -197,6 +215,9 @@ class CallRegistry:
             record = RunRecord(call.run, head.get("name", ""), head.get("kind", ""), head.get("total", 1))
             self.records[call.run] = record
             self._evict_record()
+        if call.attempt > record.attempt:
+            first = True
+            record.begin_attempt(call.attempt)
         self._last_order += 1
         order = self._last_order
         if first:

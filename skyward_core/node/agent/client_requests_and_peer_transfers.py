@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from skyward_core.node.agent.agent_state_and_lease import NodeState
 from skyward_core.node.agent.call_lifecycle import CallLifecycle
-from skyward_core.node.agent.call_registry import Call
+from skyward_core.node.agent.call_registry import Call, attempt_number
 from skyward_core.node.agent.config import AgentConfig
 from skyward_core.node.agent.connected_clients import ClientRegistry
 from skyward_core.node.agent.connection import Connection
@@ -330,6 +330,9 @@ class ClientRequests:
 
     def _call(self, connection: Connection, header: ClientCall, body: bytes) -> None:
         known = self._registry.calls.get((header["run"], header["i"]))
+        if known is not None and known.outcome is not None and attempt_number(header) > known.attempt:
+            self._lifecycle.acknowledge({header["run"]: [header["i"]]})  # the acknowledgement did not arrive
+            known = None
         if known is not None:
             self._lifecycle.claim(connection, known, header)
             return

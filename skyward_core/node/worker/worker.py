@@ -36,6 +36,7 @@ from skyward_core.runtime import import_hooks_and_gc_pause, metric_logging, pree
 from skyward_core.runtime.instance_info import (
     import_for_call,
     not_reusable_reason,
+    set_attempt,
     set_phase_listener,
     set_place,
     using,
@@ -325,6 +326,7 @@ class WorkerProcess:
         self._modules.scan()
         gang = bool(header.get("gang"))
         preemption.start_call(gang)
+        set_attempt(header.get("attempt"))
         place = self._set_place(gang)
         started = perf_counter()
         try:
@@ -412,7 +414,7 @@ class WorkerProcess:
             self._report_phase("running")
         torchrun = self._torchrun
         if torchrun is not None:
-            torchrun.start_call(bool(header.get("gang")))
+            torchrun.start_call(bool(header.get("gang")), header.get("attempt"))
         if hasattr(fn, "__skyward_programs__"):
             fn.__skyward_programs__ = self._paths.programs
         if secrets := getattr(fn, "__skyward_secrets__", ()):  # secrets of a command must be known before its output

@@ -12,6 +12,7 @@ from skyward_core.model.errors import LedgerError
 from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause, RunKind, RunStatus, Summary
 from skyward_core.model.root_cause import summarize_outcomes
 from skyward_core.pool.agent_link import Link
+from skyward_core.pool.runs.restart_policy import describe_end
 from skyward_core.pool.runs.run import outcome_of
 from skyward_core.protocol.validators import CALLS
 from skyward_core.store.ledger_rows import RunRow
@@ -42,6 +43,7 @@ class OtherRun:
         seconds: For a map, total duration by rank.
         latest: Unix time of the latest outcome; 0 if there is none.
         has_ended: Whether the run has ended.
+        attempt: Number of the run's latest attempt, from 1.
         known_by: Nodes whose agents know the run.
         active: Node -> number of active calls.
     """
@@ -54,6 +56,7 @@ class OtherRun:
         self.seconds: dict[int, float] = {}
         self.latest = 0.0
         self.has_ended = False
+        self.attempt = 1
         self.known_by: set[int] = set()
         self.active: dict[int, int] = {}
 
@@ -301,6 +304,7 @@ class OtherClientRuns:
     def _on_opened(self, record: RunKeys, link: Link) -> None:
         run, at = record["run"], link.time_of({"at": record["opened_at"]})
         nodes = tuple(record.get("nodes", ()))
+        self._on_attempt(run, record.get("attempt", 1))
         job, more = record.get("job", ""), record.get("more", False)
         if self._runs[run].total is not None:
             if nodes or job:  # the run was waiting for nodes
@@ -312,6 +316,23 @@ class OtherClientRuns:
         if nodes:
             self._news.records.set_columns(run, nodes=nodes)
         self._add_run(run, record["function"], record["kind"], record["total"], at, nodes, job, more=more)
+
+    def _on_attempt(self, run: str, attempt: int) -> None:
+        """Forget the outcomes of a run's earlier attempts, and publish how the last one ended."""
+        known = self._runs[run]
+        if attempt <= known.attempt:
+            return
+        if known.total is not None:
+            root = summarize_outcomes(known.outcomes.values())[1]
+            root = root or RootCause(-1, "lost", "NodeLost", "its client started the run again")
+            end = describe_end(attempt - 1, root, known.outcomes.values(), None)
+            self._news.emit(
+                events.AttemptEnded(
+                    pool=self._pool, run=run, number=end.number, cause=end.cause, message=end.message, restarts=True
+                )
+            )
+        known.attempt, known.outcomes, known.has_ended = attempt, {}, False
+        known.returned, known.latest = {}, 0.0
 
     def on_queued(self, link: Link, queued: QueuedRunKeys) -> None:
         """Publish a run that waits for nodes, as the head reports it."""

@@ -16,6 +16,7 @@ from skyward_core.model.errors import Cancelled, NotPicklableError, PoolError, R
 from skyward_core.model.outcomes import ErrorInfo, Outcome, OutcomeKind, RootCause, RunKind, RunStatus, Summary
 from skyward_core.model.root_cause import CANCELLED, ECHO_WAIT, is_failure, is_symptom, root_cause
 from skyward_core.pool.agent_link import Link, is_notification
+from skyward_core.pool.runs.restart_policy import AttemptEnd, decide_restart, describe_end
 from skyward_core.pool.runs.result_loading_and_run_errors import (
     Loaded,
     Value,
@@ -26,7 +27,7 @@ from skyward_core.pool.runs.result_loading_and_run_errors import (
     load,
     unloadable_error,
 )
-from skyward_core.protocol.frame_codec import MAX_INLINE_BYTES, AnyHeader, Header
+from skyward_core.protocol.frame_codec import MAX_INLINE_BYTES, MAX_SHORT_TEXT, AnyHeader, Header
 from skyward_core.protocol.frame_schema import PREEMPTED
 from skyward_core.store.atomic_file import write_atomic
 from skyward_core.store.pool_folder import EXCEPTION_SUFFIX
@@ -36,7 +37,7 @@ from skyward_core.views import events
 
 if TYPE_CHECKING:
     from skyward_core.pool import PoolContext, PoolEnd
-    from skyward_core.protocol.frame_types import AgentItem, AgentOutcome, AgentWant, ClientCall
+    from skyward_core.protocol.frame_types import AgentItem, AgentOutcome, AgentWant, AttemptKeys, ClientCall
 
 
 # Limits for streamed arguments. A value is stored until all ranks have received it, so these limits also bound how far
@@ -329,18 +330,19 @@ class Run:
     Attributes:
         pool: Name of the pool.
         state: State of the run.
-        outcomes: Outcomes by index, in order of arrival.
+        attempt: Number of the attempt, from 1; see :mod:`restart_policy`.
+        outcomes: Outcomes by index, in order of arrival. A new attempt begins without outcomes.
         values: By index: pickled return values of returned calls and exceptions of failed ones, until they are loaded.
     """
 
     # Slots save time and memory: a run has too many attributes for Python's key-sharing dictionaries, and a client may
     # create thousands of runs per second.
     __slots__ = (
-        "_arrived", "_asked", "_begun", "_broke", "_claimed", "_context", "_ending", "_feedings",
-        "_fetching", "_flying", "_loaded", "_ranks", "_readings", "_seconds", "_spent", "_stale", "_stopping",
-        "_unread", "_unsent", "_waiting", "_where", "arrivals", "cancelled", "consumed", "future", "id", "is_script",
-        "kind", "logs", "name", "nodes", "outcomes", "pool", "root_cause", "sent", "state", "stays", "stocked", "tasks",
-        "total", "values", "wanted",
+        "_arrived", "_asked", "_attempt_ends", "_begun", "_broke", "_claimed", "_context", "_end_reason", "_ending",
+        "_feedings", "_fetching", "_flying", "_loaded", "_log_starts", "_ranks", "_readings", "_seconds", "_spent",
+        "_stale", "_stopping", "_unread", "_unsent", "_waiting", "_where", "arrivals", "attempt", "cancelled",
+        "consumed", "future", "id", "is_script", "kind", "logs", "name", "nodes", "outcomes", "pool", "root_cause",
+        "sent", "state", "stays", "stocked", "tasks", "total", "values", "wanted",
     )  # fmt: skip
 
     def __init__(
@@ -359,6 +361,10 @@ class Run:
         self.name = tasks[0].name
         self.total = total
         self.state: RunStatus = "running"
+        self.attempt = 1
+        self._attempt_ends: list[AttemptEnd] = []
+        self._log_starts: dict[str, int] = {}  # log file -> first byte of the first attempt
+        self._end_reason = ""  # why no attempt followed the last one
         self.cancelled = ""  # reason of the cancellation
         self.outcomes: dict[int, Outcome] = {}
         self.values: dict[int, Value] = {}
@@ -560,6 +566,8 @@ class Run:
             header["script"] = True
         if task.job:
             header["job"], header["more"] = task.job, task.more
+        if self.may_restart:
+            header["attempt"] = self._attempt_keys()
         if self._context.is_standalone:
             header["alone"] = True
         elif self._context.links[0].gone:
@@ -575,6 +583,80 @@ class Run:
         else:
             header |= extra
             link.call(header, body)
+
+    # -- attempts ------------------------------------------------------------------------------------------
+
+    @property
+    def may_restart(self) -> bool:
+        """Whether a failure may start the run again. Values that were streamed to or from ranks cannot be repeated."""
+        return (
+            self._context.options.on_loss == "restart"
+            and self.kind in ("broadcast", "single")
+            and not (self._claimed or self.consumed or any(task.feeds or task.stream for task in self.tasks))
+        )
+
+    def _attempt_keys(self) -> AttemptKeys:
+        last = self._attempt_ends[-1] if self._attempt_ends else None
+        return {
+            "number": self.attempt,
+            "restarts": self._context.options.restarts,
+            "cause": last.cause if last else "",
+            "message": last.message[:MAX_SHORT_TEXT] if last else "",
+            "lost": list(last.lost_ranks) if last else [],
+        }
+
+    def _try_restart(self, cause: RootCause) -> bool:
+        """Restart a failed run if the policy allows it. Return whether it restarts."""
+        context = self._context
+        # A call that no rank has begun was rejected: a node is lost for good, or the arguments could not be sent.
+        if not self.may_restart or self.cancelled or not self._begun or context.leaving or context.external_end:
+            return False
+        context.background.run_deferred()  # publish the outcomes before the end of the attempt
+        if self.tasks[0].job and any(link.gone for link in context.links):
+            return False  # the earlier steps of the job have not run on a replacement machine
+        preempted = any(context.view.nodes[each.node].is_preempted for each in self._arrived if each.node >= 0)
+        progress = context.view.metrics.max_step(self.id)
+        self._attempt_ends.append(describe_end(self.attempt, cause, self._arrived, progress, preempted=preempted))
+        decision = decide_restart(self._attempt_ends, context.options)
+        end = self._attempt_ends[-1]
+        context.news.emit(
+            events.AttemptEnded(
+                pool=self.pool, run=self.id, number=self.attempt, cause=end.cause, message=end.message,
+                restarts=decision.restarts, reason=decision.reason, pause=decision.pause, step=progress,
+            )
+        )  # fmt: skip
+        if not decision.restarts:
+            self._end_reason = decision.reason
+            return False
+        for log in self.logs.values():
+            for name, (start, _) in log.items():
+                self._log_starts.setdefault(name, start)
+        self._reset()
+        self.attempt += 1
+        context.news.records.restart_run(self.id, self.attempt)
+        for link in context.links:
+            link.broken = link.broken or f"attempt {self.attempt - 1} of a run ended"  # the ranks get new processes
+        context.scheduler.restart(self, decision.pause)
+        return True
+
+    def _reset(self) -> None:
+        """Forget the outcomes, so that the calls can be sent again."""
+        self._context.background.run_deferred()  # publish the outcomes first
+        self.outcomes.clear()
+        self.values.clear()
+        self._loaded.clear()
+        self.logs.clear()
+        self._arrived.clear()
+        self._stale.clear()
+        self._ranks.clear()
+        self._flying.clear()
+        self._waiting.clear()
+        self._stopping = self.sent = self._begun = False
+        self._broke = self._spent = ""
+        self.stocked = None
+        for link in self.links:
+            # Acknowledge the old outcomes, because the agents would otherwise send them again.
+            link.send({"t": "ack", "calls": {self.id: None}})
 
     # -- outcomes and items --------------------------------------------------------------------------------
 
@@ -668,6 +750,8 @@ class Run:
         index = header["i"]
         if index in self.outcomes or index in self._fetching or is_notification(header, body):
             return
+        if header.get("attempt", 1) != self.attempt and self.may_restart:
+            return  # an agent repeats the outcome of an earlier attempt
         self._begun |= header.get("begun", True)
         self._spent = self._spent or header.get("ends", "")
         outcome = outcome_of(header)
@@ -675,7 +759,8 @@ class Run:
             # The rank lost peers that were stopped earlier, for example in a collective of gloo.
             info = ErrorInfo("Stopped", f"lost the other ranks: {CANCELLED}")
             outcome = replace(outcome, kind="collateral", error=info)
-        self.logs[index] = header.get("log", {})
+        log = header.get("log", {})
+        self.logs[index] = {name: [self._log_starts.get(name, at), end] for name, (at, end) in log.items()}
         if outcome.kind == "lost" and self._context.may_be_preempted(link.node):
             return  # a terminated agent does not know the reason, so the node's recovery ends the call
         name = header.get("file")
@@ -864,14 +949,9 @@ class Run:
     def _end_stale(self) -> None:
         if not self._begun and not self.cancelled:
             # No rank has run any user code, so the run can restart with a complete gang.
-            self.outcomes.clear()
-            self._arrived.clear()
-            self._stale.clear()
-            self._stopping = self.sent = False
-            self._broke = ""
-            for link in self.links:
-                # Acknowledge the old outcomes, because the agents would otherwise send them again.
-                link.send({"t": "ack", "calls": {self.id: None}})
+            stocked = self.stocked
+            self._reset()
+            self.stocked = stocked
             self._context.scheduler.restart(self)
             return
         for index in self._stale - self.outcomes.keys():
@@ -888,8 +968,11 @@ class Run:
         if all(outcome.kind == "returned" for outcome in self.outcomes.values()):
             self.state = "done"
         else:
-            self.root_cause = root_cause(self._arrived)
-            self.state = "cancelled" if self.root_cause is None or self.cancelled else "failed"
+            cause = root_cause(self._arrived)
+            if cause is not None and self._try_restart(cause):
+                return
+            self.root_cause = cause
+            self.state = "cancelled" if cause is None or self.cancelled else "failed"
         self._context.background.defer(self._finalize)
         self._notify_waiters()
 
@@ -1037,8 +1120,9 @@ class Run:
         culprit = next(o for o in self._arrived if RootCause.from_outcome(o) == cause)
         partial, _ = self._load_values()
         name = self.name_of(culprit.index)
+        failure = describe_failure(name, self.kind, self.outcomes.values(), culprit)
         error = RunError(
-            describe_failure(name, self.kind, self.outcomes.values(), culprit),
+            f"{failure}. This was attempt {self.attempt}: {self._end_reason}" if self._end_reason else failure,
             run=self.id,
             function=name,
             outcomes=self.outcomes,

@@ -19,7 +19,7 @@ from skyward_core.pool.runs.other_clients_runs import OtherClientRuns
 from skyward_core.pool.runs.result_loading_and_run_errors import already_fetched_error
 from skyward_core.pool.runs.run import Run
 from skyward_core.protocol.frame_codec import WireError
-from skyward_core.tasks.task_and_blob_values import EMPTY_BLOB, Task
+from skyward_core.tasks.task_and_blob_values import EMPTY_BLOB, Task, delete_files
 from skyward_core.transport.file_and_result_downloads import ResultDownload
 from skyward_core.views import events
 
@@ -246,6 +246,8 @@ class RunRegistry:
     def on_run_end(self, run: Run) -> None:
         """Record the end of one of this client's runs."""
         self.runs.pop(run.id, None)
+        if run.may_restart:
+            delete_files(run.tasks)
         if run.state != "lost":  # agents may still report on a run that ended with its pool
             self._ended_runs[run.id] = None
             if len(self._ended_runs) > MAX_ENDED_RUNS:

@@ -309,9 +309,29 @@ class RunScheduler:
         usable = {link.node for link in links if not link.gone or self._context.roster.may_return(link.node)}
         return len(usable) >= wanted if isinstance(wanted, int) else usable.issuperset(wanted)
 
-    def restart(self, run: Run) -> None:
-        """Restart a broadcast that no rank has begun."""
-        self._context.background.spawn(self._start_gang(run))
+    def restart(self, run: Run, pause: float | None = None) -> None:
+        """Start a run again.
+
+        Args:
+            run: The run.
+            pause: Seconds to wait before its next attempt. None for a broadcast that no rank has begun, which needs
+                neither a pause nor new processes.
+        """
+        self._context.background.spawn(self._start_gang(run) if pause is None else self._start_attempt(run, pause))
+
+    async def _start_attempt(self, run: Run, pause: float) -> None:
+        """Start the next attempt of a run: with replacements of the lost nodes, and new processes for its ranks."""
+        context, gang = self._context, self._context.setup.rank_setup
+        await asyncio.sleep(pause)
+        if any(link.gone for link in context.links) or context.roster.has_pending_preemptions:
+            await context.roster.wait_replacements()
+        if context.is_standalone and gang is not None:
+            try:
+                await self._retry_on_reconnect([run], gang.restart_processes)
+            except OSError as error:
+                self._fail(run, f"cannot start new processes: {error}")
+        if run.state == "running":
+            self._start_or_reject(run)
 
     def on_gang_broken(self) -> None:
         """Handle a gang that broke because a worker died. Tasks that wait for plugins' contexts need a new epoch."""
@@ -423,7 +443,8 @@ class RunScheduler:
             self._fail(run, f"cannot send the arguments to the nodes: {error}")
             return
         finally:
-            delete_files(run.tasks)
+            if not run.may_restart:  # another attempt may need the files on a new machine
+                delete_files(run.tasks)
         run.stocked = links
         self._start(run)
 

@@ -289,8 +289,10 @@ class Slurm(JsonSettings, StrictKeywords):
             PoolError: If Slurm rejects the job or cannot be queried, the job was cancelled, or a node cannot be used.
             UsageError: If Slurm does not support a requirement.
         """
-        if spec.options.on_loss == "replace":
-            raise UsageError("Slurm cannot replace a lost node of an allocation: remove on_loss='replace'")
+        if spec.options.replaces_lost_nodes:
+            raise UsageError(
+                f"Slurm cannot replace a lost node of an allocation: remove on_loss={spec.options.on_loss!r}"
+            )
         folder, commands = AllocationFolder(spec.name, token), self._commands
         name, inside = allocation.job_name(spec.name, token), allocation.folder_name(spec.name, token)
         async with commands.hold_connection():

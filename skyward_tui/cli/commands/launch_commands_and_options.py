@@ -74,12 +74,13 @@ class RanksOption(click.ParamType[int | str]):
 
 def launch_options(command: str) -> Callable[[Decorated], Decorated]:
     """Return a decorator that adds the options of a launch that a command takes."""
-    from skyward_core.client.launch.launch_request import COMMANDS, HOSTS, OPTIONS
+    from skyward_core.client.launch.launch_request import COMMANDS, HOSTS, OPTIONS, RESTART_OPTIONS
 
     types: Mapping[str, click.ParamType[Any]] = {
         "float | None": click.FloatRange(0, min_open=True),
         "grace": click.FloatRange(0),
         "int | None": click.IntRange(1),
+        **dict.fromkeys(RESTART_OPTIONS, click.IntRange(0, 1000)),
         "int | str | None": NodesOption(),
         "int | Literal['gpu'] | None": RanksOption(),
     }
@@ -128,7 +129,6 @@ TORCHRUN_OPTIONS: Mapping[str, TorchrunOption] = {
     "master-port": TorchrunOption(RENDEZVOUS_NOTE),
     "local-addr": TorchrunOption("the provider knows each node's address"),
     "node-rank": TorchrunOption(ONE_POOL_NOTE, refused=True, neutral="0"),
-    "max-restarts": TorchrunOption("a failed run is not restarted", neutral="0"),
     "monitor-interval": TorchrunOption(WATCHED_NOTE),
     "start-method": TorchrunOption("every rank is a fresh interpreter", neutral="spawn"),
     "event-log-handler": TorchrunOption(WATCHED_NOTE, neutral="null"),
@@ -469,6 +469,10 @@ def run(
     help="Number of ranks on each machine.  [default: 1]",
 )  # fmt: skip
 @click.option("-m", "--module", "as_module", is_flag=True, help="Treat TRAIN.PY as a module name, like python -m.")
+@click.option(
+    "--max-restarts", "--max_restarts", metavar="N", type=click.IntRange(0, 1000), envvar="PET_MAX_RESTARTS",
+    help="Same as --restarts N --error-restarts N, as torchrun restarts after any failure.",
+)  # fmt: skip
 @torchrun_options
 @launch_options("torchrun")
 @watch_option
@@ -480,6 +484,7 @@ def torchrun(
     nnodes: int | str | None,
     nproc_per_node: str,
     as_module: bool,
+    max_restarts: int | None,
     watch: bool,
     **said: Any,
 ) -> int:
@@ -488,6 +493,7 @@ def torchrun(
     All options of torchrun are accepted. Options without a meaning here are reported or rejected. Words after the
     script are the script's own arguments.
     """
+    from skyward_core.client.launch.launch_request import RESTART_OPTIONS
     from skyward_core.client.launch.plugin_and_provider_catalog import DEFAULT_PROVIDER
     from skyward_tui.cli.commands import run
 
@@ -499,6 +505,8 @@ def torchrun(
     if not asked["pool"] or shape != ("1", None):
         is_here = not asked["hosts"] and asked["provider"] in (None, DEFAULT_PROVIDER)
         asked |= {"nodes": shape[1], "ranks_per_node": parse_nproc(nproc_per_node, is_here=is_here)}
+    for name in RESTART_OPTIONS if max_restarts else ():
+        asked[name] = max_restarts if asked[name] is None else asked[name]
     asked["torchrun"] = shape[1] in (None, 1) and nproc_per_node in ("1", "gpu", "auto", "cpu")
     if as_module:
         asked["module"] = training_script

@@ -1,0 +1,130 @@
+"""Decision about the next attempt of a failed run: causes, budgets, progress and pauses."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from typing import get_args
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import skyward_core as sky
+from skyward_core.model.outcomes import ErrorInfo, Outcome, RestartCause, RootCause
+from skyward_core.model.root_cause import root_cause
+from skyward_core.pool.runs.restart_policy import (
+    LONGEST_PAUSE,
+    MAX_IDLE_ATTEMPTS,
+    AttemptEnd,
+    decide_restart,
+    describe_end,
+)
+from skyward_core.protocol.frame_schema import PREEMPTED
+from tests.support.examples import examples
+
+TRACEBACK = 'Traceback\n  File "train.py", line 7, in train\nValueError: bad\n'
+
+
+def options(restarts: int = 3, error_restarts: int = 0) -> sky.Options:
+    return sky.Options(on_loss="restart", restarts=restarts, error_restarts=error_restarts)
+
+
+def ended(*causes: str, steps: Sequence[float | None] = (), signature: str = "") -> list[AttemptEnd]:
+    steps = steps or [None] * len(causes)
+    return [
+        AttemptEnd(number, cause, "failed", signature if cause == "error" else "", step)  # type: ignore[arg-type]
+        for number, (cause, step) in enumerate(zip(causes, steps, strict=True), 1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "cause"),
+    [
+        (Outcome(0, 0, 0, "raised", error=ErrorInfo("ValueError", "bad", TRACEBACK)), "error"),
+        (Outcome(0, 0, 0, "exited", error=ErrorInfo("SystemExit", "exit 3"), exit_code=3), "error"),
+        (Outcome(0, 0, 0, "exited", error=ErrorInfo("TimeoutError", "ran longer"), exit_code=143), "error"),
+        (Outcome(0, 0, 0, "exited", error=ErrorInfo("Killed", "SIGKILL"), signal=signal.SIGKILL), "loss"),
+        (Outcome(0, 0, 0, "lost", error=ErrorInfo("NodeLost", "its machine is gone")), "loss"),
+        (Outcome(0, 0, 0, "raised", error=ErrorInfo("torch.distributed.DistNetworkError", "reset")), "loss"),
+        (Outcome(0, 0, 0, "lost", error=ErrorInfo(PREEMPTED, "preempted: node 0")), "preemption"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else f"{value.kind}-{value.error.type}",
+)
+def test_cause_of_an_attempt_follows_from_its_root_cause(outcome: Outcome, cause: str) -> None:
+    root = RootCause.from_outcome(outcome)
+    end = describe_end(1, root, [outcome], None)
+    assert end.cause == cause
+    assert bool(end.signature) is (cause == "error")
+    assert end.lost_ranks == ((0,) if outcome.kind == "lost" or outcome.signal else ())
+    assert describe_end(1, root, [outcome], None, preempted=True).cause == "preemption"
+
+
+def test_signature_differs_by_place_and_message_of_the_error() -> None:
+    def signature(message: str, line: int) -> str:
+        error = ErrorInfo("ValueError", message, TRACEBACK.replace("line 7", f"line {line}"))
+        outcome = Outcome(1, 1, 0, "raised", error=error)
+        root = root_cause([outcome])
+        assert root is not None
+        return describe_end(1, root, [outcome], None).signature
+
+    assert signature("bad", 7) == signature("bad", 7)
+    assert len({signature("bad", 7), signature("bad", 8), signature("worse", 7)}) == 3
+
+
+@pytest.mark.parametrize(
+    ("ends", "chosen", "restarts", "reason"),
+    [
+        (ended("loss"), sky.Options(), False, ""),
+        (ended("loss"), sky.Options(on_loss="replace"), False, ""),
+        (ended("loss"), options(), True, "restart 1 of 3 after a lost rank"),
+        (ended(*["loss"] * 4), options(), False, "(restarts=3)"),
+        (ended("loss"), options(restarts=0), False, ""),
+        (ended("error"), options(), False, ""),
+        (ended("error"), options(error_restarts=1), True, "restart 1 of 1 after an error of the code"),
+        (ended("error", "error"), options(error_restarts=1), False, "restarted once"),
+        (ended("error", "loss", "loss"), options(restarts=2, error_restarts=1), True, "restart 2 of 2"),
+        (ended(*["preemption"] * 50), options(restarts=0), True, "restart 50 after a preemption"),
+        (ended("error", "error", signature="s"), options(error_restarts=9), False, "the same error"),
+        (ended("error", "error", signature="s", steps=(5, 6)), options(error_restarts=9), True, "restart 2 of 9"),
+        (ended("error", "error", signature="s", steps=(5, 5)), options(error_restarts=9), False, "the same error"),
+        (ended("error", "loss", "error", signature="s"), options(error_restarts=9), True, "restart 2 of 9"),
+        (ended(*["preemption"] * 4, steps=(5, 5, 5, 5)), options(), False, "without progress"),
+        (ended(*["preemption"] * 4, steps=(5, 5, 5, 6)), options(), True, "restart 4"),
+    ],
+)  # fmt: skip
+def test_restart_depends_on_budget_of_the_cause_and_on_progress(
+    ends: list[AttemptEnd], chosen: sky.Options, restarts: bool, reason: str
+) -> None:
+    decision = decide_restart(ends, chosen)
+    assert decision.restarts is restarts
+    assert reason in decision.reason
+    assert bool(decision.reason) is bool(reason)
+
+
+causes = st.sampled_from(get_args(RestartCause))
+steps = st.none() | st.integers(0, 5).map(float)
+
+
+@settings(max_examples=examples(300))
+@given(st.lists(st.tuples(causes, steps), min_size=1, max_size=30), st.integers(0, 4), st.integers(0, 4))
+def test_no_cause_exceeds_its_budget_and_pauses_are_bounded(
+    history: list[tuple[RestartCause, float | None]], restarts: int, error_restarts: int
+) -> None:
+    budgets = {"loss": restarts, "error": error_restarts, "preemption": len(history)}
+    used = dict.fromkeys(budgets, 0)
+    ends: list[AttemptEnd] = []
+    best: float | None = None
+    for number, (cause, step) in enumerate(history, 1):
+        best = step if best is None or (step is not None and step > best) else best
+        ends.append(AttemptEnd(number, cause, "failed", "", best))
+        decision = decide_restart(ends, options(restarts, error_restarts))
+        assert 0 <= decision.pause <= LONGEST_PAUSE
+        if not decision.restarts:
+            idle = best is not None and len(ends) > MAX_IDLE_ATTEMPTS
+            assert used[cause] >= budgets[cause] or idle
+            return
+        used[cause] += 1
+        assert used[cause] <= budgets[cause]
+        if number == 1:
+            assert decision.pause == 0
