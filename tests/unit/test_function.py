@@ -98,7 +98,7 @@ def test_gather_groups_keep_order_of_their_calls() -> None:
 
 
 def test_decorated_function_keeps_name_doc_and_local_call() -> None:
-    assert (add.__name__, add.__doc__, add.__module__) == ("add", "Adds.", __name__)  # type: ignore[attr-defined]
+    assert (add.__name__, add.__doc__, add.__module__) == ("add", "Return the sum.", __name__)  # type: ignore[attr-defined]
     assert add.local(1, b=1) == 2
     assert repr(add) == "<sky.function add>"
     assert repr(add(1)) == "<add(…), not sent: use >> or @ with a pool>"

@@ -23,7 +23,10 @@ from tests.support.child import Child
 BEGIN = "import os, signal, sys, time\nfrom pathlib import Path\n"
 DIE = "Path.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
 WRITE = "from skyward_core.store.atomic_file import write_atomic\nwrite_atomic(Path(sys.argv[1]), b'new' * 1000)\n"
-REMEMBER = "from skyward_core.client import settings\nsettings.save_state('recent', 'new' * 1000)\n"
+REMEMBER = (
+    "from skyward_core.client import user_settings_and_app_state as settings\n"
+    "settings.save_state('recent', 'new' * 1000)\n"
+)
 
 
 def names(folder: Path) -> set[str]:
