@@ -6,6 +6,7 @@ package, together with ``bootstrap.host_command_server``, so it imports nothing 
 
 from __future__ import annotations
 
+import os
 import sys
 
 TYPE_CHECKING = False  # importing it from typing would load typing
@@ -65,6 +66,9 @@ def install_lazy_modules() -> None:
         sys.modules["typing"] = LazyModule("typing", TYPING_STUBS)
 
 
+SPARE: list[int] = []  # descriptors of an agent that are closed if an import finds no free one
+
+
 class LazyModule(type(sys)):  # type: ignore[misc]
     """Stand-in that imports its module on first attribute access. (importlib's LazyLoader loads at the next import.)"""
 
@@ -77,5 +81,10 @@ class LazyModule(type(sys)):  # type: ignore[misc]
             raise AttributeError(name)
         if sys.modules.get(self.__name__) is self:
             del sys.modules[self.__name__]
-        __import__(self.__name__)
+        try:
+            __import__(self.__name__)
+        except OSError:  # no free descriptor
+            while SPARE:
+                os.close(SPARE.pop())
+            __import__(self.__name__)
         return getattr(sys.modules[self.__name__], name)

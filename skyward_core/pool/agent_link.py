@@ -444,6 +444,8 @@ class Link:
                         waiting.set_result((header, body))
                 if waiting is not None or header["t"] != "pong":
                     return
+            case "error" if self._welcomed is not None and not self._welcomed.done():
+                self._protocol_error = WireError(header["message"])  # the agent rejects the connection
             case "bye":
                 self.finished = True
                 self.last_sizes = header["logs"]
@@ -497,7 +499,7 @@ class Link:
     def _on_connection_lost(self, error: Exception | None) -> None:
         was_up, self.up, self._pipe = self.up, False, None
         self.silent = False  # the flag describes the lost connection only
-        error = error or self._protocol_error
+        error = self._protocol_error or error
         failure = ConnectionError(f"the connection to node {self.node} was lost" + (f": {error}" if error else ""))
         if self._welcomed is not None and not self._welcomed.done():
             self._welcomed.set_exception(failure)

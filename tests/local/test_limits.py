@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import sqlite3
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from itertools import count, filterfalse, islice
 from pathlib import Path
 
 import pytest
@@ -263,3 +266,72 @@ def test_node_with_too_few_open_files_is_refused_with_the_limit(cli: Cli) -> Non
     assert "node 0 needs at least 128 open files for its ranks, but is limited to 100" in done.stderr, done.stderr
     assert "ulimit -Hn 128" in done.stderr
     assert (done.returncode, cli.pools()) == (1, {})
+
+
+def limit_free_descriptors(agent: int, free: int) -> None:
+    """Allow an agent that many descriptors more than it uses now."""
+    used = {int(each.name) for each in Path(f"/proc/{agent}/fd").iterdir()}
+    limit = next(islice(filterfalse(used.__contains__, count()), free, None))
+    resource.prlimit(agent, resource.RLIMIT_NOFILE, (limit, limit))
+
+
+def test_agent_without_free_descriptors_sends_outcomes_and_rejects_other_clients_with_the_limit(home: Path) -> None:
+    def logs() -> str:
+        sky.log(loss=1.0)  # its file is new to the agent
+        return "logged"
+
+    with sky.Compute(options=QUIET) as compute:
+        assert sky.function(os.getpid)() >> compute
+        limit_free_descriptors(agent_pids(compute)[0], 0)
+        assert sky.function(logs)() >> compute == "logged"
+        with pytest.raises(sky.SkywardError, match=r"cannot accept connections: .* \(ulimit -n"):
+            sky.attach(compute.pool.name)
+        assert sky.function(logs)() >> compute == "logged", "the pool is unharmed"
+
+
+LIMITED = """
+import json, os, resource, signal, sys
+import skyward_core as sky
+from pathlib import Path
+from tests.support.faults import agent_pids, worker_pids
+
+def threads():
+    users = [(task, task.stat().st_uid) for task in Path("/proc").glob("[0-9]*/task/*")]
+    return sum(user == os.getuid() for _, user in users)
+
+def failure(work):
+    try:
+        work()
+    except sky.SkywardError as error:
+        return str(error)
+
+failures, stacks = [], None
+with sky.Compute(worker=sky.Worker(ranks_per_node=4), options=sky.Options(console=False)) as compute:
+    sky.function(os.getpid)() @ compute
+    (agent,) = agent_pids(compute)
+    others = threads() - sum(len(os.listdir(f"/proc/{worker}/task")) for worker in worker_pids(compute))
+    hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+    for limit in others, others + 7, others:  # for no worker, for the workers without their threads, for no worker
+        resource.prlimit(agent, resource.RLIMIT_NPROC, (limit, hard))
+        stacks = stacks or compute.stacks()
+        for worker in worker_pids(compute):
+            os.kill(worker, signal.SIGKILL)
+        failures.append(failure(lambda: sky.function(os.getpid)() @ compute))
+print(json.dumps([failures, [each.why for each in stacks.ranks]]))
+"""
+
+
+def test_user_without_free_processes_gets_failures_that_name_the_limit(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("becoming another user needs root")
+    os.chown(tmp_path, 54321, 54321)
+    rights = "-all,+dac_override,+dac_read_search"  # this interpreter may be in root's home
+    user = ["setpriv", "--reuid=54321", "--regid=54321", "--clear-groups"]
+    done = subprocess.run(
+        [*user, f"--inh-caps={rights}", f"--ambient-caps={rights}", sys.executable, "-c", LIMITED],
+        env=os.environ | {"HOME": str(tmp_path), "SKYWARD_HOME": f"{tmp_path}/home"},
+        capture_output=True, text=True, check=False, timeout=PATIENCE,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    failures, reasons = json.loads(done.stdout.splitlines()[-1])
+    assert all("Raise the limit of processes (ulimit -u" in each for each in (*failures, *reasons)), done.stdout

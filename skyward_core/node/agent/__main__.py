@@ -21,6 +21,7 @@ from skyward_core.protocol.node_paths import UMASK, NodePaths
 # Open files of an agent, measured and rounded up: for connections, the journal and the ports of its gang, and for each
 # worker its log files, its connection and its port.
 FILES_PER_NODE, FILES_PER_WORKER = 32, 6
+MAX_FILES = 10_240  # limit of open files that an agent sets if the system allows it; the most that macOS allows
 
 
 def main(is_client_waiting: Callable[[], bool] = lambda: True, prefix: str = "") -> None:
@@ -46,12 +47,17 @@ def try_start(request: dict[str, Any], is_client_waiting: Callable[[], bool] = l
             config = resolve_ranks_per_gpu(config)
         return start(config, is_client_waiting)
     except (OSError, ValueError, TypeError) as error:
+        from skyward_core.node.agent.worker_processes import describe_shortage
+
         named = "" if type(error) is ValueError else f"{type(error).__name__}: "
-        return {"ok": False, "error": f"{named}{error}"}
+        return {"ok": False, "error": f"{named}{describe_shortage(error)}"}
 
 
-def raise_file_limit(config: AgentConfig) -> None:
-    """Raise this process's limit of open files to the number that the node needs, if the limit is too low.
+def raise_file_limit(config: AgentConfig) -> AgentConfig:
+    """Raise this process's limit of open files, because the number of clients and metrics files is unknown.
+
+    Returns:
+        The config with the previous limit, which the ranks get.
 
     Raises:
         ValueError: If the system does not allow it. Without free descriptors, runs would hang.
@@ -61,14 +67,16 @@ def raise_file_limit(config: AgentConfig) -> None:
     workers = config.ranks_per_node * (config.concurrency if config.executor == "process" else 1)
     needed = FILES_PER_NODE + FILES_PER_WORKER * workers
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft >= needed:
-        return
+    wanted = max(needed, MAX_FILES)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return config
     if hard != resource.RLIM_INFINITY and hard < needed:
         raise ValueError(
             f"node {config.node} needs at least {needed} open files for its ranks, but is limited to {hard}. Raise the "
             f"limit (ulimit -Hn {needed}, or LimitNOFILE= of its service), or use fewer ranks per node."
         )
-    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
+    return config.replace(file_limit=soft)
 
 
 def preload_modules() -> None:
@@ -106,7 +114,7 @@ def start(config: AgentConfig, is_client_waiting: Callable[[], bool] = lambda: T
             from skyward_core.node.gpu_locks_and_usage import lock_gpus
 
             config = lock_gpus(config)
-        raise_file_limit(config)
+        config = raise_file_limit(config)
     except ValueError:
         _delete_if_unused(config)
         raise

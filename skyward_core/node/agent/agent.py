@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from skyward_core.node.agent.agent_state_and_lease import NodeState
 from skyward_core.node.agent.call_lifecycle import CallLifecycle
@@ -23,13 +25,16 @@ from skyward_core.node.agent.slot_dispatcher import SlotDispatcher
 from skyward_core.node.agent.worker_processes import (
     add_signal_handlers,
     become_reaper,
+    describe_shortage,
     find_orphaned_workers,
     kill_all,
     reap,
+    run_in_thread,
 )
 from skyward_core.node.agent.worker_slot_and_plugin_process import PLUGIN_CONTEXT_PLACE, RankPhases
 from skyward_core.node.bootstrap.host_folders_and_processes import find_node_processes
-from skyward_core.protocol.frame_codec import Header
+from skyward_core.node.deferred_imports import SPARE
+from skyward_core.protocol.frame_codec import Header, encode_frame
 
 if TYPE_CHECKING:
     from skyward_core.node.agent.metrics_sampler_supervisor import SamplerProcess
@@ -57,8 +62,8 @@ class DeadmanSwitch:
         """Postpone the shutdown if the last postponement is old enough."""
         now = time.monotonic()
         if self._minutes and now >= self._due:
-            self._due = now + min(MAX_POSTPONE_INTERVAL, self._minutes * 60 / POSTPONE_PARTS)
             _schedule_shutdown(f"+{self._minutes}")
+            self._due = now + min(MAX_POSTPONE_INTERVAL, self._minutes * 60 / POSTPONE_PARTS)
 
     def trigger(self) -> None:
         """Shut the machine down now."""
@@ -67,7 +72,11 @@ class DeadmanSwitch:
 
 
 def _schedule_shutdown(when: str) -> None:
-    """Schedule a shutdown of the machine as root. Ignore failures, because the next attempt follows soon."""
+    """Schedule a shutdown of the machine as root. Ignore its failures, because the next attempt follows soon.
+
+    Raises:
+        OSError: If no process can be started.
+    """
     command = f"sudo -n shutdown --no-wall -P {when} || shutdown --no-wall -P {when}"
     subprocess.Popen(
         ["/bin/sh", "-c", command],
@@ -153,12 +162,16 @@ class Agent:
         self._deadman = DeadmanSwitch(config.deadman)
         self._is_expired = False  # whether the lease has expired
         self._min_retention = 0.0  # minimum seconds to retain results
+        SPARE.extend(os.open(os.devnull, os.O_RDONLY) for _ in range(2))
+        self._spare = os.open(os.devnull, os.O_RDONLY)  # descriptor to accept and reject clients without another one
+        self._shortages: set[str] = set()  # reported ones
 
     async def run(self, announce: Callable[[], None]) -> None:
         """Serve until a client, a signal or the lease ends the agent. Call ``announce`` once the agent listens."""
         config, slots = self._state.config, self._slots
         loop = asyncio.get_running_loop()
         become_reaper()
+        loop.set_exception_handler(self._on_loop_error)
         add_signal_handlers({signal.SIGCHLD: slots.reap, signal.SIGTERM: self._end_requested.set})
         # Recovery scans all processes of the machine, so it runs only if an earlier agent left files.
         others_before = any(trace.exists() for trace in (Path(config.worker_socket), Path(config.paths.state)))
@@ -250,6 +263,45 @@ class Agent:
             self._sampler = SamplerProcess(self._state.config)
         return self._sampler
 
+    # -- limits of the machine ---------------------------------------------------------------------------
+
+    def _on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Handle an exception that no code handles, such as a connection that cannot be accepted.
+
+        The event loop repeats a failed accept() every second.
+        """
+        error, listener = context.get("exception"), context.get("socket")
+        if not isinstance(error, OSError) or error.errno not in (errno.EMFILE, errno.ENFILE) or listener is None:
+            loop.default_exception_handler(context)
+            return
+        failure = f"the agent of node {self._state.config.node} cannot accept connections: {describe_shortage(error)}"
+        self._warn_of_shortage(failure)
+        if listener.getsockname() == self._state.config.worker_socket:
+            self._slots.reject_unconnected(failure)
+        else:
+            self._reject_clients(listener.fileno(), failure)
+
+    def _reject_clients(self, listener: int, failure: str) -> None:
+        """Send the reason to clients that wait for their connection, and close the connection."""
+        waiting = socket.socket(fileno=listener)
+        try:
+            with suppress(BlockingIOError):
+                while True:
+                    os.close(self._spare)
+                    try:
+                        connection, _ = waiting.accept()
+                        with connection, suppress(OSError):  # the client has left
+                            connection.send(encode_frame({"t": "error", "message": failure}), socket.MSG_DONTWAIT)
+                    finally:
+                        self._spare = os.open(os.devnull, os.O_RDONLY)
+        finally:
+            waiting.detach()
+
+    def _warn_of_shortage(self, message: str) -> None:
+        if message not in self._shortages:
+            self._shortages.add(message)
+            self._lifecycle.warn_clients(message)
+
     # -- the lease ---------------------------------------------------------------------------------------
 
     async def _watch_lease(self) -> None:
@@ -259,7 +311,10 @@ class Agent:
             if not Path(self._state.config.folder).exists():
                 self._end_requested.set()  # without its folder no client can find this agent
                 return
-            self._deadman.postpone()
+            try:
+                self._deadman.postpone()
+            except OSError as error:  # the next check tries again
+                self._warn_of_shortage(f"the shutdown of the machine cannot be postponed: {describe_shortage(error)}")
             self._slots.mark_logs()
             for slot in self._slots.slots:
                 slot.logs.truncate()
@@ -334,7 +389,10 @@ class Agent:
         for path in (state.config.socket, state.config.worker_socket):
             Path(path).unlink(missing_ok=True)
         self._lifecycle.acknowledge(dict.fromkeys(self._discarded_runs))
-        await asyncio.to_thread(self._clean_up_folder)
+        try:
+            await run_in_thread(self._clean_up_folder)
+        except OSError:  # no thread can be started
+            self._clean_up_folder()
 
     def _clean_up_folder(self) -> None:
         """Delete the files of this node, except for retained results."""

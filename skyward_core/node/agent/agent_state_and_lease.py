@@ -216,5 +216,8 @@ class NodeState:
 
     def last_output(self, name: str, start: int = 0) -> str:
         """Describe the last line of a spool file after offset ``start``. Earlier lines belong to another process."""
-        line = last_line(self.config.spool / name, start)
+        try:
+            line = last_line(self.config.spool / name, start)
+        except OSError as error:  # for example no free descriptors
+            return f"its output cannot be read: {error.strerror}"
         return f"last output: {self.redactor.redact_text(line)}" if line else "no output"

@@ -18,9 +18,11 @@ from skyward_core.node.agent.connection import Connection
 from skyward_core.node.agent.generator_values import GeneratorBuffer
 from skyward_core.node.agent.log_tailing_and_size_limits import RankLogs
 from skyward_core.node.agent.worker_processes import (
+    NO_THREAD,
     ON_SIGTERM,
     Process,
     describe_exit,
+    describe_shortage,
     ended_by_sigterm,
     external_sigterm_details,
 )
@@ -344,9 +346,11 @@ class CallLifecycle:
             ended = self._preempted_details()
         else:
             fields, reason = describe_exit(status)
+            last_output = self._state.last_output(logs.names[1], process.stderr_start)
+            if NO_THREAD in last_output:
+                reason += f": {describe_shortage(RuntimeError(NO_THREAD))}"
             if process.connection is None:
-                last_output = self._state.last_output(logs.names[1], process.stderr_start)
-                reason = f"its worker could not start: {reason}; {last_output}"
+                reason = f"its worker could not start: {process.failure or f'{reason}; {last_output}'}"
             ended = {**fields, "kind": "exited", "error": {"type": "RankExit", "message": reason}}
             ended = ended | self._read_error_details(ended, process)
         header: WorkerOutcome = call.make_outcome(ended) | more

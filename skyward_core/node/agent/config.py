@@ -48,6 +48,7 @@ class AgentConfig:
         notices: Source code of a Python program that reports preemption notices; "" if there are none.
         umask: umask of the ranks. Files of the agent are always private.
         nice: Niceness of the ranks, 0 to 19.
+        file_limit: Limit of open files of the ranks; 0 for the limit of the agent.
     """
 
     pool: str
@@ -69,6 +70,7 @@ class AgentConfig:
     notices: str = ""
     umask: int = 0o077
     nice: int = 0
+    file_limit: int = 0
     address: str = "127.0.0.1"
     accelerators: int | None = None
     accelerator: str = ""

@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from skyward_core.node.agent.__main__ import preload_modules, try_start
-from skyward_core.node.agent.worker_processes import describe_exit, reap
+from skyward_core.node.agent.worker_processes import describe_exit, describe_shortage, reap
 
 MAX_ERROR_BYTES = 2000  # characters; longer answers might not be written atomically
 
@@ -36,11 +36,16 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, report_deaths)
     for line in sys.stdin.buffer:
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])  # until ``starting`` contains the new pid
-        if not (pid := os.fork()):
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
-            start_agent(json.loads(line))
-        starting[pid] = json.loads(line)["folder"]
+        try:
+            pid = os.fork()
+        except OSError as error:
+            send_answer(json.loads(line)["folder"], {"ok": False, "error": describe_shortage(error)})
+        else:
+            if not pid:
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
+                start_agent(json.loads(line))
+            starting[pid] = json.loads(line)["folder"]
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
 
 

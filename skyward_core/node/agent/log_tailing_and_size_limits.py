@@ -16,6 +16,7 @@ from pathlib import Path
 from skyward_core.node.agent.call_registry import Call, Key
 from skyward_core.node.agent.config import AgentConfig
 from skyward_core.node.agent.connection import Connection
+from skyward_core.node.agent.worker_processes import describe_shortage
 from skyward_core.protocol.frame_codec import CHUNK_BYTES
 from skyward_core.protocol.node_paths import ERR, MARKS, METRICS, OUT, log_stem
 from skyward_core.protocol.stdout_stderr_order_marks import AFTER, MARK_BYTES, MarkWriter, decode_marks
@@ -65,6 +66,7 @@ class LogTail:
         self._mark = mark
         self._send_limit = most
         self._wake = asyncio.Event()
+        self._warnings: set[str] = set()
 
     async def run(self) -> None:
         """Send new output until cancelled."""
@@ -119,14 +121,27 @@ class LogTail:
         return dict(self.cursors)
 
     def _open_new_files(self) -> None:
-        for entry in os.scandir(self._spool):
-            if entry.name not in self._files and is_log_name(entry.name):
-                self._open(entry.name)
+        try:
+            names = os.listdir(self._spool)  # noqa: PTH208  called often
+        except OSError as error:  # no free descriptor for the folder
+            self._warn_once(f"output of ranks is not sent yet: {describe_shortage(error)}")
+            return
+        for name in names:
+            if name not in self._files and is_log_name(name):
+                self._open(name)
+
+    def _warn_once(self, message: str) -> None:
+        if message not in self._warnings:
+            self._warnings.add(message)
+            self._connection.send({"t": "error", "message": message})
 
     def _open(self, name: str) -> None:
         try:
             self._files[name] = os.open(self._spool / name, os.O_RDONLY)
         except FileNotFoundError:
+            return
+        except OSError as error:  # no free descriptors: the next scan tries again, and outcomes must not wait
+            self._warn_once(f"output of ranks is not sent yet: {describe_shortage(error)}")
             return
         self.cursors.setdefault(name, 0)
         stem = name.rpartition(".")[0]
@@ -340,10 +355,13 @@ class RankLogs:
     def truncate(self) -> None:
         """Truncate files that exceed their limit, and warn the clients."""
         for name, size in self._sizes().items():
-            if self.limits[name].enforce(size):
-                runs = ", ".join({call.run for call in self._running.values()}) or "background work"
-                warning = f"rank {self._rank} reached its log limit during {runs}: further output in {name} is dropped"
-                self._warn_clients(warning)
+            with suppress(OSError):  # without free descriptors the next check tries again
+                if self.limits[name].enforce(size):
+                    runs = ", ".join({call.run for call in self._running.values()}) or "background work"
+                    warning = (
+                        f"rank {self._rank} reached its log limit during {runs}: further output in {name} is dropped"
+                    )
+                    self._warn_clients(warning)
 
     def _sizes(self) -> dict[str, int]:
         sizes = {}
@@ -357,9 +375,9 @@ class RankLogs:
 
     def _restore(self, name: str, opened: int, size: int) -> int:
         """Restore the size of a log that a rank truncated, append its new output, and note the loss."""
-        with open(f"{self._spool}/{name}", "rb") as emptied:
-            since = emptied.read(min(size, MAX_RESTORED_BYTES))
-        with suppress(OSError):  # other writers report a full disk
+        with suppress(OSError):  # other writers report a full disk; without free descriptors the next check tries again
+            with open(f"{self._spool}/{name}", "rb") as emptied:
+                since = emptied.read(min(size, MAX_RESTORED_BYTES))
             os.ftruncate(opened, self._max_sizes[name])
             note = f"rank {self._rank} reopened this stream and truncated it; unsent output is lost"
             os.write(opened, f"\nskyward: {note}\n".encode() + since)

@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from skyward_core.node import stack_dumps_and_profiles
+from skyward_core.node.agent.worker_processes import describe_shortage, run_in_thread
 from skyward_core.node.stack_dumps_and_profiles import PathMapping, RankProcess, capture_stacks
 
 if TYPE_CHECKING:
@@ -44,14 +45,13 @@ class DiagnosticsHandler:
         slots = [
             slot for slot in self._slots.slots if (wanted is None or slot.rank in wanted) and not _is_idle_twin(slot)
         ]
-        program = await asyncio.to_thread(stack_dumps_and_profiles.find_py_spy, self._state.config.python)
         until = asyncio.get_running_loop().time() + STACKS_TIMEOUT
         stacks = await asyncio.gather(
-            *(self._sample_slot(slot, program, until, signal=header.get("signal", False)) for slot in slots)
+            *(self._sample_slot(slot, until, signal=header.get("signal", False)) for slot in slots)
         )
         connection.send({"t": "known", "id": header["id"], "ranks": self._state.redactor.redact_json(list(stacks))})
 
-    async def _sample_slot(self, slot: Slot, program: str, until: float, *, signal: bool) -> dict[str, Any]:
+    async def _sample_slot(self, slot: Slot, until: float, *, signal: bool) -> dict[str, Any]:
         fields: dict[str, Any] = {
             "rank": slot.rank,
             "number": slot.number,
@@ -66,12 +66,18 @@ class DiagnosticsHandler:
         lock = self._slot_locks.setdefault(place, asyncio.Lock())
         try:
             async with asyncio.timeout_at(until), lock, self._sample_limit:
-                stacks = await asyncio.to_thread(capture_stacks, target, program, signal=signal)
+                stacks = await run_in_thread(self._capture_stacks, target, signal=signal)
         except TimeoutError:
             return fields | {"why": f"timed out after {STACKS_TIMEOUT:g} s"}
+        except OSError as error:  # no free processes or descriptors
+            return fields | {"why": describe_shortage(error)}
         if slot.process is not process:
             return fields | {"at": "gone", "why": "its process exited during the stack dump"}
         return fields | {"pid": process.pid} | stacks
+
+    def _capture_stacks(self, target: RankProcess, *, signal: bool) -> dict[str, Any]:
+        program = stack_dumps_and_profiles.find_py_spy(self._state.config.python)
+        return capture_stacks(target, program, signal=signal)
 
     async def send_profile(self, connection: Connection, header: ClientProfile) -> None:
         from skyward_core.node.stack_dumps_and_profiles import record_profile
@@ -89,10 +95,10 @@ class DiagnosticsHandler:
             file = f"{paths.folder}/profile.{header['rank']}.{header['id']}.{time.monotonic_ns()}"
             self._active_profiles += 1
             try:
-                program = await asyncio.to_thread(stack_dumps_and_profiles.find_py_spy, self._state.config.python)
-                data = await asyncio.to_thread(record_profile, program, process.pid, header["seconds"], file)
+                program = await run_in_thread(stack_dumps_and_profiles.find_py_spy, self._state.config.python)
+                data = await run_in_thread(record_profile, program, process.pid, header["seconds"], file)
             except (stack_dumps_and_profiles.PySpyError, OSError) as error:
-                fields = {"error": str(error)}
+                fields = {"error": describe_shortage(error)}
             finally:
                 self._active_profiles -= 1
         connection.send(

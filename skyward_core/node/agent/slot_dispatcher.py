@@ -207,6 +207,11 @@ class SlotDispatcher:
         )
         return server.close
 
+    def reject_unconnected(self, failure: str) -> None:
+        """Report a failure for the ranks whose workers cannot connect."""
+        for slot in self.slots:
+            slot.reject_unconnected(failure)
+
     def _on_frame(self, connection: Connection, header: FromWorker, body: bytes) -> None:
         slot, redactor = self._workers.get(connection), self._state.redactor
         if slot is None or header["t"] == "hello":

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import _ctypes
 import asyncio
+import errno
 import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -19,7 +21,42 @@ from skyward_core.node.bootstrap.host_folders_and_processes import NODE_VARIABLE
 from skyward_core.protocol.node_paths import WORKER_PREFIX
 
 if TYPE_CHECKING:
+    from typing import Any, TypeVar
+
     from skyward_core.protocol.frame_types import EndDetails, ExitStatus
+
+
+if TYPE_CHECKING:
+    T = TypeVar("T")
+
+LIMITS = {
+    errno.EMFILE: "open files (ulimit -n, or LimitNOFILE= of its service)",
+    errno.ENFILE: "open files (sysctl fs.file-max)",
+    errno.EAGAIN: "processes (ulimit -u, or TasksMax= of its service)",
+}
+NO_THREAD = "can't start new thread"  # message of Python's RuntimeError
+
+
+def describe_shortage(error: BaseException) -> str:
+    """Return an error's text, with the limit to raise if a limit of this machine causes the error."""
+    number = errno.EAGAIN if NO_THREAD in str(error) else getattr(error, "errno", 0)
+    if number not in LIMITS:
+        return str(error)
+    return f"{os.strerror(number)}. Raise the limit of {LIMITS[number]} on the node"
+
+
+async def run_in_thread(work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    """Run a function in a thread.
+
+    Raises:
+        OSError: If no thread can be started. The message names the limit.
+    """
+    try:
+        return await asyncio.to_thread(work, *args, **kwargs)
+    except RuntimeError as error:
+        if NO_THREAD not in str(error):
+            raise
+        raise OSError(describe_shortage(error)) from error
 
 
 ON_SIGTERM = 128 + signal.SIGTERM  # exit status of a program that ends on SIGTERM, by shell convention
@@ -30,6 +67,8 @@ class Process:
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
+        self.started_at = time.monotonic()
+        self.failure = ""  # why the agent cannot use the process
         self.stderr_start = 0  # offset in the standard error file at which the output of this process begins
         self.connection: Connection | None = None
         self.epoch: int | None = None
@@ -273,6 +312,12 @@ def spawn(
         pass_fds=keeps,
         umask=config.umask,
     )
+    if config.file_limit and sys.platform.startswith("linux"):
+        import resource
+
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        with suppress(OSError):  # the process has ended
+            resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (config.file_limit, hard))
     if config.nice:
         lower_priority(process.pid, config.nice)
     # The agent reaps all children itself; a second waiter would lose exit codes.

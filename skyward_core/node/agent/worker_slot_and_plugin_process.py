@@ -7,7 +7,6 @@ when it was stopped, and when its gang is broken. The slots set the phases of th
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import signal
 import time
@@ -23,7 +22,14 @@ from skyward_core.node.agent.config import HANDLER_GRACE
 from skyward_core.node.agent.connection import Connection
 from skyward_core.node.agent.gang_state import Gang, ReservedPorts
 from skyward_core.node.agent.log_tailing_and_size_limits import RankLogs
-from skyward_core.node.agent.worker_processes import Process, call_on_exit, describe_exit, signal_group, spawn
+from skyward_core.node.agent.worker_processes import (
+    Process,
+    call_on_exit,
+    describe_exit,
+    describe_shortage,
+    signal_group,
+    spawn,
+)
 from skyward_core.protocol.frame_codec import Header, encode_json
 from skyward_core.protocol.node_paths import APP_LOG
 
@@ -142,7 +148,7 @@ class PluginContextProcess:
         try:
             self.process = Process(spawn(config, "node_level_plugin_contexts", PLUGIN_CONTEXT_PLACE, log, log, {}))
         except OSError as error:
-            message = f"the process for around_app could not be started: {error}"
+            message = f"the process for around_app could not be started: {describe_shortage(error)}"
             self.entry_failure = ({"type": "PluginError", "message": message, "plugin": ""}, b"")
             self._pump()
         finally:
@@ -219,6 +225,7 @@ class PluginContextProcess:
 
 
 MAX_START_ATTEMPTS = 2
+CONNECT_PATIENCE = 3.0  # seconds that a worker waits for its connection if the agent has no free descriptors
 MIN_TIMEOUT_CHECK = 0.05  # seconds between two checks of a call's timeout
 UNUSABLE = "its plugins could not be entered"
 # Minimum seconds for a worker to exit by itself, because its exit handlers may upload data.
@@ -430,7 +437,9 @@ class Slot:
             self.failed_starts += 1
             waiting, self.queue = list(self.queue), deque()
             for call in waiting:
-                self._lifecycle.report_start_failure(call, f"its worker could not be started: {error}{_advice(error)}")
+                self._lifecycle.report_start_failure(
+                    call, f"its worker could not be started: {describe_shortage(error)}"
+                )
         self.set_phase("starting")
 
     def adopt(self, pid: int) -> None:
@@ -470,6 +479,13 @@ class Slot:
             if (waiting := self.running.get((want["run"], want["i"]))) is not None:
                 self._lifecycle.on_want(waiting, want)
         self.pump()
+
+    def reject_unconnected(self, failure: str) -> None:
+        """Kill a process that has waited too long for its connection, and report the failure as the calls' outcome."""
+        process = self.process
+        if process and not process.connection and time.monotonic() > process.started_at + CONNECT_PATIENCE:
+            process.failure, self.failed_starts = failure, MAX_START_ATTEMPTS
+            signal_group(process.pid, signal.SIGKILL)
 
     def _learn_gang(self, gang: Gang) -> None:
         """Restore the gang of a worker that outlived its agent."""
@@ -730,12 +746,3 @@ class Slot:
         self._lifecycle.finish(call, header, body, self.logs, more=bool(self.queue))
         self.running.pop(call.key, None)
         self._pump_waiting()
-
-
-def _advice(error: OSError) -> str:
-    """Return which limit to raise if a process could not be started because of a limit."""
-    limits = {
-        errno.EMFILE: "open files (ulimit -n)",
-        errno.EAGAIN: "processes (ulimit -u, or TasksMax= of its service)",
-    }
-    return f". Raise the limit of {limits[error.errno]} on the node" if error.errno in limits else ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import heapq
 import os
@@ -12,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from skyward_core.node.agent.worker_processes import run_in_thread
 from skyward_core.node.bootstrap.receive_working_folder import PARTIAL_SUFFIX, FolderItem, read_sent_items
 from skyward_core.protocol.node_paths import STATE_FILE
 from skyward_core.protocol.output_file_patterns import BY_PRODUCTS, CHANGED_MESSAGE, matches, may_contain
@@ -127,7 +127,7 @@ class OutputFileHandler:
         try:
             since, until = self._time_range(header)
             folder = self._state.config.cwd
-            files, more = await asyncio.to_thread(
+            files, more = await run_in_thread(
                 find_written_files, folder, header["patterns"], since, until, after=header.get("after", "")
             )
             answer = {"files": files, "more": more, "folder": folder}
@@ -153,13 +153,13 @@ class OutputFileHandler:
         """Send one file."""
         fields = {"t": "data", "id": header["id"], "last": True}
         try:
-            file = await asyncio.to_thread(OutputFile, self._state.config.cwd, header["path"], header["version"])
+            file = await run_in_thread(OutputFile, self._state.config.cwd, header["path"], header["version"])
             try:
                 chunks = file.read_chunks(header.get("at", 0))
-                while connection.is_open and (data := await asyncio.to_thread(next, chunks, b"")):
+                while connection.is_open and (data := await run_in_thread(next, chunks, b"")):
                     connection.send({"t": "data", "id": header["id"], "last": False}, data)
                     await connection.drain()
-                await asyncio.to_thread(file.check_unchanged)
+                await run_in_thread(file.check_unchanged)
             finally:
                 file.close()
             if connection.is_open:
