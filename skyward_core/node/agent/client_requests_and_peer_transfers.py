@@ -22,7 +22,7 @@ from skyward_core.node.agent.fail_fast_without_client import FailFast
 from skyward_core.node.agent.gang_and_queue_requests import GangRequests, Handler
 from skyward_core.node.agent.log_tailing_and_size_limits import LogTail
 from skyward_core.node.agent.slot_dispatcher import SlotDispatcher
-from skyward_core.node.agent.worker_slot import RankPhases
+from skyward_core.node.agent.worker_slot_and_plugin_process import RankPhases
 from skyward_core.protocol.frame_codec import CHUNK_BYTES, VERSION, Header, encode_json
 from skyward_core.protocol.frame_schema import AGENT_FEATURES, validate_client_frame
 
