@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from skyward_core import providers
-from skyward_core.client import leftover_cleanup, run_comparison, run_history, sweep_launch_and_resumption
+from skyward_core.client import leftover_cleanup, run_comparison, sweep_launch_and_resumption
+from skyward_core.client import run_history_and_log_search as run_history
 from skyward_core.client.leftover_cleanup import LeftoverScan
-from skyward_core.client.run_history import LogSearch, PastRun, RunPreviewData, RunSearch
+from skyward_core.client.run_history_and_log_search import LogSearch, PastRun, RunPreviewData, RunSearch
 from skyward_core.client.session_interface import SessionInterface
 from skyward_core.model.errors import (
     Hint,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from skyward_core.client.launch.launch_request import LaunchRequest
     from skyward_core.client.leftover_cleanup import LeftoverScan as LeftoverScan
     from skyward_core.client.run_comparison import Comparison
-    from skyward_core.client.run_history import LogSearch, PastRun, RunPreviewData, RunSearch
+    from skyward_core.client.run_history_and_log_search import LogSearch, PastRun, RunPreviewData, RunSearch
     from skyward_core.model.machines import Check
     from skyward_core.model.output_files import Unfetched
     from skyward_core.model.script_interpreter import Interpreter
@@ -81,7 +81,7 @@ class SessionInterface:
         return self.reject()
 
     def past_runs(self, search: RunSearch) -> Future[list[PastRun]]:
-        """Return the runs that the search selects, newest first; see ``run_history.past_runs``."""
+        """Return the runs that the search selects, newest first; see ``run_history_and_log_search.past_runs``."""
         return self.reject()
 
     def search_logs(self, runs: Sequence[PastRun], words: Sequence[str]) -> LogSearch:
@@ -89,11 +89,11 @@ class SessionInterface:
         raise UsageError(self.REFUSAL)
 
     def preview_run(self, run: str) -> Future[RunPreviewData]:
-        """Load the outcomes, metrics and last lines of a run; see ``run_history.load_preview``."""
+        """Load the outcomes, metrics and last lines of a run; see ``run_history_and_log_search.load_preview``."""
         return self.reject()
 
     def failures(self) -> Future[list[PastRun]]:
-        """Return the recent failures that are not dismissed, newest first; see ``run_history.failures``."""
+        """Return recent undismissed failures, newest first; see ``run_history_and_log_search.failures``."""
         return self.reject()
 
     def dismiss(self, runs: Sequence[str]) -> Future[None]:

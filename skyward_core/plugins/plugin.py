@@ -274,7 +274,7 @@ def enter_late(plugins: Sequence[Plugin]) -> None:
         UsageError: If a plugin needs peers, but the rank is standalone or runs a task.
         PluginError: If a plugin's hook raises.
     """
-    from skyward_core.runtime.framework_rendezvous_variables import is_gang_call
+    from skyward_core.runtime.framework_rendezvous_and_thread_limits import is_gang_call
 
     world, info = instance_info(), place_in_pool()
     if world.stands_alone and world.world_size > 1:

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from skyward_core.model.errors import PoolError, UsageError
-from skyward_core.runtime.framework_rendezvous_variables import is_gang_call
+from skyward_core.runtime.framework_rendezvous_and_thread_limits import is_gang_call
 from skyward_core.runtime.instance_info import instance_info
 from skyward_core.util.format_bytes import format_size
 

@@ -15,7 +15,7 @@ from skyward_core.model.machines import Machine
 from skyward_core.model.provider_capability_protocols import Finds, Quiets, hourly_price
 from skyward_core.model.script_interpreter import Interpreter
 from skyward_core.providers.provider import Provider
-from skyward_core.providers.provider_calls import log_query
+from skyward_core.providers.provider_call_progress_and_cache import log_query
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow, Receipt, RetainedResults, is_process_alive, make_bills
 from skyward_core.store.pool_folder import last_event_at, read_events

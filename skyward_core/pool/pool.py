@@ -17,7 +17,7 @@ from skyward_core.pool.node_recovery import NodeRecovery
 from skyward_core.pool.node_roster_and_preemption_notices import PreemptionNotices
 from skyward_core.pool.pool_context import PoolContext, PoolEnd
 from skyward_core.pool.runs.scheduler import RunScheduler
-from skyward_core.pool.startup import PoolStartup, write_intent
+from skyward_core.pool.startup_and_machine_verification import PoolStartup, write_intent
 from skyward_core.pool.teardown import PoolShutdown, check_can_end_now
 from skyward_core.providers import provider_from_json
 from skyward_core.providers.provider import Provider
@@ -130,8 +130,8 @@ class Pool:
             The pool, to be started with :meth:`start`.
 
         Raises:
-            UsageError: If this process may not open enough files, or for the reasons of ``startup.write_intent``.
-            PoolError: For the reasons of ``startup.write_intent``.
+            UsageError: If this process may not open enough files, or for the reasons of ``write_intent``.
+            PoolError: For the reasons of ``write_intent``.
         """
         raise_file_limit(spec.most_nodes, spec.ranks_per_node, spec.least_nodes)
         intent = await write_intent(spec, ledger, cwd)

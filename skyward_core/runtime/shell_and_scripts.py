@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from skyward_core.runtime.instance_info import InstanceInfo
 
 
-RENDEZVOUS_MODULE = "skyward_core.runtime.framework_rendezvous_variables"
+RENDEZVOUS_MODULE = "skyward_core.runtime.framework_rendezvous_and_thread_limits"
 SHELLS = ("bash", "sh")  # the first one that a node has is used
 
 
@@ -263,7 +263,7 @@ class ScriptRunner:
         # Some programs use sys.orig_argv to restart themselves, for example to reload edited code.
         sys.orig_argv[:] = [sys.executable, *(sys.argv[:1] if self.source else ("-m", self.path)), *self.args]
         if self.torchrun:
-            from skyward_core.runtime.framework_rendezvous_variables import set_single_process_variables
+            from skyward_core.runtime.framework_rendezvous_and_thread_limits import set_single_process_variables
 
             set_single_process_variables(instance_info())
         mark_not_reusable("a script has run in it")

@@ -16,7 +16,7 @@ from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import Input
 
-from skyward_core.client.run_history import (
+from skyward_core.client.run_history_and_log_search import (
     COLUMNS,
     LineMatch,
     PastRun,
@@ -45,7 +45,7 @@ from skyward_tui.widgets.virtual_list import CursorList, Part
 if TYPE_CHECKING:
     from textual.timer import Timer
 
-    from skyward_core.client.run_history import LogSearch
+    from skyward_core.client.run_history_and_log_search import LogSearch
     from skyward_tui.ui.saved_state import ScreenState
 
 

@@ -34,7 +34,7 @@ from skyward_core.providers.aws import (
     instance_lookup_and_end,
     provider,
 )
-from skyward_core.providers.provider_calls import progress_listener
+from skyward_core.providers.provider_call_progress_and_cache import progress_listener
 from skyward_core.store.ledger import Ledger
 from tests.aws import Bed, prices
 from tests.aws.images import DEEP

@@ -20,7 +20,7 @@ from skyward_core.pool.ledger_reconciliation import close_if_gone
 from skyward_core.pool.pool import Pool
 from skyward_core.providers.aws import boto_calls, instance_lookup_and_end
 from skyward_core.providers.aws.launch_journal_and_keys import LaunchJournal
-from skyward_core.providers.provider_calls import IncompleteSearch
+from skyward_core.providers.provider_call_progress_and_cache import IncompleteSearch
 from skyward_core.store.ledger import Ledger
 from tests.aws import Bed, storms
 from tests.aws.killed import client

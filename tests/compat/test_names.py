@@ -11,7 +11,7 @@ import skyward_core as sky
 from skyward_core.plugins.built_in import accelerate
 from skyward_core.plugins.built_in.torch import Automatic
 from skyward_core.plugins.plugin import enter_late
-from skyward_core.runtime import framework_rendezvous_variables, instance_info, metric_logging
+from skyward_core.runtime import framework_rendezvous_and_thread_limits, instance_info, metric_logging
 from skyward_core.store import state_folder
 from tests.compat.upstream import ACCELERATORS
 
@@ -100,7 +100,7 @@ def test_accelerate_plugin_sets_the_variables_of_its_configuration():
 
 
 def test_plugin_that_joins_all_ranks_refuses_a_single_call(monkeypatch):
-    monkeypatch.setattr(framework_rendezvous_variables, "_is_gang_call", False)
+    monkeypatch.setattr(framework_rendezvous_and_thread_limits, "_is_gang_call", False)
     monkeypatch.setattr(instance_info, "_in_pool", None)  # another test of this process may have set it
     with (
         instance_info.using(sky.InstanceInfo(total_nodes=2, world_size=2, pool="p")),

@@ -28,7 +28,7 @@ from skyward_core.model.errors import UsageError
 from skyward_core.plugins import PluginError
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.launch_form import form as launch_form
-from skyward_tui.launch_form import plan_text
+from skyward_tui.launch_form import plan_computation_and_text as plan_text
 from skyward_tui.launch_form.recent_launches import add_recent, recent_forms
 from skyward_tui.screens.launch import LaunchScreen
 from skyward_tui.screens.launch_field_groups import ArgumentFields

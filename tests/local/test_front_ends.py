@@ -134,7 +134,7 @@ def test_pool_of_another_release_is_rejected_but_can_be_ended(
 WIDE = """
 import asyncio, pathlib, sys
 import skyward_core as sky
-from skyward_core.pool.startup import PoolStartup as Startup
+from skyward_core.pool.startup_and_machine_verification import PoolStartup as Startup
 
 start_node = Startup._start_node
 

@@ -22,7 +22,7 @@ from skyward_core.model.errors import Cancelled, Hint, NoCapacity, PoolError
 from skyward_core.model.specs import Image, Options, PoolSpec
 from skyward_core.plugins import Plugin
 from skyward_core.providers.local.provider import Local
-from skyward_core.providers.provider_calls import report_progress
+from skyward_core.providers.provider_call_progress_and_cache import report_progress
 from skyward_core.store.ledger import Ledger
 from skyward_core.tasks.function_pickling import make_task
 from tests.support.child import Child, read_line

@@ -12,7 +12,7 @@ from skyward_core.client.launch.launch_records import LaunchRecord, ShellRecord
 from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.client.leftover_cleanup import LeftoverScan
 from skyward_core.client.run_comparison import Comparison
-from skyward_core.client.run_history import LogSearch, PastRun, RunPreviewData, RunSearch
+from skyward_core.client.run_history_and_log_search import LogSearch, PastRun, RunPreviewData, RunSearch
 from skyward_core.client.session_interface import SessionInterface
 from skyward_core.model import outcomes
 from skyward_core.model.errors import NoTrials, PoolExistsError, UsageError

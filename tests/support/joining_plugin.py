@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import skyward_core as sky
 from skyward_core.plugins.plugin import Plugin
-from skyward_core.runtime.framework_rendezvous_variables import claim_port
+from skyward_core.runtime.framework_rendezvous_and_thread_limits import claim_port
 
 joined: list[int] = []  # the world sizes that this process has joined
 

@@ -15,7 +15,7 @@ from skyward_core.model.specs import Image, Options, PoolSpec
 from skyward_core.pool.agent_link import Link
 from skyward_core.pool.node_recovery import NodeReplacements
 from skyward_core.pool.pool_context import PoolContext
-from skyward_core.pool.startup import PoolStartup
+from skyward_core.pool.startup_and_machine_verification import PoolStartup
 from skyward_core.protocol.frame_codec import VERSION, Decoder, Header, encode_frame
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow

@@ -88,7 +88,7 @@ def in_a_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     def written(form: Form, pools: Collection[PoolView]) -> str:
         return python_script(form, pools).replace(str(Path.cwd()), "/home/me/llama")
 
-    monkeypatch.setattr("skyward_tui.launch_form.plan_text.python_script", written)
+    monkeypatch.setattr("skyward_tui.launch_form.plan_computation_and_text.python_script", written)
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from skyward_core.model.offers_and_rental_plans import MachineRequirements, Mark
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.dialogs.pickers import AcceleratorsScreen
 from skyward_tui.launch_form.form import FieldError, Form, command_line, free_name, plan_launch
-from skyward_tui.launch_form.plan_text import PlanResult
+from skyward_tui.launch_form.plan_computation_and_text import PlanResult
 from skyward_tui.launch_form.recent_launches import add_recent, recent_forms
 from skyward_tui.screens.launch import LaunchScreen
 from skyward_tui.screens.pool_list import PoolsScreen

@@ -20,7 +20,7 @@ from skyward_core.model.errors import SkywardError
 from skyward_core.transport.local_transport_and_environments import LocalTransport
 from skyward_tui.cli.main import cli
 from skyward_tui.launch_form.form import Form, command_line, provider_choices, python_script, setting_fields
-from skyward_tui.launch_form.plan_text import PlanResult, compute_plan
+from skyward_tui.launch_form.plan_computation_and_text import PlanResult, compute_plan
 from tests.support.commands import COMMANDS
 from tests.support.examples import examples
 from tests.support.ordinary_user import as_ordinary_user, close_to_users

@@ -49,7 +49,7 @@ from skyward_core.providers.aws.launch_and_reservations import (
 from skyward_core.providers.aws.launch_journal_and_keys import KeyPair, LaunchJournal
 from skyward_core.providers.aws.offers_and_images import BilledExtras, BootImage, InstanceType, PriceCache, find_image
 from skyward_core.providers.aws.zones_and_placement import Zone, sort_by_topology
-from skyward_core.providers.provider_calls import IncompleteSearch, progress_listener
+from skyward_core.providers.provider_call_progress_and_cache import IncompleteSearch, progress_listener
 from skyward_core.store.ledger import known_ledger_id, ledger_id
 from skyward_core.store.ledger_rows import make_bills
 

@@ -24,7 +24,7 @@ import skyward_core as sky
 from skyward_core.client.launch.launch_plan import LaunchPlan, make_plan
 from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.client.leftover_cleanup import JudgedLeftover
-from skyward_core.client.run_history import _daily_costs, costs
+from skyward_core.client.run_history_and_log_search import _daily_costs, costs
 from skyward_core.model.errors import LedgerError, PoolError, SpecError
 from skyward_core.model.leftovers import Leftover
 from skyward_core.model.machines import Machine
@@ -39,7 +39,7 @@ from skyward_core.store.past_pools import set_hourly_price, unreachable_view
 from skyward_core.views import events
 from skyward_core.views.pool_view import PoolView
 from skyward_tui.cli.main import cli
-from skyward_tui.launch_form.plan_text import plan_rows
+from skyward_tui.launch_form.plan_computation_and_text import plan_rows
 from skyward_tui.text.json_output import pool_json
 from skyward_tui.text.number_and_time_format import hourly
 from skyward_tui.text.teardown_and_leftovers import leftovers_amount

@@ -28,11 +28,11 @@ from skyward_core.model.offers_and_rental_plans import (
     mismatch_reason,
 )
 from skyward_core.model.specs import PoolSpec
-from skyward_core.providers import provider_calls
+from skyward_core.providers import provider_call_progress_and_cache as provider_calls
 from skyward_core.providers.aws.boto_calls import AwsAccount, AwsCalls
 from skyward_core.providers.first_available_provider import MultiProvider
 from skyward_core.providers.pool_spec_and_provider_choice import make_pool_spec
-from skyward_core.providers.provider_calls import AnswerCache, progress_listener, use_cached_answers
+from skyward_core.providers.provider_call_progress_and_cache import AnswerCache, progress_listener, use_cached_answers
 from skyward_core.store.ledger import Ledger
 
 AWS = sky.AWS(region="us-east-1")
@@ -214,7 +214,7 @@ def test_multi_provider_forwards_every_capability_of_its_providers() -> None:
 async def test_progress_of_a_provider_is_reported_with_its_name() -> None:
     class Talker(Shop):
         async def create(self, spec: sky.PoolSpec, token: str) -> list[Machine]:
-            from skyward_core.providers.provider_calls import report_progress
+            from skyward_core.providers.provider_call_progress_and_cache import report_progress
 
             report_progress("looking")
             return await super().create(spec, token)

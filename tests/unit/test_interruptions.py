@@ -23,7 +23,7 @@ from skyward_core.model.machines import Machine, MeasuredHardware, OrderedHardwa
 from skyward_core.node.agent import agent
 from skyward_core.node.agent.agent import DeadmanSwitch
 from skyward_core.node.bootstrap import hardware_and_network_benchmark
-from skyward_core.pool.startup import MachineVerifier, _parse_probe
+from skyward_core.pool.startup_and_machine_verification import MachineVerifier, _parse_probe
 from skyward_core.protocol import host_answers
 from skyward_core.providers.aws import instance_lookup_and_end, spot_interruption_watcher
 from tests.support.waiting import wait_until

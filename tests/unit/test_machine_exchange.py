@@ -15,11 +15,12 @@ import pytest
 from skyward_core.model.errors import NoCapacity, PoolError, UsageError
 from skyward_core.model.machines import Machine, OrderedHardware
 from skyward_core.model.specs import Options, PoolSpec
-from skyward_core.pool import fetch_retained_results, node_recovery, startup, teardown
+from skyward_core.pool import fetch_retained_results, node_recovery, teardown
+from skyward_core.pool import startup_and_machine_verification as startup
 from skyward_core.pool.ledger_reconciliation import close_if_gone
 from skyward_core.pool.pool import Pool
-from skyward_core.pool.startup import EnvironmentLocks
-from skyward_core.providers import provider_calls
+from skyward_core.pool.startup_and_machine_verification import EnvironmentLocks
+from skyward_core.providers import provider_call_progress_and_cache as provider_calls
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import Receipt
 from skyward_core.util.redaction import Redactor

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from skyward_core.client import run_history
+from skyward_core.client import run_history_and_log_search as run_history
 from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.client.run_comparison import Comparison, compare_runs
-from skyward_core.client.run_history import (
+from skyward_core.client.run_history_and_log_search import (
     COLUMNS,
     LineMatch,
     LogSearch,

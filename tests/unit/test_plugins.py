@@ -488,7 +488,7 @@ SCRIPT = """
 import importlib.util, inspect, sys
 from skyward_core.runtime import instance_info as used_up
 from skyward_core.runtime.instance_info import InstanceInfo
-from skyward_core.runtime.framework_rendezvous_variables import TorchrunEnvironment as ForCalls
+from skyward_core.runtime.framework_rendezvous_and_thread_limits import TorchrunEnvironment as ForCalls
 
 OWN = InstanceInfo(head_addr="192.0.2.2", head_port=9)
 calls = ForCalls(InstanceInfo(rank=1, world_size=2, head_addr="192.0.2.1", head_port=5), OWN, "unused")

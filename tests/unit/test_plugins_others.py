@@ -15,7 +15,7 @@ from skyward_core import plugins
 from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.model.specs import Image, PoolSpec
 from skyward_core.plugins.built_in.tensorflow import make_tf_config
-from skyward_core.runtime.framework_rendezvous_variables import claim_port
+from skyward_core.runtime.framework_rendezvous_and_thread_limits import claim_port
 from skyward_core.runtime.instance_info import InstanceInfo, Peer
 from tests.support.plugin_gang import places, run_gang
 

@@ -7,8 +7,12 @@ import pytest
 from skyward_core import plugins
 from skyward_core.model.specs import Image, PoolSpec
 from skyward_core.plugins.built_in.torch import FLIGHT_RECORDER_VARIABLES
-from skyward_core.runtime import framework_rendezvous_variables
-from skyward_core.runtime.framework_rendezvous_variables import find_interface, limit_machine_share, threads_per_rank
+from skyward_core.runtime import framework_rendezvous_and_thread_limits as framework_rendezvous_and_thread_limits
+from skyward_core.runtime.framework_rendezvous_and_thread_limits import (
+    find_interface,
+    limit_machine_share,
+    threads_per_rank,
+)
 from skyward_core.runtime.instance_info import InstanceInfo, Peer
 from tests.support.plugin_gang import places, run_gang
 
@@ -54,7 +58,7 @@ def test_torch_plugin_sets_rendezvous_variables_of_every_rank():
     names = ["MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK"]
     seen = run_gang(
         f"""
-        from skyward_core.runtime.framework_rendezvous_variables import set_permanent_variables as set_for_good
+        from skyward_core.runtime.framework_rendezvous_and_thread_limits import set_permanent_variables as set_for_good
         set_for_good(info)
         print(json.dumps([[os.environ[k] for k in {names}], os.environ["GLOO_SOCKET_IFNAME"]]))
         """,
@@ -85,7 +89,7 @@ def test_torch_plugin_does_nothing_for_one_rank():
 def test_environment_variables_of_the_user_override_the_plugin():
     (report,) = run_gang(
         """
-        from skyward_core.runtime.framework_rendezvous_variables import set_permanent_variables as set_for_good
+        from skyward_core.runtime.framework_rendezvous_and_thread_limits import set_permanent_variables as set_for_good
         set_for_good(info)
         print(json.dumps([os.environ[k] for k in ("OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME", "MASTER_ADDR")]))
         """,
@@ -133,6 +137,6 @@ def test_flight_recorder_is_enabled_unless_the_user_sets_it(given, set_to, monke
     # The plugin sets a rank's variables for good, and this process goes on with other tests.
     kept = {name: value for name, value in os.environ.items() if name not in FLIGHT_RECORDER_VARIABLES}
     monkeypatch.setattr(os, "environ", kept | given)
-    monkeypatch.setattr(framework_rendezvous_variables, "_by_plugin", {})
+    monkeypatch.setattr(framework_rendezvous_and_thread_limits, "_by_plugin", {})
     with plugins.torch(init=False).around_process(places(2, 1)[0]):
         assert {name: os.environ[name] for name in FLIGHT_RECORDER_VARIABLES if name in os.environ} == set_to

@@ -23,7 +23,8 @@ from skyward_core.model.machines import Machine
 from skyward_core.model.outcomes import MachineStatus
 from skyward_core.model.provider_capability_protocols import Finds
 from skyward_core.model.specs import Image, Nodes, Options, PoolSpec
-from skyward_core.pool import agent_link, output_files, startup, teardown
+from skyward_core.pool import agent_link, output_files, teardown
+from skyward_core.pool import startup_and_machine_verification as startup
 from skyward_core.pool.ledger_reconciliation import close_if_gone, is_starting, save_unknown_machines
 from skyward_core.pool.output_files import FileListing
 from skyward_core.pool.pool import Pool

@@ -16,10 +16,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from skyward_core.client import run_history
+from skyward_core.client import run_history_and_log_search as run_history
 from skyward_core.client.leftover_cleanup import LeftoverScan
 from skyward_core.client.replay_session import Playback, Replay, open_recording
-from skyward_core.client.run_history import RunSearch, last_lines, load_metrics, load_preview, past_runs
+from skyward_core.client.run_history_and_log_search import RunSearch, last_lines, load_metrics, load_preview, past_runs
 from skyward_core.client.sweep_launch_and_resumption import missing_trials, trial_table_source
 from skyward_core.model.errors import UsageError
 from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause, Summary, signal_name, to_json_types

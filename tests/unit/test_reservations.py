@@ -19,7 +19,7 @@ from skyward_core.client import offers_and_block_purchases
 from skyward_core.model.errors import NoCapacity, Unreachable
 from skyward_core.model.offers_and_rental_plans import Block, MachineRequirements, Offer, Reservation
 from skyward_core.model.specs import Options, PoolSpec
-from skyward_core.pool import startup
+from skyward_core.pool import startup_and_machine_verification as startup
 from skyward_core.providers.aws import boto_calls, launch_and_reservations
 from skyward_core.providers.aws.boto_calls import AwsAccount, AwsCalls
 from skyward_core.providers.aws.ec2_errors import translate_error

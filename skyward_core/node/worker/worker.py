@@ -53,7 +53,7 @@ if TYPE_CHECKING:
         WorkerOutcome,
         WorkerWant,
     )
-    from skyward_core.runtime.framework_rendezvous_variables import TorchrunEnvironment
+    from skyward_core.runtime.framework_rendezvous_and_thread_limits import TorchrunEnvironment
     from skyward_core.runtime.function_and_argument_adapters import StreamedIterator
     from skyward_core.runtime.instance_info import InstanceInfo
 
@@ -270,7 +270,7 @@ class WorkerProcess:
         if has_separate_tasks and not gang:
             self._set_place(False)
         if "sharers" in header and (body or self._rendezvous):
-            from skyward_core.runtime.framework_rendezvous_variables import limit_machine_share
+            from skyward_core.runtime.framework_rendezvous_and_thread_limits import limit_machine_share
 
             limit_machine_share(header["sharers"], header.get("devices", ""))
         # Workers of the gang live for one epoch. Other workers live longer and enter their plugins without a gang.
@@ -302,7 +302,7 @@ class WorkerProcess:
                     self._setup_error.__cause__ = error
         has_peers = info.world_size > 1 or "members" in header["info"]  # other ranks, possibly on other nodes
         if self._rendezvous and has_peers and not info.stands_alone and self._torchrun is None:
-            from skyward_core.runtime.framework_rendezvous_variables import TorchrunEnvironment
+            from skyward_core.runtime.framework_rendezvous_and_thread_limits import TorchrunEnvironment
 
             self._torchrun = TorchrunEnvironment(info, own, self._paths.error_file(os.getpid()))
         self._serves_both = gang and has_peers and not has_separate_tasks

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from skyward_core.plugins.plugin import Plugin, has_cuda, requirement, with_pip
-from skyward_core.runtime.framework_rendezvous_variables import (
+from skyward_core.runtime.framework_rendezvous_and_thread_limits import (
     claim_port,
     configure_jax,
     jax_arguments,

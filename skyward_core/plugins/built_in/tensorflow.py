@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from skyward_core.model.errors import PoolError
 from skyward_core.plugins.plugin import Plugin, has_cuda, requirement, with_pip
-from skyward_core.runtime.framework_rendezvous_variables import limit_threads
+from skyward_core.runtime.framework_rendezvous_and_thread_limits import limit_threads
 
 if TYPE_CHECKING:
     from skyward_core.model.specs import Image, PoolSpec

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from skyward_core.model.errors import UsageError
 from skyward_core.plugins.plugin import Plugin, enter_late, has_cuda, requirement, with_pip
 from skyward_core.runtime import instance_info
-from skyward_core.runtime.framework_rendezvous_variables import mentions_package, set_permanent_variables
+from skyward_core.runtime.framework_rendezvous_and_thread_limits import mentions_package, set_permanent_variables
 from skyward_core.runtime.instance_info import InstanceInfo, set_phase
 
 if TYPE_CHECKING:

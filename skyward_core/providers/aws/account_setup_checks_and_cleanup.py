@@ -39,7 +39,7 @@ from skyward_core.providers.aws.ec2_errors import (
 )
 from skyward_core.providers.aws.launch_journal_and_keys import KeyPair, LaunchJournal
 from skyward_core.providers.aws.zones_and_placement import Zone
-from skyward_core.providers.provider_calls import poll_until_empty, report_progress
+from skyward_core.providers.provider_call_progress_and_cache import poll_until_empty, report_progress
 from skyward_core.store.ledger import known_ledger_id
 from skyward_core.util.light_dataclass import Value, value
 from skyward_core.util.terminal_safe_text import sanitize_line

@@ -19,7 +19,7 @@ from skyward_core.providers.aws.boto_calls import AwsCalls
 from skyward_core.providers.aws.ec2_errors import CallFailed, is_resource_refusal
 from skyward_core.providers.aws.instance_tags import EXPIRES, POOL, TOKEN, format_date, parse_tags, tagged_node
 from skyward_core.providers.aws.launch_journal_and_keys import LaunchJournal
-from skyward_core.providers.provider_calls import IncompleteSearch
+from skyward_core.providers.provider_call_progress_and_cache import IncompleteSearch
 from skyward_core.store.ledger_rows import is_process_alive, marked_pid
 
 ENDED_STATES = ("terminated",)

@@ -17,7 +17,7 @@ from skyward_core.providers.aws.ec2_errors import CallFailed
 from skyward_core.providers.aws.instance_lookup_and_end import with_node
 from skyward_core.providers.aws.launch_journal_and_keys import LaunchJournal
 from skyward_core.providers.aws.offers_and_images import InstanceType
-from skyward_core.providers.provider_calls import poll_until_empty
+from skyward_core.providers.provider_call_progress_and_cache import poll_until_empty
 from skyward_core.store.debug_log import get_logger
 from skyward_core.util.light_dataclass import Value, value
 

@@ -12,7 +12,7 @@ from typing import Any
 from skyward_core.model.errors import NoCapacity, PoolError, Unreachable, error_message
 from skyward_core.model.machines import Machine
 from skyward_core.providers.pool_key_folder import PoolKeyFolder
-from skyward_core.providers.provider_calls import report_progress
+from skyward_core.providers.provider_call_progress_and_cache import report_progress
 from skyward_core.providers.slurm import slurm_commands
 from skyward_core.providers.slurm.slurm_commands import (
     CONNECTION_SLACK,

@@ -29,7 +29,7 @@ from skyward_core.client.launch.plugin_and_provider_catalog import (
     query_python,
     split_target,
 )
-from skyward_core.client.run_history import Receipt
+from skyward_core.client.run_history_and_log_search import Receipt
 from skyward_core.client.session import Session
 from skyward_core.client.session_interface import SessionInterface
 from skyward_core.model import errors
@@ -63,7 +63,12 @@ from skyward_tui.cli.run_report import (
 )
 from skyward_tui.cli.shared_options_and_command_class import SCRIPT_ARGUMENTS, command, require_terminal, watch_option
 from skyward_tui.launch_form.form import suggest_example
-from skyward_tui.launch_form.plan_text import missing_packages_text, missing_plugins_text, plan_rows, python_mismatch
+from skyward_tui.launch_form.plan_computation_and_text import (
+    missing_packages_text,
+    missing_plugins_text,
+    plan_rows,
+    python_mismatch,
+)
 from skyward_tui.notifications import Notifier
 from skyward_tui.text.json_output import run_json, trials_json
 from skyward_tui.text.number_and_time_format import count, count_range, duration, number, precise_duration

@@ -51,7 +51,7 @@ from skyward_core.pool.pool_context import PoolContext, PoolEnd
 from skyward_core.protocol.frame_codec import WireError
 from skyward_core.providers import provider_from_json
 from skyward_core.providers.provider import Provider
-from skyward_core.providers.provider_calls import IncompleteSearch, log_call, progress_listener
+from skyward_core.providers.provider_call_progress_and_cache import IncompleteSearch, log_call, progress_listener
 from skyward_core.store import pool_folder
 from skyward_core.store.debug_log import get_logger
 from skyward_core.store.ledger import Ledger
