@@ -386,13 +386,13 @@ async def test_worker_that_the_agent_cannot_accept_is_killed_and_reported(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     signals: list[tuple[int, int]] = []
-    monkeypatch.setattr(worker_slot, "signal_group", lambda *sent: signals.append(sent))
+    monkeypatch.setattr(worker_slot_and_plugin_process, "signal_group", lambda *sent: signals.append(sent))
     slot = node.places[0]
     slot.process = Process(4711)
     slot.queue.append(node.call(0, t="call", run="r1", i=0))
     node.slots.reject_unconnected("no free descriptors")
     assert signals == [], "it may still connect"
-    slot.process.started_at -= worker_slot.CONNECT_PATIENCE
+    slot.process.started_at -= worker_slot_and_plugin_process.CONNECT_PATIENCE
     node.slots.reject_unconnected("no free descriptors")
     assert signals == [(4711, signal.SIGKILL)]
     slot.on_exit(signal.SIGKILL)
