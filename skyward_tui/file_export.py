@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 _FIXED = ("index", "rank", "node", "outcome", "seconds", "error", "message")
-_MOST = 10_000  # maximum number of files with the same name, distinguished by a number
+_MAX_SAME_NAMES = 10_000  # maximum number of files with the same name, distinguished by a number
 
 
 def save_error_text(error: OSError, folder: Path) -> str:
@@ -51,7 +51,7 @@ def save(path: Path, pieces: Iterable[str]) -> Path:
     Raises:
         OSError: If the file cannot be written; no incomplete file remains.
     """
-    for number in range(1, _MOST):
+    for number in range(1, _MAX_SAME_NAMES):
         free = path if number == 1 else path.with_stem(f"{path.stem}-{number}")
         try:
             target = open(free, "x", encoding="utf-8", errors="backslashreplace", newline="")  # noqa: SIM115  closed below
@@ -64,7 +64,7 @@ def save(path: Path, pieces: Iterable[str]) -> Path:
             free.unlink(missing_ok=True)
             raise
         return free
-    raise FileExistsError(f"cannot save: {_MOST:,} files named like {path} already exist")
+    raise FileExistsError(f"cannot save: {_MAX_SAME_NAMES:,} files named like {path} already exist")
 
 
 def save_all(folder: Path, files: Mapping[str, Iterable[str]]) -> list[Path]:
@@ -158,9 +158,9 @@ def trials_csv(found: TrialTable) -> str:
     rows = []
     for each in found.rows:
         of = {f"argument.{name}": text for name, text in zip(found.names, each.arguments, strict=True)}
-        came = {"outcome": each.state} if each.task is None else _row(each.task, each.task.raw_outcome, _cell)
+        outcome = {"outcome": each.state} if each.task is None else _row(each.task, each.task.raw_outcome, _cell)
         numbers = {f"number.{name}": _cell(value) for name, value in each.numbers.items()}
-        rows.append({"trial": each.place, **of, "run": each.run, **came, **numbers})
+        rows.append({"trial": each.place, **of, "run": each.run, **outcome, **numbers})
     own = ("trial", *(f"argument.{name}" for name in found.names), "run")
     return _format_csv(rows, (*own, *_FIXED), ",")
 

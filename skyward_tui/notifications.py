@@ -19,46 +19,47 @@ MOST_CELLS = 200  # maximum cells of a terminal notification
 BELL = "\a"
 
 
-def message(told: Notification) -> str:
+def message(notification: Notification) -> str:
     """Return the notification as one line of printable text."""
-    about = f"{told.what} ({told.run})" if told.run else told.what
-    match told.kind:
+    about = f"{notification.what} ({notification.run})" if notification.run else notification.what
+    match notification.kind:
         case "budget":
-            said = f"pool {told.pool} has reached its budget. Raise the budget, or tear the pool down"
+            text = f"pool {notification.pool} has reached its budget. Raise the budget, or tear the pool down"
         case "breakpoint":
-            said = f"{about} of pool {told.pool} waits at a breakpoint: skyward-tui debug {told.pool}"
+            text = f"{about} of pool {notification.pool} waits at a breakpoint: skyward-tui debug {notification.pool}"
         case "hostkey":
-            said = f"the key of {told.what} is unknown. Accept or reject it"
+            text = f"the key of {notification.what} is unknown. Accept or reject it"
         case "alert":
-            said = f"{about} on {told.pool}: {told.detail}"
+            text = f"{about} on {notification.pool}: {notification.detail}"
         case "lost":
-            said = f"{about} on {told.pool} is lost: its outcome is unknown"
+            text = f"{about} on {notification.pool} is lost: its outcome is unknown"
         case _:
-            how = told.kind if told.seconds is None else f"{told.kind} after {precise_duration(told.seconds)}"
-            said = f"{about} on {told.pool} {how}" + (f": {told.detail}" if told.detail else "")
-    return sanitize_line(said)
+            took = "" if notification.seconds is None else f" after {precise_duration(notification.seconds)}"
+            detail = f": {notification.detail}" if notification.detail else ""
+            text = f"{about} on {notification.pool} {notification.kind}{took}{detail}"
+    return sanitize_line(text)
 
 
-def environment_variables(told: Notification) -> dict[str, str]:
+def environment_variables(notification: Notification) -> dict[str, str]:
     """Return the environment variables that describe the notification to the user's command."""
     return {
-        "SKYWARD_POOL": sanitize_line(told.pool),
-        "SKYWARD_RUN": sanitize_line(told.run),
-        "SKYWARD_OUTCOME": told.kind,
-        "SKYWARD_MESSAGE": message(told),
+        "SKYWARD_POOL": sanitize_line(notification.pool),
+        "SKYWARD_RUN": sanitize_line(notification.run),
+        "SKYWARD_OUTCOME": notification.kind,
+        "SKYWARD_MESSAGE": message(notification),
     }
 
 
-def is_worth_notifying(told: Notification, *, looks: bool, untouched: float, after: float) -> bool:
+def is_worth_notifying(notification: Notification, *, looks: bool, untouched: float, after: float) -> bool:
     """Check whether the user should be notified.
 
     Args:
-        told: The notification.
+        notification: The notification.
         looks: Whether the terminal has the focus, as far as known.
         untouched: Seconds since the user last pressed a key.
         after: Seconds; even a user with the focus on the terminal is notified of an event that took this long.
     """
-    took = untouched if told.seconds is None or told.kind == "cancelled" else told.seconds
+    took = untouched if notification.seconds is None or notification.kind == "cancelled" else notification.seconds
     return not looks or took >= after
 
 
@@ -88,17 +89,17 @@ class Notifier:
         self._failed = failed
         self._has_failed = False
 
-    def notify_unless_seen(self, told: Notification, looks: bool, untouched: float) -> None:
+    def notify_unless_seen(self, notification: Notification, looks: bool, untouched: float) -> None:
         """Notify the user unless they are watching the app; see :func:`is_worth_notifying`. Returns at once."""
-        if not is_worth_notifying(told, looks=looks, untouched=untouched, after=self.ways.after):
+        if not is_worth_notifying(notification, looks=looks, untouched=untouched, after=self.ways.after):
             return
-        calls = osc9(message(told), os.environ) if self.ways.terminal and _shows_notifications() else ""
+        calls = osc9(message(notification), os.environ) if self.ways.terminal and _shows_notifications() else ""
         if calls := calls + (BELL if self.ways.bell else ""):
             self._write(calls)
         if self.ways.command:
             from skyward_core.client.notify_command import run_command
 
-            run_command(self.ways.command, environment_variables(told), self._command_failed)
+            run_command(self.ways.command, environment_variables(notification), self._command_failed)
 
     def _command_failed(self, reason: str) -> None:
         if not self._has_failed:

@@ -80,12 +80,12 @@ def run_in_daemon_thread(work: Callable[[], T]) -> asyncio.Future[T]:
     done: asyncio.Future[T] = loop.create_future()
 
     def tell(settle: Callable[[Any], None], what: Any) -> None:
-        def told() -> None:
+        def send_outcome() -> None:
             if not done.done():
                 settle(what)
 
         with suppress(RuntimeError):  # the loop has ended, so no caller waits any more
-            loop.call_soon_threadsafe(told)
+            loop.call_soon_threadsafe(send_outcome)
 
     def act() -> None:
         try:

@@ -150,11 +150,11 @@ def editor_command(environment: Mapping[str, str], path: Path, line: int) -> lis
     Raises:
         EditorError: If neither variable is set, or its value is not a command.
     """
-    said = environment.get("VISUAL") or environment.get("EDITOR") or ""
+    command = environment.get("VISUAL") or environment.get("EDITOR") or ""
     try:
-        words = shlex.split(said)
+        words = shlex.split(command)
     except ValueError as error:
-        raise EditorError(f"$EDITOR is not a valid command ({error}): {said}") from None
+        raise EditorError(f"$EDITOR is not a valid command ({error}): {command}") from None
     if not words:
         raise EditorError(f"set $EDITOR to have {path.name}:{line} opened")
     target = str(path.absolute())

@@ -376,7 +376,7 @@ class Compute(PoolOperations):
 
     def _report_teardown(self, pool: Pool, receipt: Receipt, error: BaseException | None) -> None:
         if receipt.ok:
-            if receipt.kept:
+            if receipt.retained:
                 self._print_receipt(pool, f"pool {self.name}: {receipt}; sky.results(run) fetches them")
             elif costs_money(self.spec.provider):
                 self._print_receipt(pool, f"pool {self.name} is down: {receipt}")

@@ -307,7 +307,7 @@ class Trials(Sequence[Trial]):
     def _record_trial(self, place: int, outcome: Outcome, run: str, value: Any, error: BaseException | None) -> None:
         trial = self._trials[place]
         trial.outcome, trial.seconds, trial.run = outcome.kind, outcome.seconds, run
-        trial.numbers = {name: summary[0] for name, summary in (outcome.numbers or {}).items()}
+        trial.numbers = {name: summary[0] for name, summary in (outcome.metrics or {}).items()}
         trial.value, trial.error = value, error
         with self._news:
             self._ended_trials.append(trial)

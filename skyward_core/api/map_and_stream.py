@@ -52,12 +52,12 @@ class ChunkSizer:
     def next_size(self) -> int:
         if self._seconds is None:
             return 1
-        wanted = self._most if self._seconds <= 0 else int(MIN_CALL_SECONDS / self._seconds)
+        size = self._most if self._seconds <= 0 else int(MIN_CALL_SECONDS / self._seconds)
         if self._bytes:
-            wanted = min(wanted, int(MAX_CHUNK_BYTES / self._bytes))
+            size = min(size, int(MAX_CHUNK_BYTES / self._bytes))
         if self._left is not None:
-            wanted = min(wanted, self._left // (2 * self._places))
-        self._last = max(1, min(wanted, self._most, self._last * MAX_CHUNK_GROWTH))
+            size = min(size, self._left // (2 * self._places))
+        self._last = max(1, min(size, self._most, self._last * MAX_CHUNK_GROWTH))
         return self._last
 
     def record_sent(self, items: int, size: int) -> None:

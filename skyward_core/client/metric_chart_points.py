@@ -84,7 +84,7 @@ def make_chart(
     log: bool = False,
     smooth: bool = False,
     at: float | None = None,
-    kept: IncrementalBand | None = None,
+    bands: IncrementalBand | None = None,
 ) -> Chart:
     """Return the chart of one metric.
 
@@ -95,7 +95,7 @@ def make_chart(
         log: Whether to draw logarithms to base 10; values that are not positive become gaps.
         smooth: Whether to smooth the main line, with the raw line behind it.
         at: Instant (Unix time) of the values; None for the newest.
-        kept: Incremental band of the same metric from earlier calls, which makes bands over many ranks fast.
+        bands: Incremental band of the same metric from earlier calls, which makes bands over many ranks fast.
     """
     own = None if rank is None else traces.get(rank)
     front: Line = trace_line(own) if own is not None else []
@@ -105,8 +105,8 @@ def make_chart(
         front, others = others[0], []
     elif rank is None or len(traces) > RANKS_DRAWN:
         columns = max(2, columns)
-        if kept is not None and len(traces) > RANKS_ANEW:
-            span = kept.update(traces, columns)
+        if bands is not None and len(traces) > RANKS_ANEW:
+            span = bands.update(traces, columns)
         else:
             span = compute_band(list(traces.values()), columns)
         middle = list(zip(span.at, span.middle, strict=True))

@@ -91,10 +91,10 @@ def _ssh_target(ledger: Ledger, pool: PoolRow, node: int) -> Any:
 
 
 async def _upload(
-    target: Any, source: Path, entries: Sequence[_CopyEntry], wanted: str, far: ProgressCallback
+    target: Any, source: Path, entries: Sequence[_CopyEntry], destination: str, far: ProgressCallback
 ) -> CopyResult:
     async with _sftp(target) as (sftp, limit):
-        path = await _remote_target(sftp, wanted, resolve_path(source).name, entries[0].is_folder)
+        path = await _remote_target(sftp, destination, resolve_path(source).name, entries[0].is_folder)
         holder = _partial_path(path)
         whole = str(PurePosixPath(holder, PurePosixPath(path).name))
         progress = _Progress(far, sum(each.size for each in entries), limit)
@@ -134,9 +134,9 @@ async def _sync_remote_file(sftp: Any, place: str) -> None:
             await file.fsync()
 
 
-async def _remote_target(sftp: Any, wanted: str, name: str, is_folder: bool) -> str:
-    path = _check_remote_path(wanted) or "."
-    if wanted.endswith("/") or await sftp.isdir(path):
+async def _remote_target(sftp: Any, destination: str, name: str, is_folder: bool) -> str:
+    path = _check_remote_path(destination) or "."
+    if destination.endswith("/") or await sftp.isdir(path):
         path = str(PurePosixPath(path, name))
     parent = str(PurePosixPath(path).parent)
     if not await sftp.isdir(parent):
@@ -155,13 +155,13 @@ def _check_remote_path(path: str) -> str:
     return path
 
 
-async def _download(target: Any, wanted: str, own: Path, far: ProgressCallback) -> CopyResult:
+async def _download(target: Any, remote_path: str, own: Path, far: ProgressCallback) -> CopyResult:
     async with _sftp(target) as (sftp, limit):
-        source = await sftp.realpath(str(PurePosixPath(_check_remote_path(wanted) or ".").parent))
-        name = PurePosixPath(_check_remote_path(wanted)).name
+        source = await sftp.realpath(str(PurePosixPath(_check_remote_path(remote_path) or ".").parent))
+        name = PurePosixPath(_check_remote_path(remote_path)).name
         if not name:
             raise UsageError(
-                f"{sanitize_line(wanted) or 'POOL:PATH'}: no file given. Name a file or a folder on the node"
+                f"{sanitize_line(remote_path) or 'POOL:PATH'}: no file given. Name a file or a folder on the node"
             )
         source = str(PurePosixPath(source, name))
         try:

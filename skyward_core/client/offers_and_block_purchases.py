@@ -177,7 +177,7 @@ def buy(block: Block, price: float, texts: Mapping[str, str]) -> Reservation:
 
 def _describe_purchase(purchase: Purchase) -> str:
     if purchase.state == "bought":
-        return f"was bought as {purchase.told}"
+        return f"was bought as {purchase.result}"
     return "was requested before, and the purchase is not confirmed"
 
 

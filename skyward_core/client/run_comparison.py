@@ -191,9 +191,9 @@ def _summarize_metrics(tasks: Mapping[int, TaskView], metrics: MetricStore, run:
     found: dict[str, list[MetricSummary]] = {}
     silent = set(metrics.ranks(run))
     for _, task in sorted(tasks.items()):
-        if task.outcome is not None and task.outcome.numbers is not None:
+        if task.outcome is not None and task.outcome.metrics is not None:
             silent.discard(task.rank)
-            for name, gist in task.outcome.numbers.items():
+            for name, gist in task.outcome.metrics.items():
                 found.setdefault(name, []).append(MetricSummary(*gist))
     for name in metrics.names(run):
         for rank, trace in metrics.traces(run, name).items():

@@ -150,16 +150,16 @@ def follow_output(ledger: Ledger, run: str, ended: Future[Any] | None) -> Iterat
     while True:
         over = quiet >= QUIET_SECONDS if ended is None else ended.done()
         found = RunLogs(ledger, run)
-        came = False
+        has_new_output = False
         for part in itertools.chain.from_iterable(found.ranges.values()):
             at = seen.get(part.stem, (0, 0))
             start = max(at[0], part.start[0]), max(at[1], part.start[1])
             yield from _pieces(found, part._replace(start=start))
             seen[part.stem] = end = max(start[0], part.end[0]), max(start[1], part.end[1])
-            came |= start != end
+            has_new_output |= start != end
         if over:
             break
-        quiet = 0.0 if came else quiet + POLL_INTERVAL
+        quiet = 0.0 if has_new_output else quiet + POLL_INTERVAL
         time.sleep(POLL_INTERVAL)
     if ended is not None:
         ended.result()
@@ -696,10 +696,10 @@ class LogSearch:
     def __init__(self, ledger: Ledger, runs: Sequence[PastRun], words: Sequence[str]) -> None:
         folded = list(dict.fromkeys(word.casefold() for word in words))
         missing = ((run, run.unmatched_words(folded)) for run in runs if run.run)
-        wanted = [(run, those) for run, those in missing if those]
-        self.runs, self.searched, self.unread, self.done = len(wanted), 0, 0, not wanted
+        incomplete = [(run, those) for run, those in missing if those]
+        self.runs, self.searched, self.unread, self.done = len(incomplete), 0, 0, not incomplete
         self._cancelled = False
-        self._matches = self._search_runs(ledger, wanted)
+        self._matches = self._search_runs(ledger, incomplete)
 
     def cancel(self) -> None:
         """Stop a step that another thread is executing, at its next piece or ledger row, and prevent further steps."""

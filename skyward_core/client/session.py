@@ -473,7 +473,7 @@ class Session(SessionInterface):
         task: Task,
         *,
         one: bool = False,
-        stays: bool = False,
+        is_retained: bool = False,
         request: LaunchRequest | ShellRecord | None = None,
         joined: bool = False,
     ) -> RunView:
@@ -484,7 +484,9 @@ class Session(SessionInterface):
         if request is not None:
             save_before_launch(found.view.key, id, request, joined=joined)
         try:
-            run = found.context.scheduler.open("single" if one else "broadcast", [task], run_id=id, stays=stays)
+            run = found.context.scheduler.open(
+                "single" if one else "broadcast", [task], run_id=id, is_retained=is_retained
+            )
         except BaseException:
             if request is not None:
                 delete_launch_record(found.view.key, id)
@@ -500,11 +502,11 @@ class Session(SessionInterface):
         request: LaunchRequest,
         *,
         joined: bool,
-        stays: bool = False,
+        is_retained: bool = False,
     ) -> RunView:
         found = await self._attach_pool(pool)
         run, sweep = await sweep_launch_and_resumption.launch_trials(
-            found, tasks, sheet, request, joined=joined, stays=stays
+            found, tasks, sheet, request, joined=joined, is_retained=is_retained
         )
         if sweep is not None:
             self._sweeps |= dict.fromkeys(sweep.ids, sweep)
@@ -762,7 +764,7 @@ class Session(SessionInterface):
         return await leftover_cleanup.scan_accounts(self.ledger, accounts, everywhere=everywhere, ledgers=ledgers)
 
     @verb
-    async def remove_leftovers(self, scan: LeftoverScan, tell: Callable[[str], None] = lambda said: None) -> list[str]:
+    async def remove_leftovers(self, scan: LeftoverScan, tell: Callable[[str], None] = lambda line: None) -> list[str]:
         async def down(pool: str) -> Receipt:
             return await asyncio.wrap_future(self.tear_down(pool))
 

@@ -140,7 +140,7 @@ class SessionInterface:
         task: Task,
         *,
         one: bool = False,
-        stays: bool = False,
+        is_retained: bool = False,
         request: LaunchRequest | ShellRecord | None = None,
         joined: bool = False,
     ) -> Future[RunView]:
@@ -148,7 +148,7 @@ class SessionInterface:
 
         Args:
             one: Whether to run the task on a single rank.
-            stays: Whether nodes retain the results for a later client even after this session has received them.
+            is_retained: Whether nodes retain the results for a later client even after this session has received them.
             request: The launch request, or the record of the job or command that this run belongs to. Saved before the
                 run starts.
             joined: Whether the pool existed before this launch.
@@ -163,7 +163,7 @@ class SessionInterface:
         request: LaunchRequest,
         *,
         joined: bool,
-        stays: bool = False,
+        is_retained: bool = False,
     ) -> Future[RunView]:
         """Run a task for each combination of arguments, either each on one rank, or each on a gang.
 
@@ -175,7 +175,7 @@ class SessionInterface:
             sheet: The combinations.
             request: The launch request.
             joined: Whether the pool existed before this launch.
-            stays: Whether nodes retain the results for a later client even after this session has received them.
+            is_retained: Whether nodes retain the results for a later client even after this session has received them.
 
         Returns:
             The run; in a sweep by gangs, the first run.

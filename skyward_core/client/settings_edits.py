@@ -229,20 +229,20 @@ def _inline_item(value: TomlValue) -> Item:
     return table
 
 
-def _update_array(array: Any, wanted: Any) -> bool:
+def _update_array(array: Any, values: Any) -> bool:
     """Update a list in place, so that the comments of unchanged items stay. Return whether the list now has the wanted
     items.
     """
-    if len(array) == len(wanted):
-        for at, item in enumerate(wanted):
+    if len(array) == len(values):
+        for at, item in enumerate(values):
             if array[at] != item:
                 array[at] = item
     else:
         for at in reversed(range(len(array))):
-            if array[at] not in wanted:
+            if array[at] not in values:
                 del array[at]
-        array.extend(wanted[len(array) :])
-    return bool(array == wanted)
+        array.extend(values[len(array) :])
+    return bool(array == values)
 
 
 def _trailing_trivia(table: Any) -> list[Any]:
@@ -258,7 +258,7 @@ def _line_end(text: str) -> str:
     return "\r\n" if "\r\n" in text else "\n"
 
 
-def _verify_edit(made: str, before: str, path: Sequence[str], wanted: object) -> str:
+def _verify_edit(made: str, before: str, path: Sequence[str], value: object) -> str:
     """Return the edited text, after checking that it has the wanted values and that all others are unchanged."""
     try:
         parsed, parsed_before = tomllib.loads(made), tomllib.loads(before)
@@ -267,7 +267,7 @@ def _verify_edit(made: str, before: str, path: Sequence[str], wanted: object) ->
         raise UsageError(f"{'.'.join(path)} contains a character that cannot be saved: {error.reason}") from error
     except ValueError as error:
         raise _edit_error(path) from error
-    if _pop_table(parsed, path) != wanted:
+    if _pop_table(parsed, path) != value:
         raise _edit_error(path)
     _pop_table(parsed_before, path)
     if parsed != parsed_before:

@@ -127,7 +127,7 @@ def include_ssh_config() -> str:
 
 
 HOSTS_TABLE = "hosts"
-LONGEST = 60  # maximum characters of a group's name
+MAX_GROUP_NAME_LENGTH = 60  # maximum characters of a group's name
 MARKS = set("@,\"'\\=[]#")
 
 
@@ -228,9 +228,10 @@ def new_group(name: str, host: str, file: Path | None = None) -> None:
 
 def _check_group_name(name: str) -> str:
     name = name.strip()
-    if not name or len(name) > LONGEST or not name.isprintable() or " " in name or MARKS & set(name):
+    if not name or len(name) > MAX_GROUP_NAME_LENGTH or not name.isprintable() or " " in name or MARKS & set(name):
         raise UsageError(
-            f"a group's name must have 1 to {LONGEST} printable characters, without spaces and @ , \" ' \\ = [ ] #"
+            f"a group's name must have 1 to {MAX_GROUP_NAME_LENGTH} printable characters, "
+            "without spaces and @ , \" ' \\ = [ ] #"
         )
     return name
 

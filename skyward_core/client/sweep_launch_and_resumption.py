@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 async def launch_trials(
-    pool: Pool, tasks: Sequence[Task], sheet: TrialSheet, request: LaunchRequest, *, joined: bool, stays: bool
+    pool: Pool, tasks: Sequence[Task], sheet: TrialSheet, request: LaunchRequest, *, joined: bool, is_retained: bool
 ) -> tuple[str, GangSweep | None]:
     """Start a sweep, either as one run, or by gangs as many runs; see ``SessionInterface.launch_sweep``.
 
@@ -52,7 +52,7 @@ async def launch_trials(
         await asyncio.to_thread(save, run_id)
     except OSError as error:
         raise PoolError(f"nothing was begun, {CANNOT_SAVE}: {error}") from error
-    return pool.context.scheduler.open("sweep", tasks, run_id=run_id, stays=stays).id, None
+    return pool.context.scheduler.open("sweep", tasks, run_id=run_id, is_retained=is_retained).id, None
 
 
 def trial_table_source(ledger: Ledger, pool: str, run: RunView, known: Mapping[str, RunView]) -> TrialTableSource:

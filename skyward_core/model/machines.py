@@ -124,11 +124,11 @@ class MeasuredHardware(Value):
 def find_mismatch(bought: OrderedHardware, arrived: MeasuredHardware) -> str:
     """Return the first difference between ordered and measured hardware, with the measured value. "" for none."""
     if arrived.gpus is not None and bought.count:
-        wanted = f"{bought.count} x {bought.accelerator} of {bought.memory_gb:.0f} GB"
+        ordered_gpus = f"{bought.count} x {bought.accelerator} of {bought.memory_gb:.0f} GB"
         if len(arrived.gpus) < bought.count:
-            return f"it has {len(arrived.gpus)} GPUs instead of {wanted}"
+            return f"it has {len(arrived.gpus)} GPUs instead of {ordered_gpus}"
         if (least := min(memory for _, memory in arrived.gpus)) < MIN_MEMORY_SHARE * bought.memory_gb:
-            return f"one of its GPUs has {least:.1f} GB, but {wanted} were bought"
+            return f"one of its GPUs has {least:.1f} GB, but {ordered_gpus} were bought"
     if arrived.disk is not None and arrived.disk < MIN_DISK_RATE:
         return f"its disk writes {arrived.disk:.1f} MB/s, less than the required {MIN_DISK_RATE:g} MB/s"
     return ""

@@ -272,19 +272,19 @@ def _is_same(one: Offer, other: Offer) -> bool:
 
 
 def _accelerator_mismatch(offer: Offer, requirements: MachineRequirements) -> str:
-    wanted = requirements.accelerator
-    if wanted is None:
+    accelerator = requirements.accelerator
+    if accelerator is None:
         if requirements.any_accelerator:
             return "" if offer.count else "has no accelerator"
         # Users who name the type accept its accelerators. Other users must not pay for an accelerator that they did not
         # request.
         named = requirements.instance_type
         return f"has {offer.count} {offer.accelerator}" if offer.accelerator and not named else ""
-    if offer.accelerator != wanted.name or offer.count != wanted.count:
+    if offer.accelerator != accelerator.name or offer.count != accelerator.count:
         return f"has {offer.count} {offer.accelerator}" if offer.count else "has no accelerator"
     if (
-        wanted.memory_gb is not None
-        and abs(offer.memory_each_gb - wanted.memory_gb) > MEMORY_TOLERANCE * wanted.memory_gb
+        accelerator.memory_gb is not None
+        and abs(offer.memory_each_gb - accelerator.memory_gb) > MEMORY_TOLERANCE * accelerator.memory_gb
     ):
         return f"has {offer.accelerator} of {offer.memory_each_gb:g} GB"
     return ""
@@ -317,9 +317,9 @@ def offer_sort_key(offer: Offer, requirements: MachineRequirements) -> tuple[Any
 def describe_nearest(offers: Sequence[Offer], requirements: MachineRequirements) -> list[str]:
     """Return the offers that come closest to requirements, with the reasons why they do not fit. Each type once."""
 
-    wanted = requirements.accelerator
+    accelerator = requirements.accelerator
     # Other counts of the requested accelerator are better suggestions than other accelerators.
-    same = [offer for offer in offers if wanted is not None and offer.accelerator == wanted.name]
+    same = [offer for offer in offers if accelerator is not None and offer.accelerator == accelerator.name]
 
     def distance(offer: Offer) -> tuple[object, ...]:
         missed = len(list(_shortcomings(offer, requirements)))

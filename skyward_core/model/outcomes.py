@@ -102,8 +102,8 @@ class Outcome(Value):
         signal: Signal that ended the process, for ``exited``.
         items: Number of values that a generator yielded.
         last: Summary of the last yielded value.
-        numbers: Metrics that the call logged (``sky.log``): name -> last, minimum and maximum value; None for
-            non-finite values. ``numbers`` is None if nothing was logged, or if the process died before it could report.
+        metrics: Metrics that the call logged (``sky.log``): name -> last, minimum and maximum value; None for
+            non-finite values. ``metrics`` is None if nothing was logged, or if the process died before it could report.
     """
 
     index: int
@@ -117,7 +117,7 @@ class Outcome(Value):
     signal: int | None = None
     items: int = 0
     last: Summary | None = None
-    numbers: Mapping[str, Sequence[float | None]] | None = None
+    metrics: Mapping[str, Sequence[float | None]] | None = None
 
     def to_json(self) -> dict[str, Any]:
         return to_json_types(self)
@@ -128,6 +128,7 @@ class Outcome(Value):
         data["summary"] = Summary.from_wire(data.get("summary"))
         data["error"] = ErrorInfo.from_wire(data.get("error"))
         data["last"] = Summary.from_wire(data.get("last"))
+        data["metrics"] = data.pop("numbers", None)
         return cls(**data)
 
 
@@ -212,14 +213,20 @@ def to_json_types(value: Any) -> dict[str, Any]:
     kind = type(value)
     if kind not in _SHAPES:
         names = tuple(field.name for field in fields(value))
+        keys = tuple(json_key(kind, name) for name in names)
         # attrgetter returns a tuple only for two or more names, so "__class__" is added.
-        _SHAPES[kind] = (names, attrgetter(*names, "__class__"))
-    names, parts = _SHAPES[kind]
-    out = dict(zip(names, parts(value), strict=False))
+        _SHAPES[kind] = (keys, attrgetter(*names, "__class__"))
+    keys, parts = _SHAPES[kind]
+    out = dict(zip(keys, parts(value), strict=False))
     for name, part in out.items():
         if type(part) in _NESTED:
             out[name] = to_json_types(part)
     return out
+
+
+def json_key(kind: type[Any], field_name: str) -> str:
+    """Return the JSON key of a dataclass field."""
+    return "numbers" if kind is Outcome and field_name == "metrics" else field_name
 
 
 _SHAPES: dict[type[Any], tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]] = {}

@@ -75,20 +75,23 @@ class Unfetched(Value):
     Attributes:
         asked: Files that match the image's ``outputs`` patterns. A teardown always downloads these files first.
         others: All other files.
-        untold: Number of further files, which nodes did not list because of a limit.
-        goes: Whether unfetched files are lost together with the pool's machines. Otherwise the files stay on the hosts.
-        room: Bytes of the other files that a teardown still downloads, the newest first.
+        unlisted: Number of further files, which nodes did not list because of a limit.
+        is_lost_with_machines: Whether unfetched files are lost together with the pool's machines. Otherwise the files
+            stay on the hosts.
+        download_limit: Bytes of the other files that a teardown still downloads, the newest first.
         failures: Node -> reason why it does not answer.
     """
 
     asked: Sequence[WrittenFile] = ()
     others: Sequence[WrittenFile] = ()
-    untold: int = 0
-    goes: bool = False
-    room: int = 0
+    unlisted: int = 0
+    is_lost_with_machines: bool = False
+    download_limit: int = 0
     failures: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def exceeds_limit(self) -> bool:
         """Whether a teardown would lose files."""
-        return self.goes and (bool(self.untold) or sum(file.size for file in self.others) > self.room)
+        return self.is_lost_with_machines and (
+            bool(self.unlisted) or sum(file.size for file in self.others) > self.download_limit
+        )

@@ -237,7 +237,7 @@ class HasHosts(Protocol):
 
 
 @runtime_checkable
-class Finds(Protocol):
+class FindsMachines(Protocol):
     """Provider that can find the machines it created, even if the client died before recording them."""
 
     async def find(self, pool: str, token: str) -> list[Machine]:
@@ -255,7 +255,7 @@ class Finds(Protocol):
 
 
 @runtime_checkable
-class Quiets(Protocol):
+class StopsRuns(Protocol):
     """Provider whose machines are deleted with their disks. Unfetched data must be downloaded before that."""
 
     async def quiet(self, pool: str, machines: Sequence[Machine]) -> list[Machine]:
@@ -290,7 +290,7 @@ class EndsNow(Protocol):
 
 
 @runtime_checkable
-class Sells(Protocol):
+class OrdersHardware(Protocol):
     """Provider of paid machines: each machine's hardware is measured and compared with the order before use."""
 
     def paid_for(self, machine: Machine) -> OrderedHardware | None:
@@ -302,7 +302,7 @@ class Sells(Protocol):
 
 
 @runtime_checkable
-class Dates(Protocol):
+class SetsExpiryDates(Protocol):
     """Provider that can mark its resources in the account with the time at which they should end."""
 
     async def date(self, pool: str, machines: Sequence[Machine], at: float) -> None:
@@ -344,7 +344,7 @@ def notice_program(provider: object, machine: Machine) -> str:
 
 
 @runtime_checkable
-class Sweeps(Protocol):
+class ListsResources(Protocol):
     """Provider that can list all resources of pools in its account, regardless of the client that created them."""
 
     @classmethod

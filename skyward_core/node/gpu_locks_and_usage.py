@@ -129,7 +129,7 @@ def _peer_credentials(peer: socket.socket) -> tuple[int, int, int]:
 
 
 DRIVER_TIMEOUT = 20.0  # seconds; waking GPUs takes long
-LONGEST_COMMAND = 64
+MAX_COMMAND_BYTES = 64
 
 
 def read_gpu_usage() -> list[dict[str, Any]]:
@@ -187,7 +187,7 @@ def _process(pid: int, memory: int | None, computes: bool) -> dict[str, Any]:
     try:
         user = user_name(os.stat(f"/proc/{pid}").st_uid)
         with open(f"/proc/{pid}/comm", "rb") as file:  # arguments may contain secrets
-            command = file.read(LONGEST_COMMAND).decode(errors="replace").rstrip("\n")
+            command = file.read(MAX_COMMAND_BYTES).decode(errors="replace").rstrip("\n")
     except OSError:
         pass  # ended, hidden, or in another container
     return {"pid": pid, "user": user, "command": command, "memory": memory, "computes": computes}

@@ -92,7 +92,7 @@ DCGM_FIELDS = {"1002": "sm_active", "1004": "tensor_active"}
 MAX_STARTS = 5
 RESTART_DELAY = 60.0  # seconds between starts
 MAX_AGE = 5.0  # seconds after which values are outdated
-LONGEST = 1 << 16  # maximum bytes of a line of the monitor
+MAX_LINE_BYTES = 1 << 16  # maximum bytes of a line of the monitor
 
 
 class DcgmMonitor:
@@ -148,14 +148,14 @@ class DcgmMonitor:
         if child is None or child.stdout is None:
             return
         try:
-            chunk = os.read(child.stdout.fileno(), LONGEST)
+            chunk = os.read(child.stdout.fileno(), MAX_LINE_BYTES)
         except BlockingIOError:
             return
         *lines, self._said = (self._said + chunk).split(b"\n")
         for line in lines:
             if (parsed := parse_dcgm_line(line.decode("ascii", "replace"))) is not None:
                 self._metrics[parsed[0]] = (now, parsed[1])
-        if not chunk or len(self._said) > LONGEST:
+        if not chunk or len(self._said) > MAX_LINE_BYTES:
             self.close()
 
 

@@ -118,13 +118,13 @@ def map_thread_files(threads: list[Thread], places: PathMapping) -> list[Thread]
 
 def limit_threads(threads: list[Thread], most: int) -> list[Thread]:
     """Return as many of the first threads as have at most ``most`` frames in total, but at least one thread."""
-    kept: list[Thread] = []
+    selected: list[Thread] = []
     for thread in threads:
         most -= len(thread["frames"])
-        if kept and most < 0:
+        if selected and most < 0:
             break
-        kept.append(thread)
-    return kept
+        selected.append(thread)
+    return selected
 
 
 def _limit_frames(frames: Iterable[Frame]) -> list[Frame]:
@@ -145,7 +145,7 @@ def _parse_line(value: Any) -> int:
     return value if type(value) is int and 0 <= value < 1 << 31 else 0
 
 
-MOST = 1 << 20  # bytes of one answer
+MAX_ANSWER_BYTES = 1 << 20  # bytes of one answer
 DUMP_POLL = 0.02  # seconds between checks of the file
 DUMP_QUIET_TIME = 0.1  # seconds without new bytes after which the answer is complete
 NO_HANDLER = "its process runs another program or has no handler for the signal"
@@ -181,10 +181,10 @@ def refusal_reason(pid: int, path: str, record: str = "") -> str:
 
 def _has_open(pid: int, path: str) -> bool:
     with suppress(OSError):
-        wanted = os.lstat(path)
+        status = os.lstat(path)
         for each in Path(f"/proc/{pid}/fd").iterdir():
             with suppress(FileNotFoundError):  # the descriptor was closed since the listing
-                if os.path.samestat(wanted, each.stat()):
+                if os.path.samestat(status, each.stat()):
                     return True
     return False
 
@@ -218,12 +218,12 @@ def _read_dump(file: int, until: float) -> bytes:
         if (grown := os.fstat(file).st_size) != size:
             size, since = grown, time.monotonic()
     with suppress(BlockingIOError):
-        return os.pread(file, min(size, MOST), 0)
+        return os.pread(file, min(size, MAX_ANSWER_BYTES), 0)
     return b""
 
 
 NAME = "py-spy"
-MOST_PY_SPY_BYTES = 16 << 20  # bytes; limit on the output of py-spy
+MAX_PY_SPY_BYTES = 16 << 20  # bytes; limit on the output of py-spy
 TRIES = 3  # attempts to dump stacks, because stacks that change during the dump can be inconsistent
 NOT_INSTALLED = "py-spy is not installed on the node. Install it there: pip install py-spy"
 REFUSED = "the kernel of the node does not let py-spy read another process (kernel.yama.ptrace_scope)"
@@ -302,8 +302,8 @@ def run_command(command: list[str], timeout: float) -> tuple[bytes, bytes]:
     reader = threading.Thread(target=lambda: errors.append(child.stderr.read(1 << 16) if child.stderr else b""))
     reader.start()
     try:
-        output = child.stdout.read(MOST_PY_SPY_BYTES + 1) if child.stdout else b""
-        if len(output) > MOST_PY_SPY_BYTES:
+        output = child.stdout.read(MAX_PY_SPY_BYTES + 1) if child.stdout else b""
+        if len(output) > MAX_PY_SPY_BYTES:
             kill()
             raise PySpyError("its stacks are too large")
     finally:
@@ -339,9 +339,9 @@ def _has_children(pid: int) -> bool:
 
 
 RATE = 100  # samples per second
-LONGEST = 600.0  # seconds; maximum duration of a profile
+MAX_PROFILE_SECONDS = 600.0  # seconds; maximum duration of a profile
 PROFILE_GRACE = 20.0  # seconds that py-spy may take in addition to the duration of a profile
-MOST_PROFILE_BYTES = 8 << 20  # bytes of the profile
+MAX_PROFILE_BYTES = 8 << 20  # bytes of the profile
 
 
 def record_profile(program: str, pid: int, seconds: float, file: str) -> bytes:
@@ -359,7 +359,7 @@ def record_profile(program: str, pid: int, seconds: float, file: str) -> bytes:
     """
     if not program:
         raise PySpyError(NOT_INSTALLED)
-    whole = max(1, round(min(seconds, LONGEST)))
+    whole = max(1, round(min(seconds, MAX_PROFILE_SECONDS)))
     options = [
         "--format",
         "raw",
@@ -376,13 +376,13 @@ def record_profile(program: str, pid: int, seconds: float, file: str) -> bytes:
         )
         try:
             with open(os.open(file, os.O_RDONLY | os.O_NOFOLLOW), "rb") as written:
-                profile = written.read(MOST_PROFILE_BYTES + 1)
+                profile = written.read(MAX_PROFILE_BYTES + 1)
         except FileNotFoundError:
             raise PySpyError(describe_failure(errors or output)) from None
     finally:
         with suppress(OSError):
             os.unlink(file)  # noqa: PTH108
-    if len(profile) > MOST_PROFILE_BYTES:
+    if len(profile) > MAX_PROFILE_BYTES:
         raise PySpyError("the profile is too large. Use fewer seconds.")
     return profile
 

@@ -229,7 +229,7 @@ class SharedCollection(SharedObject):
 
 LOCK_TTL_MS = 30_000  # milliseconds since the last renewal after which a lock expires
 RENEW_INTERVAL = 10.0  # seconds between renewals by the holder
-LOOK = 1.0  # seconds between attempts of a waiter that no release has woken up
+RETRY_INTERVAL = 1.0  # seconds between attempts of a waiter that no release has woken up
 BARRIER_TTL_MS = 24 * 3600 * 1000  # milliseconds until an unused barrier's keys expire
 
 # A release wakes one waiter.
@@ -293,7 +293,7 @@ class SharedLock(SharedObject):
                     redis.blpop([f"{self._key}:free"], timeout=wait)
             return None
 
-        if not poll_in_slices(take, timeout, LOOK):
+        if not poll_in_slices(take, timeout, RETRY_INTERVAL):
             return False
         self._held, self._signs = token, threading.Event()
         threading.Thread(target=self._renew_until, args=(token, self._signs), name="lock", daemon=True).start()
@@ -365,7 +365,7 @@ class SharedBarrier(SharedObject):
             return
         with wrap_redis_errors(self._connection) as redis:
             left = redis.eval(LEAVE, 1, self._key, number)
-        if not left and self._wait_round(number, LOOK):
+        if not left and self._wait_round(number, RETRY_INTERVAL):
             return  # the barrier opened just before the timeout
         raise TimeoutError(f"not all {self.parties} participants arrived at {self!r} within {timeout:g} s")
 

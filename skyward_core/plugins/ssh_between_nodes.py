@@ -323,9 +323,9 @@ class _ServerKeeper:
 
     def _start_process(self) -> subprocess.Popen[bytes]:
         # The agent identifies a node's processes by their log file, because sshd overwrites its environment.
-        with open(os.open(self._said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as said:
+        with open(os.open(self._said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as log:
             self._child = subprocess.Popen(
-                self._command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, preexec_fn=end_with_parent()
+                self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=end_with_parent()
             )
         return self._child
 

@@ -8,14 +8,14 @@ from contextlib import suppress
 
 from skyward_core.model.errors import LedgerError, SkywardError, error_message
 from skyward_core.model.outcomes import BudgetStatus
-from skyward_core.model.provider_capability_protocols import Dates
+from skyward_core.model.provider_capability_protocols import SetsExpiryDates
 from skyward_core.pool.pool_context import PoolContext
 from skyward_core.providers.provider_call_progress_and_cache import log_query
 from skyward_core.store.debug_log import get_logger
 from skyward_core.views import events
 
 WARNING_FRACTION = 0.8  # spent fraction of the budget at which the user is warned
-LOOK = 15.0  # maximum seconds between checks of the costs, because a replacement machine may have another price
+CHECK_INTERVAL = 15.0  # maximum seconds between checks of the costs; replacement machines may have other prices
 ANSWER_TIMEOUT = 600.0  # seconds that the user has to answer when the budget is spent
 
 
@@ -66,8 +66,8 @@ class Budget:
                 self._emit_state("near", budget)
                 self._news.emit_warning(self._warning(spent, budget))
             mark = budget if view.budget_state == "near" else WARNING_FRACTION * budget
-            seconds = (mark - spent) / view.price_hourly * 3600 if view.price_hourly else LOOK
-            await asyncio.sleep(min(max(seconds, 0.01), LOOK))
+            seconds = (mark - spent) / view.price_hourly * 3600 if view.price_hourly else CHECK_INTERVAL
+            await asyncio.sleep(min(max(seconds, 0.01), CHECK_INTERVAL))
 
     def _spent(self) -> float:
         """Return the dollars spent. The amount grows even if the clock was set back."""
@@ -82,7 +82,7 @@ class Budget:
         self._emit_state("asked", budget, time.time() + ANSWER_TIMEOUT)
         while (remaining := deadline - time.monotonic()) > 0:
             with suppress(TimeoutError):  # stop waiting regularly, because the user of another client may have answered
-                await asyncio.wait_for(self._raised.wait(), min(remaining, LOOK))
+                await asyncio.wait_for(self._raised.wait(), min(remaining, CHECK_INTERVAL))
                 return True
             if self._current_budget() != budget:
                 return True
@@ -135,7 +135,7 @@ class Expiry:
 
     async def renew(self) -> None:
         """Renew the expiry date periodically."""
-        if not isinstance(self._context.provider, Dates):
+        if not isinstance(self._context.provider, SetsExpiryDates):
             return
         await asyncio.sleep(FIRST_DELAY)
         while True:
@@ -153,7 +153,7 @@ class Expiry:
 
     async def _update(self, seconds: float) -> None:
         context, provider = self._context, self._context.provider
-        if not isinstance(provider, Dates):
+        if not isinstance(provider, SetsExpiryDates):
             return
         options = context.options
         at = expiry_time(time.time(), context.row.created_at, options.idle_timeout, options.ttl, seconds)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from skyward_core.model.errors import PoolError, SkywardError, error_hint, error_message
 from skyward_core.model.machines import Machine
 from skyward_core.model.outcomes import Outcome
-from skyward_core.model.provider_capability_protocols import Quiets
+from skyward_core.model.provider_capability_protocols import StopsRuns
 from skyward_core.model.root_cause import summarize_outcomes
 from skyward_core.pool.agent_link import Link, is_notification
 from skyward_core.pool.pool_context import PoolContext
@@ -66,20 +66,20 @@ async def fetch_retained(row: PoolRow, ledger: Ledger, *, give_up: bool = False)
     done, failures, hint = [], [], None
     archive = PoolFolder(row.key)
     try:
-        for kept in ledger.retained_results(row.token):
+        for results in ledger.retained_results(row.token):
             visit, needed = (
-                NodeResultsFetcher(row, kept.machine, archive, ledger),
-                ledger.select_wanted([kept]),
+                NodeResultsFetcher(row, results.machine, archive, ledger),
+                ledger.select_wanted([results]),
             )
             try:
                 await visit.fetch_all(give_up=give_up)
                 await visit.wait_removed()
             except (PoolError, OSError, WireError) as error:
-                if kept in ledger.retained_results(row.token):  # otherwise another client has fetched them
-                    failures.append(f"{kept} (still retained: {error_message(error)})")
+                if results in ledger.retained_results(row.token):  # otherwise another client has fetched them
+                    failures.append(f"{results} (still retained: {error_message(error)})")
                     hint = hint or error_hint(error)
                 continue
-            await asyncio.to_thread(ledger.remove_retained, kept)
+            await asyncio.to_thread(ledger.remove_retained, results)
             done += [f"{'deleted' if give_up else 'fetched'} {each.describe()}" for each in needed]
     finally:
         archive.close()
@@ -144,8 +144,8 @@ async def fetch_after_teardown(row: PoolRow, ledger: Ledger, receipt: Receipt, *
         notes = await fetch_retained(row, ledger, give_up=give_up)
     except SkywardError as error:
         notes = [error_message(error)]
-    remaining = tuple(map(str, ledger.unfetched_results(row.token))) if not receipt.unwritten else receipt.kept
-    return replace(receipt, notes=(*receipt.notes, *notes), kept=remaining)
+    remaining = tuple(map(str, ledger.unfetched_results(row.token))) if not receipt.unwritten else receipt.retained
+    return replace(receipt, notes=(*receipt.notes, *notes), retained=remaining)
 
 
 class NodeResultsFetcher:
@@ -397,10 +397,10 @@ async def fetch_remaining(
     if give_up:
         return [f"deleted unfetched results of {_describe_runs(context.links)}"], []
     provider = context.provider
-    if not isinstance(provider, Quiets):
+    if not isinstance(provider, StopsRuns):
         return [], [f"unfetched results of {_describe_runs(context.links)}"]
     report("looking for unfetched results and logs")
-    kept, lost = [], []
+    available, lost = [], []
     try:
         async with asyncio.timeout(QUERY_TIMEOUT):
             seen = await provider.quiet(context.name, pending)
@@ -414,19 +414,19 @@ async def fetch_remaining(
                 f"{_describe_machine(now)} could not be queried for unfetched results, logs and files ({reason})"
             )
         elif retained := RetainedResults.from_machine(context.token, now):
-            kept.append(retained)
+            available.append(retained)
         else:
             done.add(now)
-    notes, missed = await _fetch_machines(context, kept, done, report) if kept else ([], [])
+    notes, missed = await _fetch_machines(context, available, done, report) if available else ([], [])
     return notes, [*lost, *missed]
 
 
 async def _fetch_machines(
-    context: PoolContext, kept: Sequence[RetainedResults], done: _EmptyMachines, report: Callable[[str], None]
+    context: PoolContext, retained: Sequence[RetainedResults], done: _EmptyMachines, report: Callable[[str], None]
 ) -> tuple[list[str], list[str]]:
     """Fetch the results of each machine. Return descriptions of fetched and of lost results."""
-    chosen = runs_within(kept, MAX_BYTES)
-    visits = [NodeResultsFetcher(context.row, each.machine, context.archive, context.ledger) for each in kept]
+    chosen = runs_within(retained, MAX_BYTES)
+    visits = [NodeResultsFetcher(context.row, each.machine, context.archive, context.ledger) for each in retained]
     gate = asyncio.Semaphore(MAX_PARALLEL)
     reason: dict[NodeResultsFetcher, str] = {}
 
@@ -439,7 +439,7 @@ async def _fetch_machines(
         except (SkywardError, OSError, WireError) as error:
             reason[visit] = error_message(error)
 
-    total = sum(size for each in kept for run, size in each.runs.items() if run in chosen)
+    total = sum(size for each in retained for run, size in each.runs.items() if run in chosen)
     tasks = [asyncio.create_task(fetch(visit)) for visit in visits]
     try:
         await _wait_all(tasks, lambda: report(_describe_progress(sum(visit.received_bytes for visit in visits), total)))
@@ -448,7 +448,7 @@ async def _fetch_machines(
             task.cancel()
         await asyncio.wait(tasks)
     notes, lost = [], []
-    for visit, each in zip(visits, kept, strict=True):
+    for visit, each in zip(visits, retained, strict=True):
         if reason[visit]:
             lost.append(f"{each.describe()}: {reason[visit]}")
             continue
@@ -471,10 +471,10 @@ async def _wait_all(tasks: Sequence[asyncio.Task[None]], report: Callable[[], No
         return
 
 
-def runs_within(kept: Sequence[RetainedResults], most: int) -> set[str]:
+def runs_within(retained: Sequence[RetainedResults], most: int) -> set[str]:
     """Return the runs whose results fit into ``most`` bytes in total, chosen from the smallest on."""
     sizes: dict[str, int] = {}
-    for each in kept:
+    for each in retained:
         for run, size in each.runs.items():
             sizes[run] = sizes.get(run, 0) + size
     chosen = set()

@@ -144,13 +144,13 @@ class RankSetup:
         send(FIRST_EPOCH)
         return True
 
-    async def start_on(self, wanted: NodesWanted, send: Callable[[int, tuple[int, ...]], None], job: str = "") -> bool:
+    async def start_on(self, choice: NodesWanted, send: Callable[[int, tuple[int, ...]], None], job: str = "") -> bool:
         """Start a broadcast on some of the nodes.
 
         In a standalone pool no node counts as busy: calls are queued on the nodes with the fewest calls of this client.
 
         Args:
-            wanted: Number of nodes, or their indices.
+            choice: Number of nodes, or their indices.
             send: Sends the calls of the given epoch through the links of the given nodes.
             job: Job that the broadcast is the next step of; "" if none. Nodes reserved for this job may be used.
 
@@ -161,10 +161,10 @@ class RankSetup:
             ConnectionError: If a required node cannot be reached now.
         """
         await self.ensure_set_up()
-        if isinstance(wanted, int):
+        if isinstance(choice, int):
             candidates = sorted((link.gone, link.load, link.node) for link in self._links)
-            wanted = tuple(sorted(node for *_, node in candidates[:wanted]))
-        send(FIRST_EPOCH, wanted)
+            choice = tuple(sorted(node for *_, node in candidates[:choice]))
+        send(FIRST_EPOCH, choice)
         return True
 
     async def ensure_set_up(self) -> None:
@@ -249,29 +249,29 @@ def busy_nodes(nodes: Sequence[NodeGangState], job: str = "", *, of_parts: bool 
     return found
 
 
-def choose_nodes(wanted: NodesWanted, nodes: Sequence[NodeGangState], job: str = "") -> tuple[int, ...]:
+def choose_nodes(choice: NodesWanted, nodes: Sequence[NodeGangState], job: str = "") -> tuple[int, ...]:
     """Return the nodes for a run, in order; () if the run has to wait.
 
     Prefers an existing gang of the right size, because its processes are already running. Otherwise prefers nodes that
     belong to no gang, which preserves existing gangs for other runs.
 
     Args:
-        wanted: Number of nodes, or their indices.
+        choice: Number of nodes, or their indices.
         nodes: States of the nodes.
         job: Job that requests nodes. Nodes reserved for its next step count as free.
     """
     busy = busy_nodes(nodes, job)
     free = {each.node: each for each in nodes if each.there and not each.gone and each.node not in busy}
-    if not isinstance(wanted, int):
-        return tuple(wanted) if all(node in free for node in wanted) else ()
+    if not isinstance(choice, int):
+        return tuple(choice) if all(node in free for node in choice) else ()
     gangs = {each.members for each in free.values() if each.members and not each.broken}
     for members in sorted(gangs):
-        if len(members) == wanted and all(node in free and free[node].members == members for node in members):
+        if len(members) == choice and all(node in free and free[node].members == members for node in members):
             return members
-    if len(free) < wanted:
+    if len(free) < choice:
         return ()
     in_order = sorted(free.values(), key=lambda each: (bool(each.members) and not each.broken, each.node))
-    return tuple(sorted(each.node for each in in_order[:wanted]))
+    return tuple(sorted(each.node for each in in_order[:choice]))
 
 
 WAIT_REPORT_DELAY = 1.0  # seconds of waiting before the user sees which client holds the lock
@@ -359,9 +359,9 @@ class GangSetup(RankSetup):
                 send(self.epoch)
         return started
 
-    async def start_on(self, wanted: NodesWanted, send: Callable[[int, tuple[int, ...]], None], job: str = "") -> bool:
+    async def start_on(self, choice: NodesWanted, send: Callable[[int, tuple[int, ...]], None], job: str = "") -> bool:
         async with self._hold_lock():
-            nodes = choose_nodes(wanted, await self._query_nodes(), job)
+            nodes = choose_nodes(choice, await self._query_nodes(), job)
             if nodes:
                 links = [self._links[node] for node in nodes]
                 epoch = links[0].epoch

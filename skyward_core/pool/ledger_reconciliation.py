@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from skyward_core.model.machines import Machine
-from skyward_core.model.provider_capability_protocols import Finds, Quiets, hourly_price
+from skyward_core.model.provider_capability_protocols import FindsMachines, StopsRuns, hourly_price
 from skyward_core.model.script_interpreter import Interpreter
 from skyward_core.providers.provider import Provider
 from skyward_core.providers.provider_call_progress_and_cache import log_query
@@ -56,7 +56,7 @@ async def find_machines(name: str, token: str, provider: Provider) -> list[Machi
     Raises:
         PoolError: If the provider cannot list the machines now.
     """
-    return await log_query("find", name, provider.find(name, token)) if isinstance(provider, Finds) else []
+    return await log_query("find", name, provider.find(name, token)) if isinstance(provider, FindsMachines) else []
 
 
 def record_missing(token: str, machines: Sequence[Machine], ledger: Ledger) -> list[Machine]:
@@ -94,8 +94,8 @@ async def close_if_gone(row: PoolRow, provider: Provider, ledger: Ledger) -> Rec
     if not closed:
         await log_query("teardown", row.name, provider.teardown(row.name))
     gone = tuple(sorted(machine.node for machine in seen))
-    kept = list(filter(None, (RetainedResults.from_machine(row.token, machine) for machine in seen)))
-    runs = await asyncio.to_thread(_unfetched_runs, row, ledger) if isinstance(provider, Quiets) else []
+    retained = list(filter(None, (RetainedResults.from_machine(row.token, machine) for machine in seen)))
+    runs = await asyncio.to_thread(_unfetched_runs, row, ledger) if isinstance(provider, StopsRuns) else []
     lost = [f"unfetched results of run {run}" for run in runs]
     receipt = Receipt(
         row.name,
@@ -104,7 +104,7 @@ async def close_if_gone(row: PoolRow, provider: Provider, ledger: Ledger) -> Rec
         (),
         0.0,
         tuple(sorted(notes)),
-        kept=tuple(map(str, ledger.select_wanted(kept))),
+        retained=tuple(map(str, ledger.select_wanted(retained))),
         lost=tuple(lost),
         bills=make_bills(
             row,
@@ -115,7 +115,7 @@ async def close_if_gone(row: PoolRow, provider: Provider, ledger: Ledger) -> Rec
         machines=tuple(each.id for each in machines),
     )
     if not closed:
-        ledger.record_teardown(row.token, receipt, kept, await asyncio.to_thread(_end_time, row, seen, ledger))
+        ledger.record_teardown(row.token, receipt, retained, await asyncio.to_thread(_end_time, row, seen, ledger))
     return receipt
 
 
@@ -154,4 +154,4 @@ def describe_end(receipt: Receipt) -> str:
     """Describe the end of a pool that this client did not observe."""
     reason = "; ".join(sorted({note.partition(": ")[2] for note in receipt.notes})) or "no resources remain"
     reason += f"; lost: {'; '.join(receipt.lost)}" if receipt.lost else ""
-    return f"{reason}; not fetched: {'; '.join(receipt.kept)}" if receipt.kept else reason
+    return f"{reason}; not fetched: {'; '.join(receipt.retained)}" if receipt.retained else reason

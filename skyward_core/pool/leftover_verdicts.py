@@ -10,7 +10,7 @@ from typing import Any, Literal
 from skyward_core import providers
 from skyward_core.model.errors import SkywardError, UsageError, error_message
 from skyward_core.model.leftovers import Inventory, Leftover
-from skyward_core.model.provider_capability_protocols import Sweeps
+from skyward_core.model.provider_capability_protocols import ListsResources
 from skyward_core.pool.ledger_reconciliation import is_starting
 from skyward_core.providers.provider_call_progress_and_cache import log_call
 from skyward_core.store.ledger import Ledger
@@ -64,7 +64,7 @@ def sweepable_provider(name: str) -> Any:
         found = providers.provider_class(name)
     except UsageError:
         return None  # its package is not installed; the pool screens report that
-    return found if isinstance(found, Sweeps) else None
+    return found if isinstance(found, ListsResources) else None
 
 
 def _restore_provider(kind: Any, row: dict[str, Any]) -> Any:

@@ -170,8 +170,8 @@ async def _request(link: Link, request: dict[str, object]) -> WrittenAnswer:
             await asyncio.sleep(0.02)
 
 
-def _written_file(told: WrittenKeys, link: Link) -> WrittenFile:
-    return WrittenFile(told["path"], told["size"], link.to_client_time(told["at"]), link.node, told["version"])
+def _written_file(keys: WrittenKeys, link: Link) -> WrittenFile:
+    return WrittenFile(keys["path"], keys["size"], link.to_client_time(keys["at"]), link.node, keys["version"])
 
 
 @value
@@ -598,10 +598,10 @@ class Outputs:
         Raises:
             UsageError: If a pattern leads out of the working folder.
         """
-        wanted = _validate_patterns(patterns)
+        valid_patterns = _validate_patterns(patterns)
         if self._context.is_local:
             return FileListing([], 0, {}, {})
-        return await list_files(self._context, wanted, run, whole=whole)
+        return await list_files(self._context, valid_patterns, run, whole=whole)
 
     async def unfetched(self) -> Unfetched:
         """List the files that a teardown would find unfetched now."""
@@ -803,9 +803,9 @@ class Outputs:
             unlisted.append(f"at least {found.omitted_count:,} more files that were not listed")
         if context.ends_machines:
             return RemainingFiles(notes, lost=[*descriptions, *unlisted])
-        stays = [(node, found.folders[node]) for node, files in by_node.items() if files]
+        places = [(node, found.folders[node]) for node, files in by_node.items() if files]
         more = unlisted[-1:] if found.omitted_count else []
-        return RemainingFiles([*(f"{REMAINS}{each}" for each in [*descriptions, *more]), *notes], stays=stays)
+        return RemainingFiles([*(f"{REMAINS}{each}" for each in [*descriptions, *more]), *notes], places=places)
 
     def _had_runs(self) -> bool:
         """Check whether any run could have written files."""

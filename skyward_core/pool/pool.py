@@ -54,19 +54,19 @@ def raise_file_limit(nodes: int, ranks: int, least: int | None = None) -> None:
     if soft == resource.RLIM_INFINITY:
         return
     held = len(os.listdir("/dev/fd"))  # noqa: PTH208  pathlib has no counterpart
-    wanted = held + nodes * (FILES_PER_NODE + FILES_PER_RANK * ranks) + SPARE_FILES
-    if soft >= wanted:
+    limit = held + nodes * (FILES_PER_NODE + FILES_PER_RANK * ranks) + SPARE_FILES
+    if soft >= limit:
         return
     if hard != resource.RLIM_INFINITY:
         needed = held + (nodes if least is None else least) + MIN_SPARE_FILES
         if hard < needed:
             raise UsageError(
                 f"{nodes} nodes need at least {needed} open files, but this process is limited to {hard}. "
-                f"Raise the limit (ulimit -Hn {wanted}, or LimitNOFILE= of its service) or use fewer nodes."
+                f"Raise the limit (ulimit -Hn {limit}, or LimitNOFILE= of its service) or use fewer nodes."
             )
-        wanted = min(wanted, hard)
-    if wanted > soft:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        limit = min(limit, hard)
+    if limit > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
 _POOLS: WeakSet[Pool] = WeakSet()  # all pools of this process

@@ -64,8 +64,8 @@ async def _request_stacks(
     context: PoolContext, link: Link, ranks: Sequence[int] | None, *, signal: bool
 ) -> list[RankStack]:
     own_ranks = context.ranks_of(link.node)
-    wanted = [rank for rank in own_ranks if ranks is None or rank in ranks]
-    if not wanted:
+    requested_ranks = [rank for rank in own_ranks if ranks is None or rank in ranks]
+    if not requested_ranks:
         return []
     if not link.up:
         reason = link.lost_reason or f"node {link.node} is not connected"
@@ -74,14 +74,14 @@ async def _request_stacks(
     else:
         try:
             answer: StacksAnswer
-            request = link.ask({"t": "stacks", "ranks": wanted, "signal": signal})
+            request = link.ask({"t": "stacks", "ranks": requested_ranks, "signal": signal})
             answer, _ = await link.wait_while_heard(request, ANSWER_TIMEOUT, SILENCE_TIMEOUT)
             return [_rank_stack(each, link.node) for each in answer["ranks"] if each["rank"] in own_ranks]
         except TimeoutError:
             reason = f"node {link.node} {link.silence_text}"
         except (ConnectionError, WireError) as error:
             reason = str(error)
-    return [RankStack(rank, 0, link.node, "silent", why=reason) for rank in wanted]
+    return [RankStack(rank, 0, link.node, "silent", why=reason) for rank in requested_ranks]
 
 
 def _rank_stack(keys: RankStacksKeys, node: int) -> RankStack:

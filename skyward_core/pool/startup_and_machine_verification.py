@@ -34,7 +34,7 @@ from skyward_core.model.machines import (
     find_mismatch,
 )
 from skyward_core.model.outcomes import NodePhase
-from skyward_core.model.provider_capability_protocols import RunsHere, Sells, Warns, notice_program
+from skyward_core.model.provider_capability_protocols import OrdersHardware, RunsHere, Warns, notice_program
 from skyward_core.model.script_interpreter import Interpreter
 from skyward_core.model.specs import Image, PoolSpec
 from skyward_core.plugins.plugin import bootstrap_steps, check_standalone, transform_image
@@ -100,7 +100,9 @@ class MachineVerifier:
     def purchase_of(self, node: int) -> OrderedHardware | None:
         """Return the ordered hardware of a node's machine; None if the provider does not state it."""
         context = self._context
-        return context.provider.paid_for(context.machines[node]) if isinstance(context.provider, Sells) else None
+        return (
+            context.provider.paid_for(context.machines[node]) if isinstance(context.provider, OrdersHardware) else None
+        )
 
     async def verify(self, nodes: Iterable[int], take_over: MoveNode) -> None:
         """Measure ordered machines, replace each mismatching machine once, and mark the nodes as ready.

@@ -79,7 +79,7 @@ class PoolShutdown:
         locks = asyncio.create_task(context.startup.locks.save_remaining())  # runs while the nodes end
         receipt = await self._tear_down(give_up, keep_outputs, now)
         await locks
-        if not receipt.kept:
+        if not receipt.retained:
             return receipt
         from skyward_core.pool.fetch_retained_results import fetch_after_teardown
 
@@ -120,7 +120,7 @@ class PoolShutdown:
             new = [each for each in found if each.id not in {known.id for known in machines}]
             rescued, missed = ([], []) if now else await _fetch_remaining(context, new, problems, give_up=give_up)
             machines, notes, lost = found, notes + rescued, lost + missed
-        remaining, kept, trouble = await _verify_gone(context, machines, ended, now=now)
+        remaining, retained, trouble = await _verify_gone(context, machines, ended, now=now)
         notes += trouble
         if not remaining and not unknown:
             cleanup_notes, unknown = await _clean_up(context)
@@ -133,9 +133,9 @@ class PoolShutdown:
             round(time.monotonic() - started, 3),
             tuple(notes),
             by=context.external_end.by if context.external_end else describe_client(),
-            kept=tuple(map(str, kept)),
+            retained=tuple(map(str, retained)),
             lost=(*rest.lost, *lost),
-            stays=tuple(rest.stays),
+            remaining_files=tuple(rest.places),
             bills=make_bills(context.row, machines, ended, hourly_price(context.provider)),
             machines=tuple(each.id for each in machines),
             start_error=context.start_error,
@@ -150,7 +150,7 @@ class PoolShutdown:
         news.records.flush()
         patience = 0.0 if context.ledger.read_only_reason else WRITE
         if reason := await _write_ledger(
-            lambda: context.ledger.record_teardown(context.token, receipt, kept, at), patience
+            lambda: context.ledger.record_teardown(context.token, receipt, retained, at), patience
         ):
             receipt = replace(receipt, unwritten=reason)
         await self.detach()
@@ -438,7 +438,7 @@ async def _verify_gone(
     """
     remaining = list(machines)
     ending: set[str] = set()  # ids of machines that the provider is already terminating
-    kept: list[RetainedResults] = []
+    retained: list[RetainedResults] = []
     trouble: list[str] = []
     deadline = time.monotonic() + (RENTED if pool.ends_machines else VERIFY)
     patience = time.monotonic() + SILENCE
@@ -462,14 +462,16 @@ async def _verify_gone(
             for node in {machine.node for machine in remaining} - there:
                 pool.news.emit_phase(node, "gone", "verified")
             ended |= {now.id: machine_ended_at(now, machines) for now in seen if now.state == "gone"}
-            kept += filter(None, (RetainedResults.from_machine(pool.token, now) for now in seen if now.state == "gone"))
+            retained += filter(
+                None, (RetainedResults.from_machine(pool.token, now) for now in seen if now.state == "gone")
+            )
             remaining = [machine for machine, now in zip(remaining, seen, strict=True) if now.state != "gone"]
             ending = {now.id for now in seen if now.state == "ending" and pool.ends_machines}
             # A provider of rented machines that answers can also end machines that nobody can reach.
             alone = all(machine.state in ("lost", "unreachable") for machine in seen if machine.state != "gone")
             silent = alone and not pool.ends_machines
         if not remaining or time.monotonic() > (patience if silent else deadline):
-            return remaining, kept, trouble
+            return remaining, retained, trouble
         stubborn = [machine for machine in remaining if machine.id not in ending]
         if delay > 0.1 and stubborn:  # not in the first rounds, because most machines end by themselves at once
             trouble = await _terminate(pool, stubborn, now=now) or trouble

@@ -65,28 +65,30 @@ def _split_names(pattern: str) -> tuple[str, ...]:
     return names if len(names) > 1 else ("**", *names)
 
 
-def _matches_prefix(names: Sequence[str], wanted: Sequence[str]) -> bool:
+def _matches_prefix(names: Sequence[str], pattern: Sequence[str]) -> bool:
     """Check whether a path or one of its parent folders matches. Takes linear time for any pattern."""
-    reached = _next_positions(names, wanted)
-    return len(wanted) in reached or (len(wanted) - 1 in reached and wanted[-1] == "**")
+    reached = _next_positions(names, pattern)
+    return len(pattern) in reached or (len(pattern) - 1 in reached and pattern[-1] == "**")
 
 
-def _next_positions(names: Sequence[str], wanted: Sequence[str]) -> set[int]:
+def _next_positions(names: Sequence[str], pattern: Sequence[str]) -> set[int]:
     """Return the possible positions in the pattern after all names; {} if the names do not match."""
     reached = {0}
     for name in names:
-        reached = _skip_wildcards(reached, wanted)
-        if len(wanted) in reached:
+        reached = _skip_wildcards(reached, pattern)
+        if len(pattern) in reached:
             break
-        reached = {at + (wanted[at] != "**") for at in reached if wanted[at] == "**" or _regex(wanted[at]).match(name)}
+        reached = {
+            at + (pattern[at] != "**") for at in reached if pattern[at] == "**" or _regex(pattern[at]).match(name)
+        }
     return reached
 
 
-def _skip_wildcards(reached: set[int], wanted: Sequence[str]) -> set[int]:
+def _skip_wildcards(reached: set[int], pattern: Sequence[str]) -> set[int]:
     """Add the positions reached by matching ``**`` with no folder, except at the end of the pattern."""
     more = set(reached)
     for at in sorted(reached):
-        while at < len(wanted) - 1 and wanted[at] == "**":
+        while at < len(pattern) - 1 and pattern[at] == "**":
             at += 1
             more.add(at)
     return more

@@ -23,12 +23,12 @@ from skyward_core.model.errors import (
 from skyward_core.model.machines import Check, Machine
 from skyward_core.model.offers_and_rental_plans import MachineRequirements, Offer, RentalPlan, Selection, offer_sort_key
 from skyward_core.model.provider_capability_protocols import (
-    Dates,
     EndsNow,
-    Finds,
+    FindsMachines,
     Offers,
-    Quiets,
-    Sells,
+    OrdersHardware,
+    SetsExpiryDates,
+    StopsRuns,
     Warns,
     notice_program,
 )
@@ -173,7 +173,7 @@ class MultiProvider:
     @staticmethod
     async def _may_have_machines(index: int, spec: PoolSpec, token: str) -> bool:
         """Check whether a provider that failed may still have created machines."""
-        if not isinstance(spec.provider, Finds):
+        if not isinstance(spec.provider, FindsMachines):
             return True
         try:
             return any(each.state != "gone" for each in await spec.provider.find(spec.name, token))
@@ -225,7 +225,7 @@ class MultiProvider:
         """
         found: dict[str, Machine] = {}
         for index, each in enumerate(self._providers):
-            if isinstance(each, Finds):
+            if isinstance(each, FindsMachines):
                 for machine in self._tag_machines(index, await each.find(pool, token)):
                     found.setdefault(machine.id, machine)
         return list(found.values())
@@ -277,7 +277,7 @@ class MultiProvider:
             machine: The machine.
         """
         provider = self._providers[machine.extra[PROVIDER_INDEX]]
-        return provider.paid_for(machine) if isinstance(provider, Sells) else None
+        return provider.paid_for(machine) if isinstance(provider, OrdersHardware) else None
 
     async def quiet(self, pool: str, machines: Sequence[Machine]) -> list[Machine]:
         """Stop what runs on machines without terminating them, if their provider supports that.
@@ -292,7 +292,7 @@ class MultiProvider:
         seen: dict[str, Machine] = {}
         for index, mine in self._by_provider(machines):
             provider = self._providers[index]
-            if isinstance(provider, Quiets):
+            if isinstance(provider, StopsRuns):
                 stopped = await provider.quiet(pool, mine)
             else:
                 reason = {"why": f"provider {provider.name} cannot fetch retained results"}
@@ -312,7 +312,7 @@ class MultiProvider:
             SkywardError: If a machine cannot be tagged.
         """
         for index, mine in self._by_provider(machines):
-            if isinstance(provider := self._providers[index], Dates):
+            if isinstance(provider := self._providers[index], SetsExpiryDates):
                 await provider.date(pool, mine, at)
 
     async def teardown(self, pool: str) -> None:

@@ -152,10 +152,10 @@ def split_words(text: str) -> list[str]:
     return [part for part in re.split(r"[^a-z0-9]+", text.lower()) if part]
 
 
-def contains_words(parts: Sequence[str], wanted: Sequence[str]) -> bool:
-    """Check whether the words ``wanted`` occur consecutively in ``parts``."""
-    width = len(wanted)
-    return any(list(parts[at : at + width]) == list(wanted) for at in range(len(parts) - width + 1))
+def contains_words(parts: Sequence[str], words: Sequence[str]) -> bool:
+    """Check whether the words ``words`` occur consecutively in ``parts``."""
+    width = len(words)
+    return any(list(parts[at : at + width]) == list(words) for at in range(len(parts) - width + 1))
 
 
 def describe_python(minor: str, machine: str, named: str | None, *, rented: bool = False) -> str:

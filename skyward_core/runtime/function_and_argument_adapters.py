@@ -159,9 +159,9 @@ class StreamedIterator(Iterator[Any]):
         return bool(self._ready) or self._has_ended or self._is_closed or self._error is not None
 
     def _request_more(self) -> None:
-        wanted = self.wanted_range
-        if wanted != self._requested and self._request is not None:
-            self._requested = wanted
+        requested = self.wanted_range
+        if requested != self._requested and self._request is not None:
+            self._requested = requested
             self._request(self)
 
     @property

@@ -288,10 +288,10 @@ class LedgerFile:
 
 def _missing_columns(db: sqlite3.Connection) -> list[tuple[str, str]]:
     """Return the columns of row classes that an older ledger lacks, each with its table."""
-    wanted = [(row.table, each.name) for row in ROWS for each in fields(row)]
+    required = [(row.table, name) for row in ROWS for name in row.column_names()]
     tables = "SELECT t.name, c.name FROM sqlite_master t, pragma_table_info(t.name) c WHERE t.type='table'"
     known = set(db.execute(tables))
-    return [column for column in wanted if column not in known]
+    return [column for column in required if column not in known]
 
 
 def _open_private(path: str, flags: int) -> int:
@@ -573,14 +573,14 @@ class Ledger:
         self._write_trace(token)
 
     def record_teardown(
-        self, token: str, receipt: Receipt, kept: Iterable[RetainedResults] = (), at: float | None = None
+        self, token: str, receipt: Receipt, retained: Iterable[RetainedResults] = (), at: float | None = None
     ) -> None:
         """Close a pool after a verified teardown, or save the receipt of an incomplete one.
 
         Args:
             token: Token of the pool.
             receipt: Receipt of the teardown.
-            kept: Results that hosts retain.
+            retained: Results that hosts retain.
             at: Unix time of the end. None for now. An end that was recorded earlier is kept.
         """
         end = (time.time() if at is None else at) if receipt.ok else None
@@ -589,7 +589,7 @@ class Ledger:
         statements: list[tuple[str, tuple[Any, ...]]] = [(sql, (state, end, json.dumps(receipt.to_json()), token))]
         if receipt.ok:
             statements.append(("DELETE FROM kept WHERE token=?", (token,)))
-            statements += [(_INSERT_RETAINED, (token, *_retained_row(each))) for each in kept]
+            statements += [(_INSERT_RETAINED, (token, *_retained_row(each))) for each in retained]
         self._write(statements, flush=True)
         runs = "UPDATE runs SET state='lost', ended_at=? WHERE token=? AND state='running'"
         if receipt.ok:
@@ -621,27 +621,27 @@ class Ledger:
         """Return the retained results that a user may want. Ended runs without results and logs are omitted."""
         return self.select_wanted(self.retained_results(token))
 
-    def select_wanted(self, kept: Iterable[RetainedResults]) -> list[RetainedResults]:
+    def select_wanted(self, retained: Iterable[RetainedResults]) -> list[RetainedResults]:
         """Return the retained results that a user may want; see :meth:`unfetched_results`."""
 
         def is_wanted(run: str, size: int) -> bool:
             row = None if size else self.run(run)
             return row is None or row.state not in ("done", "failed", "cancelled")
 
-        parts = (each.for_runs([run for run, size in each.runs.items() if is_wanted(run, size)]) for each in kept)
+        parts = (each.for_runs([run for run, size in each.runs.items() if is_wanted(run, size)]) for each in retained)
         return list(filter(None, parts))
 
-    def remove_retained(self, kept: RetainedResults) -> None:
+    def remove_retained(self, results: RetainedResults) -> None:
         """Remove an entry of retained results that were fetched, deleted or expired."""
         remaining = list(
-            map(str, self.select_wanted(each for each in self.retained_results(kept.token) if each != kept))
+            map(str, self.select_wanted(each for each in self.retained_results(results.token) if each != results))
         )
-        receipt = (self.pool(kept.token).receipt or {}) | {"kept": remaining}
-        machine, _ = _retained_row(kept)
-        drop = ("DELETE FROM kept WHERE token=? AND machine=?", (kept.token, machine))
-        put = ("UPDATE pools SET receipt=? WHERE token=?", (json.dumps(receipt), kept.token))
+        receipt = (self.pool(results.token).receipt or {}) | {"kept": remaining}
+        machine, _ = _retained_row(results)
+        drop = ("DELETE FROM kept WHERE token=? AND machine=?", (results.token, machine))
+        put = ("UPDATE pools SET receipt=? WHERE token=?", (json.dumps(receipt), results.token))
         self._write([drop, put], flush=True)
-        self._write_trace(kept.token)
+        self._write_trace(results.token)
 
     def delete_pool(self, token: str) -> None:
         """Delete all rows about an ended pool and its runs."""
@@ -826,7 +826,7 @@ class Ledger:
         return self._runs("WHERE substr(run, 1, ?)=? ORDER BY opened_at DESC", (len(letters), letters))
 
     def _runs(self, where: str, values: tuple[Any, ...]) -> list[RunRow]:
-        waiting = {run for kept in self.retained_results() for run in kept.runs}
+        waiting = {run for results in self.retained_results() for run in results.runs}
         rows = self._select(RunRow, where, values)
         return [
             replace(row, state="kept") if row.run in waiting and row.state in ("running", "lost") else row
@@ -877,9 +877,9 @@ def _to_stored(value: Any) -> Any:
 _INSERT_RETAINED = "INSERT INTO kept (token, machine, facts) VALUES (?,?,?)"
 
 
-def _retained_row(kept: RetainedResults) -> tuple[str, str]:
-    facts = {"runs": kept.runs, "size": kept.size, "until": kept.until}
-    return json.dumps(kept.machine.to_json()), json.dumps(facts)
+def _retained_row(results: RetainedResults) -> tuple[str, str]:
+    facts = {"runs": results.runs, "size": results.size, "until": results.until}
+    return json.dumps(results.machine.to_json()), json.dumps(facts)
 
 
 def ledger_id(provider: str) -> str:

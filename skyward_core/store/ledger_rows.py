@@ -80,6 +80,9 @@ def make_bills(
     return tuple(bills)
 
 
+_RECEIPT_KEYS = {"retained": "kept", "remaining_files": "stays"}  # field -> key of the stored receipt
+
+
 @value
 class Receipt(Value):
     """Proof of a teardown.
@@ -93,9 +96,9 @@ class Receipt(Value):
         notes: Messages to the user.
         unwritten: Reason why the ledger lacks this receipt, or "".
         by: Client that tore the pool down; "" if the pool ended itself.
-        kept: Descriptions of results that hosts retain.
+        retained: Descriptions of results that hosts retain.
         lost: Descriptions of unfetched files, results and logs that were deleted with the machines.
-        stays: Nodes on which output files remain, with the folder.
+        remaining_files: Nodes on which output files remain, with the folder.
         bills: Costs of machines with known prices, including replaced ones.
         machines: Provider's ids of all machines, including replaced ones.
         start_error: Reason why the pool did not start; "" if it did, or if a user stopped the start.
@@ -109,9 +112,9 @@ class Receipt(Value):
     notes: tuple[str, ...] = ()
     unwritten: str = ""
     by: str = ""
-    kept: tuple[str, ...] = ()
+    retained: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
-    stays: tuple[tuple[int, str], ...] = ()
+    remaining_files: tuple[tuple[int, str], ...] = ()
     bills: tuple[Bill, ...] = ()
     machines: tuple[str, ...] = ()
     start_error: str = ""
@@ -128,13 +131,13 @@ class Receipt(Value):
 
     def to_json(self) -> dict[str, Any]:
         """Return the receipt as JSON."""
-        return asdict(self)
+        return {_RECEIPT_KEYS.get(name, name): value for name, value in asdict(self).items()}
 
     def __str__(self) -> str:
         text = f"created {self.created}, verified gone {len(self.gone)}, unaccounted {len(self.unaccounted)}"
         text += f": {', '.join(self.unaccounted)}" if self.unaccounted else ""
         text += "" if self.spent is None else f"; cost ${self.spent:,.2f}"
-        text += f"; retained: {'; '.join(self.kept)}" if self.kept else ""
+        text += f"; retained: {'; '.join(self.retained)}" if self.retained else ""
         text += f"; lost: {'; '.join(self.lost)}" if self.lost else ""
         return sanitize_paragraph(f"{text}; not saved: {self.unwritten}" if self.unwritten else text)
 
@@ -203,11 +206,17 @@ class Row(Value):
     __slots__ = ()
     table: ClassVar[str]
     decoders: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}
+    renamed: ClassVar[Mapping[str, str]] = {}  # field -> column, where the names differ
+
+    @classmethod
+    def column_names(cls) -> list[str]:
+        """Return the names of the columns, in the order of the fields."""
+        return [cls.renamed.get(each.name, each.name) for each in fields(cls)]
 
     @classmethod
     def columns(cls) -> str:
         """Return the columns for a SELECT."""
-        return ", ".join(each.name for each in fields(cls))
+        return ", ".join(cls.column_names())
 
     @classmethod
     def from_stored(cls, stored: Sequence[Any]) -> Self:
@@ -290,17 +299,18 @@ class Purchase(Row):
         block: The capacity block as JSON.
         asked_at: Unix time of the request.
         state: "asked" (unconfirmed), "bought" or "refused".
-        told: Id of the reservation, or the reason for the refusal.
+        result: Id of the reservation, or the reason for the refusal.
     """
 
     table = "purchases"
+    renamed: ClassVar = {"result": "told"}
     decoders: ClassVar = {"provider": json.loads, "block": json.loads}
     token: str
     provider: dict[str, Any]
     block: dict[str, Any]
     asked_at: float
     state: str
-    told: str
+    result: str
 
 
 @value
@@ -379,9 +389,9 @@ class RemainingFiles(NamedTuple):
     Attributes:
         notes: Messages to the user.
         lost: Descriptions of files that are deleted with the machines.
-        stays: Nodes on which files remain, with the folder.
+        places: Nodes on which files remain, with the folder.
     """
 
     notes: Sequence[str] = ()
     lost: Sequence[str] = ()
-    stays: Sequence[tuple[int, str]] = ()
+    places: Sequence[tuple[int, str]] = ()

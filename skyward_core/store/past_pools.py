@@ -124,10 +124,10 @@ def _finish_view(view: PoolView, ledger: Ledger, row: PoolRow) -> PoolView:
     set_hourly_price(view, ledger, row)
     apply(view, events.PoolEnded(pool=row.name, receipt=receipt, at=at))
     reasons = sorted({note.partition(": ")[2] or note for note in receipt.get("notes", ())})
-    kept = ledger.unfetched_results(row.token)
+    retained = ledger.unfetched_results(row.token)
     start_error = [view.start_error] if view.start_error else []
-    view.detail = "; ".join([*start_error, *reasons, *(f"not fetched: {each}" for each in kept)])
-    view.unfetched = {run: size for each in kept for run, size in each.runs.items() if size}
+    view.detail = "; ".join([*start_error, *reasons, *(f"not fetched: {each}" for each in retained)])
+    view.unfetched = {run: size for each in retained for run, size in each.runs.items() if size}
     return view
 
 

@@ -89,10 +89,10 @@ def prune_pools(
     now = time.time()
     if not only_look:
         remove_abandoned_folders()
-    for kept in ledger.retained_results():
-        if kept.until < now and not only_look:
-            ledger.remove_retained(kept)
-    waiting = {kept.token for kept in ledger.retained_results()}
+    for results in ledger.retained_results():
+        if results.until < now and not only_look:
+            ledger.remove_retained(results)
+    waiting = {results.token for results in ledger.retained_results()}
     ended = ledger.ended_pools(limit=-1)
     found = sorted((row.ended_at or 0.0, row.token, row) for row in ended if row.token not in waiting)
     sizes = {row.token: _disk_usage(pool_path(row.key)) for _, _, row in found}

@@ -73,13 +73,13 @@ def split_feeds(pending: PendingFunction[Any]) -> tuple[PendingFunction[Any], It
     ``Generator[...]``.
     """
     fn = pending.fn
-    wanted = _find_iterator_parameters(fn) if type(fn) is FunctionType and fn.__annotations__ else frozenset()
-    if not wanted and not any(type(each) is GeneratorType for each in (*pending.args, *pending.kwargs.values())):
+    iterables = _find_iterator_parameters(fn) if type(fn) is FunctionType and fn.__annotations__ else frozenset()
+    if not iterables and not any(type(each) is GeneratorType for each in (*pending.args, *pending.kwargs.values())):
         return pending, ()
     feeds: list[tuple[str, Iterable[Any]]] = []
 
     def replace_feed(name: str, value: Any) -> Any:
-        if type(value) is GeneratorType or (name in wanted and isinstance(value, Iterable)):
+        if type(value) is GeneratorType or (name in iterables and isinstance(value, Iterable)):
             feeds.append((name, value))
             return StreamedArgument(len(feeds) - 1, name)
         return value

@@ -365,15 +365,15 @@ class ResourceReader:
         cloud, region, zone = (*parts, "", "")[:3]
         return cloud.lower(), region, zone
 
-    def _read_accelerators(self, wanted: Any, place: YamlPath) -> Iterator[tuple[str, float]]:
-        if wanted is None or wanted in ([], {}):
+    def _read_accelerators(self, accelerators: Any, place: YamlPath) -> Iterator[tuple[str, float]]:
+        if accelerators is None or accelerators in ([], {}):
             yield "", 0
-        elif isinstance(wanted, str):
-            yield self._read_accelerator(wanted, None, place)
-        elif isinstance(wanted, Mapping):
-            yield from (self._read_accelerator(name, count, (*place, name)) for name, count in wanted.items())
+        elif isinstance(accelerators, str):
+            yield self._read_accelerator(accelerators, None, place)
+        elif isinstance(accelerators, Mapping):
+            yield from (self._read_accelerator(name, count, (*place, name)) for name, count in accelerators.items())
         else:
-            for number, each in enumerate(wanted):
+            for number, each in enumerate(accelerators):
                 if each is None or each == "None":
                     yield "", 0
                 else:

@@ -326,7 +326,7 @@ def _top_level_statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
             yield from _top_level_statements(statement.finalbody)
 
 
-def _find_bindings(tree: ast.Module, wanted: Sequence[str] = DECORATOR_NAMES) -> tuple[set[str], set[str]]:
+def _find_bindings(tree: ast.Module, decorators: Sequence[str] = DECORATOR_NAMES) -> tuple[set[str], set[str]]:
     """Return two sets of names in the script: names that refer to our package, and names of our decorators."""
     modules: set[str] = set()
     names: set[str] = set()
@@ -340,24 +340,24 @@ def _find_bindings(tree: ast.Module, wanted: Sequence[str] = DECORATOR_NAMES) ->
             if (statement.module or "").partition(".")[0] not in PACKAGES:
                 continue
             for alias in statement.names:
-                if alias.name in wanted:
+                if alias.name in decorators:
                     names.add(alias.asname or alias.name)
                 elif alias.name == "*":
-                    names.update(wanted)
+                    names.update(decorators)
                 elif alias.name == "compat":
                     modules.add(alias.asname or alias.name)
     return modules, names
 
 
 def _is_own_decorator(
-    decorator: ast.expr, modules: set[str], names: set[str], wanted: Sequence[str] = DECORATOR_NAMES
+    decorator: ast.expr, modules: set[str], names: set[str], decorators: Sequence[str] = DECORATOR_NAMES
 ) -> bool:
     target = decorator.func if isinstance(decorator, ast.Call) else decorator
     match target:
         case ast.Name(id=name):
             return name in names
         case ast.Attribute(value=ast.Name(id=module), attr=name):
-            return module in modules and name in wanted
+            return module in modules and name in decorators
     return False
 
 

@@ -394,10 +394,10 @@ def _suggest_python(python: str, environ: Mapping[str, str], ask: QueryPython) -
     """Suggest an interpreter if no program has the given name: one with the version in the name, if there is one."""
     if not re.fullmatch(r"\d+(\.\d+)+", python):
         return "a path"
-    wanted = parse_version(python)
+    version = parse_version(python)
     for program in (own_base_python().path, *find_other_pythons(environ)):
         with suppress(UnusablePython):
-            if parse_version(ask(program).version)[: len(wanted)] == wanted:
+            if parse_version(ask(program).version)[: len(version)] == version:
                 return program
     return f"a path: Python {python} was not found"
 
@@ -434,7 +434,7 @@ def make_interpreter(
 
 
 def find_base(
-    wanted: str,
+    specifier: str,
     subject: str,
     environ: Mapping[str, str] = os.environ,
     ask: QueryPython = read_python,
@@ -442,14 +442,14 @@ def find_base(
     """Return the base interpreter of an environment: this program's version if it matches, else the newest match.
 
     Args:
-        wanted: Version specifier in ``requires-python`` syntax.
+        specifier: Version specifier in ``requires-python`` syntax.
         subject: Description of the file that requests the version, for errors.
 
     Raises:
         ScriptError: If no interpreter matches.
     """
     base = own_base_python()
-    if satisfies(base.version, wanted):
+    if satisfies(base.version, specifier):
         return base
     seen = {base.version}
     for program in find_other_pythons(environ):
@@ -457,14 +457,14 @@ def find_base(
             known = ask(program)
         except UnusablePython:
             continue
-        if satisfies(known.version, wanted):
+        if satisfies(known.version, specifier):
             return known
         seen.add(known.version)
-    if not is_satisfiable(wanted):
+    if not is_satisfiable(specifier):
         oldest = ".".join(map(str, MIN_PYTHON))
-        raise ScriptError(f'{subject} requires Python "{wanted}", but {oldest} or later is required')
+        raise ScriptError(f'{subject} requires Python "{specifier}", but {oldest} or later is required')
     raise ScriptError(
-        f'{subject} requires Python "{wanted}", but only '
+        f'{subject} requires Python "{specifier}", but only '
         f"{', '.join(sorted(seen, key=parse_version))} was found. "
         "Install one, for example with uv python install"
     )
@@ -631,7 +631,7 @@ def ensure_interpreter(interpreter: Interpreter, report: ReportLine, stop: Cance
 
 def _make_environment(interpreter: Interpreter, root: Path, report: ReportLine, stop: CancellationToken) -> None:
     command = environment.module_command(interpreter.base, "image_environment", library_path_entries().first)
-    wanted = {"image": dict(interpreter.environment), "root": str(root), "env": {}, "cwd": ""}
+    config = {"image": dict(interpreter.environment), "root": str(root), "env": {}, "cwd": ""}
     answer: dict[str, Any] = {}
     with (
         tempfile.TemporaryFile() as errors,
@@ -648,7 +648,7 @@ def _make_environment(interpreter: Interpreter, root: Path, report: ReportLine, 
             with stop.on_cancel(lambda: kill_group(process)):
                 with suppress(BrokenPipeError):  # the process has ended; its exit status explains the reason
                     # URLs may contain secrets, so they are not passed as arguments
-                    process.stdin.write(json.dumps(wanted).encode())
+                    process.stdin.write(json.dumps(config).encode())
                     process.stdin.close()
                 for line in process.stdout:
                     message = _parse_line(line)

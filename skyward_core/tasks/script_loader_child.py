@@ -281,12 +281,12 @@ def _bind_arguments(target: Any, values: Mapping[str, Any]) -> tuple[list[Any], 
     by_position = kwargs.get(rest) if rest else None
     for parameter in parameters:
         name = parameter.name
-        wanted = parameter.kind is parameter.POSITIONAL_ONLY or (
+        is_required = parameter.kind is parameter.POSITIONAL_ONLY or (
             parameter.kind is parameter.POSITIONAL_OR_KEYWORD and by_position
         )
-        if wanted and name in kwargs:
+        if is_required and name in kwargs:
             args.append(kwargs.pop(name))
-        elif wanted and by_position:
+        elif is_required and by_position:
             args.append(parameter.default)
         elif name == rest:
             args.extend(kwargs.pop(name, ()))

@@ -264,9 +264,9 @@ class Bundle(Value):
             pairs = zip(self.files, self.origins, strict=True)
             uncompiled = [at for (path, _), at in pairs if _is_sent_compiled(path) and not _bytecode(at, self.tag)]
             command = [program, "-I", "-S", "-m", "compileall", "-q", "-i", "-"]
-            wanted = "\n".join(uncompiled).encode()
+            paths = "\n".join(uncompiled).encode()
             with suppress(OSError, subprocess.TimeoutExpired):
-                subprocess.run(command, input=wanted, capture_output=True, check=False, timeout=COMPILE_TIMEOUT)
+                subprocess.run(command, input=paths, capture_output=True, check=False, timeout=COMPILE_TIMEOUT)
 
     def _archive_variant(self, variant: str) -> str:
         return variant if self.tag == TAG else f"{variant}.{self.tag}"

@@ -90,10 +90,10 @@ class Transfer:
         kept: Pool of idle connections.
     """
 
-    def __init__(self, node: Endpoint, papers: ssl.SSLContext, kept: IdleStreams) -> None:
+    def __init__(self, node: Endpoint, papers: ssl.SSLContext, idle_streams: IdleStreams) -> None:
         self._node = node
         self._tls_context = papers
-        self._idle_streams = kept
+        self._idle_streams = idle_streams
         self._line: TlsConnection | None = None
         self._stopped = False
 

@@ -180,11 +180,11 @@ class RankEnvironment(Value):
     behind: tuple[str, ...]
 
 
-async def prepare_environment(config: Mapping[str, Any], said: Callable[[str], None]) -> RankEnvironment:
+async def prepare_environment(config: Mapping[str, Any], report: Callable[[str], None]) -> RankEnvironment:
     """Return the environment that an agent's config requests; creates it if necessary.
 
     Args:
-        said: Receives progress lines.
+        report: Receives progress lines.
 
     Raises:
         PoolError: If the interpreter no longer exists, or its environment cannot be created.
@@ -202,7 +202,7 @@ async def prepare_environment(config: Mapping[str, Any], said: Callable[[str], N
     if chosen.base:
         stop = CancellationToken()
         try:
-            await asyncio.to_thread(ensure_interpreter, chosen, said, stop)
+            await asyncio.to_thread(ensure_interpreter, chosen, report, stop)
         finally:
             stop.cancel()  # a cancelled start needs no environment
     if not exists(chosen.path):
@@ -385,10 +385,10 @@ class LocalTransport:
         """Prepare the ranks' environment, once for all nodes of a start."""
         loop = asyncio.get_running_loop()
 
-        def said(line: str) -> None:
+        def emit(line: str) -> None:
             loop.call_soon_threadsafe(report, "running", line)
 
-        return await gate.compute_once("ground", lambda: asyncio.ensure_future(prepare_environment(config, said)))
+        return await gate.compute_once("ground", lambda: asyncio.ensure_future(prepare_environment(config, emit)))
 
     async def _prepare_interpreter(
         self, environment: RankEnvironment, config: dict[str, Any], report: Report, gate: StartBarrier
@@ -421,7 +421,7 @@ class LocalTransport:
         return {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // max(1, ranks)))}
 
     async def send_folder(
-        self, cwd: str, image: Mapping[str, Any], gate: StartBarrier, said: Callable[[str], None]
+        self, cwd: str, image: Mapping[str, Any], gate: StartBarrier, report: Callable[[str], None]
     ) -> None:
         return None
 
@@ -470,7 +470,7 @@ class LocalTransport:
 
 
 _EXTRAS = re.compile(r"^(?P<name>\s*[\w.-]+)\s*\[(?P<extras>[^\]]*)\]")
-LONGEST = 1 << 20  # bytes; length limit for a line of an installer's output
+MAX_LINE_BYTES = 1 << 20  # bytes; length limit for a line of an installer's output
 
 
 async def prepare_interpreter(
@@ -506,30 +506,30 @@ async def prepare_interpreter(
     more = [each for each in image_environment.list_requirements(image) if each not in (base.made or ())]
     pip = [str(each) for each in image.get("pip") or ()]
     image = {**image, "pip": pip if any(map(os.path.exists, NVIDIA_DEVICES)) else without_cuda(pip)}
-    wanted = image_environment.list_requirements(image)
+    needed = image_environment.list_requirements(image)
     if not image.get("setup") and not absent:
         find_missing = (
             unmet_requirements
             if base.own
             else partial(image_environment.find_unmet_requirements, base.python, root=base.root)
         )
-        missing = await asyncio.to_thread(find_missing, wanted) if more else []
+        missing = await asyncio.to_thread(find_missing, needed) if more else []
         if not missing:
             return (
                 base.python,
-                "all packages are installed" if wanted else "nothing to install",
-                await asyncio.to_thread(image_environment.list_installed_packages, base.python) if wanted else None,
+                "all packages are installed" if needed else "nothing to install",
+                await asyncio.to_thread(image_environment.list_installed_packages, base.python) if needed else None,
             )
     root = state_home() / ENVIRONMENTS_FOLDER
     root.mkdir(parents=True, exist_ok=True, mode=0o700)
     if made := image_environment.find_ready_environment(image, root, base.python, base.version, base.root):
-        found = await asyncio.to_thread(image_environment.list_installed_packages, made) if wanted else None
+        found = await asyncio.to_thread(image_environment.list_installed_packages, made) if needed else None
         return made, "the environment exists already", found
     order = {"image": image, "root": str(root), "env": dict(env), "cwd": cwd}
     made, found = await _run_builder(
         image_environment.module_command(base.python, "image_environment", base.root), order, on_line
     )
-    return made, f"created the environment in {root}", found if wanted else None
+    return made, f"created the environment in {root}", found if needed else None
 
 
 def without_cuda(requirements: Sequence[str]) -> list[str]:
@@ -539,26 +539,26 @@ def without_cuda(requirements: Sequence[str]) -> list[str]:
 
 def _strip_cuda_extra(found: re.Match[str]) -> str:
     extras = [each.strip() for each in found["extras"].split(",")]
-    kept = ",".join(each for each in extras if "cuda" not in each.lower())
-    return found["name"] + (f"[{kept}]" if kept else "")
+    remaining = ",".join(each for each in extras if "cuda" not in each.lower())
+    return found["name"] + (f"[{remaining}]" if remaining else "")
 
 
 async def _run_builder(
-    command: list[str], wanted: dict[str, Any], on_line: Callable[[str], None]
+    command: list[str], request: dict[str, Any], on_line: Callable[[str], None]
 ) -> tuple[str, dict[str, str]]:
     process = await asyncio.create_subprocess_exec(
         *command,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        limit=LONGEST,
+        limit=MAX_LINE_BYTES,
         start_new_session=True,  # Ctrl-C in the terminal is only for the client
     )
     made = ""
     try:
         # Variables may be secret, so they are sent over standard input.
         errors = asyncio.ensure_future(process.stderr.read())  # type: ignore[union-attr]
-        answer = await _exchange(process, wanted, on_line)
+        answer = await _exchange(process, request, on_line)
         await process.wait()
         if made := str(answer.get("python") or ""):
             return made, dict(answer.get("installed") or {})
@@ -580,11 +580,11 @@ def _describe_exit(process: asyncio.subprocess.Process) -> str:
 
 
 async def _exchange(
-    process: asyncio.subprocess.Process, wanted: dict[str, Any], on_line: Callable[[str], None]
+    process: asyncio.subprocess.Process, request: dict[str, Any], on_line: Callable[[str], None]
 ) -> dict[str, Any]:
     """Send the request to the builder process, and return its last message."""
     with suppress(BrokenPipeError, ConnectionResetError):  # the builder has exited; its output has the reason
-        process.stdin.write(json.dumps(wanted).encode())  # type: ignore[union-attr]
+        process.stdin.write(json.dumps(request).encode())  # type: ignore[union-attr]
         await process.stdin.drain()  # type: ignore[union-attr]
         process.stdin.close()  # type: ignore[union-attr]
     answer: dict[str, Any] = {}

@@ -79,13 +79,15 @@ def check_python(image: Mapping[str, Any], interpreter: Mapping[str, Any] | None
         UsageError: If the image requests another Python.
     """
     chosen = Interpreter.from_json(interpreter) if interpreter else None
-    wanted, minor = image.get("python"), chosen.minor if chosen else MINOR
-    if not wanted or re.fullmatch(rf"{re.escape(minor)}(\.\d+)?", wanted):
+    version, minor = image.get("python"), chosen.minor if chosen else MINOR
+    if not version or re.fullmatch(rf"{re.escape(minor)}(\.\d+)?", version):
         return
-    prefix = f"Image(python={wanted!r}): functions are sent as bytecode, so the nodes' Python must be the one that"
+    prefix = f"Image(python={version!r}): functions are sent as bytecode, so the nodes' Python must be the one that"
     if chosen is None or is_own_environment(chosen.prefix):
-        raise UsageError(f"{prefix} runs here, {minor}. Start skyward from Python {wanted}, or remove python.")
-    raise UsageError(f"{prefix} loads the script, {chosen}. Load it with Python {wanted} (--python), or remove python.")
+        raise UsageError(f"{prefix} runs here, {minor}. Start skyward from Python {version}, or remove python.")
+    raise UsageError(
+        f"{prefix} loads the script, {chosen}. Load it with Python {version} (--python), or remove python."
+    )
 
 
 def needs_install(image: Mapping[str, Any]) -> bool:
@@ -203,7 +205,7 @@ class Transport(Protocol):
         """
 
     async def send_folder(
-        self, cwd: str, image: Mapping[str, Any], gate: StartBarrier, said: Callable[[str], None]
+        self, cwd: str, image: Mapping[str, Any], gate: StartBarrier, report: Callable[[str], None]
     ) -> None:
         """Update the node's copy of the working folder, if the node has its own copy.
 
@@ -211,7 +213,7 @@ class Transport(Protocol):
             cwd: Working folder of the client.
             image: Image as JSON; selects the files to send.
             gate: Barrier of all nodes that receive the folder now.
-            said: Receives lines about files that ranks wrote there.
+            report: Receives lines about files that ranks wrote there.
 
         Raises:
             PoolError: If a file cannot be sent, or the node cannot be reached.

@@ -139,7 +139,7 @@ def build_manifest(folder: Path, includes: Sequence[str] = (), excludes: Sequenc
     listed = [
         path for path in _list_files(folder, excludes) if not _matches(path, BY_PRODUCTS) and not state.contains(path)
     ]
-    wanted = [path for path in listed if not is_secret(path)]
+    included = [path for path in listed if not is_secret(path)]
     unmatched = []
     for pattern in includes:
         may_be_secret = is_secret(pattern) or _matches(pattern, (".git",))
@@ -149,9 +149,9 @@ def build_manifest(folder: Path, includes: Sequence[str] = (), excludes: Sequenc
             inside = [found] if not is_dir(found) else [p for p in find_matching(found, "**/*") if not is_dir(p)]
             below = (path.relative_to(folder).as_posix() for path in inside)
             paths = [path for path in below if not state.contains(path)]
-            wanted += [path for path in paths if may_be_secret or not (is_secret(path) or _matches(path, (".git",)))]
+            included += [path for path in paths if may_be_secret or not (is_secret(path) or _matches(path, (".git",)))]
     items = []
-    for path in sorted(set(wanted)):
+    for path in sorted(set(included)):
         if _matches(path, excludes):
             continue
         try:
@@ -165,7 +165,7 @@ def build_manifest(folder: Path, includes: Sequence[str] = (), excludes: Sequenc
             mode = stat.S_IMODE(found_as.st_mode) & 0o755
             items.append(FolderItem(path, 0 if link else found_as.st_size, found_as.st_mtime_ns, mode, link))
     _check_size(folder, items)
-    withheld = sorted(path for path in set(listed) - set(wanted) if not _matches(path, excludes))
+    withheld = sorted(path for path in set(listed) - set(included) if not _matches(path, excludes))
     return Manifest(items, withheld, unmatched)
 
 
@@ -339,18 +339,18 @@ class Snapshot:
         await asyncio.to_thread(hash_all)
         return [index for index, digest in hashes.items() if self._hashes[index] != digest]
 
-    async def pack(self, wanted: Sequence[int], target: IO[bytes]) -> bool:
+    async def pack(self, indices: Sequence[int], target: IO[bytes]) -> bool:
         """Write the contents of files; return whether they are compressed (zlib).
 
         Args:
-            wanted: Indices of the files.
+            indices: Indices of the files.
             target: File to write to.
 
         Raises:
             FileUnreadable: If a file cannot be read.
         """
         items, _ = await self.files()
-        chosen = [items[index] for index in wanted]
+        chosen = [items[index] for index in indices]
         if sum(item.size for item in chosen) >= COMPRESS_BELOW:
             await asyncio.to_thread(pack, self.folder, chosen, target)
             return False
@@ -360,7 +360,7 @@ class Snapshot:
             pack(self.folder, chosen, plain)
             return zlib.compress(plain.getbuffer(), 1)
 
-        key = tuple(wanted)
+        key = tuple(indices)
         if key not in self._packing:
             self._packing[key] = asyncio.ensure_future(asyncio.to_thread(compressed))
         target.write(await asyncio.shield(self._packing[key]))

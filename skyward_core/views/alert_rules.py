@@ -34,21 +34,21 @@ class LagTracker:
         # By name and rank: start of the last evaluated stretch, start of the lag, start of the last lagging stretch.
         self._weighed: dict[tuple[str, int], tuple[float, float, float]] = {}
 
-    def lag_start(self, name: str, rank: int, signs: Mapping[int, SeriesDiagnostics]) -> float:
+    def lag_start(self, name: str, rank: int, diagnostics: Mapping[int, SeriesDiagnostics]) -> float:
         """Return the time since which a rank lags: the start of its first lagging stretch.
 
         Each stretch is compared with the other ranks' paces at that time, so that all observers get the same result. A
         pause of less than ``REPEAT_SECONDS`` does not end the lag.
         """
-        own = signs[rank]
+        own = diagnostics[rank]
         weighed, since, last = self._weighed.get((name, rank), (-inf, 0.0, -inf))
-        others = [(other, each.paces) for other, each in signs.items() if other != rank and each.paces]
+        others = [(other, each.paces) for other, each in diagnostics.items() if other != rank and each.paces]
         for began, pace in own.paces[bisect_right(own.paces, weighed, key=itemgetter(0)) :]:
             values = {rank: pace}
             for other, paces in others:
                 if place := bisect_right(paces, began, key=itemgetter(0)):
                     values[other] = paces[place - 1][1]
-            if rank in _lagging_ranks(values, signs):
+            if rank in _lagging_ranks(values, diagnostics):
                 since = began if began - last >= REPEAT_SECONDS else since
                 last = began
             weighed = began
@@ -84,16 +84,16 @@ def sort_alerts(alerts: Iterable[Alert]) -> list[Alert]:
 
 
 def _non_finite_alerts(pool: PoolView, run: RunView) -> Iterator[Alert]:
-    for rank, name, signs in pool.metrics.diagnostics(run.id):
-        if (at := signs.bad_at) is not None:
-            step = signs.bad_step
-            place = f"value {signs.bad_place + 1:,}" if step is None or step - step else f"step {step:,.0f}"
-            yield Alert("nan", rank, None, None, name, at, f"{name} is {signs.non_finite_label} from {place} on")
+    for rank, name, diagnostics in pool.metrics.diagnostics(run.id):
+        if (at := diagnostics.bad_at) is not None:
+            step = diagnostics.bad_step
+            place = f"value {diagnostics.bad_place + 1:,}" if step is None or step - step else f"step {step:,.0f}"
+            yield Alert("nan", rank, None, None, name, at, f"{name} is {diagnostics.non_finite_label} from {place} on")
 
 
 def _plateau_alerts(pool: PoolView, run: RunView) -> Iterator[Alert]:
-    for rank, name, signs in pool.metrics.diagnostics(run.id):
-        if (since := signs.rests_since) is not None:
+    for rank, name, diagnostics in pool.metrics.diagnostics(run.id):
+        if (since := diagnostics.rests_since) is not None:
             yield Alert("plateau", rank, None, None, name, since, f"{name} no longer improves")
 
 
@@ -112,21 +112,21 @@ def _straggler_alerts(pool: PoolView, run: RunView, lags: LagTracker) -> Iterato
     """Yield ranks whose recent pace is far worse than all others'."""
     paces: dict[str, dict[int, float]] = {}
     series: dict[str, dict[int, SeriesDiagnostics]] = {}
-    for rank, name, signs in pool.metrics.diagnostics(run.id):
-        if signs.kind in ("time", "rate") and (pace := signs.recent_median()) is not None:
+    for rank, name, diagnostics in pool.metrics.diagnostics(run.id):
+        if diagnostics.kind in ("time", "rate") and (pace := diagnostics.recent_median()) is not None:
             paces.setdefault(name, {})[rank] = pace
-            series.setdefault(name, {})[rank] = signs
+            series.setdefault(name, {})[rank] = diagnostics
     for name, values in paces.items():
         for rank in _lagging_ranks(values, series[name]):
             words = f"{name} {values[rank]:.4g}, others ~{median(values.values()):.4g}"
             yield Alert("straggler", rank, None, None, name, lags.lag_start(name, rank, series[name]), words)
 
 
-def _lagging_ranks(values: Mapping[int, float], signs: Mapping[int, SeriesDiagnostics]) -> list[int]:
+def _lagging_ranks(values: Mapping[int, float], diagnostics: Mapping[int, SeriesDiagnostics]) -> list[int]:
     """Return the ranks whose pace is far worse than the pace of all other ranks."""
     middle, found = median(values.values()), []
     for rank in find_outliers(values):
-        worse = values[rank] - middle if signs[rank].kind == "time" else middle - values[rank]
+        worse = values[rank] - middle if diagnostics[rank].kind == "time" else middle - values[rank]
         if worse > MIN_LAG * abs(middle):
             found.append(rank)
     return found
@@ -140,9 +140,9 @@ def _machine_alerts(metrics: MachineMetrics, began: float, now: float) -> Iterat
             # Errors from before the run are ignored: the driver reports an error forever, even if it was fixed.
             xid_since = track.xid_at if track.xid and track.xid_at >= began else None
             if (since := min(filter(None, (track.lost_since, xid_since)), default=None)) is not None:
-                signs = [describe_xid(track.xid)] if xid_since is not None else []
-                signs += ["lost by the driver"] if track.lost_since is not None else []
-                yield Alert("gpu", None, node, gpu, "", since, ", ".join(signs))
+                reasons = [describe_xid(track.xid)] if xid_since is not None else []
+                reasons += ["lost by the driver"] if track.lost_since is not None else []
+                yield Alert("gpu", None, node, gpu, "", since, ", ".join(reasons))
             if (since := track.full_since) is not None:
                 name = "memory_used" if gpu is None else "mem_used"
                 part = f"{100 * memory_share(track.latest):.0f} %"

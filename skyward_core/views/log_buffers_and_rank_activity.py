@@ -166,15 +166,15 @@ class RankActivity:
     Attributes:
         last: Unix time of the last output.
         usual: Longest recent pause in seconds.
-        signs: Number of outputs that followed a pause.
+        resumptions: Number of outputs that followed a pause.
     """
 
-    __slots__ = ("_sign", "last", "signs", "usual")
+    __slots__ = ("_sign", "last", "resumptions", "usual")
 
     def __init__(self) -> None:
         self.last = self._sign = 0.0
         self.usual = 0.0
-        self.signs = 0
+        self.resumptions = 0
 
     def on_resumed(self, at: float) -> None:
         """Ignore the silence until ``at``, because the rank was paused, or waited for a paused rank."""
@@ -194,13 +194,13 @@ class RankActivity:
             return
         if self._sign:
             self.usual = max(pause, self.usual * USUAL_DECAY)
-            self.signs += 1
+            self.resumptions += 1
         self._sign = at
 
     @property
     def silence_threshold(self) -> float:
         """Seconds of silence that are normal for this rank."""
-        return max(MIN_SILENCE if self.signs >= MIN_SIGNS else SILENCE_OF_NEW_RANKS, SILENCE_FACTOR * self.usual)
+        return max(MIN_SILENCE if self.resumptions >= MIN_SIGNS else SILENCE_OF_NEW_RANKS, SILENCE_FACTOR * self.usual)
 
 
 class PoolActivity:
@@ -526,10 +526,10 @@ class LineSplitter:
         depth = len(back) // len(_UP)
         text = text.rstrip().rpartition(b"\r")[2].rstrip()
         # a new dict, because copies of this object share the old one
-        kept = {each: bar for each, bar in self._below.items() if each != depth}
+        others = {each: bar for each, bar in self._below.items() if each != depth}
         if text and depth <= MAX_BAR_DEPTH:  # otherwise the bar was erased
-            kept[depth] = text[:LINE_LIMIT]
-        self._below = kept
+            others[depth] = text[:LINE_LIMIT]
+        self._below = others
         return newlines[depth:]
 
     def _extend_partial(self, data: bytes) -> None:

@@ -459,8 +459,8 @@ class LiveLines:
         columns, rows = self._size()
         room = max(1, rows // 2)
         if len(lines) > room:
-            kept = lines[: room - 1]
-            lines = [*kept, f"… and {len(lines) - len(kept)} more ranks"]
+            shown = lines[: room - 1]
+            lines = [*shown, f"… and {len(lines) - len(shown)} more ranks"]
         lines = [clip_cells(line, columns - 1) for line in lines]
         if lines == self._drawn_lines:
             return ""

@@ -111,10 +111,10 @@ class MetricHistory:
 
     def _thin(self) -> None:
         width = len(self.names)
-        kept = array("d")
+        thinned = array("d")
         for row in range(0, len(self._at), 2):
-            kept.extend(self._rows[row * width : (row + 1) * width])
-        self._at, self._rows = self._at[::2], kept
+            thinned.extend(self._rows[row * width : (row + 1) * width])
+        self._at, self._rows = self._at[::2], thinned
         self._stride *= 2
 
     def _add_columns(self, names: Sequence[str]) -> None:
@@ -249,26 +249,26 @@ class MachineMetrics:
         return {(node, gpu): track.latest[name] for node, gpu, track in self.tracks() if name in track.latest}
 
 
-def _parse_metrics(told: Any) -> dict[str, float]:
+def _parse_metrics(data: Any) -> dict[str, float]:
     """Return the valid metrics of a sample."""
-    if not isinstance(told, dict):
+    if not isinstance(data, dict):
         return {}
     # The usual case. Five times as fast as checking each value of 256 GPUs.
-    if told.keys() <= _KNOWN and _NUMBERS.issuperset(map(type, told.values())):
+    if data.keys() <= _KNOWN and _NUMBERS.issuperset(map(type, data.values())):
         try:
-            if isfinite(fsum(told.values())):
-                return dict(zip(told, map(float, told.values()), strict=True))
+            if isfinite(fsum(data.values())):
+                return dict(zip(data, map(float, data.values()), strict=True))
         except OverflowError:  # a value or the sum is too large
             pass
     found: dict[str, float] = {}
-    for name, value in told.items():
+    for name, value in data.items():
         if type(value) in _NUMBERS and -MAX_VALUE < value < MAX_VALUE and len(found) < MAX_NAMES:
             found[sanitize_line(name)[:MAX_NAME_LENGTH]] = float(value)
     return found
 
 
-def _parse_device(told: Any) -> Device:
-    known = told if isinstance(told, dict) else {}
+def _parse_device(data: Any) -> Device:
+    known = data if isinstance(data, dict) else {}
     return Device(*(sanitize_line(str(known.get(name, "")))[:80] for name in ("id", "model")))
 
 

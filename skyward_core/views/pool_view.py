@@ -182,7 +182,7 @@ class NodeView(Value):
     """A node. ``since`` and ``link_since`` are Unix times. ``link_up`` is None before the first connection.
 
     ``notice``: kind of the preemption notice, or "". ``notice_at``: its Unix time. ``notice_ends_at``: Unix time of the
-    preemption, if known. ``said``: the last details with their times and phases, including output of the installer.
+    preemption, if known. ``details``: the last details with their times and phases, including output of the installer.
     """
 
     index: int
@@ -197,7 +197,7 @@ class NodeView(Value):
     notice: NoticeKind | Literal[""] = ""
     notice_at: float = 0.0
     notice_ends_at: float | None = None
-    said: NodeDetails = ()
+    details: NodeDetails = ()
 
     @property
     def is_preempted(self) -> bool:
@@ -575,15 +575,15 @@ def _(event: events.NodePhase, view: PoolView) -> None:
         view.saving = {rank: until for rank, until in view.saving.items() if rank not in gone}
         _update_paused(view, event.at)
     node.detail, node.retry_at = sanitize_line(event.detail), event.retry_at
-    node.said = _add_detail(node.said, event)
+    node.details = _add_detail(node.details, event)
     node.address = sanitize_line(event.address) or node.address
 
 
-def _add_detail(said: NodeDetails, event: events.NodePhase) -> NodeDetails:
+def _add_detail(details: NodeDetails, event: events.NodePhase) -> NodeDetails:
     detail = sanitize_line(event.detail)
-    if not detail or (said and said[-1][1:] == (event.phase, detail)):
-        return said
-    return (*said, (event.at, event.phase, detail))[-MAX_NODE_DETAILS:]
+    if not detail or (details and details[-1][1:] == (event.phase, detail)):
+        return details
+    return (*details, (event.at, event.phase, detail))[-MAX_NODE_DETAILS:]
 
 
 def restore_node_details(view: PoolView, earlier: Iterable[events.NodePhase]) -> None:
@@ -598,7 +598,7 @@ def restore_node_details(view: PoolView, earlier: Iterable[events.NodePhase]) ->
         phase, since = phases.get(node.index, (node.phase, node.since))
         if phase == node.phase:
             node.since = min(node.since, since)
-        node.said = (*details.get(node.index, ()), *node.said)[-MAX_NODE_DETAILS:]
+        node.details = (*details.get(node.index, ()), *node.details)[-MAX_NODE_DETAILS:]
     view.version += 1
 
 
@@ -638,11 +638,11 @@ def _(event: events.RunOpened, view: PoolView) -> None:
             job=event.job, more=event.more,
         )  # fmt: skip
         is_newest = all(each.opened_at <= event.at for each in view.runs.values())
-        kept = view.runs | {event.run: run}
+        runs = view.runs | {event.run: run}
         if not is_newest:
             # Agents report earlier runs to a new client in any order, so the runs are sorted.
-            kept = dict(sorted(kept.items(), key=lambda each: each[1].opened_at))
-        view.runs = kept
+            runs = dict(sorted(runs.items(), key=lambda each: each[1].opened_at))
+        view.runs = runs
         _drop_oldest_runs(view, run, is_newest)
 
 
@@ -809,12 +809,12 @@ def _safe_outcome(outcome: Outcome) -> Outcome:
         )
     if summary is not None:
         summary = _safe_summary(summary)
-    numbers = outcome.numbers
-    if numbers is not None and not all(name.isprintable() for name in numbers):
-        numbers = {sanitize_line(name): gist for name, gist in numbers.items()}
-    if error == outcome.error and summary is outcome.summary and numbers is outcome.numbers:
+    metrics = outcome.metrics
+    if metrics is not None and not all(name.isprintable() for name in metrics):
+        metrics = {sanitize_line(name): gist for name, gist in metrics.items()}
+    if error == outcome.error and summary is outcome.summary and metrics is outcome.metrics:
         return outcome
-    return replace(outcome, error=error, summary=summary, numbers=numbers)
+    return replace(outcome, error=error, summary=summary, metrics=metrics)
 
 
 def _safe_summary(summary: Summary) -> Summary:

@@ -163,13 +163,13 @@ class Series:
     Attributes:
         line: Times and values. Replaced, never modified in place, when the series is thinned.
         latest, latest_at: Newest value and its Unix time, even if thinning removed them from the line.
-        signs: Diagnostics of all values so far.
+        diagnostics: Diagnostics of all values so far.
     """
 
-    __slots__ = ("_most", "_seen", "_stride", "latest", "latest_at", "line", "signs")
+    __slots__ = ("_most", "_seen", "_stride", "diagnostics", "latest", "latest_at", "line")
 
     def __init__(self, name: str, most: int | None = MAX_POINTS) -> None:
-        self.signs = SeriesDiagnostics(name)
+        self.diagnostics = SeriesDiagnostics(name)
         self._most = most
         self.line = Trace(array("d"), array("d"))
         self.latest = self.latest_at = 0.0
@@ -178,7 +178,7 @@ class Series:
 
     def add(self, at: float, value: float, step: float | None = None) -> None:
         self.latest, self.latest_at = value, at
-        self.signs.add(at, value, step)
+        self.diagnostics.add(at, value, step)
         if self._seen % self._stride == 0:
             if self._most is not None and len(self.line.at) >= self._most:
                 self.line = Trace(self.line.at[::2], self.line.values[::2])
@@ -323,17 +323,17 @@ class MetricStore:
         }
         values: dict[int, float] = {}
         for rank, one in found.items():
-            value = one.signs.recent_median() if isfinite(one.latest) else one.latest
+            value = one.diagnostics.recent_median() if isfinite(one.latest) else one.latest
             if value is not None:
                 values[rank] = value
         odd = find_outliers(values)
         middle = median([value for value in values.values() if isfinite(value)]) if odd else 0.0
-        return [rank for rank in odd if not isfinite(values[rank]) or found[rank].signs.is_all_beyond(middle)]
+        return [rank for rank in odd if not isfinite(values[rank]) or found[rank].diagnostics.is_all_beyond(middle)]
 
     def diagnostics(self, run: str) -> Iterator[tuple[int, str, SeriesDiagnostics]]:
         """Yield rank, name and diagnostics of all metrics of a run."""
         for rank, names in sorted(self._runs.get(run, {}).items()):
-            yield from ((rank, name, series.signs) for name, series in list(names.items()))
+            yield from ((rank, name, series.diagnostics) for name, series in list(names.items()))
 
     def names(self, run: str) -> list[str]:
         """Return the names of all metrics of a run in order of appearance, lowest rank first."""

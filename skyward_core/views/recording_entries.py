@@ -12,6 +12,7 @@ from functools import cache
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from skyward_core.model.outcomes import json_key
 from skyward_core.protocol.node_paths import METRICS
 from skyward_core.protocol.validators import is_count, is_log_name, is_number, is_plain, is_rank, is_run_id
 from skyward_core.views import events
@@ -116,21 +117,22 @@ _CHECKS: dict[type, Callable[[Any], bool]] = {
 
 
 def _parse_object(kind: Any, value: Any) -> Any:
-    hints, wanted = _fields_of(kind)
+    parsed_fields, required = _fields_of(kind)
     if type(value) is not dict:
         raise MisfitError(f"{value!r:.80} is not a {kind.__name__}")
-    if not value.keys() >= wanted:
-        raise MisfitError(f"{kind.__name__} lacks {', '.join(sorted(wanted - value.keys()))}")
+    if not value.keys() >= required:
+        raise MisfitError(f"{kind.__name__} lacks {', '.join(sorted(required - value.keys()))}")
     # Unknown fields of newer releases are ignored.
-    return kind(**{name: _parse(hints[name], each) for name, each in value.items() if name in hints})
+    known = [(*parsed_fields[key], each) for key, each in value.items() if key in parsed_fields]
+    return kind(**{name: _parse(hint, each) for name, hint, each in known})
 
 
 @cache
-def _fields_of(kind: Any) -> tuple[dict[str, Any], set[str]]:
-    """Return the type hint of each field of a dataclass, and the fields without a default."""
+def _fields_of(kind: Any) -> tuple[dict[str, tuple[str, Any]], set[str]]:
+    """Return name and type hint of each field of a dataclass by JSON key, and the fields without a default."""
     hints = get_type_hints(kind)
-    wanted = {field.name for field in fields(kind) if field.default is MISSING and field.default_factory is MISSING}
-    return {field.name: hints[field.name] for field in fields(kind)}, wanted
+    required = {field.name for field in fields(kind) if field.default is MISSING and field.default_factory is MISSING}
+    return {json_key(kind, field.name): (field.name, hints[field.name]) for field in fields(kind)}, required
 
 
 Entry = dict[str, Any]

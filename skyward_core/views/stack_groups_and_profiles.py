@@ -119,10 +119,10 @@ def user_frames(frames: Sequence[StackFrame]) -> tuple[StackFrame, ...]:
 
     Frames of the import system are omitted, as in Python's own tracebacks.
     """
-    kept = list(frames)
-    while kept and _is_ours(kept[-1]):
-        kept.pop()
-    return tuple(each for each in kept if not _is_of_imports(each))
+    selected = list(frames)
+    while selected and _is_ours(selected[-1]):
+        selected.pop()
+    return tuple(each for each in selected if not _is_of_imports(each))
 
 
 def _is_of_imports(frame: StackFrame) -> bool:

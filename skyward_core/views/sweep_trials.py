@@ -53,7 +53,7 @@ class TrialRow:
         outcome = None if self.task is None else self.task.outcome
         if outcome is None:
             return self.live
-        return {name: gist[0] for name, gist in (outcome.numbers if outcome and outcome.numbers else {}).items()}
+        return {name: gist[0] for name, gist in (outcome.metrics if outcome and outcome.metrics else {}).items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +122,10 @@ class TrialTable:
         """
         columns = self.columns
         own = self.outcome_column
-        wanted = [by] if by in columns[own + 1 :] else []
+        columns_of_argument = [by] if by in columns[own + 1 :] else []
         named = zip(self.numbers, columns[own + 2 :], strict=False)
         logged = [column for name, column in named if name in otherwise]
-        for name in dict.fromkeys((*wanted, columns[-1], *logged)):
+        for name in dict.fromkeys((*columns_of_argument, columns[-1], *logged)):
             keys = {row.place: _sort_key(self._sort_value(row, name, columns.index(name))) for row in self.rows}
             found = {place: float(key[1]) for place, key in keys.items() if key[0] == _NUMBER}
             if finite := {place: value for place, value in found.items() if isfinite(value)}:

@@ -151,7 +151,7 @@ def fetch_run(session: Session, row: RunRow, console: Console) -> RunRow:
     The results are on the nodes of the run's pool, or on the hosts of a pool that has ended. Failures are reported.
     """
     live = session.ledger.pool(row.token).ended_at is None
-    if live or any(row.run in kept.runs for kept in session.ledger.retained_results(row.token)):
+    if live or any(row.run in results.runs for results in session.ledger.retained_results(row.token)):
         try:
             for line in (session.fetch_run(row.run) if live else session.fetch(row.token)).result():
                 console.note(line)
@@ -172,7 +172,7 @@ def live_and_retained_pools(session: Session, pools: Sequence[str]) -> tuple[lis
     Raises:
         UsageError: If a pool does not exist.
     """
-    retained = {kept.token: session.ledger.pool(kept.token) for kept in session.retained_results()}.values()
+    retained = {results.token: session.ledger.pool(results.token) for results in session.retained_results()}.values()
     live = {row.name for row in session.ledger.live_pools()}
     ended = [row for row in retained if row.key in pools or (row.name in pools and row.name not in live)]
     found = {word for row in ended for word in (row.name, row.key)} - live

@@ -161,7 +161,7 @@ def receipt_line(receipt: Receipt, *, machines: bool = False) -> str:
     more = "".join(f"\n  {note}" for note in receipt.notes)
     if machines and receipt.machines:
         more += f"\n  machines: {', '.join(receipt.machines)}"
-    if receipt.kept:
+    if receipt.retained:
         more += f"\n  fetch the retained results: skyward-tui down {receipt.pool} (discard them: --discard)"
     if receipt.ok:
         return f"pool {receipt.pool} is down: {receipt} ({precise_duration(receipt.seconds)}){more}"

@@ -229,7 +229,8 @@ class TeardownScreen(TypedConfirmation[bool]):
         """Show buttons for the amount to download."""
         found = self._over_limit
         self.query_one("#all", Button).label = f"Fetch all {total_size([f for each in found for f in each.others])}"
-        self.query_one("#some", Button).label = f"Up to {format_size(float(sum(each.room for each in found)))}"
+        limit = float(sum(each.download_limit for each in found))
+        self.query_one("#some", Button).label = f"Up to {format_size(limit)}"
         before = self.query_one("#down")
         self.query(".fetch").remove_class("hidden")
         if before.has_focus:
@@ -330,7 +331,7 @@ def _is_gone(receipt: Receipt | str) -> bool:
 
 def _has_details(receipt: Receipt | str) -> bool:
     """Check whether a receipt has notes, or retained or lost results."""
-    return not isinstance(receipt, str) and bool(receipt.notes or receipt.kept or receipt.lost)
+    return not isinstance(receipt, str) and bool(receipt.notes or receipt.retained or receipt.lost)
 
 
 def _progress(name: str, view: PoolView | None, receipt: Receipt | str | None) -> Content:

@@ -204,7 +204,7 @@ def _row(entry: accelerators.Entry) -> Content:
     )
 
 
-_MOST = 500  # maximum number of a folder's entries; more would block the app
+_MAX_ENTRIES = 500  # maximum number of a folder's entries; more would block the app
 
 
 class FilesScreen(Picker):
@@ -266,10 +266,10 @@ class FilesScreen(Picker):
             found = []
         if not part:
             self._add(folder.parent, Content("  ../"))
-        for path in found[:_MOST]:
+        for path in found[:_MAX_ENTRIES]:
             is_folder = is_dir(path)
-            wanted = is_folder or path.suffix in (".py", ".yaml", ".yml")
-            if wanted and not path.name.startswith((".", "__")) and part.lower() in path.name.lower():
+            is_listed = is_folder or path.suffix in (".py", ".yaml", ".yml")
+            if is_listed and not path.name.startswith((".", "__")) and part.lower() in path.name.lower():
                 self._add(path, Content(f"  {sanitize_line(path.name)}{'/' if is_folder else ''}"))
         if part and not self._values and is_dir(folder):
             self.add_note(f"  no script or folder matches {part!r}")

@@ -556,13 +556,13 @@ def fitting_arguments(line: str, asked: Sequence[ArgumentField], *, is_open: boo
     """
     known = {each.name: each for each in asked}
     words = _split_words(line) or []
-    kept = []
+    fitting = []
     for word in words:
         name, _, text = word.partition("=")
         each = known.get(name.strip())
         if is_open if each is None else not each.validation_error(text) or not value_list_error(each, text):
-            kept.append(word)
-    return line if kept == words else " ".join(map(_quoted, kept))
+            fitting.append(word)
+    return line if fitting == words else " ".join(map(_quoted, fitting))
 
 
 def set_argument(line: str, name: str, text: str | None, order: Sequence[str]) -> str:

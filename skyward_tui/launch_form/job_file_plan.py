@@ -196,8 +196,8 @@ def job_rows(plan: JobPlan) -> list[tuple[str, str]]:
         asked = f"; {', '.join(plan.lacks)} asked for at the launch" if plan.lacks else ""
         rows.append(("secrets", sanitize_line(", ".join(job.secrets) + asked)))
     rows += [("note", sanitize_line(note)) for note in plan.notes]
-    stays = plan.keep or isinstance(pool, PoolView)
-    rows.append(("then", "pool stays up (X: tear down)" if stays else "pool is torn down after the job"))
+    keeps_pool = plan.keep or isinstance(pool, PoolView)
+    rows.append(("then", "pool stays up (X: tear down)" if keeps_pool else "pool is torn down after the job"))
     return rows
 
 

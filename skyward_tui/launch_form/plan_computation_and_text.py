@@ -156,14 +156,14 @@ def python_mismatch(plan: LaunchPlan, *, as_options: bool = False) -> str:
         plan: The plan.
         as_options: Whether to name command-line options instead of fields of the form.
     """
-    wanted, name = plan.python_mismatch
-    if not wanted:
+    version, name = plan.python_mismatch
+    if not version:
         return ""
     instead = "--project" if as_options else f"{name} under packages"
     python = "--python PATH" if as_options else "a Python"
     return (
-        f"{name} requires Python {wanted}, but skyward-tui runs {plan.interpreter.version}. Choose {instead} to find a "
-        f"matching one, choose {python}, or create a .venv in the project"
+        f"{name} requires Python {version}, but skyward-tui runs {plan.interpreter.version}. Choose {instead} to find "
+        f"a matching one, choose {python}, or create a .venv in the project"
     )
 
 

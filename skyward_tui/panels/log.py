@@ -113,7 +113,7 @@ def _raised_outcome(run: RunView, rank: int) -> Outcome | None:
     return outcome
 
 
-MOST = 4  # maximum number of logs side by side
+MAX_LOGS = 4  # maximum number of logs side by side
 MIN_COLUMN_WIDTH = 32  # minimum cells of each of two columns; in a narrower panel, the logs are stacked
 
 
@@ -404,7 +404,7 @@ class LogPanel(RunPanel[LogPane]):
     def _restore_columns(self) -> None:
         """Restore the saved columns as soon as the pool's ranks are known."""
         if self._beside and self._world:
-            for rank in self._beside[: MOST - 1]:
+            for rank in self._beside[: MAX_LOGS - 1]:
                 if rank < self._world and rank not in self.panes.ranks:
                     self.panes.add_rank(rank)
             self._beside = []
@@ -427,8 +427,8 @@ class LogPanel(RunPanel[LogPane]):
             if not self.panes.has_several:
                 return self.app.flash(f"rank {rank} is already shown")
             return self._remove_column(rank)
-        if len(self.panes.columns) == MOST:
-            return self.app.flash(with_keys(f"{MOST} logs at most ({{run.alone}}: close one)", self.app.keys))
+        if len(self.panes.columns) == MAX_LOGS:
+            return self.app.flash(with_keys(f"{MAX_LOGS} logs at most ({{run.alone}}: close one)", self.app.keys))
         pane = self.panes.add_rank(rank).pane
         self.post_message(RankChosen(rank, False))
         self.screen.call_after_refresh(pane.focus)

@@ -391,8 +391,8 @@ class LogViewport:
         if not numbers:
             return []
         if numbers[-1] - numbers[0] < 4 * len(numbers):
-            wanted = set(numbers)
-            return [line for line in self.unfiltered(numbers[0], numbers[-1] + 1) if line.number in wanted]
+            requested = set(numbers)
+            return [line for line in self.unfiltered(numbers[0], numbers[-1] + 1) if line.number in requested]
         return [line for number in numbers for line in self.unfiltered(number, number + 1)]
 
 
@@ -436,10 +436,10 @@ async def search_files(stored: StoredLines, matcher: Matcher, start: int, stop: 
         cancelled.set()
 
 
-def _matching_numbers(stored: StoredLines, matcher: Matcher, wanted: range, cancelled: Event) -> list[int]:
+def _matching_numbers(stored: StoredLines, matcher: Matcher, numbers: range, cancelled: Event) -> list[int]:
     found: list[int] = []
-    for at in range(wanted.start, wanted.stop, READ_LINES):
-        for line in stored.read(at, min(at + READ_LINES, wanted.stop), matcher.may_match):
+    for at in range(numbers.start, numbers.stop, READ_LINES):
+        for line in stored.read(at, min(at + READ_LINES, numbers.stop), matcher.may_match):
             if cancelled.is_set():
                 return []
             if matcher.matches(line.text):

@@ -83,7 +83,7 @@ class PhaseBoard(VirtualList[NodeView]):
             room = max(_LEAST, self.size.height - len(self._head) - 1)
             most = min(MAX_DETAIL_LINES, room)  # cut the list, so that the last message is visible
             no_messages = _NO_MESSAGES if node.phase == "ready" else "no messages yet"
-            for at, _, line in node.said[-most:] or [(node.since, "", no_messages)]:
+            for at, _, line in node.details[-most:] or [(node.since, "", no_messages)]:
                 yield node.index, Content.styled(f"      {clock(at)}  {line}", "$muted")
 
     def action_step(self, rows: int) -> None:

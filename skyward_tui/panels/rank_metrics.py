@@ -270,7 +270,7 @@ class MetricsPane(PaintedLines):
     def _chart_of(self, metrics: MetricStore, name: str, width: int) -> Chart:
         return make_chart(
             metrics.traces(self._run, name), self._rank, columns=2 * width, log=self.log_scale, smooth=self.smooth,
-            at=self.instant, kept=self._bands.setdefault(name, IncrementalBand()),
+            at=self.instant, bands=self._bands.setdefault(name, IncrementalBand()),
         )  # fmt: skip
 
     def _latest(self, metrics: MetricStore, name: str) -> str:

@@ -99,7 +99,7 @@ def _searchable_text(pool: PoolView) -> str:
 _AROUND, _HEAD = 2, 3  # rows around the screen's panels; rows of a list's border and head
 _LEAST = 6  # minimum rows for recent runs
 _LEAST_LIST = 8  # minimum rows of the list if there are few pools
-LOOK = 2.0  # seconds; minimum interval between reads of the ledger
+READ_INTERVAL = 2.0  # seconds; minimum interval between reads of the ledger
 LEDGER_SECONDS = 1.0  # seconds after which the ledger contains the end of a run
 _ROOMY = 96  # cells; a narrower list omits some columns
 _BESIDE = 120  # cells; a wider screen shows a preview of the selected pool
@@ -339,7 +339,7 @@ class PoolsScreen(ListScreen[PoolList]):
         list_rows = max(_LEAST_LIST, len(pools) + _HEAD)
         fits = self.has_class("-preview") and self.size.height - _AROUND - list_rows >= _LEAST
         token = len(pools), [(run.id, run_status(pool, run)[0]) for pool in pools for run in list(pool.runs.values())]
-        due = self._recent_read_at is None or time.monotonic() - self._recent_read_at > LOOK
+        due = self._recent_read_at is None or time.monotonic() - self._recent_read_at > READ_INTERVAL
         if fits and due and token != self._recent_token and self.app.session is not None:
             self._recent_token, self._recent_read_at = token, math.inf
             self._read_recent(self.app.session)

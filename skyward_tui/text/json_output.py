@@ -99,10 +99,10 @@ def pool_json(pool: PoolView) -> dict[str, Any]:
     }
 
 
-def retained_json(pool: str, kept: RetainedResults) -> dict[str, Any]:
+def retained_json(pool: str, results: RetainedResults) -> dict[str, Any]:
     """Return the retained results of an ended pool on one host as JSON object."""
-    where = {"pool": pool, "node": kept.machine.node, "address": kept.machine.address}
-    return where | {"runs": kept.runs, "bytes": kept.size, "until": kept.until}
+    where = {"pool": pool, "node": results.machine.node, "address": results.machine.address}
+    return where | {"runs": results.runs, "bytes": results.size, "until": results.until}
 
 
 def file_json(file: WrittenFile) -> dict[str, Any]:

@@ -39,12 +39,12 @@ def unfetched_lines(unfetched: Unfetched) -> Iterator[Line]:
         text, style = f"{files} {'stays' if len(unfetched.others) == 1 else 'stay'} on the hosts:", ""
         if unfetched.exceeds_limit:
             text, style = f"! deletes {files} with the machines:", "$text-warning"
-        elif unfetched.goes:
+        elif unfetched.is_lost_with_machines:
             text = f"downloads {files} first:"
         yield text, style
         yield from _largest_files(unfetched.others, style)
-    if unfetched.untold:
-        yield f"! {count(unfetched.untold, 'more file')} not listed: too many for one request", "$text-warning"
+    if unfetched.unlisted:
+        yield f"! {count(unfetched.unlisted, 'more file')} not listed: too many for one request", "$text-warning"
     for node, reason in unfetched.failures.items():
         yield f"! cannot list the files of node {node}: {sanitize_line(reason)}", "$text-warning"
 
@@ -64,12 +64,12 @@ def _largest_files(files: Sequence[WrittenFile], style: str) -> Iterator[Line]:
 
 def receipt_lines(receipt: Receipt) -> Iterator[Line]:
     """Yield a line with the proof of a teardown, then a line for each lost result, retained result and note."""
-    proof = replace(receipt, kept=(), lost=())
+    proof = replace(receipt, retained=(), lost=())
     good = receipt.ok
     style = "bold $text-success" if good else "bold $text-error"
     yield f"{'✓' if good else '✗'} {proof} ({receipt.seconds:.1f} s)", style
     yield from ((f"! lost: {sanitize_line(each)}", "$text-warning") for each in receipt.lost)
-    yield from ((f"retained: {sanitize_line(each)}", "") for each in receipt.kept)
+    yield from ((f"retained: {sanitize_line(each)}", "") for each in receipt.retained)
     yield from ((sanitize_line(each), "$muted") for each in receipt.notes)
 
 

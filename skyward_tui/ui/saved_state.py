@@ -14,7 +14,7 @@ from skyward_core.client import user_settings_and_app_state as settings
 
 NAME = "app"
 VERSION = 1
-MOST = 64 * 1024  # maximum characters of the file
+MAX_CHARACTERS = 64 * 1024  # maximum characters of the file
 
 
 ScreenState = Mapping[str, str | bool]
@@ -97,7 +97,7 @@ def parse_state(text: str) -> SavedState:
         InvalidStateFile: If the text is not a state of this release.
     """
     try:
-        if len(text) > MOST:
+        if len(text) > MAX_CHARACTERS:
             raise ValueError("the file is too large")
         data = json.loads(text)
         if not isinstance(data, Mapping) or data.get("version") != VERSION:

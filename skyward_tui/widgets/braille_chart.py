@@ -184,7 +184,7 @@ class MetricsChart:
         traces = metrics.traces(run, name)
         if self._band[0] != (key := (whose, run, name)):
             self._band = (key, IncrementalBand())
-        chart = make_chart(traces, None, columns=2 * width, kept=self._band[1])
+        chart = make_chart(traces, None, columns=2 * width, bands=self._band[1])
         drawn = curve(chart.front, width, height)
         if not drawn or chart.value is None:
             return []

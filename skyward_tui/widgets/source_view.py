@@ -16,7 +16,7 @@ from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.util.untrusted_files import read_text
 from skyward_tui.source_lookup_and_editor import MOST_BYTES, SourceFile, excerpt
 
-_MOST = 4  # maximum number of groups
+_MAX_GROUPS = 4  # maximum number of groups
 _LEAST = 3  # minimum lines for each shown group
 
 
@@ -49,7 +49,7 @@ class StackCode(Widget, can_focus=False):
 
     def render(self) -> Content:
         room = self.size.height + 1  # one more, because a blank line follows each group except the last
-        positions = self._positions[: max(1, min(_MOST, room // (_LEAST + 2)))]
+        positions = self._positions[: max(1, min(_MAX_GROUPS, room // (_LEAST + 2)))]
         lines: list[Content] = []
         for remaining, each in zip(range(len(positions), 0, -1), positions, strict=True):
             lines += [Content("")] if lines else []

@@ -43,7 +43,7 @@ def told(capsys: pytest.CaptureFixture[str]) -> Any:
 
 def states() -> list[tuple[str, str]]:
     with closing(Ledger()) as ledger:
-        return [(each.state, each.told) for each in ledger.purchases()]
+        return [(each.state, each.result) for each in ledger.purchases()]
 
 
 def test_capacity_block_is_bought_once_and_only_for_its_price(bed: Bed, capsys: pytest.CaptureFixture[str]) -> None:

@@ -76,7 +76,7 @@ def test_teardown_fetches_results_and_logs_of_a_killed_client(bed: Bed, run: str
     assert len(bed.instances("running")) == 2
     with session() as next_one:
         receipt = next_one.tear_down("left").result(90)
-    assert receipt.ok and receipt.lost == () and receipt.kept == ()
+    assert receipt.ok and receipt.lost == () and receipt.retained == ()
     assert sum(run in note and note.startswith("fetched") for note in receipt.notes) == 2
     assert sky.results(run) == [(rank, bytes(SIZE)) for rank in range(2)]
     with closing(Ledger()) as ledger:

@@ -369,8 +369,8 @@ def test_later_client_sees_yielded_values_with_their_times(home: Path, tmp_path:
         run, numbers = latest(session)
         task = run.tasks[0]
         (pool,) = [pool for pool in session.pools() if pool.name == "shared"]
-        wait_until(lambda: bool(pool.nodes[0].said), what="what was said of the node on its way")
-        assert "starting an agent in" in pool.nodes[0].said[0][2]
+        wait_until(lambda: bool(pool.nodes[0].details), what="what was said of the node on its way")
+        assert "starting an agent in" in pool.nodes[0].details[0][2]
         assert task.items == 40
         assert task.last_item is not None
         assert task.last_item.json == {"step": 39, "loss": 1 / 40}
@@ -589,7 +589,7 @@ def test_teardown_fetches_unfetched_results(home: Path, keep: str) -> None:
         receipt = session.tear_down("left").result(60)
     assert receipt.ok
     assert receipt.gone == (0, 1)
-    assert receipt.kept == ()
+    assert receipt.retained == ()
     assert sum(note.startswith(f"fetched run {run} (") for note in receipt.notes) == 2
     assert left_there(home) == []
     assert sky.results(run) == [[0, bytes(10)], [1, bytes(10)]]
@@ -601,7 +601,7 @@ def test_run_without_results_is_not_reported_as_fetched_at_teardown(home: Path) 
     with closing(Look()) as session:
         wait_until(lambda: session.observe("left").result(60).runs[run].state == "failed")
         receipt = session.tear_down("left").result(60)
-        assert receipt.ok and receipt.kept == ()
+        assert receipt.ok and receipt.retained == ()
         assert not [note for note in receipt.notes if run in note]
     assert left_there(home) == []
 
@@ -643,7 +643,7 @@ def test_results_that_teardown_cannot_fetch_stay_and_are_in_the_receipt(home: Pa
     with closing(Look()) as session:
         receipt = session.tear_down("left").result(60)
         assert receipt.ok
-        (kept,) = receipt.kept
+        (kept,) = receipt.retained
         assert kept.startswith(f"run {run} (") and " on node 1 (127.0.0.1) until " in kept
         assert any("not fetched" in note and "Is a directory" in note for note in receipt.notes)
         wait_until(lambda: left_there(home) == ["kept.node-1"], what="the end of the agent that was to hand it out")
@@ -675,7 +675,7 @@ def test_pool_torn_down_by_its_own_client_retains_nothing(home: Path) -> None:
         with pytest.raises(sky.Cancelled):
             waiting.result(60)
     assert compute.receipt is not None
-    assert (compute.receipt.notes, compute.receipt.kept) == ((), ())
+    assert (compute.receipt.notes, compute.receipt.retained) == ((), ())
 
 
 def test_down_lists_unfetched_results_and_asks_before_discarding(home: Path, cli: Cli) -> None:
@@ -726,6 +726,6 @@ def test_results_command_fetches_from_a_running_pool_once(home: Path, cli: Cli, 
         assert compute.view.unfetched == {}
         assert compute.wait(run) == values
         receipt = compute.down()
-    assert receipt.ok and receipt.kept == ()
+    assert receipt.ok and receipt.retained == ()
     assert not [note for note in receipt.notes if "fetched" in note]
     assert left_there(home) == []

@@ -89,7 +89,7 @@ def pool(hosts: Hosts, project: Path, module_home: Path) -> Iterator[sky.Compute
     assert done.returncode == 2
     assert "Remaining on its host: " in done.stderr and "cannot be fetched" not in done.stderr
     copies = [line.strip() for line in done.stderr.splitlines() if " && scp " in line]
-    assert len(copies) == len(compute.receipt.stays) == 2, done.stderr
+    assert len(copies) == len(compute.receipt.remaining_files) == 2, done.stderr
     for copy in copies:  # these hosts speak no SFTP; where it would take them from is told by ssh
         *_, way, place, _ = shlex.split(copy)
         alias, _, folder = place.partition(":")
@@ -211,7 +211,7 @@ def test_more_output_files_than_one_answer_holds_are_listed(pool: sky.Compute) -
     scatter(10_001) >> pool
     assert sorted(int(file.path[5:]) for file in pool.files("many/**")) == list(range(10_001))
     left = submit(pool.pool.context.outputs.unfetched()).result()
-    assert not left.untold and len(left.others) >= 10_001
+    assert not left.unlisted and len(left.others) >= 10_001
     clear() @ pool
 
 
@@ -494,7 +494,7 @@ def test_output_files_of_rented_machines_are_fetched_or_named_at_teardown(
             "end/small": 500_000,
             "end/large": 3_000_000,
         }
-        assert left.goes and left.exceeds_limit and left.room == (1_000_000 if most else 0)
+        assert left.is_lost_with_machines and left.exceeds_limit and left.download_limit == (1_000_000 if most else 0)
         # Where this machine's clock was ahead when the pool was made, and is right by now.
         compute.pool.context.row = replace(compute.pool.context.row, created_at=time.time() + 86_400)
         news: list[str] = []

@@ -173,7 +173,7 @@ class TestExamples:
 
 
 # An installed package, as the tests run by it, has the name of the module beside the script.
-LOOK = """
+PRINT_SURROUNDINGS = """
 import json, sys
 import skyward_core as sky
 
@@ -209,7 +209,7 @@ def script(tmp_path: Path) -> Path:
     (code := tmp_path / "work" / "code").mkdir(parents=True)
     for name in ("pluggy", "stray"):
         (tmp_path / "work" / f"{name}.py").write_text("")
-    (code / "script.py").write_text(LOOK + MAIN)
+    (code / "script.py").write_text(PRINT_SURROUNDINGS + MAIN)
     return code / "script.py"
 
 

@@ -160,7 +160,7 @@ class FakeSession(SessionInterface):
         task: Task,
         *,
         one: bool = False,
-        stays: bool = False,
+        is_retained: bool = False,
         request: LaunchRequest | ShellRecord | None = None,
         joined: bool = False,
     ) -> Future[RunView]:
@@ -179,7 +179,7 @@ class FakeSession(SessionInterface):
         request: LaunchRequest,
         *,
         joined: bool,
-        stays: bool = False,
+        is_retained: bool = False,
     ) -> Future[RunView]:
         view = self.view(pool)
         self.launched += [(view.name, task) for task in tasks]

@@ -372,7 +372,7 @@ async def test_pool_preview_shows_utilization_and_cost(app: SkywardApp, session:
 async def test_recent_runs_are_shown_below_a_short_pool_list(
     app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("skyward_tui.screens.pool_list.LOOK", 0.0)
+    monkeypatch.setattr("skyward_tui.screens.pool_list.READ_INTERVAL", 0.0)
     view = session.pool("llama-ft", 2)
     session.past = [
         past_run(1, function="first_of_all"),

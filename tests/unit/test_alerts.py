@@ -79,17 +79,17 @@ def test_nan_alert_without_step_counts_values_and_outlives_the_run() -> None:
 
 @given(st.lists(st.floats(), max_size=60))
 def test_series_is_bad_while_a_recent_value_is_not_finite(values: list[float]) -> None:
-    signs = SeriesDiagnostics("x")
+    diagnostics = SeriesDiagnostics("x")
     for at, each in enumerate(values):
-        signs.add(float(at), each, None)
-    assert (signs.bad_at is not None) is any(not isfinite(each) for each in values[-RECOVERY_COUNT:])
+        diagnostics.add(float(at), each, None)
+    assert (diagnostics.bad_at is not None) is any(not isfinite(each) for each in values[-RECOVERY_COUNT:])
 
 
 def plateau(values: list[float], every: float = 10.0) -> float | None:
-    signs = SeriesDiagnostics("loss")
+    diagnostics = SeriesDiagnostics("loss")
     for place, each in enumerate(values):
-        signs.add(place * every, each, None)
-    return signs.rests_since
+        diagnostics.add(place * every, each, None)
+    return diagnostics.rests_since
 
 
 FALLS = [10.0 - place / 100 for place in range(4 * BLOCK_SIZE)]
@@ -203,9 +203,9 @@ def test_straggler_check_examines_each_interval_once(monkeypatch: pytest.MonkeyP
     weighed: list[float] = []
     lagging = alerts._lagging_ranks
 
-    def counted(values: dict[int, float], signs: dict[int, SeriesDiagnostics]) -> list[int]:
+    def counted(values: dict[int, float], diagnostics: dict[int, SeriesDiagnostics]) -> list[int]:
         weighed.append(values[2])
-        return lagging(values, signs)
+        return lagging(values, diagnostics)
 
     monkeypatch.setattr(alerts, "_lagging_ranks", counted)
     counts, watch = [], AlertWatch()

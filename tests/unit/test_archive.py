@@ -267,7 +267,7 @@ def test_repeated_node_phase_is_listed_once_per_phase() -> None:
     synced = events.NodePhase(pool="p", node=0, phase="synced", detail="wheels", at=2.0)
     for event in (synced, synced, replace(synced, phase="ready")):
         apply(view, event)
-    assert view.nodes[0].said == ((2.0, "synced", "wheels"), (2.0, "ready", "wheels"))
+    assert view.nodes[0].details == ((2.0, "synced", "wheels"), (2.0, "ready", "wheels"))
 
 
 def test_past_node_phases_are_loaded_for_a_later_client(archive: PoolFolder) -> None:
@@ -287,9 +287,9 @@ def test_past_node_phases_are_loaded_for_a_later_client(archive: PoolFolder) -> 
     apply(view, said(1, "seen \x1b[2Jhere", 91.0))
     version = view.version
     restore_node_details(view, node_events(archive.folder, 90.0))
-    lines = [line for _, _, line in view.nodes[1].said]
+    lines = [line for _, _, line in view.nodes[1].details]
     assert lines == [*(f"part-{number}" for number in range(21, 60)), "seen here"]
-    assert len(lines) == MAX_NODE_DETAILS and view.nodes[0].said == () and view.version > version
+    assert len(lines) == MAX_NODE_DETAILS and view.nodes[0].details == () and view.version > version
 
 
 def test_age_of_a_node_is_known_to_a_client_that_attaches_later(archive: PoolFolder) -> None:

@@ -128,7 +128,7 @@ async def test_user_who_is_asked_may_raise_the_budget(world: Dear) -> None:
 async def test_budget_raised_by_another_client_applies_here(
     world: Dear, asks: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(budget_and_cloud_expiry_date, "LOOK", 0.01)
+    monkeypatch.setattr(budget_and_cloud_expiry_date, "CHECK_INTERVAL", 0.01)
     async with started(world, 1e3 if asks else 1e6, asks=asks) as watched:
         pool = watched.pool
         if asks:
@@ -169,7 +169,7 @@ async def test_pool_ends_if_the_budget_question_is_not_answered(
 async def test_spending_is_counted_although_the_clock_was_set_back(
     world: Dear, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(budget_and_cloud_expiry_date, "LOOK", 0.01)
+    monkeypatch.setattr(budget_and_cloud_expiry_date, "CHECK_INTERVAL", 0.01)
     real = time.time
     async with started(world, 40.0) as watched:
         await until(lambda: watched.pool.view.spent(time.time()) > 0)

@@ -85,12 +85,12 @@ def test_chart_of_many_ranks_draws_a_band_behind() -> None:
 def test_chart_of_many_ranks_updates_its_band_incrementally() -> None:
     few, many = ({rank: trace(3.0, 1.0, 2.0) for rank in range(count)} for count in (2, RANKS_ANEW + 1))
     kept = IncrementalBand()
-    assert make_chart(few, None, columns=10, kept=kept) == make_chart(few, None, columns=10)
+    assert make_chart(few, None, columns=10, bands=kept) == make_chart(few, None, columns=10)
     assert not kept._reached
-    drawn = make_chart(many, None, columns=10, kept=kept)
+    drawn = make_chart(many, None, columns=10, bands=kept)
     assert set(kept._reached) == set(many)
     assert [value for _, value in drawn.front] == [3.0, 1.0, 2.0]
-    assert drawn == make_chart(many, None, columns=10, kept=kept)
+    assert drawn == make_chart(many, None, columns=10, bands=kept)
 
 
 def test_smoothed_chart_draws_the_raw_line_and_returns_raw_values() -> None:

@@ -201,13 +201,13 @@ def test_multi_provider_forwards_every_capability_of_its_providers() -> None:
         provider_capability_protocols.Offers,
         provider_capability_protocols.SellsBlocks,
         provider_capability_protocols.SizesDisk,
-        provider_capability_protocols.Sweeps,
+        provider_capability_protocols.ListsResources,
     }
     all_of_them = {
         each for each in vars(provider_capability_protocols).values() if getattr(each, "_is_protocol", False)
     } - {Protocol}
     alone = {each for each in all_of_them - of_no_pool if isinstance(AWS, each)}
-    assert provider_capability_protocols.Finds in alone
+    assert provider_capability_protocols.FindsMachines in alone
     assert {each for each in alone if not isinstance(MultiProvider([AWS, AWS]), each)} == set()
 
 

@@ -90,7 +90,7 @@ def test_unwatched_files_always_count_as_changed(
     closed = FolderWatch()
     closed.close()
     assert not closed.is_quiet
-    monkeypatch.setattr("skyward_core.pool.edited_modules.MOST", 0)
+    monkeypatch.setattr("skyward_core.pool.edited_modules.MAX_WATCHED_FOLDERS", 0)
     many = FolderWatch()
     many.watch([str(file)])
     assert not many.is_quiet
@@ -186,7 +186,7 @@ def test_edit_of_a_file_not_yet_loaded_is_seen_by_the_next_run(
 def test_files_are_polled_without_inotify(
     project: Project, stamped_paths: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("skyward_core.pool.edited_modules.MOST", 0)
+    monkeypatch.setattr("skyward_core.pool.edited_modules.MAX_WATCHED_FOLDERS", 0)
     for _ in range(MANY):
         assert not project.modules.has_edits
     project.files[1].write_text("other one")

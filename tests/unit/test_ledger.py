@@ -87,8 +87,7 @@ def test_ledger_records_a_pool_from_intent_to_teardown(ledger: Ledger, path: Pat
     ledger.record_teardown("t1", Receipt("fit", 2, (0, 1), (), 1.5), at=time.time() + 9)
     assert ledger.pool("t1").ended_at == ended.ended_at, "whoever tears it down once more, it ended then"
     assert ended.receipt is not None
-    lists = dict.fromkeys(("unaccounted", "notes", "kept", "lost", "stays", "bills", "machines"), ())
-    assert Receipt(**ended.receipt | {"gone": (0, 1)} | lists) == receipt
+    assert ended.receipt == json.loads(json.dumps(receipt.to_json())) and ended.receipt.keys() >= {"kept", "stays"}
 
 
 def test_ledger_change_stamp_changes_only_on_writes(ledger: Ledger, path: Path) -> None:

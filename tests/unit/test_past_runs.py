@@ -184,7 +184,7 @@ BEGAN = 1_800_000_000.0
 
 def returned(rank: int, value: float, last: float) -> Outcome:
     summary = Summary("float", str(value), value, True, 9)
-    return Outcome(rank, rank, rank, "returned", 1.0, summary, numbers={"loss": [last, last / 2, 1.0]})
+    return Outcome(rank, rank, rank, "returned", 1.0, summary, metrics={"loss": [last, last / 2, 1.0]})
 
 
 @pytest.fixture

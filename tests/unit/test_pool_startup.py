@@ -21,7 +21,7 @@ from skyward_core.model.errors import (
 )
 from skyward_core.model.machines import Machine
 from skyward_core.model.outcomes import MachineStatus
-from skyward_core.model.provider_capability_protocols import Finds
+from skyward_core.model.provider_capability_protocols import FindsMachines
 from skyward_core.model.specs import Image, Nodes, Options, PoolSpec
 from skyward_core.pool import agent_link, output_files, teardown
 from skyward_core.pool import startup_and_machine_verification as startup
@@ -485,7 +485,7 @@ def mark_client_dead(ledger: Ledger, token: str) -> None:
 
 
 def test_only_providers_with_find_are_searched(finder: Finder) -> None:
-    assert isinstance(finder, Finds) and not isinstance(World(), Finds)
+    assert isinstance(finder, FindsMachines) and not isinstance(World(), FindsMachines)
 
 
 # Machines that are not to be had at once: a start waits for them as long as it may. The provider is played.

@@ -240,7 +240,9 @@ WHOLE = Outcome(
 
 @pytest.mark.parametrize("outcome", [WHOLE, Outcome(0, 0, 0, "returned")])
 def test_outcome_round_trips_through_json(outcome: Outcome) -> None:
-    assert outcome.to_json() == asdict(outcome)
+    expected = asdict(outcome)
+    expected["numbers"] = expected.pop("metrics")
+    assert outcome.to_json() == expected
     assert Outcome.from_json(json.loads(json.dumps(outcome.to_json()))) == outcome
 
 
@@ -678,7 +680,7 @@ SHEET = TrialSheet.from_texts([("lr=0.1", "seed=10"), ("lr=0.1", "seed=9"), ("lr
 def returned(index: int, value: object, **numbers: float | None) -> Outcome:
     gists = {name: [number, number, number] for name, number in numbers.items()}
     summary = Summary(type(value).__name__, str(value), value, True, 9)
-    return Outcome(index, 0, 0, "returned", 1.5, summary, numbers=gists or None)
+    return Outcome(index, 0, 0, "returned", 1.5, summary, metrics=gists or None)
 
 
 def raised(index: int) -> Outcome:

@@ -336,7 +336,7 @@ async def test_node_that_lost_a_call_to_another_node_is_acknowledged_too() -> No
 async def test_run_kept_for_later_clients_is_not_acknowledged() -> None:
     async with staged(2) as stage:
         run = gather(stage, 2)
-        run.stays = True
+        run.is_retained = True
         for node in (0, 1):
             stage.nodes[node].ends(run, node)
         assert run.state == "done" and stage.acknowledged() == []
@@ -365,10 +365,10 @@ async def test_detached_sweep_sends_all_trials_to_the_nodes() -> None:
         run.dispatch()
         run.detach()
         assert sorted(call for node in stage.nodes for call in node.calls) == list(range(6))
-        stays = stage.add("sweep", *(task(number) for number in range(6)))
-        stays.stays = True
-        stays.dispatch()
-        assert len(stays.calls_on(stage.links[0])) == len(stays.calls_on(stage.links[1])) == 3
+        retained_run = stage.add("sweep", *(task(number) for number in range(6)))
+        retained_run.is_retained = True
+        retained_run.dispatch()
+        assert len(retained_run.calls_on(stage.links[0])) == len(retained_run.calls_on(stage.links[1])) == 3
 
 
 # One run alone: values of generators, large results, and what becomes of them where its client leaves.

@@ -159,7 +159,7 @@ def test_metric_summary_of_an_agent_is_validated(value: object, fits: bool) -> N
 
 
 def test_metric_summary_of_an_outcome_is_saved() -> None:
-    told = Outcome(0, 0, 0, "returned", numbers={"loss": [1.0, 0.5, 2.0]}).to_json()
-    assert Outcome.from_json(json.loads(json.dumps(told))).numbers == {"loss": [1.0, 0.5, 2.0]}
+    told = Outcome(0, 0, 0, "returned", metrics={"loss": [1.0, 0.5, 2.0]}).to_json()
+    assert Outcome.from_json(json.loads(json.dumps(told))).metrics == {"loss": [1.0, 0.5, 2.0]}
     del told["numbers"]
-    assert Outcome.from_json(told).numbers is None
+    assert Outcome.from_json(told).metrics is None

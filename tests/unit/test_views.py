@@ -156,9 +156,9 @@ def test_phase_details_of_a_node_view_are_bounded() -> None:
     for line in ["resolving", "resolving", *map(str, range(MAX_NODE_DETAILS - 1))]:
         apply(view, ev.NodePhase(pool="p", at=1.0, node=0, phase="installed", detail=line))
     apply(view, ev.NodePhase(pool="p", at=2.0, node=0, phase="ready"))
-    assert [text for _, _, text in view.nodes[0].said] == ["resolving", *map(str, range(MAX_NODE_DETAILS - 1))]
+    assert [text for _, _, text in view.nodes[0].details] == ["resolving", *map(str, range(MAX_NODE_DETAILS - 1))]
     apply(view, ev.NodePhase(pool="p", at=3.0, node=0, phase="running", detail="again\x1b[31m"))
-    assert len(view.nodes[0].said) == MAX_NODE_DETAILS and view.nodes[0].said[-1][2].isprintable()
+    assert len(view.nodes[0].details) == MAX_NODE_DETAILS and view.nodes[0].details[-1][2].isprintable()
 
 
 def test_node_view_states_since_when_its_link_is_down() -> None:

@@ -201,9 +201,9 @@ class JobRequest:
         texts, ignored = {}, []
         is_elsewhere = self.options.provider is not None and way.cloud not in ("", name)
         for part, setting in _SETTINGS.items():
-            if wanted := getattr(way, part):
+            if resources := getattr(way, part):
                 if setting in declared and not is_elsewhere:
-                    texts[setting] = str(wanted)
+                    texts[setting] = str(resources)
                 else:
                     ignored.append(_JOB_FILE_KEYS[part])
         chosen: dict[str, Any] = {}

@@ -263,8 +263,8 @@ class LaunchPlan:
             return ""
         most = format_size(float(self.spec.options.keep_outputs))
         named = " and ".join(self.spec.image.outputs)
-        kept = f"{named}, and the newest {most} of the rest" if named else f"the newest {most}, as no outputs are named"
-        return f"files of the ranks are lost when the pool ends, except those downloaded before: {kept}"
+        part = f"{named}, and the newest {most} of the rest" if named else f"the newest {most}, as no outputs are named"
+        return f"files of the ranks are lost when the pool ends, except those downloaded before: {part}"
 
     @property
     def missing_frameworks(self) -> list[str]:
@@ -293,10 +293,10 @@ class LaunchPlan:
         if self.interpreter.chosen:
             return "", ""
         try:
-            wanted, name = image_python_version(Image(project=True), str(self.script.absolute().parent))
+            version, name = image_python_version(Image(project=True), str(self.script.absolute().parent))
         except SpecError:  # without a project file; an invalid file is reported where it is used
             return "", ""
-        return ("", "") if satisfies(self.interpreter.version, wanted) else (wanted, name)
+        return ("", "") if satisfies(self.interpreter.version, version) else (version, name)
 
     @property
     def missing_plugins(self) -> list[str]:
@@ -586,16 +586,16 @@ def _project_python(
     found: Interpreter, image: Image, *, is_explicit: bool, ask: QueryPython
 ) -> tuple[Interpreter, PackageSpecs | None]:
     folder = str(image.workdir or "")
-    wanted, source = image_python_version(image, folder)
-    fits = satisfies(found.version, wanted)
+    version, source = image_python_version(image, folder)
+    fits = satisfies(found.version, version)
     if found.chosen and (fits or is_explicit or found.base):
         return found, read_image_packages(image, folder, found.version)
     with set_error_field(image.packages_by):
-        base = find_base(wanted, source, ask=ask)
+        base = find_base(version, source, ask=ask)
     packages = read_image_packages(image, folder, base.version)
     if packages is None:
         return found, None
     skipped = found.source if found.chosen else "this program's own Python"
-    notes = () if fits else (f"{skipped} was skipped: it is {found.version}, but {source} requires Python {wanted}",)
+    notes = () if fits else (f"{skipped} was skipped: it is {found.version}, but {source} requires Python {version}",)
     name = Path(packages.source).name
     return make_interpreter(base, packages.add_to_image({}), name, (*found.notes, *notes)), packages

@@ -306,9 +306,9 @@ class ShellRecord:
         """Return the variables that have no value, each with the option that sets it. Given values and this process's
         environment count.
         """
-        wanted = {name: "--env" for name in self.lacks_env if name not in env}
-        wanted |= {name: "--secret" for name in self.lacks_secrets if name not in secrets}
-        return {name: option for name, option in wanted.items() if name not in os.environ}
+        missing = {name: "--env" for name in self.lacks_env if name not in env}
+        missing |= {name: "--secret" for name in self.lacks_secrets if name not in secrets}
+        return {name: option for name, option in missing.items() if name not in os.environ}
 
     def values(self, env: Overrides, secrets: Overrides) -> tuple[Overrides, Overrides]:
         """Return the variables and secrets for another run; None means the value in this process's environment.

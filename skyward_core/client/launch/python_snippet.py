@@ -60,15 +60,15 @@ def write_snippet(request: LaunchRequest, live: PoolView | None = None) -> str:
     with set_error_field("arguments"):
         arguments = "" if plan.whole else ", ".join(_arguments(plan, source))
     if plan.spec is None:
-        pool, kept = f"sky.attach({plan.pool.name!r})", ""
+        pool, comment = f"sky.attach({plan.pool.name!r})", ""
     else:
         lines = "".join(f"    {each},\n" for each in _compute(plan, plan.spec, source))
-        pool, kept = f"sky.Compute(\n{lines})", _TEARDOWN_COMMENT if plan.keep else ""
+        pool, comment = f"sky.Compute(\n{lines})", _TEARDOWN_COMMENT if plan.keep else ""
     with set_error_field("script"):
         imported, function = ("", "") if plan.whole else _function(plan, source)
     called = _script(plan, source) if plan.whole else f"{function}({arguments})"
     ran = f"{called} {'>>' if request.one else '@'} pool"
-    script = f"{source.import_lines()}\n{imported}\n{kept}with {pool} as pool:\n{_result_lines(plan, ran)}"
+    script = f"{source.import_lines()}\n{imported}\n{comment}with {pool} as pool:\n{_result_lines(plan, ran)}"
     # The script cannot choose the Python that runs it, so a comment names the interpreter.
     return script if request.python is None else f"# To be run with {plan.interpreter.path}\n{script}"
 

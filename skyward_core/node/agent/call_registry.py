@@ -104,11 +104,11 @@ class Call:
 
     def make_outcome(self, ended: EndDetails) -> WorkerOutcome:
         """Return the outcome of a call for which the worker sent none."""
-        said: AnyHeader = {
+        header: AnyHeader = {
             "t": "outcome", "run": self.run, "i": self.index, "seconds": 0.0, "summary": None, "size": 0,
         } | ended  # fmt: skip
-        told: WorkerOutcome = said
-        return told
+        outcome: WorkerOutcome = header
+        return outcome
 
     def stopped_details(self) -> EndDetails:
         """Return the error and kind of an outcome whose call the agent stopped."""

@@ -41,9 +41,9 @@ class DiagnosticsHandler:
         return PathMapping(config.paths.sources, config.cwd, config.client_cwd)
 
     async def send_stacks(self, connection: Connection, header: ClientStacks) -> None:
-        wanted = header.get("ranks")
+        ranks = header.get("ranks")
         slots = [
-            slot for slot in self._slots.slots if (wanted is None or slot.rank in wanted) and not _is_idle_twin(slot)
+            slot for slot in self._slots.slots if (ranks is None or slot.rank in ranks) and not _is_idle_twin(slot)
         ]
         until = asyncio.get_running_loop().time() + STACKS_TIMEOUT
         stacks = await asyncio.gather(

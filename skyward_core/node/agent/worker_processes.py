@@ -300,14 +300,14 @@ def spawn(
     paths = [[*filter(None, each)] for each in ([config.bundle], config.path_before, path)]
     boot = BOOT.format(module=module, paths=paths)
     given = os.environ | config.env
-    kept = {} if MALLOC.keys() & given.keys() else MALLOC
+    more = {} if MALLOC.keys() & given.keys() else MALLOC
     process = subprocess.Popen(
         [config.python, "-c", boot, config.worker_socket, config.folder, *map(str, place)],
         stdin=subprocess.DEVNULL,
         stdout=out,
         stderr=err,
         cwd=config.cwd or config.folder,
-        env=given | kept | {"SKYWARD_PATIENCE": str(config.idle_timeout)} | dict(env) | node_mark_env(config.folder),
+        env=given | more | {"SKYWARD_PATIENCE": str(config.idle_timeout)} | dict(env) | node_mark_env(config.folder),
         start_new_session=True,
         pass_fds=keeps,
         umask=config.umask,

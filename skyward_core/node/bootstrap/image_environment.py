@@ -157,8 +157,8 @@ def find_ready_environment(
 
     found = _find_ready(root / f"env-{environment_key(image, python, version)}")
     if found == python:
-        wanted = list_requirements(image)
-        if unmet_requirements(wanted) if python == sys.executable else find_unmet_requirements(python, wanted, ours):
+        needed = list_requirements(image)
+        if unmet_requirements(needed) if python == sys.executable else find_unmet_requirements(python, needed, ours):
             return ""  # packages were removed from the interpreter since the environment was set up
     return found
 
@@ -238,10 +238,10 @@ def _build_environment(
 ) -> str:
     python = sys.executable
     apt, setup = (list(image.get(name) or ()) for name in ("apt", "setup"))
-    alone, wanted = bool(image.get("alone")), list_requirements(image)
-    missing = wanted if alone else find_unmet_requirements(python, wanted)
+    alone, requirements = bool(image.get("alone")), list_requirements(image)
+    missing = requirements if alone else find_unmet_requirements(python, requirements)
     if not (missing or apt or setup or alone):
-        emit("all packages are already installed" if wanted else "nothing to install")
+        emit("all packages are already installed" if requirements else "nothing to install")
         return python
     folder = root / f"env-{environment_key(image, python)}"
     interpreter = str(folder / "bin" / "python") if missing or alone else python
@@ -271,7 +271,7 @@ def _build_environment(
                     emit(f"setup {number} of {len(setup)}: {command}")
                     step = f"setup command {command!r}"
                     _run_installer(["sh", "-c", command], step, variables, emit, cwd=cwd or None)
-        if wanted:
+        if requirements:
             (folder / INSTALLED_FILE).write_text(json.dumps(_list_installed(interpreter)), encoding="utf-8")
         partial = folder / ".making"
         partial.write_text(interpreter, encoding="utf-8")
@@ -448,10 +448,10 @@ def _install(python: str, folder: Path, image: Mapping[str, Any], variables: dic
         if map_packages_to_indexes(indexes):
             (folder / "pyproject.toml").write_text(format_pyproject(requirements, indexes), encoding="utf-8")
             excluded = unnamed_packages(requirements, indexes)
-            wanted, given = str(folder / "pyproject.toml"), ""
+            source, given = str(folder / "pyproject.toml"), ""
         else:
-            wanted, given = "-", "\n".join(requirements)
-        command = [*install, "-r", wanted, *_constraint_options(folder, image, {}, excluded)]
+            source, given = "-", "\n".join(requirements)
+        command = [*install, "-r", source, *_constraint_options(folder, image, {}, excluded)]
         with _explain_index_failure(requirements, indexes):
             if requirements:
                 _run_installer(command, "uv pip install", variables, emit, input_text=given)

@@ -156,7 +156,7 @@ class FolderCopy:
 
     def compare(self, items: Iterable[FolderItem]) -> tuple[list[int], dict[int, str]]:
         """Return the indices of items to upload, and the hashes of files that differ only in modification time."""
-        wanted: list[int] = []
+        requested: list[int] = []
         doubtful: dict[int, str] = {}
         base, (before, _) = str(self.folder), self._sent
         for index, item in enumerate(items):
@@ -164,32 +164,32 @@ class FolderCopy:
             try:
                 status = os.lstat(path)
             except (FileNotFoundError, NotADirectoryError):
-                wanted.append(index)
+                requested.append(index)
                 continue
             if before.get(item.path) == item and self._is_written_by_ranks(item.path, status):
                 continue  # changed only by ranks
             if item.link:
                 if not (stat.S_ISLNK(status.st_mode) and os.readlink(path) == item.link):  # noqa: PTH115
-                    wanted.append(index)
+                    requested.append(index)
             elif not stat.S_ISREG(status.st_mode) or status.st_size != item.size:
-                wanted.append(index)
+                requested.append(index)
             elif status.st_mtime_ns != item.mtime:
                 doubtful[index] = file_hash(Path(path))
-        return wanted, doubtful
+        return requested, doubtful
 
     def is_same_listing(self, items: Iterable[FolderItem]) -> bool:
         """Check whether the items equal those of the latest upload."""
         return self.list_path.exists() and self._sent[0] == {item.path: item for item in items}
 
     def apply(
-        self, items: Sequence[FolderItem], same: Iterable[int], wanted: Iterable[int], contents: ByteSource
+        self, items: Sequence[FolderItem], same: Iterable[int], requested: Iterable[int], contents: ByteSource
     ) -> None:
         """Update the copy: write uploaded files, set times, delete files that the client no longer has.
 
         Args:
             items: All items of the client's folder.
             same: Indices of items that differ only in their modification time.
-            wanted: Indices of items to write, in the order of ``contents``.
+            requested: Indices of items to write, in the order of ``contents``.
             contents: File contents in the format of :func:`skyward_core.transport.working_folder_upload.pack`.
 
         Raises:
@@ -198,7 +198,7 @@ class FolderCopy:
         self._partial_list.write_bytes(to_json(sorted(items)))
         for path in self._sent[0].keys() - {item.path for item in items}:
             self._remove(path)
-        for index in wanted:
+        for index in requested:
             self._write(items[index], contents)
         for index in same:
             os.utime(self.folder / items[index].path, ns=(items[index].mtime, items[index].mtime))

@@ -300,8 +300,8 @@ def _patch_child_main(spawn: Any, stand_in: Callable[[], str]) -> None:
     def get_preparation_data(*args: Any, **kwargs: Any) -> dict[str, Any]:
         data = prepare(*args, **kwargs)
         # loky's children load the script only if this entry exists
-        wanted = "init_main_from_path" in data or "loky" not in spawn.__name__
-        if wanted and "init_main_from_name" not in data and (path := stand_in()):
+        needs_path = "init_main_from_path" in data or "loky" not in spawn.__name__
+        if needs_path and "init_main_from_name" not in data and (path := stand_in()):
             data["init_main_from_path"] = path
         return data
 

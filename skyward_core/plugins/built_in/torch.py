@@ -142,8 +142,8 @@ class Torch(Plugin):
     def transform(self, image: Image, pool_spec: PoolSpec) -> Image:
         from skyward_core.model.specs import PipIndex
 
-        wanted = {"torch": self.version, "torchvision": self.vision, "torchaudio": self.audio}
-        packages = {name: version for name, version in wanted.items() if version is not None}
+        versions = {"torch": self.version, "torchvision": self.vision, "torchaudio": self.audio}
+        packages = {name: version for name, version in versions.items() if version is not None}
         index = PipIndex(url=f"{WHEELS}/{self.cuda if has_cuda(pool_spec) else 'cpu'}", packages=tuple(packages))
         return with_pip(image, (requirement(name, version) for name, version in packages.items()), index)
 

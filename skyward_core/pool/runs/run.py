@@ -207,9 +207,9 @@ class ArgumentStream:
 
     def _can_read(self) -> bool:
         available = self._first + len(self._kept)
-        wanted = any(reader.until > available for reader in self._readers.values())
+        is_requested = any(reader.until > available for reader in self._readers.values())
         room = len(self._kept) < MAX_KEPT_VALUES and self._kept_bytes < MAX_KEPT_BYTES
-        return self._end is None and wanted and room
+        return self._end is None and is_requested and room
 
     def _due_values(self) -> list[tuple[int, int]]:
         """Return the values, as pairs of call and number, that can be sent now. The end counts as a value."""
@@ -341,8 +341,8 @@ class Run:
         "_arrived", "_asked", "_attempt_ends", "_begun", "_broke", "_claimed", "_context", "_end_reason", "_ending",
         "_feedings", "_fetching", "_flying", "_loaded", "_log_starts", "_ranks", "_readings", "_seconds", "_spent",
         "_stale", "_stopping", "_unread", "_unsent", "_waiting", "_where", "arrivals", "attempt", "cancelled",
-        "consumed", "future", "id", "is_script", "kind", "logs", "name", "nodes", "outcomes", "pool", "root_cause",
-        "sent", "state", "stays", "stocked", "tasks", "total", "values", "wanted",
+        "consumed", "future", "id", "is_retained", "is_script", "kind", "logs", "name", "nodes", "outcomes", "pool",
+        "requested_nodes", "root_cause", "sent", "state", "stocked", "tasks", "total", "values",
     )  # fmt: skip
 
     def __init__(
@@ -386,8 +386,8 @@ class Run:
         self._where: dict[int, Link] = {}
         self._asked: set[int] = set()  # nodes that have received calls of the run
         self.sent = False  # whether a node may know the run
+        self.is_retained = False  # whether another client fetches the results, while this client receives the outcomes
         # Nodes that have the run's large arguments. None: the run has no large arguments.
-        self.stays = False  # whether another client will fetch the results, while this client receives the outcomes
         self.stocked: frozenset[Link] | None = None
         self._claimed = False  # whether another client dispatched the run
         self._stale: set[int] = set()
@@ -399,7 +399,7 @@ class Run:
         self._fetching: set[int] = set()  # ended calls whose values are being downloaded
         self._readings: dict[int, GeneratorPosition] = {}
         self._feedings: dict[tuple[int, int], ArgumentStream] = {}  # key: argument, and call (-1: all ranks share it)
-        self.wanted: int | tuple[int, ...] | None = tasks[0].nodes if kind == "broadcast" else None
+        self.requested_nodes: int | tuple[int, ...] | None = tasks[0].nodes if kind == "broadcast" else None
         self.nodes: tuple[int, ...] = ()  # assigned nodes; empty if the run uses all nodes
 
     def name_of(self, index: int) -> str:
@@ -408,12 +408,13 @@ class Run:
     @property
     def links(self) -> Sequence[Link]:
         """Links to the nodes that may have calls of the run."""
-        return self._context.links if self.wanted is None else [self._context.links[node] for node in self.nodes]
+        links = self._context.links
+        return links if self.requested_nodes is None else [links[node] for node in self.nodes]
 
     def place_of(self, index: int) -> tuple[int, int]:
         """Return the pool's rank and node of a broadcast's call; -1 if no nodes are assigned yet."""
         each = self._context.ranks_per_node
-        if self.wanted is None:
+        if self.requested_nodes is None:
             return index, index // each
         if not self.nodes:
             return -1, -1
@@ -506,7 +507,7 @@ class Run:
             return slots + (MAX_QUEUED_TASKS if self._is_quick() else 1)
         # A trial may take hours, so no trial may wait behind it while another node is idle. But if this client leaves,
         # it sends all trials at once.
-        return self.total if self.stays else slots
+        return self.total if self.is_retained else slots
 
     def _is_stocked(self, link: Link) -> bool:
         """Check whether a node has the run's large arguments. Nodes that joined later lack them."""
@@ -525,7 +526,7 @@ class Run:
         """
         self.sent = self._claimed = True
         if nodes:
-            self.wanted = self.nodes = nodes
+            self.requested_nodes = self.nodes = nodes
         if self.kind == "broadcast":
             self._where = {index: links[self.place_of(index)[1]] for index in range(self.total)}
         elif len(links) == 1:
@@ -817,7 +818,7 @@ class Run:
         self.arrivals.put(("outcome", outcome.index, outcome.kind))
         if self.kind != "broadcast":
             self._flying[link.node] = self._flying.get(link.node, 1) - 1
-            if outcome.index not in self._readings and not self.stays:
+            if outcome.index not in self._readings and not self.is_retained:
                 link.acknowledge(self.id, outcome.index)
         fails_fast = self._context.options.fail_fast and self.kind != "sweep"
         if is_failure(outcome) and not self._stopping and fails_fast:
@@ -851,7 +852,7 @@ class Run:
             self.cancel("its client detached before the run was sent to a node")
         elif self.state == "running":
             if self.kind == "sweep":  # no client will send the remaining trials
-                self.stays = True
+                self.is_retained = True
                 self._refill()
             self.state, self._unsent = "left", len(self._waiting)
             self._notify_waiters()
@@ -1016,7 +1017,7 @@ class Run:
 
     def _acknowledge(self) -> None:
         """Acknowledge the run, so that the nodes discard its results. Unconsumed large items are fetched first."""
-        if self._ending is not None or self.state == "left" or self.stays:
+        if self._ending is not None or self.state == "left" or self.is_retained:
             return
         if not (self.consumed and any(r.has_unconsumed for r in self._readings.values())):
             for link in self._context.links:

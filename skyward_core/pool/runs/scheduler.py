@@ -59,13 +59,13 @@ class ClientRunQueue:
                 f"Cannot queue run {run.id}: the agents of pool {self._context.name} are from an older release, "
                 "which runs functions on all nodes only. Create a new pool."
             )
-        wanted = run.wanted
+        nodes = run.requested_nodes
         request: ClientEnqueue = {
             "t": "enqueue",
             "run": run.id,
             "name": run.name,
-            "nodes": 0 if wanted is None else wanted if isinstance(wanted, int) else len(wanted),
-            "only": [] if wanted is None or isinstance(wanted, int) else list(wanted),
+            "nodes": 0 if nodes is None else nodes if isinstance(nodes, int) else len(nodes),
+            "only": [] if nodes is None or isinstance(nodes, int) else list(nodes),
         }
         self._ours[run.id] = request
         try:
@@ -87,9 +87,9 @@ class ClientRunQueue:
 
     @staticmethod
     async def _begin(run: Run, keeper: RankSetup) -> bool:
-        if run.wanted is None:
+        if run.requested_nodes is None:
             return await keeper.start(run.send_broadcast)
-        return await keeper.start_on(run.wanted, run.send_broadcast, run.tasks[0].job)
+        return await keeper.start_on(run.requested_nodes, run.send_broadcast, run.tasks[0].job)
 
     async def _wait_change(self) -> None:
         try:
@@ -222,7 +222,7 @@ class RunScheduler:
         consumed: bool = False,
         future: Future[Run] | None = None,
         run_id: str = "",
-        stays: bool = False,
+        is_retained: bool = False,
     ) -> Run:
         """Dispatch a run.
 
@@ -233,8 +233,8 @@ class RunScheduler:
             consumed: Whether a reader consumes a generator's items one by one.
             future: Future that gets the run as its result at the end of the run.
             run_id: Id from :func:`new_run_id` under which data was already saved. "": a new id.
-            stays: Whether a later client will fetch the results, while this client only receives the outcomes. If so,
-                all trials of a sweep are sent at once, because no client will send them later.
+            is_retained: Whether a later client will fetch the results, while this client only receives the outcomes. If
+                so, all trials of a sweep are sent at once, because no client will send them later.
 
         Returns:
             The run.
@@ -249,17 +249,17 @@ class RunScheduler:
             raise context.external_end.error()
         try:
             context.check_interpreter(tasks)
-            wanted = self._wanted_nodes(kind, tasks)
+            requested = self._requested_nodes(kind, tasks)
         except UsageError:
             delete_files(tasks)
             raise
-        nodes = len(context.links) if wanted is None else wanted if isinstance(wanted, int) else len(wanted)
+        nodes = len(context.links) if requested is None else requested if isinstance(requested, int) else len(requested)
         total = nodes * context.ranks_per_node if kind in ("broadcast", "map") else len(tasks)
         run = self._context.registry.add(run_id or new_run_id(), kind, tasks, total, future)
-        run.wanted = wanted
-        run.consumed, run.stays = consumed, stays
+        run.requested_nodes = requested
+        run.consumed, run.is_retained = consumed, is_retained
         leaving = kind == "broadcast" and self._context.roster.has_pending_preemptions
-        parts = wanted is not None and not context.links[0].gone and self._has_enough_nodes(wanted)
+        parts = requested is not None and not context.links[0].gone and self._has_enough_nodes(requested)
         whole = parts or not (self._context.roster.is_replacing or leaving or any(link.gone for link in context.links))
         large = any(blob.path for task in tasks for blob in (task.fn, task.args))
         edited = self.modules.has_edits
@@ -279,7 +279,7 @@ class RunScheduler:
             self._start_or_reject(run)
         return run
 
-    def _wanted_nodes(self, kind: RunKind, tasks: Sequence[Task]) -> int | tuple[int, ...] | None:
+    def _requested_nodes(self, kind: RunKind, tasks: Sequence[Task]) -> int | tuple[int, ...] | None:
         """Return the number or the indices of the requested nodes. None: all.
 
         Raises:
@@ -291,23 +291,23 @@ class RunScheduler:
                     f"{named} runs on one rank, so with_nodes does not apply. Dispatch it with @, or remove with_nodes."
                 )
             return None
-        wanted, has = tasks[0].nodes, len(self._context.links)
-        if wanted is None:
+        choice, has = tasks[0].nodes, len(self._context.links)
+        if choice is None:
             return None
-        if isinstance(wanted, int):
-            if wanted > has:
-                raise UsageError(f"{tasks[0].name} requests {wanted} nodes, but pool {self._context.name} has {has}.")
-            return None if wanted == has else wanted
-        if wanted[-1] >= has:
+        if isinstance(choice, int):
+            if choice > has:
+                raise UsageError(f"{tasks[0].name} requests {choice} nodes, but pool {self._context.name} has {has}.")
+            return None if choice == has else choice
+        if choice[-1] >= has:
             last = f"0 to {has - 1}" if has > 1 else "0 only"
-            raise UsageError(f"Pool {self._context.name} has no node {wanted[-1]}: its nodes are {last}.")
-        return None if len(wanted) == has else wanted
+            raise UsageError(f"Pool {self._context.name} has no node {choice[-1]}: its nodes are {last}.")
+        return None if len(choice) == has else choice
 
-    def _has_enough_nodes(self, wanted: int | tuple[int, ...]) -> bool:
+    def _has_enough_nodes(self, requested: int | tuple[int, ...]) -> bool:
         """Check whether enough requested nodes are present or may return."""
         links = self._context.links
         usable = {link.node for link in links if not link.gone or self._context.roster.may_return(link.node)}
-        return len(usable) >= wanted if isinstance(wanted, int) else usable.issuperset(wanted)
+        return len(usable) >= requested if isinstance(requested, int) else usable.issuperset(requested)
 
     def restart(self, run: Run, pause: float | None = None) -> None:
         """Start a run again.
@@ -352,7 +352,7 @@ class RunScheduler:
         if gang is None:
             raise PoolError(f"Pool {self._context.name} is not up.")
         try:
-            if run.wanted is not None:
+            if run.requested_nodes is not None:
                 await self._retry_on_reconnect([run], lambda: self.queue.start(run, gang))
                 return
             async with self._broadcast_order.hold_turn(run):
@@ -369,7 +369,7 @@ class RunScheduler:
     def _save_opened(self, run: Run) -> None:
         now = time.time()
         self._context.news.records.add_run(run.id, run.name, run.kind, run.total, now, ours=True)
-        if run.wanted is not None and not run.nodes:
+        if run.requested_nodes is not None and not run.nodes:
             self._context.news.records.set_columns(run.id, nodes=())
         self._context.news.emit(
             events.RunOpened(
@@ -390,8 +390,8 @@ class RunScheduler:
         """Check whether a run needs lost nodes that may return."""
         links = self._context.links
         gone = [link.node for link in links if link.gone]
-        if run.wanted is not None:
-            return self._has_enough_nodes(run.wanted) and self._context.roster.may_return(0)
+        if run.requested_nodes is not None:
+            return self._has_enough_nodes(run.requested_nodes) and self._context.roster.may_return(0)
         if not all(self._context.roster.may_return(node) for node in gone):
             return False
         return run.kind == "broadcast" or len(gone) == len(links)
@@ -403,27 +403,27 @@ class RunScheduler:
             run: The run.
             complete: Whether to wait for replacement machines first.
         """
-        wanted = False
+        was_waiting = False
         try:
             if complete:
                 await self._context.roster.wait_replacements()
             if not complete or self.modules.has_edits:  # modules may have been edited since the run was opened
                 await self._retry_on_reconnect([run], self.modules.reload)
-            wanted = run.end_waiting()
+            was_waiting = run.end_waiting()
         except (PoolError, OSError) as error:
             run.end_waiting()
             self._fail(run, f"cannot send edited modules to the nodes: {error}")
         finally:
-            if not wanted:  # the run was cancelled, or this client is detaching
+            if not was_waiting:  # the run was cancelled, or this client is detaching
                 delete_files(run.tasks)
-        if wanted:
+        if was_waiting:
             self._start_or_reject(run)
 
     def _start_or_reject(self, run: Run) -> None:
         """Start a run, or reject it if the pool lacks required nodes."""
         context = self._context
         gone = [link.node for link in context.links if link.gone]
-        parts = run.wanted is not None and 0 not in gone and self._has_enough_nodes(run.wanted)
+        parts = run.requested_nodes is not None and 0 not in gone and self._has_enough_nodes(run.requested_nodes)
         if run.kind == "broadcast" and gone and not parts and (context.options.fail_fast or not context.is_standalone):
             reason = self._context.roster.replacement_failure(gone[0])
             self._reject(run, f"node {gone[0]} of the pool is lost" + (f": {reason}" if reason else ""))
@@ -452,7 +452,7 @@ class RunScheduler:
         gang = self._context.setup.rank_setup
         waits = self._broadcast_order.must_wait(run)
         if run.kind == "broadcast":
-            parts = run.wanted is not None or not self.queue.is_empty
+            parts = run.requested_nodes is not None or not self.queue.is_empty
             if gang is None or waits or parts or not gang.try_start(run.send_broadcast):
                 self._context.background.spawn(self._start_gang(run))
         elif waits:

@@ -84,11 +84,11 @@ def with_node(machine: Machine, node: int) -> Machine:
 
 async def find_instances(calls: AwsCalls, region: str, ids: Iterable[str]) -> dict[str, dict[str, Any]]:
     """Return EC2's descriptions of instances by id; instances that EC2 does not know (yet) are missing."""
-    wanted = sorted(ids)
+    sorted_ids = sorted(ids)
     found: dict[str, dict[str, Any]] = {}
-    for at in range(0, len(wanted), MAX_DESCRIBED_INSTANCES):
+    for at in range(0, len(sorted_ids), MAX_DESCRIBED_INSTANCES):
         # A query by ids fails entirely if one id is unknown, so a filter is used.
-        filters = [{"Name": "instance-id", "Values": wanted[at : at + MAX_DESCRIBED_INSTANCES]}]
+        filters = [{"Name": "instance-id", "Values": sorted_ids[at : at + MAX_DESCRIBED_INSTANCES]}]
         found |= await describe_instances(calls, region, filters)
     return found
 

@@ -173,13 +173,13 @@ async def find_reserved_capacity(
             f"reservation {id} cannot be combined with allocation={requirements.allocation!r}: remove the allocation"
         )
     found = await _find_reservation(calls, regions, id)
-    for what, wanted, has in (
+    for what, requested, has in (
         ("type", requirements.instance_type and (requirements.instance_type,), found.instance_type),
         ("zone", requirements.zones, found.zone),
     ):
-        if wanted and has not in wanted:
+        if requested and has not in requested:
             raise UsageError(
-                f"reservation {id} has {what} {has}, but {' or '.join(wanted)} was requested: remove one of the two"
+                f"reservation {id} has {what} {has}, but {' or '.join(requested)} was requested: remove one of the two"
             )
     if found.state in ("scheduled", "payment-pending", "pending"):
         begins = time.strftime("%Y-%m-%d %H:%M", time.localtime(found.starts_at))

@@ -368,12 +368,12 @@ async def on_demand_prices(calls: AwsCalls, region: str, types: Sequence[str]) -
     Raises:
         SkywardError: If AWS cannot be queried.
     """
-    wanted = {"regionCode": region} | _PRODUCT_FILTERS
+    filters = {"regionCode": region} | _PRODUCT_FILTERS
     if len(types) > MAX_SINGLE_QUERIES:
-        pages = [await _list_products(calls, "AmazonEC2", wanted)]
+        pages = [await _list_products(calls, "AmazonEC2", filters)]
     else:
         pages = await asyncio.gather(
-            *(_list_products(calls, "AmazonEC2", wanted | {"instanceType": each}) for each in types)
+            *(_list_products(calls, "AmazonEC2", filters | {"instanceType": each}) for each in types)
         )
     found = {}
     for product in (each for page in pages for each in page):
@@ -400,8 +400,8 @@ async def extra_prices(calls: AwsCalls, region: str) -> dict[str, float]:
     return {"gb": month / HOURS_PER_MONTH, "address": address}
 
 
-async def _list_products(calls: AwsCalls, service: str, wanted: Mapping[str, str]) -> list[dict[str, Any]]:
-    filters = [{"Type": "TERM_MATCH", "Field": name, "Value": text} for name, text in wanted.items()]
+async def _list_products(calls: AwsCalls, service: str, field_filters: Mapping[str, str]) -> list[dict[str, Any]]:
+    filters = [{"Type": "TERM_MATCH", "Field": name, "Value": text} for name, text in field_filters.items()]
     listed = await calls.call_all(
         "pricing", PRICING_REGION, "get_products", "PriceList",
         ServiceCode=service, Filters=filters, FormatVersion="aws_v1", MaxResults=100,
@@ -587,8 +587,8 @@ async def query_region(
     types = [InstanceType(**each) for each in answer["kinds"]]
     # Price queries are slow, so they cover only the types that fit the requested accelerator.
     sold = [kind for kind in types if answer["zones"].get(kind.name)]
-    wanted = requirements.accelerator and (requirements.accelerator.name, requirements.accelerator.count)
-    named = [kind.name for kind in sold if wanted in (None, (kind.accelerator_name, kind.count))]
+    accelerator = requirements.accelerator and (requirements.accelerator.name, requirements.accelerator.count)
+    named = [kind.name for kind in sold if accelerator in (None, (kind.accelerator_name, kind.count))]
     priced = _RegionPrices(calls, store, region, named)
     notes = await priced.load(spot=requirements.allocation != "on-demand")
     offers = [
@@ -630,11 +630,11 @@ def select_offers(
 
 
 def _no_offer_message(offers: Sequence[Offer], requirements: MachineRequirements) -> str:
-    kind, wanted = requirements.instance_type, requirements.accelerator
-    if kind and wanted is not None and (has := next((o for o in offers if o.instance_type == kind), None)):
+    kind, accelerator = requirements.instance_type, requirements.accelerator
+    if kind and accelerator is not None and (has := next((o for o in offers if o.instance_type == kind), None)):
         carries = f"{has.count} x {has.accelerator}" if has.count else "no accelerator"
-        if (has.accelerator, has.count) != (wanted.name, wanted.count):
-            return f"{kind} has {carries}, but {wanted} was requested: remove one of the two"
+        if (has.accelerator, has.count) != (accelerator.name, accelerator.count):
+            return f"{kind} has {carries}, but {accelerator} was requested: remove one of the two"
     missed = "; ".join(describe_nearest(offers, requirements))
     where = " and ".join(requirements.regions) or "the region"
     return f"no offer in {where} fits the request{f'; the nearest: {missed}' if missed else ''}"

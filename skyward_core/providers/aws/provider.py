@@ -640,8 +640,8 @@ class AWS(JsonSettings, StrictKeywords):
 
     async def why_not_now(self) -> str:
         """Return why machines cannot be terminated without waiting for their shutdown; "" if they can."""
-        wanted = "ec2", (await self._regions())[0], "TerminateInstances", "SkipOsShutdown"
-        if await run_in_thread(self._calls.supports_parameter, *wanted):
+        parameter = "ec2", (await self._regions())[0], "TerminateInstances", "SkipOsShutdown"
+        if await run_in_thread(self._calls.supports_parameter, *parameter):
             return ""
         return "the installed boto3 does not support SkipOsShutdown: run pip install -U boto3"
 

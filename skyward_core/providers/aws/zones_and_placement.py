@@ -62,10 +62,10 @@ async def list_zones(
     }
     if not zones:
         return [by_zone[zone] for zone in sorted(by_zone)]
-    wanted = [by_zone[zone] for zone in zones if zone in by_zone]
-    if not wanted:
+    listed = [by_zone[zone] for zone in zones if zone in by_zone]
+    if not listed:
         raise UsageError(f"region {region} has none of the zones {', '.join(zones)}; it has {', '.join(by_zone)}")
-    return wanted
+    return listed
 
 
 async def find_client_network(calls: AwsCalls, region: str) -> str:

@@ -207,7 +207,7 @@ alive() {
 }
 seen=$(date +%s) limit=@BOOT@
 while kill -0 $S 2>/dev/null; do
-  sleep @LOOK@ & W=$!; wait $W
+  sleep @POLL_INTERVAL@ & W=$!; wait $W
   now=$(date +%s)
   if alive; then seen=$now limit=@GONE@; fi
   [ $((now - seen)) -le $limit ] || break
@@ -245,7 +245,7 @@ def make_script(pool: str, folder: str, key: str, boot: int) -> str:
         "KEY": key,
         "BOOT": boot,
         "GONE": ABANDON_SECONDS,
-        "LOOK": POLL_INTERVAL,
+        "POLL_INTERVAL": POLL_INTERVAL,
         "FIRST_PORT": FIRST_PORT,
         "PORTS": PORT_COUNT,
     }
@@ -280,9 +280,16 @@ async def find_jobs(commands: SlurmCommands, names: Iterable[str]) -> list[Slurm
     Raises:
         PoolError: If Slurm cannot be queried.
     """
-    wanted = sorted(set(names))
-    options = ("--me", "--noheader", "--states=all", f"--name={','.join(wanted)}", "-o", slurm_commands.SQUEUE_FORMAT)
-    return [each for each in slurm_commands.parse_jobs(await commands("squeue", *options)) if each.name in wanted]
+    sorted_names = sorted(set(names))
+    options = (
+        "--me",
+        "--noheader",
+        "--states=all",
+        f"--name={','.join(sorted_names)}",
+        "-o",
+        slurm_commands.SQUEUE_FORMAT,
+    )
+    return [each for each in slurm_commands.parse_jobs(await commands("squeue", *options)) if each.name in sorted_names]
 
 
 async def find_settled_jobs(commands: SlurmCommands, names: Iterable[str]) -> list[SlurmJob]:
@@ -424,14 +431,14 @@ def complete_allocations(machines: Iterable[Machine]) -> list[str]:
     return sorted(job for (job, nodes), count in counts.items() if count >= nodes)
 
 
-async def cancel_jobs(commands: SlurmCommands, wanted: Sequence[str]) -> None:
+async def cancel_jobs(commands: SlurmCommands, jobs: Sequence[str]) -> None:
     """Cancel allocations. Has no effect on allocations that have ended.
 
     Raises:
         PoolError: If Slurm does not accept the request.
     """
-    if wanted:
-        await commands("scancel", "--quiet", *wanted)
+    if jobs:
+        await commands("scancel", "--quiet", *jobs)
 
 
 def to_machine(folder: AllocationFolder, job: SlurmJob, node: AllocatedNode, name: str, count: int) -> Machine:

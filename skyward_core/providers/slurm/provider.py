@@ -78,9 +78,9 @@ def list_allocations(jobs: Iterable[SlurmJob], where: str, ours: str) -> list[Le
     return found
 
 
-async def cancel_allocations(commands: SlurmCommands, wanted: Sequence[Leftover]) -> list[str]:
+async def cancel_allocations(commands: SlurmCommands, allocations: Sequence[Leftover]) -> list[str]:
     """Cancel allocations, and wait until they have ended. Return a description of each allocation that remains."""
-    names = {each.id: allocation.job_name(each.pool, each.token) for each in wanted}
+    names = {each.id: allocation.job_name(each.pool, each.token) for each in allocations}
     remaining, until = list(names), time.monotonic() + CANCEL_TIMEOUT
     reason = "Slurm has not reported its end"
     try:
@@ -158,17 +158,19 @@ def select_offers(found: list[Offer], requirements: MachineRequirements) -> list
 
 def _matching_gpus(partition: Partition, requirements: MachineRequirements) -> Iterator[tuple[str, str, int]]:
     """Yield type, name and number of the GPUs that a job may use on a node."""
-    wanted = requirements.accelerator
-    if wanted is None:
+    accelerator = requirements.accelerator
+    if accelerator is None:
         if not requirements.any_accelerator:
             yield "", "", 0
         for kind, count in partition.gpus if requirements.any_accelerator else ():
             yield kind, kind or "GPU", count
         return
-    fit = slurm_commands.matching_gpu_types(wanted.name, wanted.memory_gb, [kind for kind, _ in partition.gpus])
+    fit = slurm_commands.matching_gpu_types(
+        accelerator.name, accelerator.memory_gb, [kind for kind, _ in partition.gpus]
+    )
     for kind, count in partition.gpus:
         if kind in fit:
-            yield kind, wanted.name, min(count, wanted.count)
+            yield kind, accelerator.name, min(count, accelerator.count)
 
 
 ABANDON_MARGIN = 300.0  # seconds beyond the start timeout after which a node without an agent leaves
@@ -344,14 +346,14 @@ class Slurm(JsonSettings, StrictKeywords):
         return options
 
     async def _gpus(self, commands: SlurmCommands, spec: PoolSpec) -> str:
-        wanted = spec.needs.accelerator
-        if wanted is None:
+        accelerator = spec.needs.accelerator
+        if accelerator is None:
             return ""
         if self.gres is not None:
             raise UsageError(f"gres={self.gres!r} cannot be combined with an accelerator: remove one of the two")
         partitions = slurm_commands.select_partition(await self._partitions(commands), self.partition)
         types = [kind for each in partitions for kind, _ in each.gpus]
-        fitting = slurm_commands.matching_gpu_types(wanted.name, wanted.memory_gb, types)
+        fitting = slurm_commands.matching_gpu_types(accelerator.name, accelerator.memory_gb, types)
         where = f"partition {self.partition}" if self.partition else "the cluster"
         if len(fitting) != 1:
             listed = ", ".join(
@@ -359,10 +361,10 @@ class Slurm(JsonSettings, StrictKeywords):
             )
             several = f"several types match ({', '.join(fitting)}); " if fitting else ""
             raise UsageError(
-                f"{where} has no unique GPU type for {wanted}: {several}its GPUs: {listed or 'none'}. Remove the "
-                f"accelerator, and set gres='gpu:TYPE:{wanted.count}'"
+                f"{where} has no unique GPU type for {accelerator}: {several}its GPUs: {listed or 'none'}. Remove the "
+                f"accelerator, and set gres='gpu:TYPE:{accelerator.count}'"
             )
-        return f"--gres=gpu:{fitting[0]}:{wanted.count}"
+        return f"--gres=gpu:{fitting[0]}:{accelerator.count}"
 
     @property
     def payer(self) -> str:
@@ -564,8 +566,8 @@ class Slurm(JsonSettings, StrictKeywords):
         answer = f"Slurm {sanitize_line(version)[:32] or 'of unknown version'} answers on {commands.host_label}"
         lines = [Check("Slurm", "ok", answer)]
         if not partitions:
-            wanted = f"partition {self.partition}" if self.partition else "partition"
-            return [*lines, Check("Slurm", "fail", f"no visible {wanted}")]
+            partition = f"partition {self.partition}" if self.partition else "partition"
+            return [*lines, Check("Slurm", "fail", f"no visible {partition}")]
         return [*lines, *(Check(each.name, "ok" if each.is_up else "warn", str(each)) for each in partitions)]
 
     @classmethod

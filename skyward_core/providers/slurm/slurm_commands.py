@@ -413,8 +413,8 @@ def matching_gpu_types(name: str, memory_gb: float | None, types: Iterable[str])
         memory_gb: Memory of the accelerator in GB; None for any.
         types: The cluster's names of GPU types.
     """
-    wanted = split_words(name)
-    fitting = [kind for kind in dict.fromkeys(types) if kind and contains_words(split_words(kind), wanted)]
+    words = split_words(name)
+    fitting = [kind for kind in dict.fromkeys(types) if kind and contains_words(split_words(kind), words)]
     if memory_gb is not None:
         fitting = [kind for kind in fitting if f"{memory_gb:g}gb" in split_words(kind)] or fitting
     return fitting

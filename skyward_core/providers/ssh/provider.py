@@ -405,16 +405,16 @@ class SSH(JsonSettings, StrictKeywords, Value):
         )
 
         transport = self._make_transport(host, patience=CHECK_TIMEOUT, loaded_with=loaded_with)
-        wanted = transport.python
+        required_python = transport.python
         try:
             began = time.time()
             try:
                 channel = await open_inspection_channel(transport)
             except NoFittingPython as error:
-                if wanted.named:
+                if required_python.named:
                     raise
                 known = Check(host, "ok", "reachable, its host key is known")
-                return [known, check_line(host, error.found, wanted, None)]
+                return [known, check_line(host, error.found, required_python, None)]
             facts, pythons = channel.facts, await query_pythons(channel.link)
             # The host read its clock between ``began`` and now, so only a time outside that range is an offset, even
             # after a slow login.
@@ -422,7 +422,7 @@ class SSH(JsonSettings, StrictKeywords, Value):
             version = ".".join(map(str, facts["version"]))
             lines = [
                 Check(host, "ok", f"reachable as {facts['hostname']}, its host key is known"),
-                check_line(host, pythons, wanted, (version, facts["python"])),
+                check_line(host, pythons, required_python, (version, facts["python"])),
             ]
             if not facts["root"]:
                 return [*lines, Check(host, "fail", "no folder to write to: " + "; ".join(facts["unusable"]))]
@@ -433,7 +433,7 @@ class SSH(JsonSettings, StrictKeywords, Value):
                     f"{facts['free'] / 1e9:.1f} GB free in {facts['root']}",
                 )
             )
-            await (send_bundle if channel.python.minor == wanted.minor else lend_bundle)(channel)
+            await (send_bundle if channel.python.minor == required_python.minor else lend_bundle)(channel)
             answer: GpusDone = await channel.ask("gpus")
             gpus = answer["gpus"]
             lines.append(Check(host, "ok", "; ".join(gpus) if gpus else f"no GPU; {facts['cpus']} CPUs"))
@@ -539,24 +539,24 @@ def _expand_groups(hosts: Sequence[str] | str) -> tuple[str, ...]:
 PROVIDER = SSH
 
 
-def check_line(host: str, there: HostPythons, wanted: WantedPython, runs: tuple[str, str] | None) -> Check:
+def check_line(host: str, there: HostPythons, required_python: WantedPython, runs: tuple[str, str] | None) -> Check:
     """Return the check of the Python on a host.
 
     Args:
         there: Interpreters on the host.
-        wanted: Interpreter that ranks need: the script's interpreter, or the default one if no script is known.
+        required_python: Interpreter of the ranks: the script's interpreter, or the default one if no script is known.
         runs: Version and path of the host's interpreter that would run the ranks; None if none is suitable.
     """
-    others = newest_per_minor(each for each in there.usable if minor_of(each) != wanted.minor)
-    if runs is not None and minor_of(runs[0]) == wanted.minor:
+    others = newest_per_minor(each for each in there.usable if minor_of(each) != required_python.minor)
+    if runs is not None and minor_of(runs[0]) == required_python.minor:
         more = [f"{_join_names(others)} for projects of other versions"] if others else []
         more += ["its uv downloads others"] if there.has_uv else []
         return Check(host, "ok", "; ".join([f"Python {runs[0]} ({runs[1]})", *more]))
-    missing = f"no Python {wanted.minor}, the version that {wanted.version_origin}; {there}"
-    if there.has_uv and not wanted.named:
+    missing = f"no Python {required_python.minor}, the version that {required_python.version_origin}; {there}"
+    if there.has_uv and not required_python.named:
         return Check(host, "ok", f"{missing}; its uv downloads it at the first start")
-    remedy = f"install python{wanted.minor} or uv there"
-    if wanted.is_client_version and others:
+    remedy = f"install python{required_python.minor} or uv there"
+    if required_python.is_client_version and others:
         scripts = f"only scripts of projects with Python {_join_names(map(minor_of, others))} run there"
         return Check(host, "warn", f"{missing}: {scripts}. For others {remedy}")
     return Check(host, "fail", f"{missing}: {remedy}")

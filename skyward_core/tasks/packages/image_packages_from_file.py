@@ -66,12 +66,12 @@ def image_python_version(image: Image, folder: str) -> tuple[str, str]:
         raise SpecError(str(error), name) from None
     project = content.get("project")
     table = project if name == "project" and isinstance(project, dict) else content
-    wanted = str(table.get("requires-python") or "")
+    version = str(table.get("requires-python") or "")
     try:
-        satisfies(version="3.11", wanted=wanted)
+        satisfies(version="3.11", specifier=version)
     except VersionError:
-        wanted = ""
-    return wanted, path.name
+        version = ""
+    return version, path.name
 
 
 def _read_packages(name: str, path: Path, version: str) -> PackageSpecs:

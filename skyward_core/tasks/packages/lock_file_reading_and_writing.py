@@ -180,8 +180,8 @@ def format_lock(image: Mapping[str, Any], installed: Mapping[str, str], heading:
     lines = [line for group in image.get(PINNED) or () for line in group["lines"]]
     exact = {name: line for line in lines for name in package_names([line])}
     asked = {name: line for line in image.get("pip") or () if direct_address(line) for name in package_names([line])}
-    kept = [_requirement_line(name, version, exact, asked) for name, version in sorted(installed.items())]
-    text = "\n".join([f"# {heading}", *_index_lines(image), *kept]) + "\n"
+    requirements = [_requirement_line(name, version, exact, asked) for name, version in sorted(installed.items())]
+    text = "\n".join([f"# {heading}", *_index_lines(image), *requirements]) + "\n"
     return strip_credentials(text)
 
 

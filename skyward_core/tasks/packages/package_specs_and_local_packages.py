@@ -188,25 +188,25 @@ def _read_toml(path: Path, _unchanged: tuple[int, ...]) -> dict[str, Any]:
         raise PackagesError(f"{path} is not TOML: {error}") from None
 
 
-def check_python(path: Path, wanted: object, version: str) -> None:
+def check_python(path: Path, specifier: object, version: str) -> None:
     """Check that a file allows a Python version.
 
     Args:
-        wanted: The ``requires-python`` of the file; "" or None for any.
+        specifier: The ``requires-python`` of the file; "" or None for any.
         version: Version of the Python.
 
     Raises:
         PackagesError: If the file does not allow the version.
     """
-    if not wanted:
+    if not specifier:
         return
     try:
-        fits = satisfies(version, str(wanted))
+        fits = satisfies(version, str(specifier))
     except VersionError as error:
         raise PackagesError(f"{path}: requires-python: {error}") from None
     if not fits:
         raise PackagesError(
-            f"{path} requires Python {wanted}, but the script is loaded with {version}. Choose another Python"
+            f"{path} requires Python {specifier}, but the script is loaded with {version}. Choose another Python"
         )
 
 

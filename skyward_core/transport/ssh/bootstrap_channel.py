@@ -217,7 +217,7 @@ class CommandChannel:
         *,
         python: WantedPython,
         folder: str,
-        said: OnLine,
+        on_line: OnLine,
         status: bool = False,
         starts: bool = False,
     ) -> CommandChannel:
@@ -226,7 +226,7 @@ class CommandChannel:
         Args:
             python: Interpreter that runs the server.
             folder: Name of the pool's folder, or "".
-            said: Receives progress lines.
+            on_line: Receives progress lines.
             status: Whether the facts include orphaned workers.
             starts: Whether an agent will probably start next, so that the host can prepare the start.
 
@@ -240,7 +240,7 @@ class CommandChannel:
         if early is not None and begun is None:
             early.close()
         self = begun or await cls._begin(link, python, folder)
-        self._on_line = said
+        self._on_line = on_line
         word = self._marker.decode()
         try:
             names = [bundle_for(nvml, python.minor).name for nvml in (False, True)]

@@ -377,14 +377,14 @@ def link_lost_error(host: str, reason: Exception | None = None) -> ConnectionErr
     )
 
 
-def silent_host_error(host: str, seconds: float, said: str = "") -> Unreachable:
+def silent_host_error(host: str, seconds: float, output: str = "") -> Unreachable:
     """Return the error for a host that sends nothing before the command server runs on the host.
 
     Args:
         seconds: Seconds without a byte.
-        said: Output of the login shell before the silence.
+        output: Output of the login shell before the silence.
     """
-    printed = f" It printed: {sanitize_line(said)}." if said else ""
+    printed = f" It printed: {sanitize_line(output)}." if output else ""
     return Unreachable(
         f"Host {host} accepted the login and then sent nothing for {seconds:g} s: its startup files probably read "
         f"standard input or wait.{printed} Guard these lines of its startup files (~/.bashrc, ~/.zshrc) with "
@@ -400,12 +400,12 @@ def swallowed_input_error(host: str) -> PoolError:
     )
 
 
-def noisy_shell_error(host: str, seconds: float, said: str) -> Unreachable:
+def noisy_shell_error(host: str, seconds: float, output: str) -> Unreachable:
     """Return the error for a login shell that prints endlessly."""
     return Unreachable(
         f"Host {host} accepted the login, but its startup files print endlessly; for {seconds:g} s nothing else was "
-        f"received. Output: {sanitize_line(said)}. Guard these lines of its startup files with `case $- in *i*) ...;; "
-        "esac`."
+        f"received. Output: {sanitize_line(output)}. Guard these lines of its startup files with "
+        "`case $- in *i*) ...;; esac`."
     )
 
 

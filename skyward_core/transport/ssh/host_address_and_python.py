@@ -15,7 +15,7 @@ from skyward_core.transport.transport import MINOR
 from skyward_core.util.light_dataclass import Value, value
 
 SSH_PORT = 22
-LONGEST = 255  # characters of a name; longer than DNS allows
+MAX_NAME_LENGTH = 255  # characters of a name; longer than DNS allows
 HOST_FORBIDDEN = frozenset("'`\"$\\;&<>|(){},@")
 USER_FORBIDDEN = frozenset("'`\";&<>|(){}")
 Policy = Literal["known", "ask", "accept-new"]
@@ -93,8 +93,8 @@ def why_unsafe(host: str, user: str) -> str:
     """
     if host.startswith("-") or user.startswith("-"):
         return "a name must not begin with '-'"
-    if len(host) > LONGEST or len(user) > LONGEST:
-        return f"a name must have at most {LONGEST} characters"
+    if len(host) > MAX_NAME_LENGTH or len(user) > MAX_NAME_LENGTH:
+        return f"a name must have at most {MAX_NAME_LENGTH} characters"
     if found := next((c for c in host if c in HOST_FORBIDDEN or c.isspace() or not c.isprintable()), ""):
         return f"a host name must not contain {found!r}"
     if found := next((c for c in user if c in USER_FORBIDDEN or not c.isprintable()), ""):

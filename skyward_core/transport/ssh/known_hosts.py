@@ -97,10 +97,10 @@ def _parse(file: Path) -> Iterator[KnownHost]:
 def _is_hash_of(hashed: str, name: str) -> bool:
     try:
         _, kind, salt, digest = hashed.split("|")
-        wanted, salted = base64.b64decode(digest), base64.b64decode(salt)
+        expected, salted = base64.b64decode(digest), base64.b64decode(salt)
     except (ValueError, binascii.Error):
         return False
-    return kind == "1" and hmac.compare_digest(hmac.digest(salted, name.encode(), hashlib.sha1), wanted)
+    return kind == "1" and hmac.compare_digest(hmac.digest(salted, name.encode(), hashlib.sha1), expected)
 
 
 def _matches(pattern: str, name: str) -> bool:
@@ -207,8 +207,8 @@ class KnownKeys(Value):
         known = {each.decode("ascii") for key in (*self.trusted, *self.elsewhere) for each in key.sig_algorithms}
         signed = CERTIFICATE_ALGORITHMS if certificates and self.authorities and not self.lists else ()
         possible = {each.decode("ascii") for each in (*get_public_key_algs(), *get_certificate_algs())}
-        wanted = [*signed, *(each for each in PLAIN_ALGORITHMS if each in known), *PLAIN_ALGORITHMS]
-        return [each for each in dict.fromkeys(wanted) if each in possible]
+        preferred = [*signed, *(each for each in PLAIN_ALGORITHMS if each in known), *PLAIN_ALGORITHMS]
+        return [each for each in dict.fromkeys(preferred) if each in possible]
 
 
 def look_up(files: Sequence[Path], name: str, port: int, lists: Sequence[Path] = ()) -> KnownKeys:

@@ -344,10 +344,10 @@ class SSHTransport:
                 self._link = await connect(self.target, patience=patience, waiting=waiting)
             return self._link
 
-    async def channel(self, said: OnLine = lambda line: None, *, status: bool = False) -> CommandChannel:
+    async def channel(self, on_line: OnLine = lambda line: None, *, status: bool = False) -> CommandChannel:
         """Open a command channel on this node, connecting if necessary; the caller closes it."""
         link = await self._ensure_connected(None, self.patience)
-        return await CommandChannel.open(link, python=self.python, folder=self.folder, said=said, status=status)
+        return await CommandChannel.open(link, python=self.python, folder=self.folder, on_line=on_line, status=status)
 
     async def _channel_if_up(self) -> CommandChannel:
         if not self.is_up:
@@ -381,7 +381,7 @@ class SSHTransport:
             link,
             python=self.python,
             folder=self.folder,
-            said=lambda line: report(phase, detail=line),
+            on_line=lambda line: report(phase, detail=line),
             starts=True,
         )
         with closing(channel):
@@ -448,9 +448,9 @@ class SSHTransport:
     async def installed(self) -> dict[str, str] | None:
         return None  # a query would have to start another Python on the host
 
-    async def send_folder(self, cwd: str, image: Mapping[str, Any], gate: StartBarrier, said: OnLine) -> None:
+    async def send_folder(self, cwd: str, image: Mapping[str, Any], gate: StartBarrier, report: OnLine) -> None:
         try:
-            with closing(await self.channel(said)) as channel:
+            with closing(await self.channel(report)) as channel:
                 await lend_bundle(channel)
                 await self._send_workdir(channel, cwd, image, gate)
         except ConnectionError as error:
@@ -499,7 +499,7 @@ class SSHTransport:
         host may have been restarted and the folder replaced.
         """
         if not self._facts or (self._facts["shared"] and self._facts_link is not link):
-            channel = await CommandChannel.open(link, python=self.python, folder=self.folder, said=lambda line: None)
+            channel = await CommandChannel.open(link, python=self.python, folder=self.folder, on_line=lambda line: None)
             channel.close()
             self._check_room(channel.facts)
             self._facts, self._facts_link = channel.facts, link
@@ -529,7 +529,7 @@ class SSHTransport:
         async with self._bundle_lock:
             if not self._facts["bundle"]:
                 channel = await CommandChannel.open(
-                    link, python=self.python, folder=self.folder, said=lambda line: None
+                    link, python=self.python, folder=self.folder, on_line=lambda line: None
                 )
                 with closing(channel):
                     await send_bundle(channel)
@@ -750,22 +750,22 @@ async def _send_snapshot(channel: CommandChannel, snapshot: working_folder_uploa
     doubtful = dict(answer["doubtful"])
     _check_indices(channel.link.target.host, items, answer["wanted"], doubtful)
     changed = await snapshot.find_changed(doubtful) if doubtful else []
-    wanted = sorted({*answer["wanted"], *changed})
+    indices = sorted({*answer["wanted"], *changed})
     with tempfile.SpooledTemporaryFile(max_size=CHUNK * 128) as contents:
-        compressed = bool(wanted) and await snapshot.pack(wanted, contents)
+        compressed = bool(indices) and await snapshot.pack(indices, contents)
         size = contents.tell()
         same = sorted(doubtful.keys() - set(changed))
-        await channel.ask("files", contents, name=name, same=same, wanted=wanted, compressed=compressed)
-    return answer["folder"], f"{len(wanted)} of {len(items)} files sent ({size / 1e3:.0f} kB){note}"
+        await channel.ask("files", contents, name=name, same=same, wanted=indices, compressed=compressed)
+    return answer["folder"], f"{len(indices)} of {len(items)} files sent ({size / 1e3:.0f} kB){note}"
 
 
-def _check_indices(host: str, items: Sequence[FolderItem], wanted: Sequence[int], doubtful: Mapping[int, str]) -> None:
+def _check_indices(host: str, items: Sequence[FolderItem], indices: Sequence[int], doubtful: Mapping[int, str]) -> None:
     """Reject requests of a host for files that are not in the list.
 
     Links are never hashed for a host: their targets may be outside the folder, and the host must not learn their
     hashes.
     """
-    for index in (*wanted, *doubtful):
+    for index in (*indices, *doubtful):
         if index >= len(items):
             raise HostCommandFailed(
                 f"Host {host} requests file {index:,} of a working folder with {len(items):,} files."
@@ -813,14 +813,14 @@ async def open_inspection_channel(transport: SSHTransport) -> CommandChannel:
         NoFittingPython: If the host has no usable Python, or not the chosen one.
         PoolError, ConnectionError: As in :meth:`SSHTransport.channel`.
     """
-    transport.python = wanted = replace(transport.python, fetches=False)
+    transport.python = required_python = replace(transport.python, fetches=False)
     try:
         return await transport.channel()
     except NoFittingPython as error:
-        if wanted.named or not error.found.usable:
+        if required_python.named or not error.found.usable:
             raise
         minor = minor_of(error.found.usable[0])
-    transport.python = replace(wanted, minor=minor, here="")
+    transport.python = replace(required_python, minor=minor, here="")
     await asyncio.to_thread(bundle_for, True, minor)  # may copy the package for another Python
     return await transport.channel()
 

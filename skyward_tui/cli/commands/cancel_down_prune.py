@@ -119,7 +119,7 @@ def _confirmation(
     keys = {row.key for row in live}
     views = [view for view in session.refresh().result() if view.key in keys and view.is_live]
     waiting = [f"run {run} of {view.name} ({size:,} bytes)" for view in views for run, size in view.unfetched.items()]
-    waiting += [f"{kept} of {row.name}" for row in ended for kept in session.ledger.unfetched_results(row.token)]
+    waiting += [f"{results} of {row.name}" for row in ended for results in session.ledger.unfetched_results(row.token)]
     question = f"tear down {', '.join(row.name for row in live)}? Its runs are stopped" if live else "continue?"
     if not waiting:
         return question
@@ -138,7 +138,7 @@ def _unfetched_files(session: Session, live: Sequence[run_history.PoolRow]) -> I
         yield from (f"{row.name}: {line}" for line, _ in unfetched_lines(unfetched))
         if unfetched.exceeds_limit:
             yield (
-                f"{row.name}: only the newest {format_size(float(unfetched.room))} are downloaded; "
+                f"{row.name}: only the newest {format_size(float(unfetched.download_limit))} are downloaded; "
                 f"download all with: skyward-tui fetch {row.name}"
             )
 

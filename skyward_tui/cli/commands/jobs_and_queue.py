@@ -143,23 +143,23 @@ def execute(
             job_and_shell_launch.temporary_folder(job_and_shell_launch.TASKS_FOLDER) as large,
             runner.follower.catch_signals(),
         ):
-            kept: ShellRecord
+            record: ShellRecord
             if job is None:
                 steps = [replace(shell_task(words, env, secrets), nodes=nodes)]
-                kept = CommandRecord.from_command(words, env, secrets, nodes)
+                record = CommandRecord.from_command(words, env, secrets, nodes)
             else:
                 view = session.observe(row.key).result()
                 check_fits(job, view)
                 steps = pool_job_tasks(job, view, large, run_alone=True)
-                kept = JobRecord.from_job(job, run_alone=True)
-            return runner.run_steps(None, steps, detach=detach, kept=kept)
+                record = JobRecord.from_job(job, run_alone=True)
+            return runner.run_steps(None, steps, detach=detach, record=record)
 
 
 class JobCommand(PoolCommand):
     """Execution of the steps of a job, one after the other on one pool."""
 
     def run_steps(
-        self, spec: PoolSpec | None, steps: Sequence[Task], *, detach: bool, kept: ShellRecord | None = None
+        self, spec: PoolSpec | None, steps: Sequence[Task], *, detach: bool, record: ShellRecord | None = None
     ) -> int:
         """Run the steps until one fails. Return the exit status of the failed step, or of the last one.
 
@@ -167,7 +167,7 @@ class JobCommand(PoolCommand):
             spec: The pool to create; None for a running pool.
             steps: The steps in their order.
             detach: Whether to return as soon as the last step runs.
-            kept: Record of the job, saved with each of its runs for ``rerun``.
+            record: Record of the job, saved with each of its runs for ``rerun``.
         """
 
         noted: set[str] = set()
@@ -193,7 +193,7 @@ class JobCommand(PoolCommand):
                     task = replace(task, nodes=nodes)
                 rest = ", ".join(each.name for each in steps[number:])
                 self.detach_text = f"this step continues, the remaining steps ({rest}) are skipped" if rest else ""
-                run = self.launch(task, stays=detaches, request=kept)
+                run = self.launch(task, is_retained=detaches, request=record)
                 status = self.wait_and_report(run, detaches)
                 if run.state == "cancelled":
                     self.console.note(f"run {run.id} was cancelled")
@@ -204,7 +204,7 @@ class JobCommand(PoolCommand):
                     break
             return status
 
-        return self.run_on_pool(spec, work, kept)
+        return self.run_on_pool(spec, work, record)
 
 
 def check_fits(job: JobFile, pool: PoolView) -> None:
@@ -263,8 +263,8 @@ def launch(
                 if found is None
                 else pool_job_tasks(job, found, folder, setup=setup)
             )
-            kept = JobRecord.from_job(job, request if spec is not None else None, setup=setup, down=down)
-            status = runner.run_steps(spec, steps, detach=detach, kept=kept)
+            record = JobRecord.from_job(job, request if spec is not None else None, setup=setup, down=down)
+            status = runner.run_steps(spec, steps, detach=detach, record=record)
         if not job.run.strip() and status == errors.OK:
             done = "" if spec is None else f"created pool {name}"
             console.note(f"{job.path} has no run commands: {_result_text(job, done, setup=setup)}")

@@ -429,7 +429,7 @@ def run(
     as_module: bool,
     dry_run: bool,
     watch: bool,
-    **said: Any,
+    **given: Any,
 ) -> int:
     """Run a script's function on every rank, and show the results.
 
@@ -444,16 +444,16 @@ def run(
     from skyward_tui.launch_form.form import expand_example
 
     if as_module:
-        said["module"], target = target, str(module_file(target))
+        given["module"], target = target, str(module_file(target))
         context.meta[SCRIPT_ARGUMENTS] = context.meta[SCRIPT_ARGUMENTS] or []
     target = expand_example(target)
     if not as_module and (commands := script_commands(target)):
         return work.run_command(context, target, commands, console)
-    said["script_args"] = own = script_arguments(context, target)
+    given["script_args"] = own = script_arguments(context, target)
     if own is None:
         options = command_options(context.command)
-        said["arguments"] = [*said["arguments"], *function_arguments(target, context.args, options)]
-    return work.run(LaunchRequest.from_options(target, **said), console, dry_run=dry_run, watch=watch)
+        given["arguments"] = [*given["arguments"], *function_arguments(target, context.args, options)]
+    return work.run(LaunchRequest.from_options(target, **given), console, dry_run=dry_run, watch=watch)
 
 
 @command(context_settings={"allow_interspersed_args": False})
@@ -486,7 +486,7 @@ def torchrun(
     as_module: bool,
     max_restarts: int | None,
     watch: bool,
-    **said: Any,
+    **given: Any,
 ) -> int:
     """Run a script on a pool, with the options of PyTorch's torchrun.
 
@@ -497,8 +497,8 @@ def torchrun(
     from skyward_core.client.launch.plugin_and_provider_catalog import DEFAULT_PROVIDER
     from skyward_tui.cli.commands import run
 
-    notes = list(ignored_option_notes(said))
-    asked = {name: value for name, value in said.items() if name.replace("_", "-") not in TORCHRUN_OPTIONS}
+    notes = list(ignored_option_notes(given))
+    asked = {name: value for name, value in given.items() if name.replace("_", "-") not in TORCHRUN_OPTIONS}
     shape = nproc_per_node, nnodes
     for note in notes:
         console.note(note)
@@ -544,7 +544,7 @@ def launch(
     down: bool,
     dry_run: bool,
     watch: bool,
-    **said: Any,
+    **options: Any,
 ) -> int:
     """Run a job file (SkyPilot task YAML) on a pool.
 
@@ -565,7 +565,7 @@ def launch(
     job = job_and_shell_launch.read_job_file(Path(file), given, hidden)
     idle = None if idle_minutes is None else idle_minutes * 60
     request = job_and_shell_launch.JobRequest(
-        job=job, options=LaunchRequest.from_options(file, **said), idle_timeout=idle
+        job=job, options=LaunchRequest.from_options(file, **options), idle_timeout=idle
     )
     ends = down and idle is None
     return jobs_and_queue.launch(

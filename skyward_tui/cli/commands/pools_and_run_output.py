@@ -129,7 +129,7 @@ def list_pools(console: Console, everything: bool) -> int:
     """List the pools that are up, with their runs."""
     with open_session(console) as session:
         found = session.refresh(over=everything).result()
-        kept = [(session.ledger.pool(each.token).name, each) for each in session.retained_results()]
+        results = [(session.ledger.pool(each.token).name, each) for each in session.retained_results()]
         _show_receipts(session, console)
     pools = found if everything else [pool for pool in found if pool.is_live]
     for pool in found:
@@ -153,11 +153,11 @@ def list_pools(console: Console, everything: bool) -> int:
         state = {"unfinished": BROKEN_OFF, "unstarted": START_FAILED}.get(pool.shown_state, pool.shown_state)
         rows.append((pool.name, state, pool.provider, ready, price, ends, runs))
     if console.as_json:
-        retained = [retained_json(*each) for each in kept]
+        retained = [retained_json(*each) for each in results]
         console.result({"pools": [pool_json(pool) for pool in pools], "kept": retained})
     else:
         console.print_line("\n".join(table(rows)) if pools else "no pools are up")
-        for name, each in kept:
+        for name, each in results:
             fetch = f"skyward-tui results {next(iter(each.runs))}"
             console.print_line(f"pool {name} has ended with unfetched {each}. Fetch with: {fetch}")
     return errors.OK
@@ -354,8 +354,8 @@ class _LogOutput:
         if self.rank not in (None, piece.rank):
             return
         if self._console.as_json:
-            kept = self._kept.setdefault(piece.rank, {"out": bytearray(), "err": bytearray()})
-            kept[piece.stream] += piece.data
+            buffers = self._kept.setdefault(piece.rank, {"out": bytearray(), "err": bytearray()})
+            buffers[piece.stream] += piece.data
         else:
             self._printers[piece.stream].feed(piece.rank, piece.file, piece.data)
             self._printers[piece.stream].flush()
@@ -364,7 +364,7 @@ class _LogOutput:
         for printer in self._printers.values():
             printer.finish()
         texts = [
-            {"rank": rank} | {stream: bytes(data).decode("utf-8", "replace") for stream, data in kept.items()}
-            for rank, kept in sorted(self._kept.items())
+            {"rank": rank} | {stream: bytes(data).decode("utf-8", "replace") for stream, data in buffers.items()}
+            for rank, buffers in sorted(self._kept.items())
         ]
         self._console.result({"run": run, "logs": texts})

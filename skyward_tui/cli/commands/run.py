@@ -446,13 +446,13 @@ class PoolCommand:
             self.follower.is_output_ours = self.is_output_ours
 
         def work() -> int:
-            joined, stays = spec is None, request.detach
+            joined, is_retained = spec is None, request.detach
             if sheet is not None and sheet.gang:
                 return self._run_gangs(tasks, sheet, request, joined=joined)
             if sheet is not None:
-                run = self._launch_sweep(tasks, sheet, request, joined=joined, stays=stays)
+                run = self._launch_sweep(tasks, sheet, request, joined=joined, is_retained=is_retained)
             else:
-                run = self.launch(tasks[0], one=request.one, stays=stays, request=request, joined=joined)
+                run = self.launch(tasks[0], one=request.one, is_retained=is_retained, request=request, joined=joined)
             self.launch_saved = self.session.save_launch(self.key, run.id, request, joined=joined)
             return self.wait_and_report(run, request.detach)
 
@@ -526,11 +526,11 @@ class PoolCommand:
         return self._teardown is None
 
     def _launch_sweep(
-        self, tasks: Sequence[Task], sheet: TrialSheet, request: LaunchRequest, *, joined: bool, stays: bool
+        self, tasks: Sequence[Task], sheet: TrialSheet, request: LaunchRequest, *, joined: bool, is_retained: bool
     ) -> RunView:
         notes = TrialReporter(self.console, sheet)
         self.follower.on_trial = notes.on_outcome
-        launched = self.session.launch_sweep(self.key, tasks, sheet, request, joined=joined, stays=stays)
+        launched = self.session.launch_sweep(self.key, tasks, sheet, request, joined=joined, is_retained=is_retained)
         run = self._wait_for_launch(launched)
         self.console.note(f"run {run.id}: {tasks[0].name} on {count(run.total, 'combination')}")
         notes.set_run(run.id)
@@ -541,7 +541,7 @@ class PoolCommand:
         task: Task,
         *,
         one: bool = False,
-        stays: bool = False,
+        is_retained: bool = False,
         request: LaunchRequest | ShellRecord | None = None,
         joined: bool = False,
     ) -> RunView:
@@ -550,13 +550,13 @@ class PoolCommand:
         Args:
             task: The task.
             one: Whether to run it on one node only.
-            stays: Whether the run's results are retained for a later client.
+            is_retained: Whether the run's results are retained for a later client.
             request: The request or the job, saved with the run for ``rerun``; None to save nothing.
             joined: Whether the pool was up before this launch.
         """
         if self.follower.live is not None:
             self.follower.live.open()
-        launched = self.session.launch(self.key, task, one=one, stays=stays, request=request, joined=joined)
+        launched = self.session.launch(self.key, task, one=one, is_retained=is_retained, request=request, joined=joined)
         run = self._wait_for_launch(launched)
         self.console.note(f"run {run.id}: {task.name} on {count(run.total, 'rank')}")
         return run
