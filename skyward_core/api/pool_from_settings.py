@@ -12,7 +12,7 @@ from skyward_core.model.errors import SkywardError, UsageError
 from skyward_core.model.specs import NAME, Image, Nodes, Options, PipIndex, Worker
 from skyward_core.plugins import Plugin, factory
 from skyward_core.providers import DEFAULT_PROVIDER, provider_class
-from skyward_core.store import state_folder
+from skyward_core.store import skyward_toml, state_folder
 
 _PLAIN_KEYS = (
     "accelerator", "vcpus", "cpus", "memory_gb", "disk_gb", "architecture", "region", "max_hourly_cost",
@@ -31,7 +31,7 @@ def named_pool_arguments(name: str) -> dict[str, Any]:
     Raises:
         UsageError: If the table does not exist, or contains invalid values.
     """
-    pools, providers = state_folder.pool_tables()
+    pools, providers = skyward_toml.pool_tables()
     table = pools.get(name)
     if not isinstance(table, Mapping):
         near = get_close_matches(name, pools, 1)

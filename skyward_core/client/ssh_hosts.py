@@ -19,7 +19,7 @@ from skyward_core.providers.ssh.free_gpu_choice import HostGpuUsage as HostGpuUs
 from skyward_core.providers.ssh.provider import SSH
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow
-from skyward_core.store.state_folder import read_settings_files
+from skyward_core.store.skyward_toml import read_settings_files
 from skyward_core.transport.ssh import connection, ssh_config_export
 from skyward_core.transport.ssh import known_hosts as host_keys
 from skyward_core.transport.ssh.host_address_and_python import Target

@@ -1,4 +1,4 @@
-"""State folder of the user, working folder of the ranks, and ``skyward.toml``.
+"""State folder of the user, and working folder of the ranks.
 
 ``SKYWARD_HOME`` relocates the whole state folder (ledger, pool folders, settings), for tests and separate environments.
 """
@@ -10,18 +10,13 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from skyward_core.model.errors import SpecError, UsageError
 from skyward_core.protocol.node_paths import STATE_FILE, NodePaths, pools_folder
-from skyward_core.util.untrusted_files import exists, expand_user, is_dir, resolve_path
-
-if TYPE_CHECKING:
-    from skyward_core.store.skyward_toml_schema import Settings
-
+from skyward_core.util.untrusted_files import expand_user, is_dir, resolve_path
 
 # bytes of a base folder's path, so that the sockets below fit into the 104 bytes that some systems allow
 MAX_SOCKET_BASE_BYTES = 55
@@ -231,63 +226,6 @@ def _is_private(root: Path) -> bool:
         found = root.lstat()
         return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
     return True
-
-
-def host_groups() -> dict[str, list[str]]:
-    """Return the host groups of ``skyward.toml`` in the state folder and in the working folder. The working folder
-    takes precedence.
-
-    Raises:
-        UsageError: If a file cannot be read or is invalid.
-    """
-    return {name: hosts for _, each in read_settings_files() for name, hosts in each.hosts.items()}
-
-
-def pool_tables() -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the tables ``pools`` and ``providers`` of ``skyward.toml`` in the state folder and the working folder.
-
-    The working folder's values take precedence.
-
-    Raises:
-        UsageError: If a file cannot be read or is invalid.
-    """
-    pools: dict[str, Any] = {}
-    providers: dict[str, Any] = {}
-    for _, each in read_settings_files():
-        pools, providers = _merge_tables(pools, each.pools), _merge_tables(providers, each.providers)
-    return pools, providers
-
-
-def _merge_tables(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """Merge nested tables. The values of ``above`` take precedence."""
-    both = {
-        key: _merge_tables(below[key], value)
-        for key, value in above.items()
-        if isinstance(below.get(key), dict) and isinstance(value, dict)
-    }
-    return below | above | both
-
-
-def read_settings_files() -> Iterator[tuple[Path, Settings]]:
-    """Yield the path and the content of each ``skyward.toml``, the one with lower precedence first.
-
-    Raises:
-        UsageError: If another user could have written the file in the working folder. Its host groups determine which
-            machines receive the user's code.
-    """
-    own = state_home() / SETTINGS_FILE
-    for path in (own, Path(SETTINGS_FILE)):
-        if exists(path):
-            from skyward_core.node.bootstrap.host_folders_and_processes import distrust_reason
-
-            if path != own and (reason := distrust_reason(str(path.absolute()))):
-                raise UsageError(
-                    f"Refusing to read {path.absolute()}: {reason}. Move the settings to {own}, or run from a "
-                    "folder that only you can write to."
-                )
-            from skyward_core.store.skyward_toml_schema import read_settings_file
-
-            yield path.absolute(), read_settings_file(path)
 
 
 SYSTEM_FOLDERS = ("/bin", "/boot", "/dev", "/etc", "/lib", "/media", "/mnt", "/opt", "/proc", "/run", "/sbin", "/sys",

@@ -14,7 +14,7 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.model.errors import UsageError
-from skyward_core.store import state_folder
+from skyward_core.store import skyward_toml, state_folder
 from skyward_core.store.ledger import Ledger
 
 AS_ROOT = pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder to somebody else")
@@ -208,19 +208,19 @@ def test_socket_folder_taken_by_another_user_is_avoided(
 
 
 def test_settings_of_the_working_folder_override_those_of_the_home(world: Path, tmp_path: Path) -> None:
-    assert state_folder.host_groups() == {}
+    assert skyward_toml.host_groups() == {}
     state_folder.state_home()
     (world / "skyward.toml").write_text('[hosts]\nlab = ["a", "b"]\none = "c"\n[theirs]\nx = 1\n')
-    assert state_folder.host_groups() == {"lab": ["a", "b"], "one": ["c"]}
+    assert skyward_toml.host_groups() == {"lab": ["a", "b"], "one": ["c"]}
     (tmp_path / "skyward.toml").write_text('[hosts]\none = ["d"]\n')
-    assert state_folder.host_groups() == {"lab": ["a", "b"], "one": ["d"]}
+    assert skyward_toml.host_groups() == {"lab": ["a", "b"], "one": ["d"]}
 
 
 @pytest.mark.parametrize("content", [b"nodes = ", b"\xff\xfe", b"a = 1\na = 2\n"])
 def test_settings_with_a_syntax_error_are_a_usage_error(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "skyward.toml").write_bytes(content)
     with pytest.raises(UsageError, match=r"Cannot parse .*skyward\.toml: "):
-        state_folder.host_groups()
+        skyward_toml.host_groups()
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ def test_settings_with_a_syntax_error_are_a_usage_error(content: bytes, tmp_path
 def test_invalid_settings_error_names_the_key(content: str, where: str, tmp_path: Path) -> None:
     (tmp_path / "skyward.toml").write_text(content)
     with pytest.raises(UsageError, match=rf"Invalid settings in .*skyward\.toml: {where}: Input should be"):
-        state_folder.host_groups()
+        skyward_toml.host_groups()
     with pytest.raises(UsageError, match="Invalid settings"):
         sky.SSH(hosts="lab")
 
@@ -241,20 +241,20 @@ def test_settings_writable_by_another_user_are_not_read(theirs: str, tmp_path: P
     """A forged host group would send our code and its arguments to a host of another user."""
     (tmp_path / "skyward.toml").write_text('[hosts]\nlab = ["mallory@gpu1"]\n')
     os.chown(tmp_path / theirs, 65534, 65534)
-    for ask in (state_folder.host_groups, lambda: sky.SSH(hosts="lab")):
+    for ask in (skyward_toml.host_groups, lambda: sky.SSH(hosts="lab")):
         with pytest.raises(UsageError, match=r"Refusing to read .*skyward\.toml: .* belongs to another user"):
             ask()
     os.chown(tmp_path / theirs, 0, 0)
-    assert state_folder.host_groups() == {"lab": ["mallory@gpu1"]}
+    assert skyward_toml.host_groups() == {"lab": ["mallory@gpu1"]}
     tmp_path.chmod(0o777)
     with pytest.raises(UsageError, match="can be written by others"):
-        state_folder.host_groups()
+        skyward_toml.host_groups()
 
 
 def test_unreadable_settings_are_a_usage_error(tmp_path: Path) -> None:
     (tmp_path / "skyward.toml").mkdir()
     with pytest.raises(UsageError, match=r"Cannot read .*skyward\.toml: "):
-        state_folder.host_groups()
+        skyward_toml.host_groups()
 
 
 def test_unusable_state_folder_error_says_how_to_fix_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

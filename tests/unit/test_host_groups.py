@@ -18,7 +18,7 @@ from skyward_core.api.pool_operations import GroupValues
 from skyward_core.client.settings_edits import remove_table, set_table
 from skyward_core.client.ssh_hosts import HostGroup, groups, new_group, resolve_hosts
 from skyward_core.model.errors import UsageError
-from skyward_core.store.state_folder import host_groups
+from skyward_core.store.skyward_toml import host_groups
 from tests.support.examples import examples
 
 FILE = """\

@@ -191,7 +191,7 @@ QUESTIONS = {"exists", "is_file", "is_dir", "is_symlink", "resolve", "expanduser
              "rglob", "samefile", "readlink", "read_text", "read_bytes"}  # fmt: skip
 # Modules that read text of users, projects and variables, and what of theirs asks about files of our own alone.
 ASKING = ("skyward_tui", "skyward_core/api", "skyward_core/client", "skyward_core/tasks",
-          "skyward_core/store/state_folder.py", "skyward_core/store/skyward_toml_schema.py")  # fmt: skip
+          "skyward_core/store/state_folder.py", "skyward_core/store/skyward_toml.py")  # fmt: skip
 OF_OURS = {
     "skyward_core/api/attach_and_results.py": 4,
     "skyward_core/client/bug_report.py": 1,

@@ -20,7 +20,7 @@ from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.client.launch.plugin_and_provider_catalog import list_functions, packages_for
 from skyward_core.client.launch.script_git_state import ScriptState
 from skyward_core.model.errors import JobFileError, ScriptError, SkywardError
-from skyward_core.store import pool_folder, state_folder
+from skyward_core.store import pool_folder, skyward_toml, state_folder
 from skyward_core.tasks.job_file import JobFile, read_variables
 from skyward_core.tasks.shell_and_script_calls import script
 from skyward_core.transport.ssh import known_hosts
@@ -80,7 +80,7 @@ READERS: dict[str, tuple[str, Callable[[], Any]]] = {
     "script": ("train.py", lambda: list_functions(Path("train.py"))),
     "whole script": ("train.py", lambda: script("train.py")),
     "presets": ("skyward.toml", presets.presets),
-    "hosts": ("skyward.toml", state_folder.host_groups),
+    "hosts": ("skyward.toml", skyward_toml.host_groups),
     "requirements": ("requirements.txt", lambda: plan(requirements="requirements.txt")),
     "lock": ("uv.lock", lambda: plan(lock="uv.lock")),
     "pylock": ("pylock.toml", lambda: plan(lock="pylock.toml")),
@@ -153,7 +153,7 @@ def test_deeply_nested_toml_is_rejected(text: str) -> None:
         Path(name).write_text(text)
     for read in (
         presets.presets,
-        state_folder.host_groups,
+        skyward_toml.host_groups,
         lambda: plan(lock="pylock.toml"),
         lambda: plan(project=True),
     ):
