@@ -51,7 +51,12 @@ from skyward_core.pool.pool_context import PoolContext, PoolEnd
 from skyward_core.protocol.frame_codec import WireError
 from skyward_core.providers import provider_from_json
 from skyward_core.providers.provider import Provider
-from skyward_core.providers.provider_call_progress_and_cache import IncompleteSearch, log_call, progress_listener
+from skyward_core.providers.provider_call_progress_and_cache import (
+    IncompleteSearch,
+    log_call,
+    log_query,
+    progress_listener,
+)
 from skyward_core.store import pool_folder
 from skyward_core.store.debug_log import get_logger
 from skyward_core.store.ledger import Ledger
@@ -475,12 +480,16 @@ class PoolStartup:
         for row in ledger.live_pools():
             if row.state != "starting" or is_starting(row) or not row.spec.get("rents"):
                 continue
-            recorded: Sequence[Machine] = ()
             try:
-                await save_unknown_machines(row.name, row.token, provider_from_json(row.provider), ledger)
+                provider = provider_from_json(row.provider)
+                await save_unknown_machines(row.name, row.token, provider, ledger)
+                machines = await log_query(
+                    "describe", row.name, provider.describe(row.name, ledger.machines(row.token))
+                )
             except (SkywardError, OSError) as error:  # the machines in this client's records are named
-                recorded = error.machines if isinstance(error, IncompleteSearch) else ()
-            if ids := ", ".join(dict.fromkeys(each.id for each in (*ledger.machines(row.token), *recorded))):
+                known = error.machines if isinstance(error, IncompleteSearch) else ()
+                machines = [*ledger.machines(row.token), *known]
+            if ids := ", ".join(dict.fromkeys(each.id for each in machines if each.state != "gone")):
                 self._news.emit_state(
                     self._context.view.state,
                     f"the client of pool {row.name} exited during the start, and its machines may cost money: {ids}",

@@ -92,13 +92,15 @@ def test_leftovers_and_the_next_start_name_machines_of_a_killed_start(
     found = next_one.scan_leftovers({"aws": ()}).result(60)
     assert {(each.thing.id, each.verdict) for each in found.removable} == {(each, "unfinished") for each in ids}
     assert leftovers_line(found).startswith("leftovers of ended or unfinished pools: 2 machines")
+    ended = ids.pop()
+    simulated_bed.client().terminate_instances(InstanceIds=[ended])
     with sky.Compute(name="other", nodes=1, options=sky.Options(console=False)) as compute:
 
         def warned() -> bool:
-            states = [each for each in read_events(compute.pool.archive.folder) if isinstance(each, PoolState)]
-            return any(
-                "pool pair exited during the start" in each.detail and ids <= _words(each.detail) for each in states
-            )
+            states = [each.detail for each in read_events(compute.pool.archive.folder) if isinstance(each, PoolState)]
+            named = [_words(each) for each in states if "pool pair exited during the start" in each]
+            assert not any(ended in each for each in named)
+            return any(ids <= each for each in named)
 
         wait_until(warned, "the warning about the other pool")
     assert next_one.remove_leftovers(found).result(60) == []
