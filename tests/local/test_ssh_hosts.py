@@ -42,6 +42,7 @@ from skyward_core.transport.ssh import connection as connect
 from skyward_core.transport.ssh.bootstrap_channel import HostCommandFailed, NoFittingPython
 from skyward_core.transport.ssh.host_address_and_python import Target
 from skyward_core.transport.ssh.host_key_prompt import HostKeyPrompt
+from skyward_core.transport.ssh.ssh_config_and_preopened_sockets import PreopenedSockets
 from skyward_core.transport.ssh.ssh_transport import SSHTransport
 from skyward_tui.text.error_advice import format_detail, format_error
 from tests.support.one_host import NOISE, Reports, config, greet, provider, running, target
@@ -226,6 +227,33 @@ async def test_jump_host_is_verified_shared_and_closed_after_last_use(
     async with asyncio.timeout(90):
         while jump.connections:
             await asyncio.sleep(0.01)
+    await jump.stop()
+
+
+async def test_login_that_a_jump_host_rejects_is_not_repeated(
+    host: Host, known_hosts_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jump = Host(tmp_path / "jump")
+    await jump.start()
+    jump.authorized.write_bytes(asyncssh.generate_private_key("ssh-ed25519").export_public_key())
+    known_hosts_file.write_text(host.known_line() + jump.known_line())
+    wish = target(host, known_hosts_file, jump=f"127.0.0.1:{jump.port}")
+
+    logins: list[Target] = []
+    log_in = connect._attempt
+
+    async def count(host: Target, *args: Any, **kwargs: Any) -> connect.HostConnection:
+        logins.append(host)
+        return await log_in(host, *args, **kwargs)
+
+    async def begin(link: connect.HostConnection) -> None:
+        pytest.fail("there is no login")
+
+    monkeypatch.setattr(connect, "_attempt", count)
+    await connect.open_early([wish], PreopenedSockets([]), begin)
+    with pytest.raises(CredentialsRefused):
+        await connect.connect(wish)
+    assert [each.port for each in logins if each.host != wish.host or each.port == jump.port] == [jump.port]
     await jump.stop()
 
 

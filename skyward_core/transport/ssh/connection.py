@@ -624,6 +624,8 @@ async def _try_early(target: Target, dials: PreopenedSockets, begin: BeginWork) 
         route = await resolve(target)
         link = await _attempt(target, route, login, CONNECT_TIMEOUT, dials)
         await begin(link)
+    except CredentialsRefused:  # by the jump host
+        raise
     except Exception as error:  # the call that needs the connection tries again, and reports the failure
         if route is not None and link is None and classify(error, login).error is CredentialsRefused:
             raise connect_error(target, route, error, login) from error
