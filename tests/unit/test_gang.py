@@ -377,6 +377,13 @@ async def test_fail_fast_stops_peers_only_after_their_client_left(gang: list[Mem
     await look_until(gang[1], lambda: gang[0].stopped)
 
 
+async def test_fail_fast_after_a_preemption_notice_lasts_until_the_machine_ends(gang: list[Member]) -> None:
+    gang[2].node.state.preemption_ends = time.monotonic() + 60.0
+    gang[1].fail()
+    await look_until(gang[1], lambda: gang[2].call.stop_reason)
+    assert gang[2].call.stop_reason == "preemption", "which extends an explicit grace period, too"
+
+
 async def test_fail_fast_waits_for_a_client_that_may_return(
     gang: list[Member], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from typing import TYPE_CHECKING
 
 from skyward_core.node.agent.agent_state_and_lease import NodeState
@@ -143,7 +144,9 @@ class FailFast:
 
     def _stop_run(self, run: str) -> None:
         if self._running_calls(run):
-            self._slots.stop_run(run, "fail-fast", breaks=True)
+            # As for a client, the end of a preempted machine extends the grace period.
+            is_preempted = self._state.preemption_ends > time.monotonic()
+            self._slots.stop_run(run, "preemption" if is_preempted else "fail-fast", breaks=True)
 
     # -- shutdown ----------------------------------------------------------------------------------------
 
