@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import sys
@@ -16,6 +17,7 @@ import pytest
 from skyward_core.node.agent.client_requests_and_peer_transfers import PeerTransfers
 from skyward_core.node.agent.config import AgentConfig
 from skyward_core.node.agent.worker_processes import add_signal_handlers, reap
+from skyward_core.node.worker import stop_signal
 from skyward_core.plugins.pool_certificate_authority import Authority, node_name
 from skyward_core.util.content_hash import hash_bytes
 from tests.support.processes import descendants, run_command
@@ -212,3 +214,21 @@ def test_changed_agent_config_is_a_copy_without_visible_secrets() -> None:
 def test_agent_config_with_missing_or_unknown_fields_is_rejected(told: dict[str, Any], said: str) -> None:
     with pytest.raises(TypeError, match=said):
         AgentConfig(**told)
+
+
+def test_request_pipe_that_cannot_be_opened_leaks_no_descriptor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_file, used = os.open, len([*Path("/dev/fd").iterdir()])
+
+    def refuse(path: str, flags: int) -> int:
+        if flags & os.O_WRONLY:
+            raise OSError(errno.EMFILE, "no free descriptors")
+        return open_file(path, flags)
+
+    with monkeypatch.context() as full:
+        full.setattr(os, "open", refuse)
+        pipe = stop_signal._open_pipe(str(tmp_path / "ask"))
+    for each in pipe:
+        os.close(each)
+    assert len([*Path("/dev/fd").iterdir()]) == used

@@ -64,8 +64,13 @@ def _open_pipe(path: str) -> tuple[int, int]:
                 os.unlink(path)  # noqa: PTH108  of an earlier worker, which must not get the bytes of this one
             os.mkfifo(path, 0o600)
             readable = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+            try:
+                writable = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+            except OSError:
+                os.close(readable)
+                raise
             os.set_blocking(readable, True)
-            return readable, os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+            return readable, writable
     return os.pipe()
 
 
