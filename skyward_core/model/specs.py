@@ -357,7 +357,8 @@ class Options(ValidatedValue):
             pool is torn down; the app asks first. Clients enforce the budget, so a run without a client continues
             beyond the budget.
         log_limit: Maximum bytes that a rank may print to each stream during one run, as a number or text ("10 GB").
-            Further output is dropped, with a note in the log. 0 for no limit. It also limits the metrics of a rank.
+            Further output is dropped, with a note in the log. 0 for no limit. It also limits
+            the metrics of each worker process of a rank.
         keep_results: How long hosts store retained results after the pool has ended, as text ("7d", "12 hours") or
             seconds. With 0, hosts store no results.
         keep_outputs: Bytes of unfetched output files, the newest first, that are downloaded to ``outputs/POOL/`` before
