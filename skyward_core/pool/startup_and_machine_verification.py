@@ -52,7 +52,6 @@ from skyward_core.protocol.frame_codec import WireError
 from skyward_core.providers import provider_from_json
 from skyward_core.providers.provider import Provider
 from skyward_core.providers.provider_call_progress_and_cache import (
-    IncompleteSearch,
     log_call,
     log_query,
     progress_listener,
@@ -487,8 +486,7 @@ class PoolStartup:
                     "describe", row.name, provider.describe(row.name, ledger.machines(row.token))
                 )
             except (SkywardError, OSError) as error:  # the machines in this client's records are named
-                known = error.machines if isinstance(error, IncompleteSearch) else ()
-                machines = [*ledger.machines(row.token), *known]
+                machines = [*ledger.machines(row.token), *getattr(error, "machines", ())]
             if ids := ", ".join(dict.fromkeys(each.id for each in machines if each.state != "gone")):
                 self._news.emit_state(
                     self._context.view.state,
