@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -63,6 +65,28 @@ def require_compatible(
     """
     if reason := incompatibility(of_task, of_pool, here=here):
         raise UsageError(f"{name} cannot run in pool {pool}: {reason}. Use another pool, or tear this one down first")
+
+
+def check_python(image: Mapping[str, Any], interpreter: Mapping[str, Any] | None) -> None:
+    """Reject an image whose Python differs from the one that pickles the pool's functions.
+
+    Args:
+        image: Image as JSON.
+        interpreter: The interpreter that loads the script, from ``Interpreter.describe``; None for this process's.
+
+    Raises:
+        UsageError: If the image requests another Python.
+    """
+    chosen = Interpreter.from_json(interpreter) if interpreter else None
+    version, minor = image.get("python"), chosen.minor if chosen else MINOR_VERSION
+    if not version or re.fullmatch(rf"{re.escape(minor)}(\.\d+)?", version):
+        return
+    prefix = f"Image(python={version!r}): functions are sent as bytecode, so the nodes' Python must be the one that"
+    if chosen is None or is_own_environment(chosen.prefix):
+        raise UsageError(f"{prefix} runs here, {minor}. Start skyward from Python {version}, or remove python.")
+    raise UsageError(
+        f"{prefix} loads the script, {chosen}. Load it with Python {version} (--python), or remove python."
+    )
 
 
 _script_folders: list[str] = []

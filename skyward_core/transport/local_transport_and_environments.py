@@ -22,8 +22,8 @@ from skyward_core.protocol.node_paths import NodePaths
 from skyward_core.store.debug_log import get_logger, log_duration
 from skyward_core.store.state_folder import ENVIRONMENTS_FOLDER, state_home
 from skyward_core.tasks import interpreter_compatibility_and_import_path
-from skyward_core.tasks.interpreter_compatibility_and_import_path import is_own_environment
-from skyward_core.transport.transport import MINOR, OnData, OnLost, Report, StartBarrier, check_python, needs_install
+from skyward_core.tasks.interpreter_compatibility_and_import_path import MINOR_VERSION, check_python, is_own_environment
+from skyward_core.transport.transport import OnData, OnLost, Report, StartBarrier, needs_install
 from skyward_core.util.light_dataclass import Value, value
 from skyward_core.util.untrusted_files import exists
 
@@ -277,7 +277,7 @@ def _is_replaced(chosen: Interpreter) -> bool:
     For example, a reinstalled tool may have removed its interpreter. A Python embedded in a program has no path.
     """
     exists_here = bool(chosen.path) and exists(chosen.path)
-    return not chosen.chosen and not exists_here and chosen.minor == MINOR
+    return not chosen.chosen and not exists_here and chosen.minor == MINOR_VERSION
 
 
 _log = get_logger("local")

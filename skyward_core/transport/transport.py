@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from skyward_core.model.errors import UsageError
 from skyward_core.model.script_interpreter import Interpreter
-from skyward_core.tasks.interpreter_compatibility_and_import_path import is_own_environment
-
-MINOR = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
 T = TypeVar("T")
 
@@ -68,28 +63,6 @@ class FlowControl:
         await self._clear.wait()
 
 
-def check_python(image: Mapping[str, Any], interpreter: Mapping[str, Any] | None) -> None:
-    """Reject an image whose Python differs from the one that pickles the pool's functions.
-
-    Args:
-        image: Image as JSON.
-        interpreter: The interpreter that loads the script, from ``Interpreter.describe``; None for this process's.
-
-    Raises:
-        UsageError: If the image requests another Python.
-    """
-    chosen = Interpreter.from_json(interpreter) if interpreter else None
-    version, minor = image.get("python"), chosen.minor if chosen else MINOR
-    if not version or re.fullmatch(rf"{re.escape(minor)}(\.\d+)?", version):
-        return
-    prefix = f"Image(python={version!r}): functions are sent as bytecode, so the nodes' Python must be the one that"
-    if chosen is None or is_own_environment(chosen.prefix):
-        raise UsageError(f"{prefix} runs here, {minor}. Start skyward from Python {version}, or remove python.")
-    raise UsageError(
-        f"{prefix} loads the script, {chosen}. Load it with Python {version} (--python), or remove python."
-    )
-
-
 def needs_install(image: Mapping[str, Any]) -> bool:
     """Check whether an image requests an installation, and not only files and variables."""
     return any(image.get(part) for part in ("pip", "apt", "setup", "pinned"))
@@ -100,7 +73,7 @@ def image_for_hosts(image: Mapping[str, Any], interpreter: Mapping[str, Any] | N
 
     Args:
         image: Image as JSON.
-        interpreter: As in :func:`check_python`.
+        interpreter: As in ``check_python``.
 
     Raises:
         UsageError: If the image or the script requires packages from a local folder.

@@ -25,9 +25,9 @@ from skyward_core.model.errors import HostKeyError, PoolError, Unreachable
 from skyward_core.model.machines import Check
 from skyward_core.model.script_interpreter import Interpreter
 from skyward_core.providers.aws.ssh_and_host_key_rotation import Ec2Transport, HostKeyFile
+from skyward_core.tasks.interpreter_compatibility_and_import_path import MINOR_VERSION
 from skyward_core.transport.ssh.connection import ANSWER_TIMEOUT
 from skyward_core.transport.ssh.host_address_and_python import Target
-from skyward_core.transport.transport import MINOR
 from tests.support.cli import Cli
 from tests.support.one_host import Reports, config, greet
 from tests.support.pythons import another_python
@@ -352,7 +352,7 @@ def test_machine_without_matching_python_installs_one(
 
     if answers in ("all", "another"):
         told = asyncio.run(prepared())
-        minor = another.minor if answers == "another" else MINOR
+        minor = another.minor if answers == "another" else MINOR_VERSION
         assert f"no Python {minor} on {host.address}; downloading uv" in told.of("running")
         assert f"Python {minor}" in told.of("connected")
         assert (host.home / ".local/bin/uv").exists()

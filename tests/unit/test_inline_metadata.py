@@ -30,12 +30,12 @@ from skyward_core.providers.local.provider import Local
 from skyward_core.providers.slurm.provider import Slurm
 from skyward_core.providers.ssh.provider import SSH, check_line
 from skyward_core.tasks import missing_packages
-from skyward_core.tasks.interpreter_compatibility_and_import_path import own_interpreter
+from skyward_core.tasks.interpreter_compatibility_and_import_path import MINOR_VERSION, check_python, own_interpreter
 from skyward_core.tasks.missing_packages import FRAMEWORKS
 from skyward_core.tasks.packages.inline_metadata import InlineMetadata, find_blocks, read_inline_metadata
 from skyward_core.tasks.packages.python_version_matching import VersionError, satisfies
 from skyward_core.transport.ssh.host_address_and_python import HostPythons, WantedPython, parse_pythons
-from skyward_core.transport.transport import MINOR, check_python, image_for_hosts
+from skyward_core.transport.transport import image_for_hosts
 from skyward_tui.cli.commands import run
 from skyward_tui.cli.main import cli
 from tests.support.cli import EXAMPLES
@@ -542,7 +542,7 @@ def test_dry_run_of_a_script_with_commands_is_rejected(tmp_path: Path) -> None:
 IMAGE = {"pip": ["rich"], "pip_indexes": [], "setup": ["true"]}
 
 
-def inline(version: str = f"{MINOR}.1", **environment: Any) -> dict[str, Any]:
+def inline(version: str = f"{MINOR_VERSION}.1", **environment: Any) -> dict[str, Any]:
     found = Interpreter("/e/bin/python", "/e", version, "inline metadata of t.py", base="/b", environment=environment)
     return found.describe()
 
@@ -572,14 +572,14 @@ def test_package_folder_of_this_machine_is_rejected_for_hosts() -> None:
 
 def test_image_python_must_equal_the_python_of_the_script() -> None:
     check_python({"python": "3.99"}, inline("3.99.1"))
-    check_python({"python": MINOR}, None)
-    with pytest.raises(UsageError, match=rf"the one that runs here, {MINOR}\. Start skyward from Python 3\.99"):
+    check_python({"python": MINOR_VERSION}, None)
+    with pytest.raises(UsageError, match=rf"the one that runs here, {MINOR_VERSION}\. Start skyward from Python 3\.99"):
         check_python({"python": "3.99"}, None)
     with pytest.raises(
         UsageError,
         match=r"the one that loads the script, Python 3\.99\.1 at /e/bin/python \(inline metadata of t\.py\)",
     ):
-        check_python({"python": MINOR}, inline("3.99.1"))
+        check_python({"python": MINOR_VERSION}, inline("3.99.1"))
 
 
 # Which Pythons a host has, and what a check-up and a plan say of them.
@@ -588,7 +588,7 @@ NONE = HostPythons(())
 MANY = HostPythons(("3.14.0", "3.12.10", "3.12.9", "3.9.18"))
 UV = HostPythons(("3.9.18",), has_uv=True)
 PROJECT = WantedPython(minor="3.12", here="")
-LACKS = "3.13" if MINOR != "3.13" else "3.11"  # which no host of these tests has
+LACKS = "3.13" if MINOR_VERSION != "3.13" else "3.11"  # which no host of these tests has
 OTHER = WantedPython(minor=LACKS, here="")
 OWN_PYTHON = WantedPython()
 
@@ -612,9 +612,9 @@ def test_python_versions_printed_by_a_host_are_parsed() -> None:
          f"no Python {LACKS}, the version that the script is loaded with; it has Python 3.14.0, 3.12.10, 3.12.9, "
          f"3.9.18: install python{LACKS} or uv there"),
         (HostPythons(("3.90.1",)), OWN_PYTHON, ("3.90.1", "/p"), "warn",
-         f"no Python {MINOR}, the version that runs here; it has Python 3.90.1: only scripts of projects with Python "
-         f"3.90 run there. For others install python{MINOR} or uv there"),
-        (NONE, OWN_PYTHON, None, "fail", f"it has no Python: install python{MINOR} or uv there"),
+         f"no Python {MINOR_VERSION}, the version that runs here; it has Python 3.90.1: only scripts of projects with "
+         f"Python 3.90 run there. For others install python{MINOR_VERSION} or uv there"),
+        (NONE, OWN_PYTHON, None, "fail", f"it has no Python: install python{MINOR_VERSION} or uv there"),
         (HostPythons(("3.9.18",)), OWN_PYTHON, None, "fail", "it has Python 3.9.18: install"),
     ],
 )  # fmt: skip

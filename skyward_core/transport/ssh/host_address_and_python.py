@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Literal
 
 from skyward_core.model.errors import UsageError
+from skyward_core.tasks.interpreter_compatibility_and_import_path import MINOR_VERSION
 from skyward_core.tasks.packages.python_version_matching import MIN_PYTHON, parse_version
-from skyward_core.transport.transport import MINOR
 from skyward_core.util.light_dataclass import Value, value
 
 SSH_PORT = 22
@@ -116,7 +116,7 @@ class WantedPython(Value):
     """
 
     named: str = ""
-    minor: str = MINOR
+    minor: str = MINOR_VERSION
     here: str = sys.executable
     fetches: bool = True
 
@@ -128,13 +128,13 @@ class WantedPython(Value):
             named: Interpreter that the user chose, or None.
             loaded_with: Value of ``script_interpreter.Interpreter.for_hosts``; None for this process's interpreter.
         """
-        minor, here = loaded_with or (MINOR, "")
-        return cls(named or "", minor, sys.executable if minor == MINOR else here)
+        minor, here = loaded_with or (MINOR_VERSION, "")
+        return cls(named or "", minor, sys.executable if minor == MINOR_VERSION else here)
 
     @property
     def is_client_version(self) -> bool:
         """Whether the version is this process's, so that bytecode of this process works."""
-        return self.minor == MINOR
+        return self.minor == MINOR_VERSION
 
     @property
     def version_origin(self) -> str:

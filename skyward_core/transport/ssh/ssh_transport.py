@@ -29,7 +29,7 @@ from skyward_core.protocol.frame_codec import AnyHeader
 from skyward_core.protocol.node_paths import NodePaths, pools_folder
 from skyward_core.store.debug_log import get_logger, log_duration
 from skyward_core.store.state_folder import unusable_reason
-from skyward_core.tasks.interpreter_compatibility_and_import_path import own_interpreter
+from skyward_core.tasks.interpreter_compatibility_and_import_path import check_python, own_interpreter
 from skyward_core.transport import working_folder_upload
 from skyward_core.transport.bundle_builder import bundle_for
 from skyward_core.transport.ssh.asyncssh_patches import asyncssh
@@ -61,16 +61,7 @@ from skyward_core.transport.ssh.host_address_and_python import (
     minor_of,
     parse_pythons,
 )
-from skyward_core.transport.transport import (
-    OnData,
-    OnLost,
-    Pipe,
-    Report,
-    StartBarrier,
-    check_python,
-    image_for_hosts,
-    needs_install,
-)
+from skyward_core.transport.transport import OnData, OnLost, Pipe, Report, StartBarrier, image_for_hosts, needs_install
 from skyward_core.util.untrusted_files import is_dir, resolve_path
 
 if TYPE_CHECKING:
