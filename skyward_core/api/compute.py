@@ -1,12 +1,12 @@
-"""``sky.Compute``: a pool as a context manager."""
+"""``sky.Compute``: a pool as a context manager, from arguments or from a table of ``skyward.toml``."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -14,10 +14,10 @@ from skyward_core.api.active_pool_and_operand_checks import push_pool, remove_po
 from skyward_core.api.notebook_display import StartupProgress, default_pool_name, is_notebook
 from skyward_core.api.older_compute_arguments_and_methods import DeprecatedArguments, translate_arguments
 from skyward_core.api.pool_operations import PoolOperations, print_safely, run_in_thread, tear_down
-from skyward_core.model.deprecated_and_unknown_arguments import apply_rules, check_unknown_arguments
+from skyward_core.model.deprecated_and_unknown_arguments import apply_rules, check_unknown_arguments, did_you_mean
 from skyward_core.model.errors import Hint, LedgerError, PoolError, SkywardError, TeardownError, UsageError
 from skyward_core.model.provider_capability_protocols import RunsHere, ServedByAnother, costs_money, hourly_price
-from skyward_core.model.specs import Image, Nodes, Options, Spec, Worker
+from skyward_core.model.specs import NAME, Image, Nodes, Options, Spec, Worker
 from skyward_core.runtime.instance_info import refuse_pool_while_loading
 from skyward_core.store import debug_log, state_folder
 from skyward_core.tasks import script_loader_child
@@ -126,8 +126,6 @@ class Compute(PoolOperations):
             arguments = (provider, nodes, accelerator, vcpus, memory_gb, architecture, region, max_hourly_cost, disk_gb,
                     allocation, selection, image, worker, ttl)  # fmt: skip
             if all(each is None for each in arguments):
-                from skyward_core.api.pool_from_settings import named_pool_arguments
-
                 table = named_pool_arguments(name)
                 if options is not None:
                     if "options" in table:
@@ -459,3 +457,100 @@ def print_rental_notice(spec: PoolSpec, pool: Pool) -> Callable[[], None]:
             print_safely(f"pool {spec.name} starting: {event.detail}")
 
     return pool.news.subscribe(print_state, None)
+
+
+# Keys of a table [pools.NAME] of skyward.toml, beside those with tables of their own.
+_PLAIN_KEYS = (
+    "accelerator", "vcpus", "cpus", "memory_gb", "disk_gb", "architecture", "region", "max_hourly_cost",
+    "allocation", "selection", "ttl", "volumes", "ports",
+)  # fmt: skip
+_OPTION_KEYS = ({each.name for each in fields(Options)} | Options.older_words()) - {*_PLAIN_KEYS, "worker"}
+
+
+def named_pool_arguments(name: str) -> dict[str, Any]:
+    """Return the arguments of ``Compute`` for a named pool.
+
+    Args:
+        name: Name of a table in ``pools`` of ``skyward.toml``, in the working folder or in the user's settings folder.
+            The working folder takes precedence.
+
+    Raises:
+        UsageError: If the table does not exist, or contains invalid values.
+    """
+    from difflib import get_close_matches
+
+    from skyward_core.store import skyward_toml
+
+    pools, providers = skyward_toml.pool_tables()
+    table = pools.get(name)
+    if not isinstance(table, Mapping):
+        near = get_close_matches(name, pools, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"existing tables: {', '.join(pools) or 'none'}."
+        raise UsageError(
+            f"sky.Compute(name={name!r}) requires [pools.{name}] of a skyward.toml, but neither the file in the "
+            f"working folder nor {state_folder.state_home() / state_folder.SETTINGS_FILE} has that table: {hint} "
+            f"For a new pool give a provider: sky.Compute(provider=sky.Local(), name={name!r})"
+        )
+    try:
+        return _parse_pool_table({**table}, name, providers)
+    except (SkywardError, TypeError, AttributeError) as error:
+        raise UsageError(f"[pools.{name}] of skyward.toml: {error}") from error
+
+
+def _parse_pool_table(table: dict[str, Any], name: str, providers: Mapping[str, Any]) -> dict[str, Any]:
+    arguments: dict[str, Any] = {key: table.pop(key) for key in _PLAIN_KEYS if key in table}
+    arguments["name"] = table.pop("name", name if NAME.fullmatch(name) else name.lower().replace("_", "-"))
+    arguments["provider"] = _parse_provider(table.pop("provider", None), providers)
+    if (nodes := table.pop("nodes", None)) is not None:
+        arguments["nodes"] = Nodes(**nodes) if isinstance(nodes, Mapping) else nodes
+    if (image := table.pop("image", None)) is not None:
+        from skyward_core.model.specs import PipIndex
+
+        indexes = [PipIndex(**each) for each in image.get("pip_indexes", ())]
+        arguments["image"] = Image(**{**image, "pip_indexes": indexes})
+    if (worker := table.pop("worker", None)) is not None:
+        arguments["worker"] = Worker(**worker)
+    if (plugins := table.pop("plugins", None)) is not None:
+        arguments["plugins"] = [_parse_plugin(each, plugins) for each in plugins]
+    options = table.pop("options", {}) | {key: table.pop(key) for key in sorted(_OPTION_KEYS & table.keys())}
+    if options:
+        arguments["options"] = Options(**options)
+    if table:
+        known = (
+            *_PLAIN_KEYS,
+            "name",
+            "provider",
+            "nodes",
+            "image",
+            "worker",
+            "plugins",
+            "options",
+            *_OPTION_KEYS,
+        )
+        first = next(iter(table))
+        raise UsageError(f"unknown key {first!r}{did_you_mean(first, known)}")
+    return arguments
+
+
+def _parse_provider(value: Any, providers: Mapping[str, Any]) -> Any:
+    """Return a provider by its type name, or by the name of a table in ``providers``."""
+    from skyward_core.providers import DEFAULT_PROVIDER, provider_class
+    from skyward_core.providers.unsupported_providers import PROVIDERS_BY_TYPE
+
+    if value is None:
+        return DEFAULT_PROVIDER
+    if not isinstance(value, str):
+        raise UsageError(f"provider must be a name, got {value!r:.60}")
+    table = providers.get(value)
+    parameters = {**table} if isinstance(table, Mapping) else {}
+    word = parameters.pop("type", value)
+    return (PROVIDERS_BY_TYPE.get(word) or provider_class(word))(**parameters)
+
+
+def _parse_plugin(name: str, tables: Any) -> Plugin:
+    """Return a plugin by its name, with the parameters of its table, if any."""
+    from skyward_core.plugins import factory
+
+    parameters = tables[name] if isinstance(tables, Mapping) else True
+    made: Plugin = factory(name)(**(parameters if isinstance(parameters, Mapping) else {}))
+    return made
