@@ -298,7 +298,7 @@ def _outputs(spec: PoolSpec) -> tuple[str, str]:
     named = " ".join(map(sanitize_line, spec.image.outputs))
     if isinstance(spec.provider, RunsHere):
         return "note", f"nothing to download: ranks write {named} directly to this folder"
-    return "downloads", f"{named} to outputs/RUN, during and after the run"
+    return "saves", f"{named} to outputs/RUN, during and after the run"
 
 
 def _accelerator_text(accelerator: Accelerator) -> str:

@@ -146,13 +146,13 @@ async def test_several_values_of_an_argument_are_a_sweep(app: SkywardApp, sessio
         await typed(app, pilot, "0.1,0.01", until=lambda: "sweep" in options.chosen and "2 values" in screen_text(app))
         assert line.value == "epochs=3 lr=0.1,0.01" and screen.form().sweep
         line.value = "epochs=1..5 lr=0.1,0.01"
-        await until(pilot, "as 10 trials")
+        await until(pilot, "10 trials, each on one rank")
         assert "--sweep" in screen_text(app)
         line.value = "epochs=1..5 lr=0.1,x"
         await until(pilot, "✗ must be float, got 'x'")
         # What the person switches off stays off, and is then no number.
         line.value = "epochs=1..5 lr=0.1"
-        await until(pilot, "as 5 trials")
+        await until(pilot, "5 trials, each on one rank")
         options.focus()
         await press(pilot, "right", "right", "space", until="✗ must be int, got '1..5'")
         assert "sweep" not in options.chosen
@@ -176,10 +176,10 @@ async def test_sweep_runs_in_gangs_of_the_entered_number_of_nodes(app: SkywardAp
         await pilot.press("tab")
         await typed(app, pilot, "2", until="nodes, 2 at a time")
         assert "--gang-nodes 2" in screen_text(app)
-        await typed(app, pilot, "0", until="each combination needs 20 nodes")
+        await typed(app, pilot, "0", until="each combination needs 20")
         assert gang.has_class("-wrong")
         gang.value = "all"
-        await until(pilot, "each on all ranks, one at a time")
+        await until(pilot, "each on all ranks, one at a")
         gang.value = "2 ranks"
         await until(pilot, "2 at a time")
         assert "--gang-ranks 2" in screen_text(app)

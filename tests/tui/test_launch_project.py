@@ -15,7 +15,7 @@ from skyward_tui.launch_form.form import Form, package_choices, plan_launch
 from skyward_tui.launch_form.recent_launches import add_recent, recent_forms
 from skyward_tui.screens.launch import LaunchScreen
 from skyward_tui.widgets.form_fields import Toggles
-from tests.support.app_driver import Snap, at_usual_sizes, on_launch_form, press, screen_text, typed, until
+from tests.support.app_driver import Size, Snap, at_usual_sizes, on_launch_form, press, screen_text, typed, until
 from tests.support.fake_session import FakeSession
 from tests.support.launch_script import SCRIPT
 
@@ -201,7 +201,7 @@ async def test_outputs_are_validated_while_typed(app: SkywardApp, project: Path)
         screen.query_one("#provider", Select).value = "ssh"
         await until(pilot, lambda: bool(screen.query_one("#hosts-row").display))
         screen.query_one("#hosts", Input).value = "gpu1"
-        await until(pilot, lambda: "downloads out/** *.pt a b to outputs/RUN" in plan_text(screen))
+        await until(pilot, lambda: "saves out/** *.pt a b to outputs/RUN" in plan_text(screen))
 
 
 @pytest.mark.proof("1 s of a processor")
@@ -233,7 +233,7 @@ async def test_fields_that_a_running_pool_determines_block_no_launch(
 @at_usual_sizes
 @pytest.mark.proof("1 s of a processor")
 @pytest.mark.usefixtures("in_a_home_folder")
-async def test_whole_script_launch_snapshot(app: SkywardApp, project: Path, snap: Snap, size: tuple[int, int]) -> None:
+async def test_whole_script_launch_snapshot(app: SkywardApp, project: Path, snap: Snap, size: Size) -> None:
     for name in ("uv.lock", "pylock.toml", "pyproject.toml"):
         (project / name).unlink()
     async with on_launch_form(app, size, "plain.py", until="the whole script") as (pilot, screen):
