@@ -31,6 +31,7 @@ USUAL = [(80, 24), (160, 48), (120, 40)]
 SMALLEST = (60, 15)
 SIZES = [*USUAL, SMALLEST, (240, 70)]
 AS_TEXT = ("60x15", "240x70")  # sizes of which colours are not compared: they are those of the others
+Size = tuple[int, int]  # columns and rows of a terminal
 Snap = Callable[[SkywardApp, str], None]
 
 
@@ -49,7 +50,7 @@ def at_usual_sizes(test: Any) -> Any:
     return _second(_at(USUAL, test))
 
 
-def _at(sizes: list[tuple[int, int]], test: Any) -> Any:
+def _at(sizes: list[Size], test: Any) -> Any:
     return pytest.mark.parametrize("size", sizes, ids=lambda size: f"{size[0]}x{size[1]}")(test)
 
 
@@ -208,9 +209,7 @@ async def launch_form(app: SkywardApp, pilot: Pilot[Any], script: str) -> Launch
 
 
 @asynccontextmanager
-async def running_app(
-    app: SkywardApp, size: tuple[int, int], until: str | Callable[[], bool]
-) -> AsyncIterator[Pilot[Any]]:
+async def running_app(app: SkywardApp, size: Size, until: str | Callable[[], bool]) -> AsyncIterator[Pilot[Any]]:
     """Run the app and wait for a text on the screen, or for a condition."""
     async with app.run_test(size=size) as pilot:
         await _until(pilot, until)
@@ -219,7 +218,7 @@ async def running_app(
 
 @asynccontextmanager
 async def on_run_screen(
-    app: SkywardApp, size: tuple[int, int], key: str = "", *, until: str | Callable[[], bool] = ""
+    app: SkywardApp, size: Size, key: str = "", *, until: str | Callable[[], bool] = ""
 ) -> AsyncIterator[tuple[Pilot[Any], RunScreen]]:
     """Run the app with the run screen of a pool open: the pool with that key, or the one under the cursor."""
     async with app.run_test(size=size) as pilot:
@@ -230,7 +229,7 @@ async def on_run_screen(
 
 @asynccontextmanager
 async def on_launch_form(
-    app: SkywardApp, size: tuple[int, int], script: str, *, until: str | Callable[[], bool] = ""
+    app: SkywardApp, size: Size, script: str, *, until: str | Callable[[], bool] = ""
 ) -> AsyncIterator[tuple[Pilot[Any], LaunchScreen]]:
     """Run the app with the launch form open for a script."""
     async with app.run_test(size=size) as pilot:

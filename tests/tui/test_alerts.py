@@ -12,7 +12,7 @@ from skyward_core.views.alert_rules import Alert
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.dialogs.host_key_and_secret_variables import HostKeyScreen
 from skyward_tui.screens.run import AlertStrip, RunScreen, alert_line, alert_messages
-from tests.support.app_driver import on_run_screen, running_app, screen_text, until
+from tests.support.app_driver import Size, on_run_screen, running_app, screen_text, until
 from tests.support.fake_session import FakeSession
 from tests.support.host_key import shown
 from tests.support.own_home import set_own
@@ -21,7 +21,7 @@ from tests.support.own_home import set_own
 @pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("size", [(80, 24), (160, 48)])
 async def test_non_finite_metric_is_reported_once(
-    app: SkywardApp, session: FakeSession, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+    app: SkywardApp, session: FakeSession, size: Size, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[str] = []
     flash = RunScreen.flash

@@ -20,7 +20,7 @@ from skyward_tui.dialogs.pickers import KeyScreen
 from skyward_tui.screens.base_screen import BaseScreen
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.ui.actions import ACTIONS
-from tests.support.app_driver import running_app, screen_text, until
+from tests.support.app_driver import Size, running_app, screen_text, until
 from tests.support.every_screen import every_screen
 from tests.support.fake_session import FakeSession, failed_run, logged
 from tests.support.machines import measured
@@ -30,7 +30,7 @@ SMALLEST, LARGEST = (60, 15), (400, 100)
 AT_ONCE = 8  # keys
 
 
-def complaint(screen: Screen[Any], size: tuple[int, int]) -> str:
+def complaint(screen: Screen[Any], size: Size) -> str:
     """Return the missing part of the screen, or ""."""
     if screen.size != size:
         return f"it is {screen.size}"
@@ -46,7 +46,7 @@ def complaint(screen: Screen[Any], size: tuple[int, int]) -> str:
     return "" if is_seen else f"{focused} has the focus and is out of sight: {focused.region}"
 
 
-async def well(pilot: Pilot[Any], screen: Screen[Any], size: tuple[int, int]) -> None:
+async def well(pilot: Pilot[Any], screen: Screen[Any], size: Size) -> None:
     """Wait until all required parts of the screen are shown."""
     for _ in range(500):
         if not complaint(screen, size):

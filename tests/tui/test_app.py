@@ -27,7 +27,7 @@ from skyward_tui.screens.launch import LaunchScreen
 from skyward_tui.screens.pool_list import PoolsScreen
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.ui.actions import ACTIONS, SCOPES, actions_in, keys_page
-from tests.support.app_driver import on_run_screen, press, running_app, screen_svg, screen_text, until
+from tests.support.app_driver import Size, on_run_screen, press, running_app, screen_svg, screen_text, until
 from tests.support.every_screen import every_screen
 from tests.support.fake_session import FakeSession, failed_run, logged
 from tests.support.own_home import set_own
@@ -198,7 +198,7 @@ async def test_keys_are_remapped_by_the_settings(app: SkywardApp, session: FakeS
 
 @pytest.mark.usefixtures("painted")
 @pytest.mark.parametrize("size", [(59, 24), (80, 14), (1, 1)])
-async def test_too_small_terminal_is_reported(app: SkywardApp, session: FakeSession, size: tuple[int, int]) -> None:
+async def test_too_small_terminal_is_reported(app: SkywardApp, session: FakeSession, size: Size) -> None:
     session.pool("llama-ft")
     async with running_app(app, (100, 30), until="▶ llama-ft") as pilot:
         await pilot.press("enter")

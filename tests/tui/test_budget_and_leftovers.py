@@ -20,6 +20,7 @@ from skyward_tui.dialogs.confirmations import BudgetScreen, TeardownScreen
 from skyward_tui.screens.leftovers import DeleteLeftoversScreen, LeftoversScreen
 from tests.support.app_driver import (
     SMALLEST,
+    Size,
     Snap,
     at_every_size,
     press,
@@ -91,7 +92,7 @@ async def test_budget_dialog_under_another_dialog_closes_later(app: SkywardApp, 
 
 
 @at_every_size
-async def test_budget_dialog_snapshot(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
+async def test_budget_dialog_snapshot(app: SkywardApp, session: FakeSession, snap: Snap, size: Size) -> None:
     async with app.run_test(size=size) as pilot:
         spent(session)
         await asked(app, pilot)

@@ -14,7 +14,7 @@ from skyward_core.views.machine_metrics import MachineMetrics
 from skyward_core.views.pool_view import PoolView, RunView
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.screens.run import RunScreen
-from tests.support.app_driver import press, running_app, screen_text, until
+from tests.support.app_driver import Size, press, running_app, screen_text, until
 from tests.support.fake_session import NOW, FakeSession, failed_run
 from tests.tui.conftest import log_of
 
@@ -68,7 +68,7 @@ async def test_selection_of_the_user_is_kept_when_a_run_fails(app: SkywardApp, s
 @pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
 async def test_exception_is_shown_below_the_log_of_the_failed_rank(
-    app: SkywardApp, session: FakeSession, size: tuple[int, int]
+    app: SkywardApp, session: FakeSession, size: Size
 ) -> None:
     view = session.pool("llama-ft")
     failed_run(session, view)

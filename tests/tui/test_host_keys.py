@@ -13,7 +13,7 @@ from skyward_core.transport.ssh import known_hosts
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.dialogs.confirmations import QuitScreen
 from skyward_tui.dialogs.host_key_and_secret_variables import HostKeyScreen
-from tests.support.app_driver import Snap, at_every_size, press, previewed, running_app, screen_text, until
+from tests.support.app_driver import Size, Snap, at_every_size, press, previewed, running_app, screen_text, until
 from tests.support.fake_session import FakeSession
 from tests.support.host_key import shown
 
@@ -100,9 +100,7 @@ async def test_host_keys_are_refused_when_the_app_ends(app: SkywardApp) -> None:
 
 
 @at_every_size
-async def test_host_key_dialog_snapshot(
-    app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]
-) -> None:
+async def test_host_key_dialog_snapshot(app: SkywardApp, session: FakeSession, snap: Snap, size: Size) -> None:
     session.pool("train", 2, state="starting", phase="requested", age=2)
     async with running_app(app, size, until=lambda: "▶ train" in screen_text(app) and previewed(app)) as pilot:
         answers = [ask(app, shown()), ask(app, shown("gpu2", 2222))]

@@ -17,7 +17,7 @@ from skyward_core.views import events
 from skyward_core.views.pool_view import PoolView
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.screens.launch import LaunchScreen
-from tests.support.app_driver import launch_form, on_launch_form, press, running_app, screen_text, typed, until
+from tests.support.app_driver import Size, launch_form, on_launch_form, press, running_app, screen_text, typed, until
 from tests.support.fake_session import FakeSession, value
 from tests.support.hostile_text import is_harmful
 
@@ -60,7 +60,7 @@ def looks_harmless(app: SkywardApp) -> None:
 
 @pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("size", [(160, 48), (80, 24)])
-async def test_screens_filter_hostile_text(app: SkywardApp, session: FakeSession, size: tuple[int, int]) -> None:
+async def test_screens_filter_hostile_text(app: SkywardApp, session: FakeSession, size: Size) -> None:
     def refused(pool: str, run: str) -> Future[None]:
         future: Future[None] = Future()
         future.set_exception(PoolError(EVIL))

@@ -18,7 +18,7 @@ from skyward_tui.launch_form.form import save_preset
 from skyward_tui.launch_form.recent_launches import recent_forms
 from skyward_tui.screens.launch import LaunchScreen
 from skyward_tui.screens.run import RunScreen
-from tests.support.app_driver import on_run_screen, press, running_app, screen_text, until
+from tests.support.app_driver import Size, on_run_screen, press, running_app, screen_text, until
 from tests.support.fake_session import FakeSession
 
 SCRIPT = "import skyward_core as sky\n@sky.function\ndef train(epochs: int): ...\n"
@@ -145,7 +145,7 @@ async def test_job_is_launched_again_from_its_file_with_its_variables(
 
 @pytest.mark.parametrize("size", [(80, 24), (160, 48)])
 async def test_pool_that_failed_to_start_shows_its_reason_and_opens_its_form_again(
-    app: SkywardApp, session: FakeSession, launch: LaunchRecord, size: tuple[int, int]
+    app: SkywardApp, session: FakeSession, launch: LaunchRecord, size: Size
 ) -> None:
     view = session.pool("lost", 3, state="starting", phase="requested")
     session.pool_launches[view.key] = launch

@@ -17,7 +17,7 @@ from skyward_tui.launch_form.form import Form
 from skyward_tui.launch_form.recent_launches import add_recent
 from skyward_tui.screens.launch import LaunchScreen
 from skyward_tui.widgets.source_view import highlight_python
-from tests.support.app_driver import on_launch_form, press, screen_text, typed, until
+from tests.support.app_driver import Size, on_launch_form, press, screen_text, typed, until
 from tests.support.fake_session import FakeSession
 from tests.support.past import past_run
 
@@ -180,7 +180,7 @@ async def test_launch_form_shows_code_and_past_runs_in_free_space(
 @pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (160, 48)])
 async def test_launch_form_without_script_offers_recent_launches_and_examples(
-    app: SkywardApp, tmp_path: Path, size: tuple[int, int]
+    app: SkywardApp, tmp_path: Path, size: Size
 ) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     for epochs in (1, 2):

@@ -26,7 +26,7 @@ from skyward_tui.screens.launch import LaunchScreen
 from skyward_tui.screens.pool_list import PoolsScreen
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.widgets.form_fields import Toggles
-from tests.support.app_driver import on_launch_form, press, running_app, screen_text, typed, until
+from tests.support.app_driver import Size, on_launch_form, press, running_app, screen_text, typed, until
 from tests.support.fake_session import FakeSession
 from tests.support.launch_script import GROUPS, SCRIPT, plan_text
 
@@ -195,7 +195,7 @@ async def test_pool_name_in_use_is_reported_in_the_form(app: SkywardApp, session
 
 @pytest.mark.proof("1 s of a processor")
 @pytest.mark.parametrize("size", [(80, 24), (160, 48)])
-async def test_long_field_error_is_shown_completely(app: SkywardApp, script: Path, size: tuple[int, int]) -> None:
+async def test_long_field_error_is_shown_completely(app: SkywardApp, script: Path, size: Size) -> None:
     async with on_launch_form(app, size, "train.py") as (pilot, screen):
         screen.query_one("#arguments", Input).value = "epochs=1"
         screen.query_one("#name", Input).value = "My Pool"

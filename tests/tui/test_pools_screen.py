@@ -23,7 +23,7 @@ from skyward_tui.dialogs.help import HelpScreen
 from skyward_tui.screens.pool_list import PoolList, PoolsScreen
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.widgets.pool_preview_and_recent_runs import PoolPreview, RecentRuns
-from tests.support.app_driver import press, running_app, screen_text, until
+from tests.support.app_driver import Size, press, running_app, screen_text, until
 from tests.support.fake_session import NOW, FakeSession, failed_run, logged
 from tests.support.past import past_run
 
@@ -69,7 +69,7 @@ async def test_unreadable_ledger_is_reported() -> None:
 )  # fmt: skip
 @pytest.mark.parametrize("size", [(80, 24), (160, 48)])
 async def test_ended_pool_shows_the_time_since_its_end(
-    app: SkywardApp, session: FakeSession, size: tuple[int, int], seconds: float, said: str
+    app: SkywardApp, session: FakeSession, size: Size, seconds: float, said: str
 ) -> None:
     over = session.pool("over", state="gone", age=seconds + 60)
     over.ended_at = session.now - seconds

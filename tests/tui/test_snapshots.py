@@ -16,6 +16,7 @@ from skyward_tui.app.app import SkywardApp
 from skyward_tui.widgets.header_and_hints import FLASH_SECONDS
 from tests.support.app_driver import (
     SMALLEST,
+    Size,
     Snap,
     at_every_size,
     at_every_size_daily,
@@ -62,7 +63,7 @@ class Text(str):
     """Text that is pasted at once, unlike a key, which is a plain string."""
 
 
-async def show(app: SkywardApp, snap: Snap, name: str, size: tuple[int, int], keys: list[str], ready: str) -> None:
+async def show(app: SkywardApp, snap: Snap, name: str, size: Size, keys: list[str], ready: str) -> None:
     async with app.run_test(size=size) as pilot:
         await until(pilot, lambda: "▶" in screen_text(app) or "No pools yet" in screen_text(app))
         for key in keys:
@@ -86,7 +87,7 @@ async def show(app: SkywardApp, snap: Snap, name: str, size: tuple[int, int], ke
 
 
 @at_every_size
-async def test_pool_list_snapshot(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
+async def test_pool_list_snapshot(app: SkywardApp, session: FakeSession, snap: Snap, size: Size) -> None:
     for name, ago in (("eval-old", 3 * 86_400), ("eval", 5 * 3600)):
         over = session.pool(name, 2, state="gone", age=ago + 600)
         over.ended_at = session.now - ago
@@ -103,7 +104,7 @@ async def test_pool_list_snapshot(app: SkywardApp, session: FakeSession, snap: S
 
 
 @at_every_size_daily
-async def test_run_screen_snapshot(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
+async def test_run_screen_snapshot(app: SkywardApp, session: FakeSession, snap: Snap, size: Size) -> None:
     view, run = training(session)
     session.end_rank(view, run, 1, summary=value({"loss": 0.21, "accuracy": 0.91}))
     session.end_rank(view, run, 3, summary=value({"loss": 0.23, "accuracy": 0.9}))
@@ -111,23 +112,21 @@ async def test_run_screen_snapshot(app: SkywardApp, session: FakeSession, snap: 
 
 
 @at_every_size
-async def test_metrics_panel_snapshot(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
+async def test_metrics_panel_snapshot(app: SkywardApp, session: FakeSession, snap: Snap, size: Size) -> None:
     view, run = training(session)
     logged(view, run, session)
     await show(app, snap, "numbers", size, ["enter", "5"], "loss")
 
 
 @at_every_size
-async def test_merged_metrics_snapshot(
-    app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]
-) -> None:
+async def test_merged_metrics_snapshot(app: SkywardApp, session: FakeSession, snap: Snap, size: Size) -> None:
     view, run = training(session)
     logged(view, run, session)
     await show(app, snap, "numbers-merged", size, ["enter", "a", "5", "down", "z"], "median of 4 ranks")
 
 
 @at_every_size
-async def test_machine_panel_snapshot(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
+async def test_machine_panel_snapshot(app: SkywardApp, session: FakeSession, snap: Snap, size: Size) -> None:
     view, _ = training(session, 4, 8)
     view.machines = measured(session.now, 4, 8)
     await show(app, snap, "machines", size, ["enter", "6"], "GPU 4: slowed: too hot")
@@ -135,7 +134,7 @@ async def test_machine_panel_snapshot(app: SkywardApp, session: FakeSession, sna
 
 @at_every_size
 async def test_machine_panel_without_gpus_snapshot(
-    app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]
+    app: SkywardApp, session: FakeSession, snap: Snap, size: Size
 ) -> None:
     view, run = training(session)
     logged(view, run, session)
@@ -144,7 +143,7 @@ async def test_machine_panel_without_gpus_snapshot(
 
 
 @at_every_size
-async def test_starting_pool_snapshot(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
+async def test_starting_pool_snapshot(app: SkywardApp, session: FakeSession, snap: Snap, size: Size) -> None:
     view = session.pool("llama-ft", 4, state="starting", phase="requested", age=12)
     at = session.now
     phases = [
@@ -161,7 +160,7 @@ async def test_starting_pool_snapshot(app: SkywardApp, session: FakeSession, sna
 
 
 @at_every_size
-async def test_failed_run_snapshot(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
+async def test_failed_run_snapshot(app: SkywardApp, session: FakeSession, snap: Snap, size: Size) -> None:
     view = session.pool("llama-ft")
     failed_run(session, view)
     session.print(view, 2, "step=1\nstep=2\n\x1b[33mwarning:\x1b[0m a shard is empty\n")
@@ -169,14 +168,14 @@ async def test_failed_run_snapshot(app: SkywardApp, session: FakeSession, snap: 
 
 
 @at_every_size
-async def test_errors_screen_snapshot(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
+async def test_errors_screen_snapshot(app: SkywardApp, session: FakeSession, snap: Snap, size: Size) -> None:
     write_failing_train_py()
     failed_run(session, session.pool("llama-ft"))
     await show(app, snap, "errors", size, ["enter", "e"], "ROOT CAUSE")
 
 
 @at_every_size
-async def test_stacks_screen_snapshot(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
+async def test_stacks_screen_snapshot(app: SkywardApp, session: FakeSession, snap: Snap, size: Size) -> None:
     _, run = training(session, 8, 8)
     session.taken = hung(run.id, 64)
     write_train_py()
@@ -184,18 +183,14 @@ async def test_stacks_screen_snapshot(app: SkywardApp, session: FakeSession, sna
 
 
 @at_every_size
-async def test_leftovers_screen_snapshot(
-    app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]
-) -> None:
+async def test_leftovers_screen_snapshot(app: SkywardApp, session: FakeSession, snap: Snap, size: Size) -> None:
     session.swept = leftovers()
     session.pool("llama-ft", 2)
     await show(app, snap, "leftovers", size, ["w", "down"], "delete all" if size == SMALLEST else "no answer within")
 
 
 @at_every_size
-async def test_hosts_screen_snapshot(
-    app: SkywardApp, snap: Snap, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_hosts_screen_snapshot(app: SkywardApp, snap: Snap, size: Size, monkeypatch: pytest.MonkeyPatch) -> None:
     path = Path("/home/me/.local/state/skyward/skyward.toml")
     groups = [HostGroup("lab", path, ["gpu1", "gpu2"]), HostGroup("desk", path, ["gpu3"])]
     monkeypatch.setattr(ssh_hosts, "groups", lambda: groups)
@@ -204,18 +199,14 @@ async def test_hosts_screen_snapshot(
 
 
 @at_every_size
-async def test_leftover_deletion_dialog_snapshot(
-    app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]
-) -> None:
+async def test_leftover_deletion_dialog_snapshot(app: SkywardApp, session: FakeSession, snap: Snap, size: Size) -> None:
     session.swept = leftovers()
     session.pool("llama-ft", 2)
     await show(app, snap, "end-left", size, ["w", "down", "E"], "to confirm:")
 
 
 @at_every_size
-async def test_pool_of_256_ranks_snapshot(
-    app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]
-) -> None:
+async def test_pool_of_256_ranks_snapshot(app: SkywardApp, session: FakeSession, snap: Snap, size: Size) -> None:
     view, run = training(session, 32, 8)
     for rank in range(0, 256, 5):
         session.end_rank(view, run, rank, summary=value(rank / 256))
@@ -224,9 +215,7 @@ async def test_pool_of_256_ranks_snapshot(
 
 
 @at_every_size
-async def test_history_screen_snapshot(
-    app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]
-) -> None:
+async def test_history_screen_snapshot(app: SkywardApp, session: FakeSession, snap: Snap, size: Size) -> None:
     some_past(session)
     await show(
         app, snap, "history", size, ["H", "space", "down", "space", "up"], "OSE" if size == SMALLEST else "disk full"
@@ -239,16 +228,14 @@ async def test_failures_screen_snapshot(app: SkywardApp, session: FakeSession, s
 
 
 @at_every_size
-async def test_comparison_screen_snapshot(
-    app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]
-) -> None:
+async def test_comparison_screen_snapshot(app: SkywardApp, session: FakeSession, snap: Snap, size: Size) -> None:
     some_past(session)
     some_comparison(session)
     await show(app, snap, "comparison", size, ["H", "space", "down", "space", "c"], "loss, median")
 
 
 @at_every_size
-async def test_trials_table_snapshot(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
+async def test_trials_table_snapshot(app: SkywardApp, session: FakeSession, snap: Snap, size: Size) -> None:
     view, run = swept(session)
     for index, loss in ((0, 0.5), (1, 0.25), (3, 0.75), (4, 0.125)):
         learned(session, view, run, index, loss)
@@ -257,7 +244,7 @@ async def test_trials_table_snapshot(app: SkywardApp, session: FakeSession, snap
 
 
 @at_every_size
-async def test_results_panel_snapshot(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
+async def test_results_panel_snapshot(app: SkywardApp, session: FakeSession, snap: Snap, size: Size) -> None:
     view, run = training(session)
     for rank in (0, 1, 3):
         session.end_rank(view, run, rank, summary=value({"loss": 0.21 + rank / 100, "accuracy": 0.91}))
@@ -265,16 +252,14 @@ async def test_results_panel_snapshot(app: SkywardApp, session: FakeSession, sna
 
 
 @at_every_size
-async def test_accelerator_picker_snapshot(
-    app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]
-) -> None:
+async def test_accelerator_picker_snapshot(app: SkywardApp, session: FakeSession, snap: Snap, size: Size) -> None:
     Path("train.py").write_text(SCRIPT)
     await show(app, snap, "accelerators", size, ["n", "ctrl+g", *"h100", "down"], "bf16")
 
 
 @at_every_size
 @pytest.mark.usefixtures("in_a_home_folder")
-async def test_launch_form_snapshot(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
+async def test_launch_form_snapshot(app: SkywardApp, session: FakeSession, snap: Snap, size: Size) -> None:
     Path("train.py").write_text(SCRIPT)
     session.check_ups["local"] = done([Check("local", "ok", "8 cores"), Check("local disk", "ok", "52 GB free")])
     await show(
@@ -290,9 +275,7 @@ async def test_launch_form_snapshot(app: SkywardApp, session: FakeSession, snap:
 @at_usual_sizes
 @pytest.mark.proof("2 s of a processor")
 @pytest.mark.usefixtures("in_a_home_folder")
-async def test_launch_form_with_plugins_snapshot(
-    app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]
-) -> None:
+async def test_launch_form_with_plugins_snapshot(app: SkywardApp, session: FakeSession, snap: Snap, size: Size) -> None:
     Path("train.py").write_text("import skyward_core as sky\n\n@sky.function\ndef train(): ...\n")
     session.check_ups["local"] = done([Check("local", "ok", "8 cores")])
     keys = ["n", Text("train.py"), *["tab"] * 10, "space", Seen("Plugin parameters  defaults"), "tab", "enter"]
@@ -302,9 +285,7 @@ async def test_launch_form_with_plugins_snapshot(
 
 @at_every_size
 @pytest.mark.usefixtures("in_a_home_folder")
-async def test_launch_form_with_hosts_snapshot(
-    app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]
-) -> None:
+async def test_launch_form_with_hosts_snapshot(app: SkywardApp, session: FakeSession, snap: Snap, size: Size) -> None:
     Path("train.py").write_text(SCRIPT)
     Path("skyward.toml").write_text('[hosts]\nlab = ["gpu1", "gpu2", "me@gpu3:2222"]\n')
     session.check_ups["ssh"] = done([Check("gpu2", "fail", "no answer within 5 s")])
@@ -349,17 +330,13 @@ script_args = ["--all"]
 
 @at_every_size
 @pytest.mark.proof("1 s of a processor")
-async def test_presets_picker_snapshot(
-    app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]
-) -> None:
+async def test_presets_picker_snapshot(app: SkywardApp, session: FakeSession, snap: Snap, size: Size) -> None:
     Path("skyward.toml").write_text(PRESETS)
     await show(app, snap, "presets", size, ["n", "f4"], "sweep on A100")
 
 
 @at_every_size
-async def test_teardown_dialog_snapshot(
-    app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]
-) -> None:
+async def test_teardown_dialog_snapshot(app: SkywardApp, session: FakeSession, snap: Snap, size: Size) -> None:
     training(session)
     await show(app, snap, "teardown", size, ["X"], "to tear down:")
 

@@ -18,7 +18,7 @@ from skyward_core.views import events
 from skyward_tui.app.app import FRAMES, FRAMES_OVER_SSH, SkywardApp
 from skyward_tui.dialogs.confirmations import EVERYTHING, QuitScreen, TeardownScreen
 from skyward_tui.screens.pool_list import PoolsScreen
-from tests.support.app_driver import Snap, at_usual_sizes, press, previewed, running_app, screen_text, until
+from tests.support.app_driver import Size, Snap, at_usual_sizes, press, previewed, running_app, screen_text, until
 from tests.support.fake_session import FakeSession, done
 
 SIZE = (100, 30)
@@ -182,9 +182,7 @@ async def test_unreachable_machine_is_not_reported_as_gone(app: SkywardApp, sess
 
 
 @at_usual_sizes
-async def test_teardown_question_snapshot(
-    app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]
-) -> None:
+async def test_teardown_question_snapshot(app: SkywardApp, session: FakeSession, snap: Snap, size: Size) -> None:
     session.pool_with_run("llama-ft", 2, price=12.5, provider="rented")
     session.unfetched["llama-ft"] = done(TOO_MUCH)
     async with running_app(app, size, until=lambda: "▶ " in screen_text(app) and previewed(app)) as pilot:

@@ -20,7 +20,7 @@ from skyward_tui.cli import main
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.text.state_styles_and_rank_states import _STATE_STYLES
 from skyward_tui.ui.themes import CONTRAST, UNCOLOURED, contrast, ensure_contrast
-from tests.support.app_driver import running_app, screen_svg, screen_text, until
+from tests.support.app_driver import Size, running_app, screen_svg, screen_text, until
 from tests.support.every_screen import every_screen
 from tests.support.fake_session import FakeSession
 from tests.support.own_home import set_own
@@ -104,7 +104,7 @@ async def test_high_contrast_theme_has_high_contrast() -> None:
 
 @pytest.mark.proof("3 s of a processor", after=1)
 @pytest.mark.parametrize("size", [(60, 15), (120, 40)])
-async def test_ascii_mode_paints_every_screen_in_ascii(session: FakeSession, size: tuple[int, int]) -> None:
+async def test_ascii_mode_paints_every_screen_in_ascii(session: FakeSession, size: Size) -> None:
     app = SkywardApp(lambda: session, clock=lambda: session.now, plain=True)
     screens = every_screen(session)
     session.pool("wide", 32, 8)
