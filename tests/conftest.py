@@ -43,7 +43,7 @@ TURNS = (("frameworks", "lab", "aws"), ("local", "tui"))  # folders whose files 
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--chaos-seconds", type=float, default=5.0, help="how long each storm of faults lasts")
+    parser.addoption("--chaos-seconds", type=float, default=3.0, help="how long each storm of faults lasts")
     parser.addoption("--proofs", action="store_true", help="run tests marked as proof, too, and all examples")
     parser.addoption(
         "--proofs-of", type=int, metavar="DAY", help="run the seventh of the proofs that is due on a day, too"

@@ -35,7 +35,7 @@ def without_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(provider, "update_machine", nothing)
 
 
-@pytest.mark.proof("2 s of a processor", after=3)
+@pytest.mark.proof("2 s of a processor", after=2)
 @pytest.mark.parametrize(
     ("stage", "made"),
     [

@@ -231,6 +231,7 @@ async def test_placement_group_without_capacity_is_given_up(bed: Bed) -> None:
     assert left(bed) == [], "the group that nobody is in, too"
 
 
+@pytest.mark.proof("0.3 s of a processor")
 async def test_quota_error_is_not_repeated_without_the_placement_group(bed: Bed) -> None:
     bed.quota(G_QUOTA, 4)
     with pytest.raises(NoCapacity, match=r"in a placement group: .*quota"):
@@ -240,6 +241,7 @@ async def test_quota_error_is_not_repeated_without_the_placement_group(bed: Bed)
     assert left(bed) == []
 
 
+@pytest.mark.proof("0.3 s of a processor")
 async def test_denied_placement_group_is_reported_and_machines_start_without_it(bed: Bed) -> None:
     bed.deny("CreatePlacementGroup")
     heard: list[str] = []
@@ -337,6 +339,7 @@ async def test_start_without_any_capacity_names_the_reason_of_each_zone(bed: Bed
     assert pool_spec.nodes == 2 and left(bed) == [] and bed.instances() == []
 
 
+@pytest.mark.proof("0.3 s of a processor", after=2)
 @pytest.mark.parametrize(
     ("fault", "wishes", "kind", "said"),
     [
@@ -519,6 +522,7 @@ async def test_other_regions_are_not_tried_if_machines_may_exist(bed: Bed, monke
 NO_ROLE = ClientError({"Error": {"Code": ec2_errors.NO_SPOT_ROLE, "Message": "no permission"}}, "RunInstances")
 
 
+@pytest.mark.proof("0.4 s of a processor")
 async def test_spot_if_available_uses_on_demand_without_the_spot_role(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:

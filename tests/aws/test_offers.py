@@ -85,6 +85,7 @@ def test_offers_of_the_same_day_are_cached(bed: Bed, tmp_path: Path) -> None:
     assert matching_offers(look(T4).offers, T4)[0].priced_at > time.time() - 60 and len(bed.calls()) == 2 * asked
 
 
+@pytest.mark.proof("0.2 s of a processor", after=1)
 @pytest.mark.parametrize("broken", [b"", b"[1]", b'{"x": 1}', b'{"x": {"at": "soon"}}', b"\xff\x00"])
 def test_damaged_offer_cache_is_rebuilt(bed: Bed, tmp_path: Path, broken: bytes) -> None:
     kept = tmp_path / offers_and_images.CACHE_FILE

@@ -285,6 +285,7 @@ class Near(DelayProxy):
         self.address = bed.client_address()
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_calls_continue_after_the_client_address_changed(
     cloud: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ from tests.aws.pools import left
 from tests.lab.tools import wait_until
 
 
-@pytest.mark.proof("2 s of a processor for each of 200 seeds", after=2)
+@pytest.mark.proof("2 s of a processor for each of 200 seeds", after=1)
 @pytest.mark.parametrize("seed", range(200))
 def test_storm_of_faults_and_killed_clients_leaves_nothing_and_true_receipts(
     simulated_bed: Bed, tmp_path: Path, session: Callable[[Bed], Session], monkeypatch: pytest.MonkeyPatch, seed: int

@@ -105,6 +105,7 @@ async def test_expiry_is_tagged_on_other_resources_if_ec2_refuses_one(bed: Bed) 
     assert [tagged[each.id] == "1970-01-01T00:00:00Z" for each in made] == [False, True, True]
 
 
+@pytest.mark.proof("0.3 s of a processor", after=1)
 @pytest.mark.parametrize("lag", [0.0, 0.4])
 async def test_teardown_accepts_denied_deletions_of_resources_that_are_gone(bed: Bed, lag: float) -> None:
     aws, made = spec().provider, await create(2)
@@ -229,6 +230,7 @@ async def test_request_that_ec2_never_executed_ends_the_wait(bed: Bed, ledger: L
     assert left(bed) == [] and bed.instances() == []
 
 
+@pytest.mark.proof("0.5 s of a processor", after=1)
 @pytest.mark.parametrize("ends", [True, False])
 async def test_machines_that_full_disk_kept_out_of_ledger_are_ended_or_named(
     bed: Bed, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, ends: bool
@@ -301,6 +303,7 @@ def test_start_whose_credentials_ended_is_named_listed_and_ended_later(
     assert receipt.ok and set(receipt.machines) == made and left(bed) == []
 
 
+@pytest.mark.proof("0.5 s of a processor", after=1)
 @pytest.mark.parametrize("expired", [False, True])
 def test_interrupted_start_prints_receipt_with_cost_and_machines(bed: Bed, tmp_path: Path, expired: bool) -> None:
     bed.boot(60)

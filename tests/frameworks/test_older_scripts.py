@@ -461,6 +461,7 @@ with sky.Compute(
 """
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_older_script_with_places_shards_and_printing_ranks_runs(tmp_path: Path) -> None:
     (roles, some, total), printed = lines_printed_by_script(PLACES, tmp_path)
     assert [role[:5] for role in roles] == [[node, 4, node == 0, 0, 0] for node in range(4)]

@@ -480,6 +480,7 @@ def asks_for_it() -> bool:
     return dist.is_initialized()
 
 
+@pytest.mark.proof("2 s of a processor")
 def test_torchrun_code_needs_no_plugin_and_unused_torch_is_warned_about(bare):
     # First, for then no group was ever made in this gang.
     assert asks_for_it() @ bare == [False, False]

@@ -108,6 +108,7 @@ def live() -> list[Any]:
         ledger.close()
 
 
+@pytest.mark.proof("2 s of a processor")
 async def test_accepted_host_keys_are_saved_and_the_run_succeeds(lab: Lab) -> None:
     async with opened() as (app, pilot):
         await launch(app, pilot, lab)

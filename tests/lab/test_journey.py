@@ -13,6 +13,7 @@ from . import Lab
 from .pools import nothing_runs, pool, ssh
 
 
+@pytest.mark.proof("6 s of a processor")
 def test_ssh_journey_launches_kills_reads_reruns_and_tears_down(
     pair: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

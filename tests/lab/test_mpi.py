@@ -128,6 +128,7 @@ def test_mpirun_of_open_mpi_runs_on_two_hosts(reached: tuple[Lab, sky.Compute], 
     assert sorted(said_there) == [f"r000| {name}" for name in names], done.stderr
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_mpiexec_of_mpich_runs_on_two_hosts(reached: tuple[Lab, sky.Compute]) -> None:
     if shutil.which("mpiexec.hydra") is None:
         pytest.skip("mpiexec.hydra is not installed: apt-get install mpich")

@@ -150,6 +150,7 @@ def test_teardown_reports_no_success_while_the_pool_folder_is_hidden(lab: Lab, m
 # Processes that die on hosts: agents are followed by new ones, workers are named with how they ended.
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_new_agent_adopts_the_workers_of_a_killed_agent(pair: Lab) -> None:
     def work() -> tuple[int, int]:
         print("before", flush=True)
@@ -647,6 +648,7 @@ def test_power_cut_is_reported_by_the_run_command(lab: Lab, home: Path) -> None:
     assert f"unaccounted 1: {lab.hosts[LOST].name}" in err
 
 
+@pytest.mark.proof("2 s of a processor")
 def test_run_on_the_only_host_is_lost_if_the_host_loses_power(lab: Lab) -> None:
     """Without a second host, a lost host and a lost network are indistinguishable."""
     host = lab.hosts[0]

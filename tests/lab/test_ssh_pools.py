@@ -152,6 +152,7 @@ def how_many() -> int:
     return max(4, min(128 if cores >= 8 else WANTED, free // MEMORY))
 
 
+@pytest.mark.proof("2 s of a processor")
 def test_many_ssh_hosts_run_with_few_file_descriptors(make_lab: MakeLab, proofs: bool) -> None:
     count = how_many() if proofs else FEW
     if proofs and count < WANTED:
@@ -314,6 +315,7 @@ END
 """
 
 
+@pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("answers", ["all", "another", "nobody", "no index"])
 def test_machine_without_matching_python_installs_one(
     answers: str, make_lab: MakeLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

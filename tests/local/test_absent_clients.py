@@ -354,6 +354,7 @@ def latest(session: Session) -> tuple[RunView, MetricStore]:
     return run, pool.metrics
 
 
+@pytest.mark.proof("0.5 s of a processor")
 def test_later_client_sees_yielded_values_with_their_times(home: Path, tmp_path: Path) -> None:
     client = subprocess.Popen([sys.executable, "-c", YIELDS, str(tmp_path)], stdout=subprocess.DEVNULL)
     wait_until((tmp_path / "begun").exists, what="the first values")
@@ -409,6 +410,7 @@ def count(n: int = 5):
 """
 
 
+@pytest.mark.proof("0.5 s of a processor")
 def test_json_of_a_generator_run_has_last_value_and_count(cli: Cli) -> None:
     cli.write("count.py", COUNT)
     (rank,) = cli.json("run", "count.py")["ranks"]

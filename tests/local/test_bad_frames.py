@@ -212,6 +212,7 @@ def ask(path: Path, header: dict[str, Any], body: bytes = b"") -> dict[str, Any]
     return {}
 
 
+@pytest.mark.proof("0.5 s of a processor")
 def test_agent_keeps_no_memory_of_rejected_frames(pool: sky.Compute) -> None:
     path, (pid, *_) = pool.pool.links[0].transport.socket, agent_pids(pool)  # type: ignore[attr-defined]
     blob = [hash_bytes(b""), 0]

@@ -456,6 +456,7 @@ def saves():
 """
 
 
+@pytest.mark.proof("0.5 s of a processor")
 def test_cancel_counts_down_while_ranks_save(cli: Cli) -> None:
     cli.write("saves.py", SAVES)
     run = cli.json("run", "saves.py", "--pool", "p", "--grace", 60, "--detach")["run"]
@@ -651,6 +652,7 @@ def test_watch_shows_live_status_and_a_final_summary(tmp_path: Path) -> None:
 SECRET = "hf_0f1e2d3c4b5a6978"
 
 
+@pytest.mark.proof("0.5 s of a processor")
 def test_debug_log_describes_a_run_and_is_in_the_debug_dump(cli: Cli) -> None:
     cli("--debug", "run", "endings.py:fine", "--arg", "n=7654321", "--nodes", 2, "--pool", "logged")
     log = (cli.folder / "home" / "debug" / "debug.log").read_text()

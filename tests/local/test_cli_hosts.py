@@ -195,6 +195,7 @@ def cli_json(done: subprocess.CompletedProcess[str]) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("remote", [False, True], ids=["local", "ssh"])
 async def test_run_and_down_work_with_names_that_are_not_utf8(
     host: Host, cli: Cli, tmp_path: Path, remote: bool

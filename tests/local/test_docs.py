@@ -102,7 +102,7 @@ VARIABLE = (
 )
 
 
-@pytest.mark.proof("1 s of a processor for each command", after=4)
+@pytest.mark.proof("1 s of a processor for each command", after=1)
 @pytest.mark.parametrize("page", PAGES)
 def test_documentation_console_sessions_print_the_shown_output(page: str, tmp_path: Path) -> None:
     text = (ROOT / page).read_text("utf-8")

@@ -220,6 +220,7 @@ def write_large(folder: Path, word: str) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_interrupted_upload_of_edits_is_completed_by_the_next_client(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -210,6 +210,7 @@ async def launch_form_open() -> AsyncIterator[tuple[SkywardApp, Pilot[None]]]:
         yield app, pilot
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_launch_form_shows_help_of_the_highlighted_plugin(
     plugin_site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

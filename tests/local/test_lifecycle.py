@@ -55,6 +55,7 @@ def test_compute_block_tears_down_and_has_a_receipt(home: Path) -> None:
     assert Ledger().live_pools() == []
 
 
+@pytest.mark.proof("0.5 s of a processor", after=1)
 @pytest.mark.parametrize("console", [False, True])
 def test_pool_object_is_freed_after_detach_or_teardown(home: Path, console: bool) -> None:
     def freed(pool: weakref.ref[Any]) -> bool:
@@ -358,6 +359,7 @@ def test_task_does_not_wait_behind_a_long_one_if_a_slot_is_free(home: Path) -> N
         long.result(90)
 
 
+@pytest.mark.proof("0.5 s of a processor")
 def test_several_ranks_per_node_have_correct_instance_info(home: Path) -> None:
     def place(n: int = 0) -> tuple[int, int, int, int, int, bool]:
         info = sky.instance_info()
@@ -486,6 +488,7 @@ def phases(session: Session) -> dict[int, str]:
     return {rank: phase for rank, (phase, _) in session.view("p").rank_phases.items()}
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_steps_before_a_function_are_reported_with_durations(session: Session, tmp_path: Path) -> None:
     import cloudpickle
 

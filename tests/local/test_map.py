@@ -222,6 +222,7 @@ def test_map_item_that_exceeds_the_timeout_is_stopped(pool: sky.Compute) -> None
         list(pool.map(lambda: 1, [1]))
 
 
+@pytest.mark.proof("0.5 s of a processor")
 def test_large_map_items_leave_no_files(pool: sky.Compute) -> None:
     arrays = (np.zeros(20_000 + number) for number in range(6))
     assert list(pool.map(length, arrays)) == [20_000 + number for number in range(6)]
@@ -442,6 +443,7 @@ def test_group_may_contain_generator_functions(pool: sky.Compute) -> None:
         sky.gather(running(iter([1])), stream=True) >> pool
 
 
+@pytest.mark.proof("0.5 s of a processor")
 def test_generators_in_a_large_group_do_not_block_each_other(pool: sky.Compute) -> None:
     calls = [running(iter([1] * 300)) for _ in range(6)]
     *values, last = sky.gather(*calls, total([1])) >> pool  # type: ignore[misc]

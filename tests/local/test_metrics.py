@@ -95,6 +95,7 @@ def diverged_and_waits(until: Path) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.proof("0.5 s of a processor")
 def test_alerts_are_available_in_the_api_and_top_command(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

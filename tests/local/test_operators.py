@@ -379,6 +379,7 @@ def test_trial_table_of_a_gang_sweep_is_found_by_any_of_its_runs(pool: sky.Compu
         ]
 
 
+@pytest.mark.proof("0.5 s of a processor", after=1)
 @pytest.mark.parametrize("nodes", [0, 2])
 def test_recording_of_a_sweep_has_its_trial_table(pool: sky.Compute, tmp_path: Path, nodes: int) -> None:
     from skyward_core.client.replay_session import Playback, Replay, open_recording

@@ -637,6 +637,7 @@ def test_fetch_ends_when_another_client_ends_the_pool(
     assert len(through_ssh) == 1 and not (tmp_path / PARTS).exists()
 
 
+@pytest.mark.proof("0.5 s of a processor")
 def test_local_pool_has_no_output_files_to_fetch(module_home: Path, tmp_path: Path) -> None:
     def run(words: tuple[str, str], status: int) -> str:
         env = os.environ | {"SKYWARD_HOME": str(module_home)}

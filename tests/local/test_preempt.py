@@ -276,6 +276,7 @@ def test_own_sigterm_handler_decides_about_a_preempted_call(home: Path, steps: S
     assert kinds == [["early [2, 1]"], ["native [1]"], "Preempted", "Preempted", "Preempted"]
 
 
+@pytest.mark.proof("0.5 s of a processor")
 def test_next_agent_repeats_no_preemption_signal_or_callback(pool: sky.Compute, steps: Steps) -> None:
     def train() -> list[str]:
         heard: list[str] = []
@@ -332,6 +333,7 @@ def test_machine_preempted_without_a_notice_is_reported_as_preempted(pool: sky.C
     wait_until(lambda: pool.pool.context.registry.runs == {} and pool.pool.view.nodes[1].phase == "gone")
 
 
+@pytest.mark.proof("0.5 s of a processor")
 def test_run_can_be_stopped_after_a_preemption_notice(pool: sky.Compute, steps: Steps) -> None:
     """The first SIGTERM belongs to the notice, and a second one stops the call despite callbacks."""
 

@@ -387,6 +387,7 @@ def test_child_forked_while_stepping_takes_no_debugger_input(pool_at_breakpoints
     assert run.result() == [5, 0]
 
 
+@pytest.mark.proof("0.5 s of a processor")
 def test_rank_paused_at_a_breakpoint_can_be_cancelled(pool_at_breakpoints: sky.Compute) -> None:
     def job() -> None:
         breakpoint()
@@ -459,6 +460,7 @@ def test_killed_debug_client_lets_the_rank_continue(pool_at_breakpoints: sky.Com
     assert run.result() == [1, 1]
 
 
+@pytest.mark.proof("0.5 s of a processor")
 def test_breakpoint_works_before_pdb_was_loaded_in_the_rank(module_home: Path) -> None:
     def job() -> object:
         import os
@@ -658,6 +660,7 @@ def test_profile_shows_the_hottest_line_of_a_rank(
     assert list(folder.glob("profile.*")) == []
 
 
+@pytest.mark.proof("0.5 s of a processor")
 @needs_py_spy
 def test_stacks_command_prints_grouped_stacks(session: Session, hung_run: str) -> None:
     while sorted(names[0] for names in functions(take_stacks(session, run=hung_run)).values()) != [

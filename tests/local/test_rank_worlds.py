@@ -164,6 +164,7 @@ def test_tasks_after_an_agent_death_stay_out_of_the_gang(module_home: Path, tmp_
         assert world_of() @ compute == gang
 
 
+@pytest.mark.proof("0.5 s of a processor", after=1)
 @pytest.mark.parametrize("executor", ["process", "thread"])
 def test_concurrent_tasks_of_a_rank_stay_out_of_the_gang(module_home: Path, tmp_path: Path, executor: Any) -> None:
     worker = sky.Worker(ranks_per_node=2, concurrency=2, executor=executor)

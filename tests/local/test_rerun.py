@@ -76,6 +76,7 @@ def test_rerun_of_a_whole_script_keeps_its_arguments(cli: Cli) -> None:
     assert "takes no --arg" in refused.stderr
 
 
+@pytest.mark.proof("2 s of a processor")
 def test_rerun_uses_the_pool_of_the_run_while_it_is_up(cli: Cli) -> None:
     first = run_of(cli("run", "maths.py", "--nodes", 2, "--pool", "dev", "--keep"))
     joined = run_of(cli("run", "maths.py", "--pool", "dev", "--arg", "n=3"))
@@ -136,6 +137,7 @@ def steps_of(stderr: str) -> list[str]:
     return re.findall(r"^run (\w+): \w+ on \d ranks?$", stderr, re.MULTILINE)
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_rerun_of_a_job_uses_its_saved_copy(cli: Cli) -> None:
     cli.env["HOME"] = str(cli.folder / "home")
     cli.write("task.yaml", JOB)

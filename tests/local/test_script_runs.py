@@ -268,6 +268,7 @@ FOUND = marks()
 """
 
 
+@pytest.mark.proof("0.5 s of a processor", after=1)
 @pytest.mark.parametrize("ending", ["@sky.function\ndef f(): return FOUND + marks()\n", "print(FOUND)\n"])
 def test_script_modules_shadow_standard_ones_only_in_script_code(cli: Cli, ending: str) -> None:
     for name in ("hashlib", "numbers"):

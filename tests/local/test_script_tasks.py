@@ -342,6 +342,7 @@ def test_torchrun_variables_are_set_for_a_single_process_on_request(cli):
     assert "r000| None None None None None False" in cli("run", "place.py").stdout.splitlines()
 
 
+@pytest.mark.proof("0.5 s of a processor")
 def test_run_command_passes_arguments_to_a_whole_script(cli):
     found = cli("run", "train.py", "--ranks-per-node", 2, "--json", "--", "--epochs", 3, "--how", "4", status=4)
     found = json.loads(found.stdout.splitlines()[-1])

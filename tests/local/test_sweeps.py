@@ -110,6 +110,7 @@ def run_of_plain(stderr: str) -> str:
     return found[1]
 
 
+@pytest.mark.proof("2 s of a processor")
 def test_missing_trials_of_a_killed_client_can_be_rerun(cli: Cli, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     client = cli.begin(
@@ -169,6 +170,7 @@ def gangs_begun(stderr: str) -> list[str]:
     return re.findall(r"^run (\w+): \d+/\d+ (?!ended,)", stderr, re.MULTILINE)
 
 
+@pytest.mark.proof("3 s of a processor")
 def test_sweep_on_gangs_runs_trials_concurrently_and_names_failures(cli: Cli) -> None:
     cli.folder.joinpath("mended").unlink(missing_ok=True)
     words = ["--sweep", "--gang-nodes", 2, "-a", "lr=1,2", "-a", "seed=1..3", "--pool", "wide", "--keep"]

@@ -146,12 +146,13 @@ def statuses(broken: Broken) -> set[int]:
 
 @pytest.mark.proof("4 s of a processor", after=1)
 @pytest.mark.parametrize("seed", range(17))
-def test_broken_output_streams_prevent_no_teardown_or_receipt(cli: Cli, seed: int) -> None:
+def test_broken_output_streams_prevent_no_teardown_or_receipt(cli: Cli, seed: int, proofs: bool) -> None:
     choose = random.Random(seed)
+    numbers = range(12) if proofs else (0, 5, 10, 3, 4)
     how: dict[str, Broken] = {}
     unseen: set[str] = set()
     perhaps: set[str] = set()
-    for number in range(12):
+    for number in numbers:
         name = f"p{number}"
         broken = how[name] = choose_break(12 * seed + number, choose)
         ended = call(cli, broken, "run", "endings.py:fine", "-n", 2, "--pool", name)
@@ -167,7 +168,7 @@ def test_broken_output_streams_prevent_no_teardown_or_receipt(cli: Cli, seed: in
     assert ledger.live_pools() == []
     rows = {row.name: row for row in ledger.ended_pools()}
     ledger.close()
-    for number in range(12):
+    for number in numbers:
         receipt = rows[f"p{number}"].receipt
         assert receipt is not None and receipt["unaccounted"] == [], number
     said = cli("ls").stderr
@@ -195,6 +196,7 @@ def test_characters_missing_from_the_output_encoding_are_replaced(cli: Cli, enco
     assert "x" in call(cli, Broken(encoding), "results", "p").out.split()
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_run_works_in_a_c_locale(cli: Cli) -> None:
     """The interpreter starts in the C locale, as in a minimal container."""
     cli.env |= {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
@@ -228,6 +230,7 @@ def test_run_whose_output_reader_leaves_is_cancelled_with_a_reason(cli: Cli) -> 
     assert "pool p is down: created 1, verified gone 1, unaccounted 0" in ended.err
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_receipt_that_down_cannot_print_is_shown_later(cli: Cli) -> None:
     cli("run", "endings.py:fine", "--pool", "p", "--keep")
     assert call(cli, Broken(stderr="full"), "down", "p").status == 0
@@ -235,6 +238,7 @@ def test_receipt_that_down_cannot_print_is_shown_later(cli: Cli) -> None:
     assert cli("ls").stderr == ""
 
 
+@pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("command", [("run", "endings.py:fine", "--pool", "p"), ("down", "p")])
 def test_receipt_unprinted_by_a_killed_client_is_shown_later(cli: Cli, command: tuple[str, ...]) -> None:
     if command[0] == "down":
@@ -256,6 +260,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.proof("0.5 s of a processor")
 def test_receipt_unprinted_by_a_killed_script_is_shown_later(cli: Cli) -> None:
     with run_script(cli.write("dies.py", DIES), cwd=cli.folder, env=cli.env) as process:
         process.communicate(timeout=PATIENCE)
@@ -369,6 +374,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.proof("0.5 s of a processor", after=2)
 @pytest.mark.parametrize("how", ["", "cp437", "none", "closed", "odd"])
 def test_script_with_failing_output_streams_leaves_no_pool(cli: Cli, how: str) -> None:
     """The script prints only the lines of its ranks."""

@@ -88,6 +88,7 @@ async def test_screen_without_changes_is_not_updated(
         assert len(pulses) == before + 2, "what came unheard shows in the end"
 
 
+@pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("keys", ["", "enter", "enter 3", "enter s", "n", "H", "w"])
 async def test_app_with_an_ended_run_does_no_work(
     app: SkywardApp, session: FakeSession, keys: str, monkeypatch: pytest.MonkeyPatch
@@ -140,6 +141,7 @@ async def test_help_shows_every_key(app: SkywardApp) -> None:
         await press(pilot, "f1", until=lambda: isinstance(app.screen, PoolsScreen))
 
 
+@pytest.mark.proof("0.5 s of a processor", after=1)
 @pytest.mark.parametrize(
     ("panel", "first"),
     [
@@ -196,6 +198,7 @@ async def test_keys_are_remapped_by_the_settings(app: SkywardApp, session: FakeS
         assert screen.merged
 
 
+@pytest.mark.proof("0.5 s of a processor", after=1)
 @pytest.mark.usefixtures("painted")
 @pytest.mark.parametrize("size", [(59, 24), (80, 14), (1, 1)])
 async def test_too_small_terminal_is_reported(app: SkywardApp, session: FakeSession, size: Size) -> None:
@@ -375,6 +378,7 @@ def hints(app: SkywardApp) -> str:
     return screen_text(app).splitlines()[-1]
 
 
+@pytest.mark.proof("0.5 s of a processor", after=2)
 @pytest.mark.parametrize("width", [60, 80, 120, 160])
 async def test_tear_down_quit_and_help_are_hinted_at_any_width(
     app: SkywardApp, session: FakeSession, width: int
@@ -389,6 +393,7 @@ async def test_tear_down_quit_and_help_are_hinted_at_any_width(
             assert hints(app).endswith("X tear down  q back  ? keys")
 
 
+@pytest.mark.proof("0.5 s of a processor")
 async def test_hints_show_remapped_keys(app: SkywardApp, session: FakeSession) -> None:
     set_own('[keys]\n"run.follow" = "F"\n"run.next_rank" = "tab"\n"app.help" = "f9"\n')
     session.open_run(session.pool("llama-ft"))
@@ -433,6 +438,7 @@ async def test_message_is_shown_while_a_screen_opens_or_closes(app: SkywardApp, 
         screen.flash("said late")
 
 
+@pytest.mark.proof("2 s of a processor")
 async def test_breadcrumbs_begin_with_pools_on_every_screen(app: SkywardApp, session: FakeSession) -> None:
     screens = every_screen(session)
     async with running_app(app, (100, 30), until=lambda: app.session is not None) as pilot:

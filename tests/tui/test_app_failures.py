@@ -102,6 +102,7 @@ async def test_failing_gpu_scan_leaves_the_app_open(app: SkywardApp, monkeypatch
     assert not app.return_code
 
 
+@pytest.mark.proof("0.5 s of a processor", after=1)
 @pytest.mark.parametrize("where", ["panel", "part of a panel", "screen", "app", "dialog"])
 async def test_error_of_a_background_worker_is_shown_on_its_screen(
     app: SkywardApp, session: FakeSession, where: str

@@ -78,7 +78,7 @@ async def test_argument_fields_and_argument_line_stay_equal(app: SkywardApp) -> 
         assert line.value == "epochs=4 mode=e kind=sgd resume=false", "nothing is said otherwise by that"
 
 
-@pytest.mark.proof("1 s of a processor", after=2)
+@pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize(
     ("given", "name", "said"),
     [

@@ -47,6 +47,7 @@ async def test_failed_rank_is_selected_and_its_log_shows_the_traceback(app: Skyw
         assert log_of(app.screen).is_untouched
 
 
+@pytest.mark.proof("0.5 s of a processor", after=1)
 @pytest.mark.parametrize("key", ["right_square_bracket", "a", "1", "slash", "space"])
 async def test_selection_of_the_user_is_kept_when_a_run_fails(app: SkywardApp, session: FakeSession, key: str) -> None:
     view, run = session.pool_with_run("llama-ft")
@@ -168,6 +169,7 @@ async def test_last_progress_bar_is_shown_among_the_last_lines(app: SkywardApp, 
         await press(pilot, "e", until=lambda: "57%|#####" in screen_text(app).partition("last lines of rank 0")[2])
 
 
+@pytest.mark.proof("0.5 s of a processor")
 async def test_traceback_fills_the_errors_screen_without_source_files(app: SkywardApp, session: FakeSession) -> None:
     view, run = session.pool_with_run("llama-ft", 2)
     session.end_rank(view, run, 1, "raised", error=ErrorInfo("ZeroDivisionError", "by zero", TRACEBACK))

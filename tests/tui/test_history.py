@@ -165,6 +165,7 @@ async def test_unreadable_past_run_is_reported(app: SkywardApp, session: FakeSes
         await press(pilot, "H", until="the ledger is damaged")
 
 
+@pytest.mark.proof("0.5 s of a processor")
 async def test_past_sweep_is_previewed_with_its_trials(app: SkywardApp, session: FakeSession) -> None:
     view, run = swept(session)
     table = session.boards[run.id].table(run.id, run.tasks, view.metrics)
@@ -177,6 +178,7 @@ async def test_past_sweep_is_previewed_with_its_trials(app: SkywardApp, session:
         assert "acc by lr" in shown and "0.625" in shown
 
 
+@pytest.mark.proof("0.5 s of a processor")
 async def test_short_history_leaves_its_room_to_the_preview(app: SkywardApp, session: FakeSession) -> None:
     some_past(session)
     async with app.run_test(size=(80, 24)) as pilot:
@@ -231,6 +233,7 @@ async def test_runs_found_in_logs_are_ordered_by_age(app: SkywardApp, session: F
         await press(pilot, "slash", *"evaluate", until=lambda: pools(app) == ["1", "2", "3", "5"])
 
 
+@pytest.mark.proof("0.5 s of a processor")
 async def test_log_search_stops_when_the_filter_changes(
     app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -88,6 +88,7 @@ async def test_screens_filter_hostile_text(app: SkywardApp, session: FakeSession
         await look(pilot, "X")
 
 
+@pytest.mark.proof("0.5 s of a processor")
 async def test_hostile_file_names_are_shown_as_text(app: SkywardApp, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other users may choose file names in a shared folder."""
     evil = EVIL.replace("/", "").replace("\0", "")
@@ -120,6 +121,7 @@ def is_there(app: SkywardApp, shown: str) -> bool:
     return shown in screen_text(app) if shown else isinstance(app.screen, LaunchScreen)
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_hostile_preset_fills_fields_with_text_only(
     app: SkywardApp, session: FakeSession, tmp_path: Path
 ) -> None:

@@ -143,6 +143,7 @@ async def test_job_is_launched_again_from_its_file_with_its_variables(
         await until(pilot, lambda: f"skyward-tui rerun {run.id}" in " ".join(screen_text(app).split()))
 
 
+@pytest.mark.proof("0.5 s of a processor", after=1)
 @pytest.mark.parametrize("size", [(80, 24), (160, 48)])
 async def test_pool_that_failed_to_start_shows_its_reason_and_opens_its_form_again(
     app: SkywardApp, session: FakeSession, launch: LaunchRecord, size: Size
@@ -161,6 +162,7 @@ async def test_pool_that_failed_to_start_shows_its_reason_and_opens_its_form_aga
         assert (form.arguments, form.nodes, form.ranks_per_node, form.name) == ("epochs=3", "3", "2", "other")
 
 
+@pytest.mark.proof("0.5 s of a processor")
 async def test_form_shows_and_saves_the_settings_of_the_pool_that_it_uses(
     app: SkywardApp, session: FakeSession, launch: LaunchRecord
 ) -> None:

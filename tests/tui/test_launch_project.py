@@ -161,6 +161,7 @@ async def test_default_package_file_is_shown(app: SkywardApp, project: Path) -> 
         await until(pilot, "none")
 
 
+@pytest.mark.proof("0.5 s of a processor")
 async def test_chosen_packages_are_named_in_the_plan(app: SkywardApp, project: Path) -> None:
     async with on_launch_form(app, SIZE, "train.py") as (pilot, screen):
         choice = screen.query_one("#packages", Select)
@@ -247,6 +248,7 @@ async def test_whole_script_launch_snapshot(app: SkywardApp, project: Path, snap
 # What is picked in the launch form: examples, files, and folders that are walked.
 
 
+@pytest.mark.proof("0.5 s of a processor")
 async def test_example_is_picked_by_typing(app: SkywardApp) -> None:
     async with on_launch_form(app, SIZE, "") as (pilot, screen):
         await pilot.press("ctrl+o", "d", "d", "p", "enter")

@@ -205,6 +205,7 @@ async def test_long_field_error_is_shown_completely(app: SkywardApp, script: Pat
             assert all(word in shown for word in words.split())
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_form_keeps_its_input_after_a_failed_start(app: SkywardApp, session: FakeSession, script: Path) -> None:
     session.auto = False
     async with on_launch_form(app, SIZE, "train.py") as (pilot, screen):
@@ -226,6 +227,7 @@ async def test_form_keeps_its_input_after_a_failed_start(app: SkywardApp, sessio
         await until(pilot, lambda: isinstance(app.screen, LaunchScreen) and app.screen.form() == entered)
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_arrow_keys_move_through_all_launch_fields(app: SkywardApp, script: Path) -> None:
     async with on_launch_form(app, SIZE, "train.py") as (pilot, screen):
         around = [screen.query_one(f"#{id}") for id in ("function", "python", "arguments", "pool", "name")]
@@ -254,6 +256,7 @@ async def test_long_plan_scrolls_by_keys(app: SkywardApp, script: Path) -> None:
         assert "Choose requirements.txt under packages" in " ".join(plan_text(screen).split())
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_recent_launch_is_picked_by_key(
     app: SkywardApp, session: FakeSession, script: Path, tmp_path: Path
 ) -> None:

@@ -103,6 +103,7 @@ async def test_yielded_values_are_charted_per_run(app: SkywardApp, session: Fake
         await until(pilot, "2 log")  # nothing is left to look at there
 
 
+@pytest.mark.proof("0.5 s of a processor")
 async def test_frequent_metrics_update_the_panel_at_intervals(
     app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -81,6 +81,7 @@ def test_panel_modules_do_not_import_each_other(row: PanelSpec) -> None:
             assert node.module not in others and not others & {alias.name for alias in node.names}
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_sixth_panel_needs_one_module_and_one_row(tmp_path: Path) -> None:
     env = {**os.environ, "SKYWARD_HOME": str(tmp_path / "home")}
     for name in ("SSH_CONNECTION", "TMUX", "STY", "NO_COLOR"):
@@ -136,6 +137,7 @@ async def test_focused_panel_is_resized_by_keys(app: SkywardApp, session: FakeSe
         await press(pilot, "B", until=lambda: widths(screen) == (ranks, nodes))
 
 
+@pytest.mark.proof("0.5 s of a processor")
 async def test_dragged_border_is_restored_at_the_next_start(app: SkywardApp, session: FakeSession) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await opened(app, session, pilot)

@@ -28,6 +28,7 @@ async def test_plan_command_and_python_are_shown_together_if_there_is_room(app: 
         await until(pilot, lambda: "as Python" not in screen_text(app) and "epochs=x" in screen_text(app))
 
 
+@pytest.mark.proof("0.5 s of a processor")
 async def test_plan_views_are_switched_by_key_on_a_small_terminal(app: SkywardApp) -> None:
     async with on_launch_form(app, (80, 24), "train.py") as (pilot, screen):
         screen.query_one("#arguments", Input).value = "epochs=3"

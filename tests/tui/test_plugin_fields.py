@@ -62,6 +62,7 @@ async def test_fields_of_chosen_plugins_are_shown(app: SkywardApp) -> None:
         assert fields.texts == spaced
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_plugin_field_error_is_shown_below_the_field_and_on_its_heading(app: SkywardApp) -> None:
     async with on_launch_form(app, (160, 48), "train.py") as (pilot, screen):
         screen.query_one("#plugins", Toggles).focus()

@@ -243,6 +243,7 @@ async def test_pool_whose_teardown_failed_can_be_torn_down_again(app: SkywardApp
         await press(pilot, "escape", "X", "tab", "enter", until=lambda: session.torn_down == ["stuck"])
 
 
+@pytest.mark.proof("0.5 s of a processor")
 async def test_preemption_countdown_is_shown_on_every_screen(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("spot", 2)
     session.open_run(view, total=2)

@@ -39,6 +39,7 @@ async def test_launch_form_executes_no_file_of_a_project(
     assert not mark.exists(), mark.read_text()
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_pasted_invalid_path_is_reported_below_its_field(app: SkywardApp, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT_TEXT)
     async with on_launch_form(app, SIZE, "a" * 256) as (pilot, screen):

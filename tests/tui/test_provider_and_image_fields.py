@@ -38,6 +38,7 @@ async def test_slow_provider_check_does_not_delay_the_plan(app: SkywardApp, sess
         assert session.checked == [("local", {})]
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_verdict_about_hosts_goes_with_the_first_key_and_returns_after_a_pause(
     app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -57,6 +58,7 @@ async def test_verdict_about_hosts_goes_with_the_first_key_and_returns_after_a_p
         await press(pilot, "3", until=lambda: session.checked[-1] == ("ssh", {"hosts": "gpu123"}))
 
 
+@pytest.mark.proof("0.5 s of a processor")
 async def test_form_is_validated_once_for_many_typed_characters(
     app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -131,6 +131,7 @@ def test_heat_map_shades_span_the_least_and_greatest_value(
     assert "".join(each.shade for each in heat_map(view, run, "loss", session.now).of.values()) == shades
 
 
+@pytest.mark.proof("0.5 s of a processor", after=1)
 @pytest.mark.parametrize(("nodes", "per_node"), [(4, 1), (4, 4), (32, 8)])  # cards, a table, a grid
 async def test_heat_map_key_cycles_through_the_metrics(
     app: SkywardApp, session: FakeSession, nodes: int, per_node: int

@@ -80,6 +80,7 @@ async def test_replay_opens_on_the_pool_and_plays(app: ReplayApp) -> None:
         assert "X tear down" not in shown and "C cancel" not in shown
 
 
+@pytest.mark.proof("0.5 s of a processor")
 async def test_replay_keys_control_the_playback(app: ReplayApp) -> None:
     done: set[str] = set()
     replay = [action for action in ACTIONS if action.scope == "replay"]

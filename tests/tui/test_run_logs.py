@@ -42,6 +42,7 @@ async def beside(app: SkywardApp, pilot: Pilot[None], rank: int) -> None:
     await pilot.press("enter")
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_logs_of_ranks_scroll_side_by_side_in_time(app: SkywardApp, session: FakeSession) -> None:
     view, _ = session.pool_with_run("p", 4)
     for second in range(200):
@@ -119,6 +120,7 @@ async def test_merged_log_can_show_only_failed_ranks(app: SkywardApp, session: F
         await press(pilot, "escape", "M", until=lambda: len(rows(column)) == 8)
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_log_jumps_to_an_entered_time(app: SkywardApp, session: FakeSession) -> None:
     view, _ = session.pool_with_run("p", 1)
     for second in range(200):

@@ -130,6 +130,7 @@ async def _said(app: SkywardApp, pilot: Pilot[None]) -> str:
     return next(line for line in screen_text(app).splitlines() if "log lines" in line)
 
 
+@pytest.mark.proof("0.5 s of a processor")
 async def test_copied_text_is_in_the_buffer_of_tmux(app: SkywardApp, session: FakeSession, tmux: list[str]) -> None:
     said = await copied(app, session, "größer ✓")
     assert "copied log lines (8 characters), only to tmux's buffer" in said  # nobody sits before it here
@@ -238,6 +239,7 @@ async def test_app_continues_after_its_working_folder_was_deleted(
         assert app.is_running
 
 
+@pytest.mark.proof("0.5 s of a processor")
 async def test_absolute_script_is_launched_from_a_deleted_working_folder(
     app: SkywardApp, session: FakeSession, gone: Path, tmp_path: Path
 ) -> None:

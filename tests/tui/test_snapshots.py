@@ -283,6 +283,7 @@ async def test_launch_form_with_plugins_snapshot(app: SkywardApp, session: FakeS
     await show(app, snap, "launch-plugins", size, keys, "torch (backend=gloo)")
 
 
+@pytest.mark.proof("1 s of a processor")
 @at_every_size
 @pytest.mark.usefixtures("in_a_home_folder")
 async def test_launch_form_with_hosts_snapshot(app: SkywardApp, session: FakeSession, snap: Snap, size: Size) -> None:
@@ -369,7 +370,7 @@ async def test_first_start_snapshot(app: SkywardApp, snap: Snap) -> None:
     await show(app, snap, "first", (80, 24), [], "Press n")
 
 
-@pytest.mark.proof("1 s of a processor", after=2)
+@pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("looks", ["skyward-light", "skyward-contrast", "ansi-dark", "no-colour", "ascii"])
 async def test_run_screen_in_each_theme_snapshot(
     session: FakeSession, snap: Snap, looks: str, monkeypatch: pytest.MonkeyPatch

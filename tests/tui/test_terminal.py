@@ -52,6 +52,7 @@ def stops_there() -> int:
     return value
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_debug_key_debugs_a_paused_rank_and_returns_to_the_app(tmp_path: Path) -> None:
     session = Session()
     options = Options(console=False, debug_wait=60)
@@ -122,6 +123,7 @@ main()
 """
 
 
+@pytest.mark.proof("0.5 s of a processor")
 def test_terminal_without_size_is_laid_out_as_80_by_24(tmp_path: Path) -> None:
     """A serial console or a container terminal reports 0 rows and 0 columns."""
     terminal = Terminal(tmp_path, size=(80, 25), program=("-c", UNKNOWN_SIZE))
@@ -164,6 +166,7 @@ sys.exit(app.return_code)
 """
 
 
+@pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("what", ["session", "detach", "output"])
 def test_signal_ends_app_although_it_is_blocked(what: str, tmp_path: Path) -> None:
     """The kernel's timer ends an app that does not exit, with another exit status."""

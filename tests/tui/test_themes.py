@@ -157,6 +157,7 @@ def is_kept(app: SkywardApp) -> bool:
     return all(worker.group != "keep" for worker in app.workers)
 
 
+@pytest.mark.proof("0.5 s of a processor")
 @pytest.mark.usefixtures("painted")
 async def test_chosen_theme_is_used_at_the_next_start(session: FakeSession) -> None:
     for wanted in ("skyward", "nord", "nord"):

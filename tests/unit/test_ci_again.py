@@ -27,7 +27,7 @@ def test_flaky(way):
 BROKEN = "def test_broken():\n    assert 1 == 2\n"
 
 
-@pytest.mark.proof("2 s of a processor", after=2)
+@pytest.mark.proof("2 s of a processor", after=1)
 @pytest.mark.parametrize(
     "flaky, broken, status, summary",
     [

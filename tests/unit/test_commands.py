@@ -653,6 +653,7 @@ for name in ("", "replay", "down", "capacity"):
 """
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_command_help_is_complete_under_python_oo() -> None:
     plain, optimized = (
         subprocess.run([sys.executable, *flags, "-c", ALL_HELP], check=True, capture_output=True, text=True).stdout

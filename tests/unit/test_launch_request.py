@@ -361,6 +361,7 @@ def test_snippet_for_a_running_pool_attaches_to_it() -> None:
     )
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_snippet_runs_as_a_script(tmp_path: Path) -> None:
     """The snippet runs outside the script's folder and imports modules beside the script."""
     jobs = tmp_path / "jobs"
