@@ -88,8 +88,7 @@ def describe_reservations(world: World, call: Call) -> Answer:
     for name in ids:
         if name not in mine:
             raise Refused(
-                "InvalidCapacityReservationId.NotFound",
-                f"The capacity reservation ID '{name}' does not exist",
+                "InvalidCapacityReservationId.NotFound", f"The capacity reservation ID '{name}' does not exist"
             )
     found = [mine[name] for name in ids or mine]
     for name, values in call.filters():

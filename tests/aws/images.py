@@ -34,10 +34,7 @@ _DEEP = "/aws/service/deeplearning/ami/{}/base-oss-nvidia-driver-gpu-ubuntu-24.0
 UBUNTU = Image("ami-0000000000000bed0", "ubuntu-noble-24.04-amd64", "x86_64", parameter=_UBUNTU.format("amd64"))
 UBUNTU_ARM = Image("ami-0000000000000bed1", "ubuntu-noble-24.04-arm64", "arm64", parameter=_UBUNTU.format("arm64"))
 DEEP = Image(
-    "ami-0000000000000bed2",
-    "Deep Learning Base OSS Nvidia Driver GPU AMI",
-    "x86_64",
-    parameter=_DEEP.format("x86_64"),
+    "ami-0000000000000bed2", "Deep Learning Base OSS Nvidia Driver GPU AMI", "x86_64", parameter=_DEEP.format("x86_64")
 )
 DEEP_ARM = Image(
     "ami-0000000000000bed3", "Deep Learning Base OSS ARM64 GPU AMI", "arm64", parameter=_DEEP.format("arm64")

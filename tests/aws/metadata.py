@@ -70,12 +70,7 @@ class Metadata:
             ),
             "user-data": order.user_data.decode(errors="replace") or None,
             "dynamic/instance-identity/document": json.dumps(
-                {
-                    "instanceId": machine.id,
-                    "region": order.region,
-                    "instanceType": order.type,
-                    "imageId": order.ami,
-                }
+                {"instanceId": machine.id, "region": order.region, "instanceType": order.type, "imageId": order.ami}
             ),
         }
         return values.get(path.removeprefix("/latest/"))

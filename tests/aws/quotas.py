@@ -22,12 +22,7 @@ class Quota:
 _STANDARD = ("a", "c", "d", "h", "i", "m", "r", "t", "z")
 
 QUOTAS = (
-    Quota(
-        "L-1216C47A",
-        "Running On-Demand Standard (A, C, D, H, I, M, R, T, Z) instances",
-        _STANDARD,
-        "on-demand",
-    ),
+    Quota("L-1216C47A", "Running On-Demand Standard (A, C, D, H, I, M, R, T, Z) instances", _STANDARD, "on-demand"),
     Quota("L-DB2E81BA", "Running On-Demand G and VT instances", ("g", "vt"), "on-demand"),
     Quota("L-417A185B", "Running On-Demand P instances", ("p",), "on-demand"),
     Quota("L-1945791B", "Running On-Demand Inf instances", ("inf",), "on-demand"),

@@ -82,11 +82,7 @@ def where(go: str) -> tuple[str | None, str | None]:
 
 @sky.function
 def stream(go: str) -> Iterator[dict[str, Any]]:
-    shown = {
-        "token": os.environ["MY_TOKEN"],
-        "index": f"from {INDEX_KEY}",
-        "said": [os.environ["DB_PASSWORD"]],
-    }
+    shown = {"token": os.environ["MY_TOKEN"], "index": f"from {INDEX_KEY}", "said": [os.environ["DB_PASSWORD"]]}
     print(shown, flush=True)
     yield shown
     Path(go, str(sky.instance_info().rank)).touch()
@@ -223,11 +219,7 @@ def test_inherited_and_named_secrets_are_redacted_in_whole_lines(home: Path, mon
         shown = compute.pool.view.logs.rank(0).lines(0, 9)
     assert shown[1] == f"model in {path}"
     stars, word, basic, *rest = shown[0].split(" ")
-    assert (stars, word, rest) == (
-        "*" * len(key),
-        "Basic",
-        ["*" * len(quote(password, safe="")), "*" * len(NAMED)],
-    )
+    assert (stars, word, rest) == ("*" * len(key), "Basic", ["*" * len(quote(password, safe="")), "*" * len(NAMED)])
     assert basic.strip("*") == "dXNlcjo", "of the user, and two bits of what follows"
     for file in home.rglob("*"):
         held = file.read_bytes() if file.is_file() else b""

@@ -315,12 +315,7 @@ def test_invalid_slurm_request_is_rejected(cluster: SlurmCluster, home: Path) ->
 
 def test_slurm_plan_lists_attempts(cluster: SlurmCluster, home: Path) -> None:
     compute = sky.Compute(
-        provider=sky.Slurm(time="10"),
-        accelerator="A100:2",
-        memory_gb=0.25,
-        nodes=2,
-        name="planned",
-        options=QUIET,
+        provider=sky.Slurm(time="10"), accelerator="A100:2", memory_gb=0.25, nodes=2, name="planned", options=QUIET
     )
     plan = compute.plan()
     assert [str(each) for each in plan.attempts] == ["2cpu-0.4gb-2xa100 in short"]
