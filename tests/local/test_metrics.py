@@ -133,7 +133,7 @@ def samplers(agent: int) -> list[int]:
             line = Path(f"/proc/{pid}/cmdline").read_bytes()
         except OSError:
             continue
-        if b"machine_metrics.sampler" in line:
+        if b"machine_metrics_sampler" in line:
             found.append(pid)
     return found
 
