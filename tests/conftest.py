@@ -59,6 +59,8 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, lambda *_: None)
+    # At each start of an interpreter, setuptools would load a replacement of distutils that no test needs.
+    os.environ.setdefault("SETUPTOOLS_USE_DISTUTILS", "stdlib")
     # First in the import path of ranks, too, which load modules of tests; here pytest is loaded.
     sys.path.insert(0, str(config.rootpath / "tests/support/in_ranks"))
     # Else pytest-xdist would begin with the files that hold the most tests, which are the quick ones.
