@@ -157,6 +157,7 @@ def test_machine_with_another_host_key_is_refused(cloud: Bed) -> None:
     assert left(cloud) == [] and len(cloud.instances("terminated")) == 2
 
 
+@pytest.mark.proof("2 s of a processor")
 def test_machine_without_its_gpus_is_named_and_exchanged(cloud: Bed) -> None:
     cloud.lacks_gpus(1)
     options = sky.Options(console=False)

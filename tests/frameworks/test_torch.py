@@ -122,6 +122,7 @@ def test_torch_is_preloaded_and_excluded_from_garbage_collection(pool):
     assert searched_for_garbage() @ pool == [(True, False)] * 2
 
 
+@pytest.mark.proof("4 s of a processor")
 def test_torch_task_trains_like_a_plain_process(pool):
     from tests.frameworks.scripts.one_rank import descend
 

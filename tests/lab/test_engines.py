@@ -49,6 +49,7 @@ def adds() -> int:
     return sky.counter("seen").increment()
 
 
+@pytest.mark.proof("2 s of a processor")
 def test_shared_state_of_hosts_refuses_other_users_and_is_removed(lab: Lab) -> None:
     missing_server()
     hosts = lab.hosts[:2]

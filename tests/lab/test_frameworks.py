@@ -162,6 +162,7 @@ http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Page).serve_for
 """
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_dashboards_of_the_head_are_forwarded_to_the_client(lab: Lab) -> None:
     head = lab.hosts[0]
     (head.home / "serve.py").write_text(SERVER)

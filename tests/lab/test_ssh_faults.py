@@ -195,6 +195,7 @@ def test_killed_agent_and_workers_are_replaced(pair: Lab) -> None:
     assert compute.receipt.created == 2
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_agent_is_restarted_until_it_survives_its_start(pair: Lab) -> None:
     news: list[str] = []
 

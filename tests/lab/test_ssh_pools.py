@@ -275,6 +275,7 @@ def test_host_clock_two_hours_off_is_warned_about_and_works(make_lab: MakeLab) -
     assert 7000 < ahead <= 7201 and "ahead" in clocks[lab.hosts[1].address].detail
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_printing_rank_is_not_silent_if_its_host_clock_is_behind(
     make_lab: MakeLab,
 ) -> None:

@@ -214,6 +214,7 @@ def job() -> str:
     return value
 
 
+@pytest.mark.proof("2 s of a processor")
 def test_paused_rank_refuses_other_users_and_continues_after_a_pulled_cable(pair: Lab) -> None:
     host = pair.hosts[1]
     with pool(pair, options={"debug_wait": 60}) as compute, ThreadPoolExecutor(1) as beside:

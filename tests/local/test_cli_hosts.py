@@ -158,6 +158,7 @@ async def test_job_sends_its_workdir_and_later_edits(host: Host, cli: Cli) -> No
     await run(cli, "down", "job", "-y")
 
 
+@pytest.mark.proof("2 s of a processor")
 async def test_invalid_ssh_config_of_one_host_does_not_affect_others(host: Host, cli: Cli, tmp_path: Path) -> None:
     garbage = tmp_path / "garbage"
     garbage.write_text("-----BEGIN OPENSSH PRIVATE KEY-----\n????\n-----END OPENSSH PRIVATE KEY-----\n")

@@ -360,6 +360,7 @@ def test_provider_setting_named_like_a_form_field_gets_another_id(installed: Pat
     ]
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_provider_setting_field_is_shown_while_the_provider_is_chosen(
     installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

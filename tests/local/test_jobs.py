@@ -211,6 +211,7 @@ def test_failing_rank_of_a_job_stops_the_others(cli: Cli, pool: str) -> None:
     assert found["ranks"][0]["outcome"] == "collateral"
 
 
+@pytest.mark.proof("0.5 s of a processor")
 def test_job_can_be_detached_and_its_pool_torn_down_by_launch(cli: Cli) -> None:
     name = write_job_file(cli, "run: while ! [ -e go ]; do sleep 0.02; done; echo went\n")
     said = cli("launch", name, "-c", "left", "--detach").stderr

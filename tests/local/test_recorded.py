@@ -145,6 +145,7 @@ def test_pruned_pool_cannot_be_exported_as_a_recording(
         export_recording(ledger, row, "", tmp_path / "a")
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_record_command_exports_a_running_pool_or_one_run(tmp_path: Path) -> None:
     cli = Cli(tmp_path)
     cli("run", "endings.py:fine", "--nodes", 2, "--pool", "mine", "--keep")

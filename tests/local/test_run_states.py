@@ -113,6 +113,7 @@ def failed_pool(home: Path, tmp_path: Path) -> Left:
     return Left(tmp_path, "raises")
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_commands_agree_about_runs_of_a_pool_that_ended_itself(ended_pool: Left, cli: Cli) -> None:
     def outcomes() -> list[str]:
         return [rank["outcome"] for rank in cli.json("results", ended_pool.run)["ranks"]]
@@ -141,6 +142,7 @@ def test_api_calls_agree_about_runs_of_a_pool_that_ended_itself(ended_pool: Left
         sky.attach("left")
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_failed_run_of_a_pool_that_ended_itself_stays_failed(failed_pool: Left, cli: Cli) -> None:
     (rank,) = cli.json("results", failed_pool.run, status=1)["ranks"]
     assert rank["outcome"] == "raised"

@@ -188,6 +188,7 @@ async def test_silent_ssh_agent_is_skipped_and_named(server: Server, monkeypatch
     assert f"The ssh-agent at {path} does not answer" in said
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_silent_agent_is_reported_by_start_and_doctor(
     host: Host, known_hosts_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

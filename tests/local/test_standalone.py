@@ -159,6 +159,7 @@ def parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
+@pytest.mark.proof("0.5 s of a processor")
 def test_ranks_of_a_lost_standalone_node_are_lost_and_others_run(home: Path) -> None:
     with sky.Compute(nodes=2, options=options()) as compute:
         lose(compute, 0)
@@ -285,6 +286,7 @@ def test_custom_plugin_declares_peers_by_an_attribute(home: Path) -> None:
         assert rank() @ compute == [0]
 
 
+@pytest.mark.proof("0.5 s of a processor")
 def test_decorator_that_needs_peers_is_rejected_in_a_standalone_rank() -> None:
     @sky.function
     @sky.integrations.torch

@@ -349,6 +349,7 @@ async def test_failing_pool_scan_is_reported_once(app: SkywardApp, session: Fake
         pass
 
 
+@pytest.mark.proof("0.5 s of a processor")
 async def test_tab_cycles_through_the_panels(app: SkywardApp, session: FakeSession) -> None:
     session.open_run(session.pool("llama-ft"))
     async with running_app(app, (160, 48), until="▶ llama-ft") as pilot:

@@ -18,6 +18,7 @@ from skyward_tui.cli.main import DEMO, cli, has_terminal
 from tests.support.terminal import Terminal
 
 
+@pytest.mark.proof("3 s of a processor")
 def test_demo_opens_plays_and_quits_on_a_terminal(tmp_path: Path) -> None:
     terminal = Terminal(tmp_path / "home", cwd=tmp_path, program=("-m", "skyward_tui", "--ascii", "--demo"))
     try:

@@ -309,6 +309,7 @@ async def test_missing_framework_is_named_before_the_launch(
         assert "needs jax" not in screen_text(app), "what a function imports, its ranks need"
 
 
+@pytest.mark.proof("0.5 s of a processor")
 async def test_plan_names_the_interpreter_of_the_script_and_its_source(
     app: SkywardApp, session: FakeSession, script: Path
 ) -> None:

@@ -359,6 +359,7 @@ def test_simple_patterns_are_matched_on_joined_lines() -> None:
         assert matcher is not None and matcher.may_match("one\nof many"), "each is looked at"
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_slow_pattern_is_given_up() -> None:
     ring = ring_of(10)
     window = LogViewport(ring)

@@ -184,6 +184,7 @@ SkywardApp(lambda: session, clock=lambda: session.now).run()
 """
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_log_file_of_a_killed_app_is_removed_at_the_next_start(
     session: FakeSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,6 +23,9 @@ def jax_array(values):
     return pytest.importorskip("jax.numpy").array(values)
 
 
+JAX_ARRAY = pytest.param(jax_array, marks=pytest.mark.proof("2 s of a processor"))
+
+
 def series(values):
     return pytest.importorskip("pandas").Series(values)
 
@@ -86,7 +89,7 @@ def test_shuffled_shard_depends_only_on_the_seed():
 
 @pytest.mark.parametrize("shuffle", [False, True])
 @pytest.mark.parametrize("drop_last", [False, True])
-@pytest.mark.parametrize("make", [list, tuple, np.array, tensor, jax_array, series, frame, index])
+@pytest.mark.parametrize("make", [list, tuple, np.array, tensor, JAX_ARRAY, series, frame, index])
 def test_shard_keeps_type_and_items(make, shuffle, drop_last):
     values = [10 * i for i in range(9)]
     data = make(values)
@@ -99,7 +102,7 @@ def test_shard_keeps_type_and_items(make, shuffle, drop_last):
         assert [int(x) for x in flat] == items
 
 
-@pytest.mark.parametrize("make", [np.array, tensor, jax_array])
+@pytest.mark.parametrize("make", [np.array, tensor, JAX_ARRAY])
 def test_empty_shuffled_shard_of_an_array_is_an_array(make):
     data = make([[1.0, 2.0]])
     part = shards_of_all_ranks(2, data, shuffle=True)[1]
