@@ -11,11 +11,11 @@ from skyward_core.model.errors import PoolError
 from skyward_core.model.machines import Machine
 from skyward_core.pool import teardown
 from skyward_core.providers.aws import (
-    account_setup_checks_and_cleanup,
     boto_calls,
     ec2_errors,
-    instance_lookup_and_end,
+    instances_and_leftovers,
     provider,
+    security_groups_and_account_checks,
     zones_and_placement,
 )
 from tests.aws import Bed
@@ -41,11 +41,11 @@ def weather(change: Callable[[Any, str, Any], None] = setattr) -> None:
     def without_host(*_: Any, **__: Any) -> Any:
         raise PoolError("the host does not answer")
 
-    for module in (account_setup_checks_and_cleanup, instance_lookup_and_end):
+    for module in (security_groups_and_account_checks, instances_and_leftovers):
         change(module, "VISIBILITY_TIMEOUT", 4.0)
-    change(instance_lookup_and_end, "SETTLE_SECONDS", 8.0)
-    change(instance_lookup_and_end, "FIND_TIMEOUT", 0.3)
-    change(instance_lookup_and_end, "POLL_PAUSE", 0.1)
+    change(instances_and_leftovers, "SETTLE_SECONDS", 8.0)
+    change(instances_and_leftovers, "FIND_TIMEOUT", 0.3)
+    change(instances_and_leftovers, "POLL_PAUSE", 0.1)
     change(ec2_errors, "LOOK_TIMEOUT", 2.0)
     change(zones_and_placement, "REMOVAL_TIMEOUT", 4.0)
     change(boto_calls, "FIRST_PAUSE", 0.01)

@@ -14,7 +14,7 @@ import pytest
 import skyward_core as sky
 from skyward_core.client import leftover_cleanup
 from skyward_core.model.machines import Machine
-from skyward_core.providers.aws import instance_lookup_and_end, provider
+from skyward_core.providers.aws import instances_and_leftovers, provider
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.pool_folder import read_events
 from skyward_core.views.events import PoolState
@@ -52,7 +52,7 @@ def test_machines_of_a_start_are_found_after_its_client_is_killed(
     simulated_bed: Bed, tmp_path: Path, session: Any, without_hosts: None, stage: str, made: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(instance_lookup_and_end, "VISIBILITY_TIMEOUT", 1.0)
+    monkeypatch.setattr(instances_and_leftovers, "VISIBILITY_TIMEOUT", 1.0)
     killed_at(stage, simulated_bed, tmp_path)
     assert len(simulated_bed.instances()) == made
     next_one = session(simulated_bed)
@@ -71,7 +71,7 @@ def test_machines_of_a_start_are_found_after_its_client_is_killed(
 def test_machines_of_a_node_range_are_found_after_its_client_is_killed(
     simulated_bed: Bed, tmp_path: Path, session: Any, without_hosts: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(instance_lookup_and_end, "VISIBILITY_TIMEOUT", 1.0)
+    monkeypatch.setattr(instances_and_leftovers, "VISIBILITY_TIMEOUT", 1.0)
     simulated_bed.no_capacity(left=3)
     killed_at("unanswered", simulated_bed, tmp_path, "2:5")
     next_one = session(simulated_bed)

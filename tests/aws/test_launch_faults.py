@@ -28,11 +28,11 @@ from skyward_core.model.specs import Options, PoolSpec
 from skyward_core.pool import teardown
 from skyward_core.pool.pool import Pool
 from skyward_core.providers.aws import (
-    account_setup_checks_and_cleanup,
     boto_calls,
     ec2_errors,
-    instance_lookup_and_end,
+    instances_and_leftovers,
     provider,
+    security_groups_and_account_checks,
 )
 from skyward_core.providers.provider_call_progress_and_cache import progress_listener
 from skyward_core.store.ledger import Ledger
@@ -54,7 +54,7 @@ def bed(bed_of_client: Bed, monkeypatch: pytest.MonkeyPatch) -> Bed:
 
     monkeypatch.setattr(provider, "update_machine", nothing)
     monkeypatch.setattr(teardown, "SILENCE", 0.5)
-    monkeypatch.setattr(instance_lookup_and_end, "VISIBILITY_TIMEOUT", 2.0)
+    monkeypatch.setattr(instances_and_leftovers, "VISIBILITY_TIMEOUT", 2.0)
     return bed_of_client
 
 
@@ -456,7 +456,7 @@ async def test_aws_check_without_aws_settings_reports_no_problem(
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in (
-        *account_setup_checks_and_cleanup.CREDENTIAL_VARIABLES,
+        *security_groups_and_account_checks.CREDENTIAL_VARIABLES,
         "AWS_SHARED_CREDENTIALS_FILE",
         "AWS_CONFIG_FILE",
     ):

@@ -17,7 +17,7 @@ from skyward_core.client.leftover_cleanup import LeftoverScan
 from skyward_core.client.session import Session
 from skyward_core.model.machines import Machine
 from skyward_core.model.specs import Options, PoolSpec
-from skyward_core.providers.aws import instance_lookup_and_end, instance_tags, provider
+from skyward_core.providers.aws import instance_tags, instances_and_leftovers, provider
 from skyward_core.store.ledger import Ledger, ledger_id
 from skyward_tui.text.teardown_and_leftovers import leftovers_line, other_ledgers_lines, unchecked_line
 from tests.aws import Bed
@@ -145,7 +145,7 @@ def test_leftovers_of_an_expired_pool_are_confirmed_by_its_agents(bed: Bed, monk
 
 
 def test_leftover_scan_reads_all_pages(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(instance_lookup_and_end, "PAGE_SIZE", 5)
+    monkeypatch.setattr(instances_and_leftovers, "PAGE_SIZE", 5)
     marks = instance_tags.tag_specifications(["instance"], instance_tags.pool_tags("q", TOKEN))
     for _ in range(7):  # the bed has a page of so many launches
         launch(bed.client(), TagSpecifications=marks)

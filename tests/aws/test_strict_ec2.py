@@ -18,7 +18,7 @@ from skyward_core.model.specs import Options, PoolSpec
 from skyward_core.pool import teardown
 from skyward_core.pool.ledger_reconciliation import close_if_gone
 from skyward_core.pool.pool import Pool
-from skyward_core.providers.aws import boto_calls, instance_lookup_and_end
+from skyward_core.providers.aws import boto_calls, instances_and_leftovers
 from skyward_core.providers.aws.launch_journal_and_keys import LaunchJournal
 from skyward_core.providers.provider_call_progress_and_cache import IncompleteSearch
 from skyward_core.store.ledger import Ledger
@@ -76,7 +76,7 @@ async def test_pool_ends_if_ec2_has_forgotten_a_replaced_machine(
     await spec().provider.terminate("q", [lost])
     until_state(bed, [lost.id], "terminated")
     bed.forget_ended(0.0)
-    monkeypatch.setattr(instance_lookup_and_end, "SETTLE_SECONDS", 0.0)  # an hour has passed
+    monkeypatch.setattr(instances_and_leftovers, "SETTLE_SECONDS", 0.0)  # an hour has passed
     receipt = await pool.down()
     assert (receipt.ok, receipt.created, sorted(receipt.gone)) == (True, 3, [0, 0, 1])
     assert left(bed) == []

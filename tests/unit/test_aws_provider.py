@@ -28,18 +28,17 @@ from skyward_core.model.errors import CredentialsRefused, NoCapacity, Unreachabl
 from skyward_core.model.machines import Machine
 from skyward_core.model.offers_and_rental_plans import MachineRequirements
 from skyward_core.providers.aws import (
-    account_setup_checks_and_cleanup,
     boto_calls,
     ec2_errors,
-    instance_lookup_and_end,
     instance_tags,
+    instances_and_leftovers,
     offers_and_images,
+    security_groups_and_account_checks,
     zones_and_placement,
 )
-from skyward_core.providers.aws.account_setup_checks_and_cleanup import SecurityResources
 from skyward_core.providers.aws.boto_calls import AwsAccount, AwsCalls
 from skyward_core.providers.aws.ec2_errors import CallFailed, CapacityRefused, NoImage
-from skyward_core.providers.aws.instance_lookup_and_end import to_machine
+from skyward_core.providers.aws.instances_and_leftovers import to_machine
 from skyward_core.providers.aws.launch_and_reservations import (
     InstanceLaunch,
     LaunchAttempt,
@@ -48,6 +47,7 @@ from skyward_core.providers.aws.launch_and_reservations import (
 )
 from skyward_core.providers.aws.launch_journal_and_keys import KeyPair, LaunchJournal
 from skyward_core.providers.aws.offers_and_images import BilledExtras, BootImage, InstanceType, PriceCache, find_image
+from skyward_core.providers.aws.security_groups_and_account_checks import SecurityResources
 from skyward_core.providers.aws.zones_and_placement import Zone, sort_by_topology
 from skyward_core.providers.provider_call_progress_and_cache import IncompleteSearch, progress_listener
 from skyward_core.store.ledger import known_ledger_id, ledger_id
@@ -192,7 +192,7 @@ def launching(
     async def image(_: LaunchAttempt) -> BootImage:
         return BootImage("ami-1", "/dev/sda1", 8, "ubuntu")
 
-    monkeypatch.setattr(account_setup_checks_and_cleanup, "create_security_resources", own)
+    monkeypatch.setattr(security_groups_and_account_checks, "create_security_resources", own)
     kind = InstanceType(
         name="g5.xlarge", architecture="x86_64", accelerator="A10G", count=1, memory_each_gb=24.0, nvidia=True,
         vcpus=4, memory_gb=16.0, efa=False, cluster=True,
@@ -352,7 +352,7 @@ async def test_security_group_is_configured_once_ec2_knows_it(monkeypatch: pytes
     monkeypatch.setattr(ec2_errors, "POLL_PAUSES", (0.0, 0.0))
     calls: Any = Slow()
     place, folder = Zone("r", "r-a", "subnet-1", "vpc-1"), LaunchJournal("p", "t")
-    made = await account_setup_checks_and_cleanup.create_security_resources(
+    made = await security_groups_and_account_checks.create_security_resources(
         calls, place, folder, KeyPair("", "ssh-ed25519 A"), "10.0.0.1/32", None
     )
     assert made == SecurityResources("skyward-p-t", "sg-1")
@@ -379,12 +379,12 @@ class Nowhere:
 
 
 async def test_machine_search_ends_although_the_clock_was_set_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(instance_lookup_and_end, "VISIBILITY_TIMEOUT", 0.2)
-    monkeypatch.setattr(instance_lookup_and_end, "POLL_PAUSE", 0.01)
+    monkeypatch.setattr(instances_and_leftovers, "VISIBILITY_TIMEOUT", 0.2)
+    monkeypatch.setattr(instances_and_leftovers, "POLL_PAUSE", 0.01)
     ask = {"what": "ask", "client_token": "c", "count": 1, "region": "r", "pid": os.getpid()}
     folder: Any = SimpleNamespace(token="t", notes=lambda: [ask | {"at": time.time() + 3600}])
     calls: Any = Nowhere()
-    assert await asyncio.wait_for(instance_lookup_and_end.find_machines(calls, folder, ["r"]), 10) == []
+    assert await asyncio.wait_for(instances_and_leftovers.find_machines(calls, folder, ["r"]), 10) == []
     assert calls.looks > 1, "it may show itself yet"
 
 
@@ -392,14 +392,14 @@ async def test_machine_search_ends_although_the_clock_was_set_back(monkeypatch: 
 async def test_search_waits_5_minutes_after_the_last_attempt(
     monkeypatch: pytest.MonkeyPatch, age: float, unanswered: float | None, waits: bool
 ) -> None:
-    monkeypatch.setattr(instance_lookup_and_end, "FIND_TIMEOUT", 0.0)
-    monkeypatch.setattr(instance_lookup_and_end, "POLL_PAUSE", 0.01)
+    monkeypatch.setattr(instances_and_leftovers, "FIND_TIMEOUT", 0.0)
+    monkeypatch.setattr(instances_and_leftovers, "POLL_PAUSE", 0.01)
     now = time.time()
     ask = {"what": "ask", "client_token": "c", "count": 1, "region": "r", "pid": os.getpid(), "at": now - age}
     last = [] if unanswered is None else [{"what": "unanswered", "client_token": "c", "at": now - unanswered}]
     folder: Any = SimpleNamespace(token=f"t{age}{unanswered}", notes=lambda: [dict(ask), *last])
     calls: Any = Nowhere()
-    search = instance_lookup_and_end.find_machines(calls, folder, ["r"])
+    search = instances_and_leftovers.find_machines(calls, folder, ["r"])
     if waits:
         with pytest.raises(IncompleteSearch, match="has not confirmed the request for 1 machines"):
             await search
@@ -408,8 +408,8 @@ async def test_search_waits_5_minutes_after_the_last_attempt(
 
 
 async def test_incomplete_search_names_the_machines_that_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(instance_lookup_and_end, "FIND_TIMEOUT", 0.0)
-    monkeypatch.setattr(instance_lookup_and_end, "POLL_PAUSE", 0.01)
+    monkeypatch.setattr(instances_and_leftovers, "FIND_TIMEOUT", 0.0)
+    monkeypatch.setattr(instances_and_leftovers, "POLL_PAUSE", 0.01)
     ask: dict[str, Any] = {
         "what": "ask", "count": 2, "region": "r", "pid": os.getpid(), "at": time.time(), "zone": "z", "type": "t",
         "market": "spot", "hourly": 1.0, "user": "u", "deadman": 1, "account": "a",
@@ -424,7 +424,7 @@ async def test_incomplete_search_names_the_machines_that_are_known(monkeypatch: 
 
     calls: Any = Shows()
     with pytest.raises(IncompleteSearch) as raised:
-        await instance_lookup_and_end.find_machines(calls, folder, ["r"])
+        await instances_and_leftovers.find_machines(calls, folder, ["r"])
     assert {each.id for each in raised.value.machines} == {"i-answered", "i-tagged"}
 
 
@@ -747,7 +747,7 @@ async def test_ssh_is_allowed_from_the_client_s_new_address_instead_of_the_old_o
     async def find() -> str:
         return here[0]
 
-    admit = partial(account_setup_checks_and_cleanup.admit_client, calls, folder, find)  # type: ignore[arg-type]
+    admit = partial(security_groups_and_account_checks.admit_client, calls, folder, find)  # type: ignore[arg-type]
     assert await admit() == 0.0 and calls.asked == 0, "nothing has changed"
     here[0] = "10.9.9.9/32"
     begun = time.time()
@@ -796,7 +796,7 @@ def test_instance_launch_error_code_ends_the_attempt_or_the_region() -> None:
     ],
 )  # fmt: skip
 def test_quota_is_that_of_the_instance_family_and_market(kind: str, market: str, code: str) -> None:
-    assert account_setup_checks_and_cleanup.quota_code(kind, market) == code
+    assert security_groups_and_account_checks.quota_code(kind, market) == code
 
 
 def test_cost_of_a_rented_machine_counts_at_least_one_minute() -> None:

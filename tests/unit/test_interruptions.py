@@ -25,7 +25,7 @@ from skyward_core.node.agent.agent import DeadmanSwitch
 from skyward_core.node.bootstrap import hardware_and_network_benchmark
 from skyward_core.pool.startup_and_machine_verification import MachineVerifier, _parse_probe
 from skyward_core.protocol import host_answers
-from skyward_core.providers.aws import instance_lookup_and_end, spot_interruption_watcher
+from skyward_core.providers.aws import instances_and_leftovers, spot_interruption_watcher
 from tests.support.waiting import wait_until
 
 NOW = 1_800_000_000.0  # by the service's clock, which is nobody else's
@@ -220,7 +220,7 @@ def test_failing_or_hanging_metadata_service_is_polled_again(service: Service) -
 )
 def test_ec2_state_reason_marks_a_machine_as_preempted(state: str, code: str, preempted: bool) -> None:
     machine = Machine("i-1", 0, "h", "h", extra={"launched": time.time()})
-    seen = instance_lookup_and_end._update_state(machine, {"State": {"Name": state}, "StateReason": {"Code": code}})
+    seen = instances_and_leftovers._update_state(machine, {"State": {"Name": state}, "StateReason": {"Code": code}})
     assert seen.extra.get("preempted") == (f"EC2 took it back ({code})" if preempted else None)
     assert bool(seen.extra["why"]) is (code == "Client.InstanceInitiatedShutdown"), "that may end a whole pool"
 

@@ -26,12 +26,11 @@ from skyward_core.model.machines import Machine
 from skyward_core.model.offers_and_rental_plans import Block, MachineRequirements, Offer, Reservation
 from skyward_core.model.specs import PoolSpec
 from skyward_core.providers.aws import (
-    account_setup_checks_and_cleanup,
     instance_tags,
     offers_and_images,
     zones_and_placement,
 )
-from skyward_core.providers.aws.account_setup_checks_and_cleanup import SecurityResources
+from skyward_core.providers.aws import security_groups_and_account_checks as account_setup
 from skyward_core.providers.aws.boto_calls import AwsCalls
 from skyward_core.providers.aws.ec2_errors import (
     GROUP_NOT_FOUND,
@@ -46,7 +45,7 @@ from skyward_core.providers.aws.ec2_errors import (
     query_regions,
     retry_while,
 )
-from skyward_core.providers.aws.instance_lookup_and_end import ENDED_STATES, ENDING_STATES, find_instances, to_machine
+from skyward_core.providers.aws.instances_and_leftovers import ENDED_STATES, ENDING_STATES, find_instances, to_machine
 from skyward_core.providers.aws.launch_journal_and_keys import KeyPair, LaunchJournal
 from skyward_core.providers.aws.offers_and_images import (
     DEFAULT_DISK_GB,
@@ -57,6 +56,7 @@ from skyward_core.providers.aws.offers_and_images import (
     query_region,
     select_offers,
 )
+from skyward_core.providers.aws.security_groups_and_account_checks import SecurityResources
 from skyward_core.providers.aws.zones_and_placement import Zone
 from skyward_core.providers.provider_call_progress_and_cache import report_progress
 from skyward_core.store.debug_log import get_logger
@@ -389,7 +389,7 @@ class InstanceLaunch:
 
     def _quota_need(self, attempt: LaunchAttempt) -> tuple[tuple[str, str], int]:
         """Return the region and quota of an attempt, and the vCPUs of its machines."""
-        code = account_setup_checks_and_cleanup.quota_code(attempt.kind.name, attempt.market)
+        code = account_setup.quota_code(attempt.kind.name, attempt.market)
         return (attempt.place.region, code or attempt.kind.name), attempt.kind.vcpus * self._parameters.least
 
     async def _describe_shortage(self, attempt: LaunchAttempt, error: SkywardError) -> SkywardError:
@@ -399,7 +399,7 @@ class InstanceLaunch:
         key, need = self._quota_need(attempt)
         self._refused_vcpus[key] = need
         with suppress(SkywardError):  # the quotas may be hidden from these credentials
-            if text := await account_setup_checks_and_cleanup.quota_shortage(self._calls, *key, need, refused=True):
+            if text := await account_setup.quota_shortage(self._calls, *key, need, refused=True):
                 return CapacityRefused(text, error.code)
         return error
 
@@ -407,7 +407,7 @@ class InstanceLaunch:
         parameters, place = self._parameters, attempt.place
         key = place.region, place.vpc
         if key not in self._security_resources:
-            self._security_resources[key] = await account_setup_checks_and_cleanup.create_security_resources(
+            self._security_resources[key] = await account_setup.create_security_resources(
                 self._calls, place, self._folder, login, parameters.own_address, parameters.group
             )
         if attempt.grouped and not await self._ensure_placement_group(place.region):
@@ -477,7 +477,7 @@ class InstanceLaunch:
         if region not in self._has_group:
             try:
                 await zones_and_placement.create_placement_group(
-                    self._calls, region, self._folder, account_setup_checks_and_cleanup.resource_name(self._folder)
+                    self._calls, region, self._folder, account_setup.resource_name(self._folder)
                 )
             except (CallFailed, CapacityRefused) as error:
                 report_progress(f"continuing without a placement group: {error_message(error)}")
@@ -525,7 +525,7 @@ class InstanceLaunch:
                 "HttpEndpoint": "enabled",
             },
             "Placement": {"AvailabilityZone": place.zone}
-            | ({"GroupName": account_setup_checks_and_cleanup.resource_name(self._folder)} if attempt.grouped else {}),
+            | ({"GroupName": account_setup.resource_name(self._folder)} if attempt.grouped else {}),
             "NetworkInterfaces": [card],
             "BlockDeviceMappings": [{"DeviceName": image.root, "Ebs": disk}],
             "TagSpecifications": instance_tags.tag_specifications(["instance", "volume", "network-interface"], marks),

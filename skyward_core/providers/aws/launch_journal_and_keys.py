@@ -139,3 +139,12 @@ def make_key_pair(comment: str) -> KeyPair:
 
     key = asyncssh.generate_private_key("ssh-ed25519", comment=comment)
     return KeyPair(key.export_private_key().decode(), key.export_public_key().decode().strip())
+
+
+def machine_folder(pool: str, token: str, node: int, name: str) -> str:
+    """Return the name of a node's folder on a machine.
+
+    Args:
+        name: EC2's id of the machine.
+    """
+    return f"{pool}.{token[:8]}.{node}-{name[-6:]}"

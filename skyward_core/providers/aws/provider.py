@@ -28,15 +28,15 @@ from skyward_core.model.provider_setting_descriptors import DeclaredSettings, Fi
 from skyward_core.model.specs import PoolSpec
 from skyward_core.providers.agent_status_and_termination import end_machine, gather_bounded, update_machine
 from skyward_core.providers.aws import (
-    account_setup_checks_and_cleanup,
     boto_calls,
-    instance_lookup_and_end,
     instance_tags,
+    instances_and_leftovers,
     launch_and_reservations,
     offers_and_images,
     spot_interruption_watcher,
     zones_and_placement,
 )
+from skyward_core.providers.aws import security_groups_and_account_checks as account_setup
 from skyward_core.providers.aws.boto_calls import AwsAccount, AwsCalls, run_in_thread, shared_calls
 from skyward_core.providers.aws.ec2_errors import CallFailed, CapacityRefused
 from skyward_core.providers.aws.launch_and_reservations import (
@@ -257,7 +257,7 @@ class AWS(JsonSettings, StrictKeywords):
             SkywardError: If a problem occurs that no other place would avoid.
         """
         folder = LaunchJournal(spec.name, token)
-        existing = await instance_lookup_and_end.find_machines(self._calls, folder, ()) if folder.notes() else []
+        existing = await instances_and_leftovers.find_machines(self._calls, folder, ()) if folder.notes() else []
         existing = [each for each in existing if each.state != "gone"]
         if spec.least_nodes <= len(existing) <= spec.most_nodes and all(each.address for each in existing):
             # An earlier call with this token created them.
@@ -271,7 +271,7 @@ class AWS(JsonSettings, StrictKeywords):
             )
         folder.add("begun")
         regions, own_address = await self._regions(), await self._client_network()
-        number = await account_setup_checks_and_cleanup.account_number(self._calls, regions)
+        number = await account_setup.account_number(self._calls, regions)
         parameters = self._launch_parameters(spec, token, own_address, number)
         folder.add("wishes", ttl=parameters.ttl, boot_deadman=parameters.boot_deadman, deadman=parameters.deadman)
         attempts, failed_regions = await self._attempts(spec).list_attempts(regions)
@@ -344,7 +344,7 @@ class AWS(JsonSettings, StrictKeywords):
             return await offers_and_images.find_image(self._calls, region, attempt.kind, self.ami, self.ssh_user)
 
         return InstanceLaunch(
-            self._calls, folder, parameters, image, partial(instance_lookup_and_end.terminate, self._calls)
+            self._calls, folder, parameters, image, partial(instances_and_leftovers.terminate, self._calls)
         )
 
     def _attempts(self, spec: PoolSpec) -> AttemptPlanner:
@@ -404,7 +404,7 @@ class AWS(JsonSettings, StrictKeywords):
         disk = self.disk_gb or DEFAULT_DISK_GB
         if requests:
             disk = requests[0]["BlockDeviceMappings"][0]["Ebs"]["VolumeSize"]
-        notes += await account_setup_checks_and_cleanup.quota_notes(self._calls, order, least)
+        notes += await account_setup.quota_notes(self._calls, order, least)
         creates = describe_plan(least, most, disk, public=self.public, opens=not self.security_group, grouped=grouped)
         return RentalPlan(
             nodes=most, least=least if least < most else None, attempts=order, creates=creates,
@@ -567,7 +567,7 @@ class AWS(JsonSettings, StrictKeywords):
         folder = LaunchJournal(pool, token)
         if (notes := folder.notes()) and not any(each["what"] == "ask" for each in notes):
             return []  # the creation failed before it requested any machine
-        return await instance_lookup_and_end.find_machines(self._calls, folder, await self._regions())
+        return await instances_and_leftovers.find_machines(self._calls, folder, await self._regions())
 
     async def describe(self, pool: str, known: Sequence[Machine]) -> list[Machine]:
         """Return the pool's machines with their state.
@@ -579,7 +579,7 @@ class AWS(JsonSettings, StrictKeywords):
         Raises:
             SkywardError: If EC2 cannot be queried now.
         """
-        seen = await instance_lookup_and_end.update_states(self._calls, known)
+        seen = await instances_and_leftovers.update_states(self._calls, known)
         return await gather_bounded(self._update_machine(pool, machine) for machine in seen)
 
     async def _update_machine(self, pool: str, machine: Machine) -> Machine:
@@ -628,7 +628,7 @@ class AWS(JsonSettings, StrictKeywords):
         Raises:
             SkywardError: If a resource cannot be tagged.
         """
-        await instance_lookup_and_end.tag_expiry(self._calls, machines, at)
+        await instances_and_leftovers.tag_expiry(self._calls, machines, at)
 
     async def terminate(self, pool: str, machines: Sequence[Machine]) -> None:
         """Terminate the machines.
@@ -636,7 +636,7 @@ class AWS(JsonSettings, StrictKeywords):
         Raises:
             SkywardError: If EC2 does not accept the request.
         """
-        await instance_lookup_and_end.terminate(self._calls, machines)
+        await instances_and_leftovers.terminate(self._calls, machines)
 
     async def why_not_now(self) -> str:
         """Return why machines cannot be terminated without waiting for their shutdown; "" if they can."""
@@ -655,7 +655,7 @@ class AWS(JsonSettings, StrictKeywords):
         Raises:
             SkywardError: If EC2 does not accept the request.
         """
-        await instance_lookup_and_end.terminate(self._calls, machines, SkipOsShutdown=True)
+        await instances_and_leftovers.terminate(self._calls, machines, SkipOsShutdown=True)
 
     async def teardown(self, pool: str) -> None:
         """Remove the pool's placement groups, security groups and key pairs, and its local keys.
@@ -665,7 +665,7 @@ class AWS(JsonSettings, StrictKeywords):
         """
         for folder in LaunchJournal.find_all(pool):
             await zones_and_placement.remove_placement_groups(self._calls, folder)
-            await account_setup_checks_and_cleanup.remove_security_resources(self._calls, folder)
+            await account_setup.remove_security_resources(self._calls, folder)
             await asyncio.to_thread(folder.remove)
 
     def needs_python(self, minor: str) -> str:
@@ -682,17 +682,13 @@ class AWS(JsonSettings, StrictKeywords):
             regions = await self._regions()
         except SkywardError as error:
             return [Check("AWS credentials", "fail", error_message(error), error_hint(error))]
-        return await account_setup_checks_and_cleanup.check_account(
-            self._calls, regions, subnet=self.subnet, zones=self.zones or ()
-        )
+        return await account_setup.check_account(self._calls, regions, subnet=self.subnet, zones=self.zones or ())
 
     @classmethod
     async def check_all(cls) -> AsyncIterator[Check]:
         """Yield the checks if this machine has AWS credentials."""
         none = "no AWS credentials in the environment or ~/.aws, so nothing to check"
-        for line in (
-            await cls().check() if account_setup_checks_and_cleanup.has_credentials() else [Check(cls.name, "ok", none)]
-        ):
+        for line in await cls().check() if account_setup.has_credentials() else [Check(cls.name, "ok", none)]:
             yield line
 
     @classmethod
@@ -702,9 +698,7 @@ class AWS(JsonSettings, StrictKeywords):
         Args:
             used: The providers.
         """
-        places = account_setup_checks_and_cleanup.merge_accounts(
-            (each.profile, each.endpoint_url, each.region) for each in used
-        )
+        places = account_setup.merge_accounts((each.profile, each.endpoint_url, each.region) for each in used)
         return [cls(profile=profile, endpoint_url=endpoint, region=regions) for profile, endpoint, regions in places]
 
     async def inventory(self, *, everywhere: bool) -> Inventory:
@@ -719,10 +713,10 @@ class AWS(JsonSettings, StrictKeywords):
         try:
             regions = await self._regions()
         except UsageError as error:
-            is_configured = account_setup_checks_and_cleanup.has_credentials()
+            is_configured = account_setup.has_credentials()
             return Inventory((), {self.name: str(error)}, is_configured=is_configured)
-        places = await account_setup_checks_and_cleanup.list_regions(self._calls, regions[0]) if everywhere else regions
-        return await account_setup_checks_and_cleanup.find_leftovers(self._calls, places)
+        places = await account_setup.list_regions(self._calls, regions[0]) if everywhere else regions
+        return await instances_and_leftovers.find_leftovers(self._calls, places)
 
     async def remove(self, things: Sequence[Leftover]) -> list[str]:
         """Remove leftovers, and wait until they no longer exist. Return a description of each leftover that remains.
@@ -730,7 +724,7 @@ class AWS(JsonSettings, StrictKeywords):
         Args:
             things: Leftovers from ``inventory``.
         """
-        remaining = await account_setup_checks_and_cleanup.remove_leftovers(self._calls, things)
+        remaining = await instances_and_leftovers.remove_leftovers(self._calls, things)
         if not remaining:
             await asyncio.to_thread(LaunchJournal.remove_folders, {f"{each.pool}.{each.token}" for each in things})
         return remaining
@@ -780,7 +774,7 @@ class AWS(JsonSettings, StrictKeywords):
         )
 
     async def _admit_client(self, folder: LaunchJournal) -> float:
-        return await account_setup_checks_and_cleanup.admit_client(self._calls, folder, self._client_network)
+        return await account_setup.admit_client(self._calls, folder, self._client_network)
 
     @property
     def _calls(self) -> AwsCalls:
@@ -791,12 +785,12 @@ class AWS(JsonSettings, StrictKeywords):
             return self.region
         if found := await run_in_thread(self._calls.default_region):
             return (found,)
-        raise UsageError(account_setup_checks_and_cleanup.NO_REGION)
+        raise UsageError(account_setup.NO_REGION)
 
     async def _client_network(self) -> str:
         if self.security_group:
             return ""  # the user's own group decides which networks may connect
-        return self.ssh_from or await zones_and_placement.find_client_network(self._calls, (await self._regions())[0])
+        return self.ssh_from or await account_setup.find_client_network(self._calls, (await self._regions())[0])
 
 
 PROVIDER = AWS

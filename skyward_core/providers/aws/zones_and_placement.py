@@ -1,28 +1,22 @@
-"""Availability zones and subnets, the network of the client, placement groups and the network topology."""
+"""Availability zones and subnets, placement groups and the network topology."""
 
 from __future__ import annotations
 
-import ipaddress
-import socket
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
-from urllib.parse import urlsplit
 
 from skyward_core.model.errors import PoolError, SkywardError, UsageError, error_message
 from skyward_core.model.machines import Machine
 from skyward_core.providers.aws import ec2_errors, instance_tags
-from skyward_core.providers.aws.boto_calls import AwsCalls, run_in_thread
+from skyward_core.providers.aws.boto_calls import AwsCalls
 from skyward_core.providers.aws.ec2_errors import CallFailed
-from skyward_core.providers.aws.instance_lookup_and_end import with_node
-from skyward_core.providers.aws.launch_journal_and_keys import LaunchJournal
+from skyward_core.providers.aws.launch_journal_and_keys import LaunchJournal, machine_folder
 from skyward_core.providers.aws.offers_and_images import InstanceType
 from skyward_core.providers.provider_call_progress_and_cache import poll_until_empty
 from skyward_core.store.debug_log import get_logger
 from skyward_core.util.light_dataclass import Value, value
-
-ADDRESS_URL = "https://checkip.amazonaws.com"
-ADDRESS_TIMEOUT = 5.0  # seconds for the service that reports the client's address
 
 
 @value
@@ -66,36 +60,6 @@ async def list_zones(
     if not listed:
         raise UsageError(f"region {region} has none of the zones {', '.join(zones)}; it has {', '.join(by_zone)}")
     return listed
-
-
-async def find_client_network(calls: AwsCalls, region: str) -> str:
-    """Return the network that contains only this client's address, as AWS sees that address.
-
-    Raises:
-        PoolError: If the address cannot be determined. The message has a remedy.
-    """
-    return str(await run_in_thread(_query_client_address, calls, region))
-
-
-def _query_client_address(calls: AwsCalls, region: str) -> str:
-    import urllib.request  # imported late, because ranks that load a script do not need it
-
-    endpoint = calls.ec2_endpoint(region)
-    host, port = urlsplit(endpoint).hostname or "", urlsplit(endpoint).port or 443
-    try:
-        if host.endswith((".amazonaws.com", ".amazonaws.com.cn", ".api.aws")):
-            with urllib.request.urlopen(ADDRESS_URL, timeout=ADDRESS_TIMEOUT) as answer:
-                text = answer.read(100).decode("ascii").strip()
-        else:  # a local EC2 emulator sees the address of this connection
-            with socket.create_connection((host, port), ADDRESS_TIMEOUT) as line:
-                text = line.getsockname()[0]
-        address = ipaddress.ip_address(text)
-    except (OSError, ValueError) as error:
-        raise PoolError(
-            f"cannot determine the address of this machine at AWS ({error}): pass the address or its network, "
-            'for example ssh_from="203.0.113.7/32"'
-        ) from error
-    return f"{address}/{address.max_prefixlen}"
 
 
 _log = get_logger("provider")
@@ -190,7 +154,14 @@ async def order_by_topology(calls: AwsCalls, machines: Sequence[Machine]) -> lis
             paths |= {each["InstanceId"]: tuple(each["NetworkNodes"]) for each in answer["Instances"]}
     except SkywardError as error:  # the order only affects speed
         _log.debug("cannot determine the network topology: %s", error_message(error))
-    return [with_node(each, node) for node, each in enumerate(sort_by_topology(machines, paths))]
+    return [_with_node(each, node) for node, each in enumerate(sort_by_topology(machines, paths))]
+
+
+def _with_node(machine: Machine, node: int) -> Machine:
+    """Return an unused machine with another node index."""
+    extra = machine.extra
+    folder = machine_folder(extra["folder"].partition(".")[0], extra["token"], node, machine.id)
+    return replace(machine, node=node, extra=extra | {"folder": folder})
 
 
 def sort_by_topology(machines: Sequence[Machine], paths: Mapping[str, Sequence[str]]) -> list[Machine]:

@@ -1,4 +1,4 @@
-"""Instances of a pool: lookup by tags and journal, states, expiry tags, termination."""
+"""Instances of a pool: lookup by tags and journal, states, expiry tags, termination. Also leftovers of pools."""
 
 from __future__ import annotations
 
@@ -13,14 +13,30 @@ from datetime import datetime
 from typing import Any
 
 from skyward_core.model.errors import PoolError, SkywardError, error_message
+from skyward_core.model.leftovers import Inventory, Leftover
 from skyward_core.model.machines import Machine
 from skyward_core.model.outcomes import MachineStatus
+from skyward_core.providers.aws import zones_and_placement
 from skyward_core.providers.aws.boto_calls import AwsCalls
-from skyward_core.providers.aws.ec2_errors import CallFailed, is_resource_refusal
-from skyward_core.providers.aws.instance_tags import EXPIRES, POOL, TOKEN, format_date, parse_tags, tagged_node
-from skyward_core.providers.aws.launch_journal_and_keys import LaunchJournal
-from skyward_core.providers.provider_call_progress_and_cache import IncompleteSearch
+from skyward_core.providers.aws.ec2_errors import CallFailed, delete_unless_gone, is_resource_refusal
+from skyward_core.providers.aws.instance_tags import (
+    EXPIRES,
+    LEDGER,
+    OWNER,
+    POOL,
+    TOKEN,
+    format_date,
+    parse_tags,
+    tagged_expiry,
+    tagged_hourly,
+    tagged_node,
+)
+from skyward_core.providers.aws.launch_journal_and_keys import LaunchJournal, machine_folder
+from skyward_core.providers.aws.security_groups_and_account_checks import remove_group, remove_key_pair
+from skyward_core.providers.provider_call_progress_and_cache import IncompleteSearch, poll_until_empty
+from skyward_core.store.ledger import known_ledger_id
 from skyward_core.store.ledger_rows import is_process_alive, marked_pid
+from skyward_core.util.terminal_safe_text import sanitize_line
 
 ENDED_STATES = ("terminated",)
 ENDING_STATES = ("shutting-down", "stopping", "stopped")
@@ -61,7 +77,7 @@ def to_machine(instance: Mapping[str, Any], region: str, facts: Mapping[str, Any
             "bought": facts.get("bought"),
             "token": token,
             # The folder name includes the instance id, so a replacement never uses the folder of the lost machine.
-            "folder": _machine_folder(pool, token, node, name),
+            "folder": machine_folder(pool, token, node, name),
             "group": instance.get("Placement", {}).get("GroupName", ""),
             "user": facts.get("user", ""),
             "deadman": facts.get("deadman", 0),
@@ -69,17 +85,6 @@ def to_machine(instance: Mapping[str, Any], region: str, facts: Mapping[str, Any
             "launched": launched.timestamp() if launched else time.time(),
         },
     )
-
-
-def _machine_folder(pool: str, token: str, node: int, name: str) -> str:
-    return f"{pool}.{token[:8]}.{node}-{name[-6:]}"
-
-
-def with_node(machine: Machine, node: int) -> Machine:
-    """Return an unused machine with another node index."""
-    extra = machine.extra
-    folder = _machine_folder(extra["folder"].partition(".")[0], extra["token"], node, machine.id)
-    return replace(machine, node=node, extra=extra | {"folder": folder})
 
 
 async def find_instances(calls: AwsCalls, region: str, ids: Iterable[str]) -> dict[str, dict[str, Any]]:
@@ -200,7 +205,7 @@ def _invisible_machine(name: str, index: int, ask: Mapping[str, Any], folder: La
             "region": ask["region"], "zone": ask["zone"], "type": ask["type"], "market": ask["market"],
             "hourly": ask["hourly"], "billed_at_least": MIN_BILLED_SECONDS, "token": folder.token, "user": ask["user"],
             "deadman": ask["deadman"], "account": ask["account"],
-            "folder": _machine_folder(folder.pool, folder.token, index, name), "launched": ask["at"],
+            "folder": machine_folder(folder.pool, folder.token, index, name), "launched": ask["at"],
         },
     )  # fmt: skip
 
@@ -354,3 +359,114 @@ async def call_in_parts(ids: Sequence[str], ask: Callable[[Sequence[str]], Await
         middle = len(ids) // 2
         return await call_in_parts(ids[:middle], ask) | await call_in_parts(ids[middle:], ask)
     return {}
+
+
+OWN_TAG_FILTER = [{"Name": "tag-key", "Values": [LEDGER]}]
+LIVE_STATES = ["pending", "running", "stopping", "stopped"]
+TERMINATION_TIMEOUT = 300.0  # seconds for EC2 to report machines as ended
+POLL_PAUSES = (0.2, 5.0)
+
+
+async def find_leftovers(calls: AwsCalls, places: Sequence[str]) -> Inventory:
+    """Return the resources of pools in some regions, and errors for regions that cannot be queried. Reads only."""
+    unknown = {}
+
+    async def find(place: str) -> list[Leftover]:
+        try:
+            return await _find_in_region(calls, place)
+        except SkywardError as error:
+            unknown[place] = error_message(error)
+            return []
+
+    found = await asyncio.gather(*map(find, places))
+    return Inventory(tuple(each for some in found for each in some), unknown)
+
+
+async def _find_in_region(calls: AwsCalls, region: str) -> list[Leftover]:
+    alive = [*OWN_TAG_FILTER, {"Name": "instance-state-name", "Values": LIVE_STATES}]
+    loose = [*OWN_TAG_FILTER, {"Name": "status", "Values": ["available"]}]
+    instances, disks, groups, keys, placements = await asyncio.gather(
+        describe_instances(calls, region, alive),
+        calls.call_all("ec2", region, "describe_volumes", "Volumes", Filters=loose, MaxResults=PAGE_SIZE),
+        calls.call_all("ec2", region, "describe_security_groups", "SecurityGroups", Filters=OWN_TAG_FILTER),
+        calls.call_all("ec2", region, "describe_key_pairs", "KeyPairs", Filters=OWN_TAG_FILTER),
+        zones_and_placement.find_placement_groups(calls, region, OWN_TAG_FILTER),
+    )
+    return [
+        *(_make_leftover("instance", each["InstanceId"], region, each) for each in instances.values()),
+        *(_make_leftover("disk", each["VolumeId"], region, each) for each in disks),
+        *(_make_leftover("security group", each["GroupId"], region, each) for each in groups),
+        *(_make_leftover("key pair", each["KeyName"], region, each) for each in keys),
+        *(_make_leftover("placement group", each["GroupName"], region, each) for each in placements),
+    ]
+
+
+def _make_leftover(what: str, id: str, place: str, description: Mapping[str, Any]) -> Leftover:
+    # Every user of the account can write tags, so their values are not trusted.
+    marks = {key: sanitize_line(text) for key, text in parse_tags(description).items()}
+    made = description.get("LaunchTime") or description.get("CreateTime")
+    ledger = marks.get(LEDGER, "")
+    is_machine = what == "instance"
+    return Leftover(
+        what, id, place, marks.get(POOL, ""), marks.get(TOKEN, ""), ledger,
+        ours=bool(ledger) and ledger == known_ledger_id("aws"), owner=marks.get(OWNER, ""),
+        is_machine=is_machine, since=made.timestamp() if isinstance(made, datetime) else None,
+        expires=tagged_expiry(marks), hourly=tagged_hourly(marks) if is_machine else None,
+    )  # fmt: skip
+
+
+async def remove_leftovers(calls: AwsCalls, things: Iterable[Leftover]) -> list[str]:
+    """Terminate machines, then remove the other leftovers; return a description of each leftover that remains."""
+    remaining = []
+    things = list(things)
+    for region in dict.fromkeys(each.place for each in things):
+        here = [each for each in things if each.place == region]
+        try:
+            await _terminate_instances(calls, region, [each.id for each in here if each.is_machine])
+        except SkywardError as error:
+            remaining += [_describe_failure(each, error) for each in here]
+            continue
+        for each in here:
+            try:
+                await _remove_leftover(calls, region, each)
+            except SkywardError as error:
+                remaining.append(_describe_failure(each, error))
+    return remaining
+
+
+def _describe_failure(thing: Leftover, error: SkywardError) -> str:
+    return f"{thing.what} {thing.id} ({thing.place}): {error_message(error)}"
+
+
+async def _terminate_instances(calls: AwsCalls, region: str, ids: Sequence[str]) -> None:
+    """Terminate machines, and wait until EC2 reports them as ended.
+
+    Raises:
+        SkywardError: If EC2 does not report the machines as ended in time.
+    """
+    if not ids:
+        return
+    await terminate(calls, [Machine(id, 0, "", "", extra={"region": region}) for id in ids])
+
+    async def find_running() -> list[str]:
+        seen = await find_instances(calls, region, ids)
+        return [id for id, each in seen.items() if each["State"]["Name"] not in ENDED_STATES]
+
+    if running := await poll_until_empty(find_running, POLL_PAUSES, TERMINATION_TIMEOUT, factor=1.5):
+        raise SkywardError(f"EC2 has not reported {', '.join(running)} as terminated within {TERMINATION_TIMEOUT:g} s")
+
+
+async def _remove_leftover(calls: AwsCalls, region: str, thing: Leftover) -> None:
+    match thing.what:
+        case "disk":
+            filters = [{"Name": "volume-id", "Values": [thing.id]}]
+            await delete_unless_gone(
+                lambda: calls.call("ec2", region, "delete_volume", VolumeId=thing.id),
+                lambda: calls.call_all("ec2", region, "describe_volumes", "Volumes", Filters=filters),
+            )
+        case "security group":
+            await remove_group(calls, region, thing.id, f"of pool {thing.pool}")
+        case "placement group":
+            await zones_and_placement.remove_placement_group(calls, region, thing.id)
+        case "key pair":
+            await remove_key_pair(calls, region, thing.id)

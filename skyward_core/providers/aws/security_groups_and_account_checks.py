@@ -1,17 +1,19 @@
-"""Resources of this project in an AWS account: security resources of pools, leftovers, permissions and quotas."""
+"""Security groups and key pairs of pools, and checks of an AWS account: credentials, permissions and quotas."""
 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import math
 import os
 import re
+import socket
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 from skyward_core.model.errors import (
@@ -23,11 +25,10 @@ from skyward_core.model.errors import (
     error_hint,
     error_message,
 )
-from skyward_core.model.leftovers import Inventory, Leftover
-from skyward_core.model.machines import Check, Machine
+from skyward_core.model.machines import Check
 from skyward_core.model.offers_and_rental_plans import Offer
-from skyward_core.providers.aws import instance_lookup_and_end, instance_tags, zones_and_placement
-from skyward_core.providers.aws.boto_calls import AwsCalls
+from skyward_core.providers.aws import instance_tags, zones_and_placement
+from skyward_core.providers.aws.boto_calls import AwsCalls, run_in_thread
 from skyward_core.providers.aws.ec2_errors import (
     DENIED_CODES,
     GROUP_NOT_FOUND,
@@ -39,10 +40,8 @@ from skyward_core.providers.aws.ec2_errors import (
 )
 from skyward_core.providers.aws.launch_journal_and_keys import KeyPair, LaunchJournal
 from skyward_core.providers.aws.zones_and_placement import Zone
-from skyward_core.providers.provider_call_progress_and_cache import poll_until_empty, report_progress
-from skyward_core.store.ledger import known_ledger_id
+from skyward_core.providers.provider_call_progress_and_cache import report_progress
 from skyward_core.util.light_dataclass import Value, value
-from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.util.untrusted_files import expand_user, is_file
 
 REMOVAL_TIMEOUT = 45.0  # seconds of attempts to remove a security group while ended machines may still use it
@@ -209,7 +208,7 @@ async def remove_security_resources(calls: AwsCalls, folder: LaunchJournal) -> N
     noted = {(each["region"], each["vpc"]): each for each in notes if each["what"] == "belongings"}
     made = {(each["region"], each["vpc"]): each["id"] for each in notes if each["what"] == "group"}
     for (region, vpc), each in noted.items():
-        await _remove_key_pair(calls, region, each["key"])
+        await remove_key_pair(calls, region, each["key"])
         if not (name := each["group"]):
             continue
         known = [made[region, vpc]] if made.get((region, vpc)) else []  # queries may not show a new group yet
@@ -224,7 +223,7 @@ async def remove_security_resources(calls: AwsCalls, folder: LaunchJournal) -> N
             )
 
 
-async def _remove_key_pair(calls: AwsCalls, region: str, name: str) -> None:
+async def remove_key_pair(calls: AwsCalls, region: str, name: str) -> None:
     filters = [{"Name": "key-name", "Values": [name]}]
     await delete_unless_gone(
         lambda: calls.call("ec2", region, "delete_key_pair", KeyName=name),
@@ -254,10 +253,40 @@ async def remove_group(calls: AwsCalls, region: str, group: str, name: str) -> N
         ) from error
 
 
-OWN_TAG_FILTER = [{"Name": "tag-key", "Values": [instance_tags.LEDGER]}]
-LIVE_STATES = ["pending", "running", "stopping", "stopped"]
-TERMINATION_TIMEOUT = 300.0  # seconds for EC2 to report machines as ended
-POLL_PAUSES = (0.2, 5.0)
+ADDRESS_URL = "https://checkip.amazonaws.com"
+ADDRESS_TIMEOUT = 5.0  # seconds for the service that reports the client's address
+
+
+async def find_client_network(calls: AwsCalls, region: str) -> str:
+    """Return the network that contains only this client's address, as AWS sees that address.
+
+    Raises:
+        PoolError: If the address cannot be determined. The message has a remedy.
+    """
+    return str(await run_in_thread(_query_client_address, calls, region))
+
+
+def _query_client_address(calls: AwsCalls, region: str) -> str:
+    import urllib.request  # imported late, because ranks that load a script do not need it
+
+    endpoint = calls.ec2_endpoint(region)
+    host, port = urlsplit(endpoint).hostname or "", urlsplit(endpoint).port or 443
+    try:
+        if host.endswith((".amazonaws.com", ".amazonaws.com.cn", ".api.aws")):
+            with urllib.request.urlopen(ADDRESS_URL, timeout=ADDRESS_TIMEOUT) as answer:
+                text = answer.read(100).decode("ascii").strip()
+        else:  # a local EC2 emulator sees the address of this connection
+            with socket.create_connection((host, port), ADDRESS_TIMEOUT) as line:
+                text = line.getsockname()[0]
+        address = ipaddress.ip_address(text)
+    except (OSError, ValueError) as error:
+        raise PoolError(
+            f"cannot determine the address of this machine at AWS ({error}): pass the address or its network, "
+            'for example ssh_from="203.0.113.7/32"'
+        ) from error
+    return f"{address}/{address.max_prefixlen}"
+
+
 NO_REGION = (
     'no AWS region is set: pass region="us-east-1" (command line: --set region=us-east-1), or set AWS_REGION or the '
     "region of a profile"
@@ -304,113 +333,6 @@ async def list_regions(calls: AwsCalls, home: str) -> list[str]:
     """Return the names of all regions that are enabled for the account."""
     listed = await calls.call("ec2", home, "describe_regions")
     return sorted(each["RegionName"] for each in listed["Regions"])
-
-
-async def find_leftovers(calls: AwsCalls, places: Sequence[str]) -> Inventory:
-    """Return the resources of pools in some regions, and errors for regions that cannot be queried. Reads only."""
-    unknown = {}
-
-    async def find(place: str) -> list[Leftover]:
-        try:
-            return await _find_in_region(calls, place)
-        except SkywardError as error:
-            unknown[place] = error_message(error)
-            return []
-
-    found = await asyncio.gather(*map(find, places))
-    return Inventory(tuple(each for some in found for each in some), unknown)
-
-
-async def _find_in_region(calls: AwsCalls, region: str) -> list[Leftover]:
-    alive = [*OWN_TAG_FILTER, {"Name": "instance-state-name", "Values": LIVE_STATES}]
-    loose = [*OWN_TAG_FILTER, {"Name": "status", "Values": ["available"]}]
-    instances, disks, groups, keys, placements = await asyncio.gather(
-        instance_lookup_and_end.describe_instances(calls, region, alive),
-        calls.call_all(
-            "ec2", region, "describe_volumes", "Volumes", Filters=loose, MaxResults=instance_lookup_and_end.PAGE_SIZE
-        ),
-        calls.call_all("ec2", region, "describe_security_groups", "SecurityGroups", Filters=OWN_TAG_FILTER),
-        calls.call_all("ec2", region, "describe_key_pairs", "KeyPairs", Filters=OWN_TAG_FILTER),
-        zones_and_placement.find_placement_groups(calls, region, OWN_TAG_FILTER),
-    )
-    return [
-        *(_make_leftover("instance", each["InstanceId"], region, each) for each in instances.values()),
-        *(_make_leftover("disk", each["VolumeId"], region, each) for each in disks),
-        *(_make_leftover("security group", each["GroupId"], region, each) for each in groups),
-        *(_make_leftover("key pair", each["KeyName"], region, each) for each in keys),
-        *(_make_leftover("placement group", each["GroupName"], region, each) for each in placements),
-    ]
-
-
-def _make_leftover(what: str, id: str, place: str, description: Mapping[str, Any]) -> Leftover:
-    # Every user of the account can write tags, so their values are not trusted.
-    marks = {key: sanitize_line(text) for key, text in instance_tags.parse_tags(description).items()}
-    made = description.get("LaunchTime") or description.get("CreateTime")
-    ledger = marks.get(instance_tags.LEDGER, "")
-    is_machine = what == "instance"
-    return Leftover(
-        what, id, place, marks.get(instance_tags.POOL, ""), marks.get(instance_tags.TOKEN, ""), ledger,
-        ours=bool(ledger) and ledger == known_ledger_id("aws"), owner=marks.get(instance_tags.OWNER, ""),
-        is_machine=is_machine, since=made.timestamp() if isinstance(made, datetime) else None,
-        expires=instance_tags.tagged_expiry(marks), hourly=instance_tags.tagged_hourly(marks) if is_machine else None,
-    )  # fmt: skip
-
-
-async def remove_leftovers(calls: AwsCalls, things: Iterable[Leftover]) -> list[str]:
-    """Terminate machines, then remove the other leftovers; return a description of each leftover that remains."""
-    remaining = []
-    things = list(things)
-    for region in dict.fromkeys(each.place for each in things):
-        here = [each for each in things if each.place == region]
-        try:
-            await _terminate_instances(calls, region, [each.id for each in here if each.is_machine])
-        except SkywardError as error:
-            remaining += [_describe_failure(each, error) for each in here]
-            continue
-        for each in here:
-            try:
-                await _remove_leftover(calls, region, each)
-            except SkywardError as error:
-                remaining.append(_describe_failure(each, error))
-    return remaining
-
-
-def _describe_failure(thing: Leftover, error: SkywardError) -> str:
-    return f"{thing.what} {thing.id} ({thing.place}): {error_message(error)}"
-
-
-async def _terminate_instances(calls: AwsCalls, region: str, ids: Sequence[str]) -> None:
-    """Terminate machines, and wait until EC2 reports them as ended.
-
-    Raises:
-        SkywardError: If EC2 does not report the machines as ended in time.
-    """
-    if not ids:
-        return
-    await instance_lookup_and_end.terminate(calls, [Machine(id, 0, "", "", extra={"region": region}) for id in ids])
-
-    async def find_running() -> list[str]:
-        seen = await instance_lookup_and_end.find_instances(calls, region, ids)
-        return [id for id, each in seen.items() if each["State"]["Name"] not in instance_lookup_and_end.ENDED_STATES]
-
-    if running := await poll_until_empty(find_running, POLL_PAUSES, TERMINATION_TIMEOUT, factor=1.5):
-        raise SkywardError(f"EC2 has not reported {', '.join(running)} as terminated within {TERMINATION_TIMEOUT:g} s")
-
-
-async def _remove_leftover(calls: AwsCalls, region: str, thing: Leftover) -> None:
-    match thing.what:
-        case "disk":
-            filters = [{"Name": "volume-id", "Values": [thing.id]}]
-            await delete_unless_gone(
-                lambda: calls.call("ec2", region, "delete_volume", VolumeId=thing.id),
-                lambda: calls.call_all("ec2", region, "describe_volumes", "Volumes", Filters=filters),
-            )
-        case "security group":
-            await remove_group(calls, region, thing.id, f"of pool {thing.pool}")
-        case "placement group":
-            await zones_and_placement.remove_placement_group(calls, region, thing.id)
-        case "key pair":
-            await _remove_key_pair(calls, region, thing.id)
 
 
 CREDENTIAL_VARIABLES = (  # environment variables that select credentials
