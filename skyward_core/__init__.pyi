@@ -87,6 +87,7 @@ from skyward_core.runtime.instance_info import Attempt as Attempt
 from skyward_core.runtime.instance_info import Info as Info
 from skyward_core.runtime.instance_info import InstanceInfo as InstanceInfo
 from skyward_core.runtime.instance_info import attempt as attempt
+from skyward_core.runtime.instance_info import checkpoint_dir as checkpoint_dir
 from skyward_core.runtime.instance_info import instance_info as instance_info
 from skyward_core.runtime.instance_info import is_head as is_head
 from skyward_core.runtime.instance_info import post_mortem as post_mortem
@@ -190,6 +191,7 @@ __all__ = [
     "Info",
     "InstanceInfo",
     "attempt",
+    "checkpoint_dir",
     "instance_info",
     "is_head",
     "post_mortem",

@@ -175,12 +175,13 @@ class BlobCache:
             dropped.append(name)
         if dropped:
             for link in self._context.present_links:
-                task = asyncio.ensure_future(_drop_blobs(link, dropped))
+                task = asyncio.ensure_future(drop_blobs(link, dropped))
                 self._drops.add(task)
                 task.add_done_callback(self._drops.discard)
 
 
-async def _drop_blobs(link: Link, names: Sequence[str]) -> None:
+async def drop_blobs(link: Link, names: Sequence[str]) -> None:
+    """Delete blobs of a node that nothing needs."""
     try:
         await link.ask({"t": "drop", "blobs": names})
     except ConnectionError:

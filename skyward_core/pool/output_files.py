@@ -10,17 +10,18 @@ import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from skyward_core.model.errors import LedgerError, PoolError, UsageError
 from skyward_core.model.output_files import FetchedFile, Unfetched, WrittenFile
 from skyward_core.pool.agent_link import Link
 from skyward_core.protocol.frame_codec import WireError
 from skyward_core.protocol.output_file_patterns import CHANGED_MESSAGE, matches, normalize_pattern
+from skyward_core.runtime.instance_info import CHECKPOINTS
 from skyward_core.store.ledger_rows import REMAINS, RemainingFiles
 from skyward_core.transport.file_and_result_downloads import (
     PARTS,
@@ -226,6 +227,11 @@ class OutputRecord:
         self._read()
         rows = self._by_file.get((file.path, file.version), ())
         return [row for row in rows if self._by_target.get(row.target) is row and row.is_unchanged]
+
+    def rows(self) -> list[FetchedRow]:
+        """Return the unchanged local copies."""
+        self._read()
+        return [row for row in self._by_target.values() if row.is_unchanged]
 
     def add(self, file: WrittenFile, target: Path) -> None:
         """Record a downloaded file.
@@ -558,6 +564,17 @@ MAX_ENDED_RUNS = 32  # ended runs with a pending scan; the teardown fetches the 
 MAX_NAMED_FILES = 5  # files per node that a receipt names
 
 
+def output_patterns(spec: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the patterns of the files to download during runs of a pool.
+
+    Args:
+        spec: Description of the pool; see :meth:`PoolSpec.describe`.
+    """
+    outputs = tuple(spec.get("image", {}).get("outputs") or ())
+    restarts = spec.get("options", {}).get("on_loss") == "restart"
+    return (*outputs, f"{CHECKPOINTS}/**") if restarts else outputs
+
+
 class FetchResult(NamedTuple):
     """Result of a download.
 
@@ -578,7 +595,7 @@ class Outputs:
         self._news = context.news
         self._record = OutputRecord(context.archive.folder / "outputs.jsonl")
         self._base = Path.cwd() / FOLDER
-        self._patterns: Sequence[str] = context.row.spec.get("image", {}).get("outputs") or ()
+        self._patterns: Sequence[str] = output_patterns(context.row.spec)
         self._fetch_lock = asyncio.Lock()
         self._ended_runs: dict[str, None] = {}  # runs that await their last scan
         self._wake = asyncio.Event()
@@ -705,6 +722,24 @@ class Outputs:
                 target=str(each.target), error=each.error,
             )
         )  # fmt: skip
+
+    # -- checkpoints ---------------------------------------------------------------------------------------
+
+    async def download_checkpoints(self, run: str) -> FileListing:
+        """Download the output files that the ranks of a run have written, and return the listing.
+
+        Raises:
+            PoolError: If no node could list its files.
+        """
+        found = await self.files(self._patterns)
+        if found.failures and not found.folders:
+            raise PoolError(f"Cannot list the checkpoints of run {run}: {'; '.join(found.failures.values())}")
+        await self._fetch_files(found, found.files, run)
+        return found
+
+    def downloaded_checkpoints(self) -> list[FetchedRow]:
+        """Return the unchanged local copies of output files, also of files on lost machines."""
+        return [row for row in self._record.rows() if matches(row.path, self._patterns)]
 
     # -- during runs ---------------------------------------------------------------------------------------
 

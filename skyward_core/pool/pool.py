@@ -103,7 +103,8 @@ class Pool:
         context.metrics = MetricsRecorder(context)
         self._notices = PreemptionNotices(context)
         self._pause_notifier = PauseNotifier(context)
-        if (row.spec.get("image") or {}).get("outputs") and not (observer or context.is_local):
+        downloads = (row.spec.get("image") or {}).get("outputs") or context.options.on_loss == "restart"
+        if downloads and not (observer or context.is_local):
             context.outputs.start_fetching()
         self.news.emit_opened()
         _POOLS.add(self)

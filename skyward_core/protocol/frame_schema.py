@@ -418,6 +418,14 @@ FROM_CLIENT: FrameSchemas = {
         answer={"files": list_of(WRITTEN_KEYS), "more": is_count, "folder": is_text},
         may_fail=True,
     ),
+    "restore": FrameSchema(
+        "Copy a blob to a path in the working folder of the ranks, unless the ranks have changed the file there. "
+        "`at`: Unix time of its last change. The answer states whether the file was written.",
+        _REQUEST_ID,
+        {"blob": is_file_name, "size": is_count, "path": is_relative_subpath, "at": is_number},
+        answer={"written": is_bool},
+        may_fail=True,
+    ),
     "output": FrameSchema(
         'Send a listed file from an offset on, if it is unchanged, as "data" frames; the last has the SHA-256.',
         _REQUEST_ID,

@@ -260,6 +260,14 @@ class ClientWritten(TypedDict):
     since: NotRequired[float]
     after: NotRequired[str]
 
+class ClientRestore(TypedDict):
+    t: Literal["restore"]
+    id: int
+    blob: str
+    size: int
+    path: str
+    at: float
+
 class ClientOutput(TypedDict):
     t: Literal["output"]
     id: int
@@ -412,6 +420,7 @@ FromClient = (
     | ClientStop
     | ClientFetch
     | ClientWritten
+    | ClientRestore
     | ClientOutput
     | ClientStacks
     | ClientProfile
@@ -925,6 +934,15 @@ class WrittenAnswer(TypedDict):
     files: list[WrittenKeys]
     more: int
     folder: str
+    error: NotRequired[str]
+    unreachable: NotRequired[bool]
+    forgotten: NotRequired[bool]
+    joins: NotRequired[bool]
+
+class RestoreAnswer(TypedDict):
+    t: Literal["known"]
+    id: int
+    written: bool
     error: NotRequired[str]
     unreachable: NotRequired[bool]
     forgotten: NotRequired[bool]

@@ -491,6 +491,42 @@ def attempt() -> Attempt:
     return Attempt(int(text) if text.isdecimal() and text != "0" else 1)
 
 
+CHECKPOINTS = "checkpoints"  # folder in the working folder of the ranks
+CHECKPOINT_VARIABLE = "SKYWARD_CHECKPOINT_DIR"
+_working_folder = ""
+
+
+def checkpoint_dir() -> str:
+    """Return the folder for checkpoints of the current run, ``checkpoints/RUN`` in the working folder. It exists.
+
+    All attempts of a run have the same folder. With ``Options(on_loss="restart")`` its files are downloaded during the
+    run, and copied to the machines of the next attempt that lack them. Off a pool, the folder is ``checkpoints``.
+
+        path = f"{sky.checkpoint_dir()}/model.pt"
+
+    Raises:
+        OSError: If the folder cannot be created.
+    """
+    folder = os.environ.get(CHECKPOINT_VARIABLE) or f"{os.getcwd()}/{CHECKPOINTS}"  # noqa: PTH109
+    os.makedirs(folder, exist_ok=True)  # noqa: PTH103  # workers do not otherwise import pathlib here
+    return folder
+
+
+def set_checkpoint_dir(run: str, *, create: bool) -> None:
+    """Set the folder for checkpoints of a run. A worker calls this before user code runs.
+
+    Args:
+        run: Id of the run.
+        create: Whether to create the folder, for scripts that only read the variable. An error is left to the script.
+    """
+    global _working_folder
+    _working_folder = _working_folder or os.getcwd()  # noqa: PTH109
+    os.environ[CHECKPOINT_VARIABLE] = f"{_working_folder}/{CHECKPOINTS}/{run}"
+    if create:
+        with suppress(OSError):
+            checkpoint_dir()
+
+
 def set_attempt(keys: AttemptKeys | None) -> None:
     """Set the attempt of this process's calls. A worker calls this before user code runs.
 

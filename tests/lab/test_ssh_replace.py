@@ -114,3 +114,48 @@ def test_host_that_returns_replaces_itself_if_there_is_no_spare(make_lab: MakeLa
     assert compute.receipt is not None
     assert (compute.receipt.created, compute.receipt.gone, compute.receipt.ok) == (3, (0, 1, 1), True)
     wait_until(lambda: not any(host.processes() for host in lab.hosts), what="the end of the last errand")
+
+
+@sky.function
+def count_to(last: int) -> list[tuple[int, str, int, int]]:
+    """Count steps, and save each of them on the head. Wait at step 3 of the first attempt."""
+    import json
+    import os
+    import socket
+    from pathlib import Path
+
+    attempt, info = sky.attempt(), sky.instance_info()
+    saved = Path(sky.checkpoint_dir(), "step.json")
+    first = json.loads(saved.read_text()) if saved.exists() else 0
+    for step in range(first + 1, last + 1):
+        if info.is_head:
+            draft = saved.with_suffix(".tmp")
+            draft.write_text(json.dumps(step))
+            draft.replace(saved)
+            Path(os.environ["SKYWARD_CHECKPOINT_DIR"], f"{step}.done").touch()
+        while step == 3 and not attempt.is_restart:
+            time.sleep(0.05)
+    return [(attempt.number, socket.gethostname(), first, step)]
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_restarted_run_continues_from_the_checkpoint_of_the_head(
+    lost: int, make_lab: MakeLab, monkeypatch: pytest.MonkeyPatch, home: Path
+) -> None:
+    """Only the head saves. The next attempt begins on all nodes with its checkpoint, even if the head is lost."""
+    less_patience(monkeypatch)
+    lab = make_lab(3)
+    options = sky.Options(console=False, grace=0.5, start_timeout=60.0, on_loss="restart")
+    compute = sky.Compute(provider=provider(lab), nodes=2, name="continues", options=options)
+    with pytest.raises(sky.TeardownError), compute:
+
+        def cut() -> None:
+            wait_until(lambda: list(home.glob("outputs/**/3.done")), what="the download of step 3")
+            lab.hosts[lost].power_off()
+
+        cutter = threading.Thread(target=cut)
+        cutter.start()
+        results = [one for (one,) in count_to(5) @ compute]
+        cutter.join()
+        assert [(attempt, first, step) for attempt, _, first, step in results] == [(2, 3, 5)] * 2
+        assert results[lost][1] == lab.hosts[2].name

@@ -223,6 +223,7 @@ class ClientRequests:
             "fed": self._feed,
             "stop": self._stop,
             "fetch": self._send_file,
+            "restore": lambda connection, header, _: self._outputs.restore_file(connection, header),
             "written": lambda connection, header, _: self._outputs.list_files(connection, header),
             "output": lambda connection, header, _: self._outputs.send_file(connection, header),
             "peers": lambda connection, header, _: self._transfers.answer(connection, header),

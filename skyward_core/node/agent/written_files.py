@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import heapq
+import json
 import os
+import shutil
 import stat
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +23,7 @@ from skyward_core.protocol.validators import is_relative_subpath
 if TYPE_CHECKING:
     from skyward_core.node.agent.agent_state_and_lease import NodeState
     from skyward_core.node.agent.connection import Connection
-    from skyward_core.protocol.frame_types import ClientOutput, ClientWritten, WrittenKeys
+    from skyward_core.protocol.frame_types import ClientOutput, ClientRestore, ClientWritten, WrittenKeys
 
 
 PIECE = 1 << 19  # bytes per read
@@ -149,6 +152,20 @@ class OutputFileHandler:
         until = float("inf") if record.active or not ends else max(ends) + MTIME_TOLERANCE
         return record.opened_at - MTIME_TOLERANCE, until
 
+    async def restore_file(self, connection: Connection, header: ClientRestore) -> None:
+        """Copy a blob into the working folder, for ranks that continue from files of an earlier attempt."""
+        config = self._state.config
+        answer: dict[str, Any]
+        try:
+            blob = config.blobs / Path(header["blob"]).name
+            is_written = await run_in_thread(
+                restore_file, config.cwd, blob, header["size"], header["path"], header["at"]
+            )
+            answer = {"written": is_written}
+        except OSError as error:
+            answer = {"error": error.strerror or str(error)}
+        connection.send({"t": "known", "id": header["id"]} | answer)
+
     async def send_file(self, connection: Connection, header: ClientOutput) -> None:
         """Send one file."""
         fields = {"t": "data", "id": header["id"], "last": True}
@@ -166,6 +183,85 @@ class OutputFileHandler:
                 connection.send(fields | {"sha256": file.sha256})
         except OSError as error:
             connection.send(fields | {"error": error.strerror or str(error)})
+
+
+RESTORED_SUFFIX = ".restored.json"  # list of restored files beside the working folder: path -> version
+
+
+def restore_file(folder: str, blob: Path, size: int, path: str, at: float) -> bool:
+    """Copy a blob to a path in the working folder. Readers see either the old or the new content.
+
+    A file that the ranks have written or changed is kept. A file that an earlier call has written is replaced.
+
+    Args:
+        folder: The ranks' working folder.
+        blob: The blob.
+        size: Size of the blob in bytes.
+        path: Path relative to the folder.
+        at: Unix time to set as the modification time of the file.
+
+    Returns:
+        Whether the file was written.
+
+    Raises:
+        OSError: If the blob is incomplete, the path leads through a link or out of the folder, or the disk is full.
+    """
+    if not Path(f"{folder}.json").exists() or not is_relative_subpath(path):
+        raise OSError(f"{path!r:.80} is not a path in a copied working folder")
+    if blob.stat().st_size != size:
+        raise OSError(f"the blob has {blob.stat().st_size:,} of {size:,} bytes")
+    listing = Path(f"{folder}{RESTORED_SUFFIX}")
+    restored = _read_restored(folder)
+    parent = _make_folders_below(folder, path)
+    name = path.rpartition("/")[2]
+    try:
+        try:
+            found = os.stat(name, dir_fd=parent, follow_symlinks=False)
+            if restored.get(path) != file_version(found):
+                return False
+        except FileNotFoundError:
+            pass
+        draft = f"{name}{PARTIAL_SUFFIX}"
+        target = os.open(
+            draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=parent
+        )
+        with open(blob, "rb") as source, open(target, "wb") as copy:
+            shutil.copyfileobj(source, copy, PIECE)
+            copy.flush()
+            os.utime(copy.fileno(), (at, at))
+            os.fsync(copy.fileno())
+            version = file_version(os.fstat(copy.fileno()))
+        # Listed before the file is in place: a file that is listed but missing is only written again.
+        partial = Path(f"{listing}.part")
+        partial.write_text(json.dumps(restored | {path: version}), encoding="utf-8")
+        partial.replace(listing)
+        os.rename(draft, name, src_dir_fd=parent, dst_dir_fd=parent)
+    finally:
+        os.close(parent)
+    return True
+
+
+def _read_restored(folder: str) -> dict[str, str]:
+    """Return the versions of the restored files, by path."""
+    listing = Path(f"{folder}{RESTORED_SUFFIX}")
+    restored: dict[str, str] = json.loads(listing.read_bytes()) if listing.exists() else {}
+    return restored
+
+
+def _make_folders_below(folder: str, path: str) -> int:
+    """Create the folders of a path, without following links. Return a descriptor of the last one."""
+    at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for part in path.split("/")[:-1]:
+            with suppress(FileExistsError):
+                os.mkdir(part, dir_fd=at)
+            inner = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
+            os.close(at)
+            at = inner
+    except BaseException:
+        os.close(at)
+        raise
+    return at
 
 
 def find_written_files(
@@ -192,7 +288,7 @@ def find_written_files(
     listing = Path(f"{folder}.json")
     if not folder or not listing.exists():
         raise OSError("the ranks' working folder is not a copy of the client's folder")
-    walk = _FolderWalk(folder, read_sent_items(listing), patterns)
+    walk = _FolderWalk(folder, read_sent_items(listing), _read_restored(folder), patterns)
     changed = (each for each in walk.files() if since <= each[1].st_ctime <= until)
     number = 0
 
@@ -227,14 +323,17 @@ class _FolderWalk:
         left: Folders that were not scanned because the limit was reached.
     """
 
-    def __init__(self, folder: str, known: dict[str, FolderItem], patterns: Sequence[str]) -> None:
+    def __init__(
+        self, folder: str, known: dict[str, FolderItem], restored: dict[str, str], patterns: Sequence[str]
+    ) -> None:
         self._folder = folder
         self._known = known
+        self._restored = restored
         self._patterns = patterns
         self.left = deque([""])
 
     def files(self) -> Iterator[tuple[str, os.stat_result]]:
-        """Yield matching files that differ from the upload. Skip links."""
+        """Yield matching files that ranks wrote: they differ from the upload and from restored files. Skip links."""
         scanned = 0
         while self.left and scanned < MAX_SCANNED_FILES:
             folder = self.left[0]
@@ -262,5 +361,6 @@ class _FolderWalk:
             except OSError:
                 return  # deleted since the listing
             item = self._known.get(path)
-            if item is None or (item.size, item.mtime) != (status.st_size, status.st_mtime_ns):
+            as_sent = item is not None and (item.size, item.mtime) == (status.st_size, status.st_mtime_ns)
+            if not as_sent and self._restored.get(path) != file_version(status):
                 yield path, status

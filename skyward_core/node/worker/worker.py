@@ -37,6 +37,7 @@ from skyward_core.runtime.instance_info import (
     import_for_call,
     not_reusable_reason,
     set_attempt,
+    set_checkpoint_dir,
     set_phase_listener,
     set_place,
     using,
@@ -327,6 +328,7 @@ class WorkerProcess:
         gang = bool(header.get("gang"))
         preemption.start_call(gang)
         set_attempt(header.get("attempt"))
+        set_checkpoint_dir(run, create="attempt" in header)
         place = self._set_place(gang)
         started = perf_counter()
         try:

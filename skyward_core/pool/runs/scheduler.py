@@ -325,6 +325,10 @@ class RunScheduler:
         await asyncio.sleep(pause)
         if any(link.gone for link in context.links) or context.roster.has_pending_preemptions:
             await context.roster.wait_replacements()
+        try:
+            await context.checkpoints.restore(run.id)
+        except (PoolError, OSError) as error:
+            context.news.emit_warning(f"run {run.id} continues without checkpoints of other nodes: {error}")
         if context.is_standalone and gang is not None:
             try:
                 await self._retry_on_reconnect([run], gang.restart_processes)

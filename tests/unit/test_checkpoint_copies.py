@@ -1,0 +1,105 @@
+"""Checkpoints for the next attempt: which files are copied to nodes, and how a node stores them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skyward_core.node.agent.written_files import find_written_files, restore_file
+from skyward_core.pool.checkpoint_copies import newest_copies
+from skyward_core.pool.output_files import FetchedRow
+
+
+def row(path: str, at: int = 1, node: int = 0) -> FetchedRow:
+    return FetchedRow(f"/outputs/{node}/{path}", node, path, f"v{at}", (3, at))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return the copied working folder of a node."""
+    folder = tmp_path / "work" / "project"
+    folder.mkdir(parents=True)
+    Path(f"{folder}.json").write_text("[]")
+    return folder
+
+
+@pytest.fixture
+def blob(tmp_path: Path) -> Path:
+    blob = tmp_path / "blob"
+    blob.write_bytes(b"new")
+    return blob
+
+
+def restore(folder: Path, blob: Path, path: str) -> bool:
+    return restore_file(str(folder), blob, blob.stat().st_size, path, 1000.0)
+
+
+@pytest.mark.parametrize(
+    ("paths", "copied"),
+    [
+        (["model.pt", "a/b.pt"], ["model.pt", "a/b.pt"]),
+        (["step-1/__0_0.distcp", "step-1/.metadata"], ["step-1/__0_0.distcp", "step-1/.metadata"]),
+        (["step-1/__0_0.distcp", "step-1/__1_0.distcp", "log.txt"], ["log.txt"]),
+        (["checkpoint-5/optimizer.pt", "checkpoint-5/model.safetensors", "checkpoint-4/trainer_state.json"],
+         ["checkpoint-4/trainer_state.json"]),
+    ],
+)  # fmt: skip
+def test_checkpoints_without_their_marker_are_not_copied(paths: list[str], copied: list[str]) -> None:
+    assert sorted(newest_copies(map(row, paths))) == sorted(copied)
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9), st.integers(0, 3))))
+def test_newest_version_of_each_file_is_copied(files: list[tuple[str, int, int]]) -> None:
+    newest = newest_copies(row(path, at, node) for path, at, node in files)
+    assert {path: each.left[1] for path, each in newest.items()} == {
+        path: max(at for name, at, _ in files if name == path) for path, _, _ in files
+    }
+
+
+def test_restored_file_has_content_and_time_and_is_not_listed_as_written(folder: Path, blob: Path) -> None:
+    assert restore(folder, blob, "checkpoints/r/model.pt")
+    target = folder / "checkpoints" / "r" / "model.pt"
+    assert (target.read_bytes(), target.stat().st_mtime) == (b"new", 1000.0)
+    assert [each.name for each in target.parent.iterdir()] == ["model.pt"]
+    assert find_written_files(str(folder), [], 0.0, float("inf")) == ([], 0)
+    blob.write_bytes(b"newer")
+    assert restore(folder, blob, "checkpoints/r/model.pt"), "an earlier copy is replaced"
+    assert target.read_bytes() == b"newer"
+    target.write_bytes(b"of a rank")
+    listed, _ = find_written_files(str(folder), [], 0.0, float("inf"))
+    assert [each["path"] for each in listed] == ["checkpoints/r/model.pt"]
+    assert not restore(folder, blob, "checkpoints/r/model.pt"), "the ranks have changed the file"
+    assert target.read_bytes() == b"of a rank"
+
+
+@pytest.mark.parametrize("path", ["../out", "/etc/out", "link/out", "a/../../out", ""])
+def test_no_path_leads_out_of_the_working_folder(path: str, folder: Path, blob: Path) -> None:
+    outside = folder.parent / "elsewhere"
+    outside.mkdir()
+    (folder / "link").symlink_to(outside)
+    with pytest.raises(OSError, match=r".+"):
+        restore(folder, blob, path)
+    assert not list(outside.iterdir()) and not (folder.parent / "out").exists()
+
+
+def test_link_at_the_target_is_not_followed(folder: Path, blob: Path) -> None:
+    outside = folder.parent / "elsewhere"
+    outside.write_text("mine")
+    (folder / "model.pt").symlink_to(outside)
+    assert not restore(folder, blob, "model.pt")
+    (folder / "other.pt.skyward-part").symlink_to(outside)
+    with pytest.raises(OSError, match=r".+"):
+        restore(folder, blob, "other.pt")
+    assert outside.read_text() == "mine"
+
+
+def test_incomplete_blob_and_own_folder_of_the_user_are_refused(folder: Path, blob: Path, tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="3 of 4 bytes"):
+        restore_file(str(folder), blob, 4, "model.pt", 1000.0)
+    with pytest.raises(OSError, match="not a path in a copied working folder"):
+        restore(tmp_path, blob, "model.pt")
+    assert json.loads(Path(f"{folder}.json").read_text()) == [] and not list(folder.iterdir())
