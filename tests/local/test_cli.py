@@ -184,6 +184,19 @@ def test_traceback_printed_by_a_script_is_shown_once_without_skyward_frames(cli:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(("target", "expected"), [("whole.py", ["<module>", "step"]), ("stack.py", ["rank", "step"])])
+def test_stack_printed_by_a_rank_begins_with_user_code(cli: Cli, target: str, expected: list[str]) -> None:
+    step = "def step():\n    traceback.print_stack()\n    print(traceback.extract_stack(limit=1)[0].name)\n"
+    cli.write("whole.py", f"import traceback\n{step}step()\n")
+    cli.write(
+        "stack.py", f"import traceback\nimport skyward_core as sky\n{step}@sky.function\ndef rank():\n    step()\n"
+    )
+    done = cli("run", target, "--json")
+    said = cli("logs", json.loads(done.stdout.splitlines()[-1])["run"])
+    assert re.findall(r'File ".*", line \d+, in (\S+)', said.stderr) == expected, said.stderr
+    assert said.stdout == "r000| step\n"
+
+
 def test_logs_and_results_are_available_after_the_pool_ended(cli: Cli) -> None:
     found = cli.json("run", "endings.py:fine", "--nodes", 2)
     assert cli.json("ls") == {"pools": [], "kept": []}

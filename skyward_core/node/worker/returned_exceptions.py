@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pickle
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,6 +17,8 @@ from skyward_core.node.worker.stop_signal import Stopped
 from skyward_core.protocol.frame_codec import MAX_EXCEPTION_BYTES
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from skyward_core.protocol.frame_types import ErrorKeys
 
 MAX_MESSAGE = 8192  # characters of a message
@@ -110,6 +112,22 @@ def _install_hint(error: BaseException) -> str:
 # Prefix of module names whose frames are dropped. (File names cannot serve, because compiled code has file names of
 # another machine.)
 _OWN_PACKAGE = __name__.partition(".")[0] + "."
+_CALLER = f"{__name__.rpartition('.')[0]}.worker", "_run_function"  # module and function that calls user code
+
+
+def hide_worker_frames(traceback: Any) -> None:
+    """Patch ``traceback``, so that printed and formatted stacks begin with the first frame of user code."""
+    walk_stack = traceback.walk_stack
+
+    def walk_user_stack(frame: FrameType | None) -> Iterator[tuple[FrameType, int]]:
+        frames = list(walk_stack(sys._getframe(1) if frame is None else frame))
+        places = [(each.f_globals.get("__name__"), each.f_code.co_name) for each, _ in frames]
+        end = places.index(_CALLER) if _CALLER in places else len(frames)
+        while 0 < end < len(frames) and str(places[end - 1][0]).startswith(_OWN_PACKAGE):
+            end -= 1
+        return iter(frames[:end])
+
+    traceback.walk_stack = walk_user_stack
 
 
 def _pickle_error(error: BaseException, name: str, message: str) -> bytes:

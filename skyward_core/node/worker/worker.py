@@ -112,7 +112,13 @@ def main(socket_path: str, folder: str, rank: str, number: str) -> None:
 
         patch_pdb(pdb, config.debug_wait, paths.debugger(int(rank), int(number)), process)
 
+    def shorten_stacks(traceback: Any) -> None:
+        from skyward_core.node.worker.returned_exceptions import hide_worker_frames
+
+        hide_worker_frames(traceback)
+
     import_hooks_and_gc_pause.call_when_imported(catch_breakpoints, "pdb")  # breakpoint() imports it, too
+    import_hooks_and_gc_pause.call_when_imported(shorten_stacks, "traceback")
     flush_metrics = metric_logging.start_writer(log_path + METRICS, config.log_limit)
     worker = WorkerProcess(socket_path, paths, config, streams, flush_metrics, stacks)
     try:
