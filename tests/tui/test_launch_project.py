@@ -68,6 +68,20 @@ async def test_script_without_functions_is_launched_as_a_whole(
     assert (kept.whole, kept.function, kept.arguments) == (True, "", "--name 'a b' -- 3")
 
 
+@pytest.mark.parametrize(("plugins", "expected"), [((), {"torch"}), (("jax",), {"jax"})], ids=["detected", "chosen"])
+async def test_restored_draft_detects_plugins_unless_the_user_chose_others(
+    app: SkywardApp, project: Path, plugins: tuple[str, ...], expected: set[str]
+) -> None:
+    (project / "plugged.py").write_text(FUNCTION + "import torch\n")
+    app.unlaunched = Form(script="train.py", function="train", plugins=plugins)
+    async with on_launch_form(app, SIZE, "") as (pilot, screen):
+        boxes = screen.query_one("#plugins", Toggles)
+        await until(pilot, lambda: screen.form().script == "train.py" and boxes.chosen == set(plugins))
+        screen.query_one("#script", Input).value = "plugged.py"
+        await until(pilot, lambda: "skyward-tui run plugged.py" in plan_text(screen))
+        assert boxes.chosen == expected
+
+
 @pytest.mark.proof("1 s of a processor")
 async def test_script_with_functions_can_be_launched_as_a_whole(app: SkywardApp, project: Path) -> None:
     (project / "train.py").write_text(FUNCTION + "import torch\n")
