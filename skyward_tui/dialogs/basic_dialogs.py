@@ -70,10 +70,11 @@ class Dialog(ModalScreen[Result], DismissOnceScreen[Result]):
 
     def compose(self) -> ComposeResult:
         with self.BOX(id="dialog") as box:
+            buttons = list(self.buttons())
             box.border_title = self.heading
-            box.border_subtitle = self.hint()
+            box.border_subtitle = self.hint() or (self._choice_hint() if buttons[1:] else "")
             yield from self.body()
-            if buttons := list(self.buttons()):
+            if buttons:
                 yield Horizontal(*buttons, id="buttons")
 
     def body(self) -> ComposeResult:
@@ -87,6 +88,11 @@ class Dialog(ModalScreen[Result], DismissOnceScreen[Result]):
     def hint(self) -> str:
         """Return the text in the lower border."""
         return ""
+
+    def _choice_hint(self) -> str:
+        """Return the keys that choose a button."""
+        previous, following, close = (self.key_of(f"dialog.{each}") for each in ("previous", "next", "close"))
+        return f"{previous} {following}: choose, enter: confirm, {close}: close"
 
     @property
     def box(self) -> Widget:

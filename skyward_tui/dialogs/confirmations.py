@@ -1,4 +1,4 @@
-"""Confirmation dialogs: by a typed word, before teardown, quitting and budget changes."""
+"""Confirmation dialogs before teardown, quitting and budget changes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from textual import work
 from textual.app import ComposeResult
 from textual.content import Content
-from textual.widgets import Button, Input, Static
+from textual.widgets import Button, Static
 
 from skyward_core.model.errors import SkywardError
 from skyward_core.util.format_bytes import format_size
@@ -23,7 +23,6 @@ from skyward_tui.text.teardown_and_leftovers import receipt_line, receipt_lines,
 from skyward_tui.ui.actions import bindings
 from skyward_tui.ui.session_futures import wait_shielded
 from skyward_tui.ui.themes import read_style_sheet
-from skyward_tui.widgets.header_and_hints import TextLine
 
 if TYPE_CHECKING:
     from skyward_core.client.run_history_and_log_search import Receipt
@@ -36,34 +35,19 @@ _ASKABLE_STATES = ("up", "degraded")  # states of pools whose nodes can still li
 EVERYTHING = sys.maxsize  # bytes; no limit
 
 
-class TypedConfirmation(Dialog[Result]):
-    """Dialog that the user confirms by typing a word, and that then shows the progress of its work.
+class ConfirmedWork(Dialog[Result]):
+    """Dialog that asks before an irreversible action, with the focus on Cancel, and that then shows its progress.
 
-    The body contains the text (``#text`` in ``#facts``) with the input below.
+    The body contains the text (``#text`` in ``#facts``).
 
     Attributes:
-        CONFIRMS: Selector of the buttons that are disabled until the word is typed.
+        CONFIRMS: Selector of the buttons that confirm.
         has_started: Whether the user has confirmed.
-        word: The required word; "" if a button is enough.
     """
 
-    DEFAULT_CSS = read_style_sheet(__file__, "typed_confirmation")
+    DEFAULT_CSS = read_style_sheet(__file__, "confirmed_work")
     CONFIRMS: ClassVar[str] = ""
     has_started = False
-    word = ""
-
-    def confirm(self) -> None:
-        """Handle the confirmation by the user."""
-        raise NotImplementedError
-
-    def reject(self, reason: str) -> None:
-        """Show why the confirmation was rejected, after another word was typed."""
-        raise NotImplementedError
-
-    def field(self) -> Iterable[Input]:
-        """Yield the input for the required word. It is empty at first, so that the user must read the question."""
-        if self.word:
-            yield TextLine(compact=True, id="answer")
 
     def show_facts(self, text: Content) -> None:
         """Replace the text part of the body."""
@@ -78,7 +62,8 @@ class TypedConfirmation(Dialog[Result]):
         """Start the work, and show its progress. The work continues if the dialog is closed."""
         self.has_started = True
         self.box.border_title = title
-        self.query(f"#answer, #ask, {self.CONFIRMS}").add_class("hidden")
+        self.box.border_subtitle = ""
+        self.query(f"#ask, {self.CONFIRMS}").add_class("hidden")
         close = self.query_one("#cancel", Button)
         close.label = "Hide"
         close.focus()
@@ -97,32 +82,18 @@ class TypedConfirmation(Dialog[Result]):
         self.box.set_class(gone, "-gone")
         self.query_one("#cancel", Button).label = "Close"
 
-    def on_input_changed(self, event: Input.Changed) -> None:
-        for button in self.query(self.CONFIRMS).results(Button):
-            button.disabled = event.value.strip() != self.word
 
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        typed = event.value.strip()
-        if typed == self.word:
-            self.confirm()
-        else:
-            self.reject(f"{typed!r} is not {self.word!r}" if typed else "nothing was typed")
-
-
-class TeardownScreen(TypedConfirmation[bool]):
+class TeardownScreen(ConfirmedWork[bool]):
     """Dialog that tears pools down after confirmation. Returns whether all of them are verified gone.
 
     While the dialog is open, the nodes list their unfetched files. If the teardown would lose some of these files, the
     user chooses after the confirmation how much to download first. A confirmation before the lists have arrived waits
     for them; a second confirmation does not wait.
 
-    If money or unfetched results are at stake, the user must type a word into an empty field, which has the focus.
-    Otherwise the dialog only asks, with the focus on Cancel.
-
     Args:
         pools: Keys of the pools.
-        asked: Whether the user has just confirmed elsewhere. If so, and no word is required, the teardown starts at
-            once.
+        asked: Whether the user has just confirmed elsewhere. The teardown then starts at once, unless money, a run or
+            results are at stake.
     """
 
     BINDINGS = bindings("teardown")
@@ -145,16 +116,13 @@ class TeardownScreen(TypedConfirmation[bool]):
         return [view for view in found if view is not None]
 
     def body(self) -> ComposeResult:
-        if any(view.needs_confirmation for view in self._views):  # evaluated once, when the dialog opens
-            self.word = _name(self._keys[0]) if len(self._keys) == 1 else str(len(self._keys))
         yield self.facts(self._question())
-        yield from self.field()
 
     def buttons(self) -> Iterable[Button]:
         yield Button("Cancel", id="cancel", compact=True)
-        yield Button("Tear down", id="down", variant="error", compact=True, disabled=bool(self.word))
+        yield Button("Tear down", id="down", variant="error", compact=True)
         for id, label in (("all", "Fetch all"), ("some", ""), ("none", "Fetch none")):
-            yield Button(label, id=id, variant="error", compact=True, classes="fetch hidden", disabled=bool(self.word))
+            yield Button(label, id=id, variant="error", compact=True, classes="fetch hidden")
 
     def _question(self) -> Content:
         now = self.app.clock()
@@ -165,9 +133,6 @@ class TeardownScreen(TypedConfirmation[bool]):
             lines.append(Content.styled("  Confirm again to skip the list.", "$text-warning"))
         if self._over_limit:
             lines.append(Content.styled("\nHow much should be downloaded before it is deleted?", "bold"))
-        if word := self.word:
-            what = "the pool's name" if len(self._keys) == 1 else "the number of pools"
-            lines.append(Content.assemble(f"\nType {what}, ", (word, "bold $text-accent"), ", to tear down:"))
         return Content("\n").join(lines)
 
     @property
@@ -177,10 +142,11 @@ class TeardownScreen(TypedConfirmation[bool]):
 
     def _facts(self, view: PoolView, now: float) -> Content:
         nodes = view.node_count
+        cost = [hourly(view), f"spent {money(view.spent(now))}" if view.price_hourly else ""]
         parts: list[tuple[str, str]] = [
             (view.name, "bold"),
             (f": {count(nodes, 'node')}, {count(nodes * view.ranks_per_node, 'rank')}, ", ""),
-            (f"up {', '.join(filter(None, (duration(now - view.created_at), hourly(view))))}.", ""),
+            (f"up {', '.join(filter(None, (duration(now - view.created_at), *cost)))}.", ""),
         ]
         running = [run for run in view.runs.values() if run.state == "running"]
         for run in running:
@@ -219,9 +185,8 @@ class TeardownScreen(TypedConfirmation[bool]):
             self._waits = False
             self.confirm()
 
-    def _show_question(self, more: Content | None = None) -> None:
-        shown = [self._question(), *([] if more is None else [more])]
-        self.show_facts(Content("\n").join(shown))
+    def _show_question(self) -> None:
+        self.show_facts(self._question())
         if self._over_limit and not self.has_started:
             self._offer_fetch()
 
@@ -241,12 +206,8 @@ class TeardownScreen(TypedConfirmation[bool]):
 
     def on_mount(self) -> None:
         self._ask_nodes()
-        if self._is_confirmed and not self.word:
+        if self._is_confirmed and not any(view.needs_confirmation for view in self._views):
             self.confirm()
-
-    def reject(self, reason: str) -> None:
-        hint = Content.styled(f"✗ not torn down: {reason} ({self.key_of('dialog.close')}: close)", "$text-error")
-        self._show_question(hint)
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
         match event.button.id:

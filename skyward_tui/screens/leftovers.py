@@ -14,7 +14,7 @@ from textual.widgets import Button, Static
 
 from skyward_core.model.errors import SkywardError
 from skyward_core.util.terminal_safe_text import sanitize_line
-from skyward_tui.dialogs.confirmations import TypedConfirmation
+from skyward_tui.dialogs.confirmations import ConfirmedWork
 from skyward_tui.screens.base_screen import ListScreen
 from skyward_tui.text.error_advice import format_error
 from skyward_tui.text.number_and_time_format import ago, count, duration
@@ -239,10 +239,10 @@ class LeftoversScreen(ListScreen[LeftoverList]):
             self.app.push_screen(DeleteLeftoversScreen(self._found.select(found), self._rescan))
 
 
-class DeleteLeftoversScreen(TypedConfirmation[None]):
+class DeleteLeftoversScreen(ConfirmedWork[None]):
     """Dialog that confirms a deletion and shows its progress.
 
-    If machines are deleted, the user must type a word. Closing the dialog does not stop a deletion that has started.
+    Closing the dialog does not stop a deletion that has started.
 
     Args:
         scan: Leftovers to delete.
@@ -258,36 +258,21 @@ class DeleteLeftoversScreen(TypedConfirmation[None]):
         self._found = scan
         self._on_deleted = ended
         self._started_at = 0.0
-        if any(each.thing.is_machine for each in scan.removable):
-            names = {each.thing.pool for each in scan.removable}
-            name = names.pop() if len(names) == 1 else ""
-            # The name comes from a tag in the account, so it may contain any characters.
-            self.word = name.strip() if name.isascii() and name.isprintable() else ""
-            self.word = self.word or str(len(scan.removable))
 
     def body(self) -> ComposeResult:
         yield self.facts(Content("\n".join(deletion_lines(self._found.removable, self.app.clock()))))
         yield Static(self._question(), id="ask")
-        yield from self.field()
 
     def buttons(self) -> Iterable[Button]:
         yield Button("Cancel", id="cancel", compact=True)
-        yield Button("Delete", id="end", variant="error", compact=True, disabled=bool(self.word))
+        yield Button("Delete", id="end", variant="error", compact=True)
 
-    def _question(self, refused: str = "") -> Content:
+    def _question(self) -> Content:
         parts = [("\nUnfetched results on these machines are lost.", "$text-warning")]
         others = {(each.thing.ledger, each.thing.owner) for each in self._found.removable if not each.thing.ours}
         for ledger, owner in sorted(others):
             parts.append((f"\n! ledger {ledger} ({owner}) may still use these resources", "$text-warning"))
-        if self.word:
-            what = "the number of resources" if self.word == str(len(self._found.removable)) else "the pool's name"
-            parts += [(f"\n\nType {what}, ", ""), (self.word, "bold $text-accent"), (", to confirm:", "")]
-        if refused:
-            parts.append((f"\n✗ nothing was deleted: {refused}", "$text-error"))
         return Content.assemble(*parts)
-
-    def reject(self, reason: str) -> None:
-        self.query_one("#ask", Static).update(self._question(reason))
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
         if event.button.id == "end":

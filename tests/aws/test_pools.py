@@ -326,5 +326,5 @@ def test_aws_journey_launches_kills_reads_reruns_and_tears_down(
         here = {"AWS_ENDPOINT_URL": f"http://{near.address}:{near.port}", "NO_PROXY": near.address}
         for name, text in (bed.environment() | here).items():
             monkeypatch.setenv(name, text)
-        journey(tmp_path, "aws", {"instance_type": "g4dn.xlarge"}, typed="work")
+        journey(tmp_path, "aws", {"instance_type": "g4dn.xlarge"})
     assert left(bed) == []

@@ -34,13 +34,12 @@ def work() -> str:
 """
 
 
-def journey(folder: Path, provider: str, settings: Mapping[str, str], typed: str = "") -> None:
+def journey(folder: Path, provider: str, settings: Mapping[str, str]) -> None:
     """Go that way with two nodes, by keys only.
 
     Args:
         folder: Working folder, which also contains the home.
         provider, settings: Provider of the machines, and its settings.
-        typed: Word that confirms the teardown; "" if none is required.
     """
     name = f"v{secrets.token_hex(4)}"
     (folder / "work.py").write_text(_SCRIPT.replace("NAME", name))
@@ -76,7 +75,10 @@ def journey(folder: Path, provider: str, settings: Mapping[str, str], typed: str
         terminal.until("the second time")
         terminal.press("X")
         terminal.until(lambda text: "Tear down work?" in text and "Cancel" in text)
-        _confirm(terminal, typed)
+        focused = terminal.look("Cancel")
+        terminal.press("tab")
+        terminal.until(lambda text: "Cancel" in text and terminal.look("Cancel") != focused)
+        terminal.press("enter")
         terminal.until("created 2, verified gone 2, unaccounted 0")
         terminal.press("enter", "q")
         terminal.until("0 pools up")
@@ -84,17 +86,6 @@ def journey(folder: Path, provider: str, settings: Mapping[str, str], typed: str
         assert terminal.ended() == 0
     finally:
         terminal.close()
-
-
-def _confirm(terminal: Terminal, typed: str) -> None:
-    if typed:
-        terminal.press(*typed)
-        terminal.until(typed)
-    else:
-        focused = terminal.look("Cancel")
-        terminal.press("tab")
-        terminal.until(lambda text: "Cancel" in text and terminal.look("Cancel") != focused)
-    terminal.press("enter")
 
 
 def _process(name: str) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from textual import events
-from textual.widgets import Button, Input
+from textual.widgets import Input
 
 from skyward_core.client.run_history_and_log_search import PastRun
 from skyward_core.model.errors import LedgerError
@@ -93,39 +93,27 @@ async def test_idle_pool_shows_the_time_until_its_end(app: SkywardApp, session: 
         await until(pilot, lambda: "ends in" not in screen_text(app))
 
 
-async def test_teardown_requires_the_pool_name_and_shows_a_receipt(app: SkywardApp, session: FakeSession) -> None:
+@pytest.mark.parametrize("price", [12.5, 0.0])
+async def test_teardown_states_cost_and_runs_and_starts_on_cancel(
+    app: SkywardApp, session: FakeSession, price: float
+) -> None:
     session.auto = False
-    session.pool_with_run("llama-ft")
+    view = session.pool("llama-ft", 4, price=price, age=3600.0)
+    if price:
+        session.open_run(view)
     async with running_app(app, SIZE, until="▶ llama-ft") as pilot:
-        await press(pilot, "X", until=lambda: isinstance(app.screen, TeardownScreen))
-        field = app.screen.query_one("#answer", Input)
-        assert app.focused is field and not field.placeholder and not field.value
-        assert "is active and will be stopped" in screen_text(app)
-        await press(pilot, "enter", until="✗ not torn down: nothing was typed")
-        await press(pilot, "escape", until=lambda: isinstance(app.screen, PoolsScreen))
-        assert "not torn down: llama-ft" in screen_text(app)
+        await press(pilot, "X", until="← →: choose, enter: confirm, esc: close")
+        assert app.focused is app.screen.query_one("#cancel") and not app.screen.query(Input)
+        stated = "is active and will be stopped" in screen_text(app), "$12.50/h, spent $12.50" in screen_text(app)
+        assert stated == (bool(price), bool(price))
+        await press(pilot, "enter", until="not torn down: llama-ft")
         assert session.torn_down == []
-
-        await press(pilot, "X", until=lambda: isinstance(app.screen, TeardownScreen))
-        await press(pilot, *"llama", "enter", until="✗ not torn down: 'llama' is not 'llama-ft'")
-        assert session.torn_down == []
-        assert app.screen.query_one("#down", Button).disabled
-        await press(pilot, *"-ft", "tab", "tab", "enter", until=lambda: session.torn_down == ["llama-ft"])
+        await press(pilot, "X", "right", "enter", until=lambda: session.torn_down == ["llama-ft"])
         await until(pilot, "◍ stopping")
         session.finish_down("llama-ft")
         await until(pilot, "created 4, verified gone 4, unaccounted 0")
-        assert "✓ gone" in screen_text(app)
+        assert "✓ gone" in screen_text(app) and "choose" not in screen_text(app)
         await press(pilot, "enter", until=lambda: isinstance(app.screen, PoolsScreen))
-
-
-async def test_teardown_of_an_idle_local_pool_requires_only_confirmation(app: SkywardApp, session: FakeSession) -> None:
-    view = session.pool("free", 8)
-    session.end_run(view, session.open_run(view))
-    async with running_app(app, SIZE, until="▶ free") as pilot:
-        await press(pilot, "X", until=lambda: isinstance(app.screen, TeardownScreen))
-        assert app.focused is app.screen.query_one("#cancel") and not app.screen.query(Input)
-        await press(pilot, "enter", until="not torn down: free")
-        await press(pilot, "X", "tab", "enter", until="verified gone 8")
 
 
 @pytest.mark.parametrize("key", ["q", "escape", "enter"])
@@ -136,9 +124,7 @@ async def test_receipt_is_closed_by_the_same_keys_as_other_screens(
     session.end_run(view, session.open_run(view))
     async with running_app(app, SIZE, until="▶ free") as pilot:
         await press(pilot, "X", until=lambda: isinstance(app.screen, TeardownScreen))
-        await pilot.press("q")
-        assert app.screen.query_one("#answer", Input).value == "q", "where the name is typed it is a letter"
-        await press(pilot, "backspace", *"free", "enter", until="verified gone 8")
+        await press(pilot, "right", "enter", until="verified gone 8")
         await press(pilot, key, until=lambda: isinstance(app.screen, PoolsScreen))
 
 
@@ -160,7 +146,7 @@ async def test_teardown_names_unfetched_results_and_requires_confirmation(
     view.unfetched = {run.id: 12_345}
     async with running_app(app, SIZE, until="▶ free") as pilot:
         await press(pilot, "X", until=f"run {run.id} (train): downloads 12,345 unfetched bytes")
-        await press(pilot, *"free", "enter", until=lambda: session.torn_down == ["free"])
+        await press(pilot, "tab", "enter", until=lambda: session.torn_down == ["free"])
 
 
 async def test_hidden_teardown_continues_and_names_its_leftovers(app: SkywardApp, session: FakeSession) -> None:
@@ -168,7 +154,7 @@ async def test_hidden_teardown_continues_and_names_its_leftovers(app: SkywardApp
     session.pool("paid", 1, price=4.0)
     session.downing["paid"] = future = Future[Any]()
     async with running_app(app, SIZE, until="▶ paid") as pilot:
-        await press(pilot, "X", *"paid", "enter", until=lambda: session.torn_down == ["paid"])
+        await press(pilot, "X", "tab", "enter", until=lambda: session.torn_down == ["paid"])
         await press(pilot, "escape", until=lambda: isinstance(app.screen, PoolsScreen))
         future.set_result(Receipt("paid", 1, (), ("i-0123",), 9.0))
         await until(pilot, "✗ paid: created 1, verified gone 0, unaccounted 1: i-0123")

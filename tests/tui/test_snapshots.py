@@ -202,7 +202,7 @@ async def test_hosts_screen_snapshot(app: SkywardApp, snap: Snap, size: Size, mo
 async def test_leftover_deletion_dialog_snapshot(app: SkywardApp, session: FakeSession, snap: Snap, size: Size) -> None:
     session.swept = leftovers()
     session.pool("llama-ft", 2)
-    await show(app, snap, "end-left", size, ["w", "down", "E"], "to confirm:")
+    await show(app, snap, "end-left", size, ["w", "down", "E"], "Cancel")
 
 
 @at_every_size
@@ -339,7 +339,7 @@ async def test_presets_picker_snapshot(app: SkywardApp, session: FakeSession, sn
 @at_every_size
 async def test_teardown_dialog_snapshot(app: SkywardApp, session: FakeSession, snap: Snap, size: Size) -> None:
     training(session)
-    await show(app, snap, "teardown", size, ["X"], "to tear down:")
+    await show(app, snap, "teardown", size, ["X"], "is active and will be")
 
 
 async def test_teardown_dialog_of_a_free_pool_snapshot(app: SkywardApp, session: FakeSession, snap: Snap) -> None:
@@ -350,7 +350,7 @@ async def test_teardown_dialog_of_a_free_pool_snapshot(app: SkywardApp, session:
 
 async def test_receipt_snapshot(app: SkywardApp, session: FakeSession, snap: Snap) -> None:
     training(session)
-    keys = ["X", Text("llama-ft"), "enter"]
+    keys = ["X", "tab", "enter"]
     await show(app, snap, "torn-down", (80, 24), keys, "unaccounted 0")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from textual.containers import VerticalScroll
 from textual.pilot import Pilot
-from textual.widgets import Button, Input
+from textual.widgets import Button
 
 from skyward_core.model.errors import PoolError
 from skyward_core.model.output_files import Unfetched, WrittenFile
@@ -60,8 +60,8 @@ async def test_files_that_would_be_lost_are_named_with_a_choice(
         assert "2 GB checkpoints/step-9000/model.safetensors" in words(app) and "and 1 more" in words(app)
         assert "downloads 1 output file (5 MB) first: 5 MB best.pt" in words(app)
         await until(pilot, lambda: "Fetch all 3 GB" in screen_text(app) and "Up to 1 GB" in screen_text(app))
-        assert all(button.disabled for button in screen.query(".fetch").results(Button)), "not by accident"
-        await pilot.press("p", "enter")  # the name is no answer to how much
+        assert app.focused is screen.query_one("#cancel")
+        await pilot.press("right")
         await until(pilot, lambda: app.focused is screen.query_one("#all"))
         assert session.torn_down == []
         await press(pilot, *more_keys, "enter", until=lambda: session.torn_down == ["p"])
@@ -188,7 +188,7 @@ async def test_teardown_question_snapshot(app: SkywardApp, session: FakeSession,
     async with running_app(app, size, until=lambda: "▶ " in screen_text(app) and previewed(app)) as pilot:
         screen = await asked(app, pilot)
         await until(pilot, "Fetch all 3 GB")
-        await press(pilot, *"llama-ft", "enter", until=lambda: app.focused is screen.query_one("#all"))
+        await press(pilot, "right", until=lambda: app.focused is screen.query_one("#all"))
         snap(app, f"teardown-files-{size[0]}x{size[1]}")
 
 
@@ -224,22 +224,12 @@ async def asked_to_quit(app: SkywardApp, pilot: Pilot[None], *keys: str) -> None
     await press(pilot, *keys, until=lambda: isinstance(app.screen, TeardownScreen))
 
 
-async def quit_by_tearing_down(app: SkywardApp, pilot: Pilot[None], word: str) -> None:
+async def quit_by_tearing_down(app: SkywardApp, pilot: Pilot[None]) -> None:
     await until(pilot, "▶ ")
     await press(pilot, "q", until=lambda: isinstance(app.screen, QuitScreen))
     app.screen.dismiss("down")
-    await until(pilot, lambda: isinstance(app.screen, TeardownScreen))
-    app.screen.query_one("#answer", Input).focus()
-    await pilot.press(*word, "enter")
-
-
-async def test_teardown_of_a_paid_single_node_requires_its_name(app: SkywardApp, session: FakeSession) -> None:
-    session.pool("paid", 1, price=4.0)
-    async with app.run_test(size=SIZE) as pilot:
-        await asked_to_quit(app, pilot, "X")
-        assert app.screen.query_one("#down", Button).disabled
-        assert app.screen.query_one("#answer", Input).display
-        assert "Type the pool's name" in screen_text(app)
+    await until(pilot, "$4.00/h")
+    await pilot.press("right", "enter")
 
 
 async def test_app_stays_open_if_the_teardown_on_quit_failed(app: SkywardApp, session: FakeSession) -> None:
@@ -247,7 +237,7 @@ async def test_app_stays_open_if_the_teardown_on_quit_failed(app: SkywardApp, se
     session.pool("paid", 1, price=4.0)
     session.downing["paid"] = future = Future[Any]()
     async with app.run_test(size=SIZE) as pilot:
-        await quit_by_tearing_down(app, pilot, "paid")
+        await quit_by_tearing_down(app, pilot)
         await until(pilot, lambda: session.torn_down == ["paid"])
         future.set_result(LEFT)
         await until(pilot, "unaccounted 1: i-0123")
@@ -267,7 +257,7 @@ async def test_hiding_a_teardown_on_quit_keeps_the_app_open(app: SkywardApp, ses
     session.auto = False
     session.pool("paid", 1, price=4.0)
     async with app.run_test(size=SIZE) as pilot:
-        await quit_by_tearing_down(app, pilot, "paid")
+        await quit_by_tearing_down(app, pilot)
         await until(pilot, lambda: session.torn_down == ["paid"])
         await press(pilot, "escape", until=lambda: isinstance(app.screen, PoolsScreen))
         session.finish_down("paid")
