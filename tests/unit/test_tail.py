@@ -124,6 +124,38 @@ async def test_quiet_logs_are_polled_more_rarely(tmp_path: Path, monkeypatch: py
     assert pauses == [QUIET_POLL, POLL]
 
 
+async def test_unchanged_logs_are_not_scanned_until_a_file_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection, polls, scans = Slow(), 0, list[int]()
+    tail = tail_of(tmp_path, connection)
+    open_new_files = tail._open_new_files
+
+    async def pause(busy: float) -> None:
+        nonlocal polls
+        polls += 1
+        await asyncio.sleep(0.001)
+
+    def scan() -> None:
+        scans.append(polls)
+        open_new_files()
+
+    monkeypatch.setattr(tail, "_pause", pause)
+    monkeypatch.setattr(tail, "_open_new_files", scan)
+    follower = asyncio.create_task(tail.run())
+    async with asyncio.timeout(20):
+        for line, name in ((b"1", "r000.out"), (b"2", "r000.out"), (b"3", "r001.out")):
+            with open(tmp_path / name, "ab") as file:
+                file.write(line)
+            while line not in b"".join(connection.got.values()):
+                await asyncio.sleep(0.001)
+            begun = polls
+            while polls < begun + 50:
+                await asyncio.sleep(0.001)
+            assert scans[-1] < begun + 20
+    follower.cancel()
+
+
 async def test_client_that_does_not_read_is_sent_one_frame(tmp_path: Path) -> None:
     (tmp_path / "r000.out").write_bytes(os.urandom(3 * CHUNK_BYTES))
     connection = Slow()

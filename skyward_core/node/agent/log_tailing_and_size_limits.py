@@ -27,7 +27,7 @@ POLL = 0.03  # seconds between reads while ranks print
 # Seconds without output after which polls become less frequent, because each poll takes processor time from the ranks.
 QUIET_AFTER = 1.0
 QUIET_POLL = 0.15
-IDLE_POLL = 0.3
+IDLE_POLL = 0.5
 PIECE_BYTES = CHUNK_BYTES // 4
 FOLLOWED = (OUT, ERR, MARKS, METRICS)
 
@@ -67,6 +67,8 @@ class LogTail:
         self._send_limit = most
         self._wake = asyncio.Event()
         self._warnings: set[str] = set()
+        self._state: list[int] = []  # time of the folder and sizes of the files at the last poll
+        self._unchanged_polls = 0  # consecutive polls that found the same state and sent nothing
 
     async def run(self) -> None:
         """Send new output until cancelled."""
@@ -74,16 +76,18 @@ class LogTail:
         last_output_at = loop.time()
         try:
             while self._connection.is_open:
-                if loop.time() >= scanned_at + POLL:  # once per interval, even during heavy output
-                    self._open_new_files()
-                    self._mark()
-                    scanned_at = loop.time()
                 largest = 0
-                for group in list(self._groups.values()):
-                    largest = max(largest, self._send_group(group))
-                    await self._connection.drain()
+                is_due = loop.time() >= scanned_at + POLL  # once per interval, even during heavy output
+                if not (is_due and self._is_unchanged()):
+                    if is_due:
+                        self._open_new_files()
+                        self._mark()
+                        scanned_at = loop.time()
+                    for group in list(self._groups.values()):
+                        largest = max(largest, self._send_group(group))
+                        await self._connection.drain()
                 if largest:
-                    last_output_at = loop.time()
+                    last_output_at, self._unchanged_polls = loop.time(), 0
                 if largest < PIECE_BYTES // 2:  # everything was sent; waiting is cheaper than one frame per line
                     await self._pause(POLL if loop.time() < last_output_at + QUIET_AFTER else QUIET_POLL)
                     scanned_at = 0.0
@@ -94,6 +98,16 @@ class LogTail:
                 os.close(descriptor)
             self._files.clear()
             self._groups.clear()
+
+    def _is_unchanged(self) -> bool:
+        """Check whether nothing can be sent, without reading: this takes a tenth of the time of a complete poll.
+
+        A complete poll may miss a change in the same clock tick, so two polls must have found nothing.
+        """
+        state = [os.stat(self._spool).st_mtime_ns, *(os.fstat(opened).st_size for opened in self._files.values())]
+        self._unchanged_polls = self._unchanged_polls + 1 if state == self._state else 0
+        self._state = state
+        return self._unchanged_polls > 1
 
     def wake(self) -> None:
         self._wake.set()
@@ -131,6 +145,7 @@ class LogTail:
                 self._open(name)
 
     def _warn_once(self, message: str) -> None:
+        self._state = []  # the next poll tries again
         if message not in self._warnings:
             self._warnings.add(message)
             self._connection.send({"t": "error", "message": message})
@@ -200,11 +215,10 @@ class LogTail:
 
     async def _pause(self, busy: float) -> None:
         self._wake.clear()
-        try:
-            async with asyncio.timeout(busy if self._has_active_calls() else IDLE_POLL):
-                await self._wake.wait()
-        except TimeoutError:
-            return
+        seconds = busy if self._has_active_calls() else IDLE_POLL
+        timer = asyncio.get_running_loop().call_later(seconds, self._wake.set)  # cheaper than a timeout
+        await self._wake.wait()
+        timer.cancel()
 
 
 class _LogGroup:
