@@ -173,7 +173,7 @@ SILENCE_POLL_INTERVAL = 0.5  # seconds between checks of an agent's silence
 SILENCE = 4.0  # seconds without a frame after which the agent counts as silent; it should have answered a ping by then
 # seconds; longer than a short broadcast, because the frame of the next broadcast can then carry the acknowledgement.
 # Not much longer, because agents keep unacknowledged results in memory.
-ACK_DELAY = 0.1
+ACK_DELAY = 0.5
 CORKED_BODY = 65_536  # bytes; a larger body is not worth a copy
 WELCOME = 15.0  # seconds to wait for the welcome frame: a frozen agent accepts connections but never answers
 MAX_SOURCES = 64  # script sources that are sent again to a new agent
