@@ -113,6 +113,13 @@ class SlowCalls:
         if self._timer is None:
             self._timer = loop.call_later(ANNOUNCE_DELAY, self._announce_due)
 
+    def on_end(self) -> None:
+        """Cancel the timer if no call runs. With hundreds of agents on a machine, the wake-ups delay broadcasts."""
+        self._drop_ended()
+        if self._timer is not None and not self._started:
+            self._timer.cancel()
+            self._timer = None
+
     def _drop_ended(self) -> None:
         """Drop calls at the front that have ended, to free their memory."""
         started = self._started
@@ -327,6 +334,8 @@ class CallLifecycle:
             # Otherwise the outcome is sent after the last value.
             (call.owner.write_batched if more else call.owner.write)(data)
         self._registry.record_outcome(call, header)
+        if not more:
+            self._slow.on_end()
         self._state.journal.write(data)
         self._clients.send_to_watchers(header, skip=call.owner, soon=more)
 
