@@ -215,8 +215,8 @@ class LogTail:
 
     async def _pause(self, busy: float) -> None:
         self._wake.clear()
-        seconds = busy if self._has_active_calls() else IDLE_POLL
-        timer = asyncio.get_running_loop().call_later(seconds, self._wake.set)  # cheaper than a timeout
+        # cheaper than a timeout
+        timer = asyncio.get_running_loop().call_later(busy if self._has_active_calls() else IDLE_POLL, self._wake.set)
         await self._wake.wait()
         timer.cancel()
 
