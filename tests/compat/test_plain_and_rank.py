@@ -24,7 +24,10 @@ WORDS = ("--lr", "0.1", "a b", "", "--token", "word-for-nobody-else")
 ANYWHERE = {"signals", "session", "faulthandler", "threads", "buffering", "unraisablehook", "names in main"}
 if sys.version_info[:2] != (3, 12):  # which freezes what it has made of itself in any process
     ANYWHERE |= {"frozen garbage"}
-VARIABLES = {"COMPUTE_POOL", "SKYWARD_NODE", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"}
+VARIABLES = {
+    "COMPUTE_POOL", "SKYWARD_ATTEMPT", "SKYWARD_CHECKPOINT_DIR", "SKYWARD_NODE",
+    "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_",
+}  # fmt: skip
 
 # A cell of a notebook: a main module without a file, and source that is known by a name that no file has.
 CELL = f"""
