@@ -297,6 +297,7 @@ class PastRun:
         script: Name of the script; "" if it is not saved, as for runs that a script dispatched itself.
         arguments: Texts of the arguments.
         ranks: Number of ranks or tasks.
+        attempts: Number of started attempts.
         counted: Unit of that number: "rank", "trial" or "task".
         state: Final state, "running" or "queued"; for a pool without a run, the state of the pool, or "failed" if the
             pool did not start.
@@ -315,6 +316,7 @@ class PastRun:
     script: str = ""
     arguments: tuple[str, ...] = ()
     ranks: int = 0
+    attempts: int = 1
     counted: str = "rank"
     state: str
     opened_at: float
@@ -341,8 +343,9 @@ class PastRun:
 
     @property
     def note(self) -> str:
-        """Error of the run; the arguments of a run without error."""
-        return self.error or " ".join(self.arguments)
+        """Number of attempts if there were several, and the error of the run or else its arguments."""
+        attempts = f"{self.attempts} attempts" if self.attempts > 1 else ""
+        return "; ".join(filter(None, (attempts, self.error or " ".join(self.arguments))))
 
     def seconds(self, now: float) -> float:
         """Return the duration of the run, so far if it continues."""
@@ -493,6 +496,7 @@ class _PoolCache:
             run=row.run, pool=sanitize_line(pool.name), key=pool.key, provider=_provider(pool),
             function=sanitize_line(row.function),
             script=summary.script, arguments=summary.arguments, ranks=row.total,
+            attempts=row.attempts or 1,
             counted=_COUNTED.get(row.kind, "task"), state=row.state,
             opened_at=row.opened_at, ended_at=row.ended_at, error=sanitize_line(error),
             dollars=_dollars(pool, bills, row.opened_at, end), is_up=pool.ended_at is None,

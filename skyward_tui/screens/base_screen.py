@@ -259,6 +259,8 @@ def pool_status(pool: PoolView, run: RunView | None, now: float) -> list[Content
         mark = state_style(run_state)
         remark = remark or f"{run.ended:,}/{run.total:,}"
         parts.append(Content.styled(f"{mark.glyph} {mark.word.upper()} {remark}", f"bold {mark.style}"))
+        if run.attempt > 1:
+            parts.append(Content.styled(f"attempt {run.attempt}", "$text-warning"))
     if preempted := [node for node in pool.nodes if node.is_preempted and now < (node.notice_ends_at or now + 1)]:
         # Inserted before less urgent parts, which may not fit.
         notice = preemption_text(preempted[0], now).partition(" (")[0]

@@ -247,6 +247,7 @@ class RunScreen(BaseScreen[None]):
         self._is_pulsing = False
         self._awaits_run = False
         self._notified_run = ""  # ID of the failed run whose root cause was already shown in a message
+        self._ended_attempts = ("", 0)  # ID of the shown run, and number of its ended attempts
         self._auto_rank = 0  # rank that the screen has selected, not the user
         self._scroll_until = 0.0  # monotonic time until which the screen keeps scrolling to the rank's failure
         self.panels: dict[str, RunPanel[Any]] = {}
@@ -414,6 +415,8 @@ class RunScreen(BaseScreen[None]):
             text = failure(cause.outcome, cause.type, one_line(cause.message))
             key = first_key("run.errors", self.app.keys)
             self.flash(f"{cause.rank_prefix}{cause.outcome}, {text} ({key}: details)", "error")
+        if run is not None:
+            self._show_ended_attempt(run)
         if self._awaits_run and run is not None:
             # Switch from the panel of startup phases to the log, which already has the focus.
             self._awaits_run = False
@@ -432,6 +435,12 @@ class RunScreen(BaseScreen[None]):
         if self._is_untouched and run.root_cause is not None and run.root_cause.rank >= 0:
             self.rank = self._auto_rank = run.root_cause.rank
             self._scroll_until = time.monotonic() + FAILURE_SECONDS
+
+    def _show_ended_attempt(self, run: RunView) -> None:
+        """Notify about an attempt that has just ended, if another one follows."""
+        known, self._ended_attempts = self._ended_attempts, (run.id, len(run.ended_attempts))
+        if known[0] == run.id and known[1] < len(run.ended_attempts) and run.ended_attempts[-1].restarts:
+            self.flash(one_line(run.ended_attempts[-1].text), "warning")
 
     def _check_alerts(self, pool: PoolView, run: RunView | None, now: float) -> None:
         """Check for alerts after events, and every second during a run, because a silent rank produces no event."""

@@ -425,3 +425,16 @@ async def test_dashboard_key_opens_the_only_page_or_shows_a_choice(
         assert opened == [board.address, ray.address]
         session.emit(view, events.PoolState(pool=view.name, state="gone"))
         await press(pilot, "P", until="the pool has ended: it has no dashboards")
+
+
+async def test_header_and_message_name_the_next_attempt_of_a_run(app: SkywardApp, session: FakeSession) -> None:
+    view, run = session.pool_with_run("llama-ft")
+    ended = events.AttemptEnded(
+        pool=view.name, run=run.id, number=1, cause="loss", message="rank 2 exited: SIGKILL", restarts=True,
+        reason="restart 1 of 3 after a lost rank", step=120.0,
+    )  # fmt: skip
+    async with on_run_screen(app, SIZE) as (pilot, _):
+        assert "attempt" not in screen_text(app)
+        session.emit(view, ended)
+        await until(pilot, lambda: "attempt 2" in screen_text(app))
+        assert "attempt 1 failed at step 120: rank 2 exited: SIGKILL; restart 1 of 3" in screen_text(app)
