@@ -16,7 +16,15 @@ from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.util.untrusted_files import current_folder
 from skyward_core.views.rank_metrics_and_diagnostics import format_metrics
 from skyward_tui.dialogs.basic_dialogs import DismissOnceScreen
-from skyward_tui.text.number_and_time_format import count, hourly, money, preemption_text, run_status, time_left
+from skyward_tui.text.number_and_time_format import (
+    count,
+    duration,
+    hourly,
+    money,
+    preemption_text,
+    run_status,
+    time_left,
+)
 from skyward_tui.text.state_styles_and_rank_states import state_style
 from skyward_tui.ui.actions import GLOBAL_HINTS, HINTS, Action, actions_by_id, actions_in, first_key
 from skyward_tui.ui.themes import read_style_sheet
@@ -266,6 +274,9 @@ def pool_status(pool: PoolView, run: RunView | None, now: float) -> list[Content
         notice = preemption_text(preempted[0], now).partition(" (")[0]
         more = f" +{len(preempted) - 1}" if preempted[1:] else ""
         parts.append(Content.styled(f"! n{preempted[0].index} {notice}{more}", "$text-error"))
+    if run is not None and pool.saving:
+        left = duration(max(0.0, max(pool.saving.values()) - now))
+        parts.append(Content.styled(f"{len(pool.saving)} saving, killed in {left}", "$text-warning"))
     if run is not None:
         for kind in ("raised", "exited", "lost"):
             if many := run.counts.get(kind):

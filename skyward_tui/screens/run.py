@@ -684,7 +684,7 @@ class RunScreen(BaseScreen[None]):
         effect = "The run is queued and will not start" if is_queued else "Its ranks are stopped"
         more = "".join(f"{text}. " for panel in self.panels.values() if (text := panel.cancel_side_effects(run)))
         text = f"Cancel {run.function} ({run.id})? {more}{effect}. The pool stays up."
-        choices = [("keep", "Keep running", False), ("cancel-run", "Cancel run", True)]
+        choices = [("keep", "Keep queued" if is_queued else "Keep running", False), ("cancel-run", "Cancel run", True)]
         question = ChoiceScreen("Cancel the run?", text, choices, escape="keep")
         if await self.app.push_screen_wait(question) == "cancel-run" and self.app.session is not None:
             with flash_errors(self.app):

@@ -273,9 +273,19 @@ async def test_queued_run_shows_its_place_and_reason_on_each_screen(app: Skyward
         await press(pilot, "}", until="QUEUED place 2 of 2")
         await until(pilot, "queued: needs 4 nodes, 0 free; behind other (other); first")
         assert "RUNNING" not in screen_text(app)
-        await pilot.press("q")
+        await press(pilot, "C", until="Keep queued")
+        await pilot.press("escape", "q")
         session.end_run(view, view.runs["llama-ft-1"])
         await until(pilot, "◌ queued later place 2 of 2")
+
+
+async def test_small_run_screen_shows_when_saving_ranks_are_killed(app: SkywardApp, session: FakeSession) -> None:
+    view, _ = session.pool_with_run("llama-ft")
+    for rank, seconds in ((0, 20), (3, 24)):
+        until_then = {"until": session.now + seconds, "at": session.now}
+        session.emit(view, events.RankPhase(pool="llama-ft", rank=rank, phase="saving", **until_then))
+    async with on_run_screen(app, (80, 24), until="RUNNING 0/4  2 saving, killed in 0:24"):
+        pass
 
 
 async def test_launched_run_is_shown_although_it_is_queued(app: SkywardApp, session: FakeSession) -> None:
