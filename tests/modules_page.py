@@ -25,11 +25,10 @@ def page() -> str:
     parts = [HEAD]
     for folder in _folders():
         parts.append(f"\n## {folder.relative_to(ROOT).as_posix()}\n")
-        if said := _said_by(folder / "__init__.py"):
-            parts.append(f"\n{said}\n")
-        rows = [
-            f"- `{path.name}`: {_said_by(path)}\n" for path in sorted(folder.glob("*.py")) if path.name != "__init__.py"
-        ]
+        if purpose := _purpose_of(folder / "__init__.py"):
+            parts.append(f"\n{purpose}\n")
+        files = [path for path in sorted(folder.glob("*.py")) if path.name != "__init__.py"]
+        rows = [f"- `{path.name}`: {_purpose_of(path)}\n" for path in files]
         parts += ["\n", *rows] if rows else []
     return "".join(parts)
 
@@ -41,10 +40,10 @@ def _folders() -> Iterator[Path]:
         yield from sorted(found)
 
 
-def _said_by(path: Path) -> str:
+def _purpose_of(path: Path) -> str:
     """Return the first paragraph of a module's docstring as Markdown; "" for none."""
-    said = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) if path.exists() else None
-    first = " ".join((said or "").partition("\n\n")[0].split())
+    docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) if path.exists() else None
+    first = " ".join((docstring or "").partition("\n\n")[0].split())
     first = re.sub(r":\w+:`~?([^`]*)`", r"`\1`", first)
     return first.replace("``", "`").replace("<", "&lt;")
 

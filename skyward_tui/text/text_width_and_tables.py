@@ -42,10 +42,10 @@ def clip_start(text: str, width: int) -> str:
     """Cut a text to a number of cells at its beginning, because the end of a path matters most."""
     if cell_len(text) <= width:
         return text
-    kept = text
-    while kept and cell_len(kept) > width - 1:
-        kept = kept[1:]
-    return f"…{kept}" if width > 0 else ""
+    end = text
+    while end and cell_len(end) > width - 1:
+        end = end[1:]
+    return f"…{end}" if width > 0 else ""
 
 
 def clip_path(text: str, width: int) -> str:

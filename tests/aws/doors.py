@@ -25,8 +25,8 @@ def _fits(rule: Any, client: str, loopback: bool) -> bool:
         return False
     if rule.ip_protocol != "-1" and not int(rule.from_port) <= _SSH <= int(rule.to_port):
         return False
-    told = (rule.ip_range or {}).get("CidrIp")
-    if not told:
+    answer = (rule.ip_range or {}).get("CidrIp")
+    if not answer:
         return False
-    network = ip_network(told)
+    network = ip_network(answer)
     return ip_address(client) in network or (loopback and ip_address("127.0.0.1") in network)

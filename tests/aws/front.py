@@ -112,17 +112,17 @@ class Front:
         return self._listed[asked]
 
     def _ask_moto(self, environ: dict[str, Any], body: bytes) -> Answer:
-        told: dict[str, Any] = {}
+        data: dict[str, Any] = {}
 
         def start(status: str, headers: list[tuple[str, str]], *_: object) -> None:
-            told.update(status=int(status.split()[0]), headers=headers)
+            data.update(status=int(status.split()[0]), headers=headers)
 
         text = b"".join(self._moto({**environ, "wsgi.input": io.BytesIO(body)}, start))
-        status = told["status"]
+        status = data["status"]
         if status == 400 and (code := _CODE.search(text)):
             status = STATUS.get(code[1].decode(), 400)
-        headers = {name: value for name, value in told["headers"] if name.lower().startswith("x-amz")}
-        kind = next((value for name, value in told["headers"] if name.lower() == "content-type"), "text/xml")
+        headers = {name: value for name, value in data["headers"] if name.lower().startswith("x-amz")}
+        kind = next((value for name, value in data["headers"] if name.lower() == "content-type"), "text/xml")
         return Answer(status, text, kind, headers)
 
     def _is_lost(self, call: Call) -> bool:

@@ -210,9 +210,9 @@ class Box:
 
 def _final(wish: Wish) -> str:
     """Return the shell code of cloud-init's last stage, which runs beside sshd."""
-    said = f"error: {'; '.join(wish.problems)}" if wish.problems else "done"
+    text = f"error: {'; '.join(wish.problems)}" if wish.problems else "done"
     return f"""until grep -q ':0016 00000000:0000 0A' /proc/net/tcp; do sleep 0.02; done
-state={shlex.quote(said)}
+state={shlex.quote(text)}
 for script in /var/lib/cloud/scripts/per-boot/*; do
     [ ! -x "$script" ] || "$script" || state="error: ${{script##*/}} ended with $?"
 done

@@ -45,8 +45,8 @@ def _allows(world: World, action: str, keys: dict[str, str]) -> bool:
 
 
 def _holds(condition: dict[str, Any], keys: dict[str, str]) -> bool:
-    for wanted in condition.values():  # StringEquals and StringLike
-        for key, patterns in wanted.items():
+    for allowed in condition.values():  # StringEquals and StringLike
+        for key, patterns in allowed.items():
             patterns = [patterns] if isinstance(patterns, str) else patterns
             if key not in keys or not any(fnmatchcase(keys[key], each) for each in patterns):
                 return False

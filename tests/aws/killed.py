@@ -24,7 +24,7 @@ CLIENTS = Loaded(
 
 @contextmanager
 def client(stage: str, bed: Bed, tmp_path: Path, nodes: str = "2:2", *, stormy: bool = False) -> Iterator[Child]:
-    """Start a client that is killed at a stage. Its output goes to the file ``said``.
+    """Start a client that is killed at a stage. Its output goes to the file ``file``.
 
     Args:
         nodes: Requested number of nodes, as a range.
@@ -33,10 +33,10 @@ def client(stage: str, bed: Bed, tmp_path: Path, nodes: str = "2:2", *, stormy: 
     env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "SKYWARD_HOME": str(tmp_path / "home")}
     env |= read_by_python(os.environ)  # else each would begin as an interpreter of its own
     address = "10.0.0.1/32" if stormy else f"{bed.client_address()}/32"
-    with (tmp_path / "said").open("w") as said:
+    with (tmp_path / "said").open("w") as file:
         argv = ["client", stage, address, nodes, *(["stormy"] if stormy else [])]
         with CLIENTS.start(
-            argv, env=env | bed.environment(), cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=said, stderr=said,
+            argv, env=env | bed.environment(), cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=file, stderr=file,
             start_new_session=True,
         ) as child:  # fmt: skip
             yield child

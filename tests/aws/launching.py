@@ -227,33 +227,33 @@ class _Launch:
 
     def _zone(self) -> str:
         """Return the zone that the call names, or the first zone with capacity for the type."""
-        wanted = self._call.params.get("Placement.AvailabilityZone")
+        zone_name = self._call.params.get("Placement.AvailabilityZone")
         if self._subnet is not None:
             zone = str(self._backend.get_subnet(self._subnet).availability_zone)
-            if wanted not in (None, zone):
+            if zone_name not in (None, zone):
                 raise Refused(
                     "InvalidParameterValue",
-                    f"The availability zone '{wanted}' is not that of the subnet, '{zone}'.",
+                    f"The availability zone '{zone_name}' is not that of the subnet, '{zone}'.",
                 )
-            wanted = zone
+            zone_name = zone
         elif self._backend.get_default_vpc() is None:
             raise Refused(
                 "VPCIdNotSpecified",
                 "No default VPC for this user. GroupName is only supported for EC2-Classic and default VPC.",
             )
         zones = sorted(subnet.availability_zone for subnet in self._backend.get_default_subnets().values())
-        offering = [zone for zone in (zones or [wanted]) if self._is_offered(zone)]
-        if wanted is not None:
-            if wanted not in zones and not self.names_subnet:
-                raise Refused("InvalidParameterValue", f"Invalid availability zone: [{wanted}]")
-            if not self._is_offered(wanted):
+        offering = [zone for zone in (zones or [zone_name]) if self._is_offered(zone)]
+        if zone_name is not None:
+            if zone_name not in zones and not self.names_subnet:
+                raise Refused("InvalidParameterValue", f"Invalid availability zone: [{zone_name}]")
+            if not self._is_offered(zone_name):
                 raise Refused(
                     "Unsupported",
                     f"Your requested instance type ({self.kind}) is not supported in your requested Availability Zone "
-                    f"({wanted}). Please retry your request by not specifying an Availability Zone or choosing "
+                    f"({zone_name}). Please retry your request by not specifying an Availability Zone or choosing "
                     f"{', '.join(offering)}.",
                 )
-            return wanted
+            return zone_name
         if not offering:
             raise Refused(
                 "Unsupported",

@@ -74,8 +74,8 @@ def policy() -> dict[str, Any]:
 
 
 def statement(name: str, actions: set[str], condition: dict[str, Any] | None = None) -> dict[str, Any]:
-    said: dict[str, Any] = {"Sid": name, "Effect": "Allow", "Action": sorted(actions), "Resource": "*"}
-    return said | ({"Condition": condition} if condition else {})
+    allowed: dict[str, Any] = {"Sid": name, "Effect": "Allow", "Action": sorted(actions), "Resource": "*"}
+    return allowed | ({"Condition": condition} if condition else {})
 
 
 if __name__ == "__main__":

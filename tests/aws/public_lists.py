@@ -26,25 +26,25 @@ _LOCATIONS = {
 
 def products(world: World, call: Call) -> Answer:
     """Answer Pricing's GetProducts: JSON documents inside a document, in pages."""
-    wanted = {found["Field"]: found["Value"] for found in call.params.get("Filters", [])}
-    region = wanted.pop("regionCode", None) or _LOCATIONS.get(wanted.pop("location", ""), "us-east-1")
-    wanted.pop("location", None)
-    listed = [p for p in _listed(call.params["ServiceCode"], region, wanted) if _fits(p, wanted)]
+    filters = {found["Field"]: found["Value"] for found in call.params.get("Filters", [])}
+    region = filters.pop("regionCode", None) or _LOCATIONS.get(filters.pop("location", ""), "us-east-1")
+    filters.pop("location", None)
+    listed = [p for p in _listed(call.params["ServiceCode"], region, filters) if _fits(p, filters)]
     size, start = int(call.params.get("MaxResults", 100)), int(call.params.get("NextToken", 0))
     page = [json.dumps(product) for product in listed[start : start + size]]
     more = {"NextToken": str(start + size)} if start + size < len(listed) else {}
     return as_json({"FormatVersion": "aws_v1", "PriceList": page, **more})
 
 
-def _listed(service: str, region: str, wanted: dict[str, str]) -> list[dict[str, Any]]:
+def _listed(service: str, region: str, filters: dict[str, str]) -> list[dict[str, Any]]:
     if service == "AmazonVPC":
         about = {"group": "VPCPublicIPv4Address", "usagetype": "USE1-PublicIPv4:InUseAddress"}
         return [_product(service, None, region, about, PUBLIC_ADDRESS, "Hrs")]
     if service != "AmazonEC2":
         return []
-    if wanted.get("productFamily") == "Storage" or "volumeApiName" in wanted:
+    if filters.get("productFamily") == "Storage" or "volumeApiName" in filters:
         return [_product(service, "Storage", region, {"volumeApiName": "gp3"}, GP3_GB_MONTH, "GB-Mo")]
-    return [_machine(kind, region) for kind in _types(region) if wanted.get("instanceType") in (None, kind)]
+    return [_machine(kind, region) for kind in _types(region) if filters.get("instanceType") in (None, kind)]
 
 
 @cache  # hundreds are listed, for each page of them anew
@@ -82,10 +82,10 @@ def _product(
     }
 
 
-def _fits(product: dict[str, Any], wanted: dict[str, str]) -> bool:
-    told = {**product["product"]["attributes"], "productFamily": product["product"].get("productFamily")}
-    told |= {"termType": "OnDemand", "servicecode": product["serviceCode"]}
-    return all(told.get(field) == value for field, value in wanted.items())
+def _fits(product: dict[str, Any], filters: dict[str, str]) -> bool:
+    attributes = {**product["product"]["attributes"], "productFamily": product["product"].get("productFamily")}
+    attributes |= {"termType": "OnDemand", "servicecode": product["serviceCode"]}
+    return all(attributes.get(field) == value for field, value in filters.items())
 
 
 @cache

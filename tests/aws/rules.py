@@ -18,11 +18,11 @@ class NoCapacity:
     grouped: bool | None = None
 
     def fits(self, region: str, zone: str, kind: str, market: str, grouped: bool) -> bool:
-        wanted = (
+        request = (
             (self.region, region), (self.zone, zone), (self.type, kind), (self.market, market),
             (self.grouped, grouped),
         )  # fmt: skip
-        return all(mine is None or mine == theirs for mine, theirs in wanted)
+        return all(mine is None or mine == theirs for mine, theirs in request)
 
 
 @dataclass(slots=True)

@@ -108,10 +108,10 @@ def _find(world: World, ids: list[str]) -> list[Machine]:
     missing = [name for name in ids if name not in known]
     if missing:
         names = ", ".join(missing)
-        said = (
+        text = (
             f"The instance ID '{names}' does not exist"
             if len(missing) == 1
             else f"The instance IDs '{names}' do not exist"
         )
-        raise Refused("InvalidInstanceID.NotFound", said)
+        raise Refused("InvalidInstanceID.NotFound", text)
     return [world.machines[name] for name in ids]

@@ -156,8 +156,8 @@ def test_launch_with_unknown_resources_is_refused(ec2: Any) -> None:
 def test_quotas_count_vcpus_by_family_and_market(bed: Bed, ec2: Any) -> None:
     bed.quota("L-DB2E81BA", 8)
     kind = {"InstanceType": "g4dn.xlarge", "ImageId": DEEP.ami}
-    told = bed.client("service-quotas").get_service_quota(ServiceCode="ec2", QuotaCode="L-DB2E81BA")["Quota"]
-    assert (told["Value"], told["QuotaName"]) == (8, "Running On-Demand G and VT instances")
+    quota = bed.client("service-quotas").get_service_quota(ServiceCode="ec2", QuotaCode="L-DB2E81BA")["Quota"]
+    assert (quota["Value"], quota["QuotaName"]) == (8, "Running On-Demand G and VT instances")
     ids = launch(ec2, 2, **kind)
     assert refused(launch, ec2, **kind) == "VcpuLimitExceeded"
     launch(ec2, 1, InstanceMarketOptions=SPOT, **kind)

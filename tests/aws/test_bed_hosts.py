@@ -149,9 +149,9 @@ def test_termination_sends_sigterm_unless_os_shutdown_is_skipped(bed: Bed, key: 
             ssh(address, key, f"nohup bash -c {shlex.quote(script)} {name} >/dev/null 2>&1 & sleep 0.2")
             bed.client().terminate_instances(InstanceIds=[instance], **more)
             until_state(bed, [instance], "terminated")
-        told, _ = server.accept()
-        with told:
-            assert told.recv(100) == b"soft\n"
+        connection, _ = server.accept()
+        with connection:
+            assert connection.recv(100) == b"soft\n"
 
 
 def test_instance_metadata_requires_a_token(bed: Bed, key: Path) -> None:

@@ -75,8 +75,8 @@ def spec(nodes: Any = 2, **wishes: Any) -> PoolSpec:
 
 
 async def create(nodes: Any = 2, **wishes: Any) -> list[Machine]:
-    wanted = spec(nodes, **wishes)
-    return await wanted.provider.create(wanted, TOKEN)  # type: ignore[no-any-return]
+    pool_spec = spec(nodes, **wishes)
+    return await pool_spec.provider.create(pool_spec, TOKEN)  # type: ignore[no-any-return]
 
 
 async def end(made: list[Machine], aws: sky.AWS | None = None, pause: float = 0.05) -> None:
@@ -102,10 +102,10 @@ async def test_launch_with_a_lost_answer_is_repeated_with_the_same_token(bed: Be
 async def test_replacement_of_a_killed_client_is_launched_once(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next client repeats the request minutes later."""
     made = await create(1)
-    wanted = spec(1)
+    pool_spec = spec(1)
 
     async def another() -> Machine:
-        return await wanted.provider.replace("q", "fedcba98", 0, [], made)  # type: ignore[no-any-return]
+        return await pool_spec.provider.replace("q", "fedcba98", 0, [], made)  # type: ignore[no-any-return]
 
     first = await another()
     now = time.time
@@ -169,14 +169,14 @@ async def test_node_range_uses_the_first_zone_with_enough_capacity(bed: Bed) -> 
     bed.no_capacity(zone="us-east-1a", left=1)
     bed.no_capacity(zone="us-east-1b", left=3)
     bed.lose_answer("RunInstances")  # and asked again it is the same
-    told: list[str] = []
-    with progress_listener(told.append):
+    messages: list[str] = []
+    with progress_listener(messages.append):
         made = await create("2:8")
     assert ([each.node for each in made], {each.extra["zone"] for each in made}) == (
         [0, 1, 2],
         {"us-east-1b"},
     )
-    assert "only 3 of 8 machines were available" in told[-1]
+    assert "only 3 of 8 machines were available" in messages[-1]
     counts = {(call["params"]["MinCount"], call["params"]["MaxCount"]) for call in bed.calls("RunInstances")}
     assert counts == {("2", "8")} and len(bed.instances()) == 3
     assert [each.id for each in await create("2:8")] == [each.id for each in made], "the same token makes no others"
@@ -194,8 +194,8 @@ async def test_node_range_uses_the_first_zone_with_enough_capacity(bed: Bed) -> 
 
 async def test_gpu_machines_share_a_placement_group_and_are_in_network_order(bed: Bed) -> None:
     made = await create(4)
-    told = bed.client().describe_instances()["Reservations"]
-    launched = {each["InstanceId"]: each["AmiLaunchIndex"] for one in told for each in one["Instances"]}
+    answer = bed.client().describe_instances()["Reservations"]
+    launched = {each["InstanceId"]: each["AmiLaunchIndex"] for one in answer for each in one["Instances"]}
     assert [launched[each.id] for each in made] == [0, 2, 1, 3], "neighbours by the bed's third layer"
     assert [each.node for each in made] == [0, 1, 2, 3]
     assert [each.extra["folder"].split(".")[2].partition("-")[0] for each in made] == list("0123")
@@ -257,9 +257,9 @@ async def test_denied_placement_group_is_reported_and_machines_start_without_it(
 async def test_cheapest_instance_type_is_tried_first_and_its_price_recorded(bed: Bed) -> None:
     bed.no_capacity(type="g4dn.xlarge", zone="us-east-1a")
     heard: list[str] = []
-    wanted = PoolSpec(name="q", provider=sky.AWS(ssh_from="10.0.0.1/32"), nodes=2, accelerator="T4")
+    pool_spec = PoolSpec(name="q", provider=sky.AWS(ssh_from="10.0.0.1/32"), nodes=2, accelerator="T4")
     with progress_listener(heard.append):
-        made = await wanted.provider.create(wanted, TOKEN)
+        made = await pool_spec.provider.create(pool_spec, TOKEN)
     assert {(each.extra["type"], each.extra["zone"]) for each in made} == {("g4dn.xlarge", "us-east-1b")}
     beside = 100 * prices.GP3_GB_MONTH / 730 + prices.PUBLIC_ADDRESS
     assert total_hourly(made) == pytest.approx(2 * (prices.on_demand("g4dn.xlarge", "us-east-1") + beside))
@@ -279,16 +279,16 @@ async def test_cheapest_instance_type_is_tried_first_and_its_price_recorded(bed:
 async def test_next_instance_type_is_tried_if_the_cheapest_has_no_capacity(bed: Bed) -> None:
     bed.no_capacity(type="g4dn.xlarge")
     bed.quota(G_QUOTA, 8)
-    wanted = PoolSpec(name="q", provider=sky.AWS(ssh_from="10.0.0.1/32"), nodes=2, accelerator="T4")
+    pool_spec = PoolSpec(name="q", provider=sky.AWS(ssh_from="10.0.0.1/32"), nodes=2, accelerator="T4")
     with pytest.raises(NoCapacity) as caught:
-        await wanted.provider.create(wanted, TOKEN)
-    said = str(caught.value)
+        await pool_spec.provider.create(pool_spec, TOKEN)
+    message = str(caught.value)
     tried = [
-        each.split(" in ")[0].split()[-1] for each in said.split(": ", 1)[1].split("; ") if " in us-east-1" in each
+        each.split(" in ")[0].split()[-1] for each in message.split(": ", 1)[1].split("; ") if " in us-east-1" in each
     ]
     kinds = list(dict.fromkeys(tried))
     assert kinds == ["g4dn.xlarge", "g4dn.2xlarge"], "larger ones exceed the quota, too"
-    assert f"--quota-code {G_QUOTA} --desired-value 24" in said and "InsufficientInstanceCapacity" in said
+    assert f"--quota-code {G_QUOTA} --desired-value 24" in message and "InsufficientInstanceCapacity" in message
     await rented().teardown("q")
     assert left(bed) == []
 
@@ -333,15 +333,15 @@ async def test_region_without_capacity_is_replaced_by_another_region(bed: Bed) -
 async def test_start_without_any_capacity_names_the_reason_of_each_zone(bed: Bed, ledger: Ledger) -> None:
     bed.no_capacity()
     pool = await Pool.register(spec(zones=["us-east-1a", "us-east-1b"]), ledger)
-    said = r"available: g4dn\.xlarge in us-east-1a, .*; g4dn\.xlarge in us-east-1a: .*; g4dn\.xlarge in us-east-1b: "
-    with pytest.raises(NoCapacity, match=said):
+    message = r"available: g4dn\.xlarge in us-east-1a, .*; g4dn\.xlarge in us-east-1a: .*; g4dn\.xlarge in us-east-1b: "
+    with pytest.raises(NoCapacity, match=message):
         await pool.start(pool_spec := spec(zones=["us-east-1a", "us-east-1b"]))
     assert pool_spec.nodes == 2 and left(bed) == [] and bed.instances() == []
 
 
 @pytest.mark.proof("0.3 s of a processor", after=2)
 @pytest.mark.parametrize(
-    ("fault", "wishes", "kind", "said"),
+    ("fault", "wishes", "kind", "message"),
     [
         (lambda bed: bed.deny("RunInstances"), {}, PoolError, "do not allow RunInstances"),
         (lambda bed: bed.deny("CreateSecurityGroup"), {}, PoolError, "do not allow CreateSecurityGroup"),
@@ -358,13 +358,13 @@ async def test_start_without_any_capacity_names_the_reason_of_each_zone(bed: Bed
 )  # fmt: skip
 async def test_impossible_launch_fails_with_one_sentence(
     bed: Bed, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, fault: Any, wishes: dict[str, Any],
-    kind: type[SkywardError], said: str,
+    kind: type[SkywardError], message: str,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(boto_calls, "MAX_TRIES", 2)
     if fault:
         fault(bed)
     pool = await Pool.register(spec(**wishes), ledger)
-    with pytest.raises(kind, match=said) as caught:
+    with pytest.raises(kind, match=message) as caught:
         await pool.start(spec(**wishes))
     assert "\n" not in str(caught.value)
     assert ledger.pool(pool.row.token).ended_at is not None
@@ -409,17 +409,17 @@ async def test_teardown_finds_machines_of_a_launch_with_a_lost_answer(bed: Bed, 
 
 
 async def test_teardown_with_expired_credentials_names_machines_and_can_be_repeated(bed: Bed, ledger: Ledger) -> None:
-    wanted = spec()
-    row = ledger.record_intent(TOKEN, "q", wanted.provider.to_json(), wanted.describe())
+    pool_spec = spec()
+    row = ledger.record_intent(TOKEN, "q", pool_spec.provider.to_json(), pool_spec.describe())
     ledger.record_created(TOKEN, await create())
     ledger.set_pool_state(TOKEN, "up")
     bed.expire_credentials()
-    receipt = await Pool(row, wanted.provider, ledger).down()
+    receipt = await Pool(row, pool_spec.provider, ledger).down()
     assert not receipt.ok
     assert set(receipt.unaccounted) >= {each["id"] for each in bed.instances()}
     assert any("credentials have expired" in note for note in receipt.notes)
     bed.renew_credentials()
-    assert (await Pool(ledger.pool(TOKEN), wanted.provider, ledger).down()).ok
+    assert (await Pool(ledger.pool(TOKEN), pool_spec.provider, ledger).down()).ok
     assert left(bed) == []
 
 
@@ -534,10 +534,10 @@ async def test_spot_if_available_uses_on_demand_without_the_spot_role(
         return real(self, service, region, name, answered, params)
 
     monkeypatch.setattr(boto_calls.AwsCalls, "_call", call)
-    wanted = replace(spec(1), wish=MachineRequirements(allocation="spot-if-available", instance_type="g4dn.xlarge"))
+    pool_spec = replace(spec(1), wish=MachineRequirements(allocation="spot-if-available", instance_type="g4dn.xlarge"))
     heard: list[str] = []
     with progress_listener(heard.append):
-        (made,) = await wanted.provider.create(wanted, TOKEN)
+        (made,) = await pool_spec.provider.create(pool_spec, TOKEN)
     assert made.extra["market"] == "on-demand" and "create-service-linked-role" in heard[-1]
     await end([made])
 

@@ -46,8 +46,8 @@ def spec(name: str = "q", nodes: int = 2) -> PoolSpec:
 
 def rent(token: str = TOKEN, name: str = "q", nodes: int = 2) -> list[Machine]:
     """Launch machines that no ledger contains."""
-    wanted = spec(name, nodes)
-    return asyncio.run(wanted.provider.create(wanted, token))  # type: ignore[no-any-return]
+    pool_spec = spec(name, nodes)
+    return asyncio.run(pool_spec.provider.create(pool_spec, token))  # type: ignore[no-any-return]
 
 
 @contextmanager
@@ -139,8 +139,8 @@ def test_leftovers_of_an_expired_pool_are_confirmed_by_its_agents(bed: Bed, monk
         assert "its agent is, or may be, alive again" in opened.remove_leftovers(found).result(60)[0]
         assert len(bed.instances("running")) == 2
         monkeypatch.setitem(LIVES, "state", "gone")
-        said: list[str] = []
-        assert opened.remove_leftovers(found, said.append).result(60) == [] and "verified gone 2" in said[0]
+        messages: list[str] = []
+        assert opened.remove_leftovers(found, messages.append).result(60) == [] and "verified gone 2" in messages[0]
     assert left(bed) == [] and look().found == ()
 
 
@@ -195,18 +195,18 @@ def test_expiry_of_all_machines_of_a_pool_is_tagged_in_one_call(bed: Bed) -> Non
     provider = rented(ssh_from="127.0.0.1/32")
     ec2 = bed.client()
 
-    def told() -> set[str]:
+    def read_tags() -> set[str]:
         machines = [each for some in ec2.describe_instances()["Reservations"] for each in some["Instances"]]
         marks = [instance_tags.parse_tags(each) for each in (*machines, *ec2.describe_volumes()["Volumes"])]
         assert len(marks) == 6
         return {each[instance_tags.EXPIRES] for each in marks}
 
     made = asyncio.run(provider.create(PoolSpec(name="p", provider=provider, nodes=3), "t" * 16))
-    (at_first,) = told()  # 5 minutes to start, the lease of 10, and 5 beyond it
+    (at_first,) = read_tags()  # 5 minutes to start, the lease of 10, and 5 beyond it
     assert abs((instance_tags.tagged_expiry({instance_tags.EXPIRES: at_first}) or 0) - time.time() - 20 * 60) < 60
     asyncio.run(provider.date("p", made, 1_893_456_000.0))
     assert (
-        told() == {"2030-01-01T00:00:00Z"}
-        and instance_tags.tagged_expiry({instance_tags.EXPIRES: told().pop()}) == 1_893_456_000.0
+        read_tags() == {"2030-01-01T00:00:00Z"}
+        and instance_tags.tagged_expiry({instance_tags.EXPIRES: read_tags().pop()}) == 1_893_456_000.0
     )
     assert len(bed.calls("CreateTags")) == 1

@@ -78,28 +78,28 @@ def test_offers_of_the_same_day_are_cached(bed: Bed, tmp_path: Path) -> None:
     asked = len(bed.calls())
     assert asked <= 9, [call["action"] for call in bed.calls()]
     assert look(T4) == before and len(bed.calls()) == asked
-    kept = tmp_path / offers_and_images.CACHE_FILE
-    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
-    pieces = json.loads(kept.read_text())
-    kept.write_text(json.dumps({key: each | {"at": each["at"] - 90_000} for key, each in pieces.items()}))
+    file = tmp_path / offers_and_images.CACHE_FILE
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    pieces = json.loads(file.read_text())
+    file.write_text(json.dumps({key: each | {"at": each["at"] - 90_000} for key, each in pieces.items()}))
     assert matching_offers(look(T4).offers, T4)[0].priced_at > time.time() - 60 and len(bed.calls()) == 2 * asked
 
 
 @pytest.mark.proof("0.2 s of a processor", after=1)
 @pytest.mark.parametrize("broken", [b"", b"[1]", b'{"x": 1}', b'{"x": {"at": "soon"}}', b"\xff\x00"])
 def test_damaged_offer_cache_is_rebuilt(bed: Bed, tmp_path: Path, broken: bytes) -> None:
-    kept = tmp_path / offers_and_images.CACHE_FILE
-    kept.write_bytes(broken)
+    file = tmp_path / offers_and_images.CACHE_FILE
+    file.write_bytes(broken)
     assert look(T4).notes == []
-    assert all("told" in each for each in json.loads(kept.read_text()).values())
+    assert all("told" in each for each in json.loads(file.read_text()).values())
 
 
 def test_concurrent_writers_leave_a_valid_offer_cache(bed: Bed, tmp_path: Path) -> None:
     piece = {"at": time.time(), "told": ["x" * 1000] * 50}
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda number: offers_and_images._add_to_cache(f"a {number}", piece), range(40)))
-    kept = json.loads((tmp_path / offers_and_images.CACHE_FILE).read_text())
-    assert kept and all(each == piece for each in kept.values())
+    report = json.loads((tmp_path / offers_and_images.CACHE_FILE).read_text())
+    assert report and all(each == piece for each in report.values())
     assert {each.name for each in tmp_path.iterdir()} == {offers_and_images.CACHE_FILE, STATE_FILE}
 
 
@@ -167,10 +167,10 @@ def test_offers_command_prints_a_table(bed: Bed, capsys: pytest.CaptureFixture[s
         least, most = (float(each.lstrip("$")) for each in lately.split("–"))
         assert least <= float(spot.strip("$/h")) <= most, line
     status, out, _ = show(capsys, as_json=True, accelerator="T4:4", spot=True)
-    told = json.loads(out)
+    data = json.loads(out)
     _, out, _ = show(capsys, as_json=True, accelerator="T4", zones=("us-east-1b",), efa=True)
     assert {(each["zone"], each["efa"]) for each in json.loads(out)["offers"]} == {("us-east-1b", True)}
-    assert {each["market"] for each in told["offers"]} == {"spot"} and told["nearest"] == []
+    assert {each["market"] for each in data["offers"]} == {"spot"} and data["nearest"] == []
 
 
 def test_offers_command_names_the_closest_offers_if_none_matches(bed: Bed, capsys: pytest.CaptureFixture[str]) -> None:
@@ -298,11 +298,11 @@ async def lines(**wishes: object) -> dict[str, Check]:
 async def test_aws_check_names_account_zones_and_quotas_and_creates_nothing(bed: Bed) -> None:
     bed.quota("L-DB2E81BA", 0)
     bed.quota("L-3819A6DF", 64)
-    told = await lines()
-    assert [each.state for each in told.values()] == ["ok"] * 4
-    assert "123456789012" in told["AWS credentials"].detail
-    assert "us-east-1a" in told["us-east-1"].detail
-    assert "G and VT 0 on demand, 64 spot" in told["quotas in us-east-1"].detail
+    checks = await lines()
+    assert [each.state for each in checks.values()] == ["ok"] * 4
+    assert "123456789012" in checks["AWS credentials"].detail
+    assert "us-east-1a" in checks["us-east-1"].detail
+    assert "G and VT 0 on demand, 64 spot" in checks["quotas in us-east-1"].detail
     made = {"RunInstances", "ImportKeyPair", "CreateSecurityGroup", "CreatePlacementGroup"}
     tried = [each for each in bed.calls() if each["action"] in made]
     assert len(tried) == 4 and bed.instances() == [], "dry runs make nothing"
@@ -312,10 +312,10 @@ async def test_aws_check_names_missing_permissions(bed: Bed) -> None:
     bed.deny("RunInstances")
     bed.deny("ImportKeyPair")
     bed.deny("ListServiceQuotas")
-    told = await lines()
-    assert told["permissions in us-east-1"].state == "fail"
-    assert "missing permissions: ImportKeyPair, RunInstances." in told["permissions in us-east-1"].detail
-    assert told["quotas in us-east-1"].state == "warn" and "ListServiceQuotas" in told["quotas in us-east-1"].detail
+    checks = await lines()
+    assert checks["permissions in us-east-1"].state == "fail"
+    assert "missing permissions: ImportKeyPair, RunInstances." in checks["permissions in us-east-1"].detail
+    assert checks["quotas in us-east-1"].state == "warn" and "ListServiceQuotas" in checks["quotas in us-east-1"].detail
 
 
 async def test_aws_check_warns_about_an_account_without_gpu_quota(bed: Bed) -> None:
@@ -327,8 +327,8 @@ async def test_aws_check_warns_about_an_account_without_gpu_quota(bed: Bed) -> N
 
 async def test_aws_check_fails_without_default_vpc_or_valid_credentials(bed: Bed) -> None:
     bed.no_default_vpc("us-east-1")
-    told = await lines()
-    assert told["us-east-1"].state == "fail" and "no default VPC" in told["us-east-1"].detail
+    checks = await lines()
+    assert checks["us-east-1"].state == "fail" and "no default VPC" in checks["us-east-1"].detail
     bed.expire_credentials()
-    (said,) = (await lines()).values()
-    assert said.state == "fail" and "expired" in said.detail
+    (message,) = (await lines()).values()
+    assert message.state == "fail" and "expired" in message.detail

@@ -171,8 +171,8 @@ def test_machine_without_its_gpus_is_named_and_exchanged(cloud: Bed) -> None:
     assert compute.receipt and (compute.receipt.created, compute.receipt.ok) == (3, True)
     assert left(cloud) == []
     events = list(read_events(journal))
-    said = [each.detail for each in events if isinstance(each, PoolState)]
-    (named,) = [each for each in said if "does not match the order" in each]
+    details = [each.detail for each in events if isinstance(each, PoolState)]
+    (named,) = [each for each in details if "does not match the order" in each]
     assert "it has 0 GPUs instead of 1 x T4 of 16 GB; requesting a replacement" in named
     ready = [each for each in events if isinstance(each, NodePhase) and each.phase == "ready"]
     assert sorted(each.node for each in ready) == [0, 1], "nothing counts before it was looked at"
@@ -213,7 +213,7 @@ def test_several_specs_as_in_upstream_guides_are_tried_in_order(cloud: Bed) -> N
     """The specs use allocation strategies, a price limit and accelerator factories."""
     cloud.no_capacity(region="us-east-1")
     cloud.no_capacity(region="us-west-2", market="spot", zone="us-west-2b")
-    told: list[str] = []
+    messages: list[str] = []
     here: Any = {"ssh_from": own(cloud)}
     compute = sky.Compute(
         sky.Spec(provider=sky.AWS(region="us-east-1", **here), accelerator=sky.accelerators.T4()),
@@ -231,11 +231,11 @@ def test_several_specs_as_in_upstream_guides_are_tried_in_order(cloud: Bed) -> N
         (running,) = cloud.instances("running")
         assert (running["type"], running["market"], running["zone"]) == ("g5.xlarge", "spot", "us-west-2a")
         assert f"{compute.pool.view.price_hourly:.4f}" == "0.3782", "0.36 of 1.006, with disk and address"
-        told += [each.detail for each in read_events(compute.pool.archive.folder) if isinstance(each, PoolState)]
+        messages += [each.detail for each in read_events(compute.pool.archive.folder) if isinstance(each, PoolState)]
     assert compute.receipt is not None and (compute.receipt.created, compute.receipt.gone) == (1, (0,))
     assert left(cloud) == [] and left(cloud, "us-west-2") == []
     # Each attempt, and what became of the one before, where screens and the command line show them.
-    attempts = [each for each in told if "attempt " in each]
+    attempts = [each for each in messages if "attempt " in each]
     assert attempts[0].startswith("spec 1 (aws): attempt 1 of ") and "g4dn.xlarge in us-east-1" in attempts[0]
     whys = [each for each in attempts if "InsufficientInstanceCapacity" in each]
     assert len(whys) > 5 and "spec 2 (aws): attempt 1 of " in attempts[-2] and "us-west-2b (spot)" in attempts[-2]
@@ -302,11 +302,11 @@ def test_calls_continue_after_the_client_address_changed(
         assert (where() >> compute)[0] == 0
         assert (before, ssh_networks(cloud)) == (["127.0.0.1/32"], [own(cloud)])
 
-        def said() -> bool:
+        def read_output() -> bool:
             states = [each for each in read_events(compute.pool.archive.folder) if isinstance(each, PoolState)]
             return any("address has changed: SSH is now allowed from" in each.detail for each in states)
 
-        wait_until(said, "the report about the address")
+        wait_until(read_output, "the report about the address")
     assert compute.receipt is not None and compute.receipt.ok
     assert left(cloud) == []
 

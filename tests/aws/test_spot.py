@@ -80,8 +80,8 @@ def test_preempted_spot_machines_are_replaced_including_the_head(bed: Bed, rent:
                 bed.spot_notice(ids[node], seconds=12)
             wait_until(lambda: view.nodes[0].is_preempted and view.nodes[2].is_preempted, "the notices")
             assert all(0 < (view.nodes[node].notice_ends_at or 0) - time.time() < 13 for node in (0, 2))
-            told = [f"told of node {node}, True" for node in (0, 2)]
-            wait_until(lambda: sorted(printed(0)[1:]) == sorted(printed(1)[1:]) == told, "the callbacks")
+            reported = [f"told of node {node}, True" for node in (0, 2)]
+            wait_until(lambda: sorted(printed(0)[1:]) == sorted(printed(1)[1:]) == reported, "the callbacks")
             wait_until(lambda: printed(2) == ["begun", "received SIGTERM"], "the signal")
             with pytest.raises(sky.RunError, match=r"preempted: the machine of node [02] was preempted by") as caught:
                 running.result(60)

@@ -52,17 +52,17 @@ def spec(nodes: int = 2, **wishes: Any) -> PoolSpec:
 
 
 async def create(nodes: int = 2) -> list[Machine]:
-    wanted = spec(nodes)
-    return await wanted.provider.create(wanted, TOKEN)  # type: ignore[no-any-return]
+    pool_spec = spec(nodes)
+    return await pool_spec.provider.create(pool_spec, TOKEN)  # type: ignore[no-any-return]
 
 
 async def running_pool(ledger: Ledger, nodes: int = 2) -> tuple[Pool, list[Machine]]:
     """Return a pool that is up according to the ledger, and its machines."""
-    wanted, made = spec(nodes), await create(nodes)
-    row = ledger.record_intent(TOKEN, "q", wanted.provider.to_json(), wanted.describe())
+    pool_spec, made = spec(nodes), await create(nodes)
+    row = ledger.record_intent(TOKEN, "q", pool_spec.provider.to_json(), pool_spec.describe())
     ledger.record_created(TOKEN, made)
     ledger.set_pool_state(TOKEN, "up")
-    return Pool(row, wanted.provider, ledger), made
+    return Pool(row, pool_spec.provider, ledger), made
 
 
 async def test_pool_ends_if_ec2_has_forgotten_a_replaced_machine(
@@ -182,17 +182,17 @@ async def test_start_without_answer_waits_until_ec2_shows_its_machines(bed: Bed,
 
 
 async def test_pool_is_not_closed_while_requested_machines_may_appear(bed: Bed, ledger: Ledger) -> None:
-    wanted = spec()
-    row = ledger.record_intent(TOKEN, "q", wanted.provider.to_json(), wanted.describe())
+    pool_spec = spec()
+    row = ledger.record_intent(TOKEN, "q", pool_spec.provider.to_json(), pool_spec.describe())
     ledger.release_pool(TOKEN)  # its client is gone
     bed.lag(instance=0.9)
     bed.lose_answer("RunInstances", boto_calls.MAX_TRIES)
     with pytest.raises(Unreachable):
         await create()
     with pytest.raises(IncompleteSearch, match=r"has not confirmed the request for 2 machines\. .* within [1-4] s"):
-        await close_if_gone(ledger.pool(TOKEN), wanted.provider, ledger)
+        await close_if_gone(ledger.pool(TOKEN), pool_spec.provider, ledger)
     assert ledger.pool(TOKEN).ended_at is None
-    receipt = await Pool(row, wanted.provider, ledger).down()
+    receipt = await Pool(row, pool_spec.provider, ledger).down()
     assert (receipt.ok, receipt.created) == (True, 2)
     bed.lag()
     assert left(bed) == []
@@ -201,8 +201,8 @@ async def test_pool_is_not_closed_while_requested_machines_may_appear(bed: Bed, 
 async def test_known_machines_are_ended_before_the_search_for_others_is_complete(
     bed: Bed, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wanted, made = spec(), await create()
-    row = ledger.record_intent(TOKEN, "q", wanted.provider.to_json(), wanted.describe())
+    pool_spec, made = spec(), await create()
+    row = ledger.record_intent(TOKEN, "q", pool_spec.provider.to_json(), pool_spec.describe())
     ledger.record_created(TOKEN, made[:1])
     alive: list[int] = []
 
@@ -213,19 +213,19 @@ async def test_known_machines_are_ended_before_the_search_for_others_is_complete
         return made
 
     monkeypatch.setattr(teardown, "find_machines", search)
-    receipt = await Pool(row, wanted.provider, ledger).down()
+    receipt = await Pool(row, pool_spec.provider, ledger).down()
     assert alive == [2, 0]
     assert (receipt.ok, receipt.created) == (True, 2)
 
 
 async def test_request_that_ec2_never_executed_ends_the_wait(bed: Bed, ledger: Ledger) -> None:
-    wanted = spec()
-    row = ledger.record_intent(TOKEN, "q", wanted.provider.to_json(), wanted.describe())
+    pool_spec = spec()
+    row = ledger.record_intent(TOKEN, "q", pool_spec.provider.to_json(), pool_spec.describe())
     ledger.release_pool(TOKEN)
     bed.fail("RunInstances", boto_calls.MAX_TRIES)
     with pytest.raises(Unreachable):
         await create()
-    receipt = await Pool(row, wanted.provider, ledger).down()
+    receipt = await Pool(row, pool_spec.provider, ledger).down()
     assert (receipt.ok, receipt.created) == (True, 0)
     assert left(bed) == [] and bed.instances() == []
 
@@ -314,9 +314,9 @@ def test_interrupted_start_prints_receipt_with_cost_and_machines(bed: Bed, tmp_p
             bed.expire_credentials()
         starting.send_signal(signal.SIGINT)
         assert starting.wait(60) != 0
-    said = (tmp_path / "said").read_text()
-    assert "never retrieved" not in said
-    (line,) = [each for each in said.splitlines() if each.startswith("pool pair did not start: created 2, ")]
+    output = (tmp_path / "said").read_text()
+    assert "never retrieved" not in output
+    (line,) = [each for each in output.splitlines() if each.startswith("pool pair did not start: created 2, ")]
     assert "cost $" in line and set(line.rpartition("; machines: ")[2].split(", ")) == set(made)
     assert ("unaccounted 0" in line) != expired
 
@@ -332,8 +332,8 @@ async def test_machines_that_ended_during_a_failed_start_are_in_its_receipt(bed:
 
 
 def test_failed_start_whose_machines_nobody_recorded_is_not_reported_as_gone(bed: Bed, ledger: Ledger) -> None:
-    wanted = spec()
-    ledger.record_intent(TOKEN, "q", wanted.provider.to_json(), wanted.describe())
+    pool_spec = spec()
+    ledger.record_intent(TOKEN, "q", pool_spec.provider.to_json(), pool_spec.describe())
     ledger.set_pool_state(TOKEN, "failed")
     made = asyncio.run(create())
     bed.expire_credentials()

@@ -58,10 +58,10 @@ def both(hosts: dict[str, Any]) -> dict[str, float]:
         there = write(SIZE) >> compute
         taken = {"theirs": _scp(hosts, there, Path(folder) / "theirs")}
         begun = perf_counter()
-        (came,) = compute.fetch("large.pt", to=Path(folder) / "ours")
+        (path,) = compute.fetch("large.pt", to=Path(folder) / "ours")
         taken["ours"] = perf_counter() - begun
-        if came.stat().st_size != SIZE:
-            raise BenchError(f"{came.stat().st_size:,} bytes came of {SIZE:,}")
+        if path.stat().st_size != SIZE:
+            raise BenchError(f"{path.stat().st_size:,} bytes came of {SIZE:,}")
     return taken
 
 

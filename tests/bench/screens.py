@@ -269,14 +269,14 @@ async def _log(name: str) -> dict[str, float]:
     async with app.run_test(size=SIZE):
         paints, widget = Paints(app), app.query_one(f"#{name}-0")
         lags: list[float] = []
-        came: list[float] = []
-        paints.then = lambda: (lags.extend(time.time() - at for at in came), came.clear())  # type: ignore[func-returns-value]
+        times: list[float] = []
+        paints.then = lambda: (lags.extend(time.time() - at for at in times), times.clear())  # type: ignore[func-returns-value]
         before, began, count = time.process_time(), time.monotonic(), 0
         while (passed := time.monotonic() - began) < LOOKS:
             due = int(passed * NODES * PER_NODE * EACH)
             for number in range(count, due):
                 at = time.time()
-                came.append(at)
+                times.append(at)
                 write(widget, f"{at:.6f} step {number} and what else a training loop says")
             count = due
             await asyncio.sleep(0.05)

@@ -97,13 +97,13 @@ def taken() -> dict[str, float]:
         took = []
         for _ in range(TIMES):
             began = perf_counter()
-            told = session.stacks(pool.key, run.id, signal=True).result(SECONDS)
+            stacks = session.stacks(pool.key, run.id, signal=True).result(SECONDS)
             took.append(perf_counter() - began)
         return {
             "median_s": statistics.median(took),
             "slowest_s": max(took),
-            "ranks_not_known": NODES * RANKS_PER_NODE - sum(bool(each.how) for each in told.ranks),
-            "groups": len(group_stacks(told)),
+            "ranks_not_known": NODES * RANKS_PER_NODE - sum(bool(each.how) for each in stacks.ranks),
+            "groups": len(group_stacks(stacks)),
         }
     finally:
         session.tear_down(pool.key).result(SECONDS)

@@ -114,8 +114,8 @@ def whole_job(command: Sequence[str], folder: str) -> float:
     Raises:
         BenchError: If the command fails or takes too long.
     """
-    told = Path(folder, "told.json")
-    told.unlink(missing_ok=True)
+    file = Path(folder, "told.json")
+    file.unlink(missing_ok=True)
     began = perf_counter()
     try:
         done = subprocess.run(
@@ -124,7 +124,7 @@ def whole_job(command: Sequence[str], folder: str) -> float:
     except subprocess.TimeoutExpired:
         raise BenchError(f"{command[0]} took longer than {SECONDS:g} s") from None
     whole = perf_counter() - began
-    if done.returncode or not told.exists():
+    if done.returncode or not file.exists():
         raise BenchError(f"{command[0]} ended with {done.returncode}:\n{done.stderr[-3000:]}")
     return whole
 
@@ -189,13 +189,13 @@ def run_steps(ranks: Sequence[socket.socket], count: int) -> tuple[float, float,
     """
     for rank in ranks:
         rank.sendall(f"{count}\n".encode())
-    told = []
+    received = []
     for rank in ranks:
         with rank.makefile() as answers:
             if not (answer := answers.readline()):
                 raise BenchError("a rank has ended")
-            told.append(json.loads(answer))
-    seconds, losses, threads = zip(*told, strict=True)
+            received.append(json.loads(answer))
+    seconds, losses, threads = zip(*received, strict=True)
     return max(seconds), sum(losses), max(threads)
 
 

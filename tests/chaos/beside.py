@@ -17,11 +17,11 @@ class Another:
     """Second client; see the module.
 
     Attributes:
-        said: Problems that it reported.
+        problems: Problems that it reported.
     """
 
     def __init__(self, pool: str) -> None:
-        self.said: list[str] = []
+        self.problems: list[str] = []
         self._pool = pool
         self._process: subprocess.Popen[str] | None = None
 
@@ -42,7 +42,7 @@ class Another:
         """Kill the client if it runs."""
         if self._process is not None:
             self._process.kill()
-            self.said += self._process.communicate()[0].splitlines()
+            self.problems += self._process.communicate()[0].splitlines()
             self._process = None
 
 

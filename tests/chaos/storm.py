@@ -242,7 +242,7 @@ class Storm:
     def judge(self) -> None:
         """Fail the test if any result was wrong, or if nothing was tried."""
         report = f"seed {self.seed}; faults {dict(self.faults)}; calls {dict(self.ended)}"
-        assert not self.wrong + self.another.said, "\n".join([report, *self.wrong, *self.another.said])
+        assert not self.wrong + self.another.problems, "\n".join([report, *self.wrong, *self.another.problems])
         kinds = ("broadcast", "some", "single", "gather", "map", "generate", "feed")
         assert all(self.ended[f"{kind} done"] > 1 for kind in kinds), report
         receipt = self.compute.receipt

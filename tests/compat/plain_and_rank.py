@@ -370,12 +370,12 @@ def leave_open(folder: Path, library: str, *, daemon: bool) -> None:
         next(held)
         HELD[moment]["thread local"] = threading.local()
         HELD[moment]["thread local"].file = opened("thread local")
-        kept = Unwritten(folder / f"{moment} garbage")
+        path = Unwritten(folder / f"{moment} garbage")
         setattr(Hooked, moment, opened("class"))
         setattr(beside, moment, [opened("module"), Unwritten(folder / f"{moment} cycle of a module")])
         sys.excepthook = closure(opened("excepthook"))  # type: ignore[assignment]
         atexit.register(opened("atexit").write, " and at its end")
-        weakref.finalize(kept, opened("finalize").write, " and at its end")
+        weakref.finalize(path, opened("finalize").write, " and at its end")
         threading._register_atexit(opened("threading").write, " and at its end")  # type: ignore[attr-defined]
         if daemon:
             ready = threading.Event()

@@ -66,10 +66,10 @@ def test_missing_older_names_explain_their_absence_in_one_sentence() -> None:
 
 @pytest.mark.parametrize(("column", "generation"), [(0, FIRST), (1, SECOND), (2, THIRD)])
 def test_migration_table_describes_every_name_of_a_generation(column: int, generation: list[str]) -> None:
-    told = {name for row in ROWS for name in names(row[column])}
+    data = {name for row in ROWS for name in names(row[column])}
     also = {"sky.plugins", "sky.function", "sky.accelerators", "sky.Image"}  # of which the rows name parts
-    missing = {f"sky.{name}" for name in generation} - told - also
+    missing = {f"sky.{name}" for name in generation} - data - also
     assert missing == set()
-    assert {name for name in told if name.removeprefix("sky.") not in generation} <= {
+    assert {name for name in data if name.removeprefix("sky.") not in generation} <= {
         "sky.AMD", "sky.Pool", "sky.accelerators.Custom"
     }  # fmt: skip

@@ -82,8 +82,8 @@ def test_accelerate_plugin_sets_the_variables_of_its_configuration():
         "ACCELERATE_MIXED_PRECISION": "fp16", "ACCELERATE_USE_FSDP": "true", "FSDP_SHARDING_STRATEGY": "FULL_SHARD",
         "FSDP_SYNC_MODULE_STATES": "true", "ACCELERATE_DEBUG_MODE": "true",
     }  # fmt: skip
-    told = sky.plugins.accelerate(config={"deepspeed_config": {"zero_stage": 2, "gradient_clipping": 1.0}})
-    assert told._environment() == {
+    answer = sky.plugins.accelerate(config={"deepspeed_config": {"zero_stage": 2, "gradient_clipping": 1.0}})
+    assert answer._environment() == {
         "ACCELERATE_DEEPSPEED_ZERO_STAGE": "2", "ACCELERATE_DEEPSPEED_GRADIENT_CLIPPING": "1.0",
         "ACCELERATE_USE_DEEPSPEED": "true",
     }  # fmt: skip
@@ -177,7 +177,7 @@ def test_instance_info_names_accelerators_and_peers_of_three_generations():
 
 
 @pytest.mark.parametrize(
-    ("said", "model", "memory"),
+    ("driver_name", "model", "memory"),
     [
         ("NVIDIA H100 80GB HBM3", "H100", 80),
         ("Tesla T4", "T4", 16),
@@ -187,8 +187,8 @@ def test_instance_info_names_accelerators_and_peers_of_three_generations():
         ("Some GPU 9", "Some GPU 9", None),
     ],
 )
-def test_accelerator_model_of_a_driver_name_is_that_of_the_catalogue(said, model, memory):
-    found = instance_info.AcceleratorModel(said, 1)
+def test_accelerator_model_of_a_driver_name_is_that_of_the_catalogue(driver_name, model, memory):
+    found = instance_info.AcceleratorModel(driver_name, 1)
     assert (found.name, found.memory_gb) == (model, memory)
 
 
@@ -284,5 +284,5 @@ def test_emit_prints_a_line_and_logs_its_metrics(capsys, monkeypatch):
     sky.emit("lr", 0.1)
     sky.emit("saved")
     assert logged == [{"epoch.loss": 0.5, "epoch.n": 3}, {"lr": 0.1}]
-    said = 'epoch {"loss": 0.5, "n": 3, "best": true, "note": "ok"}\nlr 0.1\nsaved\n'
-    assert capsys.readouterr().out == said
+    message = 'epoch {"loss": 0.5, "n": 3, "best": true, "note": "ok"}\nlr 0.1\nsaved\n'
+    assert capsys.readouterr().out == message

@@ -170,7 +170,7 @@ def test_dry_run_of_an_app_requests_no_machine(
     assert capsys.readouterr().out == "nothing is rented\n"
     script.write_text(SCRIPT + "with sky.Compute() as pool: print('up')\n")
     assert main(words) == 2
-    said = capsys.readouterr()
-    assert "starts a pool itself" in said.err and said.out == ""
+    output = capsys.readouterr()
+    assert "starts a pool itself" in output.err and output.out == ""
     script.write_text("print('runs')")
     assert main(words) == 2 and "has none" in capsys.readouterr().err

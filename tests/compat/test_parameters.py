@@ -35,7 +35,7 @@ BESIDE = {
 POSITIONAL = {"shard": "[1, 2], "}
 
 
-def told() -> dict[str, dict[str, str]]:
+def parameter_verdicts() -> dict[str, dict[str, str]]:
     """Return kind, parameter and verdict of each warning."""
     found: dict[str, dict[str, str]] = {}
     for kind, parameters, verdict in ROWS:
@@ -49,7 +49,7 @@ def told() -> dict[str, dict[str, str]]:
 def effect_of_parameter(kind: str, name: str) -> str:
     given = BESIDE.get(kind, {}) | BESIDE.get(f"{kind} {name}", {}) | {name: PARAMETERS[kind][name]}
     call = ", ".join(f"{word}={value}" for word, value in given.items())
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", FutureWarning)
         try:
             eval(f"sky.{kind}({POSITIONAL.get(kind, '')}{call})", {"sky": sky})  # noqa: S307  as a script has it
@@ -57,8 +57,8 @@ def effect_of_parameter(kind: str, name: str) -> str:
             assert "\n" not in str(error)
             if not isinstance(error, sky.PoolError):  # there is no such pool, which is another matter
                 return "refused"
-    mine = [str(each.message) for each in said if f"{name}=...) is ignored" in str(each.message)]
-    others = [each for each in said if issubclass(each.category, FutureWarning)]
+    mine = [str(each.message) for each in caught if f"{name}=...) is ignored" in str(each.message)]
+    others = [each for each in caught if issubclass(each.category, FutureWarning)]
     if kind == "Executor":  # which makes a sky.Worker, and says so
         mine = [str(each.message) for each in others]
     assert len(mine) == len(others), [str(each.message) for each in others]
@@ -66,7 +66,7 @@ def effect_of_parameter(kind: str, name: str) -> str:
 
 
 def test_every_older_parameter_has_one_verdict() -> None:
-    assert {kind: set(of_kind) for kind, of_kind in told().items()} == {
+    assert {kind: set(of_kind) for kind, of_kind in parameter_verdicts().items()} == {
         kind: set(of_kind) for kind, of_kind in PARAMETERS.items()
     }
 
@@ -74,7 +74,7 @@ def test_every_older_parameter_has_one_verdict() -> None:
 @pytest.mark.parametrize("kind", PARAMETERS)
 def test_effect_of_each_older_parameter_matches_its_verdict(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = []
-    for name, verdict in told()[kind].items():
+    for name, verdict in parameter_verdicts()[kind].items():
         if name == "provider":
             monkeypatch.setattr(state_folder, "provider_override", "local")
         found = effect_of_parameter(kind, name)
@@ -103,8 +103,8 @@ def test_unsupported_provider_keeps_its_parameters_and_hides_secrets(
     monkeypatch.setattr(state_folder, "provider_override", "local")
     compute = sky.Compute(provider=made, accelerator="A100", region="x", max_hourly_cost=1.0)
     assert compute.spec.provider.name == "local"
-    (said,) = compute._startup_notes
-    assert all(word in said for word in (*words, "region", "max_hourly_cost")) and "ignored" in said
+    (warning,) = compute._startup_notes
+    assert all(word in warning for word in (*words, "region", "max_hourly_cost")) and "ignored" in warning
 
 
 def test_older_values_have_all_their_attributes() -> None:

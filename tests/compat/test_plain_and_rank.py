@@ -90,8 +90,8 @@ def differing(plain: dict[str, Any], rank: dict[str, Any]) -> set[str]:
     assert plain.keys() == rank.keys()
     both = [(name, plain[name], rank[name]) for name in plain if name != "environment"]
     differs = {name for name, here, there in both if here != there}
-    told = PAGE.read_text(encoding="utf-8")
-    assert not [name for name in differs if f"| {name} |" not in told]
+    output = PAGE.read_text(encoding="utf-8")
+    assert not [name for name in differs if f"| {name} |" not in output]
     assert set(rank["names in main"]) <= {*plain["names in main"], "_spaces"}
     return differs
 
@@ -199,9 +199,9 @@ if __name__ == "__main__":
 def test_each_client_of_a_pool_has_its_own_argv(folder: Path) -> None:
     (folder / "client.py").write_text(CLIENT)
     command = [sys.executable, "client.py", "first", "--lr", "0.1"]
-    said = subprocess.run(command, check=True, timeout=PATIENCE, capture_output=True, text=True).stdout
+    output = subprocess.run(command, check=True, timeout=PATIENCE, capture_output=True, text=True).stdout
     first, second = command[1:], ["client.py", "second", "--lr", "0.2"]
-    assert said.splitlines() == [str(each) for each in (first, [*first, "added"], [*first, "added"], second, first)]
+    assert output.splitlines() == [str(each) for each in (first, [*first, "added"], [*first, "added"], second, first)]
 
 
 @pytest.mark.proof("1 s of a processor")

@@ -82,8 +82,8 @@ print(path.index(str(script_children.ALIAS_FOLDER)) == len(path) - 1)
 
 
 def test_child_processes_inherit_the_provider_overrides() -> None:
-    told = "h.provider_override, h.provider_settings, h.nodes_override"
-    child = f"from skyward_core.store import state_folder as h; print({told})"
+    expected = "h.provider_override, h.provider_settings, h.nodes_override"
+    child = f"from skyward_core.store import state_folder as h; print({expected})"
     source = f"""
 import subprocess, sys
 from skyward_core.store import state_folder as home

@@ -128,8 +128,8 @@ def test_every_seed_statement_has_a_test() -> None:
 def places(values):
     info = sky.instance_info()
     mine = sky.shard(values)
-    told = [info.node, info.total_nodes, info.is_head, info.accelerators, len(info.peers)]
-    return [*told, sum(mine), bool(info.head_addr), info.head_port > 0]
+    items = [info.node, info.total_nodes, info.is_head, info.accelerators, len(info.peers)]
+    return [*items, sum(mine), bool(info.head_addr), info.head_port > 0]
 
 
 def test_instance_info_places_each_node(pool) -> None:

@@ -23,6 +23,6 @@ def test_pyright_reports_no_error_in_strict_mode() -> None:
         [pyright, "--outputjson", "--pythonpath", sys.executable, str(SCRIPT)],
         capture_output=True, text=True, timeout=110, check=False, cwd=SCRIPT.parents[2],
     )  # fmt: skip
-    told = json.loads(done.stdout)
-    assert told["summary"]["filesAnalyzed"] == 1
-    assert [f"{each['range']['start']['line'] + 1}: {each['message']}" for each in told["generalDiagnostics"]] == []
+    report = json.loads(done.stdout)
+    assert report["summary"]["filesAnalyzed"] == 1
+    assert [f"{each['range']['start']['line'] + 1}: {each['message']}" for each in report["generalDiagnostics"]] == []

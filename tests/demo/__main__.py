@@ -101,8 +101,8 @@ class Card:
                 memory += 0.27 * min(1.0, max(0.0, (since - 0.5 * train.FULL_AT) / (0.5 * train.FULL_AT)))
             if function.endswith("1") and self.rank == train.SLOW_RANK and since > train.SLOW_FROM:
                 util, throttle = self.chance.uniform(58, 66), HOT
-        wanted = 36 + 0.33 * util + 0.4 * (self.rank % 8) + (16 if throttle else 0)
-        self.temp += (wanted - self.temp) * 0.2
+        temperature = 36 + 0.33 * util + 0.4 * (self.rank % 8) + (16 if throttle else 0)
+        self.temp += (temperature - self.temp) * 0.2
         return {
             "util": round(util),
             "mem_used": round(memory * TOTAL / (1 << 28)) << 28,
@@ -170,9 +170,9 @@ def main() -> None:
         row = record(folder)
         made = folder / DEMO.name
         packed = DemoPacking(row, folder).write(made)
-        told = json.dumps(list(RecordingReader.read(made).entries()))
+        entries = json.dumps(list(RecordingReader.read(made).entries()))
         for ours in (f"@{socket.gethostname()}", str(folder), str(Path(sky.__file__).parents[1]), sys.prefix):
-            assert ours not in told, f"{ours} is in it: {told[max(0, told.find(ours) - 200) :][:400]}"
+            assert ours not in entries, f"{ours} is in it: {entries[max(0, entries.find(ours) - 200) :][:400]}"
         DEMO.write_bytes(made.read_bytes())
     print(f"{DEMO}: {packed.size:,} bytes, {packed.entries:,} entries")
 

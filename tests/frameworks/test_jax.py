@@ -198,7 +198,7 @@ def loads() -> None:
 def test_jax_rank_that_never_joins_a_computation_is_named():
     worker = sky.Worker(ranks_per_node=4)
     with sky.Compute(worker=worker, plugins=PLUGINS, options=sky.Options(console=False, grace=1.0)) as pool:
-        (said,) = hang_told(pool, lambda: one_never_computes() @ pool, "loads")
+        (text,) = hang_told(pool, lambda: one_never_computes() @ pool, "loads")
     # Where each of them is within it changes from run to run, and may be told, too.
     pattern = r"ranks 0-1,3 are in a computation of all devices \(jax\).*; rank 2 is not: loads, test_jax\.py:\d+"
-    assert re.fullmatch(pattern, said)
+    assert re.fullmatch(pattern, text)

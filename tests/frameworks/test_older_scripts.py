@@ -176,11 +176,11 @@ def models(tmp_path: Path) -> Path:
     plain.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     folder.mkdir()
     plain.save(str(folder / "tokenizer.json"))
-    told: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "[PAD]", "unk_token": "[UNK]"}
-    (folder / "tokenizer_config.json").write_text(json.dumps(told | {"model_max_length": 16}))
+    config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "[PAD]", "unk_token": "[UNK]"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config | {"model_max_length": 16}))
     shape = {"vocab_size": len(words), "max_position_embeddings": 16, "dim": 16, "hidden_dim": 16}
-    told = {"model_type": "distilbert", "n_layers": 1, "n_heads": 2} | shape
-    (folder / "config.json").write_text(json.dumps(told))
+    config = {"model_type": "distilbert", "n_layers": 1, "n_heads": 2} | shape
+    (folder / "config.json").write_text(json.dumps(config))
     weights = np.random.default_rng(0).normal(0, 0.02, (len(words), 16)).astype("float32")
     parts = {"distilbert.embeddings.word_embeddings.weight": weights}
     safetensors.save_file(parts, folder / "model.safetensors", {"format": "pt"})
@@ -327,8 +327,8 @@ def by_hand(weights: np.ndarray[Any, Any], bias: np.ndarray[Any, Any]) -> list[A
     x = np.random.default_rng(5).normal(size=(32, 3)).astype("float32")
     y = (x @ np.array([[1.0], [-2.0], [0.5]], dtype="float32")) + 1
     for first in range(0, 32, 8):
-        batch, wanted = x[first : first + 8], y[first : first + 8]
-        error = batch @ weights + bias - wanted
+        batch, labels = x[first : first + 8], y[first : first + 8]
+        error = batch @ weights + bias - labels
         weights, bias = weights - 0.2 * batch.T @ error / 8, bias - 0.2 * error.mean(0)
     return [pytest.approx(weights.ravel().tolist(), abs=1e-5), pytest.approx(bias.tolist(), abs=1e-5)]
 

@@ -38,8 +38,8 @@ def alone(cli: Cli, *commands: list[str]) -> None:
     ]
     try:
         for process in running:
-            said = process.communicate(timeout=PATIENCE)[1]
-            assert process.returncode == 0, said[-4000:]
+            output = process.communicate(timeout=PATIENCE)[1]
+            assert process.returncode == 0, output[-4000:]
     finally:
         for process in running:
             process.kill()

@@ -58,8 +58,8 @@ def test_ranks_join_one_ray_cluster_that_ends_with_the_pool() -> None:
             sky.shell(["python", "-c", "import ray; ray.init()"], env={"RAY_AUTH_TOKEN": "ab" * 32}) >> pool
         # From here, through what stands in for a tunnel: this machine's loopback.
         page = f"http://127.0.0.1:{int(address.rpartition(':')[2]) + 1}"
-        said = job("submit", "--address", page, "--", "echo", "ran", "there", token=plugin.token)
-        assert said.returncode == 0 and "ran there" in said.stdout, said
+        text = job("submit", "--address", page, "--", "echo", "ran", "there", token=plugin.token)
+        assert text.returncode == 0 and "ran there" in text.stdout, text
         assert job("list", "--address", page, token="").returncode != 0
     wait_until(lambda: not any(map(exists, pids)), what="the end of Ray's processes")
 

@@ -70,16 +70,16 @@ def train(seed: int) -> tuple[int, float, float, list[float]]:
     with strategy.scope():
         weights = tf.Variable(tf.zeros((4, 1)))
 
-    def step(inputs: Any, wanted: Any) -> Any:
+    def step(inputs: Any, labels: Any) -> Any:
         with tf.GradientTape() as tape:
-            loss = tf.reduce_sum((inputs @ weights - wanted) ** 2) / 16
+            loss = tf.reduce_sum((inputs @ weights - labels) ** 2) / 16
         context = tf.distribute.get_replica_context()
         weights.assign_sub(0.05 * context.all_reduce("SUM", tape.gradient(loss, weights)))
         return loss
 
     @tf.function  # type: ignore[untyped-decorator, unused-ignore]
-    def everywhere(inputs: Any, wanted: Any) -> Any:
-        return strategy.reduce("SUM", strategy.run(step, (inputs, wanted)), axis=None)
+    def everywhere(inputs: Any, labels: Any) -> Any:
+        return strategy.reduce("SUM", strategy.run(step, (inputs, labels)), axis=None)
 
     losses = [float(everywhere(*batch)) for _ in range(5) for batch in batches]
     return strategy.num_replicas_in_sync, losses[0], losses[-1], weights.numpy()[:, 0].tolist()

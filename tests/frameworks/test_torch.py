@@ -226,9 +226,9 @@ def test_four_torch_ranks_on_two_nodes_train_one_model():
     worker = sky.Worker(ranks_per_node=2)
     with sky.Compute(nodes=2, worker=worker, plugins=PLUGINS, options=sky.Options(console=False)) as pool:
         check_training(train(8, by_hand=True) @ pool)
-        (said,) = hang_told(pool, lambda: one_never_joins() @ pool, "validates")
+        (text,) = hang_told(pool, lambda: one_never_joins() @ pool, "validates")
         pattern = r"ranks 0-1,3 are in all_reduce \(torch\); rank 2 is not: validates, test_torch\.py:\d+"
-        assert re.fullmatch(pattern, said)
+        assert re.fullmatch(pattern, text)
 
 
 @sky.function
@@ -302,8 +302,8 @@ def test_stacks_name_the_collective_and_the_missing_rank_of_a_hang(pool: sky.Com
 
     def wait_for(begin: str, end: str) -> None:
         def is_told() -> bool:
-            told = summarize_collectives(session.stacks(pool.name, last_run(pool), signal=True).result(30))
-            return [line.startswith(begin) and end in line for line in told] == [True]
+            output = summarize_collectives(session.stacks(pool.name, last_run(pool), signal=True).result(30))
+            return [line.startswith(begin) and end in line for line in output] == [True]
 
         wait_until(is_told, what=begin)
 
@@ -408,8 +408,8 @@ def breaks() -> float:
 def test_torch_breakpoint_ends_no_rank_and_its_line_is_logged(pool: sky.Compute) -> None:
     assert breaks() @ pool == [2.0, 2.0]
     settled(pool)
-    (said,) = log_of(pool, last_run(pool), 0, "err").decode().splitlines()
-    assert "rank 0 reached a breakpoint at " in said and "test_torch.py:" in said and " in breaks()" in said
+    (output,) = log_of(pool, last_run(pool), 0, "err").decode().splitlines()
+    assert "rank 0 reached a breakpoint at " in output and "test_torch.py:" in output and " in breaks()" in output
 
 
 OWN = """
@@ -489,8 +489,8 @@ def test_torchrun_code_needs_no_plugin_and_unused_torch_is_warned_about(bare):
     for _ in range(2):
         assert [total for _, total, _ in own_group(True, backend="gloo") @ bare] == [3.0, 3.0]
     settled(bare)
-    said = [log_of(bare, run, rank, "err") for run in (without, last_run(bare)) for rank in (0, 1)]
-    assert [b"uses torch.distributed without a process group" in each for each in said] == [True, False, False, False]
+    output = [log_of(bare, run, rank, "err") for run in (without, last_run(bare)) for rank in (0, 1)]
+    assert [b"uses torch.distributed without a process group" in each for each in output] == [True, False, False, False]
 
 
 @sky.function

@@ -257,8 +257,8 @@ class Host:
 
     def _check_boot(self) -> None:
         if self._machine is not None and self._machine.poll() is not None:
-            said = (self.root / "boot.log").read_text(errors="replace") + self.log()[-500:]
-            raise LabError(f"{self.name} did not boot: {said.strip()}")
+            output = (self.root / "boot.log").read_text(errors="replace") + self.log()[-500:]
+            raise LabError(f"{self.name} did not boot: {output.strip()}")
 
 
 def power_on(hosts: Sequence[Host]) -> None:

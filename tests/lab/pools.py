@@ -77,7 +77,7 @@ class Client:
         else:
             self.process = run_script(path, over_ssh=True, **pipes)
 
-    def said(self) -> str:
+    def read_line(self) -> str:
         """Return the client's next line, or the reason why it ended."""
         assert self.process.stdout is not None and self.process.stderr is not None
         line = self.process.stdout.readline().strip()

@@ -64,8 +64,8 @@ def test_shared_state_of_hosts_refuses_other_users_and_is_removed(lab: Lab) -> N
         assert hosts[0].run("find /tmp/sky-shared-* -type f") == ""  # the certificates' key has been read
         plain = f"import socket; s = socket.create_connection(('{hosts[0].address}', {port})); s.settimeout(9); "
         asks = "s.sendall(b'GET counter:seen\\r\\n'); print(s.recv(99))"
-        assert "counter" not in (said := hosts[LOST].run(f'{sys.executable} -c "{plain}{asks}" 2>&1 || true'))
-        assert said.startswith("b''") or "Reset" in said or "\\x15" in said  # TLS only
+        assert "counter" not in (output := hosts[LOST].run(f'{sys.executable} -c "{plain}{asks}" 2>&1 || true'))
+        assert output.startswith("b''") or "Reset" in output or "\\x15" in output  # TLS only
     assert hosts[0].run("ls -d /tmp/sky-shared-* 2>/dev/null || true") == ""
     nothing_runs(lab)
 
@@ -295,7 +295,7 @@ def test_engines_leave_nothing_after_teardown_or_client_death(lab: Lab, client_d
     plugins = ", ".join(f"sky.plugins.{each.made}" for each in here.values())
     text = SCRIPT.format(plugins=plugins, pool=POOL)
     with Client(lab, text, hosts=hosts) as client:
-        assert client.said() == "under way"
+        assert client.read_line() == "under way"
         for name, each in here.items():
             found = [node for node, host in enumerate(hosts) if listens(host, each.port())]
             assert found == list(each.nodes), name

@@ -137,8 +137,8 @@ def test_forwarded_port_of_a_node_is_reachable_until_forward_ends(lab: Lab) -> N
             wait_until(listed, what="the page")
         finally:
             forward.terminate()
-            _, said = forward.communicate(timeout=30)
-        assert said.splitlines() == [f"http://127.0.0.1:{port} is port 8123 of node 1 of pool served until ctrl-c"], (
+            _, output = forward.communicate(timeout=30)
+        assert output.splitlines() == [f"http://127.0.0.1:{port} is port 8123 of node 1 of pool served until ctrl-c"], (
             "ssh reports no connection that failed"
         )
         for words, why in (
@@ -156,17 +156,19 @@ def test_host_without_power_ends_only_the_job_that_uses_it(
     """The other job continues on its own hosts, and a queued job starts on the remaining ones."""
     less_patience(monkeypatch)
     hosts = make_lab(3)
-    told = 'echo "$SKYPILOT_NODE_RANK of $SKYPILOT_NUM_NODES" $SKYPILOT_NODE_IPS; '
+    command = 'echo "$SKYPILOT_NODE_RANK of $SKYPILOT_NUM_NODES" $SKYPILOT_NODE_IPS; '
     # Of a host without power nobody can say that it is down.
     unverified = pytest.raises(TeardownError)
     with ThreadPoolExecutor(3) as beside, unverified, pool(hosts, name="shared") as compute:
         view = compute.pool.view
-        stays = sky.shell(told + "while [ ! -e ~/stays.end ]; do sleep 0.1; done", name="stays").with_nodes([0, 1])
-        going = beside.submit(lambda: stays @ compute)
+        lasting_task = sky.shell(command + "while [ ! -e ~/stays.end ]; do sleep 0.1; done", name="stays").with_nodes(
+            [0, 1]
+        )
+        going = beside.submit(lambda: lasting_task @ compute)
         wait_until(lambda: view.logs.rank(1).lines(0, 9))
         dies = beside.submit(lambda: sky.shell("echo on; sleep 600", name="dies").with_nodes(1) @ compute)
         wait_until(lambda: view.logs.rank(2).lines(0, 9))
-        waits = beside.submit(lambda: sky.shell(told, name="waits").with_nodes(2) @ compute)
+        waits = beside.submit(lambda: sky.shell(command, name="waits").with_nodes(2) @ compute)
         wait_until(lambda: [each.name for each in view.waiting] == ["waits"])
         hosts.hosts[2].power_off()
         error = dies.exception(120)
@@ -261,6 +263,6 @@ def test_cp_failure_is_one_line(lab: Lab, tmp_path: Path) -> None:
             (("copied:1:", "."), "POOL:PATH: no file given. Name a file or a folder on the node"),
             (("copied:2:x", "."), "has no rank 2. Choose a rank from 0 to 1"),
         ):
-            status, said = cp(*words)
-            assert status in (1, 2) and why in said and said.count("\n") == 1, (words, said)
+            status, text = cp(*words)
+            assert status in (1, 2) and why in text and text.count("\n") == 1, (words, text)
         assert not (tmp_path / "more").exists()

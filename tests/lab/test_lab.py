@@ -231,8 +231,8 @@ def test_lab_command_starts_and_removes_hosts(can_lab: None) -> None:
     command = [sys.executable, "-m", "tests.lab"]
     with Child([*command, "up", "1"], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        said = "".join(process.stdout.readline() for _ in range(7))
-        login = next(line for line in said.splitlines() if line.startswith("log in:")).split()[2:]
+        output = "".join(process.stdout.readline() for _ in range(7))
+        login = next(line for line in output.splitlines() if line.startswith("log in:")).split()[2:]
         assert subprocess.run([*login, "true"], timeout=20).returncode == 0
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 0

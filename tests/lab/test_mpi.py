@@ -66,13 +66,13 @@ def beside(lab: Lab) -> sky.SSH:
     return ssh(lab, lab.hosts[:2], python=sys.executable)
 
 
-def told(compute: sky.Compute, command: str) -> str:
+def command_output(compute: sky.Compute, command: str) -> str:
     """Return the output of a command on the head."""
     sky.shell(f'test "$SKYPILOT_NODE_RANK" != 0 || {{ {command}; }}') @ compute
-    return said(compute)
+    return last_output(compute)
 
 
-def said(compute: sky.Compute) -> str:
+def last_output(compute: sky.Compute) -> str:
     return "".join(log_of(compute, last_run(compute), 0, stream).decode() for stream in ("out", "err"))
 
 
@@ -96,7 +96,7 @@ def nothing_is_left(lab: Lab) -> None:
 @pytest.mark.proof("1 s of a processor")
 def test_mpi_launcher_on_one_node_starts_processes_on_all_nodes(reached: tuple[Lab, sky.Compute]) -> None:
     lab, compute = reached
-    lines = told(compute, f'{LAUNCH} "uname -n; command -v python; pwd; echo \\$OF_IMAGE" 2>&1').splitlines()
+    lines = command_output(compute, f'{LAUNCH} "uname -n; command -v python; pwd; echo \\$OF_IMAGE" 2>&1').splitlines()
     python = str(Path(sys.executable).with_name("python"))
     assert sorted(lines) == sorted([*(host.name for host in lab.hosts), *[python] * 2, *["/run/home", "kept here"] * 2])
 
@@ -105,7 +105,7 @@ def test_mpi_launcher_on_one_node_starts_processes_on_all_nodes(reached: tuple[L
 def test_ssh_between_nodes_returns_exit_status_and_forwards_stdin(reached: tuple[Lab, sky.Compute]) -> None:
     _, compute = reached
     asked = 'ssh node1 "exit 7"; echo $?; ssh node1 "kill -9 \\$\\$"; echo $?; echo in | ssh reached-worker1 cat'
-    assert told(compute, asked).splitlines() == ["7", "137", "in"]
+    assert command_output(compute, asked).splitlines() == ["7", "137", "in"]
 
 
 def test_mpirun_of_open_mpi_runs_on_two_hosts(reached: tuple[Lab, sky.Compute], home: Path) -> None:
@@ -114,9 +114,11 @@ def test_mpirun_of_open_mpi_runs_on_two_hosts(reached: tuple[Lab, sky.Compute], 
     if mpirun is None or b"Open MPI" not in subprocess.check_output([mpirun, "--version"]):
         pytest.skip("mpirun of Open MPI is not installed: apt-get install openmpi-bin")
     names = sorted(host.name for host in lab.hosts)
-    assert sorted(told(compute, "mpirun --hostfile $SKYWARD_HOSTFILE -np 2 hostname 2>&1").splitlines()) == names
+    assert (
+        sorted(command_output(compute, "mpirun --hostfile $SKYWARD_HOSTFILE -np 2 hostname 2>&1").splitlines()) == names
+    )
     by_address = 'mpirun -np 2 -H $(echo "$SKYPILOT_NODE_IPS" | paste -sd,) hostname 2>&1'
-    assert sorted(told(compute, by_address).splitlines()) == names
+    assert sorted(command_output(compute, by_address).splitlines()) == names
     Path("job.yaml").write_text(JOB)
     (home / ".ssh").mkdir(mode=0o700)
     (home / ".ssh/config").write_text(lab.ssh_config.read_text())
@@ -133,7 +135,7 @@ def test_mpiexec_of_mpich_runs_on_two_hosts(reached: tuple[Lab, sky.Compute]) ->
     if shutil.which("mpiexec.hydra") is None:
         pytest.skip("mpiexec.hydra is not installed: apt-get install mpich")
     lab, compute = reached
-    said_there = told(compute, 'mpiexec.hydra -n 2 sh -c "uname -n; echo \\$OF_IMAGE" 2>&1').splitlines()
+    said_there = command_output(compute, 'mpiexec.hydra -n 2 sh -c "uname -n; echo \\$OF_IMAGE" 2>&1').splitlines()
     assert sorted(said_there) == sorted([*(host.name for host in lab.hosts), *["kept here"] * 2])
 
 
@@ -149,7 +151,9 @@ def test_stopped_command_ends_its_processes_on_other_nodes(reached: tuple[Lab, s
 def test_sshd_between_nodes_refuses_other_users_and_hides_its_key(reached: tuple[Lab, sky.Compute]) -> None:
     lab, compute = reached
     head, other = lab.hosts
-    place = told(compute, "dirname $SKYWARD_SSH_CONFIG").strip()  # the first run starts the sshd between the nodes
+    place = command_output(
+        compute, "dirname $SKYWARD_SSH_CONFIG"
+    ).strip()  # the first run starts the sshd between the nodes
     port = plugin_of(compute).port_of("reached")
     listens = [line.split()[3] for line in head.run("ss -H -tln").splitlines()]
     assert f"{head.address}:{port}" in listens
@@ -164,7 +168,7 @@ def test_sshd_between_nodes_refuses_other_users_and_hides_its_key(reached: tuple
     assert modes.splitlines() == [f"700 {place}", f"600 {place}/key"]
     secret = plugin_of(compute).login[0].splitlines()[2]
     assert secret not in head.run("cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ | tr '\\0' ' '")
-    shown = told(compute, f"cat {place}/key")
+    shown = command_output(compute, f"cat {place}/key")
     assert secret not in shown and "PRIVATE KEY" in shown
 
 
@@ -172,7 +176,7 @@ def test_ssh_between_nodes_refuses_an_unknown_host_key(reached: tuple[Lab, sky.C
     _, compute = reached
     other = "cd $(mktemp -d); ssh-keygen -q -t ed25519 -N '' -f other; echo skyward-pool $(cat other.pub) >known"
     asked = f'{other}; ssh -o "UserKnownHostsFile=$PWD/known" node1 id 2>&1 || true; rm -r "$PWD"'
-    assert "Host key verification failed" in told(compute, asked)
+    assert "Host key verification failed" in command_output(compute, asked)
 
 
 # What DeepSpeed's launcher starts on each node; on processors it has no more to do here than to meet.
@@ -194,7 +198,7 @@ def test_deepspeed_launcher_runs_a_script_on_two_hosts(lab: Lab) -> None:
         pytest.skip("pdsh is not installed: apt-get install pdsh")
     Path("meets.py").write_text(MEETS)
     with pool(lab, beside(lab), plugins=[sky.plugins.deepspeed()], name="deep") as compute:
-        lines = told(compute, "deepspeed --hostfile $SKYWARD_HOSTFILE meets.py 2>&1").splitlines()
+        lines = command_output(compute, "deepspeed --hostfile $SKYWARD_HOSTFILE meets.py 2>&1").splitlines()
         met = sorted(line.partition("met ")[2] for line in lines if "met " in line)
         assert met == ["0 2 3.0", "1 2 3.0"], lines
     nothing_is_left(lab)

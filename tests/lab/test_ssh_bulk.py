@@ -140,7 +140,7 @@ def test_killed_client_leaves_no_listener_on_hosts(pair: Lab) -> None:
             time.sleep(1000)
     """
     with Client(pair, text) as client:
-        assert client.said() == "done"
+        assert client.read_line() == "done"
         assert listeners(pair) == listeners_for_peers_and_client(pair)
         client.kill()
         until(lambda: listeners(pair) == listeners_for_peers(pair), "the end of the listeners")
@@ -169,11 +169,11 @@ def test_direct_connection_is_reused_per_host_and_closed_when_idle(pair: Lab, mo
 @pytest.mark.proof("2 s of a processor")
 def test_blocked_direct_connection_falls_back_to_ssh_with_one_warning(pair: Lab, ways: Ways) -> None:
     data = os.urandom(SIZE)
-    told: list[str] = []
+    messages: list[str] = []
 
     def hear(event: Event) -> None:
         if isinstance(event, NodeLink) and "no direct connection" in event.detail:
-            told.append(event.detail)
+            messages.append(event.detail)
 
     rule = f"ipproto tcp sport {PORTS} to {pair.client.address} blackhole"
     for host in pair.hosts:
@@ -185,7 +185,7 @@ def test_blocked_direct_connection_falls_back_to_ssh_with_one_warning(pair: Lab,
                 assert noise(SIZE) @ compute == expected(SIZE)
             assert digest(data) @ compute == [hashlib.sha256(data).hexdigest()] * 2
             assert (len(ways.up), len(ways.down)) == (1, 4)
-            assert len(told) == 2 and all("go through SSH" in words for words in told)
+            assert len(messages) == 2 and all("go through SSH" in words for words in messages)
     finally:
         for host in pair.hosts:
             host.run("ip rule del pref 10; ip rule del pref 5")
@@ -316,12 +316,12 @@ def test_nodes_without_cluster_connect_to_the_client_only(pair: Lab) -> None:
 def test_node_without_cluster_is_not_lost_if_its_peers_cannot_reach_it(
     pair: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[Any] = []
+    records: list[Any] = []
     describe = sky.SSH.describe
 
     async def listened(provider: sky.SSH, name: str, known: Sequence[Machine]) -> list[Machine]:
         machines = await describe(provider, name, known)
-        told.extend(machine.state for machine in machines)
+        records.extend(machine.state for machine in machines)
         return machines
 
     monkeypatch.setattr(sky.SSH, "describe", listened)
@@ -330,7 +330,7 @@ def test_node_without_cluster_is_not_lost_if_its_peers_cannot_reach_it(
         with pool(pair, options={"cluster": False}) as compute:
             assert rank() @ compute == [0, 1]
             victim.unplug()
-            wait_until(lambda: "lost" in told, f"what the provider finds: {told}")
+            wait_until(lambda: "lost" in records, f"what the provider finds: {records}")
             victim.plug()
             assert rank() @ compute == [0, 1]
             assert compute.pool.view.state == "up"

@@ -203,13 +203,13 @@ def test_agent_is_restarted_until_it_survives_its_start(pair: Lab) -> None:
         if isinstance(event, NodeLink | NodePhase) and event.node == 1:
             news.append(event.detail)
 
-    def told(words: str) -> int:
+    def count_lines(words: str) -> int:
         return sum(words in each for each in news)
 
     def cannot_start(ends: int) -> bool:
-        if told("connecting") >= ends:  # what asks how it is there lives; what starts the agent does not
+        if count_lines("connecting") >= ends:  # what asks how it is there lives; what starts the agent does not
             pair.hosts[1].kill_all()
-        return told("Cannot prepare") == ends
+        return count_lines("Cannot prepare") == ends
 
     with pool(pair) as compute:
         assert rank() @ compute == [0, 1]
@@ -266,8 +266,8 @@ def test_death_of_a_worker_is_named_with_its_cause(pair: Lab, how, code, number)
         with pytest.raises(sky.RunError, match="rank 1") as caught:
             running.result(DEADLINE)
         if how is not None:
-            said = compute.pool.view.logs.rank(1)  # a crash's stack, on standard error, may come before it
-            died = next(float(line) for line in said.lines(0, said.end) if line.startswith("1"))
+            text = compute.pool.view.logs.rank(1)  # a crash's stack, on standard error, may come before it
+            died = next(float(line) for line in text.lines(0, text.end) if line.startswith("1"))
         until(lambda: ended, "the news of the end, which comes after the waiting thread has its own")
         assert 0 <= ended[0] - died < allowed(2)
         outcome = caught.value.outcomes[1]
@@ -291,18 +291,18 @@ def test_hosts_remove_a_pool_whose_client_does_not_return(make_lab: MakeLab, cap
                 time.sleep(600)
             """,
         ) as first:
-            assert first.said() == "up"
+            assert first.read_line() == "up"
     nothing_runs(lab)
     for host in lab.hosts:
         assert not [path for path in host.home.glob(".cache/skyward/pools/*") if path.is_dir()]
 
-    said = "the node ended itself: idle for 1 s"
+    message = "the node ended itself: idle for 1 s"
     # A start with the name says what became of the pool that had it; so does the list, of the others.
     with pool(lab, nodes=1, name="left", options={"console": True}) as again:
         assert rank() @ again == [0]
-    assert f"pool left: previous pool of this name: {said}" in capfd.readouterr().err
+    assert f"pool left: previous pool of this name: {message}" in capfd.readouterr().err
     listed = subprocess.run([*COMMAND, "ls"], capture_output=True, text=True, timeout=DEADLINE)
-    assert f"pool too: {said}" in listed.stderr
+    assert f"pool too: {message}" in listed.stderr
     assert "no pools are up" in listed.stdout
 
 
@@ -335,10 +335,10 @@ def test_two_concurrent_clients_receive_their_own_results(pair: Lab, home: Path)
             """,
         ) as other,
     ):
-        assert other.said() == "attached"
+        assert other.read_line() == "attached"
         for number in range(50):
             assert ours(number) @ compute == [["ours", number, r] for r in range(2)]
-        assert other.said() == "right"
+        assert other.read_line() == "right"
         assert other.process.wait(DEADLINE) == 0
 
 
@@ -375,7 +375,7 @@ def test_run_continues_without_its_client_and_each_line_is_logged_once(pair: Lab
             time.sleep(600)
         """,
     ) as first:
-        logs = Path(first.said())
+        logs = Path(first.read_line())
         assert logs.is_dir(), logs
     seen = [(logs / f"r{rank:03d}.out").stat().st_size for rank in range(2)]  # by the one that is dead
 
@@ -510,8 +510,8 @@ def test_client_behind_a_cut_cable_releases_lock_and_pool(lab: Lab) -> None:
         hosts=hosts,
         behind=far,
     ) as client:
-        said = client.said()
-        assert said == "[0, 1, 2]", said
+        text = client.read_line()
+        assert text == "[0, 1, 2]", text
         until(lambda: all(map(has_all, hosts)), "the end of the start")
         with sky.attach("far") as compute:
             far.unplug()

@@ -118,8 +118,8 @@ def test_rest_of_the_bundle_is_sent_on_request_or_when_the_client_leaves(pair: L
     options = sky.Options(console=False)
     with sky.Compute(provider=ssh(pair, [first]), options=options) as compute:
         assert not has_rest(first)
-        (said,) = provider_of_its_own() @ compute
-        assert "SSH(" in said and has_rest(first)
+        (text,) = provider_of_its_own() @ compute
+        assert "SSH(" in text and has_rest(first)
 
     session = Session()
     pool = session.create(sky.PoolSpec(name="left", provider=ssh(pair, [second]), nodes=1, options=options))
@@ -234,7 +234,7 @@ def test_full_login_queue_of_a_host_is_waited_for(make_lab: MakeLab) -> None:
         compute = pool(lab)
         try:
             coming = beside.submit(compute.__enter__)
-            until(lambda: "MaxStartups" in told(compute) or coming.done(), "the reason to be shown")
+            until(lambda: "MaxStartups" in start_progress(compute) or coming.done(), "the reason to be shown")
             assert not coming.done()
         finally:
             others.close()
@@ -246,7 +246,7 @@ def test_full_login_queue_of_a_host_is_waited_for(make_lab: MakeLab) -> None:
     assert compute.receipt is not None and compute.receipt.ok
 
 
-def told(compute: sky.Compute) -> str:
+def start_progress(compute: sky.Compute) -> str:
     """Return the shown progress of a pool that is starting."""
     held = compute._pool
     return "" if held is None else " ".join(node.detail for node in held.view.nodes)
@@ -354,15 +354,15 @@ def test_machine_without_matching_python_installs_one(
         return reports
 
     if answers in ("all", "another"):
-        told = asyncio.run(prepared())
+        prepared_info = asyncio.run(prepared())
         minor = another.minor if answers == "another" else MINOR_VERSION
-        assert f"no Python {minor} on {host.address}; downloading uv" in told.of("running")
-        assert f"Python {minor}" in told.of("connected")
+        assert f"no Python {minor} on {host.address}; downloading uv" in prepared_info.of("running")
+        assert f"Python {minor}" in prepared_info.of("connected")
         assert (host.home / ".local/bin/uv").exists()
     elif answers == "no index":
-        said = r"has no Python .*, and its uv cannot install one: .*error: no index answers.*python=\. Nothing"
+        message = r"has no Python .*, and its uv cannot install one: .*error: no index answers.*python=\. Nothing"
         for _ in range(2):  # the next one finds that uv there
-            with pytest.raises(PoolError, match=said) as caught:
+            with pytest.raises(PoolError, match=message) as caught:
                 asyncio.run(prepared())
             assert "install.sh" not in str(caught.value)
     else:
@@ -424,12 +424,12 @@ def test_hosts_that_never_answer_do_not_block_others(
     mute = ssh(lab).target(lab.hosts[1].address)
     with pytest.raises(Unreachable, match="its startup files probably read standard input"):
         asyncio.run(node_file_copy._download(mute, "file", tmp_path / "file", lambda done, total: None))
-    said, errors, status = {}, {}, {}
+    data, errors, status = {}, {}, {}
     for name, process in commands.items():
-        said[name], errors[name] = process.communicate(timeout=DEADLINE)
+        data[name], errors[name] = process.communicate(timeout=DEADLINE)
         status[name] = process.returncode
     assert status == {"hosts": 1, "doctor": 1, "run": 0}, errors
-    first = said["hosts"].splitlines()
+    first = data["hosts"].splitlines()
     of_host = {line.split()[0]: line for line in first if not line.startswith("a b")}
     assert "no NVIDIA driver" in of_host[good] or "no GPU" in of_host[good]
     silent = "sent nothing for 5 s: its startup files probably read standard input or wait"
@@ -437,8 +437,8 @@ def test_hosts_that_never_answer_do_not_block_others(
     assert "its startup files read standard input" in of_host[reads]
     assert "label empty or too long" in of_host["gpu1..lab"] and "is not a valid host" in of_host["-oops"]
     assert first.index(of_host[good]) < first.index(of_host[sleeps])
-    found = said["doctor"]
+    found = data["doctor"]
     assert f"✓ ok    {good}" in found and all(f"✗ fail  {each}" in found for each in (sleeps, *odd))
     whys = errors["run"]
     assert f"1 of 5 hosts answer: {sleeps}: Host {sleeps} accepted the login and then sent nothing for 5 s" in whys
-    assert "Traceback" not in "".join([*said.values(), *errors.values()])
+    assert "Traceback" not in "".join([*data.values(), *errors.values()])

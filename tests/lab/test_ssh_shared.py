@@ -71,16 +71,16 @@ def test_gpu_scan_names_users_of_gpus_and_leaves_no_files(shared: Lab) -> None:
     user = user_process(first)
     measure(first, f"used=4096 util=93 pids={user}:4000,99999:96", "draws=1:20 used=20", "used=2048")
     before = files(first)
-    told = look(shared)
+    scan = look(shared)
     assert files(first) == before
-    busy, display, full = told[first.address].gpus
+    busy, display, full = scan[first.address].gpus
     assert str(busy) == (
         "GPU 0 (NVIDIA H100 80GB HBM3) is used by nobody (sleep, 4.2 GB) and unknown user (process 99999, 0.1 GB)"
     )
     assert (busy.util, busy.used, busy.total) == (93, 4 << 30, 80 << 30)
     assert display.is_free
     assert full.state == "used: 2.1 GB of memory, by unknown processes"
-    assert all(each.is_free for each in told[second.address].gpus)
+    assert all(each.is_free for each in scan[second.address].gpus)
 
 
 @pytest.mark.proof("2 s of a processor")
@@ -96,11 +96,11 @@ def test_hosts_command_and_dry_run_name_users_of_gpus(
     (tmp_path / "skyward.toml").write_text(f'[hosts]\nlab = ["{first.name}"]\n')
     user = user_process(first)
     measure(first, f"pids={user}:4000 util=50", "", "used=9000")
-    told = cli.json("hosts")["hosts"]
-    assert [(each["host"], each["groups"], each["reached"], each["free"]) for each in told] == [
+    data = cli.json("hosts")["hosts"]
+    assert [(each["host"], each["groups"], each["reached"], each["free"]) for each in data] == [
         (first.name, ["lab"], True, 1)
     ]
-    busy, free, _ = told[0]["gpus"]
+    busy, free, _ = data[0]["gpus"]
     assert busy["processes"][0]["user"] == "nobody" and busy["utilization"] == 50
     assert (free["free"], free["state"], free["taken_by"]) == (True, "free", None)
     table = cli("hosts", "lab", second.name).stdout
@@ -122,8 +122,8 @@ def test_pool_with_free_gpus_uses_only_unused_ones(shared: Lab) -> None:
         # Two are free on the first host, so each takes two.
         taken = [(0, "GPU-1"), (0, "GPU-2"), (1, "GPU-0"), (1, "GPU-1")]
         assert seen() @ compute == taken
-        told = look(shared)
-        assert [each.state for each in told[first.address].gpus] == [
+        scan = look(shared)
+        assert [each.state for each in scan[first.address].gpus] == [
             "used by nobody (sleep, 4.2 GB)", "taken by pool mine of root", "taken by pool mine of root",
         ]  # fmt: skip
         with pytest.raises(NoCapacity) as error, pool(shared, free, name="late"):
@@ -201,7 +201,7 @@ def test_two_concurrent_clients_never_use_the_same_gpu(shared: Lab) -> None:
     """Both clients request all three GPUs: one gets them, and the other fails with the name of the pool."""
     with ExitStack() as clients:
         both = [clients.enter_context(Client(shared, f"import sys\n{RACE}", hosts=shared.hosts[:1])) for _ in "ab"]
-        loser, winner = sorted((each.said() for each in both), key=lambda line: line.startswith("has"))
+        loser, winner = sorted((each.read_line() for each in both), key=lambda line: line.startswith("has"))
     assert winner == "has GPU-0,GPU-1,GPU-2"
     assert "taken by pool " in loser
 

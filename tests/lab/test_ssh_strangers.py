@@ -165,7 +165,7 @@ def test_other_user_gets_no_stacks_but_a_second_client_does(make_lab: MakeLab) -
         session = Session()
         try:
 
-            def told() -> list[str]:
+            def rank_groups() -> list[str]:
                 # The hosts' ranks may have no py-spy: then they are asked by the signal.
                 run = next(iter(compute.pool.view.runs), None)
                 if run is None:  # it is only about to begin
@@ -173,7 +173,7 @@ def test_other_user_gets_no_stacks_but_a_second_client_does(make_lab: MakeLab) -
                 found = group_stacks(session.stacks(compute.name, run, signal=True).result(60))
                 return [each.ranks for each in found if each.frames and each.frames[-1].function == "waits"]
 
-            until(lambda: told() == ["0-1"], "both stacks, which are equal")
+            until(lambda: rank_groups() == ["0-1"], "both stacks, which are equal")
         finally:
             session.detach()
             for each in lab.hosts:
@@ -225,10 +225,10 @@ def test_paused_rank_refuses_other_users_and_continues_after_a_pulled_cable(pair
             (host.home / "stranger.py").write_text(OTHER_USER)
             (found,) = host.run("find $HOME /tmp /var/tmp -type s -name 'debug.*' 2>/dev/null || true").split()
             assert host.run(f"python3 -I stranger.py {found}") == "refused\n"
-            said, over = submit(send_to_debugger(context, 1, "me")).result(DEADLINE)
-            while b"(Pdb)" not in said:
+            text, over = submit(send_to_debugger(context, 1, "me")).result(DEADLINE)
+            while b"(Pdb)" not in text:
                 more, over = submit(send_to_debugger(context, 1, "me")).result(DEADLINE)
-                said += more
+                text += more
             assert not over
             time.sleep(3.5)  # longer than the limit of both ranks
             assert not running.done()

@@ -75,8 +75,8 @@ def run(lab: Lab, script: Path, home: Path, way: str) -> list[list[object]]:
     environment = os.environ | {"HOME": str(home)}
     done = subprocess.run([sys.executable, *options], env=environment, capture_output=True, text=True, timeout=DEADLINE)
     assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout.splitlines()[-1])
-    return [rank["value"] for rank in said["ranks"]] if isinstance(said, dict) else list(said)
+    report = json.loads(done.stdout.splitlines()[-1])
+    return [rank["value"] for rank in report["ranks"]] if isinstance(report, dict) else list(report)
 
 
 @pytest.mark.proof("2 s of a processor")
@@ -111,8 +111,8 @@ def test_whole_script_runs_as_the_copy_on_the_node(pair: Lab, project: Path) -> 
     with pool(pair, nodes=2, image=sky.Image(workdir=str(project))) as compute:
         sky.script(script, ["a"]) @ compute
         settled = [log_of(compute, last_run(compute), rank).decode().split() for rank in (0, 1)]
-        for file, *said in settled:
-            assert (Path(file).name, said) == ("whole.py", ["found", "a"]) and file != str(script)
+        for file, *values in settled:
+            assert (Path(file).name, values) == ("whole.py", ["found", "a"]) and file != str(script)
         script.write_text("raise KeyError(1)  # is newer than what the nodes have\n")
         with pytest.raises(sky.RunError, match="KeyError"):
             sky.script(script) @ compute
@@ -234,9 +234,9 @@ def test_files_written_by_ranks_are_not_overwritten_after_an_edit(lab: Lab) -> N
         assert trained("later") >> compute == ("by a rank", "edited, too")
         assert {file.path for file in compute.files("*t*")} == {"model.pt", "notes.txt", "notes.txt.of-ranks"}
         folder = compute.pool.context.archive.folder
-    told = read_events(folder)
-    said = [event.detail for event in told if isinstance(event, PoolState) and "notes.txt" in event.detail]
-    assert len(said) == 1 and said[0].startswith("node 0: notes.txt was changed by you and by ranks")
+    events = read_events(folder)
+    details = [event.detail for event in events if isinstance(event, PoolState) and "notes.txt" in event.detail]
+    assert len(details) == 1 and details[0].startswith("node 0: notes.txt was changed by you and by ranks")
 
 
 # A project of another Python than the tool's on hosts of OpenSSH, each of which has it in a place of its own.
@@ -384,7 +384,7 @@ def test_unfetched_results_stay_on_hosts_until_they_are_fetched(pair: Lab) -> No
             time.sleep(600)
         """,
     ) as client:
-        assert client.said() == "begun"
+        assert client.read_line() == "begun"
     row = Ledger().find_pool("left")
     assert row is not None
     (run,) = (found.run for found in Ledger().runs(row.token))
@@ -396,9 +396,9 @@ def test_unfetched_results_stay_on_hosts_until_they_are_fetched(pair: Lab) -> No
             return not view.is_live
 
         until(ended, "the pool's end by its lease")
-        kept = session.retained_results()
-        assert [each.machine.node for each in kept] == list(range(nodes))
-        assert all(each.runs[run] >= LARGE_RESULT and each.size >= LARGE_RESULT for each in kept)
+        retained = session.retained_results()
+        assert [each.machine.node for each in retained] == list(range(nodes))
+        assert all(each.runs[run] >= LARGE_RESULT and each.size >= LARGE_RESULT for each in retained)
         nothing_runs(pair)
         assert sky.results(run) == [(rank, bytes(LARGE_RESULT)) for rank in range(nodes)]
         assert session.retained_results() == []

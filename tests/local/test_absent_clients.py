@@ -318,8 +318,8 @@ def test_frozen_client_blocks_neither_the_gang_lock_nor_the_pool(home: Path) -> 
         wait_until(lambda: not any(map(exists, agents)), what="the end of the pool's lease")
     finally:
         os.kill(client.pid, signal.SIGCONT)
-    said, _ = client.communicate("go on\n", timeout=60)
-    assert "ended itself at" in said and "idle for 1 s" in said, said
+    output, _ = client.communicate("go on\n", timeout=60)
+    assert "ended itself at" in output and "idle for 1 s" in output, output
 
 
 YIELDS = """
@@ -537,10 +537,10 @@ def test_results_of_a_run_outlive_the_lease_and_are_fetched_later(home: Path, si
         assert view.state == "gone"
         assert view.ended_at == ended, "when it was, not when somebody came to see it"
         assert "idle for" in view.detail and run in view.detail
-        kept = session.retained_results()
-    assert [each.machine.node for each in kept] == [0, 1]
-    assert all(each.runs[run] >= size for each in kept)
-    assert all(6.9 < (each.until - time.time()) / 86400 <= 7 for each in kept)
+        retained = session.retained_results()
+    assert [each.machine.node for each in retained] == [0, 1]
+    assert all(each.runs[run] >= size for each in retained)
+    assert all(6.9 < (each.until - time.time()) / 86400 <= 7 for each in retained)
     found = Ledger().run(run)
     assert found is not None and found.state == "kept"
     values = [[0, bytes(size)], [1, bytes(size)]]
@@ -551,8 +551,8 @@ def test_results_of_a_run_outlive_the_lease_and_are_fetched_later(home: Path, si
     found = ledger.run(run)
     assert found is not None and found.state == "done"
     assert ledger.retained_results() == []
-    told = ledger.pool(row.token).receipt
-    assert told is not None and told["kept"] == []
+    receipt = ledger.pool(row.token).receipt
+    assert receipt is not None and receipt["kept"] == []
     logs = (home / "pools" / row.key / "logs" / "r001.out").read_text()
     assert logs == "done by rank 1 **************\n"
     folder = home / "pools" / row.key / "results"
@@ -574,12 +574,12 @@ def test_pool_that_keeps_no_results_retains_none_after_its_lease(home: Path) -> 
 def wait_until_unfetched(run: str) -> None:
     """Wait until both nodes report unfetched results."""
 
-    def told() -> bool:
+    def is_reported() -> bool:
         with closing(Look()) as session:
             view = session.observe("left").result(60)
             return view.unfetched.keys() == {run} and view.runs[run].state != "running"
 
-    wait_until(told, what="the news that something is not fetched")
+    wait_until(is_reported, what="the news that something is not fetched")
 
 
 @pytest.mark.proof("1 s of a processor", after=1)
@@ -645,12 +645,12 @@ def test_results_that_teardown_cannot_fetch_stay_and_are_in_the_receipt(home: Pa
     with closing(Look()) as session:
         receipt = session.tear_down("left").result(60)
         assert receipt.ok
-        (kept,) = receipt.retained
-        assert kept.startswith(f"run {run} (") and " on node 1 (127.0.0.1) until " in kept
+        (description,) = receipt.retained
+        assert description.startswith(f"run {run} (") and " on node 1 (127.0.0.1) until " in description
         assert any("not fetched" in note and "Is a directory" in note for note in receipt.notes)
         wait_until(lambda: left_there(home) == ["kept.node-1"], what="the end of the agent that was to hand it out")
-        told = Ledger().pool(row.token).receipt
-        assert told is not None and told["kept"] == [kept]
+        stored_receipt = Ledger().pool(row.token).receipt
+        assert stored_receipt is not None and stored_receipt["kept"] == [description]
         place.rmdir()
         assert session.fetch(row.token).result(60)
     assert left_there(home) == []

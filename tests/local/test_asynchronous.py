@@ -26,20 +26,20 @@ async def plus(a: int, b: int = 1) -> int:
 
 
 @sky.function
-async def counted(count: int, told: str = "") -> AsyncIterator[int]:
+async def counted(count: int, end_file: str = "") -> AsyncIterator[int]:
     try:
         for number in range(count):
             await asyncio.sleep(0)
             yield number
     finally:
         await asyncio.sleep(0)
-        if told:
-            Path(told).write_text("closed")
+        if end_file:
+            Path(end_file).write_text("closed")
 
 
 @sky.function
 @sky.stdout(only="head")
-async def said() -> str:
+async def print_word() -> str:
     await asyncio.sleep(0)
     print("said")
     return "said"
@@ -167,7 +167,7 @@ def test_async_function_returns_its_value(pool: sky.Compute) -> None:
     assert plus(1, b=2) @ pool == [3] * 4
     assert Model().grown(1) >> pool == 2
     assert list(pool.map(plus, range(3))) == [1, 2, 3]
-    assert said() @ pool == ["said"] * 4
+    assert print_word() @ pool == ["said"] * 4
     with pytest.raises(TypeError, match=r"plus\(a: .* cannot be called with these arguments"):
         plus() >> pool  # type: ignore[call-overload]
 
@@ -175,11 +175,11 @@ def test_async_function_returns_its_value(pool: sky.Compute) -> None:
 def test_async_generator_yields_its_values_and_is_closed(pool: sky.Compute, tmp_path: Path) -> None:
     assert list(counted(3) >> pool) == [0, 1, 2]
     assert [list(values) for values in counted(2) @ pool] == [[0, 1]] * 4
-    told = tmp_path / "told"
-    values: Any = counted(10_000, str(told)) >> pool
+    file = tmp_path / "told"
+    values: Any = counted(10_000, str(file)) >> pool
     assert next(values) == 0
     values.close()
-    wait_until(told.exists, what="the generator's finally block has run")
+    wait_until(file.exists, what="the generator's finally block has run")
 
 
 @pytest.mark.parametrize(

@@ -63,5 +63,5 @@ def test_random_faults_leave_results_correct_and_no_resources(
         what=lambda: f"the end of {Counter(descriptors()) - before}",
     )
     assert "never retrieved" not in caplog.text
-    said = capfd.readouterr().err.splitlines()
-    assert [line for line in said if not line.startswith("pool storm: created 3, verified gone 3")] == []
+    lines = capfd.readouterr().err.splitlines()
+    assert [line for line in lines if not line.startswith("pool storm: created 3, verified gone 3")] == []

@@ -80,9 +80,9 @@ def test_script_of_a_project_for_another_python_gets_a_note(run_in_process: Any,
     script.write_text("import skyward_core as sky\n@sky.function\ndef f(): ...\n1 / 0\n")
     project.write_text('[project]\nname = "x"\nversion = "1"\nrequires-python = ">=3.98"\n')
     own = sys.version.split()[0]
-    said = f"requires Python >=3.98, but skyward-tui runs {own}. Choose --project to find a matching one"
-    assert f"pyproject.toml {said}" in run_in_process("run", "src/train.py", "--dry-run")[1]
-    assert f"pyproject.toml {said}" in run_in_process("run", "src/train.py")[2], "before it is loaded, which fails"
+    message = f"requires Python >=3.98, but skyward-tui runs {own}. Choose --project to find a matching one"
+    assert f"pyproject.toml {message}" in run_in_process("run", "src/train.py", "--dry-run")[1]
+    assert f"pyproject.toml {message}" in run_in_process("run", "src/train.py")[2], "before it is loaded, which fails"
     project.write_text('[project]\nname = "x"\nversion = "1"\nrequires-python = ">=3.9"\n')
     assert "asks for" not in run_in_process("run", "src/train.py", "--dry-run")[1]
     project.write_text("no TOML")
@@ -155,16 +155,16 @@ def test_run_exit_code_and_root_cause_follow_the_failure(
     if how == "lock":
         assert "deep" in cause["message"]
     # What the ledger kept says the same, and ends the same.
-    kept = dev_pool_cli.json("results", found["run"], status=status)
-    assert (kept["ranks"], kept["root_cause"]) == (found["ranks"], found["root_cause"])
+    data = dev_pool_cli.json("results", found["run"], status=status)
+    assert (data["ranks"], data["root_cause"]) == (found["ranks"], found["root_cause"])
 
 
 def test_run_of_unconnected_ranks_warns_about_the_missing_plugin(cli: Cli) -> None:
     cli.write("jax.py", "")
     cli.write("alone.py", "import jax\nimport skyward_core as sky\n@sky.function\ndef f(): pass\n")
     warning = "jax plugin is off: ranks will train separately. Add --plugin jax"
-    said = cli("run", "alone.py", "--nodes", 2).stderr
-    assert warning in said.partition("\npool ")[0].splitlines(), said
+    output = cli("run", "alone.py", "--nodes", 2).stderr
+    assert warning in output.partition("\npool ")[0].splitlines(), output
     assert warning not in cli("run", "alone.py").stderr, "one rank has no others"
 
 
@@ -208,8 +208,8 @@ def test_logs_and_results_are_available_after_the_pool_ended(cli: Cli) -> None:
     assert collapsed.stdout.splitlines() == ["x2| seen by rank 0…1"]
     assert {line.partition("| ")[2] for line in collapsed.stderr.splitlines()} == {"to stderr"}
     rows = cli.json("logs", found["run"], "--collapse")["rows"]
-    said = [rank for row in rows for rank in row["ranks"] if (row["stream"], row["text"]) == ("err", "to stderr")]
-    assert sorted(said) == [0, 1]
+    lines = [rank for row in rows for rank in row["ranks"] if (row["stream"], row["text"]) == ("err", "to stderr")]
+    assert sorted(lines) == [0, 1]
     assert (
         "--collapse cannot be combined with --rank"
         in cli("logs", found["run"], "--collapse", "--rank", 1, status=2).stderr
@@ -217,8 +217,8 @@ def test_logs_and_results_are_available_after_the_pool_ended(cli: Cli) -> None:
     assert cli.json("logs", found["run"], "--rank", 1) == {
         "run": found["run"], "logs": [{"rank": 1, "out": "seen by rank 1\n", "err": "to stderr\n"}],
     }  # fmt: skip
-    kept = cli.json("results", found["run"])
-    assert kept == found | {"receipt": None}
+    data = cli.json("results", found["run"])
+    assert data == found | {"receipt": None}
     assert "r001  n1    ✓ returned" in cli("results", found["run"]).stdout
     assert "has no rank 2. Choose a rank from 0 to 1" in cli("logs", found["run"], "--rank", 2, status=2).stderr
     # By the pool's name, shortened; and from the list of what was.
@@ -319,9 +319,9 @@ def test_invalid_run_arguments_are_one_error_line(
         (tmp_path / name).write_text(text)
     ended, out, err = run_in_process("run", *arguments)
     assert ended == status
-    said = [line for line in err.splitlines() if line.lower().startswith("error: ")]
-    assert len(said) == 1
-    assert re.search(message, said[0])
+    lines = [line for line in err.splitlines() if line.lower().startswith("error: ")]
+    assert len(lines) == 1
+    assert re.search(message, lines[0])
     assert "/skyward_core/" not in err  # no traceback of ours
     assert out == ""
     assert not list((tmp_path / "home").glob("local/*"))
@@ -569,15 +569,15 @@ def notify(cli: Cli, **settings: str) -> Path:
     """Return a notifier with some settings, and the recorded notifications."""
     table = "\n".join(f"{name} = {value}" for name, value in settings.items())
     cli.write("home/skyward.toml", f"[notify]\n{table}\n")
-    (told := cli.folder / "home" / "told").unlink(missing_ok=True)
-    return told
+    (file := cli.folder / "home" / "told").unlink(missing_ok=True)
+    return file
 
 
 def test_notify_command_is_run_with_the_outcome_of_a_run(dev_pool_cli: Cli) -> None:
-    told = notify(dev_pool_cli, after="0", command=f"""'''sh -c "{TOLD.replace('"', chr(92) + '"')}"'''""")
+    notifications = notify(dev_pool_cli, after="0", command=f"""'''sh -c "{TOLD.replace('"', chr(92) + '"')}"'''""")
     dev_pool_cli("run", "endings.py:fine", "--pool", "dev")
     dev_pool_cli("run", "endings.py:ends", "-a", "how=raise", "--pool", "dev", status=None)
-    done, failed = told.read_text().splitlines()
+    done, failed = notifications.read_text().splitlines()
     assert done.startswith("dev|done|fine (") and done.endswith(": 2/2 returned")
     assert failed.startswith("dev|failed|ends (") and "rank 1 raised: KeyError: 'lost it'" in failed
 
@@ -585,27 +585,27 @@ def test_notify_command_is_run_with_the_outcome_of_a_run(dev_pool_cli: Cli) -> N
 @pytest.mark.proof("1 s of a processor")
 def test_notify_command_is_not_run_for_short_or_detached_runs(dev_pool_cli: Cli) -> None:
     command = f"""'''sh -c "{TOLD.replace('"', chr(92) + '"')}"'''"""
-    told = notify(dev_pool_cli, after="600", command=command)
+    notifications = notify(dev_pool_cli, after="600", command=command)
     dev_pool_cli("run", "endings.py:fine", "--pool", "dev")
-    told = notify(dev_pool_cli, after="0", command=command)
+    notifications = notify(dev_pool_cli, after="0", command=command)
     dev_pool_cli("run", "endings.py:fine", "--pool", "dev", "--detach")
-    assert not told.exists()
+    assert not notifications.exists()
 
 
 def test_failing_notify_command_is_reported_without_exit_code_change(dev_pool_cli: Cli) -> None:
     notify(dev_pool_cli, after="0", command="\"sh -c 'exit 3'\"")
-    said = dev_pool_cli("run", "endings.py:fine", "--pool", "dev").stderr
-    assert said.count("the command of [notify], sh, does not work: it exited with status 3") == 1
+    output = dev_pool_cli("run", "endings.py:fine", "--pool", "dev").stderr
+    assert output.count("the command of [notify], sh, does not work: it exited with status 3") == 1
 
 
 def test_notify_command_in_project_settings_is_not_run(dev_pool_cli: Cli) -> None:
     notify(dev_pool_cli)
     project = dev_pool_cli.write("skyward.toml", '[notify]\nafter = 0\ncommand = "touch gotcha"\n')
     try:
-        said = dev_pool_cli("run", "endings.py:fine", "--pool", "dev").stderr
+        output = dev_pool_cli("run", "endings.py:fine", "--pool", "dev").stderr
     finally:
         project.unlink()
-    assert f"[notify] in {project} is ignored. Move it to " in said
+    assert f"[notify] in {project} is ignored. Move it to " in output
     assert not list(dev_pool_cli.folder.rglob("gotcha"))
 
 
@@ -670,7 +670,7 @@ def test_debug_log_describes_a_run_and_is_in_the_debug_dump(cli: Cli) -> None:
     cli("--debug", "run", "endings.py:fine", "--arg", "n=7654321", "--nodes", 2, "--pool", "logged")
     log = (cli.folder / "home" / "debug" / "debug.log").read_text()
     for node in (0, 1):
-        for told in (
+        for text in (
             rf"INFO skyward\.link logged \[\d+\] node {node}: up\n",
             rf"DEBUG skyward\.link logged \[\d+\] node {node}: sent call run=\w+ i={node}, \d+ bytes\n",
             rf"DEBUG skyward\.link logged \[\d+\] node {node}: got outcome run=\w+ i={node}, \d+ bytes\n",
@@ -678,10 +678,10 @@ def test_debug_log_describes_a_run_and_is_in_the_debug_dump(cli: Cli) -> None:
             rf"INFO skyward\.pool logged \[\d+\] node {node}: gone: verified\n",
             rf"DEBUG skyward\.local logged \[\d+\] \S+/node-{node}: starting an agent: [\d.]+ s\n",
         ):
-            assert re.search(told, log), f"{told} in\n{log}"
+            assert re.search(text, log), f"{text} in\n{log}"
     assert re.search(r"DEBUG skyward\.provider logged \[\d+\] create took [\d.]+ s: machines 2 running\n", log)
-    for told in ("pool: up", r"run \w+: opened, broadcast of 2", r"run \w+: done", "pool: gone"):
-        assert re.search(rf"INFO skyward\.pool logged \[\d+\] {told}\n", log), f"{told} in\n{log}"
+    for text in ("pool: up", r"run \w+: opened, broadcast of 2", r"run \w+: done", "pool: gone"):
+        assert re.search(rf"INFO skyward\.pool logged \[\d+\] {text}\n", log), f"{text} in\n{log}"
     assert "7654321" not in log and "next door" not in log, "no value"
     assert " WARNING " not in log, "a run that went well"
     cli("debug-dump", "out.zip")
@@ -746,22 +746,22 @@ def test_silent_node_is_revived_or_lost_and_logged(
     monkeypatch.setattr(agent_link, "SILENCE", 0.3)
     caplog.set_level(logging.INFO, "skyward")
 
-    def told(words: str) -> bool:
+    def is_logged(words: str) -> bool:
         return any(words in record.getMessage() for record in list(caplog.records))
 
     with sky.Compute(nodes=2, options=sky.Options(console=False, grace=0.5)) as compute:
         agent = agent_pids(compute)[1]
         os.kill(agent, signal.SIGSTOP)
         try:
-            wait_until(lambda: told("node 1: silent for"))
+            wait_until(lambda: is_logged("node 1: silent for"))
         finally:
             os.kill(agent, signal.SIGCONT)
-        wait_until(lambda: told("node 1: answers again"))
+        wait_until(lambda: is_logged("node 1: answers again"))
         os.kill(agent, signal.SIGKILL)
-        wait_until(lambda: told("node 1: down: "))
-        wait_until(lambda: told("node 1: revived by a new agent"))
+        wait_until(lambda: is_logged("node 1: down: "))
+        wait_until(lambda: is_logged("node 1: revived by a new agent"))
         wait_until(lambda: agent_pids(compute)[1] != agent and compute.pool.links[1].up)
         caplog.clear()
         lose(compute, 1)
-        wait_until(lambda: told("node 1: lost: "))
+        wait_until(lambda: is_logged("node 1: lost: "))
     assert {vars(record)["pool"] for record in caplog.records} == {compute.name}

@@ -54,9 +54,9 @@ async def test_trust_asks_for_confirmation_and_rejects_a_changed_key(host: Host,
         child = cli.terminal("trust", name)
         child.expect("Trust this key")
         child.sendline(word)
-        said = child.read()
+        output = child.read()
         child.close()
-        return said
+        return output
 
     assert "not accepted" in await asyncio.to_thread(answer, "n")
     assert not (cli.folder / "home" / "known_hosts").exists()

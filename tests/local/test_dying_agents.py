@@ -171,8 +171,8 @@ def test_resumed_agent_does_not_change_rank_phases(home: Path, tmp_path: Path, m
         running.result(90)
 
 
-@pytest.mark.parametrize("stays", [False, True], ids=["stopped once", "stopped repeatedly"])
-def test_frozen_agent_is_killed_at_teardown(home: Path, monkeypatch: pytest.MonkeyPatch, stays: bool) -> None:
+@pytest.mark.parametrize("is_repeated", [False, True], ids=["stopped once", "stopped repeatedly"])
+def test_frozen_agent_is_killed_at_teardown(home: Path, monkeypatch: pytest.MonkeyPatch, is_repeated: bool) -> None:
     monkeypatch.setattr("skyward_core.pool.teardown.AGENT_SILENCE_TIMEOUT", 0.5)
     over = threading.Event()
     with sky.Compute(nodes=2, options=QUIET) as compute:
@@ -186,7 +186,7 @@ def test_frozen_agent_is_killed_at_teardown(home: Path, monkeypatch: pytest.Monk
 
         holder = threading.Thread(target=freeze)
         os.kill(pids[0], signal.SIGSTOP)
-        if stays:
+        if is_repeated:
             holder.start()
     over.set()
     assert compute.receipt is not None and compute.receipt.ok

@@ -74,14 +74,14 @@ def turns_into_a_pipe(name: str) -> str:
 
 
 def edit_notices(compute: sky.Compute) -> list[str]:
-    said: list[str] = []
+    messages: list[str] = []
 
     def hear(event: events.Event) -> None:
         if isinstance(event, events.PoolState) and "edited" in event.detail:
-            said.append(event.detail)
+            messages.append(event.detail)
 
     on_loop(lambda: compute.pool.news.subscribe(hear, None))
-    return said
+    return messages
 
 
 @pytest.mark.proof("1 s of a processor", after=1)
@@ -92,20 +92,20 @@ def test_next_run_uses_edited_modules(folder: Path, cluster: bool) -> None:
     options = sky.Options(console=False, grace=1, cluster=cluster)
     worker = sky.Worker(concurrency=2)
     with sky.Compute(nodes=2, worker=worker, image=sky.Image(workdir=folder), options=options) as compute:
-        said = edit_notices(compute)
+        notice = edit_notices(compute)
         remote = sky.function(loaded("helper_a").version)  # by its name
         first = remote() @ compute
         assert [v for v, _ in first] == ["one", "one"]
         assert remote() @ compute == first, "nobody takes their places where nothing has changed"
         os.utime(folder / "helper_a.py")
         assert remote() @ compute == first, "nor where a file is as it was"
-        assert said == []
+        assert notice == []
 
         write(folder, "helper_a", "two")
         second = remote() @ compute
         assert [v for v, _ in second] == ["two", "two"]
         assert not {pid for _, pid in first} & {pid for _, pid in second}
-        assert said == ["helper_a.py was edited: restarting the ranks' processes to load the changes"]
+        assert notice == ["helper_a.py was edited: restarting the ranks' processes to load the changes"]
         assert remote() @ compute == second
 
         # Of a module that ranks alone have loaded, in each process that has: tasks have others beside the ranks'.
@@ -117,10 +117,10 @@ def test_next_run_uses_edited_modules(folder: Path, cluster: bool) -> None:
         assert each() == {"two"}
         write(folder, "helper_b", "three")
         assert (version_of("helper_b") >> compute)[0] == "three"
-        assert len(said) == 3
+        assert len(notice) == 3
         (folder / "helper_b.py").unlink()
         assert (remote() @ compute)[0][0] == "two"
-        assert len(said) == 3
+        assert len(notice) == 3
         # A pipe in such a file's place has nobody wait for who writes, neither here nor in a rank.
         os.mkfifo(folder / "helper_b.py")
         assert (remote() @ compute)[0][0] == "two"

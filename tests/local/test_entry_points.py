@@ -494,8 +494,8 @@ def test_doctor_continues_after_a_failing_provider_check(installed: Path, cli: C
         "its_other",
         ATTIC.replace("return [", "raise KeyError('dust') or ["),
     )
-    said = cli("doctor", status=None).stdout
-    assert "KeyError: 'dust'" in said and "the door is open" in said
+    output = cli("doctor", status=None).stdout
+    assert "KeyError: 'dust'" in output and "the door is open" in output
 
 
 def test_entry_point_provider_cannot_replace_a_built_in_provider(installed: Path) -> None:
@@ -514,8 +514,8 @@ def test_unknown_provider_name_is_rejected(name: str) -> None:
 @pytest.mark.proof("2 s of a processor")
 def test_entry_point_provider_runs_a_script_and_is_in_the_ledger(cli: Cli, tmp_path: Path) -> None:
     given = ("--set", "shelf=bottom", "--set", "drawers=2")
-    told = json.loads(cli("run", "endings.py:fine", "--provider", "cupboard", *given, "--keep", "--json").stdout)
-    pool = told["pool"]
+    report = json.loads(cli("run", "endings.py:fine", "--provider", "cupboard", *given, "--keep", "--json").stdout)
+    pool = report["pool"]
     shown = cli.json("ls")["pools"]
     assert [(each["name"], each["provider"], each["price_hourly"]) for each in shown] == [(pool, "cupboard", 0.25)]
     with sqlite3.connect(tmp_path / "home" / "ledger.db") as db:
@@ -544,7 +544,7 @@ def test_entry_points_are_not_read_for_built_in_providers(installed: Path, unrea
 
 @pytest.mark.proof("3 s of a processor", after=1)
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("--set", "shelf=attic"), "there is no shelf 'attic'"),
         (("--set", "shlef=top"), "provider cupboard has no setting 'shlef'; did you mean 'shelf'?"),
@@ -554,9 +554,11 @@ def test_entry_points_are_not_read_for_built_in_providers(installed: Path, unrea
         (("--hosts", "gpu1"), "cannot be combined with provider cupboard"),
     ],
 )
-def test_invalid_provider_setting_on_the_command_line_is_rejected(cli: Cli, words: tuple[str, ...], said: str) -> None:
+def test_invalid_provider_setting_on_the_command_line_is_rejected(
+    cli: Cli, words: tuple[str, ...], message: str
+) -> None:
     done = cli("run", "endings.py:fine", "--provider", "cupboard", *words, status=None)
-    assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+    assert (done.returncode, message in done.stderr) == (2, True), done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -378,9 +378,9 @@ def test_worker_that_cannot_start_is_reported_at_once(
         try:
             with pytest.raises(sky.RunError, match="status 9"):
                 sky.function(die)() @ pool
-            with pytest.raises(sky.RunError, match=r"could not be started.*No such file or directory") as told:
+            with pytest.raises(sky.RunError, match=r"could not be started.*No such file or directory") as caught:
                 sky.function(lambda: 1)() @ pool
-            assert "earlier" not in str(told.value)
+            assert "earlier" not in str(caught.value)
         finally:
             cwd.with_name("away").rename(cwd)
         assert sky.function(lambda: 1)() @ pool == [1], "what was wrong is mended"
@@ -450,7 +450,7 @@ def test_full_disk_while_a_rank_prints_is_raised_in_the_rank(home: Path) -> None
             print("x" * 100)
 
     with pool_of(1) as pool:
-        with pytest.raises(sky.RunError, match=r"OSError.*File too large") as told:
+        with pytest.raises(sky.RunError, match=r"OSError.*File too large") as caught:
             sky.function(fill)() @ pool
-        assert told.value.root_cause.outcome == "raised"  # and its worker has not died of it
-        assert isinstance(told.value.__cause__, OSError)
+        assert caught.value.root_cause.outcome == "raised"  # and its worker has not died of it
+        assert isinstance(caught.value.__cause__, OSError)

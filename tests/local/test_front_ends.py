@@ -75,19 +75,19 @@ def test_session_unpickles_no_values_exceptions_or_items(home: Path, tmp_path: P
 def test_detach_on_the_receipt_event_leaves_the_receipt_in_the_ledger(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told, ended = threading.Event(), Ledger.record_teardown
+    answer, ended = threading.Event(), Ledger.record_teardown
 
     def slowly(ledger: Ledger, *arguments: Any) -> None:
-        assert told.wait(60)
+        assert answer.wait(60)
         time.sleep(0.2)  # the other thread goes on meanwhile
         ended(ledger, *arguments)
 
     monkeypatch.setattr(Ledger, "record_teardown", slowly)
     session = Session()
     session.create(PoolSpec(name="brief", provider=Local(), options=Options(console=False))).result(90)
-    session.subscribe("brief", lambda event: told.set() if isinstance(event, PoolEnded) else None).result(60)
+    session.subscribe("brief", lambda event: answer.set() if isinstance(event, PoolEnded) else None).result(60)
     down = session.tear_down("brief")
-    assert told.wait(60)
+    assert answer.wait(60)
     session.detach()
     assert down.result(60).unwritten == ""
     assert Ledger().live_pools() == []
@@ -108,9 +108,9 @@ def test_pool_of_another_release_is_rejected_but_can_be_ended(
         with pytest.raises(sky.PoolError) as refused:
             sky.attach("older")
         assert refused.value.hint == view.hint == Hint("down", "older")
-        for told in (format_detail(view), format_error(refused.value)):
-            assert f"has protocol version {VERSION}, this client {VERSION + 1}" in told
-            assert told.endswith("; tear it down with: skyward-tui down older")
+        for text in (format_detail(view), format_error(refused.value)):
+            assert f"has protocol version {VERSION}, this client {VERSION + 1}" in text
+            assert text.endswith("; tear it down with: skyward-tui down older")
         assert pools_and_run_output.list_pools.function(Console(), False) == 0
         # Who looks every second asks ever less often; who looks because a person says so, at once.
         watch, tries = session._watch, []
@@ -217,7 +217,7 @@ def test_pool_with_a_slow_connection_is_listed_meanwhile(home: Path, monkeypatch
 
 
 def test_ended_pools_are_listed_and_opened_by_key(home: Path) -> None:
-    def said(words: str) -> str:
+    def repeat_words(words: str) -> str:
         print("heard", words)
         return words
 
@@ -225,7 +225,7 @@ def test_ended_pools_are_listed_and_opened_by_key(home: Path) -> None:
         for words in ("first", "second"):
             spec = PoolSpec(name="twice", provider=Local(), nodes=1, options=Options(console=False))
             session.create(spec).result(90)
-            run = session.launch("twice", make_task(sky.function(said)(words))).result(90)
+            run = session.launch("twice", make_task(sky.function(repeat_words)(words))).result(90)
             session.wait("twice", run.id).result(90)
             assert session.tear_down("twice").result(90).ok
     session = Session()  # as after a restart

@@ -81,8 +81,8 @@ def test_task_sees_the_gpus_of_its_rank_if_ranks_see_all_gpus(driver: pytest.Mon
     begun.mkdir()
     with sky.Compute(nodes=1, worker=sky.Worker(ranks_per_node=2), options=QUIET) as compute:
         assert seen_by_all() @ compute == ["all", "all"]
-        told = sky.gather(task_sees(str(begun)), task_sees(str(begun))) >> compute
-        assert sorted(told) == [(0, "0,1", 2), (1, "2,3", 2)]
+        gpus_seen = sky.gather(task_sees(str(begun)), task_sees(str(begun))) >> compute
+        assert sorted(gpus_seen) == [(0, "0,1", 2), (1, "2,3", 2)]
         assert seen_by_all() @ compute == ["all", "all"]
 
 
@@ -107,12 +107,12 @@ def seen() -> dict[str, Any]:
 
     code = "import skyward_core as sky; print(sky.instance_info().to_json())"
     child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    mine, theirs, told = sky.instance_info(), json.loads(child.stdout), json.loads(os.environ["COMPUTE_POOL"])
+    mine, theirs, data = sky.instance_info(), json.loads(child.stdout), json.loads(os.environ["COMPUTE_POOL"])
     return {
         "gpus": (mine.accelerators, mine.total_accelerators, mine.accelerator, mine.worker),
         "place": (mine.rank, mine.hostname, mine.network.interface, os.environ.get("CUDA_VISIBLE_DEVICES")),
         "child": json.loads(mine.with_run("").to_json()) == theirs,
-        "told": {key: told[key] for key in ("node", "total_nodes", "head_addr", "accelerators", "total_accelerators")},
+        "told": {key: data[key] for key in ("node", "total_nodes", "head_addr", "accelerators", "total_accelerators")},
         "jax": count_visible_gpus(mine),
     }
 
@@ -128,12 +128,12 @@ def test_instance_info_counts_gpus_of_the_node_and_the_pool(driver: pytest.Monke
     driver.setenv("FAKE_GPUS", "wn")
     image = sky.Image(env={"PYTHONPATH": str(tmp_path), "FIRST": str(tmp_path / "first")})
     with sky.Compute(nodes=2, worker=sky.Worker(ranks_per_node=2), options=QUIET, image=image) as compute:
-        told = seen() @ compute
-    assert {each["gpus"][1:] for each in told} == {(3, "NVIDIA H100 80GB HBM3", 0)}
-    assert [each["gpus"][0] for each in told] in ([2, 2, 1, 1], [1, 1, 2, 2])
-    assert [each["place"] for each in told] == [(r, os.uname().nodename, "lo", None) for r in range(4)]
-    assert all(each["child"] and each["jax"] == each["gpus"][0] for each in told)
-    for rank, each in enumerate(told):
+        infos = seen() @ compute
+    assert {each["gpus"][1:] for each in infos} == {(3, "NVIDIA H100 80GB HBM3", 0)}
+    assert [each["gpus"][0] for each in infos] in ([2, 2, 1, 1], [1, 1, 2, 2])
+    assert [each["place"] for each in infos] == [(r, os.uname().nodename, "lo", None) for r in range(4)]
+    assert all(each["child"] and each["jax"] == each["gpus"][0] for each in infos)
+    for rank, each in enumerate(infos):
         of_pool = {"node": rank // 2, "total_nodes": 2, "head_addr": "127.0.0.1", "total_accelerators": 3}
         assert each["told"] == of_pool | {"accelerators": each["gpus"][0]}
 
@@ -163,9 +163,9 @@ def test_each_worker_process_of_a_rank_has_its_own_mig_slice(driver: pytest.Monk
         calls = [together(str(place), 4) > compute for _ in range(4)]
         devices = sorted(str(call.result(timeout=90)) for call in calls)
         assert devices == ["MIG-0-0", "MIG-0-1", "MIG-1-0", "MIG-1-1"]
-        told = seen() >> compute
-    assert told["gpus"][:3] == (2, 2, "NVIDIA H100 80GB HBM3 MIG 3g.40gb"), "the share of its rank"
-    assert told["jax"] == 1
+        slices = seen() >> compute
+    assert slices["gpus"][:3] == (2, 2, "NVIDIA H100 80GB HBM3 MIG 3g.40gb"), "the share of its rank"
+    assert slices["jax"] == 1
 
 
 @pytest.mark.proof("1 s of a processor")
@@ -210,9 +210,9 @@ def test_nodes_with_different_gpu_counts_are_rejected(driver: pytest.MonkeyPatch
     compute = sky.Compute(nodes=2, worker=PER_GPU, options=QUIET, image=image)
     with pytest.raises(PoolError, match="with equal numbers of GPUs, but pool") as caught, compute:
         pass
-    said = str(caught.value)
-    assert "has: node 0 2, node 1 3. " in said or "has: node 0 3, node 1 2. " in said
-    assert said.endswith("for example ranks_per_node=2.")
+    message = str(caught.value)
+    assert "has: node 0 2, node 1 3. " in message or "has: node 0 3, node 1 2. " in message
+    assert message.endswith("for example ranks_per_node=2.")
 
 
 @pytest.mark.proof("1 s of a processor", after=1)
@@ -244,13 +244,13 @@ def test_replacement_machine_with_fewer_gpus_is_rejected(driver: pytest.MonkeyPa
     driver.setattr(node_recovery, "REPLACEMENT_PAUSES", (0.05, 0.05))
     image = sky.Image(env={"PYTHONPATH": str(tmp_path), "COUNT": str(tmp_path / "came")})
     options = sky.Options(console=False, grace=0.5, on_loss="replace")
-    said: list[str] = []
+    messages: list[str] = []
     with sky.Compute(nodes=2, worker=PER_GPU, options=options, image=image) as compute:
-        on_loop(lambda: compute.pool.news.subscribe(lambda event: said.append(str(event)), None))
+        on_loop(lambda: compute.pool.news.subscribe(lambda event: messages.append(str(event)), None))
         lose(compute, 1)
         wait_for(compute, "degraded")
         assert [each[0] for each in place() @ compute] == [0, 1, 2, 3]
-        assert [line for line in said if "requires nodes with equal numbers of GPUs" in line]
+        assert [line for line in messages if "requires nodes with equal numbers of GPUs" in line]
     assert compute.receipt is not None
     assert (compute.receipt.created, compute.receipt.ok) == (4, True)
 

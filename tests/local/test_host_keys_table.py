@@ -188,12 +188,12 @@ def openssh_verdict(case: Case, home: Path) -> str:
         ["ssh", "-F", home / ".ssh/config", *(f"-o{option}" for option in options), case.name, "true"],
         capture_output=True, text=True, check=False, timeout=60, stdin=subprocess.DEVNULL,
     )  # fmt: skip
-    said = done.stderr
-    if "Permission denied" in said:
+    output = done.stderr
+    if "Permission denied" in output:
         return "known"
-    if "HOST IDENTIFICATION HAS CHANGED" in said:
+    if "HOST IDENTIFICATION HAS CHANGED" in output:
         return "changed"
-    return "revoked" if "revoked" in said.lower() else "unknown"
+    return "revoked" if "revoked" in output.lower() else "unknown"
 
 
 @pytest.fixture(scope="module")

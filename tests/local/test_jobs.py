@@ -52,10 +52,10 @@ def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
     made("down", "--all", "-y", status=None)
 
 
-def write_job_file(cli: Cli, text: str, **said: Any) -> str:
+def write_job_file(cli: Cli, text: str, **options: Any) -> str:
     text = (
-        text.format(**{"nodes": 2, "old": OLD, "here": cli.folder, "there": cli.folder / "there"} | said)
-        if said
+        text.format(**{"nodes": 2, "old": OLD, "here": cli.folder, "there": cli.folder / "there"} | options)
+        if options
         else text
     )
     (cli.folder / "task.yaml").write_text(text)
@@ -78,13 +78,15 @@ def test_job_places_files_then_runs_setup_on_all_nodes_then_run(cli: Cli, monkey
             f"r00{rank}| brought",
         )
     )
-    told = [words.split(": ")[1].split(" on ")[0] for words in done.stderr.splitlines() if words.startswith("run ")]
-    assert told == ["file_mounts", "setup", "job"]
+    steps = [words.split(": ")[1].split(" on ")[0] for words in done.stderr.splitlines() if words.startswith("run ")]
+    assert steps == ["file_mounts", "setup", "job"]
     assert "pool job stays up until it is idle for 10:00; end it now: skyward-tui down job" in done.stderr
     assert list(cli.pools()) == ["job"]
-    kept = [file for file in (cli.folder / "home").rglob("*") if file.is_file() and TOKEN.encode() in file.read_bytes()]
+    leaking_files = [
+        file for file in (cli.folder / "home").rglob("*") if file.is_file() and TOKEN.encode() in file.read_bytes()
+    ]
     # A node keeps what it was given and what was printed there, for its ranks' own user.
-    assert not [file for file in kept if not {"blobs", "spool"} & set(file.parts)]
+    assert not [file for file in leaking_files if not {"blobs", "spool"} & set(file.parts)]
 
 
 @pytest.fixture(scope="module")
@@ -168,8 +170,8 @@ def test_local_job_runs_in_its_workdir_and_overwrites_nothing(cli: Cli, pool: st
     cli.write("word.txt", "the person's\n")
     for workdir in (tmp_path, f"{{url: {tmp_path}}}"):
         name = write_job_file(cli, f"workdir: {workdir}\nrun: cat word.txt\n")
-        for said in (("exec", pool, name), ("launch", name, "-c", pool)):
-            (line,) = run_and_read_output(cli, *said)
+        for text in (("exec", pool, name), ("launch", name, "-c", pool)):
+            (line,) = run_and_read_output(cli, *text)
             assert line.endswith("| the job's"), "on whichever node is free"
     assert (cli.folder / "word.txt").read_text() == "the person's\n"
 
@@ -214,8 +216,8 @@ def test_failing_rank_of_a_job_stops_the_others(cli: Cli, pool: str) -> None:
 @pytest.mark.proof("0.5 s of a processor")
 def test_job_can_be_detached_and_its_pool_torn_down_by_launch(cli: Cli) -> None:
     name = write_job_file(cli, "run: while ! [ -e go ]; do sleep 0.02; done; echo went\n")
-    said = cli("launch", name, "-c", "left", "--detach").stderr
-    assert "keeps running; watch: skyward-tui attach left" in said
+    output = cli("launch", name, "-c", "left", "--detach").stderr
+    assert "keeps running; watch: skyward-tui attach left" in output
     (cli.folder / "go").touch()
     assert "r000| went" in cli("attach", "left").stdout or "went" in cli("logs", "left").stdout
     assert "pool left is down: created 1" in cli("launch", name, "-c", "left", "--down").stderr
@@ -246,7 +248,7 @@ def test_launch_dry_run_shows_the_plan(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize(
-    "words, said",
+    "words, message",
     [
         (("launch", "task.yaml", "-c", "job", "--plugin", "mpi"), "Remove --plugin"),
         (("launch", "task.yaml", "--plugin", "mpy"), "unknown plugin 'mpy'; did you mean mpi?"),
@@ -266,14 +268,14 @@ def test_launch_dry_run_shows_the_plan(cli: Cli) -> None:
     ],
 )
 def test_invalid_launch_or_exec_command_is_one_error_line(
-    cli: Cli, pool: str, words: tuple[str, ...], said: str
+    cli: Cli, pool: str, words: tuple[str, ...], message: str
 ) -> None:
     cli.write("bad.yaml", "run: a\nnodes: 2\n")
     cli.write("large.yaml", "num_nodes: 9\nrun: a\n")
     cli.write("empty.yaml", "")
     write_job_file(cli, "num_nodes: 2\nrun: 'true'\n")
     done = cli(*words, status=2)
-    assert said in done.stderr
+    assert message in done.stderr
 
 
 def test_job_shell_reads_bashrc_and_finds_conda(

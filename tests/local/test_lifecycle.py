@@ -609,8 +609,8 @@ def test_rental_is_reported_before_and_its_cost_after(home: Path, capsys: pytest
 def test_reason_of_a_failed_start_is_only_in_the_error(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(NoCapacity, match="there are none"), sky.Compute(provider=Dearest(), name="none"):
         pass
-    said = capsys.readouterr().err
-    assert "$9.00/h each" in said and "there are none" not in said
+    output = capsys.readouterr().err
+    assert "$9.00/h each" in output and "there are none" not in output
 
 
 def test_free_pool_prints_nothing(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

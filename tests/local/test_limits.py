@@ -107,14 +107,14 @@ def full_disk() -> Iterator[None]:
 def test_logs_refused_by_a_full_client_disk_are_fetched_again(home: Path) -> None:
     with sky.Compute(nodes=1, options=sky.Options(console=False)) as compute:
         spool = Path(compute.pool.context.machines[0].extra["folder"], "spool", "r000.out")
-        kept = compute.pool.archive.logs / "r000.out"
+        file = compute.pool.archive.logs / "r000.out"
         with full_disk():
             chatter(20_000) >> compute
             wait_until(lambda: compute.pool.news.log_receiver.shown.get("r000.out") == 2_000_000, what="all lines")
-            assert kept.stat().st_size <= LIMIT
+            assert file.stat().st_size <= LIMIT
         chatter(10) >> compute
-        wait_until(lambda: kept.stat().st_size == 2_001_000, what="the rest of the log")
-        assert kept.read_bytes() == spool.read_bytes()
+        wait_until(lambda: file.stat().st_size == 2_001_000, what="the rest of the log")
+        assert file.read_bytes() == spool.read_bytes()
     assert compute.receipt is not None
     assert compute.receipt.notes == ()
 
@@ -123,12 +123,12 @@ def test_logs_never_saved_on_a_full_disk_are_named_in_the_receipt(home: Path) ->
     with ExitStack() as disk, sky.Compute(nodes=1, options=sky.Options(console=False)) as compute:
         disk.enter_context(full_disk())
         chatter(20_000) >> compute
-        kept = compute.pool.archive.logs / "r000.out"
+        file = compute.pool.archive.logs / "r000.out"
     assert compute.receipt is not None
-    missing = 2_000_000 - kept.stat().st_size
-    said = f"{missing} bytes of the logs of node 0 could not be written to {kept.parent}"
-    assert compute.receipt.notes == (said,)
-    assert b"\0" not in kept.read_bytes()
+    missing = 2_000_000 - file.stat().st_size
+    message = f"{missing} bytes of the logs of node 0 could not be written to {file.parent}"
+    assert compute.receipt.notes == (message,)
+    assert b"\0" not in file.read_bytes()
 
 
 def test_locked_ledger_does_not_delay_runs(home: Path) -> None:

@@ -64,9 +64,9 @@ def test_ranks_have_the_packages_of_the_image(wheels: None, home: Path) -> None:
     with pool(pip=["skytiny==1.0"]) as compute:
         found = seen() @ compute
         folder = compute.pool.archive.folder
-    told = [each for each in read_events(folder) if isinstance(each, NodePhase)]  # all that was told is written now
-    said = [each.detail for each in told if each.phase == "installed"]
-    assert [each for each in said if "skytiny" in each], "the phase board tells what is installed"
+    reported = [each for each in read_events(folder) if isinstance(each, NodePhase)]  # all that was told is written now
+    details = [each.detail for each in reported if each.phase == "installed"]
+    assert [each for each in details if "skytiny" in each], "the phase board tells what is installed"
     (made,) = environments(home)
     assert found == [(f"{made}/bin/python", "1.0")] * 2
     os.utime(made / image_environment.MADE_FILE, (0, 0))
@@ -242,11 +242,11 @@ async def test_node_phase_never_goes_backwards_during_preparation(home: Path, tm
 
     way = LocalTransport(tmp_path / "node", tmp_path / "socket", Starter())  # type: ignore[arg-type]
     for image in ({}, {"pip": ["cloudpickle"]}):
-        told: list[str] = []
+        messages: list[str] = []
         config = {"nodes": 1, "ranks_per_node": 1, "image": image}
-        await way.prepare(config, lambda phase, *said, told=told, **more: told.append(phase))
+        await way.prepare(config, lambda phase, *args, messages=messages, **more: messages.append(phase))
         order = ["running", "connected", "synced", "installed"]
-        assert sorted(told, key=order.index) == told and set(told) == set(order)
+        assert sorted(messages, key=order.index) == messages and set(messages) == set(order)
 
 
 @pytest.mark.proof("1 s of a processor", after=1)
@@ -366,21 +366,21 @@ def test_environment_being_removed_is_not_ready(root: Path) -> None:
     assert image_environment.find_ready_environment(IMAGE, root) == ""
 
 
-def waiting_start(root: Path, folder: Path, said: list[str]) -> threading.Thread:
+def waiting_start(root: Path, folder: Path, messages: list[str]) -> threading.Thread:
     """Start a thread that waits for the lock of an environment."""
     wants = threading.Thread(
-        target=image_environment.ensure_environment, args=(IMAGE, root, {}, str(folder), said.append)
+        target=image_environment.ensure_environment, args=(IMAGE, root, {}, str(folder), messages.append)
     )
     wants.start()
-    wait_until(lambda: bool(said))
+    wait_until(lambda: bool(messages))
     return wants
 
 
 def test_environment_being_removed_is_created_again(root: Path, tmp_path: Path) -> None:
-    said: list[str] = []
+    messages: list[str] = []
     with prune("locked") as go_on:
-        wants = waiting_start(root, tmp_path, said)
-        assert "waiting for another process" in said[0]
+        wants = waiting_start(root, tmp_path, messages)
+        assert "waiting for another process" in messages[0]
         assert len(go_on()) == 1
         wants.join()
     assert (tmp_path / "made").read_text() == "made\n" * 2
@@ -389,11 +389,11 @@ def test_environment_being_removed_is_created_again(root: Path, tmp_path: Path) 
 
 def test_environment_waited_for_counts_as_used(root: Path, tmp_path: Path) -> None:
     """A dry-run prune also locks the environment for a moment."""
-    said: list[str] = []
+    messages: list[str] = []
     (lock,), (made,) = root.glob("*.lock"), root.glob(f"env-*/{image_environment.MADE_FILE}")
     with lock.open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        wants = waiting_start(root, tmp_path, said)
+        wants = waiting_start(root, tmp_path, messages)
     wants.join()
     assert (tmp_path / "made").read_text() == "made\n"
     assert made.stat().st_mtime > 0

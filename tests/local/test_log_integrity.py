@@ -150,9 +150,9 @@ def test_script_prints_lines_of_ranks_with_rank_prefixes(
     catches: pytest.CaptureFixture[str] = request.getfixturevalue(caught)
     with sky.Compute(nodes=2) as compute:
         sky.function(say)() @ compute
-        said = catches.readouterr()
-    assert sorted(said.out.splitlines()) == ["r000| hello", "r001| hello"]
-    assert sorted(said.err.splitlines()) == ["r000| oh", "r001| oh"]
+        output = catches.readouterr()
+    assert sorted(output.out.splitlines()) == ["r000| hello", "r001| hello"]
+    assert sorted(output.err.splitlines()) == ["r000| oh", "r001| oh"]
 
 
 # A run that prints without end fills no disk: its log ends with a word about that, and the next run's is whole.
@@ -170,11 +170,11 @@ def test_output_beyond_the_log_limit_is_dropped_with_a_notice(home: Path) -> Non
         for step in range(LIMIT // 50):
             sky.log(step=step)
 
-    told: list[str] = []
+    messages: list[str] = []
     options = sky.Options(console=False, log_limit=LIMIT)
     with sky.Compute(nodes=1, options=options) as compute:
         pool = compute.pool
-        pool.news.subscribe(lambda event: told.append(event.detail) if isinstance(event, NodeLink) else None, None)
+        pool.news.subscribe(lambda event: messages.append(event.detail) if isinstance(event, NodeLink) else None, None)
         for lines, word in ((10, "before"), (60_000, "flood"), (10, "after"), (60_000, "again")):
             sky.function(prints)(lines, word) >> compute
         sky.function(logs)() >> compute
@@ -183,19 +183,19 @@ def test_output_beyond_the_log_limit_is_dropped_with_a_notice(home: Path) -> Non
         for run in runs:
             submit(pool.news.wait_logs_complete(run)).result(60)
         on_loop(pool.news.records.flush)
-        wait_until(lambda: len(told) >= 2, what="the news that something is dropped")
+        wait_until(lambda: len(messages) >= 2, what="the news that something is dropped")
         ledger = pool.ledger
         before, flood, after, again, _ = (read_log(ledger, run, 0).decode() for run in runs)
         metrics = [line.text for line in stored(compute, runs[4])]
     assert before == "".join(f"before {number:010d}\n" for number in range(10))
     assert after == "".join(f"after {number:010d}\n" for number in range(10))
     for word, text in (("flood", flood), ("again", again)):
-        kept, said = text[:LIMIT], text[LIMIT:]
+        saved, message = text[:LIMIT], text[LIMIT:]
         whole = "".join(f"{word} {number:010d}\n" for number in range(LIMIT // 10))
-        assert kept == whole[:LIMIT]
-        assert said.startswith("\nskyward: this run reached its limit of 200,000 bytes")
-        assert said.count("\n") == 2
-    assert f"during {runs[1]}: further output in r000.out is dropped" in told[0]
+        assert saved == whole[:LIMIT]
+        assert message.startswith("\nskyward: this run reached its limit of 200,000 bytes")
+        assert message.count("\n") == 2
+    assert f"during {runs[1]}: further output in r000.out is dropped" in messages[0]
     (notice,) = metrics
     assert notice.startswith(f"sky.log: run {runs[4]} reached its limit of 200,000 bytes")
 
@@ -222,25 +222,25 @@ def seen_by_another(one_rank: sky.Compute, last: str) -> list[Line]:
 
 def test_stdout_and_stderr_keep_their_order_live_and_stored(one_rank_pool: sky.Compute) -> None:
     def talk(seed: int) -> list[tuple[str, str]]:
-        chance, said = random.Random(seed), []
+        chance, text = random.Random(seed), []
         for number in range(3000):
             stream = chance.choice(("out", "err"))
-            said.append((f"line {number}", stream))
+            text.append((f"line {number}", stream))
             print(f"line {number}", file=sys.stderr if stream == "err" else sys.stdout)
             if chance.random() < 0.003:
                 time.sleep(0.012)
-        return said
+        return text
 
-    (said,) = sky.function(talk)(7) @ one_rank_pool
+    (text,) = sky.function(talk)(7) @ one_rank_pool
     run = last_run(one_rank_pool)
     settled(one_rank_pool)
     ring = one_rank_pool.pool.view.logs.for_run(run).rank(0)
     wait_until(lambda: ring.end == 3000, what="all lines")
-    assert texts_and_streams(ring.read(0, 3000)) == said
-    assert texts_and_streams(stored(one_rank_pool, run)) == said
+    assert texts_and_streams(ring.read(0, 3000)) == text
+    assert texts_and_streams(stored(one_rank_pool, run)) == text
     assert (
         texts_and_streams([line for line in seen_by_another(one_rank_pool, "line 2999") if line.about.run == run])
-        == said
+        == text
     )
 
 
@@ -300,23 +300,23 @@ TO_STDOUT = (2, 5)
 def test_mixed_output_of_rank_and_children_loses_no_line(pool: sky.Compute, seed: int) -> None:
     def job(seed: int) -> tuple[list[str], list[str]]:
         chance = random.Random(seed)
-        said: dict[str, list[str]] = {"out": [], "err": []}
+        data: dict[str, list[str]] = {"out": [], "err": []}
         for number in range(25):
             line = f"python-{number}"
             stream = chance.choice(("out", "err"))
             print(line, file=sys.stderr if stream == "err" else sys.stdout)
-            said[stream].append(line)
+            data[stream].append(line)
             script = []
             for part in range(chance.randrange(4)):
                 way = chance.randrange(len(WAYS))
                 line = f"child-{number}-{part}"
                 script.append(WAYS[way].format(line=line))
-                said["out" if way in TO_STDOUT else "err"].append(line)
+                data["out" if way in TO_STDOUT else "err"].append(line)
             if chance.random() < 0.5:
                 subprocess.run(["bash", "-c", "\n".join(script)], check=True)
             else:
                 assert os.system("\n".join(script) or "true") == 0
-        return said["out"], said["err"]
+        return data["out"], data["err"]
 
     ((out, err), *_) = sky.function(job)(seed) @ pool
     run = last_run(pool)
@@ -375,7 +375,7 @@ def test_rank_that_truncates_its_log_is_reported_and_followed(pool: sky.Compute,
         running.result()
     run = last_run(pool)
     settled(pool)
-    before, said, place, after = log_of(pool, run, 3, "err").decode().rsplit("\n", 4)[0:4]
+    before, output, place, after = log_of(pool, run, 3, "err").decode().rsplit("\n", 4)[0:4]
     assert before.rstrip().splitlines() == [f"before {number}" for number in range(200)]
-    assert said.startswith("skyward: rank 3 reopened this stream and truncated it")
+    assert output.startswith("skyward: rank 3 reopened this stream and truncated it")
     assert (place, after) == ("in its place", "after")

@@ -145,9 +145,9 @@ def test_followed_run_that_loses_a_node_fails(cli: Cli) -> None:
     with cli.begin("attach", pool, "--json") as follower:
         assert follower.stderr is not None and "on 2 ranks" in follower.stderr.readline()
         destroy(folder)
-        out, said = follower.communicate()
+        out, output = follower.communicate()
     found = json.loads(out.splitlines()[-1])
-    assert follower.returncode == 1 and "node 1 " in found["root_cause"]["message"], said
+    assert follower.returncode == 1 and "node 1 " in found["root_cause"]["message"], output
     assert [rank["outcome"] for rank in found["ranks"]] == ["collateral", "lost"]
     assert cli.pools()[pool]["runs"][0]["state"] == "failed"
 
@@ -266,15 +266,15 @@ def test_frozen_agent_does_not_block_attach(home: Path, monkeypatch: pytest.Monk
         os.kill(agent, signal.SIGSTOP)
         try:
             with sky.attach("shared") as other:
-                said: list[str] = []
+                messages: list[str] = []
 
                 def note(event: Event) -> None:
                     if isinstance(event, NodeLink):
-                        said.append(event.detail)
+                        messages.append(event.detail)
 
                 on_loop(lambda: other.pool.news.subscribe(note, None))
                 assert other.pool.links[0].up and not other.pool.links[1].up
-                wait_until(lambda: any("sent nothing for 1 s" in each for each in said), what="the news")
+                wait_until(lambda: any("sent nothing for 1 s" in each for each in messages), what="the news")
                 os.kill(agent, signal.SIGCONT)
                 wait_until(lambda: other.pool.links[1].up, 60, what="the link")
                 assert rank() @ other == [0, 1]
@@ -321,9 +321,9 @@ def test_waiting_calls_report_which_process_ended_the_pool(home: Path) -> None:
         ]
         wait_until(lambda: len(compute.pool.context.registry.runs) == 5, what="five runs")
         pid = end_from_elsewhere("shared")
-        told = [wait.exception(30) for wait in waits]
-        assert [type(error) for error in told] == [sky.PoolGone] * 5
-        for error in told:
+        reported = [wait.exception(30) for wait in waits]
+        assert [type(error) for error in reported] == [sky.PoolGone] * 5
+        for error in reported:
             assert isinstance(error, sky.PoolGone)
             assert re.fullmatch(rf"process {pid} \(-c\) of \S+@\S+", error.by)
             assert abs(time.time() - error.at) < 60

@@ -498,9 +498,9 @@ def test_rank_does_not_wait_for_values_it_does_not_read(pool: sky.Compute) -> No
 
 
 def test_forked_child_cannot_read_an_iterator_argument(pool: sky.Compute) -> None:
-    got, said = in_a_child(iter(range(100))) >> pool
+    got, text = in_a_child(iter(range(100))) >> pool
     assert got == 4950
-    assert "'values' cannot be read in a forked process" in said
+    assert "'values' cannot be read in a forked process" in text
 
 
 def test_request_for_values_no_longer_held_is_answered_with_an_error() -> None:

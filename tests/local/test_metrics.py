@@ -105,9 +105,9 @@ def test_alerts_are_available_in_the_api_and_top_command(
         wait_until(lambda: compute.pool.view.metrics.latest(run.run, 0), what="its number")
         found = [alert for alert in run.alerts() if alert.kind == "nan"]  # this machine may be short of memory
         assert [(alert.who, alert.words) for alert in found] == [("rank 0", "loss is NaN from step 7 on")]
-        told = cli.json("top", "amiss", "--once")["alerts"]
-        told = [alert for alert in told if alert["kind"] == "nan"]
-        assert told == [{"run": run.run} | found[0].to_json() | {"since": told[0]["since"]}]
+        data = cli.json("top", "amiss", "--once")["alerts"]
+        data = [alert for alert in data if alert["kind"] == "nan"]
+        assert data == [{"run": run.run} | found[0].to_json() | {"since": data[0]["since"]}]
         assert f"! run {run.run}: nan: rank 0 since " in cli("top", "amiss", "--once").stdout
         with pytest.raises(sky.UsageError, match="has no run nothing"):
             compute.alerts("nothing")
@@ -202,8 +202,8 @@ def test_top_and_metrics_commands_show_and_export_metrics(home: Path, cli: Cli, 
         assert [len(curve) for curve in compute.metrics(run).of("loss")] == [700, 700]
         table = cli("top", "shown", "--once").stdout.splitlines()
         assert [line.split()[0] for line in table if line] == ["node", "n0", "n1"]
-        told = json.loads(cli("top", "shown", "--once", "--json").stdout)
-        assert all(node["figures"]["memory_total"] > 0 for node in told["nodes"])
+        report = json.loads(cli("top", "shown", "--once", "--json").stdout)
+        assert all(node["figures"]["memory_total"] > 0 for node in report["nodes"])
         found = parsed(cli("metrics", "shown", "--prometheus").stdout)
         assert {labels["rank"] for labels, _ in found["skyward_rank_number"][1]} == {"0", "1"}
         cli("metrics", "shown", "-o", str(tmp_path / "all.csv"))

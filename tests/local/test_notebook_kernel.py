@@ -140,11 +140,11 @@ def test_notebook_cells_run_and_fail_as_in_a_script(notebook: Notebook) -> None:
     notebook.run(first)
     [line] = notebook.shown
     assert line[-1].startswith("<div>pool my-figures-") and " up: 2 of 2 nodes ready" in line[-1], line
-    said = notebook.run(run)
-    assert str([[20, "return x * SCALE"]] * 2) in said
-    assert "of rank 0" in said and "of rank 1" in said
+    output = notebook.run(run)
+    assert str([[20, "return x * SCALE"]] * 2) in output
+    assert "of rank 0" in output and "of rank 1" in output
     assert str([[8, "return x + SCALE"]] * 2) in notebook.run(edited)
-    assert "caught: fails failed: rank" in (said := notebook.run(failed)) and "from a cell" in said
+    assert "caught: fails failed: rank" in (output := notebook.run(failed)) and "from a cell" in output
     notebook.run(future)
     [[shown]] = notebook.shown
     assert "<b>hostile (" in shown and "ValueError: &lt;script&gt;alert(1)&lt;/script&gt;" in shown

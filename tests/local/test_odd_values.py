@@ -249,13 +249,13 @@ class OddPlugin(Plugin):
 
 
 @pytest.mark.parametrize(
-    ("where", "told"),
+    ("where", "expected"),
     [
         ("pickled", "Cannot send the plugins to the nodes: SystemExit: 0"),
         ("loaded there", "entering its plugins failed: SystemExit: 0"),
     ],
 )
-def test_plugin_that_exits_while_pickled_or_loaded_is_an_error(home: Path, where: str, told: str) -> None:
+def test_plugin_that_exits_while_pickled_or_loaded_is_an_error(home: Path, where: str, expected: str) -> None:
     def use() -> None:
         plugins = [OddPlugin(Odd(SystemExit, where))]
         options = sky.Options(console=False, grace=1.0)
@@ -263,7 +263,7 @@ def test_plugin_that_exits_while_pickled_or_loaded_is_an_error(home: Path, where
             give(1) @ compute
 
     error = raised_by(use)
-    assert isinstance(error, sky.SkywardError) and told in str(error), repr(error)
+    assert isinstance(error, sky.SkywardError) and expected in str(error), repr(error)
 
 
 # Where a value is sent to ranks, and which error that gives if it cannot be pickled.
@@ -480,7 +480,7 @@ def long_chain() -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "kind", "told"),
+    ("call", "kind", "expected"),
     [
         (lambda: leaves("__repr__"), "exited", "its __repr__ raised SystemExit"),
         (lambda: leaves("__str__"), "exited", "called sys.exit"),
@@ -488,16 +488,16 @@ def long_chain() -> None:
         (lambda: leaves(Text("7")), "exited", "called sys.exit"),
         (lambda: raises(Own(7)), "exited", r"called sys.exit\(7\)"),
         (lambda: raises(NoText()), "raised", "its __str__ raised TypeError"),
-        (lambda: raises(TextOfItsOwn()), "raised", "told"),
-        (lambda: raises(Falsy("told")), "raised", "told"),
-        (lambda: raises(Named("told")), "raised", "told"),
+        (lambda: raises(TextOfItsOwn()), "raised", "expected"),
+        (lambda: raises(Falsy("expected")), "raised", "expected"),
+        (lambda: raises(Named("expected")), "raised", "expected"),
         (lambda: sky.function(long_chain)(), "raised", "2999"),
     ],
 )
-def test_exits_with_unusual_status_values_are_reported(pool: sky.Compute, call: Any, kind: str, told: str) -> None:
+def test_exits_with_unusual_status_values_are_reported(pool: sky.Compute, call: Any, kind: str, expected: str) -> None:
     error = raised_by(lambda: call() >> pool)
     assert isinstance(error, sky.RunError), repr(error)
-    assert error.root_cause.outcome == kind and re.search(told, str(error)), error.root_cause
+    assert error.root_cause.outcome == kind and re.search(expected, str(error)), error.root_cause
     assert isinstance(error, Falsy) == ("Falsy" in error.root_cause.type)
     assert give("next") @ pool == ["next"] * 2
 
@@ -574,7 +574,7 @@ def closes_all() -> int:
 
 
 @pytest.mark.parametrize(
-    ("fn", "told"),
+    ("fn", "expected"),
     [
         (exits_as_text, "its __str__ raised SystemExit"),
         (exits_when_its_notes_are_read, "without notes"),
@@ -588,14 +588,14 @@ def closes_all() -> int:
     ],
 )
 def test_user_code_that_breaks_builtins_is_reported(
-    one_rank_pool: sky.Compute, fn: Callable[[], Any], told: Any
+    one_rank_pool: sky.Compute, fn: Callable[[], Any], expected: Any
 ) -> None:
     call = sky.function(timeout=30)(fn)
-    if isinstance(told, str):
-        with pytest.raises(sky.RunError, match=told):
+    if isinstance(expected, str):
+        with pytest.raises(sky.RunError, match=expected):
             call() @ one_rank_pool
     else:
-        assert call() @ one_rank_pool == [told]
+        assert call() @ one_rank_pool == [expected]
     # The same worker where it lives on, else another one; what it is given now comes to it by a file.
     assert sky.function(len)(bytes(200_000)) @ one_rank_pool == [200_000]
     with pytest.raises(sky.RunError, match="status 3"):

@@ -100,10 +100,10 @@ def test_unordered_streamed_group_yields_results_as_they_arrive(pool: sky.Comput
         return "quick"
 
     slow, fast = sky.function(wait_for_flag), sky.function(quick)
-    came = iter(sky.gather(slow(), fast(), fast(), stream=True, ordered=False) >> pool)
-    assert [next(came), next(came)] == ["quick", "quick"]
+    results = iter(sky.gather(slow(), fast(), fast(), stream=True, ordered=False) >> pool)
+    assert [next(results), next(results)] == ["quick", "quick"]
     flag.touch()
-    assert list(came) == ["slow"]
+    assert list(results) == ["slow"]
 
 
 def test_ordered_streamed_group_keeps_the_call_order(pool: sky.Compute) -> None:

@@ -350,8 +350,8 @@ def test_output_file_still_being_written_is_not_fetched(pool: sky.Compute, tmp_p
             stop.touch()
         running.result()
     assert [path for path in refused.rglob("*") if path.is_file()] == []
-    (came,) = pool.fetch("growing.bin", to=tmp_path / "to")
-    assert came.stat().st_size == pool.files("growing.bin")[0].size
+    (file,) = pool.fetch("growing.bin", to=tmp_path / "to")
+    assert file.stat().st_size == pool.files("growing.bin")[0].size
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="mounts a small disk, which takes root")
@@ -363,12 +363,12 @@ def test_full_disk_is_named_and_leaves_no_partial_output_file(
     full.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(full)], check=True)
     try:
-        for spare, said in (
+        for spare, text in (
             (output_files.SPARE_BYTES, "not enough disk space in .*: 9,000,000 bytes needed"),
             (-(1 << 40), "No space left"),
         ):
             monkeypatch.setattr(output_files, "SPARE_BYTES", spare)
-            with pytest.raises(PoolError, match=f"disk/too_large of node . *{said}".replace(" *", ": .*")):
+            with pytest.raises(PoolError, match=f"disk/too_large of node . *{text}".replace(" *", ": .*")):
                 pool.fetch("disk/**", to=full)
             assert [path.name for path in full.rglob("*") if path.is_file()] == ["small"]
     finally:
@@ -470,9 +470,9 @@ class Rented:
 
 
 @pytest.mark.proof("1 s of a processor", after=1)
-@pytest.mark.parametrize(("most", "said"), [("1 MB", None), (0, 10_000_000), (0, None), ("1 MB", 0)], ids=str)
+@pytest.mark.parametrize(("most", "expected"), [("1 MB", None), (0, 10_000_000), (0, None), ("1 MB", 0)], ids=str)
 def test_output_files_of_rented_machines_are_fetched_or_named_at_teardown(
-    hosts: Hosts, project: Path, tmp_path: Path, most: int | str, said: int | None
+    hosts: Hosts, project: Path, tmp_path: Path, most: int | str, expected: int | None
 ) -> None:
     """The pool's options or the teardown request decide."""
 
@@ -499,18 +499,18 @@ def test_output_files_of_rented_machines_are_fetched_or_named_at_teardown(
         compute.pool.context.row = replace(compute.pool.context.row, created_at=time.time() + 86_400)
         news: list[str] = []
         compute.pool.news.subscribe(lambda event: news.append(getattr(event, "detail", "")), None)
-        submit(compute.pool.down(keep_outputs=said)).result()
-    assert any("downloading output files" in each for each in news) == bool(most if said is None else said)
+        submit(compute.pool.down(keep_outputs=expected)).result()
+    assert any("downloading output files" in each for each in news) == bool(most if expected is None else expected)
     assert compute.receipt is not None
-    came = sorted(path.name for path in (project / "outputs" / key).rglob("*") if path.name != ".gitignore")
-    if said:
-        assert came == ["end", "large", "small"] and not compute.receipt.lost
+    output_file = sorted(path.name for path in (project / "outputs" / key).rglob("*") if path.name != ".gitignore")
+    if expected:
+        assert output_file == ["end", "large", "small"] and not compute.receipt.lost
         return
     (lost,) = compute.receipt.lost
-    if most and said is None:
-        assert came == ["end", "small"] and lost.startswith("1 file, 3 MB, on node 0 ")
+    if most and expected is None:
+        assert output_file == ["end", "small"] and lost.startswith("1 file, 3 MB, on node 0 ")
     else:
-        assert came == [] and lost.startswith("2 files, 3.5 MB, on node 0 ") and "end/small (500 kB)" in lost
+        assert output_file == [] and lost.startswith("2 files, 3.5 MB, on node 0 ") and "end/small (500 kB)" in lost
     assert f"lost: {lost}" in str(compute.receipt)
     plan = LaunchPlan(
         request=LaunchRequest(script="x.py"),
@@ -600,8 +600,8 @@ def test_output_files_of_stopped_ranks_go_to_the_client_that_ends_them(
         assert done.returncode == 0, done.stderr
         with pytest.raises(sky.PoolGone):
             running.result()
-    (came,) = elsewhere.glob("outputs/*/late/last.pt")
-    assert came.read_text() == "what took hours"
+    (fetched,) = elsewhere.glob("outputs/*/late/last.pt")
+    assert fetched.read_text() == "what took hours"
     assert "late/last.pt" not in done.stdout, "what has come is not named as left there"
 
 
@@ -648,8 +648,8 @@ def test_local_pool_has_no_output_files_to_fetch(module_home: Path, tmp_path: Pa
     with sky.Compute(provider=sky.Local(), options=sky.Options(console=False, grace=1.0)) as compute:
         assert compute.files() == [] and compute.fetch("**", to=tmp_path) == []
         name = compute.pool.name
-        told = run(("files", name), 0)
-        assert "runs on this machine: its ranks write directly to " in told and "no such" not in told
+        output = run(("files", name), 0)
+        assert "runs on this machine: its ranks write directly to " in output and "no such" not in output
     assert compute.receipt is not None and not compute.receipt.notes
-    told = run(("fetch", name), 2)
-    assert "ran on this machine: its ranks write directly to " in told
+    output = run(("fetch", name), 2)
+    assert "ran on this machine: its ranks write directly to " in output

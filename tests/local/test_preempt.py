@@ -28,13 +28,13 @@ from tests.support.waiting import wait_until
 
 PROGRAM = """
 import os, select, sys
-told = 0
+printed = 0
 while not select.select([0], [], [], 0.02)[0]:
     lines = open({path!r}).read().splitlines(True) if os.path.exists({path!r}) else []
-    for line in lines[told:]:
+    for line in lines[printed:]:
         sys.stdout.write(line)
     sys.stdout.flush()
-    told = len(lines)
+    printed = len(lines)
 """
 
 
@@ -292,8 +292,8 @@ def test_next_agent_repeats_no_preemption_signal_or_callback(pool: sky.Compute, 
     with begun_call(pool, steps, train) as running:
         announce_preemption(pool, 1)
         steps.wait("told", [0, 1])
-        told = Path(pool.pool.context.machines[1].extra["folder"], "notices.json")
-        words = told.read_text()
+        notice = Path(pool.pool.context.machines[1].extra["folder"], "notices.json")
+        words = notice.read_text()
         link = pool.pool.links[1]
         before = link.welcome["pid"]
         os.kill(before, signal.SIGKILL)
@@ -302,7 +302,7 @@ def test_next_agent_repeats_no_preemption_signal_or_callback(pool: sky.Compute, 
         announce_preemption(pool, 1, left=59.5)
         announce_preemption(pool, 1, "rebalance", None)  # once that is heard, what stands before it was, too
         wait_until(lambda: pool_notices(pool) == ["terminate", "rebalance"])
-        assert told.read_text() == words, "no other notice, so no other signal"
+        assert notice.read_text() == words, "no other notice, so no other signal"
         (Path(steps.folder) / "end-0").touch()
         assert running.result(30) == [["callback"], ["callback", "signal"]]
 
@@ -328,8 +328,8 @@ def test_machine_preempted_without_a_notice_is_reported_as_preempted(pool: sky.C
         os.kill(pool.pool.links[1].welcome["pid"], signal.SIGTERM)
         with pytest.raises(sky.RunError) as caught:
             running.result(30)
-    said = "preempted: the machine of node 1 was preempted by its provider: it says so"
-    assert (caught.value.root_cause.type, caught.value.root_cause.message) == ("Preempted", said)
+    message = "preempted: the machine of node 1 was preempted by its provider: it says so"
+    assert (caught.value.root_cause.type, caught.value.root_cause.message) == ("Preempted", message)
     wait_until(lambda: pool.pool.context.registry.runs == {} and pool.pool.view.nodes[1].phase == "gone")
 
 

@@ -134,9 +134,9 @@ def test_worker_exit_that_takes_too_long_is_killed_and_reported(home: Path, tmp_
         logs = pool.pool.archive.logs
     assert pool.receipt is not None
     assert pool.receipt.ok
-    said = (logs / "r000.err").read_text()
-    assert "Timeout (0:00:02.7" in said, "where it hung"
-    assert "is killed (the pool is torn down): exit handlers" in said
+    output = (logs / "r000.err").read_text()
+    assert "Timeout (0:00:02.7" in output, "where it hung"
+    assert "is killed (the pool is torn down): exit handlers" in output
     assert any("are interrupted" in line for line in shown.lines(0, shown.end))
 
 
@@ -156,9 +156,9 @@ def test_slow_memory_release_at_exit_is_not_reported_as_a_hang(home: Path) -> No
     with pool_for(home, grace=1.0) as pool:
         sky.function(holds_much)() @ pool
         logs = pool.pool.archive.logs
-    said = (logs / "r000.err").read_text()
-    assert "is killed (the pool is torn down)" in said
-    assert "Timeout" not in said
+    output = (logs / "r000.err").read_text()
+    assert "is killed (the pool is torn down)" in output
+    assert "Timeout" not in output
 
 
 @pytest.fixture
@@ -304,9 +304,9 @@ def test_signal_handlers_of_a_call_are_reset_for_the_next(
 
 
 def forks(begun: Callable[[], None]) -> None:
-    kept = b"x" * (128 << 20)  # so that this process is mostly about to fork
+    memory = b"x" * (128 << 20)  # so that this process is mostly about to fork
     begun()
-    while kept:
+    while memory:
         pid = os.fork()
         if pid == 0:
             os._exit(0)

@@ -53,8 +53,8 @@ def test_dry_run_reads_the_interpreter_from_files_only(cli: Cli, mark: Path) -> 
         f"Python 3.11.7 at {cli.folder}/.venv/bin/python (.venv of project theirs)"
         in cli("run", SCRIPT, "--dry-run").stdout
     )
-    told = cli("run", SCRIPT, "--dry-run", "--python", "./evil.sh").stdout
-    assert f"Python ? at {cli.folder}/evil.sh (--python)" in told
+    output = cli("run", SCRIPT, "--dry-run", "--python", "./evil.sh").stdout
+    assert f"Python ? at {cli.folder}/evil.sh (--python)" in output
     assert not mark.exists(), mark.read_text()
 
 

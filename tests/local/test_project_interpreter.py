@@ -148,8 +148,8 @@ def up(script: Path, interpreter: Interpreter, **spec: Any) -> Iterator[Up]:
     pool = Up(Session(), script, interpreter)
     try:
         options = Options(console=False)
-        wanted = PoolSpec(name="p", provider=sky.Local(), interpreter=interpreter, options=options, **spec)
-        pool.key = pool.session.create(wanted).result().key
+        pool_spec = PoolSpec(name="p", provider=sky.Local(), interpreter=interpreter, options=options, **spec)
+        pool.key = pool.session.create(pool_spec).result().key
         yield pool
         pool.session.tear_down("p").result()
     finally:
@@ -253,17 +253,17 @@ def inline(project: Path, wheels: Path) -> Path:
 
 def test_script_with_inline_metadata_gets_its_own_environment(inline: Path, home: Path) -> None:
     chosen = choose_interpreter(inline)
-    said: list[str] = []
-    task = loaded(inline, report=said.append)
+    messages: list[str] = []
+    task = loaded(inline, report=messages.append)
     assert task.interpreter == chosen
-    assert said[:2] == [
+    assert messages[:2] == [
         f"interpreter: {chosen}",
         f"creating the environment of the inline metadata of inline.py with Python {chosen.version}",
     ]
-    assert any("skytiny" in line for line in said[2:])
+    assert any("skytiny" in line for line in messages[2:])
     again: list[str] = []
     loaded(inline, report=again.append)
-    assert again == said[:1]
+    assert again == messages[:1]
     with up(inline, chosen) as pool:
         assert pool.result()[:4] == [chosen.version, chosen.path, "1.0", []]
     made = Path(chosen.path).parents[1]
@@ -383,10 +383,10 @@ def test_loader_requests_can_be_read_by_every_python_version() -> None:
         assert pickle.loads(done.stdout)[0] == Path("/a")
 
 
-def command(script: str, *said: str) -> subprocess.CompletedProcess[str]:
+def command(script: str, *args: str) -> subprocess.CompletedProcess[str]:
     """Run ``skyward-tui run`` in the working folder."""
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    return call(["run", script, "--nodes", "2", *said], env)
+    return call(["run", script, "--nodes", "2", *args], env)
 
 
 @pytest.mark.proof("1 s of a processor")
@@ -497,7 +497,7 @@ class RemotePool:
         run = await asyncio.wrap_future(self.session.launch("p", task))
         return await asyncio.wrap_future(self.session.wait("p", run.id))
 
-    async def told(self) -> Any:
+    async def result_of_f(self) -> Any:
         """Return the result of ``f``."""
         view = await self.run("f")
         assert view.state == "done", view
@@ -505,10 +505,10 @@ class RemotePool:
 
 
 @asynccontextmanager
-async def remote_pool(path: Path, chosen: Interpreter, wanted: PoolSpec) -> AsyncIterator[RemotePool]:
+async def remote_pool(path: Path, chosen: Interpreter, pool_spec: PoolSpec) -> AsyncIterator[RemotePool]:
     pool = RemotePool(path, chosen)
     try:
-        await asyncio.wrap_future(pool.session.create(wanted))
+        await asyncio.wrap_future(pool.session.create(pool_spec))
         yield pool
         assert (await asyncio.wrap_future(pool.session.tear_down("p"))).ok
     finally:
@@ -532,7 +532,7 @@ async def test_ssh_hosts_have_packages_of_the_inline_metadata(
     path = script(project_folder, links)
     chosen = choose_interpreter(path)
     async with remote_pool(path, chosen, spec(provider(host, known_hosts_file), chosen)) as pool:
-        package, program, minor = await pool.told()
+        package, program, minor = await pool.result_of_f()
         assert (package, minor) == ("1.0", OURS)
         assert program != chosen.path and str(host.home) in program
 
@@ -546,7 +546,7 @@ async def test_ssh_hosts_use_the_python_version_of_the_project(
     chosen = choose_interpreter(path)
     assert chosen.minor == minor != OURS
     async with remote_pool(path, chosen, spec(provider(host, known_hosts_file), chosen)) as pool:
-        package, program, there = await pool.told()
+        package, program, there = await pool.result_of_f()
         assert (package, there) == ("1.0", minor) and str(host.home) in program
         found = await pool.run("own")
         assert found.state == "done" and "Found" in found.outcomes()[0].summary.text
@@ -564,7 +564,7 @@ async def test_ssh_hosts_use_the_python_version_of_the_project(
         await asyncio.to_thread(wait_until, lambda: not exists(pid))
         pool.session = Session()
         await asyncio.wrap_future(pool.session.attach("p"))
-        assert await pool.told() == [package, program, there]
+        assert await pool.result_of_f() == [package, program, there]
     assert asked_for(host) == {minor}
 
 
@@ -584,8 +584,8 @@ async def test_ssh_host_without_the_python_version_is_named(
         other.rewrite = lambda command: command.replace(minor, "3.99").replace(minor.replace(".", ","), "3,99")
         both = replace(provider(host, known_hosts_file), hosts=[f"127.0.0.1:{each.port}" for each in (host, other)])
         missing = rf"127\.0\.0\.1 has no Python {minor} \(it has"
-        said = rf"{missing} .* the script is loaded with: install python{minor} (or uv|there)"
-        with pytest.raises(PoolError, match=said):
+        message = rf"{missing} .* the script is loaded with: install python{minor} (or uv|there)"
+        with pytest.raises(PoolError, match=message):
             async with remote_pool(path, chosen, spec(both, chosen, nodes=2)):
                 pass
         assert not (other.home / ".cache/skyward").exists()
@@ -653,8 +653,8 @@ wheels = [{{ url = "https://x/skytiny-1.0-py3-none-any.whl", hash = "sha256:{}" 
 """
 
 
-def compute(locked_project: Path, **wanted: Any) -> Any:
-    image = sky.Image(workdir=locked_project, **wanted)
+def compute(locked_project: Path, **options: Any) -> Any:
+    image = sky.Image(workdir=locked_project, **options)
     return sky.Compute(name="p", provider=sky.Local(), image=image, options=QUIET)
 
 

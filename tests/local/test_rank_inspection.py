@@ -59,16 +59,16 @@ def test_breakpoint_without_a_debugger_continues_with_one_note_per_place(pool: s
 
 def test_breakpoint_in_a_thread_continues(pool: sky.Compute) -> None:
     def job() -> str:
-        said = []
+        received = []
 
         def work() -> None:
             breakpoint()
-            said.append("after it")
+            received.append("after it")
 
         thread = threading.Thread(target=work)
         thread.start()
         thread.join()
-        return said[0]
+        return received[0]
 
     assert sky.function(job)() @ pool == ["after it"] * 4
     assert " in work()" in errors_of(pool)[0]
@@ -122,12 +122,12 @@ def test_breakpoint_with_replaced_stdin_uses_that_input(pool: sky.Compute) -> No
         sys.stdin, sys.stdout = io.StringIO("p value\nc\n"), io.StringIO()
         try:
             breakpoint()
-            said = sys.stdout.getvalue()
+            output = sys.stdout.getvalue()
         finally:
             sys.stdin, sys.stdout = before
-        return said if value else ""
+        return output if value else ""
 
-    assert all("'secret word'" in said for said in sky.function(job)() @ pool)
+    assert all("'secret word'" in output for output in sky.function(job)() @ pool)
 
 
 def test_breakpoint_in_a_started_program_behaves_as_in_python(pool: sky.Compute) -> None:
@@ -137,7 +137,7 @@ def test_breakpoint_in_a_started_program_behaves_as_in_python(pool: sky.Compute)
             [sys.executable, "-c", program], stdin=subprocess.DEVNULL, capture_output=True, text=True
         ).stderr
 
-    assert all("BdbQuit" in said for said in sky.function(job)() @ pool)
+    assert all("BdbQuit" in text for text in sky.function(job)() @ pool)
 
 
 def test_breakpoint_in_a_forked_child_continues(pool: sky.Compute) -> None:
@@ -393,8 +393,10 @@ def test_rank_paused_at_a_breakpoint_can_be_cancelled(pool_at_breakpoints: sky.C
         breakpoint()
 
     future = sky.function(job)() > pool_at_breakpoints
-    said = f"debug {future.run}:"
-    wait_until(lambda: any(said in line for rank in (0, 1) for line in errors_of(pool_at_breakpoints, rank)), what=said)
+    message = f"debug {future.run}:"
+    wait_until(
+        lambda: any(message in line for rank in (0, 1) for line in errors_of(pool_at_breakpoints, rank)), what=message
+    )
     assert future.cancel()
     assert sky.function(stops)(7) @ pool_at_breakpoints == [1, 1]
 
@@ -602,17 +604,17 @@ def processes(ranks: sky.Compute, stacks: Stacks) -> dict[int, RankProcess]:
 
 @needs_py_spy
 def test_stacks_show_another_client_where_each_rank_is(session: Session, hung_run: str) -> None:
-    told = take_stacks(session, run=hung_run)
-    while any(names[0] not in ("until", "holds_gil") for names in functions(told).values()):
-        told = take_stacks(session, run=hung_run)  # one that had not come so far
-    assert [(each.rank, each.at, each.how, each.runs) for each in told.ranks] == [
+    stacks = take_stacks(session, run=hung_run)
+    while any(names[0] not in ("until", "holds_gil") for names in functions(stacks).values()):
+        stacks = take_stacks(session, run=hung_run)  # one that had not come so far
+    assert [(each.rank, each.at, each.how, each.runs) for each in stacks.ranks] == [
         (rank, "running", "py-spy", (hung_run,)) for rank in range(4)
     ]
-    assert [(group.ranks, group.frames[0].function) for group in group_stacks(told)] == [
+    assert [(group.ranks, group.frames[0].function) for group in group_stacks(stacks)] == [
         ("0-1", "until"), ("2", "until"), ("3", "holds_gil"),
     ]  # fmt: skip
-    assert functions(told)[2][:3] == ["until", "elsewhere", "waits"]
-    handled = {each.rank: each.exception for each in told.ranks if each.exception}
+    assert functions(stacks)[2][:3] == ["until", "elsewhere", "waits"]
+    handled = {each.rank: each.exception for each in stacks.ranks if each.exception}
     assert list(handled) == [2] and handled[2].startswith(f"LookupError: no data ({Path(__file__).name}:")
 
 
@@ -635,17 +637,17 @@ def test_stacks_of_the_api_equal_those_of_a_session(
 def test_ranks_dump_stacks_on_a_signal_and_continue(
     four_rank_pool: sky.Compute, session: Session, hung_run: str
 ) -> None:
-    told = take_stacks(session, run=hung_run)
-    for rank, process in processes(four_rank_pool, told).items():
+    stacks = take_stacks(session, run=hung_run)
+    for rank, process in processes(four_rank_pool, stacks).items():
         found = capture_stacks(process, "", signal=True)  # as the agent does where it has no py-spy
         assert found["how"] == "signal", found
         names = [frame[0].rpartition(".")[2] for frame in found["threads"][0]["frames"]]
-        assert names == [name.rpartition(".")[2] for name in functions(told)[rank]]
+        assert names == [name.rpartition(".")[2] for name in functions(stacks)[rank]]
         assert capture_stacks(process, "", signal=False) == {
             "why": "py-spy is not installed on the node. Install it there: pip install py-spy",
             "answers": True,
         }
-    assert functions(take_stacks(session, run=hung_run)) == functions(told)
+    assert functions(take_stacks(session, run=hung_run)) == functions(stacks)
 
 
 @needs_py_spy
@@ -675,9 +677,9 @@ def test_stacks_command_prints_grouped_stacks(session: Session, hung_run: str) -
         "ranks 0-1 (2): until", "rank 2: until", "rank 3: holds_gil",
     ]  # fmt: skip
     assert any(line.startswith("    elsewhere  ") for line in lines)
-    told = json.loads(command("stacks", "four", "--json"))
-    assert (told["run"], told["collectives"]) == (hung_run, [])
-    assert [(group["ranks"], group["frames"][0][0]) for group in told["groups"]] == [
+    report = json.loads(command("stacks", "four", "--json"))
+    assert (report["run"], report["collectives"]) == (hung_run, [])
+    assert [(group["ranks"], group["frames"][0][0]) for group in report["groups"]] == [
         ([0, 1], "until"), ([2], "until"), ([3], "holds_gil"),
     ]  # fmt: skip
     assert "thread MainThread" in command("stacks", hung_run, "--threads")
@@ -688,8 +690,8 @@ def test_stacks_command_prints_grouped_stacks(session: Session, hung_run: str) -
 def test_profile_command_prints_lines_and_saves_a_speedscope_file(
     hung_run_with_working_rank: str, tmp_path: Path
 ) -> None:
-    said = command("profile", f"{hung_run_with_working_rank}:3", "--seconds", "1", "--to", str(tmp_path / "made"))
-    head, hot = said.splitlines()[:2]
+    output = command("profile", f"{hung_run_with_working_rank}:3", "--seconds", "1", "--to", str(tmp_path / "made"))
+    head, hot = output.splitlines()[:2]
     assert head.split() == ["itself", "with", "calls", "line"] and "holds_gil" in hot
     (scope,) = (tmp_path / "made").iterdir()
     assert scope.name == f"profile-four-{hung_run_with_working_rank}-r3.speedscope.json"
@@ -719,9 +721,9 @@ def test_agent_of_an_older_release_without_stacks_is_named(
     session.observe("four").result(60)
     (link,) = session._pools[four_rank_pool.pool.row.token].context.links  # the second client's
     monkeypatch.delitem(link.welcome, "knows")
-    told = take_stacks(session)
-    assert {each.at for each in told.ranks} == {"silent"}
-    assert told.ranks[0].why.startswith("the agent of its node is from an older release without stacks")
+    stacks = take_stacks(session)
+    assert {each.at for each in stacks.ranks} == {"silent"}
+    assert stacks.ranks[0].why.startswith("the agent of its node is from an older release without stacks")
     with pytest.raises(PoolError, match="of an older release without profiles"):
         session.profile("four", 0, 1).result(60)
 
@@ -734,11 +736,11 @@ def test_frozen_agent_does_not_block_stacks_of_other_nodes(
     (agent,) = agent_pids(four_rank_pool)
     os.kill(agent, signal.SIGSTOP)
     try:
-        told = take_stacks(session)
+        stacks = take_stacks(session)
     finally:
         os.kill(agent, signal.SIGCONT)
-    assert {each.at for each in told.ranks} == {"silent"}
-    assert told.ranks[0].why.startswith("node 0 has not answered for ")
+    assert {each.at for each in stacks.ranks} == {"silent"}
+    assert stacks.ranks[0].why.startswith("node 0 has not answered for ")
     assert {each.at for each in take_stacks(session).ranks} != {"silent"}
 
 

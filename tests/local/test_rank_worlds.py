@@ -69,8 +69,8 @@ def second_workers(pool: sky.Compute) -> set[int]:
     return found
 
 
-def worlds(told: Any) -> list[tuple[list[int], int]]:
-    return [(joined, size) for joined, size, _ in told]
+def worlds(reports: Any) -> list[tuple[list[int], int]]:
+    return [(joined, size) for joined, size, _ in reports]
 
 
 def test_tasks_of_every_kind_run_in_a_world_of_one(pool: sky.Compute, folder: Path) -> None:
@@ -82,15 +82,15 @@ def test_tasks_of_every_kind_run_in_a_world_of_one(pool: sky.Compute, folder: Pa
     trials = sky.sweep(world_of, n=range(5)) >> pool
     with sky.Executor(pool) as executor:
         submitted = executor.submit(world_of.__wrapped__).result(60)  # type: ignore[attr-defined]
-    told = [
+    values = [
         *(sky.gather(*[world_of() for _ in range(5)]) >> pool),
         *(trial.value for trial in trials),
         *pool.map(world_of, range(5)),
         submitted,
         (world_of() > pool).result(60),
     ]
-    assert worlds(told) == [([1], 1)] * len(told)
-    assert {pid for *_, pid in told}.isdisjoint(pid for *_, pid in gang)
+    assert worlds(values) == [([1], 1)] * len(values)
+    assert {pid for *_, pid in values}.isdisjoint(pid for *_, pid in gang)
     assert world_of() @ pool == gang, "the gang lives on"
 
 
@@ -103,8 +103,8 @@ def test_calls_of_a_rank_run_in_their_order_of_arrival(pool: sky.Compute, folder
     futures: list[Any] = [*runs, *late]
     assert not any(each.done() for each in futures)
     # Each rank has two processes, and the one is shown that works.
-    told = pool.stacks().ranks
-    assert sorted((each.rank, each.at) for each in told) == [(0, "running"), (1, "running")]
+    stacks = pool.stacks().ranks
+    assert sorted((each.rank, each.at) for each in stacks) == [(0, "running"), (1, "running")]
     (tmp_path / "go").touch()
     assert [each.result(60) for each in tasks + late] == [[1]] * 8
     assert [each.result(60) for each in runs] == [[[2], [2]]] * 3
@@ -170,8 +170,8 @@ def test_concurrent_tasks_of_a_rank_stay_out_of_the_gang(module_home: Path, tmp_
     worker = sky.Worker(ranks_per_node=2, concurrency=2, executor=executor)
     with sky.Compute(nodes=1, worker=worker, plugins=[Joins(str(tmp_path))], options=QUIET) as compute:
         assert worlds(world_of() @ compute) == [([2], 2)] * 2
-        told = sky.gather(*[world_of() for _ in range(12)]) >> compute
-        assert worlds(told) == [([1], 1)] * 12
+        worlds_seen = sky.gather(*[world_of() for _ in range(12)]) >> compute
+        assert worlds(worlds_seen) == [([1], 1)] * 12
 
 
 @sky.function
@@ -228,8 +228,8 @@ def test_task_after_a_worker_or_agent_death_knows_its_rank(home: Path, agents: b
         found = sky.gather(*[task_place() for _ in range(60)]) >> compute
         on_loop(compute.pool.context.background.run_deferred)
         run = list(compute.pool.view.runs.values())[-1]
-        told = [outcome.rank for outcome in run.outcomes()]
-        assert [rank for rank, *_ in found] == told
+        reported = [outcome.rank for outcome in run.outcomes()]
+        assert [rank for rank, *_ in found] == reported
         assert {own for _, own, _ in found} == {(0, 0, 1)}, "each task has a world of one rank"
         assert {pid for *_, pid in found} - {pid for *_, pid in before}, "new workers had a part in it"
         assert set(niceness() @ compute) == {3}
@@ -239,12 +239,12 @@ def test_task_after_a_worker_or_agent_death_knows_its_rank(home: Path, agents: b
 def test_task_after_a_run_on_some_nodes_knows_its_rank_in_the_pool(home: Path) -> None:
     with sky.Compute(nodes=3, options=sky.Options(console=False)) as compute:
         for nodes in ([2], [1, 2]):
-            told = [p[:3] for p in place().with_nodes(nodes) @ compute]
-            assert told == [(n, n, len(nodes)) for n in range(len(nodes))]
+            reported = [p[:3] for p in place().with_nodes(nodes) @ compute]
+            assert reported == [(n, n, len(nodes)) for n in range(len(nodes))]
             found = sky.gather(*[task_place() for _ in range(9)]) >> compute
             assert {p[:2] for p in found} == {(n, (0, 0, 1)) for n in range(3)}
             # The gang is as it was.
-            assert [p[:3] for p in place().with_nodes(nodes) @ compute] == told
+            assert [p[:3] for p in place().with_nodes(nodes) @ compute] == reported
 
 
 # What follows a failed run on the same pool.
@@ -314,12 +314,12 @@ def ends(how: str) -> None:
 
     if os.environ["RANK"] == "0":
         signal.pause()
-    said = {
+    data = {
         "message": "BadBatch: no labels",
         "extraInfo": {"py_callstack": "in load_labels", "timestamp": "1"},
     }
     with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as file:
-        file.write(how if how != "said" else json.dumps({"message": said}))
+        file.write(how if how != "said" else json.dumps({"message": data}))
     os._exit(3)
 
 
@@ -347,9 +347,13 @@ def test_ranks_have_torchrun_variables_and_a_port_of_their_own(two_rank_pool):
     for how in ("said", "no JSON", '{"message": 7}'):  # the file is the person's code's own
         with pytest.raises(sky.RunError) as failed:
             ends(how) @ two_rank_pool
-        told = failed.value.outcomes[1].error
-        assert told is not None and "exited with status 3" in told.message
-        assert told.message.startswith("BadBatch: no labels") == (told.traceback == "in load_labels") == (how == "said")
+        outcome = failed.value.outcomes[1].error
+        assert outcome is not None and "exited with status 3" in outcome.message
+        assert (
+            outcome.message.startswith("BadBatch: no labels")
+            == (outcome.traceback == "in load_labels")
+            == (how == "said")
+        )
     again, _ = found() @ two_rank_pool
     assert again["MASTER_PORT"] != first["MASTER_PORT"]
 

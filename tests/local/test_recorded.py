@@ -149,14 +149,14 @@ def test_pruned_pool_cannot_be_exported_as_a_recording(
 def test_record_command_exports_a_running_pool_or_one_run(tmp_path: Path) -> None:
     cli = Cli(tmp_path)
     cli("run", "endings.py:fine", "--nodes", 2, "--pool", "mine", "--keep")
-    told = cli.json("record", "mine")
+    data = cli.json("record", "mine")
     path = cli.folder / "mine.skyrec"
-    assert told["path"] == "mine.skyrec" and told["bytes"] == path.stat().st_size and told["run"] == ""
+    assert data["path"] == "mine.skyrec" and data["bytes"] == path.stat().st_size and data["run"] == ""
     view = played(path).view
     (run,) = view.runs
     assert view.state == "up" and view.runs[run].state == "done"
-    said = cli("record", "mine", status=2).stderr
-    assert "mine.skyrec already exists and was not changed. Name another file with -o" in said
+    output = cli("record", "mine", status=2).stderr
+    assert "mine.skyrec already exists and was not changed. Name another file with -o" in output
     cli("down", "mine", "-y")
     assert cli.json("record", run[:6], "-o", "run.skyrec")["run"] == run
     assert list(played(cli.folder / "run.skyrec").view.runs) == [run]

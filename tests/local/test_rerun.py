@@ -49,8 +49,8 @@ def test_rerun_repeats_a_run_and_accepts_another_argument(cli: Cli) -> None:
     assert f"run {run}: the script has changed" in with_other.stderr
     assert "value of 2: mean 50" in with_other.stdout
     assert cli.pools() == {}
-    told = cli("rerun", run_of(with_other), "--dry-run")
-    assert "product(n=5, m=10) on all 2 ranks" in told.stdout, "a run that was a rerun is one, too"
+    output = cli("rerun", run_of(with_other), "--dry-run")
+    assert "product(n=5, m=10) on all 2 ranks" in output.stdout, "a run that was a rerun is one, too"
 
 
 @pytest.mark.proof("1 s of a processor")
@@ -61,10 +61,10 @@ def test_rerun_with_another_python_prints_the_difference(cli: Cli, tmp_path: Pat
     run = run_of(cli("run", folder / "maths.py"))
     assert "Python was" not in cli("rerun", run, "--dry-run").stderr
     shutil.rmtree(folder / ".venv")
-    told = cli("rerun", run, "--dry-run").stderr
+    output = cli("rerun", run, "--dry-run").stderr
     before = f"Python {another_python().version} at {folder}/.venv/bin/python (.venv of project project)"
     now = f"Python {sys.version.split()[0]} at {sys.executable} (this program's own)"
-    assert f"run {run}: Python was {before}, is now {now}" in told
+    assert f"run {run}: Python was {before}, is now {now}" in output
 
 
 @pytest.mark.proof("1 s of a processor")
@@ -116,9 +116,9 @@ def test_launch_record_of_a_client_killed_at_the_start_is_saved(cli: Cli, monkey
         client.kill()
     git.unlink()
     cli("attach", "cut")  # should the ledger not have had it yet: the agents know of it
-    told = cli("rerun", line.split()[1].rstrip(":"), "--dry-run")
-    assert "product(n=4) on 1 rank" in told.stdout
-    assert "pool stays up" in told.stdout, "it was up before"
+    output = cli("rerun", line.split()[1].rstrip(":"), "--dry-run")
+    assert "product(n=4) on 1 rank" in output.stdout
+    assert "pool stays up" in output.stdout, "it was up before"
     cli("down", "cut", "--yes")
 
 
@@ -158,11 +158,11 @@ def test_rerun_of_a_job_uses_its_saved_copy(cli: Cli) -> None:
         del cli.env["HF_TOKEN"]
     assert f"in {cli.folder}: launch task.yaml" in other.stderr
     assert "HF_TOKEN is taken from this shell" in other.stderr and "| run 8 15 0" in other.stdout
-    for words, said in (
+    for words, text in (
         (["--arg", "n=1"], "Set its variables with --env"),
         (["--missing"], "is not a sweep over arguments"),
     ):
-        assert said in cli("rerun", run, *words, status=2).stderr
+        assert text in cli("rerun", run, *words, status=2).stderr
     assert [row["function"] for row in cli.pools()["jobs"]["runs"]].count("setup") == 3
     cli("down", "jobs", "--yes")
     anew = cli("rerun", run, "--secret", "HF_TOKEN=in-the-file-2", "--dry-run")
@@ -206,11 +206,11 @@ def commands_are_run_again(cli: Cli) -> None:
     assert "r001| 2 5 " in cli("rerun", last, "--secret", "KEY=other", "--env", "A=2").stdout
     listed = {row["run"]: row["arguments"] for row in cli.json("history")["runs"]}
     assert listed[first] == listed[last] == [words[-1]]
-    for more, said in (
+    for more, text in (
         (["--arg", "n=1"], "Set its variables with --env"),
         (["--dry-run"], "exec creates nothing. Remove --dry-run"),
     ):
-        assert said in cli("rerun", first, *more, status=2).stderr
+        assert text in cli("rerun", first, *more, status=2).stderr
 
 
 @pytest.mark.proof("1 s of a processor")

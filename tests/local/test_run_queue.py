@@ -107,9 +107,9 @@ def test_jobs_run_concurrently_if_they_fit_and_queue_otherwise(cli: Cli) -> None
                     assert found["wide"]["reason"].startswith("queued: needs 2 nodes, 1 free; second (")
                     # Who was taken out is told so, and the next one has the turn.
                     assert cli.json("cancel", found["wide"]["run"])["state"] == "cancelled"
-                    said = wide.communicate()[1]
-                    assert f"run {found['wide']['run']} queued: needs 2 nodes, 0 free; first (" in said
-                    assert f"run {found['wide']['run']} was cancelled" in said and wide.returncode != 0
+                    output = wide.communicate()[1]
+                    assert f"run {found['wide']['run']} queued: needs 2 nodes, 0 free; first (" in output
+                    assert f"run {found['wide']['run']} was cancelled" in output and wide.returncode != 0
                     becomes(cli, second="running", late="running")
                     end_runs(cli, "late", "second")
                     assert late.wait() == 0
@@ -165,18 +165,18 @@ def test_client_suspended_while_queued_prints_no_lines_of_other_runs(cli: Cli) -
 @pytest.mark.proof("1 s of a processor")
 def test_failing_rank_ends_only_its_own_job(cli: Cli) -> None:
     cli.write("bad.yaml", "num_nodes: 2\nrun: '[ $SKYPILOT_NODE_RANK = 0 ] || exit 7; sleep 60'\n")
-    with job(cli, "stays", 1) as stays:
+    with job(cli, "stays", 1) as handle:
         becomes(cli, stays="running")
         failed = cli("exec", "q", "bad.yaml", status=7)
         assert "ended with status 7" in failed.stderr
         assert cli("exec", "--nodes", "1", "q", "true").returncode == 0
         becomes(cli, stays="running")
         end_runs(cli, "stays")
-        assert stays.wait() == 0
+        assert handle.wait() == 0
 
 
 @pytest.mark.parametrize(
-    "words, said",
+    "words, message",
     [
         (("exec", "--nodes", "4", "q", "true"), "true requests 4 nodes, but pool q has 3"),
         (("exec", "--nodes", "0,3", "q", "true"), "Pool q has no node 3: its nodes are 0 to 2"),
@@ -185,10 +185,10 @@ def test_failing_rank_ends_only_its_own_job(cli: Cli) -> None:
         (("queue", "none"), "no pool 'none' is up"),
     ],
 )
-def test_invalid_node_selection_of_exec_is_rejected(cli: Cli, words: tuple[str, ...], said: str) -> None:
+def test_invalid_node_selection_of_exec_is_rejected(cli: Cli, words: tuple[str, ...], message: str) -> None:
     cli.write("up.yaml", "num_nodes: 3\nrun: 'true'\n")
     done = cli(*words, status=None)
-    assert done.returncode != 0 and said.replace("hodes", "Remove --nodes") in done.stderr
+    assert done.returncode != 0 and message.replace("hodes", "Remove --nodes") in done.stderr
 
 
 @pytest.mark.proof("2 s of a processor")
@@ -230,6 +230,6 @@ def _follow_steps(cli: Cli, before: Any) -> None:
                 wait_until(lambda: states() == {node: both for node in range(3)}, what=states)
                 (cli.folder / "run.end").touch()
                 assert launched.wait() == 5
-                out, said = attached.communicate()
+                out, output = attached.communicate()
             assert attached.returncode == 5 and "| went" in out
-            assert "stepped on 3 ranks" in said and "ended with status 5" in said
+            assert "stepped on 3 ranks" in output and "ended with status 5" in output

@@ -253,8 +253,8 @@ def test_unresponsive_pool_does_not_delay_listing_of_others(home: Path, monkeypa
         finally:
             os.kill(agent, signal.SIGCONT)
     (view,) = views
-    said = f"no answer within {session_module.PROBE_TIMEOUT:g} s"
-    assert (view.name, view.state, view.detail) == ("stands", "unreachable", said)
+    message = f"no answer within {session_module.PROBE_TIMEOUT:g} s"
+    assert (view.name, view.state, view.detail) == ("stands", "unreachable", message)
 
 
 OWNER = """
@@ -470,9 +470,9 @@ class RunStates(RuleBasedStateMachine):
             found = {run.run: run.state for run in session.past_runs(RunSearch()).result(60) if run.run}
             failed = {run.run for run in session.failures().result(60)}
         for each in self.all:
-            told = found.pop(each.run)
-            assert told == each.state or (told == "kept" and each.place == "nodes" and not self.up)
-            assert (each.run in failed) == (told == "failed")
+            state = found.pop(each.run)
+            assert state == each.state or (state == "kept" and each.place == "nodes" and not self.up)
+            assert (each.run in failed) == (state == "failed")
         assert not found
 
     def _check(self, run: Modelled, values: Callable[[], list[Any]]) -> None:

@@ -196,9 +196,9 @@ def test_outcome_of_a_script_task_follows_its_exit(pool):
         assert {(each.kind, each.exit_code) for each in failed.value.outcomes.values()} == {(kind, code)}
         assert isinstance(failed.value.__cause__, LookupError) == (how == "raise")
     assert "hook: <class 'LookupError'> no data" in printed(pool, 0)
-    told = failed.value.outcomes[1].error
-    assert told is not None and told.traceback.count("train.py") == 2  # its main program, and main()
-    assert 'in main\n    raise LookupError("no data")\n' in told.traceback
+    outcome = failed.value.outcomes[1].error
+    assert outcome is not None and outcome.traceback.count("train.py") == 2  # its main program, and main()
+    assert 'in main\n    raise LookupError("no data")\n' in outcome.traceback
 
 
 @pytest.mark.proof("1 s of a processor")
@@ -271,21 +271,21 @@ def test_script_part_of_a_late_rank_runs_and_later_calls_wait(pool, tmp_path):
 
 
 def test_broadcast_waits_for_a_script_on_one_rank(pool, tmp_path):
-    said = "broadcasts wait for scripts that use all processes"
+    message = "broadcasts wait for scripts that use all processes"
     assert sky.function(abs)(-3) @ pool == [3, 3]
     with ThreadPoolExecutor(2) as beside:
         try:
             script = sky.script("stays.py", [tmp_path]) > pool
             wait_until((tmp_path / "begun").exists)
             broadcast = beside.submit(lambda: sky.function(abs)(-4) @ pool)
-            wait_until(lambda: said in str(pool.pool.view))
+            wait_until(lambda: message in str(pool.pool.view))
             later = sky.script("clicks.py", ["--epochs", "1"]) > pool
             assert sky.function(abs)(-5) >> pool == 5, "the other rank is free"
             assert not broadcast.done() and not later.done()
         finally:
             (tmp_path / "go").touch()
         assert (script.result(), broadcast.result(), later.result()) == (None, [4, 4], None)
-    assert said not in str(pool.pool.view)
+    assert message not in str(pool.pool.view)
 
 
 @pytest.mark.proof("3 s of a processor", after=1)
@@ -349,7 +349,7 @@ def test_run_command_passes_arguments_to_a_whole_script(cli):
     assert found["function"] == "train.py"
     assert "sys.exit(4)" in found["root_cause"]["message"]
     first = found["root_cause"]["rank"]  # the other is stopped, perhaps before it has said anything
-    said = cli("logs", found["run"], "--rank", first).stdout
-    assert '"argv": ["train.py", "--epochs", "3", "--how", "4"]' in said
+    output = cli("logs", found["run"], "--rank", first).stdout
+    assert '"argv": ["train.py", "--epochs", "3", "--how", "4"]' in output
     refused = cli("run", "train.py", "--epochs", 3, status=2).stderr
     assert "must follow --. Write: train.py -- --epochs 3" in refused

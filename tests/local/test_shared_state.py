@@ -87,8 +87,8 @@ def plugin(pool: sky.Compute) -> Shared:
 
 
 def test_shared_counter_increments_are_unique(pool: sky.Compute) -> None:
-    told = counted(100) @ pool
-    assert sorted(chain(*told)) == list(range(1, 201))
+    answer = counted(100) @ pool
+    assert sorted(chain(*answer)) == list(range(1, 201))
     assert sky.counter("seen").value == pool.shared.counter("seen").value == 200
     with sky.attach(pool.name) as second:
         assert second.shared.counter("seen").value == 200

@@ -227,8 +227,8 @@ async def openssh_settings(file: Path, name: str) -> dict[str, str] | None:
     jump, _, last = name.rpartition(",")
     user, _, host = last.rpartition("@")
     host, _, port = host.partition(":")
-    said = {"-J": jump, "-l": user, "-p": port}
-    words = ["ssh", "-G", "-F", str(file), *(word for each in said.items() if each[1] for word in each), host]
+    data = {"-J": jump, "-l": user, "-p": port}
+    words = ["ssh", "-G", "-F", str(file), *(word for each in data.items() if each[1] for word in each), host]
     done = await asyncio.to_thread(subprocess.run, words, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     return (
         dict(line.split(" ", 1) for line in done.stdout.splitlines() if " " in line) if done.returncode == 0 else None
@@ -238,10 +238,10 @@ async def openssh_settings(file: Path, name: str) -> dict[str, str] | None:
 async def is_refused(file: Path, name: str) -> bool:
     """Check whether OpenSSH rejects a host or one of its jump hosts, or its jump hosts form an endless cycle."""
     for _ in range(ENDLESS):
-        said = await openssh_settings(file, name)
-        if said is None or "proxyjump" not in said:
-            return said is None
-        name = said["proxyjump"]
+        text = await openssh_settings(file, name)
+        if text is None or "proxyjump" not in text:
+            return text is None
+        name = text["proxyjump"]
     return True
 
 

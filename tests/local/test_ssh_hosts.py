@@ -363,20 +363,20 @@ async def test_doctor_on_a_host_without_the_wanted_python_downloads_none(host: H
     uv.parent.mkdir(parents=True)
     uv.write_text(f"#!/bin/sh\n: > {host.home}/fetched\nexit 1\n")
     uv.chmod(0o755)
-    hosts, wanted = provider(host, known_hosts_file), ["3.99", ""]
-    lines = await hosts.check_for(wanted)
+    hosts, versions = provider(host, known_hosts_file), ["3.99", ""]
+    lines = await hosts.check_for(versions)
     (python,) = (each for each in lines if "Python" in each.detail)
     assert "no Python 3.99, the version that the script is loaded with; it has Python 3." in python.detail
     assert (python.state, python.detail.endswith("its uv downloads it at the first start")) == ("ok", True)
     assert any("clock is right" in each.detail for each in lines), "all else is looked at"
     uv.chmod(0o644)
     host.noise = f"PATH={Path(sys.executable).resolve().parent}:/usr/bin:/bin"  # that of the tests may have one, too
-    (python,) = (each for each in await hosts.check_for(wanted) if each.state == "fail")
+    (python,) = (each for each in await hosts.check_for(versions) if each.state == "fail")
     assert python.detail.endswith("install python3.99 or uv there")
-    assert (await hosts.look_at(hosts.hosts[0], wanted)).reached
+    assert (await hosts.look_at(hosts.hosts[0], versions)).reached
     assert not (host.home / "fetched").exists()
     named = replace(hosts, python=sys.executable)  # is taken at its word
-    (line,) = await named.check_for(wanted)
+    (line,) = await named.check_for(versions)
     assert line.state == "fail"
     assert f"interpreter {sys.executable} is not a working Python 3.99 (it has" in line.detail
 
@@ -627,8 +627,8 @@ async def test_host_python_without_asyncio_is_named(
         ":/usr/local/bin:/usr/bin:/bin", ""
     )
     transport = SSHTransport(target(host, known_hosts_file), "p.0", python=str(program) if is_chosen else None)
-    said = rf"\(it has Python {minor}\.\d+.*, but without asyncio or zlib, as in Debian's python3-minimal"
-    with pytest.raises(NoFittingPython, match=said):
+    message = rf"\(it has Python {minor}\.\d+.*, but without asyncio or zlib, as in Debian's python3-minimal"
+    with pytest.raises(NoFittingPython, match=message):
         await transport.prepare(config(), Reports())
     await transport.close()
     assert not (host.home / ".cache/skyward").exists()
@@ -652,12 +652,12 @@ async def test_uv_installs_the_missing_python_on_a_host(host: Host, known_hosts_
         .replace(f"python{minor}", "python0")
     )
     transport = SSHTransport(target(host, known_hosts_file), "p.0")
-    said: list[str] = []
-    channel = await transport.channel(said.append)
+    messages: list[str] = []
+    channel = await transport.channel(messages.append)
     channel.close()
     await transport.close()
     assert (tmp_path / "fetched").exists()
-    assert any("uv installs it" in line for line in said)
+    assert any("uv installs it" in line for line in messages)
 
 
 async def test_output_of_a_login_shell_that_runs_no_command_is_quoted(host: Host, known_hosts_file: Path) -> None:
@@ -690,13 +690,13 @@ WANTS = {"folder": "/srv/a", "wanted": [], "doubtful": [], "current": True}
 
 
 def answer_falsely(host: Host, *answers: object) -> None:
-    told = json.dumps([FACTS, *answers, {}])
-    command = shlex.join([sys.executable, "-c", LIES, told])
+    answer = json.dumps([FACTS, *answers, {}])
+    command = shlex.join([sys.executable, "-c", LIES, answer])
     host.rewrite = lambda asked: f"exec {command}"
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "message"),
     [
         ({"folder": 7}, "Invalid response from host .*'folder'.*7"),
         ({"folder": "here"}, "Invalid response from host .*'folder'.*'here'"),
@@ -709,7 +709,7 @@ def answer_falsely(host: Host, *answers: object) -> None:
     ],
 )
 async def test_host_with_invalid_or_forged_requests_gets_no_files(
-    host: Host, known_hosts_file: Path, tmp_path: Path, answer: dict[str, Any], said: str
+    host: Host, known_hosts_file: Path, tmp_path: Path, answer: dict[str, Any], message: str
 ) -> None:
     project = tmp_path / "project"
     project.mkdir()
@@ -718,7 +718,7 @@ async def test_host_with_invalid_or_forged_requests_gets_no_files(
     (project / "train.py").write_text("print(1)")
     answer_falsely(host, WANTS | {"current": False} | answer)
     transport = SSHTransport(target(host, known_hosts_file), "p.0", patience=0)
-    with pytest.raises(PoolError, match=said):
+    with pytest.raises(PoolError, match=message):
         await transport.prepare(config(cwd=str(project)), Reports())
     await transport.close()
 
@@ -736,8 +736,8 @@ async def test_host_may_change_only_the_interpreter_of_the_agent_config(host: Ho
     transport = SSHTransport(target(host, known_hosts_file), "p.0", patience=0)
     with pytest.raises(PoolError, match=r"closed the connection|lost the connection"):
         await transport.prepare(config(image={"pip": ["numpy"]}), Reports())
-    told = json.loads(host.received[host.received.rindex(b'{"pool"') :])
-    assert (told["python"], told["idle_timeout"]) == ("/env/bin/python", 30.0)
+    data = json.loads(host.received[host.received.rindex(b'{"pool"') :])
+    assert (data["python"], data["idle_timeout"]) == ("/env/bin/python", 30.0)
     await transport.close()
 
 

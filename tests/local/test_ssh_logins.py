@@ -89,16 +89,16 @@ async def refusal(target: Target, kind: type[PoolError] = CredentialsRefused) ->
 @needs_openssh
 async def test_key_login_that_also_needs_a_password_is_named(server: Server) -> None:
     server.configure("AuthenticationMethods publickey,password")
-    said = await refusal(Target("box", keys=(str(server.key),)))
-    assert "accepts a key of user" in said and "then requires password" in said
-    assert "ssh-copy-id" not in said and server.logins == 1
+    message = await refusal(Target("box", keys=(str(server.key),)))
+    assert "accepts a key of user" in message and "then requires password" in message
+    assert "ssh-copy-id" not in message and server.logins == 1
 
 
 @needs_openssh
 async def test_host_without_key_login_is_named(server: Server) -> None:
     server.configure("PubkeyAuthentication no")
-    said = await refusal(Target("box", keys=(str(server.key),)))
-    assert "accepts no keys for user" in said and "only password" in said
+    message = await refusal(Target("box", keys=(str(server.key),)))
+    assert "accepts no keys for user" in message and "only password" in message
     assert server.logins == 1
 
 
@@ -106,8 +106,8 @@ async def test_host_without_key_login_is_named(server: Server) -> None:
 async def test_too_many_rejected_keys_are_not_retried(server: Server) -> None:
     server.configure("MaxAuthTries 2")
     wrong = [str(server.make_key(f"wrong{number}")) for number in range(3)]
-    said = await refusal(Target("box", keys=(*wrong, str(server.key))))
-    assert "rejected keys (MaxAuthTries)" in said and "IdentitiesOnly yes" in said
+    message = await refusal(Target("box", keys=(*wrong, str(server.key))))
+    assert "rejected keys (MaxAuthTries)" in message and "IdentitiesOnly yes" in message
     assert server.logins == 1
 
 
@@ -125,19 +125,19 @@ async def test_rejected_login_of_an_early_connection_is_not_repeated(server: Ser
 
 @needs_openssh
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ("CertificateFile {folder}/missing-cert.pub", "missing-cert.pub cannot be used"),
         ("IdentityFile {folder}/signed", "signed-cert.pub is not valid (Certificate expired)"),
     ],
 )
-async def test_certificate_that_the_host_cannot_accept_is_named(server: Server, line: str, said: str) -> None:
+async def test_certificate_that_the_host_cannot_accept_is_named(server: Server, line: str, message: str) -> None:
     authority, signed = server.make_key("authority"), server.make_key("signed")
     old = ("-V", "20200101:20200102")
     command = ("ssh-keygen", "-q", "-s", str(authority), "-I", "me", "-n", "root", *old, f"{signed}.pub")
     await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True)
     server.configure(f"TrustedUserCAKeys {authority}.pub", line.format(folder=server.folder))
-    assert said in await refusal(Target("box"))
+    assert message in await refusal(Target("box"))
     assert server.logins == 1
 
 
@@ -149,8 +149,8 @@ async def test_jump_host_that_forbids_forwarding_is_named_at_once(server: Server
     way = way.format(folder=server.folder)
     key = f"IdentityFile {server.key}\nUserKnownHostsFile {server.folder}/known_hosts"
     server.configure("AllowTcpForwarding no", f"{key}\nHost behind\n  {way}")
-    said = await refusal(Target("behind"), Unreachable)
-    assert "the jump host forbids forwarding" in said and "AllowTcpForwarding" in said
+    message = await refusal(Target("behind"), Unreachable)
+    assert "the jump host forbids forwarding" in message and "AllowTcpForwarding" in message
     assert server.logins == 1
 
 
@@ -184,8 +184,8 @@ async def test_silent_ssh_agent_is_skipped_and_named(server: Server, monkeypatch
         link = await connect(Target("box", keys=(str(server.key),)))
         assert link.login.silent_agent == f"the ssh-agent at {path} does not answer, so its keys are not offered"
         await link.close()
-        said = await refusal(Target("box", keys=(str(server.make_key("wrong")),)))
-    assert f"The ssh-agent at {path} does not answer" in said
+        message = await refusal(Target("box", keys=(str(server.make_key("wrong")),)))
+    assert f"The ssh-agent at {path} does not answer" in message
 
 
 @pytest.mark.proof("1 s of a processor")
@@ -194,13 +194,13 @@ async def test_silent_agent_is_reported_by_start_and_doctor(
 ) -> None:
     monkeypatch.setattr(connection, "AGENT_TIMEOUT", 0.2)
     monkeypatch.setenv("SSH_AUTH_SOCK", path := str(tmp_path / "agent"))
-    said = f"the ssh-agent at {path} does not answer, so its keys are not offered"
+    message = f"the ssh-agent at {path} does not answer, so its keys are not offered"
     reports, transport = Reports(), SSHTransport(target(host, known_hosts_file), "p.0")
     async with agent(Path(path), lambda kind: None), running(transport):
         await transport.prepare(config(), reports)
         checks = await provider(host, known_hosts_file).check()
-    assert reports.of("connected").endswith(f"; {said}")
-    assert [check.state for check in checks if check.detail == said] == ["warn"]
+    assert reports.of("connected").endswith(f"; {message}")
+    assert [check.state for check in checks if check.detail == message] == ["warn"]
 
 
 @needs_openssh
@@ -215,8 +215,8 @@ async def test_ssh_agent_that_does_not_sign_is_named(
     keys = IDENTITIES + (1).to_bytes(4, "big") + with_length(public) + with_length(b"my key")
     server.key.unlink()
     async with agent(Path(path), lambda kind: keys if kind == LIST_KEYS else answer):
-        said = await refusal(Target("box"))
-    assert f"accepts a key, but the ssh-agent at {path} does not sign with my key" in said
+        message = await refusal(Target("box"))
+    assert f"accepts a key, but the ssh-agent at {path} does not sign with my key" in message
     assert server.logins == 1
 
 

@@ -46,18 +46,18 @@ async def test_login_shell_that_reads_part_of_the_input_is_named(
     host: Host, known_hosts_file: Path, noise: str
 ) -> None:
     host.noise = noise
-    said = await preparation_error(host, known_hosts_file)
-    assert said.startswith("Host 127.0.0.1 lost a part of its input") and READS in said
-    assert "`case $- in *i*) ...;; esac`" in said
+    text = await preparation_error(host, known_hosts_file)
+    assert text.startswith("Host 127.0.0.1 lost a part of its input") and READS in text
+    assert "`case $- in *i*) ...;; esac`" in text
 
 
 @pytest.mark.parametrize("noise", ["cat > /dev/null", "printf 'project? '; exec sleep 600", "exec sleep 600"])
 async def test_host_that_never_answers_is_named(host: Host, known_hosts_file: Path, noise: str) -> None:
     host.noise = noise
-    said = await preparation_error(host, known_hosts_file)
-    assert said.startswith("Host 127.0.0.1 accepted the login and then sent nothing for 2 s")
-    assert f"{ANSWER_TIMEOUT}=30" in said and "`case $- in *i*) ...;; esac`" in said
-    assert ("It printed: project?" in said) == ("project" in noise)
+    text = await preparation_error(host, known_hosts_file)
+    assert text.startswith("Host 127.0.0.1 accepted the login and then sent nothing for 2 s")
+    assert f"{ANSWER_TIMEOUT}=30" in text and "`case $- in *i*) ...;; esac`" in text
+    assert ("It printed: project?" in text) == ("project" in noise)
 
 
 async def test_login_shell_that_prints_endlessly_is_named(
@@ -65,8 +65,8 @@ async def test_login_shell_that_prints_endlessly_is_named(
 ) -> None:
     monkeypatch.setattr("skyward_core.transport.ssh.bootstrap_channel.NOISY_START_FACTOR", 1.5)
     host.noise = "while sleep 0.2; do echo still loading; done"
-    said = await preparation_error(host, known_hosts_file)
-    assert "print endlessly" in said and "still loading" in said
+    text = await preparation_error(host, known_hosts_file)
+    assert "print endlessly" in text and "still loading" in text
 
 
 @pytest.mark.parametrize(
@@ -114,8 +114,8 @@ def stopped(host: Host) -> Iterator[None]:
 async def test_host_that_stops_answering_a_request_is_named(host: Host, known_hosts_file: Path, size: int) -> None:
     transport = SSHTransport(target(host, known_hosts_file), "p.0")
     channel = await transport.channel()
-    said = r"Host 127.0.0.1 sent nothing for 2 s after a request for 'rest'"
-    with stopped(host), pytest.raises(Unreachable, match=said):
+    message = r"Host 127.0.0.1 sent nothing for 2 s after a request for 'rest'"
+    with stopped(host), pytest.raises(Unreachable, match=message):
         await channel.ask("rest", bytes(size))
     channel.close()
     await transport.close()
@@ -130,8 +130,8 @@ async def test_upload_to_a_host_that_stops_reading_ends(host: Host, known_hosts_
         before = len(host.received)
         sending = asyncio.create_task(way.put(source, "a" * 32))
         await until(lambda: len(host.received) > before + 1_000_000 or sending.done(), "the transfer")
-        said = r"Host 127.0.0.1 sent nothing for 2 s .* a transfer"
-        with stopped(host), pytest.raises(ConnectionError, match=said):
+        message = r"Host 127.0.0.1 sent nothing for 2 s .* a transfer"
+        with stopped(host), pytest.raises(ConnectionError, match=message):
             await sending
 
 

@@ -54,7 +54,7 @@ async def transport(host: Host, known_hosts_file: Path) -> AsyncIterator[SSHTran
     target = Target("127.0.0.1", port=host.port, keys=keys, known_hosts=str(known_hosts_file), config=False)
     transport = SSHTransport(target, "p.0", patience=2.0)
     config = {"pool": "p", "node": 0, "nodes": 1, "idle_timeout": 30.0, "grace": 0.1}
-    await transport.prepare(config, lambda *said, **more: None)
+    await transport.prepare(config, lambda *args, **more: None)
     yield transport
     channel = await transport.channel()
     await send_bundle(channel)
@@ -314,7 +314,7 @@ class Front:
     def __init__(self, host: Host, drops: int = 0) -> None:
         self.host = host
         self.drops = drops
-        self.came = 0
+        self.connections = 0
         self.open: set[asyncio.StreamWriter] = set()
         self.news = asyncio.Condition()
 
@@ -330,11 +330,11 @@ class Front:
         await self._server.wait_closed()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.came += 1
+        self.connections += 1
         self.open.add(writer)
         await self._notify_peers()
         try:
-            if self.came > self.drops:
+            if self.connections > self.drops:
                 there, to_it = await asyncio.open_connection("127.0.0.1", self.host.port)
                 back = asyncio.create_task(self._pass(there, writer))
                 await self._pass(reader, to_it)
@@ -355,9 +355,9 @@ class Front:
         async with self.news:
             self.news.notify_all()
 
-    async def until(self, came: int, still: int) -> None:
+    async def until(self, total: int, still: int) -> None:
         async with asyncio.timeout(20), self.news:
-            await self.news.wait_for(lambda: (self.came, len(self.open)) == (came, still))
+            await self.news.wait_for(lambda: (self.connections, len(self.open)) == (total, still))
 
 
 async def until_none(connections: set[Any]) -> None:
@@ -452,23 +452,23 @@ async def test_login_uses_a_preopened_socket(host: Host, target: Target) -> None
         target = target_through(front, target)
         dials = PreopenedSockets([target])
         await dials.open()
-        await front.until(came=1, still=1)
+        await front.until(total=1, still=1)
         await connection.open_early([target], dials, nothing)
         link = await connection.connect(target, patience=0)
-        assert (front.came, host.logins) == (1, 1)
+        assert (front.connections, host.logins) == (1, 1)
         await dials.close()
         assert not link.lost.is_set()
         await link.close()
-        await front.until(came=1, still=0)
+        await front.until(total=1, still=0)
 
 
 async def test_unused_preopened_socket_is_closed(host: Host, target: Target) -> None:
     async with Front(host) as front:
         dials = PreopenedSockets([target_through(front, target)])
         await dials.open()
-        await front.until(came=1, still=1)
+        await front.until(total=1, still=1)
         await dials.close()
-        await front.until(came=1, still=0)
+        await front.until(total=1, still=0)
         assert host.logins == 0
 
 
@@ -477,10 +477,10 @@ async def test_host_that_closes_a_preopened_socket_is_connected_again(host: Host
         target = target_through(front, target)
         dials = PreopenedSockets([target])
         await dials.open()
-        await front.until(came=1, still=0)
+        await front.until(total=1, still=0)
         await connection.open_early([target], dials, nothing)
         link = await connection.connect(target, patience=0)
-        assert (front.came, host.logins) == (2, 1)
+        assert (front.connections, host.logins) == (2, 1)
         await link.close()
         await dials.close()
 
@@ -490,12 +490,12 @@ async def test_unusable_keys_leave_no_preopened_socket(host: Host, target: Targe
         target = replace(target_through(front, target), keys=("/not/there",))
         dials = PreopenedSockets([target])
         await dials.open()
-        await front.until(came=1, still=1)
+        await front.until(total=1, still=1)
         await connection.open_early([target], dials, nothing)
         with pytest.raises(UsageError, match="Cannot use a key file"):
             await connection.connect(target, patience=0)
         await dials.close()
-        await front.until(came=1, still=0)
+        await front.until(total=1, still=0)
 
 
 async def test_socket_is_preopened_only_for_directly_reachable_hosts(
@@ -512,12 +512,12 @@ async def test_socket_is_preopened_only_for_directly_reachable_hosts(
         dials = PreopenedSockets([*others, Target("box")])
         await dials.open()
         assert [await dials.claim(each) for each in others] == [None] * 4
-        await front.until(came=1, still=1)
+        await front.until(total=1, still=1)
         sock = await dials.claim(Target("box"))
         assert sock is not None
         sock.close()
         await dials.close()
-        assert front.came == 1
+        assert front.connections == 1
 
 
 # ---- what is done right after the login ---------------------------------------------------------------------
@@ -579,14 +579,14 @@ def leave_pool_folder(root: Path, name: str, age: float, idle_timeout: float = 6
 
 
 def test_stale_pool_folder_is_removed_after_its_lease(tmp_path: Path) -> None:
-    over, kept = leave_pool_folder(tmp_path, "over.a.0", 700), leave_pool_folder(tmp_path, "kept.b.0", 500)
+    over, file = leave_pool_folder(tmp_path, "over.a.0", 700), leave_pool_folder(tmp_path, "kept.b.0", 500)
     brief = leave_pool_folder(tmp_path, "brief.c.0", 10, idle_timeout=1.0)  # its agent may just be starting
     for name in ("ended.new.a.0", "ended.old.b.0"):
         (tmp_path / "pools" / name).write_text("the node ended itself\n")
     os.utime(tmp_path / "pools" / "ended.old.b.0", (0, 0))
     host_command_server.remove_stale_folders(str(tmp_path))
     assert not over.exists()
-    assert kept.exists() and brief.exists()
+    assert file.exists() and brief.exists()
     assert [path.name for path in (tmp_path / "pools").glob("ended.*")] == ["ended.new.a.0"]
 
 
@@ -631,7 +631,7 @@ async def test_next_start_on_a_host_removes_a_stale_pool_folder(host: Host, targ
     first, second = SSHTransport(target, "first.a.0"), SSHTransport(target, "second.b.0")
     root = host.home / ".cache" / "skyward"
     try:
-        await first.prepare(config, lambda *said, **more: None)
+        await first.prepare(config, lambda *args, **more: None)
         left = root / "pools" / "first.a.0"
         for pid in find_node_processes(str(left)):
             os.kill(pid, signal.SIGKILL)  # what a power cut does to them
@@ -641,7 +641,7 @@ async def test_next_start_on_a_host_removes_a_stale_pool_folder(host: Host, targ
         then = time.time() - 101
         for path in (*left.rglob("*"), left):
             os.utime(path, (then, then))
-        await second.prepare(config, lambda *said, **more: None)
+        await second.prepare(config, lambda *args, **more: None)
         assert not left.exists()
         assert (root / "pools" / "second.b.0").exists()
     finally:
@@ -658,7 +658,7 @@ async def test_node_that_ended_itself_reports_the_reason(host: Host, known_hosts
     way = ssh.transport("train", machines[0])
     try:
         config = {"pool": "train", "node": 0, "nodes": 1, "idle_timeout": 0.2, "grace": 0.1}
-        await way.prepare(config, lambda *said, **more: None)
+        await way.prepare(config, lambda *args, **more: None)
         async with asyncio.timeout(90):
             while (seen := (await ssh.describe("train", machines))[0]).state != "gone":
                 await asyncio.sleep(0.05)

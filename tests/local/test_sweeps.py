@@ -237,9 +237,9 @@ def test_cancelling_one_run_or_client_of_a_gang_sweep_stops_all(
             cli("cancel", runs[1])
         else:
             client.send_signal(signal.SIGINT)
-        out, said = client.communicate()
-    assert client.returncode == 130, said
-    assert "0 of 5 combinations have results" in said and "; 3 did not start" in said
+        out, output = client.communicate()
+    assert client.returncode == 130, output
+    assert "0 of 5 combinations have results" in output and "; 3 did not start" in output
     assert [line.split()[3:5] for line in out.splitlines() if re.match(r"[234] ", line)] == [["◌", "waiting"]] * 3
     assert running_runs(cli) == []
     listed = {row["run"]: row["arguments"] for row in cli.json("history")["runs"]}
@@ -314,7 +314,7 @@ def test_gang_sweep_with_more_trials_than_kept_runs_lists_all(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--one", "-a", "lr=1,2"], "Remove --one"),
         (["--gang", "--detach", "-a", "lr=1,2"], "cannot be combined with --detach"),
@@ -335,8 +335,8 @@ def test_gang_sweep_with_more_trials_than_kept_runs_lists_all(cli: Cli) -> None:
         (["-a", "seed=1..9999"], "more than 4,096"),
     ],
 )
-def test_invalid_sweep_options_are_rejected_before_pool_creation(cli: Cli, words: list[str], said: str) -> None:
-    assert said in cli("run", "swept.py:train", "--sweep", *words, status=2).stderr
+def test_invalid_sweep_options_are_rejected_before_pool_creation(cli: Cli, words: list[str], message: str) -> None:
+    assert message in cli("run", "swept.py:train", "--sweep", *words, status=2).stderr
 
 
 def test_sweep_dry_run_shows_the_number_of_combinations(cli: Cli) -> None:
@@ -346,8 +346,8 @@ def test_sweep_dry_run_shows_the_number_of_combinations(cli: Cli) -> None:
     assert "each trial: 1 rank, world size 1\n" in plan
     shape = ("--nodes", 4, "--ranks-per-node", 2)
     for gang, ranks in (("--gang", 8), ("--gang-nodes=2", 4), ("--gang-ranks=2", 2)):
-        said = f"each trial: {ranks} ranks, world size {ranks}\n"
-        assert said in cli(*sweep, *shape, gang).stdout, gang
+        message = f"each trial: {ranks} ranks, world size {ranks}\n"
+        assert message in cli(*sweep, *shape, gang).stdout, gang
     assert "world    1 rank, world size 1\n" in cli("run", "swept.py:train", "-a", "lr=1", "--one", "--dry-run").stdout
     assert "whole script" in cli("run", "swept.py", "--sweep", "--", "x", status=2).stderr
 
@@ -502,8 +502,8 @@ def test_two_sweeps_share_a_pool_when_one_client_is_killed(storm_cli: Cli, tmp_p
         os.kill(one.pid, signal.SIGKILL)
         killed = one.communicate()[1]
         (shared / "gate").touch()
-        said = two.communicate()[1]
-    assert two.returncode == 0, said
+        output = two.communicate()[1]
+    assert two.returncode == 0, output
     assert [begun_trials(shared)[str(n)] for n in range(11, 15)] == [2] * 4
     (run, *_) = gangs_begun(killed)
     wait_until(lambda: storm_cli("rerun", run, "--missing", status=None).returncode == 0)
@@ -594,10 +594,10 @@ def begun_counts(marks: Path) -> Counter[str]:
 def sweep_with_one_result(pair_cli: Cli, marks: Path, *gang: object) -> str:
     """Run a sweep in which only one combination succeeds, then create what the others lacked. Return the run."""
     words = ["--sweep", *gang, "-a", "n=1..4", "-a", f"marks={marks}", "--pool", "two"]
-    said = pair_cli("run", "swept.py", *words, status=1).stderr
+    output = pair_cli("run", "swept.py", *words, status=1).stderr
     (marks / "mended").touch()
-    found = re.search(r"^run (\w+): ", said, re.MULTILINE)
-    assert found is not None, said
+    found = re.search(r"^run (\w+): ", output, re.MULTILINE)
+    assert found is not None, output
     return found[1]
 
 
@@ -633,15 +633,15 @@ def test_only_one_of_concurrent_reruns_runs_the_missing_trials(
 ) -> None:
     run = sweep_with_one_result(pair_cli, tmp_path, *gang)
     clients = [pair_cli.begin("rerun", run, "--missing") for _ in range(3)]
-    told = [client.communicate()[1] for client in clients]
-    ran = [said for said in told if "3 of 4 combinations have no result and are run" in said]
-    assert len(ran) == 1, told
-    for client, said in zip(clients, told, strict=True):
-        if said not in ran:
+    output = [client.communicate()[1] for client in clients]
+    ran = [text for text in output if "3 of 4 combinations have no result and are run" in text]
+    assert len(ran) == 1, output
+    for client, text in zip(clients, output, strict=True):
+        if text not in ran:
             refused = client.returncode == 2 and re.search(
-                r"another client \(process \d+, since [\d:]+\) is already running the missing trials of run", said
+                r"another client \(process \d+, since [\d:]+\) is already running the missing trials of run", text
             )
-            assert refused or (client.returncode == 0 and "have results" in said), said
+            assert refused or (client.returncode == 0 and "have results" in text), text
     check(pair_cli, run, tmp_path)
 
 

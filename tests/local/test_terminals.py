@@ -171,8 +171,8 @@ def test_broken_output_streams_prevent_no_teardown_or_receipt(cli: Cli, seed: in
     for number in numbers:
         receipt = rows[f"p{number}"].receipt
         assert receipt is not None and receipt["unaccounted"] == [], number
-    said = cli("ls").stderr
-    named = {name for name in rows if f"pool {name} is down" in said}
+    output = cli("ls").stderr
+    named = {name for name in rows if f"pool {name} is down" in output}
     assert unseen <= named <= unseen | perhaps, how
     assert "is down" not in cli("ls").stderr, "each is named once"
 

@@ -63,8 +63,8 @@ def env(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Environment without any variable of the test run."""
     if shutil.which("uv") is None or shutil.which("uvx") is None:
         pytest.skip("uv is not in PATH: pip install uv")
-    kept = {name: text for name, text in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
-    return kept | {"SKYWARD_HOME": str(tmp_path_factory.mktemp("home"))}
+    data = {name: text for name, text in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    return data | {"SKYWARD_HOME": str(tmp_path_factory.mktemp("home"))}
 
 
 @pytest.fixture(scope="module")

@@ -24,10 +24,10 @@ class Peer(Connection):
     def __init__(self) -> None:
         super().__init__(lambda *_: None, lambda _: None)
         self.is_open = True
-        self.told: list[Header] = []
+        self.frames: list[Header] = []
 
     def write(self, data: bytes) -> None:
-        self.told += [header for header, _ in Decoder().feed(data)]
+        self.frames += [header for header, _ in Decoder().feed(data)]
 
 
 class Socket(asyncio.Transport):
@@ -64,12 +64,12 @@ class Speaker:
         data = encode_frame(header, body)
         self.connection.get_buffer(-1)[: len(data)] = data
         self.connection.buffer_updated(len(data))
-        return self.told()
+        return self.take_frames()
 
-    def told(self) -> list[Header]:
+    def take_frames(self) -> list[Header]:
         """Return the frames received since the last call."""
-        told, self.socket.frames = [header for header, _ in self.socket.frames], []
-        return told
+        frames, self.socket.frames = [header for header, _ in self.socket.frames], []
+        return frames
 
     def leave(self) -> None:
         self.connection.connection_lost(None)
@@ -80,10 +80,10 @@ class Node:
 
     def __init__(self, folder: Path, **config: Any) -> None:
         shape: dict[str, Any] = {"ranks_per_node": 2, "concurrency": 2, "idle_timeout": 600.0, "grace": 5.0} | config
-        told = AgentConfig("p", 1, 2, str(folder), str(folder / "s"), **shape)
-        told.spool.mkdir()
-        told.blobs.mkdir()
-        self.state = NodeState(told)
+        file = AgentConfig("p", 1, 2, str(folder), str(folder / "s"), **shape)
+        file.spool.mkdir()
+        file.blobs.mkdir()
+        self.state = NodeState(file)
         self.audience, self.peer = ClientRegistry(), Peer()
         self.audience.add(self.peer)
         self.phases = RankPhases(self.audience.send_to_watchers)
@@ -92,7 +92,7 @@ class Node:
         self.places = [slot for slot in self.slots.slots if not slot.is_task_slot]
 
     def call(self, index: int, **header: Any) -> Call:
-        told: Any = header
-        call = Call("r1", index, told, b"", self.peer)
+        fields: Any = header
+        call = Call("r1", index, fields, b"", self.peer)
         self.state.registry.add(call)
         return call

@@ -61,5 +61,5 @@ def _is_new(source: Path) -> bool:
     """Check whether the cached bytecode of a source is missing or outdated."""
     changed = source.stat().st_mtime
     return all(
-        kept.stat().st_mtime < changed for kept in source.parent.glob(f"__pycache__/{source.stem}.*-pytest-*.pyc")
+        cached.stat().st_mtime < changed for cached in source.parent.glob(f"__pycache__/{source.stem}.*-pytest-*.pyc")
     )

@@ -246,8 +246,8 @@ class FakeSession(SessionInterface):
         return done(FileListing(self.written, 0, {}, {}))
 
     def fetch_files(self, pool: str, run: str | None = None) -> Future[FetchResult]:
-        came = [FetchedFile(file, Path("/outputs") / file.path, is_new=True) for file in self.written]
-        return done(FetchResult(came, []))
+        fetched = [FetchedFile(file, Path("/outputs") / file.path, is_new=True) for file in self.written]
+        return done(FetchResult(fetched, []))
 
     def unfetched_files(self, pool: str) -> Future[Unfetched]:
         return self.unfetched.get(self.view(pool).name) or done(Unfetched())

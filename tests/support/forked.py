@@ -133,12 +133,12 @@ class Loaded:
         """Return the folders of PYTHONPATH in the given variables. None if the interpreter differs in more than these,
         or if a file in them runs at start-up.
         """
-        wanted, here = read_by_python(env), self._read(env.get("NOT_INSTALLED", ""))
-        if wanted == here:
+        needed, here = read_by_python(env), self._read(env.get("NOT_INSTALLED", ""))
+        if needed == here:
             return []
-        path = wanted.pop("PYTHONPATH", "").split(os.pathsep)
+        path = needed.pop("PYTHONPATH", "").split(os.pathsep)
         at_start = any(not Path(each).is_absolute() or any(Path(each).glob("*customize*")) for each in path)
-        return None if wanted != here or at_start or "-I" in self._python else path
+        return None if needed != here or at_start or "-I" in self._python else path
 
     def _read(self, hidden: str) -> dict[str, str]:
         """Return the variables that an interpreter with hidden packages reads."""

@@ -21,15 +21,15 @@ def hang_told(pool: sky.Compute, hang: Callable[[], Any], where: str) -> list[st
         where: Function in which rank 2 stays.
     """
     session = Session()
-    told = Stacks(0.0, ())
+    stacks = Stacks(0.0, ())
     before = set(pool.pool.view.runs)
 
     def look() -> bool:
-        nonlocal told
-        told = session.stacks(pool.name, run, signal=True).result(30)
+        nonlocal stacks
+        stacks = session.stacks(pool.name, run, signal=True).result(30)
         # At its start a rank is in collectives, too, and rank 2 on its way to where it stays.
         return any(
-            each.startswith("ranks 0-1,3 are in ") and f": {where}," in each for each in summarize_collectives(told)
+            each.startswith("ranks 0-1,3 are in ") and f": {where}," in each for each in summarize_collectives(stacks)
         )
 
     with ThreadPoolExecutor() as beside:
@@ -43,4 +43,4 @@ def hang_told(pool: sky.Compute, hang: Callable[[], Any], where: str) -> list[st
                 session.cancel(pool.name, each).result(30)
             running.exception(60)
             session.detach()
-    return summarize_collectives(told)
+    return summarize_collectives(stacks)

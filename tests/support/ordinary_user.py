@@ -51,7 +51,7 @@ def as_ordinary_user(work: Callable[[], None]) -> None:
         finally:
             os._exit(status)
     os.close(write)
-    with open(read, "rb") as told:
-        said = told.read().decode()
+    with open(read, "rb") as file:
+        output = file.read().decode()
     _, status = os.waitpid(pid, 0)
-    assert status == 0, said
+    assert status == 0, output

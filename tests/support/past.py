@@ -17,12 +17,12 @@ HOUR = 3600.0
 def past_run(number: int, **other: Any) -> PastRun:
     """Return a run that ended a number of days ago."""
     began = NOW - number * 24 * HOUR
-    said: dict[str, Any] = {
+    data: dict[str, Any] = {
         "run": f"{number:010x}", "pool": f"llama-{number}", "key": f"llama-{number}.{number}", "provider": "aws",
         "function": "train", "script": "train.py", "arguments": (f"lr=0.{number}", "epochs=5"), "ranks": 8,
         "state": "done", "opened_at": began, "ended_at": began + number * HOUR, "dollars": 12.5 * number,
     }  # fmt: skip
-    return PastRun(**said | other)
+    return PastRun(**data | other)
 
 
 def some_past(session: FakeSession) -> list[PastRun]:

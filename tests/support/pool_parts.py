@@ -166,8 +166,8 @@ class Pipe:
                     "runs": world.remembers.get(name, []), "unfetched": world.unfetched.get(name, {}),
                 }  # fmt: skip
             case "setup":
-                told = {"env": {"WORD": "told"}, "known": True, "secrets": [], "apps": False}
-                return {"t": "known", "id": header["id"]} | told
+                data = {"env": {"WORD": "told"}, "known": True, "secrets": [], "apps": False}
+                return {"t": "known", "id": header["id"]} | data
             case "claim" if "id" in header:  # one that is told again after a drop asks nothing
                 return {"t": "known", "id": header["id"], "calls": [node]}
             case "halt":

@@ -53,11 +53,11 @@ def have_looks(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """Simulate the hosts above. Other hosts do not answer. Return a list of the probed hosts, one entry per probe."""
     asked: list[list[str]] = []
 
-    def look(hosts: Sequence[str], said: Callable[[HostGpuUsage], None]) -> list[HostGpuUsage]:
+    def look(hosts: Sequence[str], report: Callable[[HostGpuUsage], None]) -> list[HostGpuUsage]:
         asked.append([*hosts])
         found = [LOOKS.get(host) or HostGpuUsage(host, (), "no such host", False) for host in hosts]
         for each in found:
-            said(each)
+            report(each)
         return found
 
     def check(host: str) -> list[Check]:

@@ -34,8 +34,8 @@ Frames = Sequence[tuple[str, str, int]]
 
 def stack(rank: int, *frames: tuple[str, str, int], at: str = "running", **more: Any) -> RankStack:
     """Return a rank's stack. Without frames, the stack is unknown."""
-    told = tuple(StackFrame(*each) for each in (*frames, *OURS))
-    threads = (ThreadStack("MainThread", told),) if frames else ()
+    parsed = tuple(StackFrame(*each) for each in (*frames, *OURS))
+    threads = (ThreadStack("MainThread", parsed),) if frames else ()
     given: dict[str, Any] = {"pid": 4000 + rank, "how": "py-spy" if frames else "", "threads": threads}
     return RankStack(rank, 0, rank // 8, at, **given | more)
 

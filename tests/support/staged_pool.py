@@ -38,7 +38,7 @@ def large_task(path: Path) -> Task:
     return Task("f", EMPTY_BLOB, Blob(hash_bytes(b"large"), 100_000, path=path))
 
 
-def said(run: Run, index: int) -> str:
+def failure_reason(run: Run, index: int) -> str:
     """Return the reason why a call did not return."""
     error = run.outcomes[index].error
     return error.message if error is not None else ""
@@ -270,7 +270,7 @@ class Stage:
         sent = (each for each in self.log if isinstance(each, tuple))
         return [(node, header["i"]) for node, header in sent if header["t"] == "call"]
 
-    def told(self, kind: type[events.Event]) -> list[Any]:
+    def events_of(self, kind: type[events.Event]) -> list[Any]:
         return [event for event in self.events if type(event) is kind]
 
     def acknowledged(self) -> list[tuple[int, dict[str, list[int] | None]]]:

@@ -214,13 +214,13 @@ def test_what_it_gives(path: str, document: str, gives: str, tmp_path: Path, mon
     text = textwrap.dedent(document)
     try:
         job = JobFile.from_text(text, Path(path))
-        said = in_words(job)
+        result = in_words(job)
         JobRequest.from_options(job, provider=None if job.ways[0].cloud else "local").spec()
     except (JobFileError, UsageError) as error:
-        said = str(error)
-        assert gives in said
+        result = str(error)
+        assert gives in result
         return
-    assert said == gives
+    assert result == gives
 
 
 def test_there_are_enough_of_them() -> None:
@@ -233,9 +233,11 @@ def in_words(job: JobFile) -> str:
         parts = [way.cloud, way.region, "spot" if way.spot else "", way.accelerator]
         parts += [f"{way.vcpus} cpus"] * bool(way.vcpus) + [f"{way.disk_gb} GB"] * bool(way.disk_gb)
         ways.append(" ".join(filter(None, parts)) or "anything")
-    said = [f"{job.num_nodes} on {'in order, ' if job.ordered else ''}{' | '.join(ways)}".replace("on in", "on, in")]
-    said[0] += ": " + ", ".join(call.name for call in job.calls())
-    said += [f"ends after {job.idle_seconds:g} s"] if job.idle_seconds else []
-    said += [" ".join(job.envs)] if job.envs else []
-    said += [f"told {' '.join(note.split(' ')[0] for note in job.notes)}"] if job.notes else []
-    return "; ".join(said)
+    properties = [
+        f"{job.num_nodes} on {'in order, ' if job.ordered else ''}{' | '.join(ways)}".replace("on in", "on, in")
+    ]
+    properties[0] += ": " + ", ".join(call.name for call in job.calls())
+    properties += [f"ends after {job.idle_seconds:g} s"] if job.idle_seconds else []
+    properties += [" ".join(job.envs)] if job.envs else []
+    properties += [f"told {' '.join(note.split(' ')[0] for note in job.notes)}"] if job.notes else []
+    return "; ".join(properties)

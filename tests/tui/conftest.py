@@ -109,8 +109,8 @@ def snap() -> Callable[[SkywardApp, str], None]:
             return
         different = []
         for kind, text in actual.items():
-            wanted, left = SNAPSHOTS / f"{name}.{kind}", SNAPSHOTS / f"{name}.actual.{kind}"
-            if wanted.exists() and wanted.read_text("utf-8") == text:
+            file, left = SNAPSHOTS / f"{name}.{kind}", SNAPSHOTS / f"{name}.actual.{kind}"
+            if file.exists() and file.read_text("utf-8") == text:
                 left.unlink(missing_ok=True)
             else:
                 left.write_text(text, "utf-8")

@@ -103,12 +103,12 @@ def redrawn(painted: list[tuple[float, str]]) -> list[tuple[float, str]]:
     stream = pyte.Stream(screen)
     blank = screen.default_char
     shown = [[blank] * SIZE[0] for _ in range(SIZE[1])]
-    told = [(painted[0][0], "\x1b[?25l\x1b[2J")]
+    parts = [(painted[0][0], "\x1b[?25l\x1b[2J")]
 
     def tell(at: float) -> None:
         text = "".join(_changes(screen, shown))
         if text:
-            told.append((at, text))
+            parts.append((at, text))
 
     beat = painted[0][0] + CAST_EVERY
     for at, text in painted:
@@ -117,7 +117,7 @@ def redrawn(painted: list[tuple[float, str]]) -> list[tuple[float, str]]:
             beat = at + CAST_EVERY - (at - beat) % CAST_EVERY
         stream.feed(text)
     tell(painted[-1][0])
-    return told
+    return parts
 
 
 def _changes(screen: pyte.Screen, shown: list[list[Any]]) -> Iterator[str]:
@@ -134,9 +134,9 @@ def _changes(screen: pyte.Screen, shown: list[list[Any]]) -> Iterator[str]:
                 continue
             if column != at:
                 yield f"\x1b[{row + 1};{column + 1}H"
-            if (wanted := _sgr(cell)) != style:
-                style = wanted
-                yield wanted
+            if (cell_style := _sgr(cell)) != style:
+                style = cell_style
+                yield cell_style
             yield cell.data
             at = column + 1
 
@@ -203,8 +203,8 @@ def main() -> None:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     head = {"version": 2, "width": SIZE[0], "height": SIZE[1], "env": {"TERM": "xterm-256color"}}
-    told = [[round(at, 2), "o", text] for at, text in redrawn(painted)]
-    lines = [json.dumps(head), *(json.dumps(each, ensure_ascii=False) for each in told)]
+    entries = [[round(at, 2), "o", text] for at, text in redrawn(painted)]
+    lines = [json.dumps(head), *(json.dumps(each, ensure_ascii=False) for each in entries)]
     (FOLDER / "tour.cast").write_text("\n".join(lines) + "\n", "utf-8")
     shown = frames(painted)
     palette = shown[len(shown) // 2].quantize(COLOURS)

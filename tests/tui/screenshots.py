@@ -263,10 +263,10 @@ async def take_hosts() -> None:
     home, before = Path.cwd() / "person", os.environ["HOME"]
     with Lab(2, gpu_host("www"), {1: gpu_host("wwww")}) as lab:
         try:
-            told = lab.ssh_config.read_text("utf-8")
+            output = lab.ssh_config.read_text("utf-8")
             for number, host in enumerate(lab.hosts, 1):
                 put_driver(host)
-                told = re.sub(rf"\b{host.name}\b", f"gpu{number}", told)
+                output = re.sub(rf"\b{host.name}\b", f"gpu{number}", output)
             shared, full = lab.hosts
             train = user_process(shared, uid=put_users(shared, "bob")["bob"])
             users = put_users(full, "ann", "cem")
@@ -281,7 +281,7 @@ async def take_hosts() -> None:
             )
             (home / ".ssh").mkdir(parents=True)
             down = "Host gpu3\nHostName 127.0.0.1\nPort 9\n"
-            (home / ".ssh" / "config").write_text(told + down, "utf-8")
+            (home / ".ssh" / "config").write_text(output + down, "utf-8")
             os.environ["HOME"] = str(home)
             settings_path().write_text('[hosts]\nlab = ["gpu1", "gpu2"]\ndesk = ["gpu3"]\n')
             async with camera_on(SkywardApp()) as camera:
@@ -337,9 +337,9 @@ def main() -> None:
         os.chdir(folder)
         try:
             scenes = (take_demo, take, take_sweep, take_hang, take_breakpoint, take_queue, take_hosts, take_past)
-            wanted = sys.argv[1:]  # names of scenes; none for all
+            expected = sys.argv[1:]  # names of scenes; none for all
             for scene in scenes:
-                if not wanted or scene.__name__.removeprefix("take_") in wanted:
+                if not expected or scene.__name__.removeprefix("take_") in expected:
                     try:
                         asyncio.run(scene())
                     except Exception as error:  # noqa: BLE001  the other pictures are made all the same

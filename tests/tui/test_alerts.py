@@ -23,31 +23,33 @@ from tests.support.own_home import set_own
 async def test_non_finite_metric_is_reported_once(
     app: SkywardApp, session: FakeSession, size: Size, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[str] = []
+    messages: list[str] = []
     flash = RunScreen.flash
 
     def noted(screen: RunScreen, text: str, kind: str = "info") -> None:
-        told.append(text)
+        messages.append(text)
         flash(screen, text, kind)
 
     monkeypatch.setattr(RunScreen, "flash", noted)
     view, run = session.pool_with_run("llama-ft")
     async with on_run_screen(app, size) as (pilot, _):
         strip = app.screen.query_one(AlertStrip)
-        assert not strip.display and told == []
+        assert not strip.display and messages == []
         view.metrics.add_values(run.id, 3, session.now, {"step": 103, "loss": nan})
         await until(pilot, "✗ NaN  rank 3 since")
         assert "loss is NaN from step 103 on" in screen_text(app)
         view.metrics.add_values(run.id, 3, session.now + 1, {"step": 104, "loss": nan})
         view.metrics.add_values(run.id, 1, session.now + 1, {"step": 104, "loss": nan})
         await until(pilot, "+1 more")
-        assert told == [f"✗ NaN  rank {rank}: loss is NaN from step {step} on" for rank, step in ((3, 103), (1, 104))]
+        assert messages == [
+            f"✗ NaN  rank {rank}: loss is NaN from step {step} on" for rank, step in ((3, 103), (1, 104))
+        ]
         assert "rank 1: loss is NaN from step 104 on" in screen_text(app).splitlines()[-1], "for all to see"
         for step in range(20):
             for rank in (1, 3):
                 view.metrics.add_values(run.id, rank, session.now + 2 + step, {"loss": 1.0})
         await until(pilot, lambda: not strip.display)
-        assert len(told) == 2
+        assert len(messages) == 2
 
 
 def test_equal_alerts_of_many_ranks_are_one_message_that_fits() -> None:
@@ -109,8 +111,8 @@ async def test_host_key_question_notifies_an_unfocused_terminal(
         await pilot.pause()
         screen = app.ask_about_host_key(shown(), lambda answer: None)
         assert isinstance(screen, HostKeyScreen)
-        (said,) = written
-        assert "is unknown. Accept or reject it" in said
+        (text,) = written
+        assert "is unknown. Accept or reject it" in text
 
 
 async def test_notify_command_of_a_project_is_ignored_with_a_warning(

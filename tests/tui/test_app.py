@@ -171,8 +171,8 @@ async def test_debug_information_is_shown_and_copied_without_secrets(
     session.pool("llama-ft")
     async with running_app(app, (120, 30), until="▶ llama-ft") as pilot:
         await press(pilot, "f12", until="TERM_PROGRAM=some-terminal")
-        for told in ("Textual ", "120x30", "1 up, 0 others listed", "debug-dump"):
-            assert told in screen_text(app), told
+        for text in ("Textual ", "120x30", "1 up, 0 others listed", "debug-dump"):
+            assert text in screen_text(app), text
         assert "abcdefgh" not in screen_text(app)
         await press(pilot, "right", "enter", until="copied report (")
         assert app.clipboard.startswith("skyward-tui:") and os.environ["SKYWARD_HOME"] in app.clipboard
@@ -290,15 +290,15 @@ async def test_unreachable_pool_is_listed_with_its_reason(app: SkywardApp, sessi
     session.views.append(lost)
     async with running_app(app, (120, 40), until="! unreachable") as pilot:
         assert re.search("lost +! unreachable +0/2 ", screen_text(app))
-        lost.detail, told = "pool lost is incomplete", lost.detail
+        lost.detail, reason = "pool lost is incomplete", lost.detail
         lost.version += 1
         await until(pilot, lambda: re.search(r"lost +! unreach.*  is incomplete", screen_text(app)) is not None)
-        lost.detail = told
+        lost.detail = reason
         lost.version += 1
         await pilot.press("enter")
-        said = "10.0.0.7 does not answer; accept it with: "
-        await until(pilot, lambda: screen_text(app).count(said) == 2)  # the board of phases has room for no more
-        assert f"{said}skyward-tui trust 10.0.0.7" in screen_text(app)
+        message = "10.0.0.7 does not answer; accept it with: "
+        await until(pilot, lambda: screen_text(app).count(message) == 2)  # the board of phases has room for no more
+        assert f"{message}skyward-tui trust 10.0.0.7" in screen_text(app)
         await pilot.press("]", "r", "1", "down", "enter", "a", "e", "S", "{")
         for size in ((80, 24), (160, 48)):
             await pilot.resize_terminal(*size)

@@ -41,7 +41,7 @@ main()
 """
 
 
-def said(home: Path, more: str = "") -> str:
+def crash_output(home: Path, more: str = "") -> str:
     with closing(Terminal(home, (160, 48), program=("-c", FAILS.format(more=more)))) as terminal:
         terminal.until("q quit")
         terminal.press(",")
@@ -62,7 +62,7 @@ def warm(tmp_path: Path) -> Iterator[Session]:
 
 
 def test_crash_report_names_pools_that_are_up_and_hides_variables(tmp_path: Path, warm: Session) -> None:
-    text = said(tmp_path / "home")
+    text = crash_output(tmp_path / "home")
     assert "ImportError: cannot import name 'fit' �]52;c;b3duZWQ=�" in text and "hunter2" not in text
     assert "skyward-tui crashed. This is a bug:" in text
     assert "Pools and their runs are still up: warm. Run skyward-tui to see them again." in text
@@ -75,7 +75,7 @@ def test_crash_report_names_an_update_of_the_package_as_the_cause(tmp_path: Path
     folder.mkdir()
     (folder / "module.py").touch()
     os.utime(folder / "module.py", (time.time() + 60,) * 2)
-    text = said(tmp_path / "home", f"import pathlib\nown_failure.PACKAGES = (pathlib.Path({str(folder)!r}),)")
+    text = crash_output(tmp_path / "home", f"import pathlib\nown_failure.PACKAGES = (pathlib.Path({str(folder)!r}),)")
     assert "The files of skyward-tui changed while it was open, for example by an update. Start it again." in text
     assert "still up" not in text and "a bug" not in text
 

@@ -80,7 +80,7 @@ async def test_argument_fields_and_argument_line_stay_equal(app: SkywardApp) -> 
 
 @pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize(
-    ("given", "name", "said"),
+    ("given", "name", "message"),
     [
         ("lr=0.1 epochs=x", "epochs", "must be int, got 'x'"),
         ("lr=0.1", "epochs", "train needs epochs"),
@@ -91,12 +91,12 @@ async def test_argument_fields_and_argument_line_stay_equal(app: SkywardApp) -> 
     ],
 )
 async def test_field_of_an_invalid_argument_gets_the_focus(
-    app: SkywardApp, session: FakeSession, given: str, name: str, said: str
+    app: SkywardApp, session: FakeSession, given: str, name: str, message: str
 ) -> None:
     async with on_launch_form(app, (120, 40), "train.py") as (pilot, screen):
         line = screen.query_one("#arguments", Input)
         line.value = given
-        await until(pilot, lambda: said in " ".join(screen_text(app).split()))
+        await until(pilot, lambda: message in " ".join(screen_text(app).split()))
         await pilot.press("ctrl+r")
         own = next(
             (row.field for row in screen.query_one("#argument-fields").query(ArgumentRow) if row.argument.name == name),
@@ -192,5 +192,5 @@ async def test_sweep_runs_in_gangs_of_the_entered_number_of_nodes(app: SkywardAp
         await until(pilot, lambda: run.id in session.sweeps_over)
         session.end_rank(session.views[-1], run, 1, "raised", error=ErrorInfo("ValueError", "no"))
         session.sweeps_over[run.id].set_result(None)
-        said = f"0 of 5 combinations have results; epochs=1 raised (run {run.id}); 4 did not start"
-        await until(pilot, lambda: said in " ".join(screen_text(app).split()))
+        message = f"0 of 5 combinations have results; epochs=1 raised (run {run.id}); 4 did not start"
+        await until(pilot, lambda: message in " ".join(screen_text(app).split()))

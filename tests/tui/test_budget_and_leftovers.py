@@ -35,8 +35,8 @@ from tests.support.leftovers import leftovers
 
 def spent(session: FakeSession, name: str = "train", ends_in: float = 600.0) -> PoolView:
     view = session.pool(name, price=25.0, age=3600.0)
-    told = events.BudgetNews(pool=name, budget=25.0, state="asked", ends_at=session.now + ends_in, at=session.now)
-    session.emit(view, told)
+    event = events.BudgetNews(pool=name, budget=25.0, state="asked", ends_at=session.now + ends_in, at=session.now)
+    session.emit(view, event)
     return view
 
 

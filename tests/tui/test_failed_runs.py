@@ -91,8 +91,8 @@ async def test_machine_metrics_are_shown_beside_the_root_cause(app: SkywardApp, 
         await press(pilot, "e", until="n2, 1.0 s earlier: memory 97 % full")
         assert "memory of n2  97 %" in screen_text(app) and "utilization of GPU 0  99 %" in screen_text(app)
         # What the kernel's log tells a moment later is of it, too.
-        told = {"at": NOW + 1, "node": node, "gpus": [{"util": 0, "xid": 79}]}
-        book.feed(2, json.dumps(told).encode() + b"\n")
+        data = {"at": NOW + 1, "node": node, "gpus": [{"util": 0, "xid": 79}]}
+        book.feed(2, json.dumps(data).encode() + b"\n")
         await until(pilot, "GPU 0 Xid 79 (the GPU has")
 
 

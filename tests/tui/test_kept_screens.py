@@ -244,7 +244,7 @@ async def test_chart_settings_are_restored(session: FakeSession, view: PoolView)
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "is_reported"),
     [
         ('{"version": 1, "screens": {"run": {"panel": "no-such", "filter": "", "zoom": "yes"}}}', False),
         ('{"version": 1, "screens": {"run": {"panel": "numbers"}}}', False),  # there are none yet
@@ -252,12 +252,14 @@ async def test_chart_settings_are_restored(session: FakeSession, view: PoolView)
         ("{", True),
     ],
 )
-async def test_invalid_saved_state_is_ignored(session: FakeSession, view: PoolView, text: str, told: bool) -> None:
+async def test_invalid_saved_state_is_ignored(
+    session: FakeSession, view: PoolView, text: str, is_reported: bool
+) -> None:
     settings.save_state("app", text)
     app = made(session)
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: app.session is not None and "llama-ft" in screen_text(app))
-        assert ("ignored the saved state of the app" in screen_text(app)) is told
+        assert ("ignored the saved state of the app" in screen_text(app)) is is_reported
         screen = await open_pool(app, pilot)
         await until(pilot, lambda: screen.active == "log")
         assert not screen.has_class("-zoom") and not screen.merged

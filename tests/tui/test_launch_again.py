@@ -106,14 +106,14 @@ async def test_launch_again_names_options_the_form_does_not_support(
     if lacks != "record":
         session.kept_launches[run.id] = LaunchRecord(request=asked, cwd=launch.cwd, joined=True)
     session.emit(view, events.PoolEnded(pool="old", receipt={}, at=session.now))
-    said = {
+    data = {
         "record": "Run old-1 has no saved launch.",
         "field": "the form has no field for user",
         "pool": "the pool of this run no longer exists",
     }
     async with on_run_screen(app, (160, 48), view.key) as (pilot, _):
         await until(pilot, lambda: isinstance(app.screen, RunScreen) and app.screen.run is not None)
-        await press(pilot, "A", until=lambda: said[lacks] in screen_text(app))
+        await press(pilot, "A", until=lambda: data[lacks] in screen_text(app))
         assert isinstance(app.screen, LaunchScreen) == (lacks == "pool")
 
 

@@ -99,7 +99,7 @@ async def test_refused_job_leaves_neither_pool_nor_files(
     path = tmp_path / "task.yaml"
     path.write_text("name: short\nrun: 'true'\n")
 
-    def refuse(*args: Any, **said: Any) -> Any:
+    def refuse(*args: Any, **options: Any) -> Any:
         assert list((state_home() / TASKS_FOLDER).iterdir())
         raise PoolError("this is refused")
 
@@ -117,7 +117,7 @@ async def test_refused_job_leaves_neither_pool_nor_files(
 
 @pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize(
-    "text, said",
+    "text, message",
     [
         ("run: a\nnodes: 2\n", "task.yaml, line 2: unknown key 'nodes'. Did you mean num_nodes?"),
         ("run: [\n", "line 2"),
@@ -125,15 +125,15 @@ async def test_refused_job_leaves_neither_pool_nor_files(
     ],
 )
 async def test_invalid_job_file_is_reported_with_its_line(
-    app: SkywardApp, session: FakeSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, said: str
+    app: SkywardApp, session: FakeSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     path = Path("task.yaml")
     path.write_text(text)
     async with app.run_test(size=(160, 48)) as pilot:
         await form_with(app, pilot, path)
-        await until(pilot, lambda: said in screen_text(app))
-        await press(pilot, "ctrl+r", until=lambda: said in screen_text(app))
+        await until(pilot, lambda: message in screen_text(app))
+        await press(pilot, "ctrl+r", until=lambda: message in screen_text(app))
         assert not session.created
 
 

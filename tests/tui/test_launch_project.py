@@ -64,8 +64,8 @@ async def test_script_without_functions_is_launched_as_a_whole(
         await press(pilot, "ctrl+r", until=lambda: bool(session.launched))
         ((_, task),) = session.launched
         assert task.name == "plain.py"
-    (kept,) = recent_forms()
-    assert (kept.whole, kept.function, kept.arguments) == (True, "", "--name 'a b' -- 3")
+    (form,) = recent_forms()
+    assert (form.whole, form.function, form.arguments) == (True, "", "--name 'a b' -- 3")
 
 
 @pytest.mark.parametrize(("plugins", "expected"), [((), {"torch"}), (("jax",), {"jax"})], ids=["detected", "chosen"])

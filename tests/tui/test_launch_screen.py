@@ -81,8 +81,8 @@ async def test_provider_specific_fields_are_shown_for_their_providers_only(
             ("arguments", "epochs=1"),
         ):  # fmt: skip
             screen.query_one(f"#{field}", Input).value = text
-        said = "--allocation spot-if-available --max-hourly 30 --budget 25.5 --wait-for-capacity 2h"
-        assert said in command_line(screen.form())
+        message = "--allocation spot-if-available --max-hourly 30 --budget 25.5 --wait-for-capacity 2h"
+        assert message in command_line(screen.form())
         await until(pilot, "budget   $25.50 in total")
         assert "waits    up to 2:00:00" in screen_text(app)
         screen.query_one("#budget", Input).value = "much"
@@ -498,9 +498,9 @@ async def test_hosts_field_accepts_a_list_or_a_group(
         await pilot.press("l", "a", "right")  # completed to the group's name
         await until(pilot, "hosts    gpu1, gpu2, me@gpu3:2222")
         assert "pool train: 3 hosts × 1 rank" in screen_text(app)
-        wanted = "skyward-tui run train.py:train --arg epochs=1 --provider ssh --hosts lab --keep"
+        expected = "skyward-tui run train.py:train --arg epochs=1 --provider ssh --hosts lab --keep"
         await pilot.press("ctrl+y")
-        assert app.clipboard == wanted
+        assert app.clipboard == expected
         await press(pilot, "tab", "tab", "2", until="2 hosts × 1 rank")
         await press(pilot, "ctrl+r", until=lambda: bool(session.created))
         spec = session.created[0]

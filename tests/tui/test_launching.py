@@ -170,13 +170,13 @@ async def test_launch_can_be_left_while_its_script_loads(
         return children.exists() and children.read_text() != ""
 
     async with app.run_test(size=SIZE) as pilot:
-        for script, told in (("installs.py", ": Downloading torch"), ("sleeps.py", " …")):
+        for script, expected in (("installs.py", ": Downloading torch"), ("sleeps.py", " …")):
             screen = await launch_form(app, pilot, script)
             await until(pilot, "runs     train()")
             await pilot.press("ctrl+r")
             words = f"loading {script}, 0:0"
             await until(pilot, lambda words=words: words in screen_text(app))  # type: ignore[misc]
-            await until(pilot, lambda told=told: told in screen_text(app) and begun())  # type: ignore[misc]
+            await until(pilot, lambda expected=expected: expected in screen_text(app) and begun())  # type: ignore[misc]
             assert screen.query_one("#form").disabled, "what is shown is what is launched"
             await press(pilot, "escape", until=lambda: isinstance(app.screen, PoolsScreen))
             await until(pilot, lambda: all_ended(children))
@@ -196,14 +196,14 @@ async def test_launch_python_is_picked_or_typed(
     other.write_text("#!/bin/sh\n")
     other.chmod(0o755)
     (tmp_path / "pyvenv.cfg").write_text("implementation = PyPy\n")
-    for name, said in {
+    for name, text in {
         "VIRTUAL_ENV": str(hangs.parent),
         "PATH": f"{other.parent}:/usr/bin:/bin",
         "HOME": str(tmp_path),
         "PYENV_ROOT": str(tmp_path),
         "CONDA_PREFIX": str(tmp_path / "nowhere"),
     }.items():
-        monkeypatch.setenv(name, said)
+        monkeypatch.setenv(name, text)
     async with on_launch_form(app, SIZE, "train.py") as (pilot, screen):
         field = screen.query_one("#python", Input)
         await pilot.press("ctrl+n")

@@ -101,8 +101,8 @@ def test_lost_gpu_is_shown_on_screens_and_command_line(cli: Cli, tmp_path: Path)
         terminal.until(lambda text: "pools › failures" in text and "Xid 79" in text)
     finally:
         terminal.close()
-    told = cli("results", run, status=1)
-    assert f"before: GPU 1 {WORDS}" in told.stderr
+    output = cli("results", run, status=1)
+    assert f"before: GPU 1 {WORDS}" in output.stderr
     cli("down", "gpus", "-y")
     (inbox,) = cli.json("failures")["runs"]
     assert inbox["run"] == run and f"GPU 1 {WORDS}" in inbox["figures"]["words"], "out of what was kept"

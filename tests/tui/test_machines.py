@@ -71,13 +71,13 @@ async def test_metrics_of_nodes_without_gpus_are_chosen_by_key(app: SkywardApp, 
 @pytest.mark.proof("1 s of a processor")
 async def test_every_gpu_metric_has_a_chart(app: SkywardApp, session: FakeSession) -> None:
     book = measured_later(session, 1, 2)
-    told = dict.fromkeys(GPU_METRIC_DEFINITIONS.keys() - {"util", "xid", "lost"}, 0.0) | {
+    values = dict.fromkeys(GPU_METRIC_DEFINITIONS.keys() - {"util", "xid", "lost"}, 0.0) | {
         "mem_total": 8e9,
         "power_limit": 700.0,
     }
 
     def measure(second: int, **figures: float) -> None:
-        gpus = [told | {"util": 50.0} | figures, {"util": 50.0}]
+        gpus = [values | {"util": 50.0} | figures, {"util": 50.0}]
         sample = {"at": session.now - 40 + second, "node": {"cpu": 50.0}, "gpus": gpus}
         book.feed(0, json.dumps(sample).encode())
 
@@ -184,20 +184,20 @@ async def test_only_changed_machine_rows_are_painted(
     session.end_run(view, run)
     view.machines = book = MachineMetrics()
 
-    def told(node: int, cpu: float) -> None:
+    def report_cpu(node: int, cpu: float) -> None:
         book.feed(node, json.dumps({"at": session.now, "node": {"cpu": cpu}, "gpus": []}).encode())
 
     for node in range(3):
-        told(node, 10.0)
+        report_cpu(node, 10.0)
     async with on_run_screen(app, (80, 24)) as (pilot, _):
         await press(pilot, "6", until=lambda: screen_text(app).count("10 %") == 3)
         grid = app.screen.query_one(MachineGrid)
         painted: list[list[Region]] = []
         monkeypatch.setattr(grid, "refresh", lambda *regions: painted.append(list(regions)))
         monkeypatch.setattr("skyward_tui.panels.machine_metrics.REPAINT_SECONDS", 0.0)
-        told(1, 10.2)
+        report_cpu(1, 10.2)
         assert grid.update(book, session.now) and painted == [], "it reads the same"
-        told(1, 20.0)
+        report_cpu(1, 20.0)
         assert grid.update(book, session.now) and [[each.y for each in paint] for paint in painted] == [[6]]
 
 

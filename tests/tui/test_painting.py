@@ -218,22 +218,22 @@ async def test_layout_is_computed_only_if_a_label_changes_its_number_of_rows(mon
     async with app.run_test(size=(20, 10)) as pilot:
         line, below = app.query_one("#line", Static), app.query_one(Label)
 
-        async def said(text: Content) -> tuple[str, int, bool]:
+        async def paint(text: Content) -> tuple[str, int, bool]:
             laid_out.clear()
             update_label(line, text)
             await pilot.pause()
             shown = "\n".join(strip.text.rstrip() for strip in line.render_lines(line.size.region))
             return shown, below.region.y, bool(laid_out)
 
-        assert await said(Content("wants int")) == ("wants int", 1, True)
-        assert await said(Content("wants int")) == ("wants int", 1, False)
-        assert await said(Content("wants float")) == ("wants float", 1, False)
+        assert await paint(Content("wants int")) == ("wants int", 1, True)
+        assert await paint(Content("wants int")) == ("wants int", 1, False)
+        assert await paint(Content("wants float")) == ("wants float", 1, False)
         wrapped = "wants a number of\nseconds, minutes or\nhours"
-        assert await said(Content(wrapped.replace("\n", " "))) == (wrapped, 3, True)
-        assert await said(Content("1\n2")) == ("1\n2", 2, True)
+        assert await paint(Content(wrapped.replace("\n", " "))) == (wrapped, 3, True)
+        assert await paint(Content("1\n2")) == ("1\n2", 2, True)
         coloured = Content.styled("1\n2", "red")
-        assert await said(coloured) == ("1\n2", 2, False)
+        assert await paint(coloured) == ("1\n2", 2, False)
         assert line.content is coloured, "other colours are no other rows, but are shown"
         await pilot.resize_terminal(10, 10)
         await until(pilot, lambda: line.size.width == 10)
-        assert await said(Content("wants float")) == ("wants\nfloat", 2, False)
+        assert await paint(Content("wants float")) == ("wants\nfloat", 2, False)

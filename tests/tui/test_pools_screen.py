@@ -63,13 +63,13 @@ async def test_unreadable_ledger_is_reported() -> None:
 
 @pytest.mark.proof("1 s of a processor", after=8)
 @pytest.mark.parametrize(
-    ("seconds", "said"),
+    ("seconds", "message"),
     [(0, "now"), (59, "now"), (60, "1m ago"), (3599, "59m ago"), (7200, "2h ago"), (86_400, "1d ago"),
      (364 * 86_400, "364d ago"), (800 * 86_400, "2y ago")],
 )  # fmt: skip
 @pytest.mark.parametrize("size", [(80, 24), (160, 48)])
 async def test_ended_pool_shows_the_time_since_its_end(
-    app: SkywardApp, session: FakeSession, size: Size, seconds: float, said: str
+    app: SkywardApp, session: FakeSession, size: Size, seconds: float, message: str
 ) -> None:
     over = session.pool("over", state="gone", age=seconds + 60)
     over.ended_at = session.now - seconds
@@ -79,7 +79,7 @@ async def test_ended_pool_shows_the_time_since_its_end(
         (head,) = (line for line in lines if "AGE" in line)
         end = head.index("AGE") + len("AGE")
         shown = {line.split()[1]: line[:end] for line in lines if "●" in line or "○" in line}
-        assert shown["over"].endswith(f" {said}") and shown["up"].endswith(" 2h 00m")
+        assert shown["over"].endswith(f" {message}") and shown["up"].endswith(" 2h 00m")
 
 
 async def test_idle_pool_shows_the_time_until_its_end(app: SkywardApp, session: FakeSession) -> None:

@@ -33,9 +33,9 @@ async def test_preset_is_saved_loaded_and_deleted_by_keys(app: SkywardApp, sessi
         await press(pilot, "f3", until=lambda: isinstance(app.screen, AskScreen))
         await typed(app, pilot, "small run")
         await press(pilot, "enter", until="saved preset small run in skyward.toml")
-        kept = tomllib.loads(file.read_text())
-        assert kept["hosts"] == {"lab": "gpu1"} and file.read_text().startswith("# mine\n")
-        assert kept["presets"] == {
+        saved = tomllib.loads(file.read_text())
+        assert saved["hosts"] == {"lab": "gpu1"} and file.read_text().startswith("# mine\n")
+        assert saved["presets"] == {
             "small run": {
                 "script": "train.py", "function": "train", "provider": "local", "nodes": 2,
                 "pool": "mine", "keep": True,

@@ -189,10 +189,10 @@ async def test_unedited_image_settings_of_a_recent_launch_are_unchanged(app: Sky
     async with on_launch_form(app, (160, 48), "train.py", until="▸ Image and environment  defaults") as (pilot, screen):
         screen.query_one("#image_settings").focus()
         await pilot.press("down")
-        kept = shlex.join(["setup=make one", "setup=make two", "pip=torch", "env.A="])
-        screen._fill(replace(screen.form(), image_settings=kept))
+        text = shlex.join(["setup=make one", "setup=make two", "pip=torch", "env.A="])
+        screen._fill(replace(screen.form(), image_settings=text))
         await until(pilot, "make one && make two")
-        assert screen.form().image_settings == kept
+        assert screen.form().image_settings == text
         fields = screen.query_one("#image-arguments", ArgumentFields)
         pip = fields.field_of("pip")
         assert isinstance(pip, Input)

@@ -75,10 +75,10 @@ def test_rank_of_a_preempted_machine_shows_the_remaining_time(session: FakeSessi
 
 
 def test_clipped_metrics_are_omitted_as_a_whole() -> None:
-    said = "step 75  loss 2.229  tokens/s 41,021"
-    assert clip_parts(said, 36) == said
-    assert clip_parts(said, 22) == clip_parts(said, 35) == "step 75  loss 2.229"
-    assert clip_parts(said, 5) == "step…"
+    message = "step 75  loss 2.229  tokens/s 41,021"
+    assert clip_parts(message, 36) == message
+    assert clip_parts(message, 22) == clip_parts(message, 35) == "step 75  loss 2.229"
+    assert clip_parts(message, 5) == "step…"
     assert clip_parts("12:00:59 step=59", 8) == "12:00:5…"
 
 

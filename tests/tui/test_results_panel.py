@@ -19,8 +19,8 @@ async def test_differing_results_are_named_and_two_are_compared(app: SkywardApp,
     async with on_run_screen(app, (120, 40)) as (pilot, _):
         await press(pilot, "d", until="fewer than two results")
         for rank in range(4):
-            told = {"loss": 0.5 if rank == 2 else 0.25, "rank": rank}
-            session.end_rank(view, run, rank, summary=value(told))
+            data = {"loss": 0.5 if rank == 2 else 0.25, "rank": rank}
+            session.end_rank(view, run, rank, summary=value(data))
         session.end_run(view, run)
         await until(pilot, "disagree   loss: r2 0.5; most have 0.25")
         await pilot.press("d", "enter")  # one that is as most, and the odd one, are offered
@@ -37,11 +37,11 @@ async def test_results_are_exported_in_the_format_of_the_file_name(
 ) -> None:
     view, run = session.pool_with_run("p", 2)
 
-    async def written(name: str, said: str) -> None:
+    async def written(name: str, message: str) -> None:
         await press(pilot, "W", until="Export results to file (.csv, .json, .parquet or .pickle)")
         await pilot.press("ctrl+a", "ctrl+k")
         await typed(app, pilot, name)
-        await press(pilot, "enter", until=lambda: said in screen_text(app))
+        await press(pilot, "enter", until=lambda: message in screen_text(app))
 
     async with on_run_screen(app, (120, 40)) as (pilot, _):
         await press(pilot, "W", until="no result to export yet")

@@ -111,12 +111,12 @@ async def test_merged_log_can_show_only_failed_ranks(app: SkywardApp, session: F
     async with on_run_screen(app, SIZE) as (pilot, screen):
         await pilot.press("M")
         column = columns(screen)[0]
-        wanted = [f"r00{rank}| {word} of {rank}" for rank in (2, 3) for word in ("hello", "bye")]
-        await until(pilot, lambda: rows(column) == wanted)
+        expected = [f"r00{rank}| {word} of {rank}" for rank in (2, 3) for word in ("hello", "bye")]
+        await until(pilot, lambda: rows(column) == expected)
         assert "ranks with errors: r2 r3" in str(log_of(screen).border_title)
         await pilot.press("ampersand")
         await typed(app, pilot, "bye")
-        await press(pilot, "enter", until=lambda: rows(column) == wanted[1::2])
+        await press(pilot, "enter", until=lambda: rows(column) == expected[1::2])
         await press(pilot, "escape", "M", until=lambda: len(rows(column)) == 8)
 
 
@@ -127,9 +127,9 @@ async def test_log_jumps_to_an_entered_time(app: SkywardApp, session: FakeSessio
         session.print(view, 0, f"second {second}\n", at=NOW + second)
     async with on_run_screen(app, SIZE) as (pilot, screen):
         column = columns(screen)[0]
-        for said, top in (("-2m", "second 79"), ("08:01:40", "second 100")):  # NOW is at 08:00:00 UTC
+        for text, top in (("-2m", "second 79"), ("08:01:40", "second 100")):  # NOW is at 08:00:00 UTC
             await pilot.press("T")
-            await typed(app, pilot, said)
+            await typed(app, pilot, text)
             await pilot.press("enter")
             await until(pilot, lambda top=top: rows(column)[:1] == [top])  # type: ignore[misc]
         await pilot.press("T")

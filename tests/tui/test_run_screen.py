@@ -211,8 +211,8 @@ async def test_saved_files_are_named_on_a_small_terminal(app: SkywardApp, sessio
     session.end_run(view, run)
     async with on_run_screen(app, (80, 24)) as (pilot, _):
         await pilot.press("S")
-        said = "saved llama-ft-llama-ft-1-{r000.log,results.json,results.csv} in"
-        await until(pilot, lambda: said in screen_text(app))
+        message = "saved llama-ft-llama-ft-1-{r000.log,results.json,results.csv} in"
+        await until(pilot, lambda: message in screen_text(app))
 
 
 async def test_run_is_cancelled_only_after_confirmation(app: SkywardApp, session: FakeSession) -> None:

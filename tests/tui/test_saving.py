@@ -101,16 +101,16 @@ def tmux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]
     if shutil.which("tmux") is None:
         pytest.skip("needs tmux")
     command = ["tmux", "-S", str(tmp_path / "tmux")]
-    told = tmp_path / "told"
+    file = tmp_path / "told"
     subprocess.run(
-        [*command, "-f", "/dev/null", "new-session", "-d", f"echo $TMUX > {told}.part; mv {told}.part {told}; cat"],
+        [*command, "-f", "/dev/null", "new-session", "-d", f"echo $TMUX > {file}.part; mv {file}.part {file}; cat"],
         check=True,
     )
     deadline = time.monotonic() + 30
-    while not told.exists():
+    while not file.exists():
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    monkeypatch.setenv("TMUX", told.read_text().strip())
+    monkeypatch.setenv("TMUX", file.read_text().strip())
     yield command
     subprocess.run([*command, "kill-server"], check=True)
 
@@ -132,8 +132,8 @@ async def _said(app: SkywardApp, pilot: Pilot[None]) -> str:
 
 @pytest.mark.proof("0.5 s of a processor")
 async def test_copied_text_is_in_the_buffer_of_tmux(app: SkywardApp, session: FakeSession, tmux: list[str]) -> None:
-    said = await copied(app, session, "größer ✓")
-    assert "copied log lines (8 characters), only to tmux's buffer" in said  # nobody sits before it here
+    text = await copied(app, session, "größer ✓")
+    assert "copied log lines (8 characters), only to tmux's buffer" in text  # nobody sits before it here
     assert shown(tmux) == "größer ✓"
 
 

@@ -47,7 +47,7 @@ async def stand_on(app: SkywardApp, pilot: Pilot[None], name: str) -> None:
         await pilot.press("down" if listed.cursor < at else "up")
 
 
-async def said(app: SkywardApp, pilot: Pilot[None], *texts: str) -> None:
+async def until_shown(app: SkywardApp, pilot: Pilot[None], *texts: str) -> None:
     await until(pilot, lambda: all(text in screen_text(app) for text in texts))
 
 
@@ -61,9 +61,11 @@ async def test_settings_screen_lists_all_settings_and_their_source(app: SkywardA
         names = [row.name for row in app.screen.query_one(SettingList).rows if row.name]
         assert names == [each.name for each in settings.SETTINGS] + [f"keys.{each.id}" for each in actions_in(*SCOPES)]
         await stand_on(app, pilot, "app.motion")
-        await said(app, pilot, "app.motion  false (set by you)", "scroll lists smoothly", str(settings.settings_path()))
+        await until_shown(
+            app, pilot, "app.motion  false (set by you)", "scroll lists smoothly", str(settings.settings_path())
+        )
         await stand_on(app, pilot, "notify.command")
-        await said(app, pilot, "notify.command  none (default)")
+        await until_shown(app, pilot, "notify.command  none (default)")
 
 
 async def test_flag_is_toggled_and_the_file_keeps_its_format(app: SkywardApp) -> None:
@@ -72,11 +74,11 @@ async def test_flag_is_toggled_and_the_file_keeps_its_format(app: SkywardApp) ->
         assert not app.user_settings.motion
         await stand_on(app, pilot, "app.motion")
         await pilot.press("enter")
-        await said(app, pilot, "app.motion: true")
+        await until_shown(app, pilot, "app.motion: true")
         assert app.user_settings.motion and held().motion
         assert settings.settings_path().read_text() == BEFORE.replace("false", "true")
         await pilot.press("d")
-        await said(app, pilot, "app.motion  true (default)")
+        await until_shown(app, pilot, "app.motion  true (default)")
         assert (
             "motion" not in settings.settings_path().read_text()
             and 'lab = ["gpu1"]' in settings.settings_path().read_text()
@@ -98,7 +100,7 @@ async def test_theme_is_picked_and_saved(app: SkywardApp) -> None:
         await typed(app, pilot, "nord")
         await press(pilot, "enter", until=lambda: app.theme == "nord")
         assert held().theme == "nord"
-        await said(app, pilot, "app.theme  nord (set by you)")
+        await until_shown(app, pilot, "app.theme  nord (set by you)")
 
 
 async def test_pressed_key_is_bound_at_once(app: SkywardApp) -> None:
@@ -106,10 +108,10 @@ async def test_pressed_key_is_bound_at_once(app: SkywardApp) -> None:
         await stand_on(app, pilot, "keys.pools.hosts")
         await press(pilot, "enter", until=lambda: isinstance(app.screen, KeyScreen))
         await pilot.press("q")  # of the dialog below, and of the pools
-        await said(app, pilot, "keys.pools.hosts: q is already bound to pools.quit")
+        await until_shown(app, pilot, "keys.pools.hosts: q is already bound to pools.quit")
         await press(pilot, "enter", until=lambda: isinstance(app.screen, KeyScreen))
         await pilot.press("z")
-        await said(app, pilot, "keys.pools.hosts: z")
+        await until_shown(app, pilot, "keys.pools.hosts: z")
         assert held().keys == {"pools.hosts": "z"}
         await press(pilot, "escape", "z", until=lambda: isinstance(app.screen, HostsScreen))
 
@@ -138,7 +140,7 @@ async def test_invalid_setting_is_refused_and_not_saved(app: SkywardApp, name: s
         await pilot.press("end", "ctrl+u")
         await typed(app, pilot, text)
         await pilot.press("enter")
-        await said(app, pilot, words)
+        await until_shown(app, pilot, words)
         assert not settings.settings_path().exists()
 
 
@@ -153,7 +155,7 @@ async def test_entered_numbers_and_command_are_saved_and_applied(
             await pilot.press("end", "ctrl+u")
             await typed(app, pilot, text)
             await pilot.press("enter")
-            await said(app, pilot, f"{name}  {text}", "set by you")
+            await until_shown(app, pilot, f"{name}  {text}", "set by you")
         assert held().notify == NotifySettings(("say", "done"), after=2.5)
         assert MemoryBudget.total_bytes == 5_000_000
 
@@ -174,7 +176,7 @@ async def test_slow_settings_file_blocks_no_key_and_its_error_is_shown_anywhere(
         await press(pilot, "enter", until=lambda: began == ["app.motion"])
         await press(pilot, "escape", until=lambda: not isinstance(app.screen, SettingsScreen))
         goes_on.set()
-        await said(app, pilot, "app.motion is unchanged: ", "Permission denied")
+        await until_shown(app, pilot, "app.motion is unchanged: ", "Permission denied")
 
 
 async def test_second_press_toggles_the_flag_back(app: SkywardApp) -> None:
@@ -185,24 +187,24 @@ async def test_second_press_toggles_the_flag_back(app: SkywardApp) -> None:
         await until(
             pilot, lambda: settings.settings_path().exists() and "motion = true" in settings.settings_path().read_text()
         )
-        await said(app, pilot, "app.motion  true (set by you)")
+        await until_shown(app, pilot, "app.motion  true (set by you)")
 
 
 async def test_invalid_values_in_the_settings_file_are_marked(app: SkywardApp) -> None:
     settings.settings_path().write_text('[notify]\nbell = "loud"\n[keys]\n"pools.hosts" = "q"\n')
     async with opened(app) as pilot:
         await stand_on(app, pilot, "notify.bell")
-        await said(app, pilot, "✗ it must be true or false")
+        await until_shown(app, pilot, "✗ it must be true or false")
         await pilot.press("d")
-        await said(app, pilot, "notify.bell  true (default)")
+        await until_shown(app, pilot, "notify.bell  true (default)")
         await stand_on(app, pilot, "keys.pools.hosts")
-        await said(app, pilot, "✗ q is already bound to pools.quit")
+        await until_shown(app, pilot, "✗ q is already bound to pools.quit")
 
 
 async def test_unparsable_settings_file_is_reported_and_unchanged(app: SkywardApp) -> None:
     settings.settings_path().write_text("[app")
     async with opened(app) as pilot:
-        await said(app, pilot, "does not parse")
+        await until_shown(app, pilot, "does not parse")
         await pilot.press("enter", "d")
         assert settings.settings_path().read_text() == "[app"
 

@@ -74,16 +74,16 @@ async def show(app: SkywardApp, snap: Snap, name: str, size: Size, keys: list[st
             else:
                 await pilot.press(key)
         await until(pilot, lambda: ready in screen_text(app))
-        wanted = SNAPSHOTS / f"{name}-{size[0]}x{size[1]}.txt"
+        file = SNAPSHOTS / f"{name}-{size[0]}x{size[1]}.txt"
         began = time.monotonic()
         while True:  # the focus and its hints may come a few beats of the pump after the text
             await pilot.pause(0.15)
             await pilot.pause()
-            if screen_text(app) == (wanted.read_text("utf-8") if wanted.exists() else "") or (
+            if screen_text(app) == (file.read_text("utf-8") if file.exists() else "") or (
                 time.monotonic() - began > SETTLING
             ):
                 break
-        snap(app, wanted.stem)
+        snap(app, file.stem)
 
 
 @at_every_size

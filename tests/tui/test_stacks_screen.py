@@ -166,6 +166,6 @@ def test_files_named_by_ranks_are_read_only_if_they_are_source_code(tmp_path: Pa
         return find_source(StackFrame("f", file, line), [tmp_path])
 
     assert found("keys.txt") is found("pipe.py") is found("large.py") is found("train.py", 9) is None
-    told = found("/elsewhere/train.py", 2)
-    assert told is not None and "\x1b" not in "".join(told.lines)
-    assert [line.plain for line in excerpt(told, 5)] == ["  1  one", "▶ 2  two"]
+    source = found("/elsewhere/train.py", 2)
+    assert source is not None and "\x1b" not in "".join(source.lines)
+    assert [line.plain for line in excerpt(source, 5)] == ["  1  one", "▶ 2  two"]

@@ -48,9 +48,9 @@ def receipt(**more: object) -> Receipt:
     return Receipt("p", 2, (0, 1), (), 0.4, **more)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("more_keys", "kept"), [((), EVERYTHING), (("right",), None), (("right", "right"), 0)])
+@pytest.mark.parametrize(("more_keys", "expected"), [((), EVERYTHING), (("right",), None), (("right", "right"), 0)])
 async def test_files_that_would_be_lost_are_named_with_a_choice(
-    app: SkywardApp, session: FakeSession, more_keys: tuple[str, ...], kept: int | None
+    app: SkywardApp, session: FakeSession, more_keys: tuple[str, ...], expected: int | None
 ) -> None:
     session.pool("p", 2, price=1.0)
     session.unfetched["p"] = done(TOO_MUCH)
@@ -65,11 +65,11 @@ async def test_files_that_would_be_lost_are_named_with_a_choice(
         await until(pilot, lambda: app.focused is screen.query_one("#all"))
         assert session.torn_down == []
         await press(pilot, *more_keys, "enter", until=lambda: session.torn_down == ["p"])
-        assert session.kept_outputs == [kept]
+        assert session.kept_outputs == [expected]
 
 
 @pytest.mark.parametrize(
-    ("left", "said"),
+    ("left", "message"),
     [
         (Unfetched([], FILES[2:3], 0, True, GB), "unfetched file (12 kB) first: 12 kB out/metrics.csv"),
         (Unfetched([], FILES[:2], 0, False, GB), "2 unfetched files (3 GB) stay on the hosts"),
@@ -78,13 +78,13 @@ async def test_files_that_would_be_lost_are_named_with_a_choice(
     ],
 )
 async def test_files_below_the_limit_are_named_without_a_choice(
-    app: SkywardApp, session: FakeSession, left: Unfetched, said: str
+    app: SkywardApp, session: FakeSession, left: Unfetched, message: str
 ) -> None:
     session.pool("p", 2)
     session.unfetched["p"] = done(left)
     async with app.run_test(size=SIZE) as pilot:
         screen = await asked(app, pilot)
-        await until(pilot, lambda: said in words(app))
+        await until(pilot, lambda: message in words(app))
         assert "Fetch all" not in screen_text(app) and "\x1b" not in screen_text(app)
         assert app.focused is screen.query_one("#cancel")
         await press(pilot, "right", "enter", until=lambda: session.torn_down == ["p"])
@@ -100,13 +100,13 @@ def test_incomplete_file_list_may_exceed_the_limit() -> None:
 
 async def test_confirmation_before_the_file_list_arrives_waits_for_it(app: SkywardApp, session: FakeSession) -> None:
     session.pool("p", 2)
-    session.unfetched["p"] = told = Future[Unfetched]()
+    session.unfetched["p"] = file_list = Future[Unfetched]()
     async with app.run_test(size=SIZE) as pilot:
         screen = await asked(app, pilot)
         await until(pilot, lambda: "listing unfetched files" in words(app))
         await press(pilot, "right", "enter", until=lambda: "Confirm again to skip the list" in words(app))
         assert session.torn_down == []
-        told.set_result(TOO_MUCH)
+        file_list.set_result(TOO_MUCH)
         await until(pilot, lambda: app.focused is screen.query_one("#all"))
         assert session.torn_down == []
         await press(pilot, "escape", until=lambda: isinstance(app.screen, PoolsScreen))
@@ -115,20 +115,20 @@ async def test_confirmation_before_the_file_list_arrives_waits_for_it(app: Skywa
 
 async def test_second_confirmation_skips_a_missing_file_list(app: SkywardApp, session: FakeSession) -> None:
     session.pool("p", 2)
-    session.unfetched["p"] = told = Future[Unfetched]()
+    session.unfetched["p"] = file_list = Future[Unfetched]()
     async with app.run_test(size=SIZE) as pilot:
         await asked(app, pilot)
         await press(pilot, "right", "enter", until=lambda: "Confirm again to skip the list" in words(app))
         await until(pilot, lambda: not app.screen.query_one("#down").has_class("-active"))  # takes no press
         await press(pilot, "enter", until=lambda: session.torn_down == ["p"])
-        told.set_exception(PoolError("too late"))
+        file_list.set_exception(PoolError("too late"))
         await until(pilot, lambda: "unaccounted 0" in words(app))
 
 
 async def test_pool_that_cannot_list_its_files_is_torn_down(app: SkywardApp, session: FakeSession) -> None:
     session.pool("p", 2)
-    session.unfetched["p"] = told = Future[Unfetched]()
-    told.set_exception(PoolError("nobody answers there"))
+    session.unfetched["p"] = file_list = Future[Unfetched]()
+    file_list.set_exception(PoolError("nobody answers there"))
     async with app.run_test(size=SIZE) as pilot:
         await asked(app, pilot)
         await until(pilot, lambda: "cannot list the files of its ranks: nobody answers there" in words(app))

@@ -66,9 +66,9 @@ def test_debug_key_debugs_a_paused_rank_and_returns_to_the_app(tmp_path: Path) -
         terminal.press("D")
         terminal.until("(Pdb)")
         assert is_sane(terminal)
-        for typed, said in (("p 6 * 7\r", "42"), ("\x03", "pools › stops")):  # ctrl+c leaves, and ends nothing else
+        for typed, message in (("p 6 * 7\r", "42"), ("\x03", "pools › stops")):  # ctrl+c leaves, and ends nothing else
             terminal.press(typed)
-            terminal.until(said)
+            terminal.until(message)
         assert session.wait("stops", run.id).result(60).state == "done"
         terminal.until(lambda text: "✓ DONE" in text and "D debug" not in text)
         assert not is_sane(terminal)
@@ -103,8 +103,8 @@ def test_early_keys_take_effect_and_signals_restore_the_terminal(session: Sessio
         terminal.screen.reset()
         os.kill(terminal.child.pid, signal.SIGCONT)
         # All of it, and not only what has changed meanwhile: a terminal comes back empty.
-        kept = [line for line in before.splitlines() if "warm" not in line]
-        terminal.until(lambda text: all(line in text for line in kept), patience=20)
+        lines = [line for line in before.splitlines() if "warm" not in line]
+        terminal.until(lambda text: all(line in text for line in lines), patience=20)
         os.kill(terminal.child.pid, signal.SIGTERM)
         assert terminal.ended() == 128 + signal.SIGTERM
         assert is_sane(terminal)

@@ -160,12 +160,12 @@ def is_kept(app: SkywardApp) -> bool:
 @pytest.mark.proof("0.5 s of a processor")
 @pytest.mark.usefixtures("painted")
 async def test_chosen_theme_is_used_at_the_next_start(session: FakeSession) -> None:
-    for wanted in ("skyward", "nord", "nord"):
+    for theme_name in ("skyward", "nord", "nord"):
         app = SkywardApp(lambda: session, clock=lambda: session.now)
         async with app.run_test(size=(80, 24)) as pilot:
             await until(pilot, lambda app=app: app.session is not None)  # type: ignore[misc]
-            assert app.theme == wanted
-            if wanted == "skyward":
+            assert app.theme == theme_name
+            if theme_name == "skyward":
                 app.action_change_theme()
                 await until(pilot, lambda app=app: isinstance(app.screen, CommandPalette))  # type: ignore[misc]
                 await pilot.press(*"nord")

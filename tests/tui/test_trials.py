@@ -134,8 +134,8 @@ async def test_cancel_of_a_gang_sweep_run_warns_about_the_whole_sweep(app: Skywa
     async with app.run_test(size=(120, 40)) as pilot:
         await press(pilot, "enter", "4", until="▸2")
         await pilot.press("C")
-        said = "This cancels the whole sweep of 6 combinations"
-        await until(pilot, lambda: said in " ".join(screen_text(app).replace("│", " ").split()))
+        message = "This cancels the whole sweep of 6 combinations"
+        await until(pilot, lambda: message in " ".join(screen_text(app).replace("│", " ").split()))
         await press(pilot, "escape", "left_curly_bracket", "C", until=f"run {runs[1].id} has already ended (failed)")
 
 

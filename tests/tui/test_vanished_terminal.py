@@ -238,11 +238,11 @@ def test_app_continues_after_it_was_suspended(session: Session, shared_home: Pat
     with closing(Terminal(shared_home, cwd=tmp_path, program=["-c", WATCHED])) as terminal:
 
         def readers() -> list[str]:
-            (told := tmp_path / "threads").unlink(missing_ok=True)
+            (file := tmp_path / "threads").unlink(missing_ok=True)
             os.kill(terminal.child.pid, signal.SIGUSR1)
-            while not told.exists():
+            while not file.exists():
                 terminal.read(0.02)
-            words = told.read_text().split()
+            words = file.read_text().split()
             return [ident for name, ident in zip(words[::2], words[1::2], strict=True) if name == "textual-input"]
 
         terminal.until("▶ warm")

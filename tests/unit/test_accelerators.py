@@ -292,8 +292,8 @@ H100, A100 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB"
 
 def gpu(number: int, *, busy: bool = False, holder: str = "", model: str = H100, **more: Any) -> GpuUse:
     process = GpuProcess(7, "bob", "python", 12_000_000_000, True)
-    told = {"used": 0, "total": 80 << 30, "util": 0} | more
-    return GpuUse(str(number), f"GPU-{number}", model, processes=(process,) if busy else (), holder=holder, **told)
+    data = {"used": 0, "total": 80 << 30, "util": 0} | more
+    return GpuUse(str(number), f"GPU-{number}", model, processes=(process,) if busy else (), holder=holder, **data)
 
 
 def spec(**asked: Any) -> PoolSpec:
@@ -372,7 +372,7 @@ def test_pool_of_free_gpus_defaults_to_one_rank_per_gpu() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "state"),
+    ("data", "state"),
     [
         ({}, "free"),
         ({"used": FREE_BELOW - 1}, "free"),
@@ -381,8 +381,8 @@ def test_pool_of_free_gpus_defaults_to_one_rank_per_gpu() -> None:
         ({"holder": "pool x of bob", "busy": True}, "taken by pool x of bob; used by bob (python, 12.0 GB)"),
     ],
 )
-def test_gpu_state_is_free_used_or_taken(told: dict[str, Any], state: str) -> None:
-    found = gpu(0, **told)
+def test_gpu_state_is_free_used_or_taken(data: dict[str, Any], state: str) -> None:
+    found = gpu(0, **data)
     assert found.state == state and found.is_free == (state == "free")
 
 

@@ -97,7 +97,7 @@ WAVERS = [8.0 + 0.2 * (place * 7 % 11) for place in range((PLATEAU_BLOCKS + 2) *
 
 
 @pytest.mark.parametrize(
-    ("values", "every", "told"),
+    ("values", "every", "is_reported"),
     [
         ([1.0] * 2000, 10.0, False),  # it never fell
         (FALLS, 10.0, False),
@@ -110,8 +110,8 @@ WAVERS = [8.0 + 0.2 * (place * 7 % 11) for place in range((PLATEAU_BLOCKS + 2) *
         ([1.0 + place / 100 for place in range(2000)], 10.0, False),  # it rises: another trouble
     ],
 )
-def test_loss_plateau_is_detected(values: list[float], every: float, told: bool) -> None:
-    assert (plateau(values, every) is not None) is told
+def test_loss_plateau_is_detected(values: list[float], every: float, is_reported: bool) -> None:
+    assert (plateau(values, every) is not None) is is_reported
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_silent_rank_raises_a_stall_alert() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "paces", "told"),
+    ("name", "paces", "ranks"),
     [
         ("step_time", [1.0, 1.01, 0.99, 1.02, 3.0], [4]),
         ("step_time", [1.0, 1.01, 0.99, 1.02, 0.2], []),  # faster than the others
@@ -150,14 +150,14 @@ def test_silent_rank_raises_a_stall_alert() -> None:
         ("lr", [1.0, 1.0, 1.0, 1.0, 9.0], []),
     ],
 )
-def test_slow_rank_raises_a_straggler_alert(name: str, paces: list[float], told: list[int]) -> None:
+def test_slow_rank_raises_a_straggler_alert(name: str, paces: list[float], ranks: list[int]) -> None:
     session, view, run = running(len(paces))
     for place in range(PACE_SIZE):
         assert find_alerts(view, run, session.now) == []
         for rank, pace in enumerate(paces):
             view.metrics.add_values(run.id, rank, session.now - 20 + place, {name: pace})
     found = find_alerts(view, run, session.now)
-    assert kinds(found) == [("straggler", f"rank {rank}") for rank in told]
+    assert kinds(found) == [("straggler", f"rank {rank}") for rank in ranks]
     assert all(alert.since == session.now - 20 for alert in found)
 
 
@@ -173,7 +173,7 @@ def test_slow_rank_raises_a_straggler_alert(name: str, paces: list[float], told:
 def test_straggler_start_is_independent_of_when_alerts_are_read(before: int, pace: float) -> None:
     """The rank keeps up for one minute in between. The later app receives all metrics at once."""
     (session, view, run), (_, later_view, later_run) = running(4), running(4)
-    began, watch, told = session.now, AlertWatch(), set()
+    began, watch, starts = session.now, AlertWatch(), set()
     slow = [*[False] * before, *[True] * 5 * PACE_SIZE, *[False] * 60, *[True] * 5 * PACE_SIZE]
     for place, lags in enumerate(slow):
         for rank in range(4):
@@ -181,11 +181,11 @@ def test_straggler_start_is_independent_of_when_alerts_are_read(before: int, pac
             for pool, its in ((view, run), (later_view, later_run)):
                 pool.metrics.add_values(its.id, rank, began + place, {"step_time": step})
         if place > before:
-            told |= {alert.since for alert in watch.check(view, run, began + place)[0]}
-    assert 1 <= len(told) <= 2  # two stretches may become one meanwhile
+            starts |= {alert.since for alert in watch.check(view, run, began + place)[0]}
+    assert 1 <= len(starts) <= 2  # two stretches may become one meanwhile
     (later,) = AlertWatch().check(later_view, later_run, began + len(slow))[0]
     of_stretch = PACE_SIZE if before < MAX_PACES * PACE_SIZE - 5 * PACE_SIZE else 4 * PACE_SIZE
-    assert all(abs(since - began - before) <= of_stretch for since in (*told, later.since))
+    assert all(abs(since - began - before) <= of_stretch for since in (*starts, later.since))
 
 
 def test_rank_lags_from_when_other_ranks_get_faster() -> None:
@@ -229,7 +229,7 @@ def test_single_slow_step_raises_no_straggler_alert() -> None:
 
 
 @pytest.mark.parametrize(
-    ("node", "gpu", "told"),
+    ("node", "gpu", "expected"),
     [
         ({}, {}, []),
         ({"memory_used": 95, "memory_total": 100}, {"mem_used": 95, "mem_total": 100}, []),
@@ -251,13 +251,13 @@ def test_single_slow_step_raises_no_straggler_alert() -> None:
     ],
 )
 def test_machine_metrics_raise_alerts_that_expire(
-    node: dict[str, Any], gpu: dict[str, Any], told: list[tuple[str, str, str]]
+    node: dict[str, Any], gpu: dict[str, Any], expected: list[tuple[str, str, str]]
 ) -> None:
     session, view, run = running()
     view.machines = MachineMetrics()
     view.machines.feed(1, json.dumps({"at": session.now - 1, "node": node, "gpus": [gpu]}).encode())
     found = find_alerts(view, run, session.now)
-    assert [(alert.kind, alert.who, alert.words) for alert in found] == told
+    assert [(alert.kind, alert.who, alert.words) for alert in found] == expected
     assert find_alerts(view, run, session.now + 60) == [], "figures are of now, or none"
 
 
@@ -310,11 +310,11 @@ def test_alerts_are_sorted_by_severity_and_new_only_once() -> None:
     assert found[1].since == session.now - 1, "since it was first seen"
     assert watch.check(view, run, session.now + 5)[1] == []
     assert kinds(watch.check(view, run, session.now + 60)[0]) == [("nan", "rank 3")]
-    for later, told in ((70, 0), (70 + 2 * REPEAT_SECONDS, 1)):  # what comes and goes is told of once
+    for later, expected in ((70, 0), (70 + 2 * REPEAT_SECONDS, 1)):  # what comes and goes is told of once
         hot["at"] = session.now + later
         view.machines.feed(1, json.dumps(hot).encode())
         new = watch.check(view, run, session.now + later)[1]
-        assert [alert.kind for alert in new].count("throttled") == told
+        assert [alert.kind for alert in new].count("throttled") == expected
 
 
 # The client's side of ``sky.log``: latest values, bounded histories, whatever pieces the bytes come in.
@@ -363,8 +363,8 @@ def test_numeric_dicts_yielded_by_a_generator_are_metrics():
     apply(view, events.PoolOpened(pool="p", spec={"nodes": 2, "worker": {"ranks_per_node": 1}}, created_at=0.0))
     apply(view, events.RunOpened(pool="p", run="r", function="f", kind="broadcast", total=2, at=0.0))
     for seq, value in enumerate([{"epoch": 1, "loss": 0.5, "name": "a", "ok": True}, {"epoch": 2}, 7]):
-        told = Summary(type=type(value).__name__, text="", json=value, is_json=True, size=1)
-        apply(view, events.ItemYielded(pool="p", run="r", index=1, rank=1, seq=seq, summary=told))
+        summary = Summary(type=type(value).__name__, text="", json=value, is_json=True, size=1)
+        apply(view, events.ItemYielded(pool="p", run="r", index=1, rank=1, seq=seq, summary=summary))
     assert view.metrics.latest("r", 1) == {"epoch": 2, "loss": 0.5}
     assert view.metrics.ranks("r") == [1]
 

@@ -140,8 +140,8 @@ READERS = {"read_events": read_events, "node_events": lambda folder: node_events
 @pytest.mark.parametrize("reader", READERS)
 def test_invalid_journal_lines_are_skipped(reader: str, world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("skyward_core.store.pool_folder.MAX_EVENT_BYTES", 10_000)
-    told = [events.NodePhase(pool="p", node=0, phase="ready", detail=each, at=3.0) for each in "ab"]
-    first, last = (json.dumps(events.to_json(event)).encode() for event in told)
+    details = [events.NodePhase(pool="p", node=0, phase="ready", detail=each, at=3.0) for each in "ab"]
+    first, last = (json.dumps(events.to_json(event)).encode() for event in details)
     wrong = [
         first.replace(b'"a"', b'"\xff\xfe"'),  # no UTF-8
         b"\xff" * 100 + b'"NodePhase"',
@@ -161,7 +161,7 @@ def test_invalid_journal_lines_are_skipped(reader: str, world: Path, monkeypatch
         first.replace(b'"a"', b'"' + b"a" * 35_000 + b'"'),  # of several pieces
     ]
     (world / "events.jsonl").write_bytes(b"\n".join([first, *wrong, last, first[:-1]]))
-    assert list(READERS[reader](world)) == told
+    assert list(READERS[reader](world)) == details
 
 
 @pytest.mark.parametrize(
@@ -271,20 +271,20 @@ def test_repeated_node_phase_is_listed_once_per_phase() -> None:
 
 
 def test_past_node_phases_are_loaded_for_a_later_client(archive: PoolFolder) -> None:
-    def said(node: int, detail: str, at: float) -> events.NodePhase:
+    def phase_event(node: int, detail: str, at: float) -> events.NodePhase:
         return events.NodePhase(pool="p", node=node, phase="installed", detail=detail, at=at)
 
     archive.add_event(events.PoolOpened(pool="p", spec={"nodes": 2}, created_at=1.0, at=1.0))
     for number in range(60):
-        archive.add_event(said(1, f"part-{number}", 2.0 + number))
-    archive.add_event(said(1, "part-59", 62.5))
-    archive.add_event(said(1, "of our own time", 100.0))
+        archive.add_event(phase_event(1, f"part-{number}", 2.0 + number))
+    archive.add_event(phase_event(1, "part-59", 62.5))
+    archive.add_event(phase_event(1, "of our own time", 100.0))
     archive.flush()
     with open(archive.folder / "events.jsonl", "a") as journal:
         journal.write('{"event":"NodePhase","pool"')  # cut short
     view = PoolView("p")
     apply(view, events.PoolOpened(pool="p", spec={"nodes": 2}, created_at=1.0, at=90.0))
-    apply(view, said(1, "seen \x1b[2Jhere", 91.0))
+    apply(view, phase_event(1, "seen \x1b[2Jhere", 91.0))
     version = view.version
     restore_node_details(view, node_events(archive.folder, 90.0))
     lines = [line for _, _, line in view.nodes[1].details]

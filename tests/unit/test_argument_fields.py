@@ -91,8 +91,12 @@ def test_each_function_parameter_has_a_field_of_matching_kind(fields: dict[str, 
 
 
 def test_field_help_comes_from_the_docstring(fields: dict[str, ArgumentField]) -> None:
-    said = {name: each.help for name, each in fields.items() if each.help}
-    assert said == {"epochs": "how often all data is seen,", "lr": "how fast: in steps", "mode": "how fast: in steps"}
+    help_texts = {name: each.help for name, each in fields.items() if each.help}
+    assert help_texts == {
+        "epochs": "how often all data is seen,",
+        "lr": "how fast: in steps",
+        "mode": "how fast: in steps",
+    }
 
 
 @pytest.mark.parametrize(
@@ -194,9 +198,9 @@ TEXTS = st.one_of(
 @given(st.lists(TEXTS), st.lists(VALUES, max_size=1))
 def test_image_texts_round_trip_through_form_fields(texts: list[str], setup: list[str]) -> None:
     texts += [f"setup={each}" for each in setup]
-    said = split_by_field(texts)
-    assert said.keys() <= FIELDS.keys()
-    again = [each for name, text in said.items() for each in field_texts(name, text)]
+    fields_of_texts = split_by_field(texts)
+    assert fields_of_texts.keys() <= FIELDS.keys()
+    again = [each for name, text in fields_of_texts.items() for each in field_texts(name, text)]
     assert sorted(again) == sorted(texts)
 
 
@@ -221,9 +225,9 @@ def test_setup_commands_are_joined_in_one_line() -> None:
     ],
 )
 def test_image_field_validation_error_names_the_cause(name: str, text: str, words: str) -> None:
-    said = FIELDS[name].validation_error(text)
-    assert said.startswith(words) if words.startswith(("env.", "'", "No", "MY")) else words in said
-    assert bool(said) == bool(words)
+    error = FIELDS[name].validation_error(text)
+    assert error.startswith(words) if words.startswith(("env.", "'", "No", "MY")) else words in error
+    assert bool(error) == bool(words)
 
 
 def test_field_texts_are_split_like_shell_words() -> None:
@@ -257,7 +261,7 @@ def test_sweep_argument_text_expands_to_values(text: str, values: list[str]) -> 
 
 
 @pytest.mark.parametrize(
-    ("pairs", "said"),
+    ("pairs", "message"),
     [
         (["n=1,,2"], "a value is missing"),
         (["n=1,"], "a value is missing"),
@@ -269,8 +273,8 @@ def test_sweep_argument_text_expands_to_values(text: str, values: list[str]) -> 
         (["n"], "Write name=value"),
     ],
 )
-def test_invalid_sweep_arguments_are_rejected(pairs: list[str], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_invalid_sweep_arguments_are_rejected(pairs: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         expand_combinations(pairs)
 
 

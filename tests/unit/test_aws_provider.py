@@ -102,18 +102,18 @@ def market(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("volumes", "wanted", "gb"),
+    ("volumes", "expected", "gb"),
     [({"sda1": 8}, 100, 100), ({"sda1": 300}, 100, 300), ({"sda1": 300, "sdb": 50}, 400, 450), ({}, 100, 100)],
 )
-async def test_offer_price_includes_volumes_of_the_image(volumes: dict[str, int], wanted: int, gb: int) -> None:
+async def test_offer_price_includes_volumes_of_the_image(volumes: dict[str, int], expected: int, gb: int) -> None:
     calls: Any = Calls(**volumes)
-    extras = BilledExtras(wanted, True, "ami-1")
+    extras = BilledExtras(expected, True, "ami-1")
     for _ in range(2):
         (offer,) = (await offers_and_images.query_region(calls, "aws", "here", MachineRequirements(), extras)).offers
         assert offer.beside_hourly == pytest.approx(0.01 * gb + 0.5)
     assert calls.asked == 1, "an image never changes"
     image = await find_image(calls, "here", KIND, "ami-1", None)
-    assert max(wanted, image.disk_gb) + volumes.get("sdb", 0) == gb
+    assert max(expected, image.disk_gb) + volumes.get("sdb", 0) == gb
 
 
 async def test_offer_with_default_image_needs_no_image_lookup() -> None:
@@ -297,10 +297,10 @@ def test_owner_tag_of_user_without_a_name_is_the_user_id(monkeypatch: pytest.Mon
     )
 
 
-@pytest.mark.parametrize(("said", "node"), [("3", 3), ("\x1b[2J", 1), ("9" * 30, 1), ("-1", 1), ("²", 1)])
-def test_invalid_node_tag_falls_back_to_the_launch_index(said: str, node: int) -> None:
-    told = {"InstanceId": "i-1", "AmiLaunchIndex": 1, "Tags": [{"Key": instance_tags.NODE, "Value": said}]}
-    assert to_machine(told, "r", {}).node == node
+@pytest.mark.parametrize(("tag", "node"), [("3", 3), ("\x1b[2J", 1), ("9" * 30, 1), ("-1", 1), ("²", 1)])
+def test_invalid_node_tag_falls_back_to_the_launch_index(tag: str, node: int) -> None:
+    instance = {"InstanceId": "i-1", "AmiLaunchIndex": 1, "Tags": [{"Key": instance_tags.NODE, "Value": tag}]}
+    assert to_machine(instance, "r", {}).node == node
 
 
 def test_truncated_launch_journal_line_hides_no_other_line() -> None:
@@ -364,8 +364,8 @@ async def test_security_group_is_configured_once_ec2_knows_it(monkeypatch: pytes
 def test_unparsable_aws_reply_is_retryable_and_may_have_succeeded() -> None:
     error = ResponseParserError("Unable to parse response: b'<html>sign in\n</html>'")
     assert ec2_errors.is_retryable(error) and ec2_errors.may_have_succeeded(error)
-    said = ec2_errors.translate_error(error, "ec2", "us-east-1", "run_instances")
-    assert isinstance(said, Unreachable) and "<html>" not in str(said) and "RunInstances" in str(said)
+    text = ec2_errors.translate_error(error, "ec2", "us-east-1", "run_instances")
+    assert isinstance(text, Unreachable) and "<html>" not in str(text) and "RunInstances" in str(text)
 
 
 class Nowhere:
@@ -474,12 +474,12 @@ def client_error(code: str) -> ClientError:
 class Scripted(AwsCalls):
     """Fake that returns given answers one after the other, and repeats the last one."""
 
-    def __init__(self, *said: Exception) -> None:
+    def __init__(self, *errors: Exception) -> None:
         super().__init__(AwsAccount())
-        self.said = list(said)
+        self.answers = list(errors)
 
     def _call(self, *_: Any) -> dict[str, Any]:
-        raise self.said.pop(0) if len(self.said) > 1 else self.said[0]
+        raise self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
 
 @pytest.fixture(autouse=True)
@@ -489,8 +489,8 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(boto_calls, "THROTTLE_TIMEOUT", 0.05)
 
 
-async def run_instances(*said: Exception) -> None:
-    await Scripted(*said).call("ec2", "r", "run_instances", answered=lambda _: None)
+async def run_instances(*errors: Exception) -> None:
+    await Scripted(*errors).call("ec2", "r", "run_instances", answered=lambda _: None)
 
 
 @pytest.mark.parametrize("code", ["RequestLimitExceeded", "ExpiredToken", "AuthFailure", "UnauthorizedOperation"])
@@ -530,7 +530,7 @@ def write_aws_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("config", "kind", "said"),
+    ("config", "kind", "message"),
     [
         ("credential_process = sh -c 'echo no token >&2; exit 1'", CredentialsRefused, r"not be loaded .*no token"),
         ("role_arn = arn:aws:iam::1:role/r\nsource_profile = nobodys", UsageError, "cannot be used: .*nobodys"),
@@ -542,14 +542,14 @@ def write_aws_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     ids=["program fails", "source profile is missing", "never signed in"],
 )  # fmt: skip
 async def test_credentials_that_cannot_be_loaded_name_cause_and_remedy(
-    write_aws_config: Any, config: str, kind: type[Exception], said: str
+    write_aws_config: Any, config: str, kind: type[Exception], message: str
 ) -> None:
     write_aws_config(f"[profile mine]\n{config}\n")
     calls = AwsCalls(AwsAccount(profile="mine", endpoint="http://127.0.0.1:9"))
-    with pytest.raises(kind, match=said):
+    with pytest.raises(kind, match=message):
         await calls.call("ec2", "us-east-1", "describe_instances")
     if "sso" not in config:  # of a sign-in nothing is read before the first call
-        with pytest.raises(kind, match=said):
+        with pytest.raises(kind, match=message):
             calls.ec2_endpoint("us-east-1")
 
 
@@ -589,18 +589,18 @@ def test_no_error_of_ec2_is_longer_than_300_characters() -> None:
 
 
 def test_rejections_name_what_to_do() -> None:
-    def said(code: str, message: str = "m", region: str = "us-east-1") -> str:
+    def rejection(code: str, message: str = "m", region: str = "us-east-1") -> str:
         error = ClientError({"Error": {"Code": code, "Message": message}}, "RunInstances")
         return str(ec2_errors.translate_error(error, "ec2", region, "run_instances", "mine"))
 
-    assert "`aws sso login --profile mine`" in said("ExpiredToken") and "clock" not in said("ExpiredToken")
-    assert "Check this machine's clock" in said("RequestExpired")
+    assert "`aws sso login --profile mine`" in rejection("ExpiredToken") and "clock" not in rejection("ExpiredToken")
+    assert "Check this machine's clock" in rejection("RequestExpired")
     terms = "To use this AWS Marketplace product accept terms. Visit https://aws.amazon.com/marketplace/pp?sku=1"
-    assert said("OptInRequired", terms).endswith("accept its terms at https://aws.amazon.com/marketplace/pp?sku=1")
-    assert "does not accept the AWS credentials" in said("OptInRequired")
-    assert "enable-region" not in said("AuthFailure")
+    assert rejection("OptInRequired", terms).endswith("accept its terms at https://aws.amazon.com/marketplace/pp?sku=1")
+    assert "does not accept the AWS credentials" in rejection("OptInRequired")
+    assert "enable-region" not in rejection("AuthFailure")
     for region in ("af-south-1", "eu-central-2", "ap-southeast-4", "me-south-1", "il-central-1"):
-        assert f"aws account enable-region --region-name {region}" in said("AuthFailure", region=region)
+        assert f"aws account enable-region --region-name {region}" in rejection("AuthFailure", region=region)
 
 
 # Machine images by instance family, and login names.
@@ -712,8 +712,8 @@ async def test_prices_of_other_aws_partitions_are_unknown_with_a_reason(
         return {f"{KIND.name} here-a": [0.1, 0.1, 0.1]}
 
     monkeypatch.setattr(offers_and_images, "spot_prices", spot_price)
-    wanted, calls = MachineRequirements(allocation="cheapest"), Calls()
-    found = await offers_and_images.query_region(calls, "aws", region, wanted, BilledExtras(100, True))  # type: ignore[arg-type]
+    requirements, calls = MachineRequirements(allocation="cheapest"), Calls()
+    found = await offers_and_images.query_region(calls, "aws", region, requirements, BilledExtras(100, True))  # type: ignore[arg-type]
     assert {each.market: each.hourly for each in found.offers} == {"on-demand": None} | ({"spot": 0.1} if spot else {})
     assert any(region in note and reason in note for note in found.notes)
 

@@ -214,17 +214,17 @@ def test_spent_budget_stops_the_runs_of_a_real_pool(tmp_path: Path, monkeypatch:
         threading.Event().wait()
 
     options = sky.Options(console=False, grace=0.1, budget=10.0)
-    said = r"pool dear ends: its budget of \$10\.00 is spent"
+    message = r"pool dear ends: its budget of \$10\.00 is spent"
     with (
         sky.Compute(provider=Dear(), name="dear", options=options) as compute,
-        pytest.raises(sky.Cancelled, match=said),
+        pytest.raises(sky.Cancelled, match=message),
     ):
         forever() @ compute
     receipt = compute.receipt
     assert receipt is not None and receipt.ok and receipt.notes == ("its budget of $10.00 is spent",)
     assert receipt.spent is not None and receipt.spent >= 10.0 and "; cost $1" in str(receipt)
-    (told,) = costs(0.0).pools
-    assert told.dollars == pytest.approx(receipt.spent) and told.functions == ("forever",)
+    (costs_of_pool,) = costs(0.0).pools
+    assert costs_of_pool.dollars == pytest.approx(receipt.spent) and costs_of_pool.functions == ("forever",)
 
 
 @pytest.mark.parametrize("wrong", [0, -1, "much", float("nan"), float("inf"), True])
@@ -289,12 +289,12 @@ def plan_of(folder: Path, region: str, accelerator: str | None = "T4:4", provide
 
 
 def test_launch_plan_on_aws_shows_prices_and_attempts(tmp_path: Path, no_aws_credentials: None) -> None:
-    told = plan_rows(plan_of(tmp_path, "us-east-1"))
-    assert ("cost", "$7.86/h") in told
-    assert ("tries", "g4dn.12xlarge in us-east-1, $3.93/h each (price list of this release)") in told
-    assert sum(name == "makes" for name, _ in told) == 3
-    assert any("no AWS credentials were found" in text for _, text in told)
-    assert not any("nothing is rented" in text for _, text in told)
+    plan = plan_rows(plan_of(tmp_path, "us-east-1"))
+    assert ("cost", "$7.86/h") in plan
+    assert ("tries", "g4dn.12xlarge in us-east-1, $3.93/h each (price list of this release)") in plan
+    assert sum(name == "makes" for name, _ in plan) == 3
+    assert any("no AWS credentials were found" in text for _, text in plan)
+    assert not any("nothing is rented" in text for _, text in plan)
 
 
 def test_launch_plan_describes_behavior_of_command_or_app(tmp_path: Path, no_aws_credentials: None) -> None:
@@ -311,9 +311,9 @@ def test_launch_plan_describes_behavior_of_command_or_app(tmp_path: Path, no_aws
 
 
 def test_launch_plan_shows_unknown_price_as_question_mark(tmp_path: Path, no_aws_credentials: None) -> None:
-    told = plan_rows(plan_of(tmp_path, "eu-west-1"))
-    assert ("cost", "$?/h") in told
-    assert any(text.startswith("no offer in eu-west-1 fits the request") for _, text in told)
+    plan = plan_rows(plan_of(tmp_path, "eu-west-1"))
+    assert ("cost", "$?/h") in plan
+    assert any(text.startswith("no offer in eu-west-1 fits the request") for _, text in plan)
 
 
 def test_launch_plan_of_existing_machines_has_no_cost(tmp_path: Path, no_aws_credentials: None) -> None:
@@ -373,10 +373,10 @@ def test_costs_are_summed_over_pools(ledger: Ledger) -> None:
     pool(ledger, "up", [machine("c", 4.0, now - 1800)], hours=None, ran="evaluate")
     pool(ledger, "dear", [machine("d", None, now - day)], hours=1)
     found = costs(now - 30 * day)
-    told = {each.pool: each for each in found.pools}
-    assert told["over"].dollars == pytest.approx(30.0) and not told["over"].goes_on
-    assert told["up"].dollars == pytest.approx(2.0, abs=0.1) and told["up"].goes_on
-    assert told["dear"].dollars is None, "nobody knows, and it was not free"
+    data = {each.pool: each for each in found.pools}
+    assert data["over"].dollars == pytest.approx(30.0) and not data["over"].goes_on
+    assert data["up"].dollars == pytest.approx(2.0, abs=0.1) and data["up"].goes_on
+    assert data["dear"].dollars is None, "nobody knows, and it was not free"
     assert found.dollars == pytest.approx(sum(found.by_day.values())) == pytest.approx(32.0, abs=0.1)
     assert found.by_function["train"] == pytest.approx(30.0)
 
@@ -426,17 +426,17 @@ def test_daily_costs_sum_to_the_total(
 
 
 def test_costs_command_prints_totals_and_json(ledger: Ledger) -> None:
-    said = CliRunner().invoke(cli, ["costs"])
-    assert said.exit_code == 0 and "no costs in that time" in said.output
+    done = CliRunner().invoke(cli, ["costs"])
+    assert done.exit_code == 0 and "no costs in that time" in done.output
     noon = datetime.combine(date.today() - timedelta(days=1), clock(12)).timestamp()  # all of it on one day
     pool(ledger, "over", [machine("a", 10.0, noon)], hours=1.5)
     pool(ledger, "dear", [machine("d", None, noon)], hours=1)
     for by in ("pool", "function", "day"):
-        said = CliRunner().invoke(cli, ["costs", "--by", by])
-        assert said.exit_code == 0 and said.output.count("$15.00") == 2, said.output
-    assert "the cost of 1 pool is unknown" in said.output + said.stderr
-    told = json.loads(CliRunner().invoke(cli, ["costs", "--json"]).stdout)
-    assert told["dollars"] == pytest.approx(15.0) and len(told["pools"]) == 2
+        done = CliRunner().invoke(cli, ["costs", "--by", by])
+        assert done.exit_code == 0 and done.output.count("$15.00") == 2, done.output
+    assert "the cost of 1 pool is unknown" in done.output + done.stderr
+    report = json.loads(CliRunner().invoke(cli, ["costs", "--json"]).stdout)
+    assert report["dollars"] == pytest.approx(15.0) and len(report["pools"]) == 2
     wrong = CliRunner().invoke(cli, ["costs", "--since", "yesterday"])
     assert wrong.exit_code == 2 and '"7d"' in wrong.output
 
@@ -462,50 +462,50 @@ class Account:
     """Provider that records its calls."""
 
     def __init__(self, refuses: bool = False) -> None:
-        self.told: list[float] = []
+        self.dates: list[float] = []
         self.refuses = refuses
         self.twice = asyncio.Event()
 
     async def date(self, pool: str, machines: Sequence[Any], at: float) -> None:
-        self.told.append(at)
-        if len(self.told) == 2:
+        self.dates.append(at)
+        if len(self.dates) == 2:
             self.twice.set()
         if self.refuses:
             raise PoolError("the credentials have expired")
 
 
 def expiry_and_messages(provider: Any, run: str = "done") -> tuple[Expiry, list[str]]:
-    said: list[str] = []
+    messages: list[str] = []
     context: Any = SimpleNamespace(
         name="p", provider=provider, machines=[], row=SimpleNamespace(created_at=1000.0),
         options=SimpleNamespace(idle_timeout=600.0, ttl=None),
         view=SimpleNamespace(is_live=True, runs={"r": SimpleNamespace(state=run)}),
-        news=SimpleNamespace(emit_warning=said.append),
+        news=SimpleNamespace(emit_warning=messages.append),
     )  # fmt: skip
-    return Expiry(context), said
+    return Expiry(context), messages
 
 
 async def test_expiry_is_renewed_and_refusal_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budget_and_cloud_expiry_date, "FIRST_DELAY", 0.0)
     monkeypatch.setattr(budget_and_cloud_expiry_date, "PERIOD", 0.01)
     account = Account(refuses=True)
-    keeper, said = expiry_and_messages(account)
+    keeper, messages = expiry_and_messages(account)
     keeping = asyncio.create_task(keeper.renew())
     await asyncio.wait_for(account.twice.wait(), 30)
     keeping.cancel()
-    assert "in the account: the credentials have expired" in said[0]
+    assert "in the account: the credentials have expired" in messages[0]
 
 
 async def test_detaching_client_extends_expiry_for_running_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "time", lambda: 10_000.0)
-    for run, told in (
+    for run, dates in (
         ("done", []),
         ("running", [10_000.0 + budget_and_cloud_expiry_date.DETACHED_RUN_TIME + 600 + EXPIRY_MARGIN]),
     ):
         account = Account()
         keeper, _ = expiry_and_messages(account, run)
         await keeper.extend_for_runs()
-        assert account.told == told
+        assert account.dates == dates
 
 
 async def test_detaching_client_does_not_wait_for_a_silent_account(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -523,7 +523,7 @@ async def test_detaching_client_does_not_wait_for_a_silent_account(monkeypatch: 
 
 
 async def test_provider_without_account_gets_no_expiry_time() -> None:
-    keeper, said = expiry_and_messages(object(), "running")
+    keeper, messages = expiry_and_messages(object(), "running")
     await keeper.renew()
     await keeper.extend_for_runs()
-    assert said == []
+    assert messages == []

@@ -389,32 +389,32 @@ def test_idle_blob_connection_is_closed(
 
 
 def test_idle_connections_are_bounded_in_number_and_age(hosts: list[Host], client: Client) -> None:
-    kept = client.streams
+    streams = client.streams
     node, other = hosts[0].node, hosts[1].node
     lines = [client.connect(hosts[0]) for _ in range(3)]
     for line in lines:
-        kept.release(node, line)
+        streams.release(node, line)
     with pytest.raises(TlsConnectionError):
         lines[2].request({"t": "result", "name": RESULT, "at": 0})
-    assert kept.acquire(other) is None
-    assert kept.acquire(node) is lines[1]
-    kept.expire(IDLE_TIMEOUT)
-    assert kept.acquire(node) is lines[0]
-    kept.release(node, lines[0])
-    kept.release(node, lines[1])
-    kept.expire(0)
-    assert kept.acquire(node) is None
+    assert streams.acquire(other) is None
+    assert streams.acquire(node) is lines[1]
+    streams.expire(IDLE_TIMEOUT)
+    assert streams.acquire(node) is lines[0]
+    streams.release(node, lines[0])
+    streams.release(node, lines[1])
+    streams.expire(0)
+    assert streams.acquire(node) is None
     for line in lines[:2]:
         with pytest.raises(TlsConnectionError):
             line.send_frame({"t": "result", "name": RESULT, "at": 0})
     old = client.connect(hosts[0])
     old.connected_at -= MAX_AGE
-    kept.release(node, old)
-    assert kept.acquire(node) is None
+    streams.release(node, old)
+    assert streams.acquire(node) is None
     last = client.connect(hosts[0])
-    kept.close()
-    kept.release(node, last)
-    assert kept.acquire(node) is None
+    streams.close()
+    streams.release(node, last)
+    assert streams.acquire(node) is None
 
 
 @pytest.fixture(autouse=True)

@@ -304,8 +304,8 @@ def test_import_of_deferred_module_waits_for_the_second_archive(unpacked_bundle:
             process.wait(0.3)
         host_command_server.unpack(bundle_with_nvml().rest, str(rest.parent.with_suffix(".part") / rest.name))
         rest.parent.with_suffix(".part").rename(rest.parent)
-        said, errors = process.communicate(timeout=60)
-    assert said == f"{rest}/skyward_core/providers/ssh/provider.py\n", errors
+        output, errors = process.communicate(timeout=60)
+    assert output == f"{rest}/skyward_core/providers/ssh/provider.py\n", errors
     # What is in neither file is nowhere, and nobody waits for it.
     with _imports("skyward_core.providers.no_such", unpacked_bundle, 60) as process:
         assert "No module named 'skyward_core.providers.no_such'" in process.communicate(timeout=60)[1]
@@ -394,8 +394,8 @@ def test_worker_frames_are_hidden_in_user_tracebacks(
         "    error = error.with_traceback(error.__traceback__.tb_next)\n"
         "    print(describe_error(error)[0]['traceback'])\n"
     )
-    said = run_in_bundle(path, script)
-    assert "in <lambda>" in said and "worker.py" not in said
+    text = run_in_bundle(path, script)
+    assert "in <lambda>" in text and "worker.py" not in text
 
 
 def run_in_bundle(path: Path, script: str, *words: str) -> str:

@@ -61,8 +61,8 @@ class Desk:
         self.audience[self.watcher].watches = True
 
     def call(self, **header: Any) -> Call:
-        told: Any = {"kind": "single", "total": 1, "name": "f"} | header
-        call = Call("r1", 0, told, b"", self.owner, rank=3)
+        data: Any = {"kind": "single", "total": 1, "name": "f"} | header
+        call = Call("r1", 0, data, b"", self.owner, rank=3)
         self.state.registry.add(call)
         return call
 
@@ -76,18 +76,18 @@ def returned(call: Call, **more: Any) -> Any:
     return call.make_outcome({"kind": "returned"}) | more
 
 
-def finalize(desk: Desk, call: Call, killed: str = "", **told: Any) -> Any:
-    header: Any = {"t": "outcome", "run": call.run, "i": call.index} | told
+def finalize(desk: Desk, call: Call, killed: str = "", **options: Any) -> Any:
+    header: Any = {"t": "outcome", "run": call.run, "i": call.index} | options
     return desk.desk.finalize_outcome(call, header, killed)
 
 
 async def test_outcome_is_sent_once_to_owner_and_watchers(desk: Desk) -> None:
     call = desk.call()
     desk.desk.finish(call, returned(call))
-    assert [told["t"] for told in desk.owner.told] == ["outcome"]
-    assert [told["t"] for told in desk.watcher.told] == ["outcome"]
-    assert desk.other.told == []
-    assert (desk.owner.told[0]["rank"], desk.owner.told[0]["node"], desk.owner.told[0]["begun"]) == (3, 3, False)
+    assert [frame["t"] for frame in desk.owner.frames] == ["outcome"]
+    assert [frame["t"] for frame in desk.watcher.frames] == ["outcome"]
+    assert desk.other.frames == []
+    assert (desk.owner.frames[0]["rank"], desk.owner.frames[0]["node"], desk.owner.frames[0]["begun"]) == (3, 3, False)
 
 
 async def test_call_journal_keeps_calls_and_outcomes_until_acknowledged(config: AgentConfig, desk: Desk) -> None:
@@ -147,7 +147,7 @@ async def test_next_agent_delivers_outcomes_of_a_killed_one(config: AgentConfig)
     await recover_state(desk.state, slots, desk.desk)
     (call,) = desk.state.registry.calls.values()
     desk.desk.claim(desk.other, call, {"t": "claim", "run": "r1"})
-    assert [(told["t"], told["kind"], told["size"]) for told in desk.other.told] == [("outcome", "returned", 6)]
+    assert [(frame["t"], frame["kind"], frame["size"]) for frame in desk.other.frames] == [("outcome", "returned", 6)]
     assert call.result == b"result"
 
 
@@ -171,16 +171,16 @@ async def test_result_counts_as_unfetched_until_claimed(desk: Desk, outcome: Any
     call = desk.call()
     desk.desk.on_client_gone(desk.owner)
     desk.desk.finish(call, call.make_outcome(outcome), result)
-    assert desk.owner.told == [] and desk.desk.unfetched_sizes() == {"r1": size}
+    assert desk.owner.frames == [] and desk.desk.unfetched_sizes() == {"r1": size}
     desk.desk.claim(desk.other, call, {"t": "claim", "run": "r1"})
-    assert [told["t"] for told in desk.other.told] == ["outcome"] and desk.desk.unfetched_sizes() == {}
+    assert [frame["t"] for frame in desk.other.frames] == ["outcome"] and desk.desk.unfetched_sizes() == {}
 
 
 async def test_call_for_an_outdated_gang_epoch_is_returned_and_dropped(desk: Desk) -> None:
     call = desk.call(gang=True)
     desk.state.gang.epoch, desk.state.gang.broken_reason = 4, "a rank died"
     desk.desk.reject_stale(call)
-    assert desk.owner.told == [{"t": "stale", "run": "r1", "i": 0, "epoch": 4, "why": "a rank died"}]
+    assert desk.owner.frames == [{"t": "stale", "run": "r1", "i": 0, "epoch": 4, "why": "a rank died"}]
     assert not desk.state.registry.calls and not desk.state.registry.active
 
 
@@ -201,15 +201,15 @@ async def test_outcome_kind_after_worker_death_depends_on_its_cause(
     desk.state.end_frame, desk.state.is_closing = ending, closing
     (config.spool / "r003.err").write_text("no such module\n")
     desk.desk.on_worker_death(call, process, 9, logs=_NoLogs())  # type: ignore[arg-type]
-    assert desk.owner.told[0]["kind"] == kind
-    assert killed or "no such module" in desk.owner.told[0]["error"]["message"]
+    assert desk.owner.frames[0]["kind"] == kind
+    assert killed or "no such module" in desk.owner.frames[0]["error"]["message"]
 
 
 async def test_stopped_call_keeps_its_stop_reason_over_the_worker_report(desk: Desk) -> None:
     call = desk.call(timeout=2.0)
     call.stop_reason = "timeout"
-    told = finalize(desk, call, kind="raised", error={"type": "OSError", "message": ""})
-    assert told["kind"] == "exited" and told["error"]["type"] == "TimeoutError"
+    outcome = finalize(desk, call, kind="raised", error={"type": "OSError", "message": ""})
+    assert outcome["kind"] == "exited" and outcome["error"]["type"] == "TimeoutError"
     assert finalize(desk, call, kind="returned")["kind"] == "returned", "it was quicker"
 
 
@@ -227,21 +227,21 @@ async def test_outcome_of_worker_death_after_preemption_depends_on_status(
     process = Process(1)
     process.kill_reason, process.is_script, process.connection = killed, True, Peer()
     desk.desk.on_worker_death(desk.call(), process, status, logs=_NoLogs())  # type: ignore[arg-type]
-    assert desk.owner.told[0]["error"]["type"] == kind
-    assert (desk.owner.told[0]["kind"] == "lost") is (kind == "Preempted")
+    assert desk.owner.frames[0]["error"]["type"] == kind
+    assert (desk.owner.frames[0]["kind"] == "lost") is (kind == "Preempted")
 
 
 async def test_worker_report_after_preemption_is_kept_unless_it_was_stopped(desk: Desk) -> None:
     desk.state.is_preempted = True
     call, process = desk.call(), Process(1)
-    for told, kind in (
+    for report, kind in (
         ({"kind": "collateral"}, "lost"),
         ({"kind": "exited", "exit_code": 143, "error": {"type": "SystemExit", "message": ""}}, "lost"),
         ({"kind": "exited", "exit_code": 1, "error": {"type": "SystemExit", "message": ""}}, "exited"),
         ({"kind": "returned"}, "returned"),
         ({"kind": "raised", "error": {"type": "ValueError", "message": "no"}}, "raised"),
     ):
-        heard: Any = call.make_outcome({"kind": "returned"}) | told
+        heard: Any = call.make_outcome({"kind": "returned"}) | report
         judgement = desk.desk.finalize_outcome(call, heard, "", process)
         assert judgement["kind"] == kind
         assert kind != "lost" or judgement["exit_code"] is None
@@ -262,9 +262,9 @@ async def test_call_that_runs_for_a_moment_is_announced_as_begun(desk: Desk) -> 
     call.started_at = asyncio.get_running_loop().time()
     desk.desk.on_call_started(call, '{"t":"call"}')
     async with asyncio.timeout(10):
-        while not desk.watcher.told:
+        while not desk.watcher.frames:
             await asyncio.sleep(0.005)
-    assert desk.owner.told[0]["t"] == desk.watcher.told[0]["t"] == "began"
+    assert desk.owner.frames[0]["t"] == desk.watcher.frames[0]["t"] == "began"
     assert desk.state.registry.records["r1"].began
 
 
@@ -276,8 +276,8 @@ class _NoLogs:
 
 
 def call(run: str, index: int, kind: str = "broadcast", **header: Any) -> Call:
-    told: Any = {"name": "f", "kind": kind, "total": 4} | header
-    return Call(run, index, told, b"body", None)
+    data: Any = {"name": "f", "kind": kind, "total": 4} | header
+    return Call(run, index, data, b"body", None)
 
 
 def outcome(index: int, kind: str = "returned") -> Any:
@@ -363,9 +363,9 @@ def test_journal_frame_of_a_call_has_header_rank_slot_and_log_offsets() -> None:
     """The call header is embedded as encoded for the worker, and the frame stays valid for any content."""
     one = call("r", 2, i=2, gang=True, name='"}, ü\n', more={"a": [None, "\ud800"]})
     one.rank, one.slot, one.log_start = 5, 1, {"r005.1.out": 77}
-    told = {"t": "given", "slot": 1, "rank": 5, "log": {"r005.1.out": 77}, "call": one.header}
+    frame = {"t": "given", "slot": 1, "rank": 5, "log": {"r005.1.out": 77}, "call": one.header}
     for data in (one.given_frame(), one.given_frame(encode_json(one.header))):
-        assert list(Decoder().feed(data)) == [(told, b"")]
+        assert list(Decoder().feed(data)) == [(frame, b"")]
     other = call("r", 3, i=3)
     assert next(Decoder().feed(one.given_frame(encode_json(other.header))))[0]["call"] == other.header, (
         "not encoded again"
@@ -395,9 +395,9 @@ sys.stdin.read()
 
 
 def node_with_notices(folder: Path, *lines: str) -> tuple[Node, PreemptionNotifier]:
-    said = folder / "said"
-    said.write_text("".join(f"{line}\n" for line in lines))
-    node = Node(folder, notices=SAYS.format(path=str(said)))
+    file = folder / "said"
+    file.write_text("".join(f"{line}\n" for line in lines))
+    node = Node(folder, notices=SAYS.format(path=str(file)))
     desk = PreemptionNotifier(node.state, node.audience, node.desk, node.slots)
     desk.start()
     return node, desk
@@ -417,8 +417,8 @@ async def test_preemption_monitor_sends_each_valid_notice_once(tmp_path: Path) -
     ]
     good = [kind % 100, kind % 99, '{"error": "no answer"}', '{"kind": "rebalance", "left": null}']
     node, desk = node_with_notices(tmp_path, *nonsense, *good)
-    await until(lambda: len(node.peer.told) == 3)
-    terminate, error, rebalance = node.peer.told
+    await until(lambda: len(node.peer.frames) == 3)
+    terminate, error, rebalance = node.peer.frames
     assert (terminate["t"], terminate["kind"]) == ("notice", "terminate") and 98 < terminate["left"] <= 100
     assert error["message"].endswith("cannot poll for preemption notices: no answer")
     assert rebalance == {"t": "notice", "kind": "rebalance", "left": None}
@@ -438,7 +438,7 @@ async def test_failing_preemption_notice_program_is_restarted(tmp_path: Path, mo
         desk.start()
         await until(lambda: starts.exists() and starts.read_text().count(str(number)) > 3)  # noqa: B023
         desk.stop()
-        assert len(node.peer.told) == 1, "it is said once"
+        assert len(node.peer.frames) == 1, "it is said once"
         assert not node.state.is_preempted
 
 
@@ -457,7 +457,7 @@ async def test_ranks_are_notified_once_about_preemption_of_other_nodes(tmp_path:
     desk.on_remote_notice(2, -5.0)
     desk.on_remote_notice(3, 1e12)
     assert written() == [(0, False), (2, False), (3, False)]
-    assert node.peer.told == [] and not node.state.is_preempted
+    assert node.peer.frames == [] and not node.state.is_preempted
     desk.stop()
     # The next agent goes on with it; garbage of a rank is no notice.
     file.write_text(json.dumps([[1, True, monotonic() + 60, [7], True]]))
@@ -559,8 +559,8 @@ def test_failing_on_preempt_callback_stops_no_other_callback(write_notices: Any,
     def save() -> None:
         raise OSError("the disk is full")
 
-    assert "save, a callback of on_preempt, failed" in (said := capfd.readouterr().err)
-    assert "OSError: the disk is full" in said
+    assert "save, a callback of on_preempt, failed" in (output := capfd.readouterr().err)
+    assert "OSError: the disk is full" in output
     preemption._callbacks[:] = []
     write_notices()
     for callback in (save, lambda: os._exit if heard else exit(7), lambda: heard.append(1)):
@@ -714,8 +714,8 @@ async def test_metrics_sampler_that_cannot_start_is_given_up(
 
 
 async def test_metrics_sampler_starts_only_with_the_first_reader(meter_node: Metered) -> None:
-    told: Header = {}
-    assert (meter_node.processes, told) == ([], {})
+    data: Header = {}
+    assert (meter_node.processes, data) == ([], {})
     meter_node.meter.stop()
     meter_node.meter.ensure_running()
     assert meter_node.processes == []
@@ -752,26 +752,26 @@ def sent_call(index: int) -> Call:
 
 
 def test_running_calls_among_many_are_announced_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[tuple[int, int]] = []
+    received: list[tuple[int, int]] = []
 
     async def story() -> None:
-        slow = SlowCalls(lambda rank, sent_call: told.append((rank, sent_call.index)))
+        slow = SlowCalls(lambda rank, sent_call: received.append((rank, sent_call.index)))
         calls = [sent_call(index) for index in range(100)]
         for number, each in enumerate(calls):
             slow.add(number % 4, each)
             if number % 10:
                 each.outcome = RETURNED
         calls[50].pending_outcome = (RETURNED, b"")
-        while len(told) < 9:
+        while len(received) < 9:
             await asyncio.sleep(0.005)
         # Those that come later are told of in their turn.
         later = sent_call(100)
         slow.add(0, later)
-        while len(told) < 10:
+        while len(received) < 10:
             await asyncio.sleep(0.005)
 
     asyncio.run(asyncio.wait_for(story(), 20))
-    assert told == [(index % 4, index) for index in range(0, 100, 10) if index != 50] + [(0, 100)]
+    assert received == [(index % 4, index) for index in range(0, 100, 10) if index != 50] + [(0, 100)]
 
 
 def test_quick_calls_share_one_announcement_timer(monkeypatch: pytest.MonkeyPatch) -> None:

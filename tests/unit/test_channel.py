@@ -168,7 +168,7 @@ async def test_welcome_describes_the_node_and_its_known_runs(node: Served) -> No
 async def test_short_rank_phase_is_not_in_the_welcome(node: Served, short: str) -> None:
     client = node.client(watch=True)
     node.phases.set_phase(3, "importing")
-    await until(client.told)
+    await until(client.take_frames)
     node.phases.set_phase(3, short)
     late = Speaker(node.requests.accept())
     (welcome,) = late.add_note({"t": "hello", "version": VERSION, "watch": True})
@@ -177,12 +177,12 @@ async def test_short_rank_phase_is_not_in_the_welcome(node: Served, short: str) 
     heard: list[Header] = []
 
     def rank_2_is_told() -> bool:
-        heard.extend(late.told())
+        heard.extend(late.take_frames())
         return any(header["rank"] == 2 for header in heard)
 
     await until(rank_2_is_told)
     assert {each["rank"]: each["phase"] for each in (*welcome["phases"], *heard)} == {3: "importing", 2: "joining"}
-    assert [header["phase"] for header in client.told()] == ["joining"]
+    assert [header["phase"] for header in client.take_frames()] == ["joining"]
 
 
 async def test_observer_holds_the_lease_only_after_using_the_pool(node: Served) -> None:
@@ -204,9 +204,9 @@ async def test_repeated_call_frame_starts_one_call_for_the_last_sender(node: Ser
 async def test_watching_clients_are_notified_of_a_new_run(node: Served) -> None:
     client, watcher, deaf = node.client(watch=True), node.client(watch=True), node.client()
     assert client.add_note(REQUESTS_CALL) == []
-    (run,) = watcher.told()
+    (run,) = watcher.take_frames()
     assert (run["t"], run["run"], run["total"]) == ("run", "aa11", 1)
-    assert deaf.told() == []
+    assert deaf.take_frames() == []
 
 
 async def test_call_for_a_rank_of_another_node_ends_the_connection(node: Served) -> None:
@@ -226,10 +226,10 @@ async def test_waiting_calls_of_a_run_are_stopped_by_index_or_all(node: Served) 
     client = node.client()
     for index in range(3):
         client.add_note(REQUESTS_CALL | {"i": index, "total": 3})
-    told = client.add_note({"t": "stop", "run": "aa11", "i": 1, "why": "cancel"})
-    assert [(header["t"], header["i"], header["kind"]) for header in told] == [("outcome", 1, "collateral")]
-    told = client.add_note({"t": "stop", "run": "aa11", "why": "cancel"})
-    assert sorted(header["i"] for header in told) == [0, 2]
+    answer = client.add_note({"t": "stop", "run": "aa11", "i": 1, "why": "cancel"})
+    assert [(header["t"], header["i"], header["kind"]) for header in answer] == [("outcome", 1, "collateral")]
+    answer = client.add_note({"t": "stop", "run": "aa11", "why": "cancel"})
+    assert sorted(header["i"] for header in answer) == [0, 2]
     assert client.add_note({"t": "stop", "run": "bb22"}) == []
 
 
@@ -257,9 +257,9 @@ async def test_claim_of_an_orphaned_run_returns_its_outcomes(node: Served) -> No
     first.add_note(REQUESTS_CALL)
     first.add_note({"t": "stop", "run": "aa11"})
     first.leave()
-    told = node.client().add_note({"t": "claim", "id": 7, "run": "aa11"})
-    assert told[0] == {"t": "known", "id": 7, "calls": [0]}
-    assert [(header["t"], header["i"]) for header in told[1:]] == [("outcome", 0)]
+    answer = node.client().add_note({"t": "claim", "id": 7, "run": "aa11"})
+    assert answer[0] == {"t": "known", "id": 7, "calls": [0]}
+    assert [(header["t"], header["i"]) for header in answer[1:]] == [("outcome", 0)]
 
 
 async def test_acknowledged_call_is_removed_from_the_registry(node: Served) -> None:
@@ -296,7 +296,7 @@ async def test_lock_of_a_vanished_client_is_granted_as_unclean(node: Served) -> 
     assert [header["t"] for header in first.add_note({"t": "lock"})] == ["granted"]
     assert second.add_note({"t": "lock"}) == [{"t": "held", "by": "one"}]
     first.leave()
-    assert second.told() == [{"t": "granted", "unclean": True}]
+    assert second.take_frames() == [{"t": "granted", "unclean": True}]
 
 
 async def test_form_request_returns_the_head_port(node: Served) -> None:
@@ -309,8 +309,8 @@ async def test_new_epoch_numbers_are_unique_and_increasing(node: Served) -> None
     node.state.epochs.save(4)
     one, other = node.client(), node.client()
     asked = [(one, 1), (other, 1), (one, 9), (other, 9)]
-    told = [client.add_note({"t": "number", "id": 3, "least": least})[0]["epoch"] for client, least in asked]
-    assert told == [5, 6, 9, 10]
+    epochs = [client.add_note({"t": "number", "id": 3, "least": least})[0]["epoch"] for client, least in asked]
+    assert epochs == [5, 6, 9, 10]
     assert EpochFile(Path(node.state.config.paths.epoch)).latest == 10, "the next agent knows them, too"
 
 

@@ -84,13 +84,13 @@ def test_chart_of_many_ranks_draws_a_band_behind() -> None:
 
 def test_chart_of_many_ranks_updates_its_band_incrementally() -> None:
     few, many = ({rank: trace(3.0, 1.0, 2.0) for rank in range(count)} for count in (2, RANKS_ANEW + 1))
-    kept = IncrementalBand()
-    assert make_chart(few, None, columns=10, bands=kept) == make_chart(few, None, columns=10)
-    assert not kept._reached
-    drawn = make_chart(many, None, columns=10, bands=kept)
-    assert set(kept._reached) == set(many)
+    bands = IncrementalBand()
+    assert make_chart(few, None, columns=10, bands=bands) == make_chart(few, None, columns=10)
+    assert not bands._reached
+    drawn = make_chart(many, None, columns=10, bands=bands)
+    assert set(bands._reached) == set(many)
     assert [value for _, value in drawn.front] == [3.0, 1.0, 2.0]
-    assert drawn == make_chart(many, None, columns=10, bands=kept)
+    assert drawn == make_chart(many, None, columns=10, bands=bands)
 
 
 def test_smoothed_chart_draws_the_raw_line_and_returns_raw_values() -> None:
@@ -168,10 +168,10 @@ def traces(points: Points, until: float = inf) -> dict[int, Trace]:
 @example([[(0.0, 1.0), (2.0, 3.0), (4.0, 2.0)], [(3.0, 7.0)]], 4, [0.0, 2.0, 3.0])
 @example([[(0.0, 9.0)], [(at, 1.0) for at in (0.0, 4.0, 8.0, 9.0, 10.0, 11.0, 12.0)]], 24, [8.0])
 def test_incremental_band_equals_a_full_computation(points: Points, columns: int, looks: list[float]) -> None:
-    kept = IncrementalBand()
+    bands = IncrementalBand()
     for until in sorted(looks):
-        assert kept.update(traces(points, until), columns) == IncrementalBand().update(traces(points, until), columns)
-    assert kept.update(traces(points), columns) == IncrementalBand().update(traces(points), columns)
+        assert bands.update(traces(points, until), columns) == IncrementalBand().update(traces(points, until), columns)
+    assert bands.update(traces(points), columns) == IncrementalBand().update(traces(points), columns)
 
 
 @given(st.lists(st.lists(st.tuples(st.floats(0, 1000), numbers), max_size=30), max_size=5), st.integers(1, 40))
@@ -193,21 +193,21 @@ def test_incremental_band_equals_compute_band_for_equal_columns(points: Points) 
 
 def test_incremental_band_recomputes_thinned_or_removed_series() -> None:
     points: Points = [[(float(at), at + rank / 4) for at in range(100)] for rank in range(3)]
-    kept = IncrementalBand()
-    kept.update(traces(points, 90.0), 32)
+    bands = IncrementalBand()
+    bands.update(traces(points, 90.0), 32)
     thinned = [points[0], points[1][::2], points[2]]
-    assert kept.update(traces(thinned), 32) == IncrementalBand().update(traces(thinned), 32)
+    assert bands.update(traces(thinned), 32) == IncrementalBand().update(traces(thinned), 32)
     others = [points[0], [(max(0.0, at - 0.5), 2 * value) for at, value in points[1]], points[2]]
-    kept.update(traces(points, 90.0), 32)
-    assert kept.update(traces(others), 32) == IncrementalBand().update(traces(others), 32)
-    assert kept.update(traces(points[:1]), 32) == IncrementalBand().update(traces(points[:1]), 32)
-    assert kept.update({}, 32) == ([], [], [], [])
+    bands.update(traces(points, 90.0), 32)
+    assert bands.update(traces(others), 32) == IncrementalBand().update(traces(others), 32)
+    assert bands.update(traces(points[:1]), 32) == IncrementalBand().update(traces(points[:1]), 32)
+    assert bands.update({}, 32) == ([], [], [], [])
 
 
 def test_incremental_band_computes_only_columns_with_new_data(monkeypatch: pytest.MonkeyPatch) -> None:
     points: Points = [[(at + rank / 8, 1.0) for at in range(900)] for rank in range(8)]
-    kept = IncrementalBand()
-    kept.update(traces(points, 700.0), 100)
+    bands = IncrementalBand()
+    bands.update(traces(points, 700.0), 100)
     asked: list[int] = []
     worked_out = IncrementalBand._compute_column
 
@@ -216,7 +216,7 @@ def test_incremental_band_computes_only_columns_with_new_data(monkeypatch: pytes
         return worked_out(band, column, own)
 
     monkeypatch.setattr(IncrementalBand, "_compute_column", noted)
-    kept.update(traces(points, 709.0), 100)
+    bands.update(traces(points, 709.0), 100)
     assert 0 < len(asked) < 8
 
 

@@ -83,8 +83,8 @@ class Shop:
         return {"provider": self.name}
 
 
-def pool_spec(*specs: sky.Spec, **said: Any) -> sky.PoolSpec:
-    return make_pool_spec("train.py", *specs, **said)
+def pool_spec(*specs: sky.Spec, **options: Any) -> sky.PoolSpec:
+    return make_pool_spec("train.py", *specs, **options)
 
 
 def test_pool_options_become_machine_requirements() -> None:
@@ -100,7 +100,7 @@ def test_pool_options_become_machine_requirements() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "kind", "words"),
+    ("fields", "kind", "words"),
     [
         ({"provider": "local", "vcpus": 4}, UsageError, "provider local has no offers to choose from by vcpus"),
         ({"provider": "local", "selection": "first"}, UsageError, "by selection"),
@@ -112,9 +112,11 @@ def test_pool_options_become_machine_requirements() -> None:
         ({"provider": AWS, "architecture": "sparc"}, SpecError, "architecture: should be"),
     ],
 )  # fmt: skip
-def test_invalid_machine_requirements_are_rejected(said: dict[str, Any], kind: type[SkywardError], words: str) -> None:
+def test_invalid_machine_requirements_are_rejected(
+    fields: dict[str, Any], kind: type[SkywardError], words: str
+) -> None:
     with pytest.raises(kind, match=words):
-        pool_spec(**said)
+        pool_spec(**fields)
 
 
 def test_incompatible_specs_of_one_pool_are_rejected() -> None:
@@ -139,8 +141,8 @@ def test_multi_provider_round_trips_through_json() -> None:
     assert again.name == "aws" and spec.describe()["rents"] is True
 
 
-def choose_provider(selection: str, *shops: Any, **said: Any) -> tuple[sky.PoolSpec, MultiProvider]:
-    spec = pool_spec(*(sky.Spec(provider=each, **said) for each in shops), selection=selection, nodes=2)
+def choose_provider(selection: str, *shops: Any, **options: Any) -> tuple[sky.PoolSpec, MultiProvider]:
+    spec = pool_spec(*(sky.Spec(provider=each, **options) for each in shops), selection=selection, nodes=2)
     assert isinstance(spec.provider, MultiProvider)
     return spec, spec.provider
 
@@ -305,12 +307,12 @@ def unreachable_hosts(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
 def hosts_of(nodes: Any) -> tuple[list[str], list[str]]:
     """Return the hosts of a pool and the progress messages."""
-    told: list[str] = []
+    messages: list[str] = []
     spec = PoolSpec(name="q", provider=sky.SSH(HOSTS), nodes=nodes)
-    with progress_listener(told.append):
+    with progress_listener(messages.append):
         made = asyncio.run(spec.provider.create(spec, "0" * 16))
     assert [each.node for each in made] == list(range(len(made)))
-    return [each.id for each in made], told
+    return [each.id for each in made], messages
 
 
 def test_unreachable_hosts_are_skipped_and_named(unreachable_hosts: set[str]) -> None:
@@ -379,16 +381,16 @@ async def test_errors_and_answers_of_another_session_are_not_cached() -> None:
 
 
 def test_answer_cache_is_bounded() -> None:
-    kept = AnswerCache()
+    cache = AnswerCache()
     for question in range(2 * provider_calls.MAX_CACHED_ANSWERS):
-        kept.put(question, question + 1)
+        cache.put(question, question + 1)
     with use_cached_answers():
         assert (
-            kept.get(0) is None
-            and kept.get(2 * provider_calls.MAX_CACHED_ANSWERS - 1) == 2 * provider_calls.MAX_CACHED_ANSWERS
+            cache.get(0) is None
+            and cache.get(2 * provider_calls.MAX_CACHED_ANSWERS - 1) == 2 * provider_calls.MAX_CACHED_ANSWERS
         )
         assert (
-            len([each for each in range(2 * provider_calls.MAX_CACHED_ANSWERS) if kept.get(each)])
+            len([each for each in range(2 * provider_calls.MAX_CACHED_ANSWERS) if cache.get(each)])
             == provider_calls.MAX_CACHED_ANSWERS
         )
 

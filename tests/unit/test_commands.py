@@ -68,8 +68,8 @@ from tests.support.fake_session import FakeSession, failed_run, logged
 
 
 def test_command_summaries_fit_into_80_columns() -> None:
-    said = CliRunner().invoke(cli, ["--help"], terminal_width=80).output
-    lines = said.partition("Commands:\n")[2].splitlines()
+    output = CliRunner().invoke(cli, ["--help"], terminal_width=80).output
+    lines = output.partition("Commands:\n")[2].splitlines()
     assert [line.split(maxsplit=1) for line in lines] == [
         [name, command.get_short_help_str(80)] for name, command in sorted(COMMANDS.items())
     ]
@@ -85,10 +85,10 @@ def test_command_output_is_sanitized(capsys: pytest.CaptureFixture[str]) -> None
     console.report_error(OSError(evil))
     Console(as_json=True).result({evil: evil})
     out, err = capsys.readouterr()
-    said, told = out.rsplit("\n", 2)[:2]
-    assert said == "ab\n�c�"
+    text, last_line = out.rsplit("\n", 2)[:2]
+    assert text == "ab\n�c�"
     assert err == "ab\n�c�\nerror: ab\n�c�\n"
-    assert json.loads(told) == {evil: evil} and told.isascii() and told.isprintable()
+    assert json.loads(last_line) == {evil: evil} and last_line.isascii() and last_line.isprintable()
 
 
 @given(st.text(), st.sampled_from(["utf-8", "ascii", "latin-1", "cp437", "utf-16-le", "shift-jis"]))
@@ -375,7 +375,7 @@ def test_launch_that_cannot_be_saved_is_reported_and_run_continues(capsys: pytes
 
 
 @pytest.mark.parametrize(
-    ("left", "said"),
+    ("left", "lines"),
     [
         (Unfetched(), []),
         (
@@ -389,10 +389,10 @@ def test_launch_that_cannot_be_saved_is_reported_and_run_continues(capsys: pytes
         (PoolError("nobody is there"), ["cannot list the files of the ranks of pool p: nobody is there"]),
     ],
 )
-def test_teardown_question_lists_unfetched_files(left: Any, said: list[str]) -> None:
+def test_teardown_question_lists_unfetched_files(left: Any, lines: list[str]) -> None:
     row: Any = SimpleNamespace(key="p.t", name="p")
     session: Any = SimpleNamespace(unfetched_files=lambda key: done(left))
-    assert list(cancel_down_prune._unfetched_files(session, [row])) == said
+    assert list(cancel_down_prune._unfetched_files(session, [row])) == lines
 
 
 def test_unverified_teardown_overrides_exit_code_of_the_run(capfd: pytest.CaptureFixture[str]) -> None:
@@ -451,7 +451,7 @@ class Terminal(Console):
 
 
 @pytest.mark.parametrize(
-    "waits, asked, told",
+    "waits, asked, expected",
     [
         (False, "is still running. [d]etach: it keeps running (default)", "run r1 keeps running; watch: "),
         (
@@ -462,15 +462,15 @@ class Terminal(Console):
     ],
 )
 def test_detaching_user_is_told_whether_the_run_continues(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], waits: bool, asked: str, told: str
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], waits: bool, asked: str, expected: str
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("d\n"))
     session = Session(a_run(state="running"), signals={"wait": signal.SIGINT}, waits=waits)
     assert execute(session, console=Terminal()) == 130
     assert session.calls == ["create", "launch", "wait", "leave"], "the pool stays"
-    said = capfd.readouterr().err
-    assert asked in said and told in said
-    assert "tear down the pool: skyward-tui down p" in said
+    output = capfd.readouterr().err
+    assert asked in output and expected in output
+    assert "tear down the pool: skyward-tui down p" in output
 
 
 def test_detach_after_the_end_of_a_run_names_the_results_command(capfd: pytest.CaptureFixture[str]) -> None:
@@ -489,8 +489,8 @@ def test_detach_from_rented_machines_reports_their_shutdown_time(
     session.run.tasks = {0: TaskView(0, 0, 0)}  # type: ignore[union-attr]
     session.run.total = 1  # type: ignore[union-attr]
     assert execute(session, detach=True) == 0
-    told = "its machines shut down 10:00 after the last run; unfetched results are lost then"
-    assert (told in capfd.readouterr().err) == bool(price)
+    expected = "its machines shut down 10:00 after the last run; unfetched results are lost then"
+    assert (expected in capfd.readouterr().err) == bool(price)
 
 
 def test_signal_during_teardown_does_not_interrupt_it(capfd: pytest.CaptureFixture[str]) -> None:
@@ -512,9 +512,9 @@ def test_ignored_signals_stay_ignored(capfd: pytest.CaptureFixture[str]) -> None
 
 def test_preemption_notice_is_printed_and_in_pool_json(capfd: pytest.CaptureFixture[str]) -> None:
     follower = Follower(Console())
-    said = describe_notice(1, {"kind": "terminate", "left": 119.6})
+    notice = describe_notice(1, {"kind": "terminate", "left": 119.6})
     follower.on_event(NodeNotice(pool="p", node=1, kind="terminate", ends_at=1.0))
-    follower.on_event(PoolState(pool="p", state="up", detail=said))
+    follower.on_event(PoolState(pool="p", state="up", detail=notice))
     follower.wait(done(None))
     assert capfd.readouterr().err.startswith("pool p up: the machine of node 1 is preempted in 120 s (terminate)")
     view = PoolView("p")
@@ -541,16 +541,16 @@ def test_repeated_node_failures_are_printed_once(capfd: pytest.CaptureFixture[st
         for node in (0, 1):
             follower.on_event(NodePhase(pool="p", node=node, phase="running", detail=detail, retry_at=1.0))
     follower.wait(done(None))
-    said = [
+    details = [
         f"n{node} running: {detail}, retrying\n"
         for detail in ("connection refused", "no answer", "connection refused")
         for node in (0, 1)
     ]
-    assert capfd.readouterr().err == "".join(said)
+    assert capfd.readouterr().err == "".join(details)
 
 
 def test_reason_of_a_failed_start_is_printed_once(capfd: pytest.CaptureFixture[str]) -> None:
-    for failure, said in ((PoolError("no host"), ""), (PoolError("worse"), "pool p starting: no host\n")):
+    for failure, text in ((PoolError("no host"), ""), (PoolError("worse"), "pool p starting: no host\n")):
         follower, start = Follower(Console()), Future[None]()
         follower.on_event(PoolState(pool="p", state="starting", detail="no host"))
         follower.on_event(PoolState(pool="p", state="stopping"))
@@ -558,7 +558,7 @@ def test_reason_of_a_failed_start_is_printed_once(capfd: pytest.CaptureFixture[s
         start.set_exception(failure)
         with pytest.raises(PoolError):
             follower.wait(start)
-        assert capfd.readouterr().err == said
+        assert capfd.readouterr().err == text
     follower = Follower(Console())
     follower.on_event(PoolState(pool="p", state="starting", detail=".env stays here"))
     follower.on_event(NodeLink(pool="p", node=0, up=False, detail="no answer"))
@@ -592,9 +592,9 @@ def test_ls_reports_a_pool_found_ended(monkeypatch: pytest.MonkeyPatch, capfd: p
     )
     monkeypatch.setattr(pools_and_run_output, "open_session", lambda console: nullcontext(session))
     assert pools_and_run_output.list_pools.function(Console(), False) == errors.OK
-    said = capfd.readouterr()
-    assert said.err == "pool made: ended: the process that created it exited. No resources remain\n"
-    assert said.out == "no pools are up\n"
+    output = capfd.readouterr()
+    assert output.err == "pool made: ended: the process that created it exited. No resources remain\n"
+    assert output.out == "no pools are up\n"
 
 
 @pytest.mark.parametrize("receipt, status", [(GONE, 0), (LEFT, 3), (PoolError("no answer"), 3)])
@@ -608,10 +608,10 @@ def test_down_exits_with_the_verified_teardown_result(
         lambda session, pools: ([SimpleNamespace(name="p", key="p.t", token="t", spec={"rents": True})], []),
     )
     assert cancel_down_prune.down.function(Console(as_json=True), ("p",), False, True, False, False) == status
-    said = capfd.readouterr()
-    found = json.loads(said.out)["receipts"]
+    output = capfd.readouterr()
+    found = json.loads(output.out)["receipts"]
     assert [r["pool"] for r in found] == (["p"] if isinstance(receipt, Receipt) else [])
-    assert "leftovers of ended pools: 1 machine ($?/h); skyward-tui leftovers" in said.err
+    assert "leftovers of ended pools: 1 machine ($?/h); skyward-tui leftovers" in output.err
 
 
 @pytest.mark.parametrize(
@@ -663,9 +663,9 @@ def test_command_help_is_complete_under_python_oo() -> None:
 
 
 def test_run_help_shows_placeholders_for_values() -> None:
-    said = CliRunner().invoke(cli, ["run", "--help"], terminal_width=80).output
-    assert "--ranks-per-node N|gpu" in said
-    assert "such as ssh" in said and "such as torch" in said
+    output = CliRunner().invoke(cli, ["run", "--help"], terminal_width=80).output
+    assert "--ranks-per-node N|gpu" in output
+    assert "such as ssh" in output and "such as torch" in output
 
 
 def test_deprecated_command_name_works_and_names_its_replacement() -> None:
@@ -952,8 +952,8 @@ def shown_lines(screen: pyte.Screen) -> list[str]:
 def test_live_status_stays_below_printed_lines_and_is_erased(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = terminal_in_place(monkeypatch)
     console = Console()
-    told: list[Row] = [("one", 1), ("x" * 60, None)]
-    block = LiveStatus(console, lambda said: [*told, (said, 2)] if said else told)
+    received: list[Row] = [("one", 1), ("x" * 60, None)]
+    block = LiveStatus(console, lambda message: [*received, (message, 2)] if message else received)
     block.draw()
     assert shown_lines(screen) == ["one", "x" * 38 + "…"]
     console.note("a note")
@@ -961,7 +961,7 @@ def test_live_status_stays_below_printed_lines_and_is_erased(monkeypatch: pytest
     block.on_output(3, b"\x1b[31mred\x1b[0m\x1b]0;t\x07\nlast \x1b[2J\n\n")
     block.draw()
     assert shown_lines(screen) == ["a note", "one", "x" * 38 + "…", "r003| last"]
-    told[:] = [("two", None)]
+    received[:] = [("two", None)]
     block.draw()
     assert shown_lines(screen) == ["a note", "two", "r003| last"]
     block.close()
@@ -974,19 +974,19 @@ def test_live_status_stays_below_printed_lines_and_is_erased(monkeypatch: pytest
 
 def test_live_status_fits_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = terminal_in_place(monkeypatch)
-    block = LiveStatus(Console(), lambda said: [(f"line {number}", None) for number in range(20)])
+    block = LiveStatus(Console(), lambda message: [(f"line {number}", None) for number in range(20)])
     block.draw()
     assert shown_lines(screen) == [f"line {number}" for number in range(9)]
     block.erase()
     assert shown_lines(screen) == []
-    block = LiveStatus(Console(), lambda said: [("y" * 39, None)])
+    block = LiveStatus(Console(), lambda message: [("y" * 39, None)])
     block.draw()
     monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((20, 10)))
     assert block._erase_sequence() == "\x1b[2F\x1b[J"
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["run", "example:hello", "--json"], "--watch cannot be combined with --json"),
         (["run", "example:hello", "--detach"], "--watch cannot be combined with --detach"),
@@ -1000,7 +1000,7 @@ def test_live_status_fits_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_watch_is_rejected_with_json_detach_or_without_a_terminal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], message: str
 ) -> None:
     monkeypatch.setenv("SKYWARD_HOME", f"{tmp_path}/home")
     monkeypatch.chdir(tmp_path)
@@ -1008,7 +1008,7 @@ def test_watch_is_rejected_with_json_detach_or_without_a_terminal(
     (tmp_path / "t.py").write_text("")
     command, *rest = options
     done = CliRunner().invoke(cli, [command, "--watch", *rest])
-    assert done.exit_code and said in done.output
+    assert done.exit_code and message in done.output
 
 
 @pytest.mark.parametrize(

@@ -44,9 +44,9 @@ def test_deprecated_pip_and_env_of_a_pool_become_its_image():
     image = sky.Image(pip=["a"], env={"A": "1"})
     with pytest.warns(FutureWarning) as caught:
         pool = older_api_names.ComputePool(nodes=2, pip=["b"], env={"B": "2"}, image=image, accelerator="A100:2")
-    said = [str(warning.message) for warning in caught]
-    assert said[0] == "sky.ComputePool is deprecated: use sky.Compute"
-    assert "sky.Image(pip=[...], env={...})" in said[1]
+    reported = [str(warning.message) for warning in caught]
+    assert reported[0] == "sky.ComputePool is deprecated: use sky.Compute"
+    assert "sky.Image(pip=[...], env={...})" in reported[1]
     assert isinstance(pool, sky.Compute)
     assert pool.spec.image.pip == ("a", "b")
     assert pool.spec.image.env == {"A": "1", "B": "2"}

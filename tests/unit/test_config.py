@@ -42,12 +42,12 @@ def mode(path: Path) -> int:
 
 def test_state_folder_with_only_own_files_is_made_private(world: Path) -> None:
     ours = ("ledger.db", "ledger.db-wal", "pools", "environments", "recent.json", "known_hosts", "skyward-0")
-    for content, kept in ((), False), (ours, False), (("thesis.tex",), True), ((*ours, "thesis.tex"), True):
+    for content, is_unchanged in ((), False), (ours, False), (("thesis.tex",), True), ((*ours, "thesis.tex"), True):
         world.mkdir()
         world.chmod(0o755)
         for name in content:
             (world / name).touch()
-        assert mode(state_folder.state_home()) == (0o755 if kept else 0o700)
+        assert mode(state_folder.state_home()) == (0o755 if is_unchanged else 0o700)
         shutil.rmtree(world)
 
 
@@ -262,6 +262,6 @@ def test_unusable_state_folder_error_says_how_to_fix_it(tmp_path: Path, monkeypa
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "file"))
     with pytest.raises(UsageError) as caught:
         state_folder.state_home()
-    said = str(caught.value)
-    assert said.startswith(f"Cannot create the private folder {tmp_path / 'file'}: ")
-    assert said.endswith(". Set SKYWARD_HOME to another folder.")
+    message = str(caught.value)
+    assert message.startswith(f"Cannot create the private folder {tmp_path / 'file'}: ")
+    assert message.endswith(". Set SKYWARD_HOME to another folder.")

@@ -61,8 +61,8 @@ def fill(home: Path) -> None:
     record_runs(ledger, opened=[("t0", "r1", "train", "broadcast", 1, 1.0)], ends=[("r1", "failed", 2.0, cause)])
     ledger.close()
     (home / "debug").mkdir(mode=0o700)
-    said = " ".join(f"{name}={value}" for name, value in SECRETS.items() if name not in ("pool", "url", "named"))
-    lines = f"up {said} {KEY_ID} password: {SECRETS['named']} git+https://x:{SECRETS['url']}@h/r\n"
+    text = " ".join(f"{name}={value}" for name, value in SECRETS.items() if name not in ("pool", "url", "named"))
+    lines = f"up {text} {KEY_ID} password: {SECRETS['named']} git+https://x:{SECRETS['url']}@h/r\n"
     (home / "debug" / "debug.log").write_text(lines)
     (home / "debug" / "debug.log.1").write_text(f"before that {lines}")
 
@@ -109,8 +109,8 @@ def test_debug_dump_overwrites_no_existing_file(
 def test_debug_dump_without_a_path_gets_a_default_name(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["debug-dump", "--json"], standalone_mode=False) == 0
     (made,) = Path().glob("skyward-debug-*.zip")
-    said = json.loads(capfd.readouterr().out.splitlines()[-1])
-    assert said["path"] == made.name and "ledger.json" in said["files"]
+    lines = json.loads(capfd.readouterr().out.splitlines()[-1])
+    assert lines["path"] == made.name and "ledger.json" in lines["files"]
 
 
 def test_debug_dump_without_readable_ledger_has_the_other_parts(world: Path) -> None:
@@ -123,6 +123,6 @@ def test_debug_dump_without_readable_ledger_has_the_other_parts(world: Path) -> 
 
 def test_token_counts_are_not_redacted_as_secrets() -> None:
     clean = bug_report.make_cleaner()
-    said = "tokens=4096 num_tokens: 2.1M"
-    assert clean(said) == said
+    message = "tokens=4096 num_tokens: 2.1M"
+    assert clean(message) == message
     assert clean("tokens=hf_abcdefgh api_token=12345678") == "tokens=*** api_token=***"

@@ -90,8 +90,8 @@ def test_image_environment_is_created_once_and_reused(tmp_path: Path, wheels: di
     python, lines = ensure(image, root, env)
     assert Path(python).is_relative_to(root) and version_in(python) == "1.0"
     assert "said by setup" in lines and any("skytiny" in line for line in lines)
-    again, said = ensure(image, root, env)
-    assert again == python and len(said) == 1
+    again, text = ensure(image, root, env)
+    assert again == python and len(text) == 1
     assert (tmp_path / "setup.txt").read_text() == "done\n"
 
     # A half-made environment, as a power cut leaves it, is made anew.
@@ -323,12 +323,12 @@ def source_archive(name: str, needs: str) -> bytes:
 def private_index() -> Iterator[str]:
     """Address, without credentials, of an index that only the user "me" with the password may read."""
     archives = {"skymade": source_archive("skymade", '"skyneeded"'), "skyneeded": source_archive("skyneeded", "")}
-    wanted = "Basic " + base64.b64encode(f"me:{PASSWORD}".encode()).decode()
+    credentials = "Basic " + base64.b64encode(f"me:{PASSWORD}".encode()).decode()
 
     class Index(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             name = next((name for name in archives if f"/{name}" in self.path), "")
-            allowed = self.headers.get("Authorization") == wanted
+            allowed = self.headers.get("Authorization") == credentials
             self.send_response(401 if not allowed else 200 if name else 404)
             if not allowed:
                 self.send_header("WWW-Authenticate", 'Basic realm="private"')

@@ -110,8 +110,8 @@ def test_error_causes_are_distinct_subclasses_of_pool_error() -> None:
 
 
 def test_error_hint_is_sanitized_for_printing() -> None:
-    said = str(sky.PoolError("no", hint=Hint("down", "p\x1b[2J\u202e\x07")))
-    assert not any(is_harmful(character) for character in said)
+    text = str(sky.PoolError("no", hint=Hint("down", "p\x1b[2J\u202e\x07")))
+    assert not any(is_harmful(character) for character in text)
 
 
 def test_remote_error_names_the_original_type() -> None:
@@ -128,13 +128,13 @@ def test_remote_traceback_is_printed_as_the_cause() -> None:
 
 
 def test_error_message_is_sanitized_for_printing() -> None:
-    said = "the host said: \x1b]52;c;aGk=\x07\x1b[\x002J\x9b2J\u202e\r\nline two"
-    for error in (sky.PoolError(said), errors.SpecError(said, "hosts"), errors.RemoteError("E", said)):
+    message = "the host said: \x1b]52;c;aGk=\x07\x1b[\x002J\x9b2J\u202e\r\nline two"
+    for error in (sky.PoolError(message), errors.SpecError(message, "hosts"), errors.RemoteError("E", message)):
         printed = "".join(traceback.format_exception(error))
         assert "the host said: �\nline two" in printed
         assert not any(is_harmful(character) for character in printed)
-    assert "�\nline two" in str(errors.RemoteTraceback(said))
-    assert sky.PoolError(said).args == (said,)  # as it was, for whoever wants it
+    assert "�\nline two" in str(errors.RemoteTraceback(message))
+    assert sky.PoolError(message).args == (message,)  # as it was, for whoever wants it
 
 
 # A run's error is of its cause's type, too, and in all else a run's error.
@@ -577,14 +577,14 @@ def not_public(text: str) -> Iterator[str]:
         elif words:
             known = inspect.signature(getattr(sky, name)).parameters
             more = any(each.kind == each.VAR_KEYWORD for each in known.values())
-            said = () if more else re.findall(r"(\w+)=", words)
-            yield from (f"sky.{name}({word}=)" for word in said if word not in known)
+            options = () if more else re.findall(r"(\w+)=", words)
+            yield from (f"sky.{name}({word}=)" for word in options if word not in known)
     for name, words in re.findall(r"\bskyward-tui ([a-z]+)((?: [^ ;,]+)*)", text):
         if (command := COMMANDS.get(name)) is None:
             yield f"skyward-tui {name}"
         else:
-            said = re.findall(r"(?<![\w-])--[a-z][a-z-]*", words)
-            yield from (f"skyward-tui {name} {each}" for each in said if each not in options_of(command))
+            options = re.findall(r"(?<![\w-])--[a-z][a-z-]*", words)
+            yield from (f"skyward-tui {name} {each}" for each in options if each not in options_of(command))
 
 
 @pytest.mark.parametrize("hint", HINTS, ids=lambda hint: hint.action)
@@ -603,11 +603,11 @@ def test_raised_messages_name_only_public_api_and_commands() -> None:
 
 
 def test_check_finds_names_that_are_not_public() -> None:
-    said = (
+    message = (
         "skyward_core.client.session.Session() has them; sky.pools() has them; sky.Image(pips=['x']) has them; "
         "skyward-tui pools has them; skyward-tui ls --everything has them; sky.Image(pip=['x']); skyward-tui ls --all"
     )
-    assert list(not_public(said)) == [
+    assert list(not_public(message)) == [
         "skyward_core.client.session.Session", "sky.pools", "sky.Image(pips=)", "skyward-tui pools",
         "skyward-tui ls --everything",
     ]  # fmt: skip
@@ -638,22 +638,22 @@ def test_command_hints_name_existing_commands(hint: Hint) -> None:
 
 
 def test_command_in_a_hint_is_quoted_for_the_shell() -> None:
-    said = advice(Hint("trust-host-key", "me@gpu 1;reboot", "/my keys/known"))
-    words = shlex.split(said.partition("skyward-tui ")[2])
+    text = advice(Hint("trust-host-key", "me@gpu 1;reboot", "/my keys/known"))
+    words = shlex.split(text.partition("skyward-tui ")[2])
     assert words == ["trust", "me@gpu 1;reboot", "--known-hosts", "/my keys/known"]
 
 
 def test_formatted_error_with_hint_is_sanitized() -> None:
-    said = format_error(PoolError("no", hint=Hint("down", "p\x1b[2J\x07\u202e")))
-    assert not any(is_harmful(character) for character in said)
+    text = format_error(PoolError("no", hint=Hint("down", "p\x1b[2J\x07\u202e")))
+    assert not any(is_harmful(character) for character in text)
 
 
 def test_failed_command_prints_hint_as_command(capsys: pytest.CaptureFixture[str]) -> None:
     Console(as_json=True).report_error(PoolError("no pool named 'p' is up", hint=Hint("list")))
-    told = capsys.readouterr()
+    output = capsys.readouterr()
     expected = "no pool named 'p' is up; list running pools with: skyward-tui ls"
-    assert told.err == f"error: {expected}\n"
-    assert json.loads(told.out) == {"error": {"type": "PoolError", "message": expected}}
+    assert output.err == f"error: {expected}\n"
+    assert json.loads(output.out) == {"error": {"type": "PoolError", "message": expected}}
 
 
 def test_errors_without_a_hint_are_formatted_unchanged() -> None:

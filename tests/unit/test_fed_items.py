@@ -154,27 +154,27 @@ def numbers(frames: list[bytes]) -> list[int]:
 
 
 def test_generator_buffer_ignores_repeated_values(tmp_path: Path) -> None:
-    kept = GeneratorBuffer(tmp_path / "values")
-    assert [kept.add(n, None, value(n)) for n in (0, 1, 1, 0, 2)] == [True, True, False, False, True]
-    assert numbers(kept.pop_sendable()) == [0, 1, 2]
-    assert kept.pop_sendable() == []
+    buffer = GeneratorBuffer(tmp_path / "values")
+    assert [buffer.add(n, None, value(n)) for n in (0, 1, 1, 0, 2)] == [True, True, False, False, True]
+    assert numbers(buffer.pop_sendable()) == [0, 1, 2]
+    assert buffer.pop_sendable() == []
 
 
 def test_generator_buffer_sends_no_more_than_its_window(tmp_path: Path) -> None:
-    kept = GeneratorBuffer(tmp_path / "values")
+    buffer = GeneratorBuffer(tmp_path / "values")
     for n in range(WINDOW + 5):
-        kept.add(n, None, value(n))
-    assert numbers(kept.pop_sendable()) == list(range(WINDOW))
-    kept.acknowledge(3)
-    assert numbers(kept.pop_sendable()) == list(range(WINDOW, WINDOW + 3))
-    kept.next_unsent = 3  # it comes back, and these never arrived
-    assert numbers(kept.pop_sendable()) == list(range(3, WINDOW + 3))
+        buffer.add(n, None, value(n))
+    assert numbers(buffer.pop_sendable()) == list(range(WINDOW))
+    buffer.acknowledge(3)
+    assert numbers(buffer.pop_sendable()) == list(range(WINDOW, WINDOW + 3))
+    buffer.next_unsent = 3  # it comes back, and these never arrived
+    assert numbers(buffer.pop_sendable()) == list(range(3, WINDOW + 3))
 
 
 def test_generator_buffer_is_restored_by_the_next_agent(tmp_path: Path) -> None:
-    kept = GeneratorBuffer(tmp_path / "values")
+    buffer = GeneratorBuffer(tmp_path / "values")
     for n in range(4):
-        kept.add(n, None, value(n))
+        buffer.add(n, None, value(n))
     with open(tmp_path / "values", "ab") as file:
         file.write(value(4)[:-1])  # it died at this
     found = GeneratorBuffer(tmp_path / "values")
@@ -184,22 +184,22 @@ def test_generator_buffer_is_restored_by_the_next_agent(tmp_path: Path) -> None:
 
 
 def test_files_of_large_values_are_removed_when_acknowledged(tmp_path: Path) -> None:
-    kept = GeneratorBuffer(tmp_path / "values")
+    buffer = GeneratorBuffer(tmp_path / "values")
     for n in range(3):
         (tmp_path / f"{n}.item").touch()
-        kept.add(n, f"{n}.item", value(n, f"{n}.item"))
+        buffer.add(n, f"{n}.item", value(n, f"{n}.item"))
     GeneratorBuffer(tmp_path / "values").acknowledge(1)
     assert sorted(path.name for path in tmp_path.glob("*.item")) == ["1.item", "2.item"]
-    kept.remove()
+    buffer.remove()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_value_that_the_disk_refused_is_skipped(tmp_path: Path) -> None:
-    kept = GeneratorBuffer(tmp_path / "no folder" / "values")
-    assert kept.add(0, None, value(0))
-    assert numbers(kept.pop_sendable()) == []
-    kept.acknowledge(1)
-    kept.remove()
+    buffer = GeneratorBuffer(tmp_path / "no folder" / "values")
+    assert buffer.add(0, None, value(0))
+    assert numbers(buffer.pop_sendable()) == []
+    buffer.acknowledge(1)
+    buffer.remove()
 
 
 @settings(max_examples=examples(60))
@@ -209,24 +209,24 @@ def test_generator_buffer_delivers_all_values_across_restarts(tmp_path_factory, 
     room, few = generator_values.COMPACT_THRESHOLD, generator_values.MAX_COMPACT_BYTES
     generator_values.COMPACT_THRESHOLD, generator_values.MAX_COMPACT_BYTES = 100, 200
     try:
-        kept, made, taken = GeneratorBuffer(path), 0, 0
+        buffer, made, taken = GeneratorBuffer(path), 0, 0
         for step in steps:
             if step == "add":
-                kept.add(made, None, value(made, size=20))
+                buffer.add(made, None, value(made, size=20))
                 made += 1
             elif step == "take" and taken < made:
                 taken += 1
-                kept.acknowledge(taken)
+                buffer.acknowledge(taken)
             elif step == "die":
-                kept = GeneratorBuffer(path)
-                kept.acknowledge(taken)
-        kept.next_unsent = taken
-        kept.acknowledge(taken)
+                buffer = GeneratorBuffer(path)
+                buffer.acknowledge(taken)
+        buffer.next_unsent = taken
+        buffer.acknowledge(taken)
         got = []
-        while due := numbers(kept.pop_sendable()):
+        while due := numbers(buffer.pop_sendable()):
             got += due
-            kept.acknowledge(due[-1] + 1)
+            buffer.acknowledge(due[-1] + 1)
         assert got == list(range(taken, made))
-        kept.remove()
+        buffer.remove()
     finally:
         generator_values.COMPACT_THRESHOLD, generator_values.MAX_COMPACT_BYTES = room, few

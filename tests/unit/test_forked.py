@@ -54,14 +54,14 @@ def test_forked_process_equals_a_started_one(tmp_path: Path) -> None:
     forked = [forked_answer(env, tmp_path, "3", session=session) for session in (False, True)]
     # An interpreter begins anew where its own variables are others.
     started = [forked_answer(env | {"PYTHONOWN": "1"}, tmp_path, "3", session=session) for session in (False, True)]
-    for _, said, _ in started:
-        assert said["env"].pop("PYTHONOWN") == "1"  # type: ignore[attr-defined]
+    for _, text, _ in started:
+        assert text["env"].pop("PYTHONOWN") == "1"  # type: ignore[attr-defined]
     for mine, theirs in zip(forked, started, strict=True):
         assert mine[0] == theirs[0]
         assert {key: (mine[1][key], theirs[1][key]) for key in mine[1] if mine[1][key] != theirs[1][key]} == {}
-    (status, said, _), (_, other, _) = forked
-    assert (status, said["parent"], said["env"], said["cwd"]) == (3, os.getpid(), env, str(tmp_path))
-    assert (said["leads"], other["leads"]) == (False, True)
+    (status, text, _), (_, other, _) = forked
+    assert (status, text["parent"], text["env"], text["cwd"]) == (3, os.getpid(), env, str(tmp_path))
+    assert (text["leads"], other["leads"]) == (False, True)
     assert len({drawn for _, _, drawn in (*forked, *started)}) == 4, "each draws other numbers"
 
 
@@ -165,10 +165,10 @@ def run(folder: Path, tests: str) -> str:
 
 
 def test_test_processes_are_forked_with_modules_imported(tmp_path: Path) -> None:
-    said = run(tmp_path, TESTS)
-    assert "2 failed, 2 passed" in said, said
-    assert "assert [1, 2] == [1, 3]" in said and "At index 1 diff: 2 != 3" in said, said
-    assert "crashed while running 'test_it.py::test_dies'" in said, said
-    assert "already imported" not in said, said
+    output = run(tmp_path, TESTS)
+    assert "2 failed, 2 passed" in output, output
+    assert "assert [1, 2] == [1, 3]" in output and "At index 1 diff: 2 != 3" in output, output
+    assert "crashed while running 'test_it.py::test_dies'" in output, output
+    assert "already imported" not in output, output
     assert len((tmp_path / "imported").read_text().split()) == 1
     assert (tmp_path / "report.xml").read_text().count("<testcase ") == 4

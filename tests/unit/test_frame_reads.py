@@ -244,12 +244,12 @@ def fields(trees: Iterable[Nodes]) -> dict[str, set[str]]:
     for nodes in trees:
         for node in nodes:
             if isinstance(node, ast.ClassDef):
-                told = [each for each in node.body if isinstance(each, ast.AnnAssign)]
+                annotated = [each for each in node.body if isinstance(each, ast.AnnAssign)]
             elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Attribute):
-                told = [node]
+                annotated = [node]
             else:
                 continue
-            for each in told:
+            for each in annotated:
                 name = each.target.attr if isinstance(each.target, ast.Attribute) else "".join(bound(each.target))
                 keys, before = said_keys(each.annotation), found.get(name, set())
                 found[name] = None if keys is None or before is None else keys | before
@@ -298,7 +298,7 @@ def test_no_frame_is_read_for_a_key_that_its_kind_lacks() -> None:
     all_of_it = trees()
     held = fields(all_of_it.values())
     assert held.keys() >= {"welcome", "header"}
-    found = {name: told for name, nodes in all_of_it.items() if (told := list(unknown_keys(module(nodes), held)))}
+    found = {name: unknown for name, nodes in all_of_it.items() if (unknown := list(unknown_keys(module(nodes), held)))}
     assert found == {}
 
 

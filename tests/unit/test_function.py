@@ -166,19 +166,19 @@ def test_function_decorated_twice_is_one_function() -> None:
 
 def test_using_the_value_of_an_undispatched_call_is_an_error() -> None:
     call: Any = add(1)
-    said = (
+    message = (
         r"^add\(\.\.\.\) has not run and has no value yet. Send it to a pool, value = add\(\.\.\.\) >> pool, "
         r"or run it in this process, add\.local"
     )
-    with pytest.raises(TypeError, match=said):
+    with pytest.raises(TypeError, match=message):
         call["loss"]
-    with pytest.raises(TypeError, match=said):
+    with pytest.raises(TypeError, match=message):
         for _ in call:
             pass
-    with pytest.raises(AttributeError, match=said):
+    with pytest.raises(AttributeError, match=message):
         call.result()
     for use in (lambda: call + 1, lambda: 2 * call, lambda: call / 2, lambda: float(call), lambda: sum([call])):
-        with pytest.raises(TypeError, match=said):
+        with pytest.raises(TypeError, match=message):
             use()
     assert not hasattr(call, "_repr_html_") and copy.copy(call).args == (1,)
 

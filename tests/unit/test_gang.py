@@ -223,11 +223,11 @@ def test_ended_pool_repaints_every_10_seconds(pool: PoolView) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"),
+    ("seconds", "expected"),
     [(0, "<1m"), (59, "<1m"), (60, "1m"), (3599, "59m"), (3600, "1h 00m"), (7500, "2h 05m"), (270_000, "3d 03h")],
 )
-def test_age_is_formatted_in_minutes(seconds: int, said: str) -> None:
-    assert age(seconds) == said
+def test_age_is_formatted_in_minutes(seconds: int, expected: str) -> None:
+    assert age(seconds) == expected
 
 
 def test_time_left_shows_seconds_only_in_the_last_minutes() -> None:
@@ -312,9 +312,9 @@ class Member:
 
     def fail(self) -> None:
         """End the rank."""
-        told: Any = self.call.make_outcome({"kind": "exited", "error": {"type": "RankExit", "message": "9"}})
+        outcome: Any = self.call.make_outcome({"kind": "exited", "error": {"type": "RankExit", "message": "9"}})
         self.node.slots.slots[0].queue.clear()
-        self.node.desk.finish(self.call, told)
+        self.node.desk.finish(self.call, outcome)
 
 
 @pytest.fixture
@@ -352,9 +352,9 @@ async def send_as_stranger(member: Member, data: bytes) -> list[dict[str, Any]]:
 
 
 def signed_failure(key: str = KEY, **changed: Any) -> bytes:
-    said: dict[str, Any] = {"t": "failed", "run": "r1", "epoch": EPOCH, "node": 0} | changed
-    said.setdefault("signature", sign_failure(key, said["run"], said["epoch"], said["node"]))
-    return encode_frame(said)
+    frame: dict[str, Any] = {"t": "failed", "run": "r1", "epoch": EPOCH, "node": 0} | changed
+    frame.setdefault("signature", sign_failure(key, frame["run"], frame["epoch"], frame["node"]))
+    return encode_frame(frame)
 
 
 async def test_returned_or_cancelled_calls_notify_no_peer_agent(gang: list[Member]) -> None:
@@ -471,6 +471,6 @@ async def test_connection_to_a_silent_peer_agent_is_closed(gang: list[Member], m
 
     async with await asyncio.start_server(stand_still, "127.0.0.1", 0) as server:
         place = server.sockets[0].getsockname()
-        said: Any = {"t": "failed", "run": "r1", "epoch": EPOCH, "node": 1, "signature": "s"}
-        assert not await fail_fast_without_client._notify_peer(said, place)
+        frame: Any = {"t": "failed", "run": "r1", "epoch": EPOCH, "node": 1, "signature": "s"}
+        assert not await fail_fast_without_client._notify_peer(frame, place)
         await asyncio.wait_for(closed.wait(), 10)

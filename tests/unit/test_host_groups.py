@@ -110,7 +110,7 @@ def test_host_groups_of_the_working_folder_override_the_home(file: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("edit", "said"),
+    ("edit", "message"),
     [
         (lambda: named("lab").add_host("gpu1"), "gpu1 is already in lab"),
         (lambda: named("lab").add_host("@desk"), "is not a host"),
@@ -122,8 +122,8 @@ def test_host_groups_of_the_working_folder_override_the_home(file: Path) -> None
         (lambda: resolve_hosts(["@none"], groups()), "no group 'none'"),
     ],
 )
-def test_invalid_host_group_edit_is_rejected_and_writes_nothing(file: Path, edit: object, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_invalid_host_group_edit_is_rejected_and_writes_nothing(file: Path, edit: object, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         edit()  # type: ignore[operator]
     assert file.read_text() == FILE
 

@@ -128,19 +128,19 @@ def test_presets_save_no_secret_and_explain_invalid_values(folder: Path) -> None
     assert not (folder / "skyward.toml").exists()
     for given in ("pip=einops", ["pip=einops", 3], {"pip": "einops"}):
         entry = {"script": "train.py", "image_settings": given}
-        request, said = Preset("mine", folder, entry).request()
-        assert request == LaunchRequest(script="train.py") and said[0].startswith(
+        request, problems = Preset("mine", folder, entry).request()
+        assert request == LaunchRequest(script="train.py") and problems[0].startswith(
             "image_settings must be a list of texts"
         )
     entry = {"script": "train.py", "image_settings": ["pip=ein\x1b[2Jops"]}
-    request, said = Preset("mine", folder, entry).request()
-    assert request.image_settings == () and "unprintable characters" in said[0]
+    request, problems = Preset("mine", folder, entry).request()
+    assert request.image_settings == () and "unprintable characters" in problems[0]
 
 
 def test_preset_with_unknown_image_option_is_rejected_by_the_plan(folder: Path) -> None:
     entry = {"script": "train.py", "function": "train", "image_settings": ["conda=numpy"]}
-    request, said = Preset("mine", folder, entry).request()
-    assert not said
+    request, problems = Preset("mine", folder, entry).request()
+    assert not problems
     with pytest.raises(UsageError, match="unknown image option 'conda'"):
         make_plan(request)
 
@@ -192,10 +192,10 @@ def test_preset_with_unknown_values_reports_them_and_keeps_the_rest() -> None:
         "plugins": ["torch", "magic"], "keep": True,
         "plugin_settings": {"torch.init": False, "torch.wheel": "x", "magic.wand": 1},
     }  # fmt: skip
-    request, said = Preset("p", Path(), entry).request()
-    kept = {"torch.init": "false"}
-    assert request == LaunchRequest(script="train.py", plugins=["torch"], plugin_settings=kept, keep=True)
-    told = "\n".join(said)
+    request, problems = Preset("p", Path(), entry).request()
+    data = {"torch.init": "false"}
+    assert request == LaunchRequest(script="train.py", plugins=["torch"], plugin_settings=data, keep=True)
+    text = "\n".join(problems)
     for each in (
         "provider cupboard does not exist",
         "nodes must be a whole number or a text, not True",
@@ -204,21 +204,21 @@ def test_preset_with_unknown_values_reports_them_and_keeps_the_rest() -> None:
         "plugin parameter torch.wheel no longer exists",
         "magic.wand is not a parameter of a plugin",
     ):
-        assert each in told
-    assert "\x1b" not in told
-    request, said = Preset("p", Path(), {"pool": "a\x1b[2J", "outputs": ["a\nb"], "keep": True}).request()
-    assert (request.pool, request.outputs, request.keep) == (None, (), True) and len(said) == 2
-    request, said = Preset("p", Path(), {"settings": {"hosts": "x", "spares": 2}, "provider": "ssh"}).request()
-    assert dict(request.settings) == {"hosts": "x"} and said == ["provider ssh no longer has setting spares"]
+        assert each in text
+    assert "\x1b" not in text
+    request, problems = Preset("p", Path(), {"pool": "a\x1b[2J", "outputs": ["a\nb"], "keep": True}).request()
+    assert (request.pool, request.outputs, request.keep) == (None, (), True) and len(problems) == 2
+    request, problems = Preset("p", Path(), {"settings": {"hosts": "x", "spares": 2}, "provider": "ssh"}).request()
+    assert dict(request.settings) == {"hosts": "x"} and problems == ["provider ssh no longer has setting spares"]
     assert Preset("p", Path(), 3).request()[1] == ["preset p is not a table"]
 
 
 def test_preset_reports_functions_and_arguments_missing_in_script(folder: Path) -> None:
     asked = LaunchRequest(script="train.py", function="train", arguments=["epochs=3", "warmup=2"])
-    left, said = drop_unknown(asked)
-    assert left.arguments == ("epochs=3",) and said == ["train no longer has argument warmup"]
-    left, said = drop_unknown(LaunchRequest(script="train.py", function="fit", arguments=["epochs=3"]))
-    assert (left.function, left.arguments) == (None, ()) and "has no function fit" in said[0]
+    left, problems = drop_unknown(asked)
+    assert left.arguments == ("epochs=3",) and problems == ["train no longer has argument warmup"]
+    left, problems = drop_unknown(LaunchRequest(script="train.py", function="fit", arguments=["epochs=3"]))
+    assert (left.function, left.arguments) == (None, ()) and "has no function fit" in problems[0]
     gone = LaunchRequest(script="gone.py", function="fit", arguments=["epochs=3"])
     assert drop_unknown(gone) == (gone, []), "whoever looks for the script says so"
 

@@ -157,8 +157,10 @@ def test_file_descriptor_soft_limit_is_raised_as_needed(
 
 
 def test_low_hard_limit_is_reported_before_anything_is_created() -> None:
-    said = raised_limit(64, 64, 100, 100)
-    assert "100 nodes need at least" in said and "this process is limited to 64" in said and "ulimit -Hn" in said
+    message = raised_limit(64, 64, 100, 100)
+    assert (
+        "100 nodes need at least" in message and "this process is limited to 64" in message and "ulimit -Hn" in message
+    )
 
 
 SCRIPT = """

@@ -103,16 +103,16 @@ def test_unrelated_compute_pool_variable_is_ignored(held, monkeypatch):
 def test_child_process_of_a_rank_inherits_instance_info(monkeypatch):
     peers = [{"node": n, "address": f"10.0.0.{n}", "ports": list(range(40000, 40008))} for n in range(3000)]
     place = {"rank": 7, "peers": peers[:4], "network": {"interface": "eth0", "gbps": 25.0}, "hostname": "n0"}
-    for told in (place, place | {"peers": peers}):
+    for info in (place, place | {"peers": peers}):
         monkeypatch.setenv("COMPUTE_POOL", "")  # so that it is put back
-        set_place(told)
+        set_place(info)
         mine = instance_info()
         assert mine.peers[3].ports == tuple(range(40000, 40008))
         assert (mine.network, mine.hostname) == (Network("eth0", 25.0), "n0")
         monkeypatch.setattr(runtime_info, "_current", None)
         theirs = instance_info()  # as a child finds it
         assert (theirs.rank, theirs.network, len(theirs.peers)) == (7, mine.network, len(mine.peers))
-        assert theirs.peers[3].ports == (mine.peers[3].ports if told is place else ())
+        assert theirs.peers[3].ports == (mine.peers[3].ports if info is place else ())
 
 
 PLACE = InstanceInfo(

@@ -165,14 +165,14 @@ CLAUSES = st.one_of(
 @example("3.12.1", [">=3.12rc1", "<3.13.0a1"])
 @example("3.12.1", [" >= 3.11", " < 3.13"])
 def test_python_versions_are_matched_as_by_packaging(version: str, clauses: list[str]) -> None:
-    wanted = ",".join(clauses)
-    assert satisfies(version, wanted) is SpecifierSet(wanted).contains(version, prereleases=True)
+    specifier = ",".join(clauses)
+    assert satisfies(version, specifier) is SpecifierSet(specifier).contains(version, prereleases=True)
 
 
-@pytest.mark.parametrize("wanted", [f">={'9' * 5000}", "3.12", ">=3.*", "~=3", "=>3.1", ">=3.12 or so"])
-def test_invalid_version_specifier_is_rejected(wanted: str) -> None:
+@pytest.mark.parametrize("specifier", [f">={'9' * 5000}", "3.12", ">=3.*", "~=3", "=>3.1", ">=3.12 or so"])
+def test_invalid_version_specifier_is_rejected(specifier: str) -> None:
     with pytest.raises(VersionError, match="is not a Python version specifier"):
-        satisfies("3.12.1", wanted)
+        satisfies("3.12.1", specifier)
 
 
 REFERENCE = re.compile(r"(?m)^# /// (?P<type>[a-zA-Z0-9-]+)$\s(?P<content>(^#(| .*)$\s)+)^# ///$")
@@ -185,8 +185,8 @@ LINES = st.sampled_from(["# /// script", "# /// other", "# ///", "#", "# a = 1",
 @example(["# /// script", "# /// script", "# ///"])
 def test_inline_blocks_match_the_reference_expression(lines: list[str]) -> None:
     text = "\n".join(lines)
-    wanted = [found["content"] for found in REFERENCE.finditer(text) if found["type"] == "script"]
-    assert ["\n".join([*block, ""]) for block in find_blocks(text)] == wanted
+    expected = [found["content"] for found in REFERENCE.finditer(text) if found["type"] == "script"]
+    assert ["\n".join([*block, ""]) for block in find_blocks(text)] == expected
 
 
 def test_script_of_unclosed_blocks_is_read_in_linear_time(tmp_path: Path) -> None:
@@ -221,14 +221,14 @@ def launch(project: Path, **asked: str) -> LaunchRequest:
 
 def test_lock_for_another_python_selects_an_installed_one(project: Path) -> None:
     other = another_python()
-    wanted = f"=={other.version}"
-    (project / "uv.lock").write_text(LOCK.format(wanted))
+    specifier = f"=={other.version}"
+    (project / "uv.lock").write_text(LOCK.format(specifier))
     found = make_plan(launch(project, lock="uv.lock")).interpreter
     assert (found.version, found.base, found.source) == (other.version, other.path, "uv.lock")
-    said = f"was skipped: it is {OWN}, but uv.lock requires Python {wanted}"
-    assert found.notes == (f"this program's own Python {said}",)
+    message = f"was skipped: it is {OWN}, but uv.lock requires Python {specifier}"
+    assert found.notes == (f"this program's own Python {message}",)
     (project / "pyproject.toml").write_text(
-        f'[project]\nname = "train"\nrequires-python = "{wanted}"\ndependencies = []\n'
+        f'[project]\nname = "train"\nrequires-python = "{specifier}"\ndependencies = []\n'
     )
     found = make_plan(LaunchRequest(script="train.py", project=True)).interpreter
     assert (found.version, found.source) == (other.version, "pyproject.toml")
@@ -249,8 +249,8 @@ def test_lock_saved_of_a_run_selects_the_python_of_that_run(project: Path, headi
     found = make_plan(launch(project, lock="run.lock")).interpreter
     assert (found.minor, found.source) == (minor, "run.lock")
     assert found.notes[0].endswith(f"it is {OWN}, but run.lock requires Python =={minor}.*")
-    said = make_plan(launch(project, lock="run.lock", python=sys.executable)).interpreter
-    assert (said.version, said.path) == (OWN, sys.executable), "a person's word counts"
+    text = make_plan(launch(project, lock="run.lock", python=sys.executable)).interpreter
+    assert (text.version, text.path) == (OWN, sys.executable), "a person's word counts"
     (project / "run.lock").write_text(f"# by hand\n{first}skytiny==1.0\n")
     assert make_plan(launch(project, lock="run.lock")).interpreter.version == OWN
 
@@ -406,8 +406,8 @@ def test_run_option_unknown_to_the_function_is_rejected(parse_script_words, line
     ],
 )
 def test_unknown_option_error_names_the_nearest_known_option(parse_script_words: Any, line: str, says: str) -> None:
-    said = parse_script_words(line)
-    assert says in said and "Usage: cli " in said and "does not exist" not in said
+    text = parse_script_words(line)
+    assert says in text and "Usage: cli " in text and "does not exist" not in text
 
 
 @pytest.mark.parametrize(
@@ -427,17 +427,17 @@ def test_whole_script_gets_arguments_after_double_dash(parse_script_words, line,
 
 
 def test_run_help_lists_parameters_of_the_script_function(parse_script_words):
-    said = " ".join(parse_script_words("run one.py --help").split())
-    assert "Arguments of train:" in said and "--epochs INT [required]" in said
-    assert "--fast / --no-fast [default: False]" in said and "--run-name STR [default: 'x']" in said
+    text = " ".join(parse_script_words("run one.py --help").split())
+    assert "Arguments of train:" in text and "--epochs INT [required]" in text
+    assert "--fast / --no-fast [default: False]" in text and "--run-name STR [default: 'x']" in text
     Path("choices.py").write_text(
         "import enum\nfrom typing import Literal\nimport skyward_core as sky\n"
         "class Optimiser(enum.Enum):\n    SGD = 's'\n    ADAM = 'a'\n"
         "@sky.function\ndef train(how: Literal['fast', 'Well'], by: Optimiser | None = None):\n"
         "    '''Trains.\n\n    Args:\n        how: to train.\n    '''\n"
     )
-    said = " ".join(parse_script_words("run choices.py --help").split())
-    assert "--how fast|Well to train. [required]" in said and "--by SGD|ADAM|None [default: None]" in said
+    text = " ".join(parse_script_words("run choices.py --help").split())
+    assert "--how fast|Well to train. [required]" in text and "--by SGD|ADAM|None [default: None]" in text
     assert "Arguments of other" in parse_script_words("run two.py -h") and "Arguments of" not in parse_script_words(
         "run plain.py -h"
     )
@@ -594,15 +594,15 @@ OWN_PYTHON = WantedPython()
 
 
 def test_python_versions_printed_by_a_host_are_parsed() -> None:
-    said = b"word Python 3.9.18; Python 3.11.2; Python 3.10.13; Python 3.11.2; uv; Python 3.14.0rc1+ (odd);"
-    assert parse_pythons(said) == HostPythons(("3.14.0", "3.11.2", "3.10.13", "3.9.18"), has_uv=True)
-    assert parse_pythons(said).usable == ("3.14.0", "3.11.2")
+    message = b"word Python 3.9.18; Python 3.11.2; Python 3.10.13; Python 3.11.2; uv; Python 3.14.0rc1+ (odd);"
+    assert parse_pythons(message) == HostPythons(("3.14.0", "3.11.2", "3.10.13", "3.9.18"), has_uv=True)
+    assert parse_pythons(message).usable == ("3.14.0", "3.11.2")
     assert parse_pythons(b" \x1b[2JPython is what I am; Python x.y; 3.12.1; nouv;") == NONE
     assert (str(NONE), str(UV)) == ("it has no Python", "it has Python 3.9.18")
 
 
 @pytest.mark.parametrize(
-    ("there", "wanted", "runs", "state", "words"),
+    ("there", "required_python", "runs", "state", "words"),
     [
         (MANY, PROJECT, ("3.12.10", "/p"), "ok", "Python 3.12.10 (/p); 3.14.0 for projects of other versions"),
         (HostPythons(("3.12.1",), has_uv=True), PROJECT, ("3.12.1", "/p"), "ok",
@@ -619,11 +619,11 @@ def test_python_versions_printed_by_a_host_are_parsed() -> None:
     ],
 )  # fmt: skip
 def test_doctor_reports_whether_host_python_fits_the_scripts(
-    there: HostPythons, wanted: WantedPython, runs: tuple[str, str] | None, state: str, words: str
+    there: HostPythons, required_python: WantedPython, runs: tuple[str, str] | None, state: str, words: str
 ) -> None:
-    told = check_line("gpu1", there, wanted, runs)
-    assert (told.subject, told.state) == ("gpu1", state)
-    assert words in told.detail
+    check = check_line("gpu1", there, required_python, runs)
+    assert (check.subject, check.state) == ("gpu1", state)
+    assert words in check.detail
 
 
 def test_plan_names_the_python_that_machines_need() -> None:

@@ -61,7 +61,7 @@ def connect_without_redis() -> None:
 
 
 @pytest.mark.parametrize(
-    ("needed", "said"),
+    ("needed", "message"),
     [
         (
             check_ray_without_package,
@@ -75,7 +75,7 @@ def connect_without_redis() -> None:
     ],
 )
 def test_missing_integration_package_error_says_how_to_install_it(
-    needed: Callable[[], None], said: str, monkeypatch: pytest.MonkeyPatch
+    needed: Callable[[], None], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def has_none(name: str) -> str:
         raise PackageNotFoundError(name)
@@ -83,6 +83,6 @@ def test_missing_integration_package_error_says_how_to_install_it(
     monkeypatch.setattr("importlib.metadata.version", has_none)
     for package in ("ray", "distributed", "redis"):
         monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(sky.PoolError, match=said) as told:
+    with pytest.raises(sky.PoolError, match=message) as caught:
         needed()
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(caught.value)

@@ -221,7 +221,7 @@ def program(path: Path, says: str) -> Path:
 def test_unusable_python_option_is_an_error(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     venv, other = environment(tmp_path / "venv"), another_python()
     monkeypatch.setattr(script_interpreter_and_environment, "find_other_pythons", lambda environ: iter([other.path]))
-    for said, why in (
+    for text, why in (
         (str(tmp_path), "is a folder. Name an interpreter"),
         (str(venv), f"is a folder. Name the interpreter in it: {venv}/bin/python"),
         ("python9", "PATH has no such program. Give a path"),
@@ -234,8 +234,8 @@ def test_unusable_python_option_is_an_error(project: Path, tmp_path: Path, monke
         (str(project / "pyproject.toml"), "it cannot be run: Permission denied"),
     ):
         with pytest.raises(UsageError) as caught:
-            chosen(project, said, query_python, PATH="/usr/bin:/bin")
-        assert str(caught.value).startswith(f"--python {said}") and why in str(caught.value)
+            chosen(project, text, query_python, PATH="/usr/bin:/bin")
+        assert str(caught.value).startswith(f"--python {text}") and why in str(caught.value)
 
 
 def test_python_option_is_searched_on_the_path(project: Path, tmp_path: Path) -> None:
@@ -276,13 +276,13 @@ def test_missing_python_version_names_those_found(project: Path, monkeypatch: py
         chosen(project, ask=seen)
 
 
-@pytest.mark.parametrize("wanted", ["==3.10.*", "<3.11", "==2.7.*", "~=3.9.2"])
-def test_script_that_requires_too_old_python_is_rejected(project: Path, wanted: str) -> None:
-    script(project).write_text(f'# /// script\n# requires-python = "{wanted}"\n# ///\n')
+@pytest.mark.parametrize("specifier", ["==3.10.*", "<3.11", "==2.7.*", "~=3.9.2"])
+def test_script_that_requires_too_old_python_is_rejected(project: Path, specifier: str) -> None:
+    script(project).write_text(f'# /// script\n# requires-python = "{specifier}"\n# ///\n')
     with pytest.raises(ScriptError) as caught:
         chosen(project)
     asks = f"The inline metadata of {script(project)} requires Python"
-    assert str(caught.value) == f'{asks} "{wanted}", but 3.11 or later is required'
+    assert str(caught.value) == f'{asks} "{specifier}", but 3.11 or later is required'
 
 
 def test_interpreter_round_trips_through_json_of_another_release(project: Path) -> None:
@@ -336,8 +336,8 @@ OTHER = Interpreter("/p/bin/python", "/p", "3.99.1", ".venv of project p")
 def test_incompatible_interpreters_of_task_and_pool_are_explained(
     task: Interpreter | None, pool: Interpreter | None, here: bool, why: str
 ) -> None:
-    said = incompatibility(task, pool, here=here)
-    assert why in said and bool(said) == bool(why)
+    message = incompatibility(task, pool, here=here)
+    assert why in message and bool(message) == bool(why)
 
 
 def test_plan_on_a_pool_of_another_python_is_rejected(project: Path) -> None:
@@ -487,11 +487,11 @@ def test_missing_modules_are_found_by_files_of_the_environment(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("version", "wanted", "fits"),
+    ("version", "specifier", "fits"),
     [("3.12", "==3.12.4", True), ("3.12", ">=3.13", False), ("", ">=3.13", True), ("3.12", "!=3.12.*", False)],
 )
-def test_partial_python_version_matches_if_some_release_does(version: str, wanted: str, fits: bool) -> None:
-    assert satisfies(version, wanted) is fits
+def test_partial_python_version_matches_if_some_release_does(version: str, specifier: str, fits: bool) -> None:
+    assert satisfies(version, specifier) is fits
 
 
 # The import path that ranks get.

@@ -66,10 +66,10 @@ class Service:
                 service.hangs.wait(30)
                 if self.headers["X-aws-ec2-metadata-token"] not in service.tokens:
                     self.answer(401)
-                elif (said := service.says.get(self.path)) is None:
+                elif (text := service.says.get(self.path)) is None:
                     self.answer(404)
                 else:
-                    self.answer(200, said)
+                    self.answer(200, text)
 
             def answer(self, status: int, body: bytes = b"") -> None:
                 self.send_response_only(service.status or status)
@@ -169,7 +169,7 @@ def test_preemption_notice_is_reported_once_with_remaining_time(service: Service
 
 
 @pytest.mark.parametrize(
-    "said",
+    "output",
     [
         b"",
         b"[]",
@@ -184,11 +184,11 @@ def test_preemption_notice_is_reported_once_with_remaining_time(service: Service
     ],
     ids=range(10),
 )
-def test_invalid_metadata_answer_is_reported_once_as_an_error(service: Service, said: bytes) -> None:
-    service.says[ACTION] = said
+def test_invalid_metadata_answer_is_reported_once_as_an_error(service: Service, output: bytes) -> None:
+    service.says[ACTION] = output
     asking = Asking(service.endpoint)
-    told = asking.next()
-    assert told.keys() == {"error"} and "metadata service" in told["error"] and len(told["error"]) <= 200
+    answer = asking.next()
+    assert answer.keys() == {"error"} and "metadata service" in answer["error"] and len(answer["error"]) <= 200
     wait_for_looks(service, 10)
     assert asking.said_nothing()
     service.says[ACTION] = json.dumps({"action": "stop", "time": SOON}).encode()
@@ -245,7 +245,7 @@ T4 = OrderedHardware("T4", 4, 16.0)
 
 
 @pytest.mark.parametrize(
-    ("arrived", "said"),
+    ("arrived", "message"),
     [
         (MeasuredHardware(gpus=[("Tesla T4", 15.0)] * 4, disk=120.0), ""),
         (MeasuredHardware(gpus=[("Tesla T4", 15.0)] * 5), ""),
@@ -260,8 +260,8 @@ T4 = OrderedHardware("T4", 4, 16.0)
         (MeasuredHardware(disk=None, offset=3600.0, rate=0.0), ""),
     ],
 )
-def test_mismatch_with_ordered_hardware_names_the_measured_value(arrived: MeasuredHardware, said: str) -> None:
-    assert find_mismatch(T4, arrived).startswith(said) and bool(find_mismatch(T4, arrived)) == bool(said)
+def test_mismatch_with_ordered_hardware_names_the_measured_value(arrived: MeasuredHardware, message: str) -> None:
+    assert find_mismatch(T4, arrived).startswith(message) and bool(find_mismatch(T4, arrived)) == bool(message)
 
 
 def test_machine_ordered_without_gpus_needs_none() -> None:
@@ -311,8 +311,8 @@ def test_host_benchmark_measures_disk_and_transfer_to_neighbor(tmp_path: Path, m
     monkeypatch.setattr(hardware_and_network_benchmark, "SEND_SECONDS", 0.1)
     monkeypatch.setenv("PATH", str(tmp_path))
     word = "0123456789abcdef" * 2
-    wanted = {"gpus": True, "python": str(tmp_path / "none"), "address": "127.0.0.1", "word": word}
-    found = hardware_and_network_benchmark.measure_host(tmp_path, wanted)
+    request = {"gpus": True, "python": str(tmp_path / "none"), "address": "127.0.0.1", "word": word}
+    found = hardware_and_network_benchmark.measure_host(tmp_path, request)
     host_answers.validate_task_result("probe", found | {"gpus": [list(each) for each in found["gpus"]]})
     assert found["disk"] > 0 and list(tmp_path.iterdir()) == [], "it leaves nothing"
     assert found["whys"]["gpus"] == "nvidia-smi is not installed" and "matmul" in found["whys"]

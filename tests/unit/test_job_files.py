@@ -35,13 +35,13 @@ from tests.support.examples import examples
 FILE = Path("train.yaml")
 
 
-def parse_job(text: str, **said: Any) -> JobFile:
-    return JobFile.from_text(textwrap.dedent(text), FILE, **said)
+def parse_job(text: str, **options: Any) -> JobFile:
+    return JobFile.from_text(textwrap.dedent(text), FILE, **options)
 
 
-def parse_error(text: str, **said: Any) -> str:
+def parse_error(text: str, **options: Any) -> str:
     with pytest.raises(JobFileError) as caught:
-        parse_job(text, **said)
+        parse_job(text, **options)
     return str(caught.value)
 
 
@@ -126,8 +126,8 @@ def test_alternatives_override_resources_beside_them() -> None:
               cloud: aws
         """
     )
-    told = [(way.cloud, way.region, way.vcpus) for way in job.ways]
-    assert told == [("aws", "us-east-1", 4), ("gcp", "", 8), ("aws", "us-west-2", 8)]
+    reported = [(way.cloud, way.region, way.vcpus) for way in job.ways]
+    assert reported == [("aws", "us-east-1", 4), ("gcp", "", 8), ("aws", "us-west-2", 8)]
 
 
 @pytest.mark.parametrize(
@@ -199,8 +199,8 @@ def test_alternatives_override_resources_beside_them() -> None:
     ],
 )  # fmt: skip
 def test_invalid_job_file_error_names_its_line(text: str, words: str) -> None:
-    said = parse_error(text)
-    assert said.startswith("train.yaml") and words in said and "\n" not in said
+    message = parse_error(text)
+    assert message.startswith("train.yaml") and words in message and "\n" not in message
 
 
 def test_job_file_that_expands_without_bound_is_rejected() -> None:
@@ -339,12 +339,12 @@ def test_unsupported_cloud_error_lists_available_providers() -> None:
     ],
 )
 def test_job_plugins_get_parameters_of_the_command_line(texts: list[str], words: str) -> None:
-    said: Any = {"plugins": ("torch",), "plugin_settings": texts}
+    data: Any = {"plugins": ("torch",), "plugin_settings": texts}
     if words:
         with pytest.raises(sky.UsageError, match=re.escape(words)):
-            JobRequest(job=parse_job("run: a"), options=LaunchRequest.from_options("t.yaml", **said)).spec()
+            JobRequest(job=parse_job("run: a"), options=LaunchRequest.from_options("t.yaml", **data)).spec()
     else:
-        request = JobRequest(job=parse_job("run: a"), options=LaunchRequest.from_options("t.yaml", **said))
+        request = JobRequest(job=parse_job("run: a"), options=LaunchRequest.from_options("t.yaml", **data))
         assert request.spec()[0].plugins == (sky.plugins.torch(backend="gloo"),)
         assert request.shapes_pool == ["--plugin", "--plugin-set"]
 

@@ -55,7 +55,7 @@ def test_unknown_keys_of_app_state_are_ignored() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kept", "wished", "asked", "theme", "wrong"),
+    ("saved", "wished", "asked", "theme", "wrong"),
     [
         (SavedState(), "", "", "", ""),
         (SavedState(), "nord", "", "nord", ""),
@@ -68,9 +68,9 @@ def test_unknown_keys_of_app_state_are_ignored() -> None:
     ],
 )
 def test_theme_option_overrides_setting_and_saved_theme(
-    kept: SavedState, wished: str, asked: str, theme: str, wrong: str
+    saved: SavedState, wished: str, asked: str, theme: str, wrong: str
 ) -> None:
-    assert kept.resolve_theme(wished, asked, THEMES) == (theme, wrong)
+    assert saved.resolve_theme(wished, asked, THEMES) == (theme, wrong)
 
 
 def test_two_apps_save_only_their_own_changes() -> None:

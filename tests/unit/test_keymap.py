@@ -29,7 +29,7 @@ def test_valid_key_bindings_are_applied(wished: dict[str, str], keymap: dict[str
 
 
 @pytest.mark.parametrize(
-    ("wished", "said"),
+    ("wished", "message"),
     [
         ({"run.mrege": "m"}, "keys.run.mrege: unknown action; did you mean run.merge?"),
         ({"zzz": "m"}, "keys.zzz: unknown action"),
@@ -48,26 +48,26 @@ def test_valid_key_bindings_are_applied(wished: dict[str, str], keymap: dict[str
         ({"run.merge": "$"}, "keys.run.merge: $ is already bound to run.shell"),
     ],
 )
-def test_invalid_key_binding_is_reported_and_ignored(wished: dict[str, str], said: str) -> None:
+def test_invalid_key_binding_is_reported_and_ignored(wished: dict[str, str], message: str) -> None:
     keymap, (only,) = resolve_keymap(wished)
-    assert keymap == {} and only == said
+    assert keymap == {} and only == message
 
 
 def test_first_of_two_bindings_for_one_key_is_applied() -> None:
-    keymap, said = resolve_keymap({"run.merge": "m", "run.follow": "m", "run.zoom": "Z"})
+    keymap, problems = resolve_keymap({"run.merge": "m", "run.follow": "m", "run.zoom": "Z"})
     assert keymap == {"run.merge": "m", "run.zoom": "Z"}
-    assert said == ["keys.run.follow: m is already bound to run.merge"]
+    assert problems == ["keys.run.follow: m is already bound to run.merge"]
 
 
 def test_rejected_binding_also_rejects_one_that_needs_its_key() -> None:
     """Of two bindings that exchange keys, one is invalid, so both keep their keys."""
-    keymap, said = resolve_keymap({"run.merge": "f", "run.follow": "nonsense"})
-    assert keymap == {} and len(said) == 2
+    keymap, problems = resolve_keymap({"run.merge": "f", "run.follow": "nonsense"})
+    assert keymap == {} and len(problems) == 2
 
 
 def test_default_keys_of_every_action_are_a_valid_keymap() -> None:
-    keymap, said = resolve_keymap({action.id: action.keys for action in ACTIONS})
-    assert said == [] and keymap == {action.id: action.keys for action in ACTIONS}
+    keymap, problems = resolve_keymap({action.id: action.keys for action in ACTIONS})
+    assert problems == [] and keymap == {action.id: action.keys for action in ACTIONS}
 
 
 def test_concurrent_scopes_are_known_scopes() -> None:
@@ -77,8 +77,8 @@ def test_concurrent_scopes_are_known_scopes() -> None:
 def test_texts_name_the_bound_keys() -> None:
     text = "{run.errors} shows why, {no.such} and {run.merge}"
     assert with_keys(text, {"run.errors": "question_mark,E"}) == "? shows why, {no.such} and a"
-    said = with_keys(" ".join(row.empty for row in PANELS), {})
-    assert "(L: launch)" in said and "{" not in said
+    lines = with_keys(" ".join(row.empty for row in PANELS), {})
+    assert "(L: launch)" in lines and "{" not in lines
 
 
 def test_shown_keys_are_as_printed_on_the_keyboard() -> None:

@@ -55,7 +55,7 @@ class World:
         ensure_pool_folder(self.key)
         self.row = RunRow("ab12", "t0", "train", "broadcast", 2, "done", 1.0, 2.0, None)
 
-    def kept(self) -> LaunchRecord:
+    def stored_record(self) -> LaunchRecord:
         return load_launch_record(self.ledger, self.row)
 
     @property
@@ -73,7 +73,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 def test_saved_launch_record_is_read_unchanged_and_private(world: World, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("x = 1\n")
     save_launch_record(world.key, "ab12", REQUEST, joined=True, source=capture_script_state(REQUEST))
-    found = world.kept()
+    found = world.stored_record()
     assert found.request == REQUEST
     assert (found.cwd, found.joined, len(found.source.script)) == (tmp_path, True, 32)
     assert world.file.stat().st_mode & 0o777 == 0o600
@@ -85,11 +85,11 @@ def test_launch_of_a_pool_without_folder_is_not_saved(world: World) -> None:
     save_before_launch(world.key, "ab12", REQUEST, joined=False)
     assert not pool_path(world.key).exists()
     with pytest.raises(UsageError, match="Run ab12 has no saved launch"):
-        world.kept()
+        world.stored_record()
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("{", "cannot be read"),
         ("[]", "it is not a launch"),
@@ -101,13 +101,13 @@ def test_launch_of_a_pool_without_folder_is_not_saved(world: World) -> None:
         ({"request": 1}, "another version"),
     ],
 )
-def test_invalid_launch_record_is_rejected(world: World, text: Any, said: str) -> None:
+def test_invalid_launch_record_is_rejected(world: World, text: Any, message: str) -> None:
     world.file.parent.mkdir()
     if isinstance(text, dict):
         text = json.dumps({"source": {"changed": []}, "cwd": "/", "joined": False} | text)
     world.file.write_bytes(text.encode("utf-8", "surrogateescape"))
-    with pytest.raises(UsageError, match=said):
-        world.kept()
+    with pytest.raises(UsageError, match=message):
+        world.stored_record()
 
 
 @given(st.data())
@@ -115,14 +115,14 @@ def test_invalid_launch_record_is_rejected(world: World, text: Any, said: str) -
 def test_tampered_launch_record_is_rejected_or_usable(world: World, tmp_path: Path, data: st.DataObject) -> None:
     source = ScriptState(script="ab", commit="c" * 40, changed=("a.py",))
     save_launch_record(world.key, "ab12", REQUEST, joined=True, source=source)
-    told = json.loads(world.file.read_bytes())
-    into = data.draw(st.sampled_from([told, told["request"], told["source"]]))
+    report = json.loads(world.file.read_bytes())
+    into = data.draw(st.sampled_from([report, report["request"], report["source"]]))
     name = data.draw(st.sampled_from(sorted(into)))
     value: Any = data.draw(st.sampled_from([None, True, 5, -1.5, "x", "\0", [], ["y"], [1], {}, {"k": "v"}, {"k": 1}]))
     into[name] = value
-    world.file.write_text(json.dumps(told))
+    world.file.write_text(json.dumps(report))
     try:
-        found = world.kept()
+        found = world.stored_record()
         capture_script_state(found.request).changes_since(found.source)
         found.absolute_request()
         request = found.with_arguments(["n=5"], None).request
@@ -151,13 +151,13 @@ def test_script_arguments_replace_all_recorded_ones() -> None:
 
 def test_recorded_relative_paths_become_absolute(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/h")
-    said: dict[str, Any] = {
+    data: dict[str, Any] = {
         "script": "a/t.py",
         "python": "env/bin/python",
         "lock": "~/uv.lock",
         "requirements": "/r.txt",
     }
-    found = LaunchRecord(request=LaunchRequest(**said), cwd=Path("/w")).absolute_request()
+    found = LaunchRecord(request=LaunchRequest(**data), cwd=Path("/w")).absolute_request()
     assert (found.script, found.python, found.lock) == ("/w/a/t.py", "/w/env/bin/python", "/h/uv.lock")
     assert found.requirements == "/r.txt"
     named = LaunchRecord(request=LaunchRequest(script="t.py", python="python3.12"), cwd=Path("/w")).absolute_request()
@@ -239,7 +239,7 @@ def test_saved_git_diff_is_private_and_applies(world: World, tmp_path: Path, mon
     assert "-x = 1\n+x = 2\n" in text and "Binary files" in text
     assert "--- a/train.py\n+++ b/train.py\n" in text, "git apply takes it"
     assert "s3cr3t" not in text and "hunter22" not in text
-    found = world.kept().source
+    found = world.stored_record().source
     assert (found.changed, found.diff.decode(), found.cut) == (("raw.bin", "train.py"), text, False)
     assert ScriptState.capture(tmp_path / "train.py").changes_since(found) == []
     (tmp_path / "train.py").write_text("x = 3\n")
@@ -275,10 +275,10 @@ def test_long_saved_diff_is_cut(tmp_path: Path) -> None:
 
 def test_record_saved_before_launch_can_be_deleted(world: World) -> None:
     save_before_launch(world.key, "ab12", REQUEST, joined=True)
-    assert world.kept().request == REQUEST
+    assert world.stored_record().request == REQUEST
     delete_launch_record(world.key, "ab12")
     with pytest.raises(UsageError, match="has no saved launch"):
-        world.kept()
+        world.stored_record()
 
 
 def test_failing_save_before_launch_does_not_prevent_the_launch(world: World) -> None:
@@ -388,8 +388,8 @@ def test_missing_packages_hint_names_project_package_files(project_with_data: Pa
     assert missing_packages().startswith(f"no_such_thing {HERE}Add it to the script's inline metadata")
     Path("requirements.txt").write_text("click\n")
     Path("uv.lock").touch()
-    wanted = "Install the project's packages with --lock uv.lock or --requirements requirements.txt"
-    assert missing_packages() == f"no_such_thing {HERE}{wanted}"
+    expected = "Install the project's packages with --lock uv.lock or --requirements requirements.txt"
+    assert missing_packages() == f"no_such_thing {HERE}{expected}"
     in_form = f"no_such_thing {HERE}Choose uv.lock or requirements.txt under packages"
     assert missing_packages(as_options=False) == in_form
     plan = make_plan(LaunchRequest(script="train.py", script_args=()))

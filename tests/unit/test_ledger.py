@@ -266,14 +266,14 @@ def test_intent_survives_a_kill_right_after_it(path: Path) -> None:
 
 
 def test_ledger_flushes_intents_machines_and_ends_but_not_states(ledger: Ledger) -> None:
-    said: list[str] = []
-    ledger._db.set_trace_callback(said.append)
+    messages: list[str] = []
+    ledger._db.set_trace_callback(messages.append)
 
     def synchronous(act) -> str:  # type: ignore[no-untyped-def]
-        said.clear()
+        messages.clear()
         act()
-        commit = said.index("COMMIT") if "COMMIT" in said else len(said)
-        return next((s for s in reversed(said[:commit]) if s.startswith("PRAGMA synchronous")), "")
+        commit = messages.index("COMMIT") if "COMMIT" in messages else len(messages)
+        return next((s for s in reversed(messages[:commit]) if s.startswith("PRAGMA synchronous")), "")
 
     assert synchronous(lambda: ledger.record_intent("t1", "fit", LOCAL, SPEC)) == "PRAGMA synchronous=FULL"
     assert synchronous(lambda: ledger.record_created("t1", [])) == "PRAGMA synchronous=FULL"
@@ -293,15 +293,15 @@ def test_patience_of_a_ledger_write_replaces_its_lock_timeout_once(path: Path, m
     def waits() -> int:
         return int(ledger._db.execute("PRAGMA busy_timeout").fetchone()[0])
 
-    said: list[str] = []
-    ledger._db.set_trace_callback(said.append)
+    messages: list[str] = []
+    ledger._db.set_trace_callback(messages.append)
     ledger.record_intent("t0", "p", {}, {})
     record_runs(ledger, opened=[("t0", "r", "f", "single", 1, 1.0)])
     assert waits() == 20
-    assert not any("busy_timeout=" in statement for statement in said)
+    assert not any("busy_timeout=" in statement for statement in messages)
     monkeypatch.setattr(module, "LOCK_TIMEOUT", 0.07)  # of ledgers that are opened later
     record_runs(ledger, ends=[("r", "done", 2.0, None)], patience=0.5)
-    assert [statement for statement in said if "busy_timeout=" in statement] == [
+    assert [statement for statement in messages if "busy_timeout=" in statement] == [
         "PRAGMA busy_timeout=500", "PRAGMA busy_timeout=20",
     ]  # fmt: skip
     assert waits() == 20
@@ -354,9 +354,9 @@ def test_newer_ledger_is_rejected_and_unchanged(path: Path) -> None:
         Ledger(path)
     assert caught.value.hint == Hint("upgrade")
     assert list(path.parent.glob("*corrupt*")) == []
-    with closing(sqlite3.connect(path)) as kept:
-        assert kept.execute("SELECT x FROM marvels").fetchall() == [(42,)]
-        assert kept.execute("PRAGMA user_version").fetchone() == (99,)
+    with closing(sqlite3.connect(path)) as database:
+        assert database.execute("SELECT x FROM marvels").fetchall() == [(42,)]
+        assert database.execute("PRAGMA user_version").fetchone() == (99,)
 
 
 def test_failed_migration_leaves_the_ledger_unchanged(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -448,18 +448,18 @@ def test_ledger_damage_found_after_opening_is_reported_and_copied(
 
 def test_deleted_ledger_is_restored_with_machines_and_retained_results(path: Path) -> None:
     machine = Machine("m0", 0, "10.0.0.1", "10.0.0.1", extra={"folder": "/x/fit.t1.0"})
-    kept = RetainedResults("t1", machine, {"ab": 7}, 9, 2e9)
+    retained = RetainedResults("t1", machine, {"ab": 7}, 9, 2e9)
     with closing(Ledger(path)) as ledger:
         for token, name in (("t1", "fit"), ("t2", "up")):
             ledger.record_intent(token, name, LOCAL, SPEC)
             ledger.record_created(token, [machine])
-        ledger.record_teardown("t1", Receipt("fit", 1, (0,), (), 0.1), [kept])
+        ledger.record_teardown("t1", Receipt("fit", 1, (0,), (), 0.1), [retained])
     delete(path)
     with closing(Ledger(path)) as ledger:
-        assert ledger.retained_results() == [kept]
+        assert ledger.retained_results() == [retained]
         assert [(row.token, row.state) for row in ledger.live_pools()] == [("t2", "starting")]
         assert ledger.machines("t2") == [machine]
-        ledger.remove_retained(kept)
+        ledger.remove_retained(retained)
         ledger.record_teardown("t2", Receipt("up", 1, (0,), (), 0.1))
     delete(path)
     with closing(Ledger(path)) as ledger:
@@ -476,11 +476,11 @@ def test_run_without_results_is_not_listed_as_unfetched(path: Path) -> None:
         record_runs(ledger, opened=[("t1", run, "f", "broadcast", 1, 1.0) for run in ("aa", "bb", "cc")])
         record_runs(ledger, ends=[("aa", "failed", 2.0, None)])  # how dd ended nobody knows, nor that it began
         ledger.record_teardown("t1", Receipt("fit", 1, (0,), (), 0.1), [RetainedResults("t1", machine, sizes, 9, 2e9)])
-        (kept,) = ledger.unfetched_results("t1")
-        assert kept.describe() == "run cc (7 bytes) and the outcome of runs bb, dd on node 0 (10.0.0.1)"
+        (results,) = ledger.unfetched_results("t1")
+        assert results.describe() == "run cc (7 bytes) and the outcome of runs bb, dd on node 0 (10.0.0.1)"
         view = summarize_pool(ledger, ledger.pool("t1"))
         assert view.unfetched == {"cc": 7}
-        assert view.detail.startswith(f"not fetched: {kept.describe()} until ")
+        assert view.detail.startswith(f"not fetched: {results.describe()} until ")
         assert ledger.select_wanted([RetainedResults("t1", machine, {"aa": 0}, 9, 2e9)]) == []
 
 
@@ -511,15 +511,15 @@ def test_damaged_ledger_that_cannot_be_replaced_fails_the_write(path: Path) -> N
 
 
 def test_copies_of_two_damaged_ledgers_are_kept(path: Path) -> None:
-    kept = []
+    copies = []
     for word in (b"first", b"second"):
         path.write_bytes(word * 100)
         ledger = Ledger(path)
         assert ledger.damaged_copy is not None
-        kept.append(ledger.damaged_copy)
+        copies.append(ledger.damaged_copy)
         ledger.close()
         path.unlink()
-    assert [aside.read_bytes()[:5] for aside in kept] == [b"first", b"secon"]
+    assert [aside.read_bytes()[:5] for aside in copies] == [b"first", b"secon"]
 
 
 def start_together(processes: list[subprocess.Popen[str]]) -> None:
@@ -550,12 +550,12 @@ def test_concurrent_processes_replace_a_damaged_ledger_once(path: Path) -> None:
     path.write_bytes(b"garbage\n" * 1000)
     processes = [child(OPEN_AND_INTEND, path, f"t{i}") for i in range(4)]
     start_together(processes)
-    said = [process.stdout.readline().strip() for process in processes if process.stdout]
+    output = [process.stdout.readline().strip() for process in processes if process.stdout]
     for process in processes:
         _, errors = process.communicate("end\n", timeout=60)
         assert process.returncode == 0, errors
     assert sorted(p.name for p in Ledger(path).live_pools()) == ["t0", "t1", "t2", "t3"]
-    (aside,) = [word for word in said if word != "-"]
+    (aside,) = [word for word in output if word != "-"]
     assert Path(aside).read_bytes() == b"garbage\n" * 1000
 
 
@@ -584,20 +584,20 @@ def test_full_disk_fails_ledger_writes_without_damage(small_disk: Path) -> None:
     path = small_disk / "ledger.db"
     ledger = Ledger(path)
     ledger.record_intent("t1", "fit", LOCAL, SPEC)
-    kept = 0
+    pools = 0
     with pytest.raises(LedgerError, match=r"cannot be written: .*space"):
         for number in range(2000):
             record_runs(ledger, opened=[("t1", f"r{number}", "train" * 100, "broadcast", 2, float(number))])
-            kept += 1
-    assert kept > 10
-    assert len(ledger.runs("t1")) == kept, "what was there can still be read"
+            pools += 1
+    assert pools > 10
+    assert len(ledger.runs("t1")) == pools, "what was there can still be read"
     with pytest.raises(LedgerError):
         ledger.record_intent("t2", "more" * 5000, LOCAL, SPEC)
     ledger.close()
     again = Ledger(path)
     assert again.damaged_copy is None
     assert again._db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-    assert len(again.runs("t1")) == kept
+    assert len(again.runs("t1")) == pools
     assert [p.token for p in again.live_pools()] == ["t1"]
 
 
@@ -765,8 +765,8 @@ def test_ledger_lock_error_names_the_holding_process(path: Path, ledger: Ledger)
     ledger._db.execute("PRAGMA busy_timeout=50")
     with Child([sys.executable, "-c", HOLD, str(path)]) as holder:
         os.waitid(os.P_PID, holder.pid, os.WSTOPPED | os.WNOWAIT)
-        said = rf"cannot be written: database is locked \(SQLITE_BUSY\): process {holder.pid} has locked it; end"
-        with pytest.raises(LedgerError, match=said):
+        message = rf"cannot be written: database is locked \(SQLITE_BUSY\): process {holder.pid} has locked it; end"
+        with pytest.raises(LedgerError, match=message):
             ledger.record_intent("t1", "fit", LOCAL, SPEC)
         holder.kill()
         holder.wait()

@@ -110,14 +110,14 @@ async def test_unreadable_account_is_noted_after_a_bounded_wait(
     def refused() -> Inventory:
         raise PoolError("no credentials")
 
-    for holds, said in (
+    for holds, text in (
         (lambda: Inventory((), {"mars": "far away"}), "mars (far away)"),
         (refused, "cupboard (no credentials)"),
         (lambda: asyncio.sleep(3600), "cupboard (no answer within 0.01 s)"),
     ):
         account.holds = holds  # type: ignore[misc,assignment]
         (note,) = await notes(capsys)
-        assert note == f"not checked for other leftovers: {said}"
+        assert note == f"not checked for other leftovers: {text}"
 
 
 async def test_pool_without_rented_machines_scans_no_account(
@@ -185,8 +185,8 @@ class Visit:
 
 def machine_with_results(node: int, **runs: int) -> Machine:
     """Return a machine with retained results of these runs."""
-    kept = {"runs": runs, "bytes": sum(runs.values()), "until": 1e10}
-    return replace(machine(node), state="ending", extra=machine(node).extra | {"kept": kept})
+    data = {"runs": runs, "bytes": sum(runs.values()), "until": 1e10}
+    return replace(machine(node), state="ending", extra=machine(node).extra | {"kept": data})
 
 
 @pytest.fixture
@@ -195,11 +195,11 @@ def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(fetch_retained_results, "NodeResultsFetcher", Visit)
     monkeypatch.setattr(Visit, "made", [])
 
-    def make(provider: Any, *told: dict[str, int] | None, runs: int = 1) -> Any:
+    def make(provider: Any, *args: dict[str, int] | None, runs: int = 1) -> Any:
         return SimpleNamespace(
             archive=SimpleNamespace(folder=tmp_path),
-            links=[SimpleNamespace(node=node, retained_results=left) for node, left in enumerate(told)],
-            machines=[machine(node) for node in range(len(told))],
+            links=[SimpleNamespace(node=node, retained_results=left) for node, left in enumerate(args)],
+            machines=[machine(node) for node in range(len(args))],
             ledger=SimpleNamespace(runs=lambda token: [None] * runs),
             provider=provider, name="p", token="t", row=None,
         )  # fmt: skip
@@ -208,9 +208,9 @@ def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 async def fetch_retained(
-    context: Any, machines: Sequence[Machine], *, give_up: bool = False, troubled: Any = (), said: Any = None
+    context: Any, machines: Sequence[Machine], *, give_up: bool = False, troubled: Any = (), report: Any = None
 ) -> Any:
-    words: list[str] = [] if said is None else said
+    words: list[str] = [] if report is None else report
     return await fetch_retained_results.fetch_remaining(context, machines, troubled, words.append, give_up=give_up)
 
 
@@ -241,10 +241,12 @@ async def test_results_too_large_or_unreachable_at_teardown_are_named(
     monkeypatch.setattr(fetch_retained_results, "MAX_BYTES", 1000)
     away = replace(machine(1), state="unreachable", extra={"why": "no route"})
     provider = Provider(machine_with_results(0, aa=100, bb=5000), away, machine_with_results(9, aa=100))
-    said: list[str] = []
-    notes, lost = await fetch_retained(pool(provider, {A: 1}, None), [machine(0), machine(1), machine(9)], said=said)
-    assert said[0] == "looking for unfetched results and logs"
-    assert said[1] == "fetching results and logs: 0 bytes of 200 bytes"
+    messages: list[str] = []
+    notes, lost = await fetch_retained(
+        pool(provider, {A: 1}, None), [machine(0), machine(1), machine(9)], report=messages
+    )
+    assert messages[0] == "looking for unfetched results and logs"
+    assert messages[1] == "fetching results and logs: 0 bytes of 200 bytes"
     assert Visit.made == [(0, [A])]
     assert notes == ["fetched run aa (100 bytes) on node 0 (10.0.0.0)"]
     assert lost == [
@@ -356,7 +358,7 @@ def test_unique_run_id_prefix_or_function_finds_the_run(session: Any, word: str,
 
 
 @pytest.mark.parametrize(
-    ("word", "said"),
+    ("word", "message"),
     [
         ("aa", r"'aa' is ambiguous: aa22 \(f\), aa11 \(f\). Write more characters"),
         ("tr", r"'tr' is ambiguous: train, tr55 \(f\)"),
@@ -366,8 +368,8 @@ def test_unique_run_id_prefix_or_function_finds_the_run(session: Any, word: str,
         ("%", "no run or pool"),
     ],
 )
-def test_unknown_or_ambiguous_run_name_is_rejected(session: Any, word: str, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_unknown_or_ambiguous_run_name_is_rejected(session: Any, word: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         resolve_run(session, word)
 
 
@@ -423,10 +425,10 @@ def pools_of_one_name(tmp_path: Path) -> Iterator[Any]:
         for token in ("t1", "t2", "t3"):
             ledger.record_intent(token, "train", {}, {})
             if token != "t3":
-                kept = [
+                retained = [
                     RetainedResults(token, Machine(f"m{node}", node, "h", "h"), {"aa": 7}, 7, 2e9) for node in (0, 1)
                 ]
-                ledger.record_teardown(token, Receipt("train", 2, (0, 1), (), 0.1), kept)
+                ledger.record_teardown(token, Receipt("train", 2, (0, 1), (), 0.1), retained)
         yield SimpleNamespace(ledger=ledger, retained_results=ledger.retained_results)
 
 

@@ -257,8 +257,8 @@ async def test_source_text_is_sent_before_calls_and_after_reconnection(link: Lin
     for index, source in enumerate((text("a0"), text("a0"), text("b1", place=""))):
         link.send_sources((source, source))
         link.call(call_header("r", index), b"")
-    told = [(header["t"], header.get("hash", header.get("i"))) for header, _ in transport.pipe.sent]
-    assert told == [("source", "a0"), ("call", 0), ("call", 1), ("source", "b1"), ("call", 2)]
+    sent = [(header["t"], header.get("hash", header.get("i"))) for header, _ in transport.pipe.sent]
+    assert sent == [("source", "a0"), ("call", 0), ("call", 1), ("source", "b1"), ("call", 2)]
     assert zlib.decompress(transport.pipe.sent[0][1]) == b"a0" * 9
     transport.pipe.on_lost(None)
     link.send_sources((text("c2"),))
@@ -307,9 +307,9 @@ async def test_link_reconnects_until_it_succeeds(link: Link, transport: Transpor
     transport.errors = [kind(text) for text, kind in kinds.items()]
     transport.pipe.on_lost(None)
     await until(lambda: link.up)
-    said = [detail for up, detail in listener.links if not up]
-    assert said[0] == "connection closed"
-    assert [detail.split("; next try in ")[0] for detail in said[1:]] == [*kinds]
+    details = [detail for up, detail in listener.links if not up]
+    assert details[0] == "connection closed"
+    assert [detail.split("; next try in ")[0] for detail in details[1:]] == [*kinds]
 
 
 async def test_changed_host_key_ends_reconnection(transport: Transport, listener: Listener) -> None:
@@ -328,8 +328,8 @@ async def test_rejected_logins_pause_reconnection_for_longer(
     transport.errors = [CredentialsRefused("no key")] * 9
     transport.pipe.on_lost(None)
     await until(lambda: len(listener.links) == 5)
-    said = [detail for up, detail in listener.links if not up]
-    assert said[1:] == [f"no key; next try in {seconds} s" for seconds in (0.0, 0.2, 0.6)]
+    details = [detail for up, detail in listener.links if not up]
+    assert details[1:] == [f"no key; next try in {seconds} s" for seconds in (0.0, 0.2, 0.6)]
 
 
 async def connect_without_welcome() -> tuple[Link, Transport, Listener, asyncio.Task[None]]:
@@ -394,7 +394,7 @@ async def test_concurrent_requests_get_their_own_answers(link: Link, transport: 
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("asked", "answer"),
     [
         ("where", {"t": "known"}),
         ("where", {"t": "known", "error": "words"}),
@@ -410,10 +410,10 @@ async def test_concurrent_requests_get_their_own_answers(link: Link, transport: 
         ("ports", {"t": "known", "ports": [-1]}),
     ],
 )
-async def test_invalid_answer_ends_connection(link: Link, asked: str, said: Header, transport: Transport) -> None:
+async def test_invalid_answer_ends_connection(link: Link, asked: str, answer: Header, transport: Transport) -> None:
     waiting = asyncio.create_task(link.ask({"t": asked}))
     await until(lambda: bool(link._pending_requests))
-    transport.pipe.say(said | {"id": next(iter(link._pending_requests))})
+    transport.pipe.say(answer | {"id": next(iter(link._pending_requests))})
     assert transport.pipe.closed
     transport.pipe.on_lost(None)
     with pytest.raises(ConnectionError, match=r"invalid (type|value) of key|is not an answer"):

@@ -136,15 +136,15 @@ def test_two_processes_share_debug_logs_of_bounded_size(world: Path, monkeypatch
     """Two handlers stand for two processes, because each opens the file itself."""
     monkeypatch.setattr(debug_log, "MAX_FILE_BYTES", 4000)
     one, other = _FileHandler(), _FileHandler()
-    said = [f"word {number:04}" for number in range(400)]
-    for number, word in enumerate(said):
+    words = [f"word {number:04}" for number in range(400)]
+    for number, word in enumerate(words):
         (one, other)[number % 3 == 0].emit(record(word))
         for file in debug_log.log_files():
             assert file.stat().st_size <= 4000
     assert not one.write_error and not other.write_error
     lines = [line[-9:] for file in debug_log.log_files() for line in file.read_text().splitlines()]
     assert [file.name for file in debug_log.log_files()] == ["debug.log.1", "debug.log"]
-    assert len(lines) > 50 and lines == said[-len(lines) :], "the latest, in order, none missing"
+    assert len(lines) > 50 and lines == words[-len(lines) :], "the latest, in order, none missing"
     for each in (one, other):
         each.close()
 

@@ -524,22 +524,22 @@ SAID = st.lists(
 
 
 @given(SAID)
-def test_collapsed_rows_keep_order_of_lines_of_each_rank(said: list[tuple[int, str, str, float | None]]) -> None:
+def test_collapsed_rows_keep_order_of_lines_of_each_rank(lines: list[tuple[int, str, str, float | None]]) -> None:
     fold = LineFolder()
-    for rank, text, stream, at in said:
+    for rank, text, stream, at in lines:
         fold.add(rank, text, LineInfo(stream, at))
     rows = list(fold.read(0, fold.end))
     for rank in range(5):
-        printed = [(text, stream) for who, text, stream, _ in said if who == rank]
+        printed = [(text, stream) for who, text, stream, _ in lines if who == rank]
         assert [(row.text, row.about.stream) for row in rows if row.ranks >> rank & 1] == printed
 
 
 @given(SAID, st.integers(1, 8))
 def test_collapsed_rows_held_and_released_are_bounded(
-    said: list[tuple[int, str, str, float | None]], capacity: int
+    lines: list[tuple[int, str, str, float | None]], capacity: int
 ) -> None:
     fold, let_go = LineFolder(capacity), list[FoldedLine]()
-    for rank, text, stream, at in said:
+    for rank, text, stream, at in lines:
         fold.add(rank, text, LineInfo(stream, at))
         assert fold.end - fold.first <= capacity
         assert len(fold._rows) == sum(map(len, fold._equal.values())) <= capacity
@@ -619,7 +619,7 @@ def test_collapsed_log_reports_lines_dropped_before_reading() -> None:
 
 
 @pytest.mark.parametrize(
-    "ranks, world, said",
+    "ranks, world, expected",
     [
         (range(32), 32, "x32"),
         ([0], 1, "r0"),
@@ -634,8 +634,8 @@ def test_collapsed_log_reports_lines_dropped_before_reading() -> None:
         ([40], 32, "r40"),
     ],
 )
-def test_rank_set_of_a_collapsed_row_is_formatted(ranks: list[int], world: int, said: str) -> None:
-    assert format_ranks(mask(*ranks), world) == said
+def test_rank_set_of_a_collapsed_row_is_formatted(ranks: list[int], world: int, expected: str) -> None:
+    assert format_ranks(mask(*ranks), world) == expected
 
 
 # ``logs --collapse``: rows go out as soon as no rank can join them.
@@ -699,7 +699,7 @@ def test_collapsed_row_spans_differing_times_and_numbers_of_ranks(capfdbinary: p
 
 
 @pytest.mark.parametrize(
-    ("texts", "said"),
+    ("texts", "expected"),
     [
         (["a 9", "a 10"], "a 9…10"),
         (["a 10", "a -9.5", "a 1e2"], "a -9.5…1e2"),
@@ -709,11 +709,11 @@ def test_collapsed_row_spans_differing_times_and_numbers_of_ranks(capfdbinary: p
         (["no numbers", "no numbers"], "no numbers"),
     ],
 )
-def test_row_of_similar_lines_shows_the_span_of_each_value(texts: list[str], said: str) -> None:
+def test_row_of_similar_lines_shows_the_span_of_each_value(texts: list[str], expected: str) -> None:
     fold = LineFolder(similar=True)
     for rank, text in enumerate(texts):
         row = fold.add(rank, text, LineInfo("out", 1.0))
-    assert fold.end == 1 and row.span_text == said and row.ranks.bit_count() == len(texts)
+    assert fold.end == 1 and row.span_text == expected and row.ranks.bit_count() == len(texts)
 
 
 @given(st.lists(st.text(st.sampled_from("a1.:-eE0x \x1b[m;"), max_size=12), min_size=1, max_size=6))
@@ -733,9 +733,9 @@ HELD = st.lists(st.tuples(st.integers(0, 4), st.sampled_from("abcd"), st.floats(
 
 
 @given(HELD)
-def test_held_lines_lose_nothing_and_keep_order_per_rank(said: list[tuple[int, str, float]]) -> None:
+def test_held_lines_lose_nothing_and_keep_order_per_rank(lines: list[tuple[int, str, float]]) -> None:
     held, out, at = HeldLines(), list[tuple[int, str]](), 0.0
-    for rank, text, pause in said:
+    for rank, text, pause in lines:
         at += pause
         held.put(rank, text, LineInfo("out"), at)
         out += [(line.rank, line.text) for line in held.release_until(at - HOLD_SECONDS)]
@@ -743,7 +743,7 @@ def test_held_lines_lose_nothing_and_keep_order_per_rank(said: list[tuple[int, s
     out += [(line.rank, line.text) for line in held.release_all()]
     assert len(held) == 0 and not held._places and not held._first
     for rank in range(5):
-        assert [text for who, text in out if who == rank] == [text for who, text, _ in said if who == rank]
+        assert [text for who, text in out if who == rank] == [text for who, text, _ in lines if who == rank]
 
 
 @given(st.lists(st.lists(st.sampled_from("xyz"), max_size=3), min_size=2, max_size=5), st.integers(1, 6))

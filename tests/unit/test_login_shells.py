@@ -64,8 +64,8 @@ def test_bootstrap_command_works_in_every_login_shell(shell: str, tmp_path: Path
     command = f"exec sh -c '{bootstrap_channel._SHELL}' skyward {shlex.join(words)}"
     code = bootstrap_channel._bootstrap_code()
     asked = json.dumps({"word": "word", "folder": "p.0", "bundles": ["0", "1"]}).encode()
-    said = run(shell, command, b"word%08x%b%08x%b" % (len(code), code, len(asked), asked), tmp_path)
-    facts = json.loads(said.strip().removeprefix(b"word "))
+    output = run(shell, command, b"word%08x%b%08x%b" % (len(code), code, len(asked), asked), tmp_path)
+    facts = json.loads(output.strip().removeprefix(b"word "))
     assert facts["version"][:2] == [major, minor] and facts["root"] == f"{tmp_path}/.cache/skyward"
 
 
@@ -181,8 +181,8 @@ def test_client_that_leaves_early_leaves_no_process_on_the_host(bundled: bool, t
     command = f"exec sh -c '{bootstrap_channel._SHELL}' skyward {shlex.join(words)}"
     code = bootstrap_channel._bootstrap_code()
     asked = json.dumps({"word": "word", "folder": folder, "bundles": [made.name, made.name], "starts": True}).encode()
-    said = run("sh", command, b"word%08x%b%08x%b" % (len(code), code, len(asked), asked), tmp_path)
-    assert json.loads(said.strip().removeprefix(b"word "))["bundle"] is bundled
+    output = run("sh", command, b"word%08x%b%08x%b" % (len(code), code, len(asked), asked), tmp_path)
+    assert json.loads(output.strip().removeprefix(b"word "))["bundle"] is bundled
     running = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
     assert folder not in running  # run() has waited for the end of all that held its output
 

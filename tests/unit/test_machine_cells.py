@@ -87,7 +87,7 @@ def test_old_metrics_are_not_shown_as_current() -> None:
 
 
 @pytest.mark.parametrize(
-    ("figures", "said"),
+    ("figures", "message"),
     [
         ({"lost": 1}, "lost by the driver"),
         ({"xid": 79, "ecc": 2}, "Xid 79; 2 ECC errors"),
@@ -97,8 +97,8 @@ def test_old_metrics_are_not_shown_as_current() -> None:
         ({"mem_used": 97.0}, ""),
     ],
 )
-def test_problem_text_names_each_problem(figures: dict[str, float], said: str) -> None:
-    assert problem_text(figures) == said
+def test_problem_text_names_each_problem(figures: dict[str, float], message: str) -> None:
+    assert problem_text(figures) == message
 
 
 def test_metric_quantities_are_formatted_with_units() -> None:

@@ -128,15 +128,15 @@ async def test_faulty_machine_is_replaced_before_the_pool_is_ready(shop: Shop, l
     )
     assert sorted(shop.sent) == [("m0", "at-m1"), ("m1", "at-m2"), ("m2", "at-m0")]
     assert not any(isinstance(each, events.NodePhase) and each.phase == "gone" for each in heard)
-    said = " ".join(each.detail for each in heard if isinstance(each, events.PoolState))
-    assert "machine m1 of node 1 (host-m1) does not match the order: it has 1 GPUs instead of 2 x T4 of 16 GB" in said
-    assert "its clock is off by -" in said, "the played ones say 1970"
+    text = " ".join(each.detail for each in heard if isinstance(each, events.PoolState))
+    assert "machine m1 of node 1 (host-m1) does not match the order: it has 1 GPUs instead of 2 x T4 of 16 GB" in text
+    assert "its clock is off by -" in text, "the played ones say 1970"
     receipt = await pool.down()
     assert receipt.created == 4 and receipt.ok
 
 
 @pytest.mark.parametrize(
-    ("gpus", "said"),
+    ("gpus", "message"),
     [
         (1, r"machine new-.* also failed the hardware check: it has 1 GPUs.* \(first machine: it has 0 GPUs"),
         (None, r"it has 0 GPUs.* No replacement: the shop is empty"),
@@ -144,7 +144,7 @@ async def test_faulty_machine_is_replaced_before_the_pool_is_ready(shop: Shop, l
     ids=["another faulty machine", "no other machine"],
 )
 async def test_start_fails_if_a_faulty_machine_has_no_good_replacement(
-    shop: Shop, ledger: Ledger, gpus: int | None, said: str
+    shop: Shop, ledger: Ledger, gpus: int | None, message: str
 ) -> None:
     shop.gpus["m0"] = 0
 
@@ -155,7 +155,7 @@ async def test_start_fails_if_a_faulty_machine_has_no_good_replacement(
 
     shop.on_replace = on_replace
     pool = await Pool.register(spec(shop, 1), ledger)
-    with pytest.raises(NoCapacity if gpus is None else PoolError, match=said):
+    with pytest.raises(NoCapacity if gpus is None else PoolError, match=message):
         await pool.start(spec(shop, 1))
     assert {*shop.ended} == {"m0", *([f"new-{shop.asked[0]}"] if gpus else [])} and len(shop.asked) == 1
     assert ledger.pool(pool.row.token).ended_at is not None
@@ -237,14 +237,14 @@ async def test_observer_that_becomes_client_continues_machine_replacement(shop: 
 
 async def test_replacement_machine_is_measured_too(shop: Shop, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_recovery, "REPLACEMENT_PAUSES", (0.001, 0.01))
-    wanted = PoolSpec(name="q", provider=shop, nodes=2, options=Options(console=False, grace=0.1, on_loss="replace"))
+    pool_spec = PoolSpec(name="q", provider=shop, nodes=2, options=Options(console=False, grace=0.1, on_loss="replace"))
 
     async def on_replace(token: str) -> None:
         if len(shop.asked) == 1:
             shop.gpus[f"new-{token}"] = 1
 
     shop.on_replace = on_replace
-    pool = await started(wanted, ledger)
+    pool = await started(pool_spec, ledger)
     shop.states["m1"] = "gone"
     shop.pipes["m1"].on_lost(None)
     await until(lambda: len(shop.asked) == 2 and pool.view.nodes[1].phase == "ready")
@@ -294,14 +294,14 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Silent:
 async def test_teardown_names_unaccounted_machines(world: Silent, verbs: set[str], ledger: Ledger) -> None:
     world.unanswered = verbs
     pool = await started(spec(world, 2), ledger)
-    said: list[str] = []
-    pool.news.subscribe(lambda event: said.append(getattr(event, "detail", "")), None)
+    messages: list[str] = []
+    pool.news.subscribe(lambda event: messages.append(getattr(event, "detail", "")), None)
     async with asyncio.timeout(60):
         receipt = await pool.down()
     assert not receipt.ok and receipt.unaccounted == ("m0", "m1")
     assert ledger.pool(pool.row.token).ended_at is None
     if "describe" in verbs:
-        assert any("has not answered within 0.05 s (describe)" in each for each in said)
+        assert any("has not answered within 0.05 s (describe)" in each for each in messages)
     if verbs == {"describe"}:
         assert set(world.ended) == {"m0", "m1"}, "told to end, though nobody says that they have"
 
@@ -321,13 +321,13 @@ async def test_attach_fails_if_the_provider_does_not_answer(world: Silent, ledge
 
 async def test_lost_node_with_a_silent_provider_is_reported(world: Silent, ledger: Ledger) -> None:
     pool = await started(spec(world, 2), ledger)
-    said: list[str] = []
-    pool.news.subscribe(lambda event: said.append(getattr(event, "detail", "")), None)
+    messages: list[str] = []
+    pool.news.subscribe(lambda event: messages.append(getattr(event, "detail", "")), None)
     world.unanswered = {"describe"}
     pool.links[1].mark_lost("for a test")
     async with asyncio.timeout(60):
         await pool.context.recovery.reconnect_lost()
-    assert any("has not answered within 0.05 s (describe)" in each for each in said)
+    assert any("has not answered within 0.05 s (describe)" in each for each in messages)
     world.unanswered = set()
     assert (await pool.down()).ok
 
@@ -390,11 +390,11 @@ async def test_observer_keeps_a_new_pool_of_the_same_name(
 
 
 async def test_cancelled_package_listing_is_saved_by_the_next_attempt(tmp_path: Path) -> None:
-    asked, told = asyncio.Event(), asyncio.Event()
+    asked, answered = asyncio.Event(), asyncio.Event()
 
     async def installed() -> dict[str, str]:
         asked.set()
-        await told.wait()
+        await answered.wait()
         return {"numpy": "2.0"}
 
     archive, news = SimpleNamespace(folder=tmp_path), SimpleNamespace(redactor=Redactor())
@@ -407,10 +407,10 @@ async def test_cancelled_package_listing_is_saved_by_the_next_attempt(tmp_path: 
     the_pool_ends = asyncio.create_task(locks.save_remaining())
     await asyncio.sleep(0)
     a_while_after_the_start.cancel()
-    told.set()
+    answered.set()
     await asyncio.wait_for(the_pool_ends, 10)
-    (kept,) = [each for each in tmp_path.rglob("*") if each.is_file()]
-    assert "numpy" in kept.read_text()
+    (file,) = [each for each in tmp_path.rglob("*") if each.is_file()]
+    assert "numpy" in file.read_text()
 
 
 # Immediate teardown (``down --now``).
@@ -454,10 +454,10 @@ async def test_immediate_teardown_ends_machines_first_and_names_losses(ledger: L
 async def test_immediate_teardown_without_provider_support_is_rejected(ledger: Ledger) -> None:
     abrupt = Abrupt()
     abrupt.why = "its library is too old"
-    for world, said in ((World(), "does not support it"), (abrupt, "its library is too old")):
+    for world, text in ((World(), "does not support it"), (abrupt, "its library is too old")):
         async with running(world, ledger) as pool:
             with pytest.raises(
-                UsageError, match=f"Cannot terminate the machines at once: .*{said}. Tear the pool down without --now"
+                UsageError, match=f"Cannot terminate the machines at once: .*{text}. Tear the pool down without --now"
             ):
                 await pool.down(now=True)
             assert not pool.context.leaving and world.ended == []

@@ -175,8 +175,8 @@ def test_xid_error_and_gpu_address_are_parsed_from_the_kernel_log(line: str, err
 
 @given(st.text())
 def test_any_kernel_log_line_is_parsed_safely(text: str) -> None:
-    told = gpu_metrics.parse_xid(text)
-    assert told is None or (len(told[0]) < 20 and 0 <= told[1] < 10_000)
+    found = gpu_metrics.parse_xid(text)
+    assert found is None or (len(found[0]) < 20 and 0 <= found[1] < 10_000)
     assert gpu_metrics.parse_xid(f"NVRM: Xid (PCI:0000:01:00): 7, {text}") == ("0000:01:00", 7)
 
 
@@ -200,7 +200,7 @@ def test_xid_log_returns_only_new_errors(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "expected"),
     [
         ("GPU 0     0.993     0.412", ("0", {"sm_active": 99.3, "tensor_active": 41.2})),
         ("GPU 3     N/A       0.5", ("3", {"tensor_active": 50.0})),
@@ -213,14 +213,14 @@ def test_xid_log_returns_only_new_errors(tmp_path: Path) -> None:
         ("", None),
     ],
 )
-def test_dcgmi_line_is_parsed_and_bounded(line: str, told: object) -> None:
-    assert gpu_metrics.parse_dcgm_line(line) == told
+def test_dcgmi_line_is_parsed_and_bounded(line: str, expected: object) -> None:
+    assert gpu_metrics.parse_dcgm_line(line) == expected
 
 
 @given(st.text())
 def test_any_dcgmi_line_is_parsed_safely(text: str) -> None:
-    told = gpu_metrics.parse_dcgm_line(text)
-    assert told is None or all(0 <= share <= 100 for share in told[1].values())
+    found = gpu_metrics.parse_dcgm_line(text)
+    assert found is None or all(0 <= share <= 100 for share in found[1].values())
 
 
 def test_dcgmi_is_started_once_and_never_waited_for(tmp_path: Path) -> None:
@@ -312,8 +312,8 @@ def test_gpu_metrics_of_the_driver_and_its_failures_are_sampled(sampling: Sampli
     }  # fmt: skip
     assert second == {"processes": 0, "util": 3, "mem_busy": 0} | memory | {"mem_used": 0}
     assert first.keys() <= GPU_METRIC_DEFINITIONS.keys()
-    told = [sample["devices"] for sample in sampling.samples() if sample.get("devices")]
-    assert told == [
+    reported = [sample["devices"] for sample in sampling.samples() if sample.get("devices")]
+    assert reported == [
         [
             {"id": f"GPU-{n}", "model": "NVIDIA H100 80GB HBM3", "number": str(n), "bus": f"00000000:1{n}:00.0"}
             for n in (0, 1)
@@ -329,20 +329,20 @@ def test_gpu_sample_combines_driver_dcgmi_and_kernel_log(tmp_path: Path, driver:
     (tmp_path / "dcgmi").write_text('#!/bin/sh\necho "GPU 1 0.5 0.25"\nexec sleep 100\n')
     (tmp_path / "dcgmi").chmod(0o755)
     os.mkfifo(tmp_path / "kmsg")
-    told = (
+    expected = (
         "util=98 watts=650 limit=700 celsius=71 smclock=1980 memclock=2619 throttle=64 used=1024 ecc=2 corrected=5 "
         "pids=12:500,13:0 pcieout=1000 pciein=2000"
     )
-    (tmp_path / "gpus").write_text(f"util=3\n{told} linkout=1000 linkin=1000\n")
+    (tmp_path / "gpus").write_text(f"util=3\n{expected} linkout=1000 linkin=1000\n")
     env = {
         "LD_LIBRARY_PATH": str(driver), "FAKE_GPUS": "ww", "FAKE_GPU_MIB": "81920", "FAKE_KMSG": str(tmp_path / "kmsg"),
         "FAKE_GPU_FILE": str(tmp_path / "gpus"), "PATH": f"{tmp_path}:{os.environ['PATH']}",
     }  # fmt: skip
     found = Sampling(tmp_path, env)
     try:
-        wanted = {"sm_active": 50.0, "tensor_active": 25.0, "nvlink_in": 0}
+        fields = {"sm_active": 50.0, "tensor_active": 25.0, "nvlink_in": 0}
         wait_until(
-            lambda: "gpus" in found.last and wanted.items() <= found.last["gpus"][1].items(), what=lambda: found.last
+            lambda: "gpus" in found.last and fields.items() <= found.last["gpus"][1].items(), what=lambda: found.last
         )
         with open(tmp_path / "kmsg", "wb", buffering=0) as kernel:
             kernel.write(b"4,1,1,-;NVRM: Xid (PCI:0000:11:00): 79, pid=1, GPU has fallen off the bus.\n")
@@ -355,13 +355,13 @@ def test_gpu_sample_combines_driver_dcgmi_and_kernel_log(tmp_path: Path, driver:
         }.items():  # fmt: skip
             assert figures[name] == value, name
         assert not found.last["gpus"][0].keys() & {"xid", "sm_active", "nvlink_in", "sm_clock"}
-        came = count(1000, 1000)
+        clock = count(1000, 1000)
 
         def rates() -> list[tuple[float, float]]:
             """Return the rates over all samples, because one sample shows only one step of the counters."""
-            more = next(came)
+            more = next(clock)
             # At once: what a driver once does not know it is not asked again.
-            (tmp_path / "later").write_text(f"util=3\n{told} linkout={1000 + more} linkin={1000 + 3 * more}\n")
+            (tmp_path / "later").write_text(f"util=3\n{expected} linkout={1000 + more} linkin={1000 + 3 * more}\n")
             (tmp_path / "later").replace(tmp_path / "gpus")
             gpus = [sample["gpus"][1] for sample in found.samples() if "gpus" in sample]
             return [(gpu["nvlink_out"], gpu["nvlink_in"]) for gpu in gpus if gpu.get("nvlink_out")]
@@ -446,9 +446,9 @@ def test_invalid_sample_lines_are_skipped(lines: list[bytes]) -> None:
         lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=60), inner, max_size=4),
     )
 )
-def test_samples_with_any_values_are_read_safely(told: Any) -> None:
+def test_samples_with_any_values_are_read_safely(sample: Any) -> None:
     book = MachineMetrics()
-    for each in (told, {"at": 5, "node": told, "gpus": told, "devices": told, "why": told}, {"at": told}):
+    for each in (sample, {"at": 5, "node": sample, "gpus": sample, "devices": sample, "why": sample}, {"at": sample}):
         book.feed(0, json.dumps(each).encode())
     for _, _, track in book.tracks():
         assert all(type(value) is float for value in track.latest.values())
@@ -593,19 +593,19 @@ def numbers(folder: Path) -> list[int]:
 
 def test_metrics_of_consecutive_writers_are_read_in_order(tmp_path: Path) -> None:
     for client in range(3):
-        kept = MetricsWriter(tmp_path, pytest.fail)
+        writer = MetricsWriter(tmp_path, pytest.fail)
         for number in range(5):
-            kept.put({"n": 5 * client + number})
-        kept.close()
-        kept.put({"n": 99})
+            writer.put({"n": 5 * client + number})
+        writer.close()
+        writer.put({"n": 99})
     assert numbers(tmp_path) == list(range(15))
 
 
 def test_truncated_metrics_files_are_read_up_to_the_damage(tmp_path: Path) -> None:
     for _ in range(3):
-        kept = MetricsWriter(tmp_path, pytest.fail)
-        kept.put({"n": 1})
-        kept.close()
+        writer = MetricsWriter(tmp_path, pytest.fail)
+        writer.put({"n": 1})
+        writer.close()
     first, second, _ = sorted(tmp_path.glob("figures-*"))
     first.write_bytes(first.read_bytes()[:9])
     second.write_bytes(second.read_bytes()[:-3])
@@ -616,10 +616,10 @@ def test_metrics_files_keep_beginning_and_end(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(pool_folder, "METRICS_FILE_BYTES", 300)
     monkeypatch.setattr(pool_folder, "METRICS_TOTAL_BYTES", 1500)
     monkeypatch.setattr(pool_folder, "FLUSH_BYTES", 1)
-    kept = MetricsWriter(tmp_path, pytest.fail)
+    writer = MetricsWriter(tmp_path, pytest.fail)
     for number in range(200):
-        kept.put({"n": number})
-    kept.close()
+        writer.put({"n": number})
+    writer.close()
     found = numbers(tmp_path)
     assert found[0] == 0 and found[-1] == 199 and len(found) < 100
     assert sum(path.stat().st_size for path in tmp_path.glob("figures-*")) < 2000
@@ -627,18 +627,18 @@ def test_metrics_files_keep_beginning_and_end(tmp_path: Path, monkeypatch: pytes
 
 
 def test_full_disk_stops_the_metrics_writer_with_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
+    messages: list[str] = []
     monkeypatch.setattr(pool_folder, "FLUSH_BYTES", 1)
-    kept = MetricsWriter(tmp_path, said.append)
-    kept.put({"n": 1})
+    writer = MetricsWriter(tmp_path, messages.append)
+    writer.put({"n": 1})
 
     def full(*_: object) -> int:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.write", full)
     for number in range(2, 5):
-        kept.put({"n": number})
-    kept.close()
+        writer.put({"n": number})
+    writer.close()
     monkeypatch.undo()
-    assert said == ["stopped recording machine metrics: [Errno 28] No space left on device"]
+    assert messages == ["stopped recording machine metrics: [Errno 28] No space left on device"]
     assert numbers(tmp_path) == [1]

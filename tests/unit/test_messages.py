@@ -88,9 +88,9 @@ def test_frames_with_paths_as_file_names_are_refused(name: Any) -> None:
 def test_output_paths_outside_the_folder_are_refused(path: Any) -> None:
     file = OUTPUT | {"path": path}
     assert is_refused(validate_client_frame, {"t": "output", "id": 1} | file)
-    told = {"t": "known", "id": 1, "files": [file | {"size": 1, "at": 1.5}], "more": 0, "folder": "/w", "now": 2.5}
+    data = {"t": "known", "id": 1, "files": [file | {"size": 1, "at": 1.5}], "more": 0, "folder": "/w", "now": 2.5}
     with pytest.raises(WireError):
-        frame_schema.validate_answer("written", told)
+        frame_schema.validate_answer("written", data)
 
 
 @pytest.mark.parametrize(
@@ -112,9 +112,9 @@ def test_peers_frame_needs_certificates_and_errors_quote_no_secret() -> None:
         assert is_refused(validate_client_frame, asked | {key: None})
         assert is_refused(validate_client_frame, {name: value for name, value in asked.items() if name != key})
     env = {"t": "known", "env": {"HF_TOKEN": "hf_verysecret", "N": 1}, "secrets": ["s"], "known": True, "apps": False}
-    with pytest.raises(WireError, match=r"invalid type of key .*: dict") as said:
+    with pytest.raises(WireError, match=r"invalid type of key .*: dict") as caught:
         frame_schema.validate_answer("setup", env)
-    assert "hf_" not in str(said.value)
+    assert "hf_" not in str(caught.value)
 
 
 def deep(levels: int) -> Any:
@@ -540,9 +540,9 @@ class Method:
     ],
 )
 def test_error_names_the_unpicklable_argument_and_its_place(pending: Any, argument: str, place: str) -> None:
-    said = payload_refused(pending)
-    assert said.startswith(f"argument '{argument}' of {pending.name}() cannot be pickled: lock object")
-    assert f"{place} (cannot pickle '_thread.lock' object)" in said
+    message = payload_refused(pending)
+    assert message.startswith(f"argument '{argument}' of {pending.name}() cannot be pickled: lock object")
+    assert f"{place} (cannot pickle '_thread.lock' object)" in message
 
 
 def test_error_names_unpicklable_closure_value() -> None:
@@ -566,9 +566,9 @@ def test_unpicklable_part_of_a_function_is_named(body: Any, place: str) -> None:
 
 def test_error_does_not_blame_attribute_named_like_a_global() -> None:
     guard = [threading.Condition()]
-    said = payload_refused(local_function(lambda x: (x.LOCK, guard))(1))
-    assert " at guard[0]" in said
-    assert "LOCK (" not in said
+    message = payload_refused(local_function(lambda x: (x.LOCK, guard))(1))
+    assert " at guard[0]" in message
+    assert "LOCK (" not in message
 
 
 def test_error_names_closure_behind_a_plugin_wrapper() -> None:
@@ -591,8 +591,8 @@ def test_error_quotes_the_object_that_refuses_pickling() -> None:
         def __reduce__(self) -> Any:
             raise RuntimeError("I stay here")
 
-    said = payload_refused(train([Stubborn()]))
-    assert said.endswith("Stubborn object at config[0] (I stay here)")
+    message = payload_refused(train([Stubborn()]))
+    assert message.endswith("Stubborn object at config[0] (I stay here)")
 
 
 def test_arguments_that_fail_only_together_are_an_error() -> None:
@@ -606,8 +606,8 @@ def test_arguments_that_fail_only_together_are_an_error() -> None:
                 raise RuntimeError("not the first time")
             return (int, ())
 
-    said = "the arguments of train() cannot be pickled: RuntimeError: not the first time"
-    assert payload_refused(train(Once())) == said
+    message = "the arguments of train() cannot be pickled: RuntimeError: not the first time"
+    assert payload_refused(train(Once())) == message
 
 
 def test_extreme_nesting_is_an_error_not_a_crash() -> None:

@@ -125,8 +125,8 @@ def test_metrics_beyond_the_log_limit_of_a_run_are_dropped_with_one_notice(spool
                     sky.log(step=step)
         lines = spool()
     for run in ("r1", "r2"):
-        kept = [line["values"]["step"] for line in lines if line["run"] == run]
-        assert 1 < len(kept) < 9 and kept == list(range(len(kept)))
+        steps = [line["values"]["step"] for line in lines if line["run"] == run]
+        assert 1 < len(steps) < 9 and steps == list(range(len(steps)))
     notices = capsys.readouterr().err.splitlines()
     assert len(notices) == 2 and all("limit of 250 bytes" in notice for notice in notices)
 

@@ -28,7 +28,7 @@ ENDINGS = (OUT, ERR, MARKS, METRICS)
 def spelled(path: Path) -> list[str]:
     """Return the file names on nodes that a module contains as literals, without texts for users."""
     nodes = nodes_of(path)
-    told = {
+    data = {
         id(node.body[0].value)
         for node in nodes
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
@@ -38,7 +38,7 @@ def spelled(path: Path) -> list[str]:
     constants = [
         node.value
         for node in nodes
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in told
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in data
     ]
     parts = [node.right.value for node in nodes if is_path(node)]
     return [part for part in parts if part in KEYS] + [

@@ -141,9 +141,9 @@ def nodes(tmp_path_factory: pytest.TempPathFactory):
 
 def test_ssh_command_between_nodes_has_rank_variables(nodes: Nodes) -> None:
     done = nodes.ssh("node1", "command -v python ssh; exit 3")
-    said, _ = done.communicate()
+    output, _ = done.communicate()
     bin = nodes.folders[1] / "between-nodes/bin"
-    python, ssh = said.splitlines()
+    python, ssh = output.splitlines()
     assert python == str(Path(sys.executable).with_name("python"))
     assert ssh == str(bin / "ssh") and done.returncode == 3
 

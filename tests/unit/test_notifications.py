@@ -59,9 +59,9 @@ def test_failure_notification_names_the_cause(session: FakeSession) -> None:
     watch.check(session.pools(), session.now)
     view.runs.clear()
     run = failed_run(session, view)
-    (told,) = watch.check(session.pools(), session.now)
-    assert (told.kind, told.run) == ("failed", run.id)
-    assert message(told) == (
+    (notification,) = watch.check(session.pools(), session.now)
+    assert (notification.kind, notification.run) == ("failed", run.id)
+    assert message(notification) == (
         "train (llama-ft-1) on llama-ft failed after 41.0 s: rank 2 raised: ZeroDivisionError: division by zero"
     )
 
@@ -86,11 +86,11 @@ def test_failed_start_budget_and_breakpoint_are_notified_once(session: FakeSessi
     session.emit(view, events.BudgetNews(pool="llama-ft", budget=2.0, state="asked", ends_at=session.now + 9))
     for rank in (2, 1):
         session.emit(view, events.RankPhase(pool="llama-ft", rank=rank, phase="paused"))
-    told = watch.check(session.pools(), session.now)
-    assert {(each.kind, each.pool) for each in told} == {
+    notifications = watch.check(session.pools(), session.now)
+    assert {(each.kind, each.pool) for each in notifications} == {
         ("failed", "fresh"), ("budget", "llama-ft"), ("breakpoint", "llama-ft"),
     }  # fmt: skip
-    assert sorted(map(message, told)) == [
+    assert sorted(map(message, notifications)) == [
         "pool llama-ft has reached its budget. Raise the budget, or tear the pool down",
         "rank 1 (+1 more) of pool llama-ft waits at a breakpoint: skyward-tui debug llama-ft",
         "the start on fresh failed after 1:04: no machine to be had",
@@ -114,7 +114,7 @@ def test_start_of_a_dead_client_is_notified_as_failed(session: FakeSession) -> N
 
 
 @pytest.mark.parametrize(
-    ("told", "looks", "untouched", "news"),
+    ("notification", "looks", "untouched", "news"),
     [
         (DONE, True, 0.0, True),
         (DONE._replace(seconds=3.0), True, 99.0, False),
@@ -126,9 +126,9 @@ def test_start_of_a_dead_client_is_notified_as_failed(session: FakeSession) -> N
     ],
 )
 def test_watching_user_is_not_notified_of_short_runs(
-    told: Notification, looks: bool, untouched: float, news: bool
+    notification: Notification, looks: bool, untouched: float, news: bool
 ) -> None:
-    assert is_worth_notifying(told, looks=looks, untouched=untouched, after=10.0) is news
+    assert is_worth_notifying(notification, looks=looks, untouched=untouched, after=10.0) is news
 
 
 def test_notification_texts_are_sanitized() -> None:
@@ -157,9 +157,9 @@ def test_each_notification_channel_can_be_disabled(
 ) -> None:
     monkeypatch.setenv("TERM", term)
     monkeypatch.delenv("TMUX", raising=False)
-    said: list[str] = []
-    Notifier(ways, said.append, said.append).notify_unless_seen(DONE, True, 99.0)
-    assert "".join(said) == written
+    messages: list[str] = []
+    Notifier(ways, messages.append, messages.append).notify_unless_seen(DONE, True, 99.0)
+    assert "".join(messages) == written
 
 
 def test_notify_command_gets_variables_and_runs_in_the_home(
@@ -200,12 +200,12 @@ def test_failing_notify_command_is_reported_once(
     (tmp_path / "x").write_text("#!/bin/sh\n")  # a project's file
     (tmp_path / "x").chmod(0o755)
     monkeypatch.chdir(tmp_path)
-    said: list[str] = []
-    notifier = Notifier(NotifySettings(words, bell=False, terminal=False), said.append, said.append)
+    messages: list[str] = []
+    notifier = Notifier(NotifySettings(words, bell=False, terminal=False), messages.append, messages.append)
     for _ in range(2):
         notifier.notify_unless_seen(DONE, True, 99.0)
         wait_for_commands()
-    (one,) = said
+    (one,) = messages
     assert one.startswith(f"the command of [notify], {words[0]}, does not work: ") and one.endswith(why)
 
 
@@ -240,7 +240,7 @@ NEWEST = datetime(2026, 11, 24, 0, 30, 10).timestamp()
 
 
 @pytest.mark.parametrize(
-    ("said", "at"),
+    ("text", "at"),
     [
         ("00:30", datetime(2026, 11, 24, 0, 30)),
         ("0:29:59.5", datetime(2026, 11, 24, 0, 29, 59, 500_000)),
@@ -254,8 +254,8 @@ NEWEST = datetime(2026, 11, 24, 0, 30, 10).timestamp()
         ("2026-13-01 12:00", None),
     ],
 )
-def test_times_are_parsed_relative_to_the_newest_line(said: str, at: datetime | None) -> None:
-    assert parse_time(said, NEWEST) == (None if at is None else at.timestamp())
+def test_times_are_parsed_relative_to_the_newest_line(text: str, at: datetime | None) -> None:
+    assert parse_time(text, NEWEST) == (None if at is None else at.timestamp())
 
 
 def test_traceback_of_a_copy_names_the_local_file(tmp_path: Path) -> None:

@@ -31,8 +31,8 @@ def test_unsupported_provider_stand_in_is_pickled_and_rejected(name):
     with pytest.raises(AttributeError, match="was given no 'zone'"):
         _ = provider.zone
     if name == "Container":
-        (said,) = sky.Compute(provider=provider, vcpus=4)._startup_notes
-        assert "Local() replaces sky.Container(" in said and "vcpus)" in said
+        (warning,) = sky.Compute(provider=provider, vcpus=4)._startup_notes
+        assert "Local() replaces sky.Container(" in warning and "vcpus)" in warning
     else:
         with pytest.raises(sky.UsageError, match=f"sky.{name}: renting machines of"):
             sky.Compute(provider=getattr(sky, name))
@@ -87,9 +87,9 @@ def test_deprecated_options_work_or_warn():
         sky.Options(ready_timeout=3, start_timeout=4)
     with pytest.raises(TypeError):
         sky.Options(retry_on_interuption=3)
-    said = sky.Compute(options=sky.Options(worker=sky.Worker(concurrency=3)))
-    assert said.spec.worker.concurrency == 3
-    assert said.spec.options.worker is None
+    compute = sky.Compute(options=sky.Options(worker=sky.Worker(concurrency=3)))
+    assert compute.spec.worker.concurrency == 3
+    assert compute.spec.options.worker is None
     with pytest.raises(sky.UsageError, match="worker: different values are given"):
         sky.Compute(worker=sky.Worker(), options=sky.Options(worker=sky.Worker(concurrency=3)))
 
@@ -201,14 +201,14 @@ def test_deprecated_stream_is_head_and_info_names_work():
     assert sky.is_head()
     assert sky.Info is sky.InstanceInfo
     assert not sky.is_head(sky.InstanceInfo(rank=1, world_size=2))
-    said = []
-    with sky.redirect_output(said.append) as (out, err):
+    received = []
+    with sky.redirect_output(received.append) as (out, err):
         print("in", end="")
         assert out is err and isinstance(out, sky.CallbackWriter)
-        with sky.redirect_output(lambda text: said.append(text.upper())):
+        with sky.redirect_output(lambda text: received.append(text.upper())):
             print("deeper", end="")
     print("out")
-    assert said == ["in", "DEEPER"] or said == ["in", "", "DEEPER", ""]
+    assert received == ["in", "DEEPER"] or received == ["in", "", "DEEPER", ""]
 
 
 POOLS = """

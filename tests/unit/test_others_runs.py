@@ -60,7 +60,7 @@ class Watcher:
         await until(lambda: self.client.greeted.count(node) > heard)
         assert self.world.pipes[f"m{node}"] is not before
 
-    def told(self, kind: type[events.Event]) -> list[Any]:
+    def events_of(self, kind: type[events.Event]) -> list[Any]:
         return [event for event in self.events if type(event) is kind]
 
     @property
@@ -104,8 +104,8 @@ def opened(kind: str = "broadcast", total: int = 2) -> Header:
 
 def record(header: Header, *outcomes: Header, began: Any = (), items: Any = (), returned: int = 0) -> Header:
     """Return an agent's record of a run."""
-    told = {"outcomes": list(outcomes), "began": list(began), "items": list(items), "active": 0}
-    return header | told | {"returned": returned}
+    data = {"outcomes": list(outcomes), "began": list(began), "items": list(items), "active": 0}
+    return header | data | {"returned": returned}
 
 
 def outcome(index: int, node: int, kind: str = "returned", **more: Any) -> Header:
@@ -169,9 +169,9 @@ async def test_watched_run_ends_when_its_last_rank_ends(
         watcher.say(node, {"t": "run"} | opened())
     assert watcher.run.state == "running"
     watcher.say(1, outcome(1, 1, kind, **more))
-    assert watcher.told(events.RunEnded) == [], "one rank is not the run"
+    assert watcher.events_of(events.RunEnded) == [], "one rank is not the run"
     watcher.say(0, outcome(0, 0))
-    (ended,) = watcher.told(events.RunEnded)
+    (ended,) = watcher.events_of(events.RunEnded)
     assert (ended.state, ended.at) == (state, 1011.0), "when the last outcome was, not when it was heard of"
     assert (ended.root_cause and ended.root_cause.message) == cause
     assert watcher.written().state == state
@@ -185,12 +185,12 @@ async def test_repeated_run_frames_emit_each_event_once(world: World, attach: Co
         watcher.say(0, outcome(0, 0, "raised", error=BOOM))
     watcher.say(0, outcome(0, 0))  # of the same call; the first word stands
     watcher.say(0, outcome(2, 0))  # there is no such call
-    assert watcher.told(events.RunEnded) == []
+    assert watcher.events_of(events.RunEnded) == []
     watcher.say(1, outcome(1, 1))
     world.remembers["m0"] = [record(opened(), outcome(0, 0, "raised", error=BOOM))]
     await watcher.reconnect(0)
-    assert [len(watcher.told(kind)) for kind in (events.RunOpened, events.RankEnded, events.RunEnded)] == [1, 2, 1]
-    assert [event.outcome.kind for event in watcher.told(events.RankEnded)] == ["raised", "returned"]
+    assert [len(watcher.events_of(kind)) for kind in (events.RunOpened, events.RankEnded, events.RunEnded)] == [1, 2, 1]
+    assert [event.outcome.kind for event in watcher.events_of(events.RankEnded)] == ["raised", "returned"]
 
 
 async def test_tasks_returned_before_attaching_are_counted_per_node(world: World, attach: Come) -> None:
@@ -213,15 +213,15 @@ async def test_claimed_run_emits_its_own_outcomes_once(world: World, attach: Com
     world.remembers["m0"] = [record(opened(), outcome(0, 0))]
     await watcher.reconnect(0)
     watcher.client.context.background.run_deferred()
-    assert watcher.told(events.RankEnded) == [], "its value is still to come"
+    assert watcher.events_of(events.RankEnded) == [], "its value is still to come"
     watcher.say(0, outcome(0, 0), b"value")
     watcher.say(0, outcome(0, 0), b"value")  # asked for once more, as the claim is
     watcher.say(1, outcome(1, 1), b"value")
-    await until(lambda: watcher.told(events.RunEnded))
+    await until(lambda: watcher.events_of(events.RunEnded))
     watcher.client.context.background.run_deferred()
     assert run.state == watcher.run.state == "done"
-    assert len(watcher.told(events.RunEnded)) == 1
-    assert sorted(event.outcome.index for event in watcher.told(events.RankEnded)) == [0, 1]
+    assert len(watcher.events_of(events.RunEnded)) == 1
+    assert sorted(event.outcome.index for event in watcher.events_of(events.RankEnded)) == [0, 1]
     assert ("m1", "claim") in world.questions
 
 
@@ -232,14 +232,14 @@ async def test_ended_claimed_run_ignores_repeated_outcomes(world: World, attach:
     run = await watcher.client.context.registry.claim(RUN)
     watcher.say(0, outcome(0, 0, "lost", error=BOOM))
     watcher.say(1, outcome(1, 1), b"value")
-    await until(lambda: watcher.told(events.RunEnded))
+    await until(lambda: watcher.events_of(events.RunEnded))
     before = watcher.written(), watcher.client.ledger.outcomes(RUN)
     watcher.say(0, outcome(0, 0), b"value")
     world.remembers["m1"] = [record(opened(), outcome(0, 0), outcome(1, 1), began=[began_frame(1, 1)])]
     await watcher.reconnect(1)
     assert (run.state, watcher.run.state, watcher.run.counts) == ("failed", "failed", {"lost": 1, "returned": 1})
     kinds = [events.RunOpened, events.RankBegan, events.RankEnded, events.RunEnded]
-    assert [len(watcher.told(kind)) for kind in kinds] == [0, 0, 2, 1]
+    assert [len(watcher.events_of(kind)) for kind in kinds] == [0, 0, 2, 1]
     assert (watcher.written(), watcher.client.ledger.outcomes(RUN)) == before
 
 
@@ -248,9 +248,9 @@ async def test_outcome_after_the_pool_end_is_still_emitted(world: World, attach:
     watcher = await attach()
     run = await watcher.client.context.registry.claim(RUN)
     run.pool_ended(PoolEnd("p", "somebody else", "", 0.0))
-    await until(lambda: watcher.told(events.RunEnded))
+    await until(lambda: watcher.events_of(events.RunEnded))
     watcher.say(1, outcome(1, 1, "collateral", error={"type": "Stopped", "message": "the pool is torn down"}))
-    assert [event.outcome.kind for event in watcher.told(events.RankEnded)] == ["collateral"]
+    assert [event.outcome.kind for event in watcher.events_of(events.RankEnded)] == ["collateral"]
 
 
 async def test_run_with_missing_results_cannot_be_claimed(world: World, attach: Come) -> None:
@@ -258,11 +258,11 @@ async def test_run_with_missing_results_cannot_be_claimed(world: World, attach: 
     watcher = await attach()
     with pytest.raises(PoolError) as caught:
         await watcher.client.context.registry.claim(RUN)
-    said = (
+    message = (
         f"Cannot claim run {RUN}: the nodes have 2 of 3 results. The others were already fetched, or their tasks were "
         "never sent."
     )
-    assert (caught.value.what, RUN in watcher.client.context.registry.runs) == (said, False)
+    assert (caught.value.what, RUN in watcher.client.context.registry.runs) == (message, False)
 
 
 async def test_client_refused_a_claim_reconnects_to_release_ownership(
@@ -292,12 +292,12 @@ async def test_returned_tasks_are_not_counted_again_after_reconnection(
     world.remembers["m0"] = [record(gather, returned=4)]  # one more returned while we were away
     await watcher.reconnect(0)
     watcher.say(0, outcome(4, 0))
-    assert watcher.told(events.RunEnded) == [], "one is still at work"
+    assert watcher.events_of(events.RunEnded) == [], "one is still at work"
     assert watcher.written() is not None, "whether the ledger has the run is no matter of time"
     world.remembers["m0"] = [record(gather, returned=0)]  # another agent, that has never heard of those
     await watcher.reconnect(0)
     watcher.say(0, outcome(5, 0))
-    assert [event.state for event in watcher.told(events.RunEnded)] == ["done"]
+    assert [event.state for event in watcher.events_of(events.RunEnded)] == ["done"]
 
 
 async def test_recorded_end_of_a_run_is_not_overwritten(world: World, attach: Come) -> None:
@@ -344,7 +344,7 @@ async def test_rank_lost_without_a_client_is_reported_and_peers_are_stopped(
     assert ("m0", "stop") in world.questions
     watcher.say(0, outcome(0, 0, "collateral", error={"type": "Stopped", "message": "another rank failed"}))
     row = watcher.written()
-    said = {
+    data = {
         "gone": ("NodeLost", "node 1 is gone: its machine was already gone"),
         "new": ("NodeLost", "node 1 does not know the run: its machine or agent was replaced after the run began"),
         "taken back": ("Preempted", "preempted: the machine of node 1 was preempted by its provider: Server.Spot"),
@@ -352,7 +352,7 @@ async def test_rank_lost_without_a_client_is_reported_and_peers_are_stopped(
     assert (watcher.run.state, row.state, row.root_cause.outcome, row.root_cause.rank) == (
         "failed", "failed", "lost", 1,
     )  # fmt: skip
-    assert row.root_cause.type == said[0] and row.root_cause.message.startswith(said[1])
+    assert row.root_cause.type == data[0] and row.root_cause.message.startswith(data[1])
     assert [each.kind for each, _ in watcher.client.ledger.outcomes(RUN)] == ["collateral", "lost"]
 
 

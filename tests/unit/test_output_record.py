@@ -316,11 +316,11 @@ def test_any_output_pattern_stays_below_the_folder(path: str, text: str) -> None
     leads_out = path.startswith("/") or path == ".." or path.startswith("../")
     assert is_relative_subpath(path) == (os.path.normpath(path) == path and not leads_out and path != ".")
     try:
-        wanted = normalize_pattern(text)
+        pattern = normalize_pattern(text)
     except ValueError:
         return
-    assert ".." not in wanted.split("/") and not wanted.startswith("/")
-    assert matches(path, [wanted]) in (True, False)
+    assert ".." not in pattern.split("/") and not pattern.startswith("/")
+    assert matches(path, [pattern]) in (True, False)
 
 
 def test_output_pattern_matches_in_bounded_time() -> None:
@@ -397,12 +397,12 @@ def test_output_files_are_listed_completely_in_parts(paths: set[str], patterns: 
 @given(PATHS, PATHS)
 def test_folders_of_matching_output_files_are_entered(path: str, text: str) -> None:
     try:
-        wanted = [normalize_pattern(text)]
+        patterns = [normalize_pattern(text)]
     except ValueError:
         return
-    if is_relative_subpath(path) and matches(path, wanted):
+    if is_relative_subpath(path) and matches(path, patterns):
         names = path.split("/")
-        assert all(may_contain("/".join(names[:many]), wanted) for many in range(1, len(names)))
+        assert all(may_contain("/".join(names[:many]), patterns) for many in range(1, len(names)))
 
 
 def test_output_file_that_changes_while_read_is_reported(tmp_path: Path) -> None:

@@ -34,14 +34,14 @@ def test_user_settings_of_the_file_are_applied(user_settings: Path, project: Pat
         '[notify]\ncommand = "sh -c \'notify-send \\"$SKYWARD_MESSAGE\\"\'"\n'
         "bell = false\nterminal = false\nafter = 60\n"
     )
-    wanted = NotifySettings(("sh", "-c", 'notify-send "$SKYWARD_MESSAGE"'), False, False, 60.0)
+    expected = NotifySettings(("sh", "-c", 'notify-send "$SKYWARD_MESSAGE"'), False, False, 60.0)
     assert read_user_settings(user_settings, project) == UserSettings(
-        "nord", True, keys={"run.merge": "m"}, notify=wanted
+        "nord", True, keys={"run.merge": "m"}, notify=expected
     )
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         ("[notify]\ncommand = 5", "notify.command is ignored: it must be a text in quotes"),
         ('[notify]\ncommand = "notify-send \'a"', "notify.command is ignored: No closing quotation"),
@@ -58,11 +58,11 @@ def test_user_settings_of_the_file_are_applied(user_settings: Path, project: Pat
     ],
 )
 def test_invalid_user_setting_is_reported_and_default_applies(
-    user_settings: Path, project: Path, content: str, said: str
+    user_settings: Path, project: Path, content: str, message: str
 ) -> None:
     user_settings.write_text(content)
     found = read_user_settings(user_settings, project)
-    assert found == UserSettings(refused=(f"{user_settings}: {said}",))
+    assert found == UserSettings(refused=(f"{user_settings}: {message}",))
 
 
 @pytest.mark.parametrize(
@@ -72,14 +72,14 @@ def test_unparsable_user_settings_file_is_ignored_and_reported(
     user_settings: Path, project: Path, content: bytes
 ) -> None:
     user_settings.write_bytes(content)
-    (said,) = read_user_settings(user_settings, project).refused
-    assert said.startswith(f"{user_settings} is ignored: ")
+    (text,) = read_user_settings(user_settings, project).refused
+    assert text.startswith(f"{user_settings} is ignored: ")
 
 
 def test_unreadable_user_settings_file_is_ignored_and_reported(user_settings: Path, project: Path) -> None:
     user_settings.mkdir()
-    (said,) = read_user_settings(user_settings, project).refused
-    assert said.startswith(f"{user_settings} is ignored: ")
+    (text,) = read_user_settings(user_settings, project).refused
+    assert text.startswith(f"{user_settings} is ignored: ")
 
 
 def test_keys_and_notify_of_project_settings_are_ignored(user_settings: Path, project: Path) -> None:

@@ -139,9 +139,9 @@ def test_history_prints_a_table_and_json(ledger_with_past_runs: Ledger) -> None:
     shown = CliRunner().invoke(cli, ["history", "train"], catch_exceptions=False).stdout.splitlines()
     assert [line.split()[2] for line in shown[1:]] == ["r2", "r1", "r0"]
     assert "✗ failed" in shown[2] and "$1.00" in shown[2] and "r3 OSError: disk full" in shown[2]
-    told = json.loads(CliRunner().invoke(cli, ["history", "--failed", "--json"]).stdout)
-    assert [run["run"] for run in told["runs"]] == ["r1"] and told["found"] == 1
-    assert told["runs"][0]["seconds"] == pytest.approx(HOUR / 2)
+    report = json.loads(CliRunner().invoke(cli, ["history", "--failed", "--json"]).stdout)
+    assert [run["run"] for run in report["runs"]] == ["r1"] and report["found"] == 1
+    assert report["runs"][0]["seconds"] == pytest.approx(HOUR / 2)
     assert "no matching runs" in CliRunner().invoke(cli, ["history", "nothing"]).stdout
     assert "should be a time" in CliRunner().invoke(cli, ["history", "--since", "x"]).output
 
@@ -170,8 +170,8 @@ def test_recent_failures_are_listed_until_dismissed(ledger_with_past_runs: Ledge
     assert ids(ledger_with_past_runs, failed=True) == ["r1", "old"], "nothing is forgotten"
     for broken in ("{", "3", '[1, "r1/../x", null]'):
         (tmp_path / "dismissed.json").write_text(broken)
-        told = json.loads(CliRunner().invoke(cli, ["failures", "--json"]).stdout)
-        assert [run["run"] for run in told["runs"]] == ["r1"]
+        report = json.loads(CliRunner().invoke(cli, ["failures", "--json"]).stdout)
+        assert [run["run"] for run in report["runs"]] == ["r1"]
     CliRunner().invoke(cli, ["failures", "--dismiss-all"])
     assert json.loads((tmp_path / "dismissed.json").read_text()) == ["r1"]
     assert CliRunner().invoke(cli, ["failures", "--dismiss-all", "--dismiss", "r1"]).exit_code == 2
@@ -216,20 +216,20 @@ def two_runs(ledger: Ledger) -> Ledger:
             image_settings=(f"env.RATE={rate}", "secret=T"),
         )
         source = {"script": "abc", "commit": f"{place}" * 40, "changed": []}
-        kept = {"request": asdict(request), "cwd": "/home/me", "joined": False, "source": source}
-        pool_folder.save_launch(row.key, run, kept)
+        sheet = {"request": asdict(request), "cwd": "/home/me", "joined": False, "source": source}
+        pool_folder.save_launch(row.key, run, sheet)
         for rank in range(2):
             with open(logs / f"r00{rank}.metrics", "a") as file:
                 for step in range(10):
-                    told = {"at": began + step, "run": run, "values": {"loss": 1.0 - step / 10 + rank}}
-                    file.write(json.dumps(told) + "\n")
+                    line = {"at": began + step, "run": run, "values": {"loss": 1.0 - step / 10 + rank}}
+                    file.write(json.dumps(line) + "\n")
     ledger.record_teardown(row.token, Receipt("llama", 2, (0, 1), (), 1.0))
     return ledger
 
 
 def rows(found: Comparison, part: str) -> dict[str, tuple[object, object, bool]]:
-    told = getattr(found, part)
-    return {row.name: (row.left, row.right, row.differs) for row in (told(0.0) if part == "facts" else told())}
+    pairs = getattr(found, part)
+    return {row.name: (row.left, row.right, row.differs) for row in (pairs(0.0) if part == "facts" else pairs())}
 
 
 def test_comparison_names_all_differences(two_runs: Ledger) -> None:
@@ -416,15 +416,15 @@ def command(*words: str, status: int = 0) -> Any:
 
 def test_results_names_disagreeing_ranks_and_shows_differences(four_ranks: Ledger) -> None:
     assert "ranks disagree in loss: most have 0.25, r002 0.5" in command().stderr
-    told = json.loads(command("--json").stdout)
-    assert told["disagreements"] == [{"name": "loss", "usual": "0.25", "ranks": {"2": "0.5"}}]
+    report = json.loads(command("--json").stdout)
+    assert report["disagreements"] == [{"name": "loss", "usual": "0.25", "ranks": {"2": "0.5"}}]
     lines = command("--diff", "1,r2").stdout.splitlines()
     assert [line.split() for line in lines[:3]] == [
         ["where", "r1", "r2", "by"], ["loss", "0.25", "0.5", "0.25"], ["n", "1", "2", "1"],
     ]  # fmt: skip
     assert lines[3] == "2 values differ, 1 value equal"
-    told = json.loads(command("--diff", "0 2", "--json").stdout)
-    assert told["rows"][0] == {"at": "loss", "left": "0.25", "right": "0.5", "by": 0.25} and told["equal"] == 1
+    report = json.loads(command("--diff", "0 2", "--json").stdout)
+    assert report["rows"][0] == {"at": "loss", "left": "0.25", "right": "0.5", "by": 0.25} and report["equal"] == 1
     for wrong in ("1", "1,1", "0,9", "a,b"):
         assert "does not name two of 4 ranks" in command("--diff", wrong, status=2).output
     assert (
@@ -553,13 +553,13 @@ def raised_run(ledger: Ledger) -> Ledger:
         ends=[("r1", "failed", began + 30, cause)],
         outcomes=[("r1", each, {}) for each in outcomes],
     )
-    kept = MetricsWriter(ensure_pool_folder(row.key), pytest.fail)
+    writer = MetricsWriter(ensure_pool_folder(row.key), pytest.fail)
     for second in range(60):  # it failed at 26: what was in memory is free from then on
         at = began + second
         gpu = {"mem_used": 30, "mem_total": 80} | ({"xid": 48} if second >= 28 else {})
-        kept.put(recording_entries.machine_entry(at, 1, sample(at, 96 if second <= 26 else 2, gpu), 0.0))
-        kept.put(recording_entries.machine_entry(at, 0, sample(at, 1), 0.0))
-    kept.close()
+        writer.put(recording_entries.machine_entry(at, 1, sample(at, 96 if second <= 26 else 2, gpu), 0.0))
+        writer.put(recording_entries.machine_entry(at, 0, sample(at, 1), 0.0))
+    writer.close()
     ledger.record_teardown(row.token, Receipt("llama", 2, (0, 1), (), 1.0))
     return ledger
 
@@ -573,8 +573,8 @@ def test_pool_that_failed_to_start_keeps_its_reason_in_every_list(ledger: Ledger
     listed = run.invoke(cli, ["ls", "--all"])
     assert "start failed" in listed.stdout and "pool lost: no room on gpu1" in listed.stderr
     for command in (["history"], ["failures"]):
-        told = run.invoke(cli, command, env={"COLUMNS": "300"}).stdout
-        assert "✗ failed" in told and "no room on gpu1" in told
+        output = run.invoke(cli, command, env={"COLUMNS": "300"}).stdout
+        assert "✗ failed" in output and "no room on gpu1" in output
     assert run.invoke(cli, ["failures", "--dismiss", "lost"]).exit_code == 0
     assert run.invoke(cli, ["failures"]).stdout == "no failures\n"
     assert "no room on gpu1" in run.invoke(cli, ["history"], env={"COLUMNS": "300"}).stdout
@@ -582,8 +582,8 @@ def test_pool_that_failed_to_start_keeps_its_reason_in_every_list(ledger: Ledger
 
 def test_commands_show_metrics_of_a_failure_from_files(raised_run: Ledger) -> None:
     words = ["memory 96 % full", "GPU 0 Xid 48 (ECC error of two bits)"]
-    told = CliRunner().invoke(cli, ["failures", "--json"])
-    (run,) = json.loads(told.stdout)["runs"]
+    done = CliRunner().invoke(cli, ["failures", "--json"])
+    (run,) = json.loads(done.stdout)["runs"]
     assert run["figures"]["words"] == words and run["figures"]["node"] == 1
     assert f"n1: {', '.join(words)}" in " ".join(
         CliRunner().invoke(cli, ["failures"], env={"COLUMNS": "300"}).stdout.split()
@@ -713,7 +713,7 @@ def test_cancelled_log_search_ends_at_the_next_ledger_row(
         shutil.rmtree(folder)
     looking, each, seen = search(ledger, "nan"), Ledger.iter_outcomes, 0
 
-    def told(ledger: Ledger, run: str) -> Iterator[object]:
+    def stored_outcomes(ledger: Ledger, run: str) -> Iterator[object]:
         nonlocal seen
         for row in each(ledger, run):
             seen += 1
@@ -721,7 +721,7 @@ def test_cancelled_log_search_ends_at_the_next_ledger_row(
                 looking.cancel()
             yield row
 
-    monkeypatch.setattr(Ledger, "iter_outcomes", told)
+    monkeypatch.setattr(Ledger, "iter_outcomes", stored_outcomes)
     assert looking.step(60) == {} and looking.searched == 0 and not looking.done
     assert seen == 3 and looking.step(60) == {} and seen == 3
 
@@ -747,8 +747,8 @@ def test_matches_in_logs_are_sorted_by_age_among_others(ledger: Ledger) -> None:
         [("train", b"nan\n"), ("nanny", b""), ("train", b"nan\n"), ("train", b"step\n"), ("nanny", b"nan\n")]
     ):
         stored_run(ledger, f"r{number}", {0: text}, opened_at=NOW - number, function=function)
-    told = json.loads(CliRunner().invoke(cli, ["history", "nan", "--in-logs", "--json"]).stdout)
-    assert [run["run"] for run in told["runs"]] == ["r0", "r1", "r2", "r4"]
+    report = json.loads(CliRunner().invoke(cli, ["history", "nan", "--in-logs", "--json"]).stdout)
+    assert [run["run"] for run in report["runs"]] == ["r0", "r1", "r2", "r4"]
     shown = CliRunner().invoke(cli, ["history", "nan", "--in-logs"]).stdout.splitlines()[1:]
     firsts = [line.split()[2] if line[0] != " " else "found" for line in shown]
     assert firsts == ["r0", "found", "r1", "r2", "found", "r4"]
@@ -778,9 +778,9 @@ def test_history_searches_logs(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) 
     lines = shown.stdout.splitlines()
     assert [line.split()[2] for line in lines[1:3]] == ["r2", "r1"]
     assert lines[3:] == ["    r1 line 2, and 1 more: loss is nan"] and not shown.stderr
-    told = json.loads(CliRunner().invoke(cli, ["history", "nan", "--in-logs", "--json"]).stdout)
-    assert told["logs"] == {"runs": 2, "looked_through": 2, "unread": 0} and told["found"] == 2
-    assert [run["in_log"] for run in told["runs"]] == [
+    report = json.loads(CliRunner().invoke(cli, ["history", "nan", "--in-logs", "--json"]).stdout)
+    assert report["logs"] == {"runs": 2, "looked_through": 2, "unread": 0} and report["found"] == 2
+    assert [run["in_log"] for run in report["runs"]] == [
         None,
         {"rank": 1, "number": 1, "line": "loss is nan", "words": ["nan"], "lines": 2, "whole": True},
     ]

@@ -25,24 +25,24 @@ class FakeChannel:
 
 
 def relayed() -> tuple[RelayedSocket, list[bytes], list[Exception | None]]:
-    came: list[bytes] = []
+    received: list[bytes] = []
     lost: list[Exception | None] = []
-    return RelayedSocket(lambda data: came.append(bytes(data)), lost.append, b"word"), came, lost
+    return RelayedSocket(lambda data: received.append(bytes(data)), lost.append, b"word"), received, lost
 
 
 async def test_bytes_before_the_marker_word_are_skipped() -> None:
-    pipe, came, _ = relayed()
+    pipe, received, _ = relayed()
     for piece in (b"welcome to wo", b"rd\n\nwor", b"d\nfirst", b" bytes"):
         pipe.data_received(piece, None)
     await pipe.joined
-    assert b"".join(came) == b"first bytes"
+    assert b"".join(received) == b"first bytes"
 
 
 async def test_answer_to_a_cancelled_relay_join_is_ignored() -> None:
-    pipe, came, _ = relayed()
+    pipe, received, _ = relayed()
     pipe.joined.cancel()
     pipe.data_received(b"\nword\nbytes", None)  # an exception here would end the connection of all channels
-    assert came == []
+    assert received == []
 
 
 async def test_relay_join_without_an_agent_raises_connection_refused() -> None:
@@ -73,14 +73,14 @@ async def test_end_of_an_agent_socket_is_reported_once() -> None:
 
 
 async def test_host_that_prints_only_noise_is_disconnected() -> None:
-    pipe, came, _ = relayed()
+    pipe, received, _ = relayed()
     pipe.connection_made(FakeChannel())  # type: ignore[arg-type]
     for _ in range(40):
         pipe.data_received(b"x" * (1 << 15), None)
         if pipe._chan.closed:  # type: ignore[union-attr]
             break
     assert pipe._chan.closed and len(pipe._before or b"") < 1 << 20  # type: ignore[union-attr]
-    assert came == []
+    assert received == []
 
 
 async def test_endless_command_output_closes_the_channel(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,18 +96,18 @@ async def test_endless_command_output_closes_the_channel(monkeypatch: pytest.Mon
 
 
 async def test_failed_write_loses_no_byte_that_the_agent_sent_before() -> None:
-    came: list[bytes] = []
+    received: list[bytes] = []
     lost = asyncio.get_running_loop().create_future()
     here, there = socket.socketpair()
     loop = asyncio.get_running_loop()
     _, pipe = await loop.create_unix_connection(
-        lambda: SocketPipe(lambda data: came.append(bytes(data)), lost.set_result), sock=here
+        lambda: SocketPipe(lambda data: received.append(bytes(data)), lost.set_result), sock=here
     )
     there.sendall(b"goodbye")
     there.close()
     pipe.write(b"acknowledged")  # before the loop reads: the socket has no reader any more
     assert isinstance(await asyncio.wait_for(lost, 20), BrokenPipeError)
-    assert came == [b"goodbye"]
+    assert received == [b"goodbye"]
 
 
 # A connection of the agent whose peer does not read: it must not cost the node's memory.
@@ -190,12 +190,12 @@ async def test_agent_waits_until_a_slow_client_received_its_goodbye() -> None:
         audience.add(connection)
         connection.send(EVENT, b"x" * MAX_UNSENT_BYTES)
         parting = asyncio.create_task(audience.close_all({}))
-        decoder, told = Decoder(), list[str]()
-        while "bye" not in told:
+        decoder, kinds = Decoder(), list[str]()
+        while "bye" not in kinds:
             assert not parting.done(), "it ends while the client still reads"
             data = await loop.sock_recv(there, 1 << 16)
             assert data, "the goodbye was lost"
-            told += [header["t"] for header, _ in decoder.feed(data)]
+            kinds += [header["t"] for header, _ in decoder.feed(data)]
         assert await loop.sock_recv(there, 1) == b""
         await parting
 

@@ -347,16 +347,18 @@ REFUSED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("make", "said"), REFUSED, ids=[said for _, said in REFUSED])
+@pytest.mark.parametrize(("make", "message"), REFUSED, ids=[message for _, message in REFUSED])
 @pytest.mark.filterwarnings("ignore:sky.ComputePool:FutureWarning")
-def test_unknown_argument_is_rejected_with_a_suggestion(make: Any, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_argument_is_rejected_with_a_suggestion(
+    make: Any, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(older_api_names, "_warned", set())  # others have their own first time
     with pytest.raises(TypeError) as raised:
         make()
-    assert str(raised.value) == said
+    assert str(raised.value) == message
 
 
-@pytest.mark.parametrize(("make", "said"), [
+@pytest.mark.parametrize(("make", "message"), [
     (lambda: sky.Compute("train"), "everything else by name: sky.Compute(name=...) (got 'train')"),
     (lambda: sky.Compute(sky.Local(), nodes=2), "everything else by name: sky.Compute(provider=...) (got Local())"),
     (lambda: sky.Compute(sky.RunPod), "everything else by name: sky.Compute(provider=...) (got <class "),
@@ -367,12 +369,12 @@ def test_unknown_argument_is_rejected_with_a_suggestion(make: Any, said: str, mo
 ])  # fmt: skip
 @pytest.mark.parametrize("override", [None, "local"])
 def test_argument_of_the_wrong_type_is_rejected(
-    make: Any, said: str, override: str | None, monkeypatch: pytest.MonkeyPatch
+    make: Any, message: str, override: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(state_folder, "provider_override", override)
     with pytest.raises(sky.UsageError) as raised:
         make()
-    assert said in str(raised.value)
+    assert message in str(raised.value)
 
 
 def test_star_imported_sky_object_behaves_as_the_library() -> None:
@@ -444,8 +446,10 @@ def test_port_in_use_error_names_the_parameter_to_change(family: int, address: s
         taken.bind((address, 0))
         taken.listen()
         port = taken.getsockname()[1]
-        said = f"port {port} of {address} is not available (Address already in use). Choose another one: dask(port=...)"
-        with pytest.raises(PoolError, match=re.escape(said)):
+        message = (
+            f"port {port} of {address} is not available (Address already in use). Choose another one: dask(port=...)"
+        )
+        with pytest.raises(PoolError, match=re.escape(message)):
             check_port_free("dask", address, port)
     check_port_free("dask", address, port)
 

@@ -105,9 +105,9 @@ def test_gpus_that_are_not_sliced_are_ignored_by_mig(driver):
     ],
 )
 def test_missing_mig_slices_are_a_plugin_error(driver, gpus, ranks, profile, message):
-    said = enter(driver, gpus, ranks, profile)
-    assert message in said
-    assert "PluginError: plugin mig failed in around_process" in said
+    text = enter(driver, gpus, ranks, profile)
+    assert message in text
+    assert "PluginError: plugin mig failed in around_process" in text
 
 
 @pytest.mark.parametrize(

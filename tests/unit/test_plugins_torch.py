@@ -135,8 +135,8 @@ def test_network_interface_of_an_address_is_found():
 )
 def test_flight_recorder_is_enabled_unless_the_user_sets_it(given, set_to, monkeypatch):
     # The plugin sets a rank's variables for good, and this process goes on with other tests.
-    kept = {name: value for name, value in os.environ.items() if name not in FLIGHT_RECORDER_VARIABLES}
-    monkeypatch.setattr(os, "environ", kept | given)
+    data = {name: value for name, value in os.environ.items() if name not in FLIGHT_RECORDER_VARIABLES}
+    monkeypatch.setattr(os, "environ", data | given)
     monkeypatch.setattr(framework_rendezvous_and_thread_limits, "_by_plugin", {})
     with plugins.torch(init=False).around_process(places(2, 1)[0]):
         assert {name: os.environ[name] for name in FLIGHT_RECORDER_VARIABLES if name in os.environ} == set_to

@@ -75,13 +75,13 @@ class Gang:
         )  # fmt: skip
         self.keeper = kind(context, plugins, ["hush"], apps=False, joins=False)
         self.started: list[int] = []
-        self.told = b""
+        self.fetched_plugins = b""
         self.asked = 0
 
     async def ask(self) -> None:
         self.asked += 1
-        if self.told:
-            self.keeper.set_plugins(self.told, ["known to a node"], apps=True, joins=True)
+        if self.fetched_plugins:
+            self.keeper.set_plugins(self.fetched_plugins, ["known to a node"], apps=True, joins=True)
 
     @property
     def head(self) -> Any:
@@ -184,7 +184,7 @@ async def test_unreachable_node_does_not_get_the_epoch(gang: Gang) -> None:
 
 async def test_client_without_plugins_fetches_them_from_a_node() -> None:
     gang = Gang(plugins=None)
-    gang.head.broken, gang.told = "x", b"from a node"
+    gang.head.broken, gang.fetched_plugins = "x", b"from a node"
     await take_lock(gang)
     header, body = gang.head.sent[-1]
     assert (header["t"], header["secrets"], body) == ("gang", ["known to a node"], b"from a node")
@@ -199,7 +199,7 @@ async def test_lost_plugins_are_an_error() -> None:
     with pytest.raises(ConnectionError, match="plugins are lost"):
         await task
     assert gang.started == []
-    gang.told = b"from a node"
+    gang.fetched_plugins = b"from a node"
     await gang.start()
     assert (gang.started, gang.asked) == ([5], 2), "it is asked anew"
 
@@ -305,8 +305,8 @@ async def test_partly_started_run_is_stopped_after_an_unclean_lock(gang: Gang) -
     ],
 )
 async def test_run_that_needs_no_client_is_not_stopped(gang: Gang, runs: list[Header], unclean: bool) -> None:
-    for link, told in zip(gang.links, runs, strict=False):
-        link.runs = {"other": told}
+    for link, text in zip(gang.links, runs, strict=False):
+        link.runs = {"other": text}
     await take_lock(gang, unclean=unclean)
     assert stopped(gang) == []
 
@@ -393,7 +393,7 @@ def run_registry() -> RunRegistry:
         name="p", links=links, link_of=lambda rank: links[rank], ranks_per_node=1,
         options=SimpleNamespace(cluster=True), news=SimpleNamespace(emit_node_note=None),
     )  # fmt: skip
-    context.check_rank = lambda *told: PoolContext.check_rank(context, *told)
+    context.check_rank = lambda *args: PoolContext.check_rank(context, *args)
     return RunRegistry(context)
 
 

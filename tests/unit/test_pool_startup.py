@@ -92,7 +92,7 @@ async def test_no_node_installs_before_all_nodes_are_prepared(world: World, make
     assert sorted(passed) == [0, 1, 2]
     assert len({id(each) for each in shared}) == 1, "made once for all"
     assert client.phases == ["ready"] * 3
-    assert [(name, told["node"], told["nodes"]) for name, told in world.prepared] == [
+    assert [(name, text["node"], text["nodes"]) for name, text in world.prepared] == [
         ("m0", 0, 3), ("m1", 1, 3), ("m2", 2, 3),
     ]  # fmt: skip
 
@@ -100,14 +100,14 @@ async def test_no_node_installs_before_all_nodes_are_prepared(world: World, make
 async def test_pool_of_a_node_range_has_the_nodes_it_got(world: World, ledger: Ledger) -> None:
     """The world size, the view and the ledger row have the number of nodes that were created."""
     world.room = 3
-    wanted = PoolSpec(name="q", provider=world, nodes=Nodes(min=2, max=5), options=Options(console=False, grace=0.1))
-    pool = await Pool.register(wanted, ledger)
+    pool_spec = PoolSpec(name="q", provider=world, nodes=Nodes(min=2, max=5), options=Options(console=False, grace=0.1))
+    pool = await Pool.register(pool_spec, ledger)
     assert len(pool.view.nodes) == 5, "until it is known"
-    starting = asyncio.create_task(pool.start(wanted))
+    starting = asyncio.create_task(pool.start(pool_spec))
     await until(lambda: pool.view.state == "up")
     await starting
     assert (len(pool.view.nodes), pool.view.world_size) == (3, 3)
-    assert [told["nodes"] for _, told in world.prepared] == [3, 3, 3]
+    assert [text["nodes"] for _, text in world.prepared] == [3, 3, 3]
     assert ledger.pool(pool.row.token).spec["nodes"] == 3
     receipt = await pool.down()
     assert (receipt.created, receipt.gone) == (3, (0, 1, 2))
@@ -130,8 +130,8 @@ async def test_start_names_the_agent_that_does_not_answer(
 ) -> None:
     client = make_client(2)
     world.refuses["m1"] = refused
-    said = rf"The agent of node 1 \(host-m1\) does not answer: {refused}"
-    with pytest.raises(PoolError, match=said) as caught:
+    message = rf"The agent of node 1 \(host-m1\) does not answer: {refused}"
+    with pytest.raises(PoolError, match=message) as caught:
         await client.startup.start_nodes(spec(world, 2))
     assert type(caught.value) is kind
 
@@ -254,8 +254,8 @@ async def test_attach_connects_to_each_node_by_its_machine_state(world: World, a
 async def test_new_agent_gets_environment_known_to_another_node(world: World, attach: Come) -> None:
     world.states = {"m0": "orphaned"}
     client = await attach(2)
-    ((name, told),) = world.prepared
-    assert (name, told["env"], told["knows_env"]) == ("m0", {"WORD": "told"}, True)
+    ((name, config),) = world.prepared
+    assert (name, config["env"], config["knows_env"]) == ("m0", {"WORD": "told"}, True)
     assert client.context.links[0].up
 
 
@@ -581,13 +581,13 @@ class FakeLink:
 
     node, up, finished, last_sizes, silence_seconds = 0, True, False, None, 0.0
 
-    told: tuple[str, ...] = ()
+    sent: tuple[str, ...] = ()
 
     def flush_acknowledgements(self) -> None:
-        self.told += ("ack",)
+        self.sent += ("ack",)
 
     def send(self, header: dict[str, Any]) -> bool:
-        self.told += (header["t"], *header["drop"])
+        self.sent += (header["t"], *header["drop"])
         asyncio.get_running_loop().call_soon(self.bye)
         return True
 
@@ -596,10 +596,10 @@ class FakeLink:
 
 
 @pytest.mark.parametrize(
-    "here, told", [(7, ""), (5, "2 bytes of the logs of node 0 did not arrive")], ids=["whole", "short"]
+    "here, expected", [(7, ""), (5, "2 bytes of the logs of node 0 did not arrive")], ids=["whole", "short"]
 )
 async def test_teardown_waits_for_nothing_after_the_goodbye(
-    monkeypatch: pytest.MonkeyPatch, here: int, told: str
+    monkeypatch: pytest.MonkeyPatch, here: int, expected: str
 ) -> None:
     monkeypatch.setattr(teardown, "GOODBYE", 3600.0)
     archive = SimpleNamespace(cursors={"r000.out": here})
@@ -607,8 +607,8 @@ async def test_teardown_waits_for_nothing_after_the_goodbye(
     context: Any = SimpleNamespace(archive=archive, longest_grace=1.0, news=news, registry=registry)
     link: Any = FakeLink()
     async with asyncio.timeout(60):
-        assert await teardown._shut_down_agent(context, link) == told
-    assert link.told == ("ack", "shutdown", "ours")  # what is here, or of no use, is kept by nobody
+        assert await teardown._shut_down_agent(context, link) == expected
+    assert link.sent == ("ack", "shutdown", "ours")  # what is here, or of no use, is kept by nobody
 
 
 @pytest.mark.parametrize("runs", [0, 1])

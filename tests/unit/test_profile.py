@@ -51,9 +51,9 @@ def test_recursive_function_counts_once_per_sample() -> None:
 
 
 def test_speedscope_file_lists_the_outermost_call_first() -> None:
-    told = json.loads(speedscope(parse_profile(RAW), "p-r1"))
-    (seen,) = told["profiles"]
-    names = [frame["name"] for frame in told["shared"]["frames"]]
+    data = json.loads(speedscope(parse_profile(RAW), "p-r1"))
+    (seen,) = data["profiles"]
+    names = [frame["name"] for frame in data["shared"]["frames"]]
     assert [names[each] for each in seen["samples"][0]] == ["train", "step", "forward"]
     assert (seen["weights"], seen["endValue"]) == ([60, 30, 10], 100)
 
@@ -69,7 +69,7 @@ def test_any_profile_is_exported_safely(raw: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "why"),
+    ("answer", "why"),
     [
         (
             b"Error: Permission Denied: Try running again with elevated permissions by going 'sudo !!'",
@@ -84,8 +84,8 @@ def test_any_profile_is_exported_safely(raw: str, name: str) -> None:
         ),
     ],
 )  # fmt: skip
-def test_py_spy_failure_is_explained(said: bytes, why: str) -> None:
-    assert stack_dumps_and_profiles.describe_failure(said) == why
+def test_py_spy_failure_is_explained(answer: bytes, why: str) -> None:
+    assert stack_dumps_and_profiles.describe_failure(answer) == why
 
 
 def test_py_spy_next_to_the_agent_interpreter_is_used_without_one_in_ranks(

@@ -36,7 +36,7 @@ from tests.support.ledger_runs import record_runs
 DAY = 86400.0
 
 
-def pool(ledger: Ledger, name: str, days: float | None, *kept: RetainedResults) -> Path:
+def pool(ledger: Ledger, name: str, days: float | None, *results: RetainedResults) -> Path:
     """Create a pool that ended a number of days ago (None: that is up), with files of 1,000 bytes."""
     row = ledger.record_intent(f"t-{name}", name, {"provider": "local"}, {})
     folder = ensure_pool_folder(row.key)
@@ -47,7 +47,7 @@ def pool(ledger: Ledger, name: str, days: float | None, *kept: RetainedResults) 
         outcomes=[(f"run-{name}", Outcome(0, 0, 0, "returned"), {})],
     )
     if days is not None:
-        ledger.record_teardown(row.token, Receipt(name, 0, (), (), 0.0), kept)
+        ledger.record_teardown(row.token, Receipt(name, 0, (), (), 0.0), results)
         ledger._write([("UPDATE pools SET ended_at=? WHERE token=?", (time.time() - days * DAY, row.token))])
     return folder
 
@@ -213,13 +213,13 @@ def test_stale_folder_cleanup_retains_unfetched_results(tmp_path: Path) -> None:
     folder = power_cut(tmp_path, outcome("aa"), outcome("aa", 1), outcome("bb", kind="raised"), ack(aa=[0]))
     host_command_server.remove_stale_folders(str(tmp_path))
     left = folder.with_name("kept.p.t.0")
-    told = host_folders_and_processes.read_retained_facts(str(left))
-    assert told["runs"] == {"aa": 7, "bb": 7}
-    assert 6.9 * DAY < told["until"] - time.time() <= 7 * DAY
+    retained = host_folders_and_processes.read_retained_facts(str(left))
+    assert retained["runs"] == {"aa": 7, "bb": 7}
+    assert 6.9 * DAY < retained["until"] - time.time() <= 7 * DAY
     assert sorted(path.name for path in left.iterdir()) == ["agent.json", "kept.json", "spool"]
     assert [path.name for path in folder.parent.iterdir()] == ["kept.p.t.0"]
     host_command_server.remove_stale_folders(str(tmp_path))
-    assert host_folders_and_processes.read_retained_facts(str(left)) == told
+    assert host_folders_and_processes.read_retained_facts(str(left)) == retained
 
 
 @pytest.mark.parametrize(
@@ -267,14 +267,14 @@ def test_secrets_in_retained_logs_are_redacted_at_any_offset(tmp_path: Path, at:
 
 
 @pytest.mark.parametrize(
-    "told",
+    "facts",
     [
         None, [], {}, {"runs": []}, {"runs": {"../x": 1}, "bytes": 1, "until": 2e9}, {"runs": {"aa": "many"}},
         {"runs": {"aa": 1}, "bytes": 1, "until": 1e300}, {"runs": {"aa": 1}, "bytes": 1, "until": float("nan")},
     ],
 )  # fmt: skip
-def test_invalid_retained_facts_of_a_host_are_ignored(told: Any) -> None:
-    machine = Machine("h", 0, "h", "", extra={"folder": "p.t.0", "kept": told})
+def test_invalid_retained_facts_of_a_host_are_ignored(facts: Any) -> None:
+    machine = Machine("h", 0, "h", "", extra={"folder": "p.t.0", "kept": facts})
     assert RetainedResults.from_machine("t", machine) is None
 
 
@@ -340,20 +340,20 @@ def test_saved_job_has_no_secret_and_restores_the_rest(job: JobFile) -> None:
         plugins=("torch", "mpi"),
         plugin_settings={"torch.backend": "gloo"},
     )
-    kept = JobRecord.from_job(job, asked, setup=False)
-    written = json.dumps(kept.to_json())
+    record = JobRecord.from_job(job, asked, setup=False)
+    written = json.dumps(record.to_json())
     for secret in (TOKEN, KEY, "wandb-secret-1", "second-line-2", "given-beside-it"):
         assert secret not in written
-    assert parse_saved(JobRecord, json.loads(written)) == kept
-    assert kept.lacks_env == ("OPENAI_API_KEY",) and kept.lacks_secrets == ("HF_TOKEN", "WANDB", "MORE")
+    assert parse_saved(JobRecord, json.loads(written)) == record
+    assert record.lacks_env == ("OPENAI_API_KEY",) and record.lacks_secrets == ("HF_TOKEN", "WANDB", "MORE")
     with pytest.raises(UsageError, match=r"OPENAI_API_KEY of task.yaml is a secret.*Give --env OPENAI_API_KEY"):
-        kept.load_job({}, {})
-    again = kept.load_job({"OPENAI_API_KEY": "k" * 9}, {"HF_TOKEN": "t" * 9, "WANDB": "w" * 9, "MORE": "m" * 9})
+        record.load_job({}, {})
+    again = record.load_job({"OPENAI_API_KEY": "k" * 9}, {"HF_TOKEN": "t" * 9, "WANDB": "w" * 9, "MORE": "m" * 9})
     assert (again.name, again.num_nodes) == ("tuned", 2)
     assert again.envs == {"EPOCHS": "9", "OPENAI_API_KEY": "k" * 9, "WHERE": "here"}
     assert again.secrets == {"HF_TOKEN": "t" * 9, "WANDB": "w" * 9, "MORE": "m" * 9}
-    assert again.run == "echo $HF_TOKEN $EPOCHS\n" and again.text == kept.text
-    request = kept.to_job_request(again, None)
+    assert again.run == "echo $HF_TOKEN $EPOCHS\n" and again.text == record.text
+    request = record.to_job_request(again, None)
     assert (request.options.provider, request.idle_timeout) == ("local", 60.0)
     assert request.spec()[0].plugins == (sky.plugins.torch(backend="gloo"), sky.plugins.mpi())
     with pytest.raises(UsageError, match="launched with --plugin, which the form of a job does not support"):
@@ -361,12 +361,12 @@ def test_saved_job_has_no_secret_and_restores_the_rest(job: JobFile) -> None:
 
 
 def test_saved_job_takes_missing_secrets_from_the_environment(job: JobFile, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = JobRecord.from_job(job)
-    for name in (*kept.lacks_env, *kept.lacks_secrets):
+    record = JobRecord.from_job(job)
+    for name in (*record.lacks_env, *record.lacks_secrets):
         monkeypatch.setenv(name, f"shells-{name}")
-    assert kept.missing_variables({}, {}) == {} and kept.joined
-    assert kept.load_job({}, {}).secrets["WANDB"] == "shells-WANDB"
-    assert kept.load_job({}, {"WANDB": "said-here"}).secrets["WANDB"] == "said-here"
+    assert record.missing_variables({}, {}) == {} and record.joined
+    assert record.load_job({}, {}).secrets["WANDB"] == "shells-WANDB"
+    assert record.load_job({}, {"WANDB": "said-here"}).secrets["WANDB"] == "said-here"
 
 
 @pytest.mark.parametrize(
@@ -391,54 +391,54 @@ def test_secrets_are_stripped_from_any_job_file_syntax(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("envs: {B: &s aaaaaaaaaa}\nsecrets: {A: *s}\n", "removed|another line"),
         ("secrets: {A: aaaaaaaaaa}\nrun: echo aaaaaaaaaa\n", "another line"),
         ("workdir: {url: 'https://me:pass-word-1@host/x.git'}\nrun: a\n", "a URL in it contains a password"),
     ],
 )
-def test_job_file_whose_secrets_cannot_be_stripped_is_not_saved(text: str, said: str) -> None:
-    with pytest.raises(JobFileError, match=said):
+def test_job_file_whose_secrets_cannot_be_stripped_is_not_saved(text: str, message: str) -> None:
+    with pytest.raises(JobFileError, match=message):
         strip_secrets(text, [], ["aaaaaaaaaa"])
 
 
 def test_rerun_of_job_with_a_password_in_a_url_is_rejected(tmp_path: Path) -> None:
     text = "workdir: {url: 'https://me:pass-word-1@host/x.git'}\nrun: a\n"
-    kept = JobRecord.from_job(JobFile.from_text(text, tmp_path / "t.yaml"))
-    assert "pass-word-1" not in json.dumps(kept.to_json())
+    record = JobRecord.from_job(JobFile.from_text(text, tmp_path / "t.yaml"))
+    assert "pass-word-1" not in json.dumps(record.to_json())
     with pytest.raises(UsageError, match="Launch it by hand"):
-        kept.load_job({}, {})
+        record.load_job({}, {})
 
 
 def test_rerun_form_uses_the_job_file_or_its_saved_copy(job: JobFile, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = JobRecord.from_job(job, JobRequest.from_options(job))
-    form = form_from_shell(kept, "abc123")
+    record = JobRecord.from_job(job, JobRequest.from_options(job))
+    form = form_from_shell(record, "abc123")
     assert form.script == "task.yaml" and set(shlex.split(form.arguments)) == {"EPOCHS=9", "WHERE=here"}
     Path("task.yaml").write_text("run: other\n")
-    copy = Path(form_from_shell(kept, "abc123").script)
-    assert copy.read_text() == kept.text and copy.suffix == ".yaml" and copy.stat().st_mode & 0o077 == 0
+    copy = Path(form_from_shell(record, "abc123").script)
+    assert copy.read_text() == record.text and copy.suffix == ".yaml" and copy.stat().st_mode & 0o077 == 0
     with pytest.raises(UsageError, match="--no-setup, which the form does not support"):
         form_from_shell(JobRecord.from_job(job, JobRequest.from_options(job), setup=False), "abc123")
     monkeypatch.chdir("/")
     with pytest.raises(UsageError, match="Open the app there"):
-        form_from_shell(kept, "abc123")
+        form_from_shell(record, "abc123")
 
 
 @pytest.mark.parametrize("bent", [{"lacks_env": 3}, {"path": "\0"}, {"env": {"A": 1}}, {"strange": 1}])
 def test_invalid_saved_job_is_rejected(job: JobFile, bent: dict[str, object]) -> None:
-    told = JobRecord.from_job(job).to_json() | bent
+    data = JobRecord.from_job(job).to_json() | bent
     with pytest.raises((ValueError, TypeError, KeyError, AttributeError)):
-        parse_saved(JobRecord, told)
+        parse_saved(JobRecord, data)
 
 
 def test_saved_command_restores_everything_but_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     env = {"EPOCHS": "9", "OPENAI_API_KEY": KEY}
-    kept = CommandRecord.from_command(["echo", "a  b", "$HOME"], env, {"HF_TOKEN": TOKEN}, (0, 2))
-    written = json.dumps(kept.to_json())
+    record = CommandRecord.from_command(["echo", "a  b", "$HOME"], env, {"HF_TOKEN": TOKEN}, (0, 2))
+    written = json.dumps(record.to_json())
     assert TOKEN not in written and KEY not in written
     again = parse_saved(CommandRecord, json.loads(written))
-    assert again == kept and again.joined and again.command_line == "echo 'a  b' '$HOME'"
+    assert again == record and again.joined and again.command_line == "echo 'a  b' '$HOME'"
     monkeypatch.delenv("HF_TOKEN", raising=False)
     monkeypatch.setenv("OPENAI_API_KEY", "of this shell")
     with pytest.raises(UsageError, match=r"HF_TOKEN of the command echo is a secret.*Give --secret HF_TOKEN"):
@@ -450,7 +450,7 @@ def test_saved_command_restores_everything_but_secrets(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["curl", "https://me:pass-word-1@host/x"], "a URL in it contains a password"),
         ([f"login --key {KEY}"], "it contains the value of a secret"),
@@ -458,22 +458,24 @@ def test_saved_command_restores_everything_but_secrets(monkeypatch: pytest.Monke
         (["login", "--key", "sk-of-this-shell-1"], "it contains the value of a secret"),
     ],
 )
-def test_command_containing_a_secret_is_not_saved(monkeypatch: pytest.MonkeyPatch, words: list[str], said: str) -> None:
+def test_command_containing_a_secret_is_not_saved(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], message: str
+) -> None:
     monkeypatch.setenv("SHELLS_API_KEY", "sk-of-this-shell-1")
-    kept = CommandRecord.from_command(words, {"OPENAI_API_KEY": KEY}, {"HF_TOKEN": TOKEN}, None)
-    told = json.loads(json.dumps(kept.to_json()))
-    assert not any(word in json.dumps(told) for word in words)
-    with pytest.raises(UsageError, match=f"the command cannot be rerun: its text was not saved because {said}"):
-        parse_saved(CommandRecord, told).values({}, {"HF_TOKEN": "x"})
+    record = CommandRecord.from_command(words, {"OPENAI_API_KEY": KEY}, {"HF_TOKEN": TOKEN}, None)
+    data = json.loads(json.dumps(record.to_json()))
+    assert not any(word in json.dumps(data) for word in words)
+    with pytest.raises(UsageError, match=f"the command cannot be rerun: its text was not saved because {message}"):
+        parse_saved(CommandRecord, data).values({}, {"HF_TOKEN": "x"})
 
 
 @pytest.mark.parametrize(
     "bent", [{"words": [3]}, {"words": []}, {"nodes": "2"}, {"nodes": [True]}, {"env": {"A": 1}}, {"more": 1}]
 )
 def test_invalid_saved_command_is_rejected(bent: dict[str, object]) -> None:
-    told = CommandRecord.from_command(["true"], {}, {}, 2).to_json() | bent
+    report = CommandRecord.from_command(["true"], {}, {}, 2).to_json() | bent
     with pytest.raises((ValueError, TypeError, KeyError, AttributeError)):
-        parse_saved(CommandRecord, told)
+        parse_saved(CommandRecord, report)
 
 
 def test_aliased_secret_that_cannot_be_stripped_alone_is_rejected() -> None:

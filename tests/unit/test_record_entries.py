@@ -655,8 +655,8 @@ def test_preview_reads_a_bounded_sample_of_metrics(tmp_path: Path) -> None:
     assert whole.ranks("r1") == [0, 1, 2] and len(whole.traces("r1", "loss")[0].at) == 200
     some = load_metrics(tmp_path, "r1", 2000, 2)
     assert some.ranks("r1") == [0, 1]
-    kept = some.traces("r1", "loss")[0].values
-    assert kept[-1] == 199.0 and 10 < len(kept) < 60
+    stored = some.traces("r1", "loss")[0].values
+    assert stored[-1] == 199.0 and 10 < len(stored) < 60
     assert load_metrics(tmp_path, "r2").ranks("r2") == []
 
 
@@ -714,8 +714,8 @@ def test_trial_reporter_ignores_outcomes_of_other_runs(capsys: pytest.CaptureFix
     notes.set_run("mine")
     notes.on_outcome("other", raised(1))
     notes.on_outcome("mine", returned(1, 2))
-    said = capsys.readouterr().err.splitlines()
-    assert [line.split(" lr")[0] for line in said] == ["1/3", "2/3"] and "raised" not in str(said)
+    output_lines = capsys.readouterr().err.splitlines()
+    assert [line.split(" lr")[0] for line in output_lines] == ["1/3", "2/3"] and "raised" not in str(output_lines)
 
 
 def test_trial_table_sorts_numbers_numerically_and_missing_last() -> None:

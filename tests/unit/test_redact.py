@@ -48,7 +48,7 @@ def test_redactor_without_secrets_is_false_and_changes_nothing():
 
 
 @pytest.mark.parametrize(
-    ("said", "shown"),
+    ("text", "shown"),
     [
         (f"a {TOKEN} b {TOKEN}{TOKEN}", f"a {MASK} b {MASK}{MASK}"),
         (f"cut: {TOKEN[:20]}…", f"cut: {'*' * 20}…"),
@@ -57,14 +57,14 @@ def test_redactor_without_secrets_is_false_and_changes_nothing():
         ("größe \udc80", "größe \udc80"),
     ],
 )
-def test_secrets_and_their_cut_beginnings_are_redacted(said, shown):
-    assert Redactor([TOKEN, "pass1234"]).redact_text(said) == shown
+def test_secrets_and_their_cut_beginnings_are_redacted(text, shown):
+    assert Redactor([TOKEN, "pass1234"]).redact_text(text) == shown
 
 
 def test_redact_json_covers_keys_and_values():
-    told = {"text": f"[{TOKEN!r}]", "json": [TOKEN, {TOKEN: 1}, None, 2.5, True], "size": 3}
+    data = {"text": f"[{TOKEN!r}]", "json": [TOKEN, {TOKEN: 1}, None, 2.5, True], "size": 3}
     blank = {"text": f"['{MASK}']", "json": [MASK, {MASK: 1}, None, 2.5, True], "size": 3}
-    assert Redactor([TOKEN]).redact_json(told) == blank
+    assert Redactor([TOKEN]).redact_json(data) == blank
 
 
 def test_redacted_pickle_still_loads():
@@ -119,16 +119,16 @@ def test_encoded_forms_of_a_secret_are_redacted(secret, before):
     redactor, whole = Redactor([secret]), f"{before}{secret}:rest".encode()
     inside = len(before) * 4 // 3 + 1
     for encode in (base64.b64encode, base64.urlsafe_b64encode):
-        said = encode(whole).decode()
-        shown = redactor.redact_text(f"Authorization: Basic {said}\n")
-        assert len(shown) == len("Authorization: Basic \n") + len(said)
+        text = encode(whole).decode()
+        shown = redactor.redact_text(f"Authorization: Basic {text}\n")
+        assert len(shown) == len("Authorization: Basic \n") + len(text)
         own = len(secret.encode()) * 4 // 3 - 2  # characters that are the secret's alone
         assert shown.count("*") >= own
-        assert said[inside : inside + own] not in shown
+        assert text[inside : inside + own] not in shown
     whole_quoted = quote(secret, safe="")
     lower = re.sub("%..", lambda hexadecimal: hexadecimal[0].lower(), whole_quoted)
-    for said in (quote(secret), whole_quoted, lower, quote_plus(secret)):
-        assert redactor.redact_text(f"https://host/?key={said}&a=b") == f"https://host/?key={'*' * len(said)}&a=b"
+    for text in (quote(secret), whole_quoted, lower, quote_plus(secret)):
+        assert redactor.redact_text(f"https://host/?key={text}&a=b") == f"https://host/?key={'*' * len(text)}&a=b"
 
 
 @given(
@@ -183,8 +183,8 @@ def test_url_credentials_are_stripped(text, shown, secrets):
 def test_literal_forms_of_a_secret_are_redacted():
     secret = "first 'line'\nsecond \\ line"
     redactor = Redactor([secret])
-    for said in (secret, repr(secret), str([secret]), f"{{{json.dumps(secret)}: 1}}"):
-        assert "line" not in redactor.redact_text(said)
+    for text in (secret, repr(secret), str([secret]), f"{{{json.dumps(secret)}: 1}}"):
+        assert "line" not in redactor.redact_text(text)
 
 
 def test_described_spec_has_no_credentials():
@@ -289,8 +289,8 @@ def test_sanitizers_keep_the_harmless_part(raw: str, log: str, name: str) -> Non
 
 
 def test_sanitized_json_is_safe_including_keys() -> None:
-    told = {"a\x1b[2J": ["\x1b]0;t\x07", 1, None], "b\n": {"\u202ec": ("x\ty", True)}}
-    assert sanitize_json(told) == {"a": ["", 1, None], "b↵": {"�c": ["x⇥y", True]}}
+    data = {"a\x1b[2J": ["\x1b]0;t\x07", 1, None], "b\n": {"\u202ec": ("x\ty", True)}}
+    assert sanitize_json(data) == {"a": ["", 1, None], "b↵": {"�c": ["x⇥y", True]}}
     deep: Any = []
     for _ in range(5000):
         deep = [deep]

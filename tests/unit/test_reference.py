@@ -99,9 +99,9 @@ def methods(kind: type) -> Iterator[tuple[str, Any]]:
 
 
 def wrong_in_call(value: Any, *docs: str) -> Iterator[str]:
-    told = next((told["Args"] for doc in docs if "Args" in (told := sections(doc))), [])
-    if told != parameters(value):
-        yield f"Args are {told}, and it takes {parameters(value)}"
+    documented = next((documented["Args"] for doc in docs if "Args" in (documented := sections(doc))), [])
+    if documented != parameters(value):
+        yield f"Args are {documented}, and it takes {parameters(value)}"
 
 
 def wrong_in_text(doc: str) -> Iterator[str]:
@@ -116,8 +116,8 @@ def wrong_in_class(kind: type) -> Iterator[str]:
     args = set(sections(doc_of(kind)).get("Args", []))
     attributes = {name for base in skyward_bases(kind) for name in sections(doc_of(base)).get("Attributes", [])}
     real = own_attributes(kind)
-    if untold := real - attributes - args:
-        yield f"nothing tells of its attributes {sorted(untold)}"
+    if undocumented := real - attributes - args:
+        yield f"nothing tells of its attributes {sorted(undocumented)}"
     if more := {name for name in attributes - real if name not in dir(kind)}:
         yield f"Attributes tell of {sorted(more)}, which it does not have"
     for name, method in methods(kind):

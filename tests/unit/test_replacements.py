@@ -121,10 +121,10 @@ async def test_replacement_records_each_step_before_taking_it(world: World, clie
 
 async def test_failing_provider_is_retried_with_the_same_intent(world: World, client: Client) -> None:
     failures: list[Exception] = [NoCapacity("none is left"), OSError("no route")]
-    told = []
+    received = []
 
     async def fails(token: str) -> None:
-        told.append(client.details[1])
+        received.append(client.details[1])
         if failures:
             raise failures.pop(0)
 
@@ -294,7 +294,7 @@ async def test_log_of_the_new_machine_begins_on_its_own_line(client: Client) -> 
 
 @pytest.mark.parametrize("step", ["replace", "prepare"])
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "message"),
     [
         (TimeoutError("the shop is slow"), "the shop is slow"),
         (OSError(errno.ETIMEDOUT, "no answer"), "no answer"),
@@ -303,20 +303,20 @@ async def test_log_of_the_new_machine_begins_on_its_own_line(client: Client) -> 
     ],
 )
 async def test_failed_replacement_is_not_reported_as_our_timeout(
-    world: World, client: Client, step: str, error: OSError, said: str
+    world: World, client: Client, step: str, error: OSError, message: str
 ) -> None:
     failures: list[OSError] = [error]
-    told: list[str] = []
+    messages: list[str] = []
 
     async def fails(*_: Any) -> None:
         if failures:
             raise failures.pop()
 
     setattr(world, f"on_{step}", fails)
-    client.news.subscribe(lambda event: told.append(getattr(event, "detail", "")), None)
+    client.news.subscribe(lambda event: messages.append(getattr(event, "detail", "")), None)
     await replaced(client)
-    assert any(f"{said}; retrying" in words for words in told)
-    assert not any("it did not start" in words for words in told), "our own limit is not over"
+    assert any(f"{message}; retrying" in words for words in messages)
+    assert not any("it did not start" in words for words in messages), "our own limit is not over"
     assert (client.renewed, len(world.prepared)) == ([True], 1 if step == "replace" else 2)
 
 

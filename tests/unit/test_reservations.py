@@ -37,7 +37,7 @@ CALLS = AwsCalls(AwsAccount())
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"state": "scheduled", "starts_at": 2e9}, "begins at 20.*Start the pool then"),
         ({"state": "payment-pending"}, "begins at"),
@@ -47,13 +47,13 @@ CALLS = AwsCalls(AwsAccount())
     ],
 )
 async def test_unusable_reservation_is_no_capacity(
-    change: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+    change: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def find(*_: Any) -> Reservation:
         return replace(HELD, **change)
 
     monkeypatch.setattr(launch_and_reservations, "_find_reservation", find)
-    with pytest.raises(NoCapacity, match=said):
+    with pytest.raises(NoCapacity, match=message):
         await launch_and_reservations.find_reserved_capacity(CALLS, ["r"], "cr-1", MachineRequirements(), 2)
 
 
@@ -111,10 +111,10 @@ async def test_purchase_with_gateway_error_is_unreachable(code: str, monkeypatch
         await CALLS.call("ec2", "r", "purchase_capacity_block", once=True)
 
 
-@pytest.mark.parametrize(("upfront", "said"), [(10.0, float("nan")), (float("nan"), 10.0), (10.0, float("inf"))])
-def test_price_that_is_not_finite_never_matches(upfront: float, said: float) -> None:
+@pytest.mark.parametrize(("upfront", "entered"), [(10.0, float("nan")), (float("nan"), 10.0), (10.0, float("inf"))])
+def test_price_that_is_not_finite_never_matches(upfront: float, entered: float) -> None:
     block = replace(BLOCK, upfront=upfront)
-    assert not offers_and_block_purchases.same_price(block, said)
+    assert not offers_and_block_purchases.same_price(block, entered)
 
 
 # Whoever launches with credentials that end before the pool is told so; whose renew themselves is not.
@@ -164,7 +164,7 @@ def test_expiry_is_known_only_of_credentials_that_end(make: Callable[[], Any], k
 
 
 @pytest.mark.parametrize(
-    ("at", "ttl", "said"),
+    ("at", "ttl", "message"),
     [
         (None, 60.0, ""),
         (NOW + 601, 600.0, ""),
@@ -174,9 +174,9 @@ def test_expiry_is_known_only_of_credentials_that_end(make: Callable[[], Any], k
         (NOW + 3599, None, "(in 59 min), soon: renew them"),
     ],
 )
-def test_expiry_warning_depends_on_the_time_to_live(at: float | None, ttl: float | None, said: str) -> None:
+def test_expiry_warning_depends_on_the_time_to_live(at: float | None, ttl: float | None, message: str) -> None:
     found = boto_calls.expiry_warning(at, ttl, NOW)
-    assert said in found and bool(found) == bool(said)
+    assert message in found and bool(found) == bool(message)
 
 
 async def test_expiry_warning_precedes_the_creation_of_a_pool(
@@ -198,8 +198,8 @@ async def test_expiry_warning_precedes_the_creation_of_a_pool(
 def test_error_does_not_quote_a_page_that_is_not_from_aws() -> None:
     page = b"<!doctype html>\n<title>Sign in</title>\n"
     error = ResponseParserError(f"Unable to parse response (syntax error), invalid XML received:\n{page!r}")
-    said = str(translate_error(error, "ec2", "us-east-1", "describe_instances"))
-    assert "check for a proxy or a network sign-in page" in said and "<title>" not in said
+    message = str(translate_error(error, "ec2", "us-east-1", "describe_instances"))
+    assert "check for a proxy or a network sign-in page" in message and "<title>" not in message
 
 
 def test_error_names_an_unknown_region() -> None:

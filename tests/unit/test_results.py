@@ -340,11 +340,11 @@ def test_exception_groups_of_any_depth_are_described(depth: int) -> None:
     error: Exception = ValueError("at the bottom")
     for _ in range(depth):
         error = ExceptionGroup("deep", [error])
-    told = None
+    answer = None
     with suppress(RecursionError):  # pytest could not tell of it
-        told = caught(error)
-    assert told is not None
-    header, back = told
+        answer = caught(error)
+    assert answer is not None
+    header, back = answer
     assert (header["type"], header["message"]) == ("ExceptionGroup", "deep (1 sub-exception)")
     assert "deep (1 sub-exception)" in str(back)
 
@@ -529,8 +529,8 @@ def test_missing_module_names_the_package_that_provides_it(
 def test_too_large_exception_is_replaced() -> None:
     error = ValueError("too much")
     error.one, error.two = b"x" * (MAX_EXCEPTION_BYTES // 2), b"y" * (MAX_EXCEPTION_BYTES // 2)  # type: ignore[attr-defined]
-    told, data = describe_error(error)
-    assert told["type"] == "ValueError" and len(data) <= MAX_EXCEPTION_BYTES
+    message, data = describe_error(error)
+    assert message["type"] == "ValueError" and len(data) <= MAX_EXCEPTION_BYTES
     assert "too much" in str(pickle.loads(data))
 
 

@@ -25,7 +25,7 @@ from skyward_core.pool.runs.run import Run, RunCompletion
 from skyward_core.views import events
 from tests.support.examples import examples
 from tests.support.runs import broadcast, gather, home_for_runs, kinds
-from tests.support.staged_pool import Node, Stage, said, staged, task
+from tests.support.staged_pool import Node, Stage, failure_reason, staged, task
 from tests.support.waiting import until
 
 
@@ -104,16 +104,16 @@ async def test_only_quick_tasks_are_sent_far_ahead() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cluster", "head_gone", "said"),
+    ("cluster", "head_gone", "expected"),
     [(True, False, {}), (True, True, {"headless": True}), (False, True, {"alone": True})],
 )
-async def test_calls_state_why_no_gang_can_form(cluster: bool, head_gone: bool, said: Any) -> None:
+async def test_calls_state_why_no_gang_can_form(cluster: bool, head_gone: bool, expected: Any) -> None:
     async with staged(2, cluster=cluster) as stage:
         if head_gone:
             stage.links[0].mark_lost()
         gather(stage, 2)
         header = stage.nodes[1].of("call")[0]
-        assert {key: header[key] for key in ("headless", "alone") if key in header} == said
+        assert {key: header[key] for key in ("headless", "alone") if key in header} == expected
 
 
 # -- nodes that are not there ----------------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ async def test_tasks_skip_nodes_that_joined_after_their_arguments() -> None:
             run.results()
         assert "node 0 is gone" in str(caught.value), "the first failure is the cause"
         assert caught.value.results == {0: "kept"}
-        unsent = [said(run, index) for index, outcome in run.outcomes.items() if outcome.rank == -1]
+        unsent = [failure_reason(run, index) for index, outcome in run.outcomes.items() if outcome.rank == -1]
         assert unsent == ["every node that had its arguments is lost"] * 2
 
 
@@ -163,7 +163,7 @@ async def test_broadcast_skips_node_that_joined_after_its_arguments(
         run.send_broadcast(1)
         assert (kinds(run), [node for node, _ in stage.placed]) == (ended, called)
         why = "node 1 was replaced after the arguments were sent. Run the function again."
-        assert said(run, 1) == why
+        assert failure_reason(run, 1) == why
         assert run.state == ("running" if called else "failed")
 
 
@@ -173,7 +173,7 @@ async def test_node_lost_before_the_arguments_is_reported_as_gone() -> None:
         run = stage.add("broadcast", task(7))
         run.stocked = frozenset(stage.links[:1])
         run.send_broadcast(1)
-        assert (stage.placed, said(run, 1)) == ([(0, 0)], "node 1 is gone: pulled out")
+        assert (stage.placed, failure_reason(run, 1)) == ([(0, 0)], "node 1 is gone: pulled out")
 
 
 async def test_lost_node_loses_its_tasks_and_others_run_the_rest() -> None:
@@ -200,7 +200,7 @@ async def test_rank_on_lost_node_is_lost_at_once() -> None:
     async with staged(2, cluster=False, fail_fast=False) as stage:
         stage.links[0].mark_lost("pulled out")
         run = broadcast(stage)
-        assert (kinds(run), said(run, 0)) == (["lost"], "node 0 is gone: pulled out")
+        assert (kinds(run), failure_reason(run, 0)) == (["lost"], "node 0 is gone: pulled out")
         stage.nodes[1].ends(run, 1)
         assert run.state == "failed"
 
@@ -222,7 +222,7 @@ async def test_outcomes_without_a_node_are_emitted_and_recorded(how: str) -> Non
                 stage.nodes[0].ends(run, 0)
         assert run.state != "running"
         stage.background.run_deferred()
-        shown = {event.outcome.index: event.outcome for event in stage.told(events.RankEnded)}
+        shown = {event.outcome.index: event.outcome for event in stage.events_of(events.RankEnded)}
         stage.news.records.flush()
         assert shown == run.outcomes
         assert {outcome.index: outcome for _, outcome in stage.ledger.outcomes} == run.outcomes
@@ -294,8 +294,8 @@ def test_results_do_not_depend_on_frame_order_or_repetition(
                 assert set(run.outcomes) == ended
                 assert (run.state == "running") == (len(ended) < total)
             stage.background.run_deferred()
-            assert sorted(event.outcome.index for event in stage.told(events.RankEnded)) == list(range(total))
-            assert [event.state for event in stage.told(events.RunEnded)] == [run.state]
+            assert sorted(event.outcome.index for event in stage.events_of(events.RankEnded)) == list(range(total))
+            assert [event.state for event in stage.events_of(events.RunEnded)] == [run.state]
             stage.news.records.flush()
             assert sorted(outcome.index for _, outcome in stage.ledger.outcomes) == list(range(total))
             assert stage.registry.runs == {}
@@ -394,7 +394,7 @@ async def test_generator_without_a_reader_is_credited_at_once() -> None:
         for number in (0, 1, 0, 1, 2):
             node.yields(run, 0, number)
         assert credits(stage) == [1, 2, 2, 2, 3], "what came twice is taken once"
-        assert [event.seq for event in stage.told(events.ItemYielded)] == [0, 1, 2]
+        assert [event.seq for event in stage.events_of(events.ItemYielded)] == [0, 1, 2]
         node.ends(run, 0, items=3)
         assert run.state == "done"
 
@@ -435,18 +435,18 @@ async def test_cancelled_reader_acknowledges_unread_values() -> None:
 
 
 @pytest.mark.parametrize(
-    ("came", "more", "why"),
+    ("indices", "more", "why"),
     [
         ([0, 3], {}, "values 1 to 2 of f() on rank 0 was lost on node 0"),
         ([0, 2], {}, "value 1 of f() on rank 0 was lost on node 0"),
         ([0], {"items": 2}, "value 1 of f() on rank 0 was lost on node 0"),
     ],
 )
-async def test_missing_yielded_values_end_the_call(came: list[int], more: Any, why: str) -> None:
+async def test_missing_yielded_values_end_the_call(indices: list[int], more: Any, why: str) -> None:
     async with staged(1, grace=GRACE) as stage:
         (node,) = stage.nodes
         run = stream(stage, consumed=True)
-        for number in came:
+        for number in indices:
             node.yields(run, 0, number)
         if more:
             node.ends(run, 0, **more)
@@ -521,7 +521,7 @@ async def test_large_result_that_cannot_be_downloaded_is_lost(trouble: str, why:
         with pytest.raises(RunError, match=rf"^f failed: task 0 was lost: [^\[]*{why}[^\[]*$"):
             run.results()
         stage.background.run_deferred()
-        assert len(stage.told(events.RankEnded)) == 1
+        assert len(stage.events_of(events.RankEnded)) == 1
 
 
 async def test_large_result_reported_repeatedly_is_fetched_once() -> None:
@@ -614,7 +614,7 @@ async def test_pool_end_loses_runs_without_stops_or_acknowledgements() -> None:
         with pytest.raises(PoolGone, match="by somebody else"):
             run.results()
         assert (run.state, stage.nodes[0].of("stop"), stage.acknowledged()) == ("lost", [], [])
-        assert [event.state for event in stage.told(events.RunEnded)] == ["lost", "lost"]
+        assert [event.state for event in stage.events_of(events.RunEnded)] == ["lost", "lost"]
 
 
 async def test_claimed_run_is_acknowledged_to_every_node() -> None:
@@ -730,7 +730,7 @@ async def test_first_failure_stops_other_ranks_as_fail_fast_says(
         assert [node.of("stop") for node in stage.nodes] == [[expected] if stopped != "never" else []] * 2
         assert (5 in run.outcomes) == (stopped != "never")
         if stopped != "never":
-            assert said(run, 5) == "not started: another task failed"
+            assert failure_reason(run, 5) == "not started: another task failed"
 
 
 async def test_failure_by_a_preemption_stops_other_ranks_with_that_reason() -> None:
@@ -775,7 +775,7 @@ async def test_broadcast_that_no_rank_began_is_restarted() -> None:
             stage.nodes[rank].ends(run, rank, value=rank)
         assert run.results() == [0, 1, 2]
         stage.background.run_deferred()
-        assert [event.state for event in stage.told(events.RunEnded)] == ["done"]
+        assert [event.state for event in stage.events_of(events.RunEnded)] == ["done"]
 
 
 async def test_restarted_generator_is_read_to_its_end() -> None:
@@ -804,7 +804,7 @@ async def test_broadcast_that_a_rank_began_is_not_restarted(begun: Any) -> None:
         stage.nodes[0].ends(run, 0, **begun)
         assert (run.state, len(stage.placed), stage.keeper.asked) == ("failed", 2, [])
         assert run.outcomes[1].kind == "lost"
-        assert said(run, 1) == "the gang broke before the call began: rank 9 ended"
+        assert failure_reason(run, 1) == "the gang broke before the call began: rank 9 ended"
 
 
 async def test_restarted_broadcast_reports_the_latest_break() -> None:
@@ -815,7 +815,7 @@ async def test_restarted_broadcast_reports_the_latest_break() -> None:
         await until(lambda: len(stage.placed) == 4)
         stage.nodes[1].stale(run, 1, "rank 7 ended")
         stage.nodes[0].ends(run, 0)
-        assert said(run, 1) == "the gang broke before the call began: rank 7 ended"
+        assert failure_reason(run, 1) == "the gang broke before the call began: rank 7 ended"
 
 
 async def test_broadcast_with_a_lost_node_is_not_restarted() -> None:
@@ -837,8 +837,8 @@ async def test_node_lost_during_a_gang_wait_loses_no_earlier_call() -> None:
         stage.registry.drop_link(stage.links[1])
         stage.keeper.opened.set()
         await until(lambda: 1 in run.outcomes)
-        told = [header["t"] for header, _ in stage.nodes[0].pipes[-1].sent]
-        assert told[-2:] == ["call", "stop"]
+        sent = [header["t"] for header, _ in stage.nodes[0].pipes[-1].sent]
+        assert sent[-2:] == ["call", "stop"]
 
 
 async def test_cancelled_broadcast_is_not_restarted() -> None:

@@ -19,7 +19,7 @@ from skyward_core.pool.runs.gang_sweep import GangSweep, check_node_count, gang_
 from skyward_core.pool.runs.run import Run
 from skyward_core.tasks.task_and_blob_values import EMPTY_BLOB, Task
 from skyward_core.views import events
-from tests.support.staged_pool import Stage, large_task, said, staged, task
+from tests.support.staged_pool import Stage, failure_reason, large_task, staged, task
 from tests.support.waiting import until
 
 
@@ -64,7 +64,7 @@ async def test_calls_are_sent_before_the_run_is_recorded(
     async with staged(2, ranks=2) as stage:
         run = stage.scheduler.open(kind, [task(number) for number in range(tasks)])
         assert stage.placed == placed
-        (opened,) = stage.told(events.RunOpened)
+        (opened,) = stage.events_of(events.RunOpened)
         assert stage.log[-1] is opened, "the nodes work while it is written down"
         assert (opened.run, opened.function, opened.kind, opened.total) == (run.id, "f", kind, len(placed))
         for node, index in placed:
@@ -131,7 +131,7 @@ async def test_ended_pool_rejects_runs_and_deletes_argument_files(tmp_path: Path
         stage.context.external_end = PoolEnd("p", "somebody else", "", 0.0)
         with pytest.raises(PoolGone, match="somebody else"):
             stage.scheduler.open("single", [large_task(tmp_path / "args")])
-        assert (list(tmp_path.iterdir()), stage.registry.runs, stage.told(events.RunOpened)) == ([], {}, [])
+        assert (list(tmp_path.iterdir()), stage.registry.runs, stage.events_of(events.RunOpened)) == ([], {}, [])
 
 
 # -- to one that lacks nodes -----------------------------------------------------------------------------------------
@@ -320,8 +320,8 @@ async def test_tasks_of_an_agent_whose_gang_cannot_be_formed_are_lost() -> None:
         await until(lambda: run.outcomes)
         assert stage.nodes[1].calls == [1], "it was asked again"
         assert {index: outcome.kind for index, outcome in run.outcomes.items()} == {1: "lost"}
-        assert "cannot be formed again: nobody knows the plugins" in said(run, 1)
-        assert "nobody knows the plugins" in stage.told(events.PoolState)[-1].detail
+        assert "cannot be formed again: nobody knows the plugins" in failure_reason(run, 1)
+        assert "nobody knows the plugins" in stage.events_of(events.PoolState)[-1].detail
         stage.nodes[0].ends(run, 0)
         assert run.state == "failed"
 
@@ -375,7 +375,7 @@ class SweepStage:
         self.external_end: End | None = None
         self.runs: list[OneRun] = []
         self.most = 0
-        self.wanted: set[Any] = set()
+        self.node_counts: set[Any] = set()
         self.refuses: Exception | None = None
         self.ended: list[tuple[int, str]] = []
         self.overs = 0
@@ -386,7 +386,7 @@ class SweepStage:
         assert kind == "broadcast" and not self.leaving
         run = OneRun(run_id)
         self.runs.append(run)
-        self.wanted.add(tasks[0].nodes)
+        self.node_counts.add(tasks[0].nodes)
         self.most = max(self.most, len(self.running))
         return run
 
@@ -415,9 +415,9 @@ async def settle_threads() -> None:
 
 
 @pytest.mark.parametrize(
-    ("has", "nodes", "most", "wanted"), [(5, 2, 2, 2), (4, 2, 2, 2), (4, 0, 1, None), (3, 3, 1, 3), (6, 1, 6, 1)]
+    ("has", "nodes", "most", "node_counts"), [(5, 2, 2, 2), (4, 2, 2, 2), (4, 0, 1, None), (3, 3, 1, 3), (6, 1, 6, 1)]
 )
-async def test_gang_sweep_runs_as_many_trials_as_fit(has: int, nodes: int, most: int, wanted: int | None) -> None:
+async def test_gang_sweep_runs_as_many_trials_as_fit(has: int, nodes: int, most: int, node_counts: int | None) -> None:
     stage = SweepStage(has)
     sweep = stage.sweep(9, nodes)
     while len(stage.ended) < 9:
@@ -425,7 +425,7 @@ async def test_gang_sweep_runs_as_many_trials_as_fit(has: int, nodes: int, most:
         random.Random(len(stage.ended)).choice(stage.running).end()
         await settle_threads()
     await sweep.wait()
-    assert stage.most == most and stage.wanted == {wanted} and stage.overs == 1
+    assert stage.most == most and stage.node_counts == {node_counts} and stage.overs == 1
     assert [run.id for run in stage.runs] == sweep.begun_ids == [f"{place:02x}" for place in range(9)]
 
 

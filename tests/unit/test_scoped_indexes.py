@@ -130,8 +130,8 @@ def installed(requirements: list[str], address: str, root: Path, env: dict[str, 
     )
     assert not [line for line in lines if "hush" in line]
     code = "import importlib.metadata as m; print(*(f'{d.name}={d.version}' for d in m.distributions()))"
-    said = subprocess.run([python, "-I", "-c", code], capture_output=True, text=True, check=True).stdout
-    return dict(each.split("=") for each in said.split() if each.startswith("sky"))
+    output = subprocess.run([python, "-I", "-c", code], capture_output=True, text=True, check=True).stdout
+    return dict(each.split("=") for each in output.split() if each.startswith("sky"))
 
 
 @pytest.mark.proof("1 s of a processor", after=1)

@@ -205,15 +205,15 @@ def test_changed_agent_config_is_a_copy_without_visible_secrets() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "said"),
+    ("fields", "message"),
     [
         ({"pool": "p", "node": 0}, "missing fields of the agent config: nodes, folder, socket, idle_timeout, grace$"),
         (TOLD | {"colour": "red"}, "unknown fields of the agent config: colour$"),
     ],
 )
-def test_agent_config_with_missing_or_unknown_fields_is_rejected(told: dict[str, Any], said: str) -> None:
-    with pytest.raises(TypeError, match=said):
-        AgentConfig(**told)
+def test_agent_config_with_missing_or_unknown_fields_is_rejected(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        AgentConfig(**fields)
 
 
 def test_request_pipe_that_cannot_be_opened_leaks_no_descriptor(

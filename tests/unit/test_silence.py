@@ -28,7 +28,7 @@ BEGAN = 1000.0
 
 
 @pytest.mark.parametrize(
-    ("pauses", "silent", "told"),
+    ("pauses", "silent", "is_reported"),
     [
         # (how long it was quiet between signs, how long it has been now, whether that is told of)
         ([], SILENCE_OF_NEW_RANKS - 1, False),  # nothing was ever heard: it may load, or compile
@@ -44,13 +44,13 @@ BEGAN = 1000.0
         ([0.1] * 1000, MIN_SILENCE + 1, True),  # a flood is a sign now and then
     ],
 )
-def test_unusual_silence_is_learned_from_earlier_pauses(pauses: list[float], silent: float, told: bool) -> None:
+def test_unusual_silence_is_learned_from_earlier_pauses(pauses: list[float], silent: float, is_reported: bool) -> None:
     rhythms, at = PoolActivity(), BEGAN
     for pause in [0.0, *pauses] if pauses else []:
         at += pause
         rhythms.record_activity("run", 3, at)
     found = rhythms.unusual_silence("run", 3, BEGAN, at + silent)
-    assert (found is not None) is told
+    assert (found is not None) is is_reported
     assert found is None or found == pytest.approx(silent)
     assert rhythms.unusual_silence("other", 3, at, at + MIN_SILENCE) is None
 
@@ -65,7 +65,7 @@ def test_rank_heard_just_now_is_not_silent_at_any_clock(times: list[float], now:
 
 
 @pytest.mark.parametrize(
-    ("share", "told"),
+    ("share", "is_reported"),
     [
         (0.0, True),
         (0.01, True),
@@ -73,16 +73,16 @@ def test_rank_heard_just_now_is_not_silent_at_any_clock(times: list[float], now:
         (40.0, False),
     ],  # of a processor; threads of a framework that waits take some
 )
-def test_rank_that_uses_cpu_time_is_not_silent(share: float, told: bool) -> None:
+def test_rank_that_uses_cpu_time_is_not_silent(share: float, is_reported: bool) -> None:
     rhythms, at, spent = PoolActivity(), BEGAN, 3.0
     for _ in range(600):  # as agents tell it
         at += 2.0
         spent += 2.0 * share
         rhythms.record_cpu_time(3, spent, at)
         rhythms.record_cpu_time(3, spent, at + 0.01)  # another ping
-    assert (rhythms.unusual_silence("run", 3, BEGAN, at) is not None) is told
+    assert (rhythms.unusual_silence("run", 3, BEGAN, at) is not None) is is_reported
     rhythms.record_cpu_time(3, 0.0, at + 2)  # another process
-    assert (rhythms.unusual_silence("run", 3, BEGAN, at + 2) is not None) is told
+    assert (rhythms.unusual_silence("run", 3, BEGAN, at + 2) is not None) is is_reported
 
 
 def test_activity_of_old_runs_is_dropped() -> None:
@@ -216,8 +216,8 @@ async def test_client_tracks_node_clock_offsets_and_its_own_clock_steps(
     client = await attached(world, replace(intended(world)[1], state="up"))
     link, view = client.context.links[0], client.context.view
     link._on_welcome(link.welcome | {"now": time.time() - HOUR})  # type: ignore[typeddict-item]
-    told = {"at": time.time() - HOUR, "run": "ab12", "values": {"loss": 1.0}}
-    client.news.live_logs.receive("r000.metrics", 0, json.dumps(told).encode() + b"\n")
+    data = {"at": time.time() - HOUR, "run": "ab12", "values": {"loss": 1.0}}
+    client.news.live_logs.receive("r000.metrics", 0, json.dumps(data).encode() + b"\n")
     assert view.activity.unusual_silence("ab12", 0, 0.0, time.time()) is None
     ahead += HOUR
     client.news.update_cpu_time(link, {"t": "pong", "lease": None})

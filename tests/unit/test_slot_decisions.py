@@ -54,8 +54,8 @@ class Apps:
 
 
 def call(**header: Any) -> Call:
-    told: Any = header
-    return Call("r1", 0, told, b"", None)
+    fields: Any = header
+    return Call("r1", 0, fields, b"", None)
 
 
 def task(**header: Any) -> Call:
@@ -66,17 +66,17 @@ def gang_call(epoch: int) -> Call:
     return call(gang=True, epoch=epoch)
 
 
-def process(epoch: int | None = 1, *, greeted: bool = True, **told: Any) -> Process:
+def process(epoch: int | None = 1, *, greeted: bool = True, **fields: Any) -> Process:
     made = Process(1)
     made.epoch = epoch
     made.connection = CONNECTION if greeted else None
-    for name, value in told.items():
+    for name, value in fields.items():
         setattr(made, name, value)
     return made
 
 
-def place(*queue: Call, runs: int = 0, **told: Any) -> Place:
-    return Place(queue=deque(queue), running={("r0", i): call() for i in range(runs)}, **told)
+def place(*queue: Call, runs: int = 0, **fields: Any) -> Place:
+    return Place(queue=deque(queue), running={("r0", i): call() for i in range(runs)}, **fields)
 
 
 WHOLE, BROKEN = Gang(epoch=1), Gang(epoch=1, broken="a rank died")

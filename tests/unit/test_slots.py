@@ -102,7 +102,7 @@ async def test_call_waits_for_the_hello_of_its_worker(node: Node) -> None:
     assert [call.index for call in slot.queue] == [0] and not slot.running
     slot.on_connected(worker, {"t": "hello", "pid": 0}, b"")
     assert not slot.queue and [call.index for call in slot.running.values()] == [0]
-    assert [(told["t"], told.get("idx")) for told in worker.told] == [("place", None), ("call", 0)]
+    assert [(frame["t"], frame.get("idx")) for frame in worker.frames] == [("place", None), ("call", 0)]
 
 
 async def test_waiting_call_is_stopped_once(node: Node) -> None:
@@ -110,21 +110,21 @@ async def test_waiting_call_is_stopped_once(node: Node) -> None:
     node.places[1].enqueue(call)
     node.slots.stop(call, "cancel", 1.0)
     node.slots.stop(call, "fail-fast", 1.0)
-    (told,) = node.peer.told
-    assert told["kind"] == "collateral" and "cancelled" in told["error"]["message"]
-    assert not node.places[1].queue and not told["begun"]
+    (frame,) = node.peer.frames
+    assert frame["kind"] == "collateral" and "cancelled" in frame["error"]["message"]
+    assert not node.places[1].queue and not frame["begun"]
 
 
 async def test_gang_breaks_once_and_only_if_it_exists(node: Node) -> None:
     node.slots.break_gang("a rank died")
-    assert node.peer.told == [], "there is none yet"
+    assert node.peer.frames == [], "there is none yet"
     node.state.learn_gang(Gang(epoch=7))
     node.slots.break_gang("a rank died")
     node.slots.break_gang("another one")
-    assert node.peer.told == [{"t": "gang", "epoch": 7, "broken": "a rank died"}]
+    assert node.peer.frames == [{"t": "gang", "epoch": 7, "broken": "a rank died"}]
     node.state.learn_gang(Gang(epoch=8, alone=True))
     node.slots.break_gang("a rank died")
-    assert len(node.peer.told) == 1, "ranks that stand alone are no gang"
+    assert len(node.peer.frames) == 1, "ranks that stand alone are no gang"
 
 
 def busy_slot(node: Node, **header: Any) -> tuple[Slot, Call]:
@@ -138,7 +138,7 @@ def busy_slot(node: Node, **header: Any) -> tuple[Slot, Call]:
     slot.enqueue(call)
     slot.on_connected(Peer(), {"t": "hello", "pid": 0}, b"")
     assert slot.running
-    node.peer.told.clear()
+    node.peer.frames.clear()
     return slot, call
 
 
@@ -181,9 +181,9 @@ async def test_output_of_a_call_is_sent_before_its_outcome(node: Node) -> None:
     node.audience[node.peer].tail = tail
     os.write(slot.logs.descriptors[0], b"printed\n")
     slot.on_outcome(call, {"t": "outcome", "run": "r1", "i": 0, "kind": "returned"}, b"")
-    told = [(header["t"], header.get("f")) for header in node.peer.told]
-    assert ("log", "r002.out") in told and told[-1] == ("outcome", None)
-    assert node.peer.told[-1]["log"]["r002.out"] == [0, 8]
+    kinds = [(header["t"], header.get("f")) for header in node.peer.frames]
+    assert ("log", "r002.out") in kinds and kinds[-1] == ("outcome", None)
+    assert node.peer.frames[-1]["log"]["r002.out"] == [0, 8]
 
 
 async def test_outcomes_are_batched_while_calls_of_the_slot_wait(node: Node) -> None:
@@ -199,18 +199,18 @@ async def test_outcomes_are_batched_while_calls_of_the_slot_wait(node: Node) -> 
     slot.enqueue(second)
     assert list(slot.queue) == [second]
     slot.on_outcome(first, {"t": "outcome", "run": "r1", "i": 0, "kind": "returned"}, b"")
-    assert client.told() == other.told() == [] and list(slot.running.values()) == [second]
+    assert client.take_frames() == other.take_frames() == [] and list(slot.running.values()) == [second]
     slot.on_outcome(second, {"t": "outcome", "run": "r1", "i": 1, "kind": "returned"}, b"")
-    assert [told["i"] for told in client.told()] == [told["i"] for told in other.told()] == [0, 1]
+    assert [frame["i"] for frame in client.take_frames()] == [frame["i"] for frame in other.take_frames()] == [0, 1]
 
 
 async def test_gang_breaks_before_the_outcome_that_broke_it_is_sent(node: Node) -> None:
     slot, call = busy_slot(node, gang=True, rank=2)
     slot.on_outcome(call, {"t": "outcome", "run": "r1", "i": 0, "kind": "exited"}, b"")
-    assert [told["t"] for told in node.peer.told] == ["gang"], "the worker is still on its way out"
-    assert "rank 2 ended" in node.peer.told[0]["broken"]
+    assert [frame["t"] for frame in node.peer.frames] == ["gang"], "the worker is still on its way out"
+    assert "rank 2 ended" in node.peer.frames[0]["broken"]
     slot._finish_pending(call)
-    assert [told["t"] for told in node.peer.told] == ["gang", "outcome"]
+    assert [frame["t"] for frame in node.peer.frames] == ["gang", "outcome"]
 
 
 async def test_gang_breaks_before_a_plugin_failure_is_sent(node: Node) -> None:
@@ -219,8 +219,8 @@ async def test_gang_breaks_before_a_plugin_failure_is_sent(node: Node) -> None:
     assert slot.process is not None
     slot.process.is_ready = True  # so it is asked to end, and sent no signal
     slot.on_outcome(call, {"t": "outcome", "run": "r1", "i": 0, "kind": "raised", "unusable": True}, b"")
-    assert [told["t"] for told in node.peer.told] == ["gang", "outcome"]
-    assert "its plugins could not be entered" in node.peer.told[0]["broken"]
+    assert [frame["t"] for frame in node.peer.frames] == ["gang", "outcome"]
+    assert "its plugins could not be entered" in node.peer.frames[0]["broken"]
 
 
 # When an agent starts the process of ``around_app``, what ranks wait for, and what becomes of its end.
@@ -271,7 +271,7 @@ class Around:
         self.apps.ensure_entered()
         process = self.greet()
         process.add_note({"t": "entered"})
-        process.told()
+        process.take_frames()
         return process
 
 
@@ -285,26 +285,26 @@ async def test_plugin_process_gets_plugins_once_and_ranks_wait_for_their_entry(p
     assert plugin_process.started == 1 and not plugin_process.apps.is_resolved
     process = plugin_process.greet()
     assert [(header["t"], body) for header, body in process.socket.frames] == [("setup", GANG.plugins)]
-    process.told()
+    process.take_frames()
     process.add_note({"t": "entering", "plugin": "dask"})
     assert not plugin_process.apps.is_resolved and plugin_process.pumped == 0
     process.add_note({"t": "entered"})
     assert plugin_process.apps.is_resolved and plugin_process.pumped == 1
     plugin_process.apps.ensure_entered()
-    assert plugin_process.started == 1 and process.told() == [], "the next epoch finds them entered"
+    assert plugin_process.started == 1 and process.take_frames() == [], "the next epoch finds them entered"
 
 
 async def test_entered_plugin_process_of_an_earlier_agent_gets_nothing(plugin_process: Around) -> None:
     plugin_process.apps.process = Process(0)
     process = plugin_process.greet("entered")
     plugin_process.apps.ensure_entered()
-    assert plugin_process.apps.is_resolved and process.told() == [] and plugin_process.started == 0
+    assert plugin_process.apps.is_resolved and process.take_frames() == [] and plugin_process.started == 0
 
 
 async def test_failed_plugin_entry_is_reported_and_ends_the_process(plugin_process: Around) -> None:
     plugin_process.apps.ensure_entered()
     process = plugin_process.greet()
-    process.told()
+    process.take_frames()
     error: Header = {"type": "PluginError", "message": "plugin dask failed", "plugin": "dask"}
     assert process.add_note({"t": "failed", "error": error}, b"pickle") == [{"t": "exit"}]
     assert (
@@ -348,7 +348,7 @@ async def test_end_of_the_plugin_process_breaks_nothing_while_the_agent_closes(p
     process = plugin_process.enter()
     plugin_process.state.is_closing = True
     plugin_process.apps.exit_process(60.0)
-    assert process.told() == [{"t": "exit"}] and plugin_process.signals == [], "it leaves its contexts by itself"
+    assert process.take_frames() == [{"t": "exit"}] and plugin_process.signals == [], "it leaves its contexts by itself"
     plugin_process.apps.on_exit(0)
     assert plugin_process.apps.process is None and plugin_process.started == 1 and not plugin_process.broken
 
@@ -378,8 +378,8 @@ async def test_call_whose_worker_cannot_start_names_the_limit(
     call = node.call(0, t="call", run="r1", i=0)
     node.places[0].queue.append(call)
     node.places[0].start()
-    (told,) = node.peer.told
-    assert told["kind"] == "exited" and advice in told["error"]["message"]
+    (frame,) = node.peer.frames
+    assert frame["kind"] == "exited" and advice in frame["error"]["message"]
 
 
 async def test_worker_that_the_agent_cannot_accept_is_killed_and_reported(
@@ -396,5 +396,5 @@ async def test_worker_that_the_agent_cannot_accept_is_killed_and_reported(
     node.slots.reject_unconnected("no free descriptors")
     assert signals == [(4711, signal.SIGKILL)]
     slot.on_exit(signal.SIGKILL)
-    (told,) = node.peer.told
-    assert told["error"]["message"] == "its worker could not start: no free descriptors"
+    (frame,) = node.peer.frames
+    assert frame["error"]["message"] == "its worker could not start: no free descriptors"

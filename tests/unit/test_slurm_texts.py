@@ -108,12 +108,12 @@ def test_node_reports_are_parsed_and_must_be_complete() -> None:
 
 
 def test_partitions_and_their_gpus_are_parsed() -> None:
-    told = [
+    values = [
         "short*|up|2|2|500|1:00:00|idle|gpu:a100:2(S:0-1),gpu:tesla_v100-sxm2-16gb:4",
         "?",
         "a|up|²|2|5|1|idle|(null)",
     ]
-    short, fat = slurm_commands.parse_partitions("\n".join([*told, "fat|down|3+|64|1000+|infinite|mix|(null)"]))
+    short, fat = slurm_commands.parse_partitions("\n".join([*values, "fat|down|3+|64|1000+|infinite|mix|(null)"]))
     assert slurm_commands.select_partition([fat, short], None) == [short] and slurm_commands.select_partition(
         [fat], "fat"
     ) == [fat]
@@ -214,8 +214,8 @@ def test_allocation_script_is_portable_shell_without_secrets(tmp_path: Path) -> 
 async def test_slurm_commands_get_no_user_variables_and_report_failures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SBATCH_WRAP", "x")
     monkeypatch.setenv("HF_TOKEN", "secret")
-    told = await SlurmCommands(None)("env")
-    assert "SBATCH" not in told and "secret" not in told and "SLURM_TIME_FORMAT=%s" in told
+    output = await SlurmCommands(None)("env")
+    assert "SBATCH" not in output and "secret" not in output and "SLURM_TIME_FORMAT=%s" in output
     with pytest.raises(CommandFailed, match="no-such-program was not found on this machine: set login="):
         await SlurmCommands(None)("no-such-program")
     with pytest.raises(NoSlurm, match=r"is not configured: sh finds no slurm\.conf"):

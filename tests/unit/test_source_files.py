@@ -70,12 +70,12 @@ def test_source_of_a_task_survives_writing_and_reading(script: Path, tmp_path: P
 
 def test_agent_saves_a_source_once_in_a_private_folder(tmp_path: Path) -> None:
     paths = NodePaths(str(tmp_path))
-    kept = Path(paths.source("c0", "train.py"))
+    file = Path(paths.source("c0", "train.py"))
     save_source(paths, "c0", "train.py", zlib.compress(TEXT))
-    assert kept.read_bytes() == TEXT
-    assert kept.parent.stat().st_mode & 0o077 == 0
+    assert file.read_bytes() == TEXT
+    assert file.parent.stat().st_mode & 0o077 == 0
     save_source(paths, "c0", "train.py", b"never read")
-    assert [each.name for each in kept.parent.iterdir()] == ["train.py"]
+    assert [each.name for each in file.parent.iterdir()] == ["train.py"]
     with pytest.raises(ValueError, match=r"source other.py is damaged"):
         save_source(paths, "c1", "other.py", b"no text")
     save_source(paths, "c2", "bomb.py", zlib.compress(bytes(8 << 20)))
@@ -159,7 +159,7 @@ def test_metric_summary_of_an_agent_is_validated(value: object, fits: bool) -> N
 
 
 def test_metric_summary_of_an_outcome_is_saved() -> None:
-    told = Outcome(0, 0, 0, "returned", metrics={"loss": [1.0, 0.5, 2.0]}).to_json()
-    assert Outcome.from_json(json.loads(json.dumps(told))).metrics == {"loss": [1.0, 0.5, 2.0]}
-    del told["numbers"]
-    assert Outcome.from_json(told).metrics is None
+    data = Outcome(0, 0, 0, "returned", metrics={"loss": [1.0, 0.5, 2.0]}).to_json()
+    assert Outcome.from_json(json.loads(json.dumps(data))).metrics == {"loss": [1.0, 0.5, 2.0]}
+    del data["numbers"]
+    assert Outcome.from_json(data).metrics is None

@@ -61,15 +61,15 @@ def test_default_pool_name_is_derived_from_the_script(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(
-    ("nodes", "kept"),
+    ("nodes", "expected"),
     [(4, 4), (sky.Nodes(min=2, max=8), sky.Nodes(min=2, max=8)), ("2:8", sky.Nodes(min=2, max=8)), ("3:3", 3)],
 )
-def test_node_count_or_range_is_accepted(nodes: Any, kept: Any) -> None:
+def test_node_count_or_range_is_accepted(nodes: Any, expected: Any) -> None:
     asked = spec(nodes=nodes)
-    assert asked.nodes == kept
-    assert (asked.least_nodes, asked.most_nodes) == ((2, 8) if nodes not in (4, "3:3") else (kept, kept))
+    assert asked.nodes == expected
+    assert (asked.least_nodes, asked.most_nodes) == ((2, 8) if nodes not in (4, "3:3") else (expected, expected))
     assert (asked.describe()["nodes"], asked.world_size) == (asked.most_nodes, asked.most_nodes)
-    assert sky.Compute(provider=sky.Local(), nodes=nodes).spec.nodes == kept
+    assert sky.Compute(provider=sky.Local(), nodes=nodes).spec.nodes == expected
     with pytest.raises(SpecError, match="must have the same number of nodes"):
         sky.Compute(sky.Spec(provider=sky.Local(), nodes=nodes), nodes="5:6")
 

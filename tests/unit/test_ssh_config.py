@@ -329,12 +329,16 @@ async def test_shared_ssh_answers_equal_individual_ones(home: Path, seed: int) -
             continue
         command = ["ssh", "-G", "-F", f"{home}/.ssh/config", "--", name]
         done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
-        said = dict(reversed([line.split(" ", 1) for line in done.stdout.splitlines() if " " in line]))
-        assert (way.host, str(way.port), way.user) == (said["hostname"], said["port"], said["user"])
-        assert (way.jump, bool(way.proxy_command)) == (said.get("proxyjump"), "proxycommand" in said)
-        assert way.name == said.get("hostkeyalias", said["hostname"])
-        assert way.identities[0] == said["identityfile"].replace("~", str(home)).replace("%n", name)
-        known = said["userknownhostsfile"].split()[0]
+        output_lines = dict(reversed([line.split(" ", 1) for line in done.stdout.splitlines() if " " in line]))
+        assert (way.host, str(way.port), way.user) == (
+            output_lines["hostname"],
+            output_lines["port"],
+            output_lines["user"],
+        )
+        assert (way.jump, bool(way.proxy_command)) == (output_lines.get("proxyjump"), "proxycommand" in output_lines)
+        assert way.name == output_lines.get("hostkeyalias", output_lines["hostname"])
+        assert way.identities[0] == output_lines["identityfile"].replace("~", str(home)).replace("%n", name)
+        known = output_lines["userknownhostsfile"].split()[0]
         assert str(way.known_hosts[1]) == known.replace(f"{account}/", f"{home}/")
 
 
@@ -478,22 +482,26 @@ async def test_exported_ssh_config_is_understood_by_openssh(home: Path) -> None:
     targets = [Target("box"), given, Target("run")]
     whole = await ssh_config_export.write("train", targets)
 
-    def said(name: str) -> dict[str, str]:
+    def ssh_settings(name: str) -> dict[str, str]:
         done = subprocess.run(["ssh", "-G", "-F", str(whole), name], capture_output=True, text=True, check=True)
         return dict(line.split(" ", 1) for line in done.stdout.splitlines() if " " in line)
 
     for name in ("train", "train-0"):
-        assert (said(name)["hostname"], said(name)["user"], said(name)["proxyjump"]) == ("10.1.2.3", "alice", "gate")
-    second = said("train-worker1")
-    assert second["hostname"] == said("train-1")["hostname"]
+        assert (ssh_settings(name)["hostname"], ssh_settings(name)["user"], ssh_settings(name)["proxyjump"]) == (
+            "10.1.2.3",
+            "alice",
+            "gate",
+        )
+    second = ssh_settings("train-worker1")
+    assert second["hostname"] == ssh_settings("train-1")["hostname"]
     assert (second["hostname"], second["port"], second["user"]) == ("10.0.0.2", "2222", "me")
     assert second["identityfile"] == str(home / "a key") and second["stricthostkeychecking"] in ("yes", "true")
-    third = said("train-2")
+    third = ssh_settings("train-2")
     assert third["proxycommand"] == "nc run run '100%%'"
     assert third["certificatefile"] == str(home / "signed") and third["identitiesonly"] == "yes"
     assert third["identityagent"] == "/agent" and third["identityfile"] == f"{home}/100%%/key"
     ssh_config_export.remove("train")
-    assert said("train-1")["hostname"] == "train-1"
+    assert ssh_settings("train-1")["hostname"] == "train-1"
 
 
 def test_include_line_is_added_once_at_the_top(home: Path) -> None:

@@ -120,10 +120,10 @@ def test_collective_operation_is_found_in_stack_frames(frames: Any, named: str) 
 
 def test_hang_in_a_collective_is_summarized_in_one_line() -> None:
     ranks = [stack(rank, *REDUCING) for rank in (0, 1, 3)] + [stack(2, *LOADING)]
-    told = Stacks(0.0, tuple(sorted(ranks, key=lambda each: each.rank)))
-    assert summarize_collectives(told) == ["ranks 0-1,3 are in all_reduce (torch); rank 2 is not: read, data.py:7"]
-    assert [group.ranks for group in group_stacks(told)] == ["0-1,3", "2"]
-    assert user_frames(told.ranks[0].threads[0].frames) == tuple(StackFrame(*each) for each in REDUCING)
+    stacks = Stacks(0.0, tuple(sorted(ranks, key=lambda each: each.rank)))
+    assert summarize_collectives(stacks) == ["ranks 0-1,3 are in all_reduce (torch); rank 2 is not: read, data.py:7"]
+    assert [group.ranks for group in group_stacks(stacks)] == ["0-1,3", "2"]
+    assert user_frames(stacks.ranks[0].threads[0].frames) == tuple(StackFrame(*each) for each in REDUCING)
 
 
 def test_ranks_in_a_collective_from_other_lines_are_named() -> None:
@@ -134,8 +134,8 @@ def test_ranks_in_a_collective_from_other_lines_are_named() -> None:
 
 def test_returned_dead_and_unreadable_ranks_are_named() -> None:
     silent = stack(2, at="silent", why="node 2 has not answered for 9 s")
-    told = Stacks(0.0, (stack(0, *REDUCING), stack(1, at="idle"), silent, stack(3, at="gone")), "run", (1,))
-    (line,) = summarize_collectives(told)
+    stacks = Stacks(0.0, (stack(0, *REDUCING), stack(1, at="idle"), silent, stack(3, at="gone")), "run", (1,))
+    (line,) = summarize_collectives(stacks)
     assert line == (
         "rank 0 is in all_reduce (torch); rank 1 is not: its function has returned; "
         "rank 2 is not: unknown: node 2 has not answered for 9 s; rank 3 is not: no process"
@@ -156,8 +156,8 @@ def test_rank_in_another_task_of_the_run_is_shown_there() -> None:
 
 def test_rank_with_an_idle_task_process_is_not_missing() -> None:
     idle = [replace(stack(rank, at="idle"), number=1) for rank in (0, 1)]
-    told = Stacks(0.0, (stack(0, *REDUCING), idle[0], stack(1, *LOADING), idle[1]))
-    (line,) = summarize_collectives(told)
+    stacks = Stacks(0.0, (stack(0, *REDUCING), idle[0], stack(1, *LOADING), idle[1]))
+    (line,) = summarize_collectives(stacks)
     assert line.startswith("rank 0 is in all_reduce (torch); rank 1 is not: read, data.py:7")
     assert "rank 0 is not" not in line
 
@@ -177,17 +177,17 @@ def test_idle_ranks_belong_to_a_waiting_run(frames: Any, kind: Any, nodes: tuple
     found = [stack(0, *frames, runs=("run",)), stack(1, at="idle"), stack(8, *LOADING, runs=("run",))]
     found.append(stack(16, at="idle"))
     of_run, idle = _split_by_run(found, view)
-    told = Stacks(0.0, tuple(of_run), "run", (), tuple(idle))
-    assert sorted(each.rank for group in group_stacks(told) for each in group.stacks) == ranks
-    assert [line.rpartition(": ")[2] for line in summarize_collectives(told)] == ["idle"] * (frames is REDUCING)
+    stacks = Stacks(0.0, tuple(of_run), "run", (), tuple(idle))
+    assert sorted(each.rank for group in group_stacks(stacks) for each in group.stacks) == ranks
+    assert [line.rpartition(": ")[2] for line in summarize_collectives(stacks)] == ["idle"] * (frames is REDUCING)
 
 
 def test_returned_ranks_are_not_asked_for_stacks() -> None:
     """A rank whose function has returned needs no inspection."""
     unread: dict[str, Any] = {"why": "py-spy is not installed on the node", "answers": True}
-    told = Stacks(0.0, (stack(0, **unread), stack(1, at="idle", **unread)), "run", (1,))
-    assert told.askable == [0] and [each.rank for each in told.unknown] == [0]
-    assert [group.state_text for group in group_stacks(told)] == [
+    stacks = Stacks(0.0, (stack(0, **unread), stack(1, at="idle", **unread)), "run", (1,))
+    assert stacks.askable == [0] and [each.rank for each in stacks.unknown] == [0]
+    assert [group.state_text for group in group_stacks(stacks)] == [
         "unknown: py-spy is not installed on the node",
         "its function has returned",
     ]
@@ -268,24 +268,24 @@ def test_faulthandler_dump_is_parsed_main_thread_first() -> None:
 
 
 def py_spy_thread(pid: int, thread: int, name: str, *frames: str) -> dict[str, Any]:
-    told = [{"name": each, "filename": "/w/a.py", "line": 1} for each in frames]
-    return {"pid": pid, "os_thread_id": thread, "thread_name": name, "owns_gil": False, "frames": told}
+    parsed = [{"name": each, "filename": "/w/a.py", "line": 1} for each in frames]
+    return {"pid": pid, "os_thread_id": thread, "thread_name": name, "owns_gil": False, "frames": parsed}
 
 
 def test_py_spy_output_is_parsed_children_last() -> None:
-    said = [
+    threads_dumped = [
         py_spy_thread(70, 70, "Main", "child"),
         py_spy_thread(7, 8, "other", "f"),
         py_spy_thread(7, 7, "Main", "g"),
         py_spy_thread(7, 9, "none"),
     ]
-    threads = parse_py_spy(json.dumps(said).encode(), 7)
+    threads = parse_py_spy(json.dumps(threads_dumped).encode(), 7)
     assert [(each["name"], each.get("child", 0)) for each in threads] == [("Main", 0), ("other", 0), ("Main", 70)]
 
 
 def test_deep_stacks_and_many_threads_are_limited() -> None:
-    said = [py_spy_thread(7, 7 + number, "t" * 1000, *["f" * 400] * 200) for number in range(70)]
-    threads = parse_py_spy(json.dumps(said).encode(), 7)
+    dumped = [py_spy_thread(7, 7 + number, "t" * 1000, *["f" * 400] * 200) for number in range(70)]
+    threads = parse_py_spy(json.dumps(dumped).encode(), 7)
     assert len(threads) == THREADS
     assert all(len(each["frames"]) == sum(FRAMES_PER_THREAD) + 1 for each in threads)
     assert len(limit_threads(threads, 300)) == 2
@@ -300,9 +300,9 @@ JSON: st.SearchStrategy[Any] = st.recursive(
 
 @settings(max_examples=examples(40))
 @given(st.lists(JSON) | JSON)
-def test_any_py_spy_output_yields_valid_frames(said: Any) -> None:
+def test_any_py_spy_output_yields_valid_frames(output: Any) -> None:
     try:
-        threads = parse_py_spy(json.dumps(said).encode(), 7)
+        threads = parse_py_spy(json.dumps(output).encode(), 7)
     except ValueError:
         return
     assert all(is_stack_frame(frame) for thread in threads for frame in thread["frames"])
@@ -313,17 +313,17 @@ LINES = st.sampled_from([*DUMP.splitlines(), '  File "', '", line 1 in ', "Threa
 
 
 @given(st.lists(LINES | st.text()).map("\n".join))
-def test_any_faulthandler_dump_yields_valid_frames(said: str) -> None:
-    assert all(is_stack_frame(frame) for thread in parse_faulthandler(said) for frame in thread["frames"])
+def test_any_faulthandler_dump_yields_valid_frames(dump: str) -> None:
+    assert all(is_stack_frame(frame) for thread in parse_faulthandler(dump) for frame in thread["frames"])
 
 
 @given(st.text(), st.text(), st.text())
 def test_stack_texts_are_sanitized(function: str, file: str, why: str) -> None:
     hostile = stack(0, (function + "\x1b]0;x\x07", file + "\x1b[2J\n", 1))
-    told = Stacks(0.0, (hostile, stack(1, at="silent", why=why + "\x1b[31m")))
+    stacks = Stacks(0.0, (hostile, stack(1, at="silent", why=why + "\x1b[31m")))
     for threads in (False, True):
-        assert all(Acts.on(line.encode()).done <= {"draw"} for line in as_text(told, threads=threads))
-    assert "\x1b" not in json.dumps(stack_as_json(told), ensure_ascii=False)
+        assert all(Acts.on(line.encode()).done <= {"draw"} for line in as_text(stacks, threads=threads))
+    assert "\x1b" not in json.dumps(stack_as_json(stacks), ensure_ascii=False)
 
 
 @pytest.mark.parametrize(
@@ -347,8 +347,8 @@ def test_file_paths_in_stacks_are_mapped_to_client_paths(file: str, there: str |
 
 def test_equal_code_in_different_folders_is_one_stack_group() -> None:
     at = [f"/home/{user}/env/lib/python3.12/site-packages/torch/nn/m.py" for user in ("ann", "bob")]
-    told = Stacks(0.0, tuple(stack(rank, ("forward", at[rank], 5)) for rank in (0, 1)))
-    assert [group.ranks for group in group_stacks(told)] == ["0-1"]
+    stacks = Stacks(0.0, tuple(stack(rank, ("forward", at[rank], 5)) for rank in (0, 1)))
+    assert [group.ranks for group in group_stacks(stacks)] == ["0-1"]
 
 
 # ``skyward-tui stacks`` where ranks cannot be read: nobody is sent a signal without a person's word.
@@ -427,10 +427,10 @@ def test_stacks_of_an_ended_pool_are_refused(session: FakeSession, monkeypatch: 
 def test_exception_that_a_rank_handles_is_named_beside_its_place() -> None:
     leaving = [("destroy_process_group", C10D, 1), ("train", "/w/train.py", 9)]
     handles = "ValueError: bad\x1b]0;title\x07 batch (train.py:7)"
-    told = Stacks(0.0, (stack(0, *REDUCING), replace(stack(1, *leaving), exception=handles)))
+    stacks = Stacks(0.0, (stack(0, *REDUCING), replace(stack(1, *leaving), exception=handles)))
     named = "in destroy_process_group (torch), handling ValueError: bad batch (train.py:7)"
-    assert f"rank 1: {named}" in as_text(told) and named in as_text(told)[0]
-    assert stack_as_json(told)["ranks"][1]["exception"] == "ValueError: bad batch (train.py:7)"
+    assert f"rank 1: {named}" in as_text(stacks) and named in as_text(stacks)[0]
+    assert stack_as_json(stacks)["ranks"][1]["exception"] == "ValueError: bad batch (train.py:7)"
 
 
 def test_worker_that_cannot_answer_is_not_asked_for_its_exception(tmp_path: Path) -> None:

@@ -56,15 +56,15 @@ async def test_remote_pause_expires() -> None:
 async def test_secret_split_across_debugger_output_is_redacted(ends: list[int], pauses: bool) -> None:
     text = f"(Pdb) {SECRET}\nx = {SECRET}\n".encode()
     visit, redactor = _DebuggerSession("me"), Redactor([SECRET])
-    at, said = 0, b""
+    at, output = 0, b""
     for length in [*ends, len(text)]:
-        said += visit.redact(text[at : at + length], redactor)
+        output += visit.redact(text[at : at + length], redactor)
         if pauses:
-            said += visit.redact(b"", redactor)
+            output += visit.redact(b"", redactor)
         at += length
-    said += visit.redact(b"", redactor)
+    output += visit.redact(b"", redactor)
     visit.close()
-    assert len(said) == len(text)
-    assert SECRET[3:].encode() not in said
+    assert len(output) == len(text)
+    assert SECRET[3:].encode() not in output
     if not pauses:
-        assert said == text.replace(SECRET.encode(), b"*" * len(SECRET))
+        assert output == text.replace(SECRET.encode(), b"*" * len(SECRET))

@@ -549,8 +549,8 @@ def test_merged_log_ranges_hold_every_byte_once(data: st.DataObject) -> None:
     out = merge_ranges(parts)
     for stem, stream in product(("r000", "r000.1"), (0, 1)):
         held = [n for part in out if part.stem == stem for n in range(part.start[stream], part.end[stream])]
-        told = {n for part in parts if part.stem == stem for n in range(part.start[stream], part.end[stream])}
-        assert held == sorted(told)
+        offsets = {n for part in parts if part.stem == stem for n in range(part.start[stream], part.end[stream])}
+        assert held == sorted(offsets)
 
 
 @given(st.binary(min_size=1, max_size=80), SPANS, SPANS)

@@ -24,8 +24,8 @@ from skyward_tui.text.run_table_rows import queue_row_json, queue_rows, waiting_
 
 
 def queue_news(*runs: str) -> QueueNews:
-    told = [QueuedRun(run=run, name=run, nodes=1, only=[], since=0.0, who="me") for run in runs]
-    return QueueNews(pool="p", waiting=told)
+    reported = [QueuedRun(run=run, name=run, nodes=1, only=[], since=0.0, who="me") for run in runs]
+    return QueueNews(pool="p", waiting=reported)
 
 
 def rank_began(run: str, rank: int = 0) -> RankBegan:
@@ -45,12 +45,12 @@ def command(*, joined: bool = True) -> PoolCommand:
     return job
 
 
-def feed(*came: Event | str) -> None:
+def feed(*arrivals: Event | str) -> None:
     """Send events to a command whose run is ``mine``. A text stands for a line of rank 0."""
     job = command()
     job.run = RunView("mine", "p", "f", "broadcast", 1, 0.0)
     job._own_run_ids.add("mine")
-    for each in came:
+    for each in arrivals:
         if isinstance(each, str):
             job.follower.on_log(0, "out", 0, f"{each}\n".encode(), "")
         else:
@@ -61,9 +61,9 @@ def feed(*came: Event | str) -> None:
     job.follower.finish()
 
 
-def printed_lines(capfd: pytest.CaptureFixture[str], *came: Event | str) -> list[str]:
+def printed_lines(capfd: pytest.CaptureFixture[str], *arrivals: Event | str) -> list[str]:
     """Return the lines that such a command prints."""
-    feed(*came)
+    feed(*arrivals)
     return capfd.readouterr().out.splitlines()
 
 
@@ -85,16 +85,16 @@ def test_lines_of_a_rank_with_unreported_begin_are_shown_at_its_end(capfd: pytes
 
 
 def test_lines_of_the_run_before_are_not_shown(capfd: pytest.CaptureFixture[str]) -> None:
-    came: list[Event | str] = [
+    received: list[Event | str] = [
         rank_began("other"), queue_news("mine"), "theirs", rank_began("third", 1), rank_ended("other"),
         rank_began("mine"), queue_news(), "ours",
     ]  # fmt: skip
-    assert printed_lines(capfd, *came) == ["r000| ours"]
+    assert printed_lines(capfd, *received) == ["r000| ours"]
 
 
-@pytest.mark.parametrize("told", ["mine", ""])
+@pytest.mark.parametrize("expected", ["mine", ""])
 @pytest.mark.parametrize("before", ["", "before"], ids=["first step", "second step"])
-def test_lines_before_the_launch_reply_are_shown(capfd: pytest.CaptureFixture[str], told: str, before: str) -> None:
+def test_lines_before_the_launch_reply_are_shown(capfd: pytest.CaptureFixture[str], expected: str, before: str) -> None:
     """The session has the run as soon as it begins, and the reply only after the whole launch."""
     job = command()
     if before:
@@ -102,7 +102,7 @@ def test_lines_before_the_launch_reply_are_shown(capfd: pytest.CaptureFixture[st
         job._own_run_ids.add(before)
     launched: Future[RunView] = Future()
     job.follower.on_event(rank_began("mine"))
-    job.follower.on_log(0, "out", 0, b"hello\n", told)
+    job.follower.on_log(0, "out", 0, b"hello\n", expected)
     job.follower.on_log(1, "out", 0, b"theirs\n", "other")
     job.follower.on_event(rank_ended("mine"))
     launched.set_result(RunView("mine", "p", "f", "broadcast", 1, 0.0))
@@ -123,12 +123,12 @@ def launching(ours: str, whose: str, *, joined: bool = True) -> PoolCommand:
     return job
 
 
-@pytest.mark.parametrize("told", ["mine", ""])
-def test_lines_held_for_the_launch_reply_are_bounded(capfd: pytest.CaptureFixture[str], told: str) -> None:
-    launching("mine", told)
-    said = capfd.readouterr()
-    assert said.out.splitlines()[-1] == "r000| last" and "first" not in said.out
-    assert "is not shown here; read all of it with skyward-tui logs" in said.err
+@pytest.mark.parametrize("expected", ["mine", ""])
+def test_lines_held_for_the_launch_reply_are_bounded(capfd: pytest.CaptureFixture[str], expected: str) -> None:
+    launching("mine", expected)
+    output = capfd.readouterr()
+    assert output.out.splitlines()[-1] == "r000| last" and "first" not in output.out
+    assert "is not shown here; read all of it with skyward-tui logs" in output.err
 
 
 def test_dropped_lines_of_other_runs_are_not_reported(capfd: pytest.CaptureFixture[str]) -> None:
@@ -138,9 +138,14 @@ def test_dropped_lines_of_other_runs_are_not_reported(capfd: pytest.CaptureFixtu
 
 def test_all_lines_of_a_pool_made_by_the_command_are_shown(capfd: pytest.CaptureFixture[str]) -> None:
     launching("mine", "", joined=False)
-    said = capfd.readouterr()
-    assert [line[:11] for line in said.out.splitlines()] == ["r000| first", "r000| xxxxx", "r000| yyyyy", "r000| last"]
-    assert said.err == ""
+    output = capfd.readouterr()
+    assert [line[:11] for line in output.out.splitlines()] == [
+        "r000| first",
+        "r000| xxxxx",
+        "r000| yyyyy",
+        "r000| last",
+    ]
+    assert output.err == ""
 
 
 def test_events_are_kept_while_lines_are_dropped() -> None:
@@ -150,18 +155,18 @@ def test_events_are_kept_while_lines_are_dropped() -> None:
         held.buffer_lines(0, "mine", "out", b"x" * (MAX_BUFFERED_BYTES // 2))
     held.buffer_lines(1, "mine", "out", b"y")
     held.buffer(rank_ended("mine"))
-    kept = list(held)
-    assert [type(each).__name__ for each in kept] == ["RankBegan", "tuple", "tuple", "tuple", "RankEnded"]
+    stored = list(held)
+    assert [type(each).__name__ for each in stored] == ["RankBegan", "tuple", "tuple", "tuple", "RankEnded"]
     assert held.truncated == {(0, "mine")}
 
 
 def test_held_lines_are_bounded_and_the_loss_is_reported(capfd: pytest.CaptureFixture[str]) -> None:
     large = "x" * (MAX_BUFFERED_BYTES // 4)
     feed(queue_news("mine"), "first", *[large] * 4, "last", rank_began("mine"), queue_news())
-    said = capfd.readouterr()
-    lines = said.out.splitlines()
+    output = capfd.readouterr()
+    lines = output.out.splitlines()
     assert lines[-1] == "r000| last" and len(lines) == 4 and "r000| first" not in lines
-    assert "older output of rank 0 is not shown here" in said.err
+    assert "older output of rank 0 is not shown here" in output.err
 
 
 def test_lines_held_at_the_end_of_the_command_are_not_shown(capfd: pytest.CaptureFixture[str]) -> None:
@@ -190,10 +195,10 @@ def test_buffering_a_piece_takes_constant_time() -> None:
 # Which nodes a run gets, and who it waits for: by tables.
 
 
-def node(at: int, epoch: int, members: str = "", *, active: int = 0, kept: str = "", **more: bool) -> NodeGangState:
+def node(at: int, epoch: int, members: str = "", *, active: int = 0, job: str = "", **more: bool) -> NodeGangState:
     """Node whose gang has had one run on as many ranks as it has nodes, or on ``total`` ranks."""
     named = tuple(map(int, members))
-    run = {"active": active, "ended": 1 - active, "total": len(named) or 4, "kept": kept}
+    run = {"active": active, "ended": 1 - active, "total": len(named) or 4, "kept": job}
     there = more.pop("there", True)
     runs: Any = {f"r{epoch}": run} if there else {}
     return NodeGangState(at, there, epoch=epoch, members=named, runs=runs, **more)
@@ -205,12 +210,12 @@ BROKEN = [node(0, 2, "01", active=1, broken=True), node(1, 2, "01", broken=True)
 SILENT = [node(0, 2, "01"), node(1, 2, "01", there=False), node(2, 1), node(3, 1)]
 LOST = [node(0, 2, "01"), node(1, 2, "01", there=False, gone=True), node(2, 1), node(3, 1)]
 TWO = [node(0, 3, "03"), node(1, 2, "12"), node(2, 2, "12"), node(3, 3, "03")]
-KEPT = [node(0, 2, "01", kept="job"), node(1, 2, "01", kept="job"), node(2, 1), node(3, 1)]
+KEPT = [node(0, 2, "01", job="job"), node(1, 2, "01", job="job"), node(2, 1), node(3, 1)]
 BUSY = [node(at, 1, active=1) for at in range(4)]
 
 
 @pytest.mark.parametrize(
-    "nodes, wanted, got",
+    "nodes, requested, got",
     [
         (IDLE, 2, (0, 1)),
         (IDLE, (1, 3), (1, 3)),
@@ -230,8 +235,8 @@ BUSY = [node(at, 1, active=1) for at in range(4)]
         (BUSY, 1, ()),
     ],
 )
-def test_run_gets_nodes_of_idle_gangs(nodes: list[NodeGangState], wanted: object, got: object) -> None:
-    assert choose_nodes(wanted, nodes) == got  # type: ignore[arg-type]
+def test_run_gets_nodes_of_idle_gangs(nodes: list[NodeGangState], requested: object, got: object) -> None:
+    assert choose_nodes(requested, nodes) == got  # type: ignore[arg-type]
 
 
 def test_job_gets_the_nodes_reserved_for_it() -> None:
@@ -256,9 +261,9 @@ def free_nodes_shown() -> PoolView:
         events.QueuedRun(run="c", name="wide\x1b[2J", nodes=2, only=[], since=70.0, who="me"),
         events.QueuedRun(run="d", name="d", nodes=1, only=[1], since=80.0),
     ]
-    told = events.QueueNews(pool="p", waiting=line)
-    assert parse_event(events.to_json(told)) == told
-    apply(view, told)
+    event = events.QueueNews(pool="p", waiting=line)
+    assert parse_event(events.to_json(event)) == event
+    apply(view, event)
     return view
 
 
@@ -297,10 +302,10 @@ class Stage:
         self.view = PoolView("p")
         apply(self.view, events.PoolOpened(pool="p", spec={"nodes": 4}, created_at=0.0))
         self.warned: list[tuple[int, int, int]] = []
-        self.said: list[str] = []
+        self.messages: list[str] = []
         self.links = [self.link(node) for node in range(4)]
         self.links[3].up = False
-        news = SimpleNamespace(emit=lambda event: apply(self.view, event), emit_warning=self.said.append)
+        news = SimpleNamespace(emit=lambda event: apply(self.view, event), emit_warning=self.messages.append)
         context: Any = SimpleNamespace(
             name="p", view=self.view, links=self.links, observer=observer, is_standalone=alone, news=news
         )
@@ -319,11 +324,11 @@ class Stage:
 def test_preemption_notice_is_shown_once_and_sent_to_other_nodes() -> None:
     stage = Stage()
     stage.hear(1)
-    assert stage.warned == [(0, 1, 60), (2, 1, 60)] and len(stage.said) == 1
+    assert stage.warned == [(0, 1, 60), (2, 1, 60)] and len(stage.messages) == 1
     stage.hear(1, left=59.0)
-    assert len(stage.warned) == 2 and len(stage.said) == 1
+    assert len(stage.warned) == 2 and len(stage.messages) == 1
     stage.hear(2, left=None)
-    assert stage.warned[2:] == [(0, 2, 0), (1, 2, 0)] and "preempted now" in stage.said[1]
+    assert stage.warned[2:] == [(0, 2, 0), (1, 2, 0)] and "preempted now" in stage.messages[1]
     # Who was not there hears of both when it comes; who comes back says again what is known.
     stage.warned.clear()
     stage.notices.on_connect(stage.links[3])
@@ -331,7 +336,7 @@ def test_preemption_notice_is_shown_once_and_sent_to_other_nodes() -> None:
     stage.warned.clear()
     stage.links[1].welcome = {"notices": [{"kind": "terminate", "left": 58.0}]}
     stage.notices.on_connect(stage.links[1])
-    assert stage.warned == [(1, 2, 0)] and len(stage.said) == 2
+    assert stage.warned == [(1, 2, 0)] and len(stage.messages) == 2
 
 
 @pytest.mark.parametrize("of", [{"observer": True}, {"alone": True}])
@@ -347,7 +352,9 @@ def test_rebalance_recommendation_is_only_shown() -> None:
     stage.hear(1, "rebalance", None)
     stage.notices.on_connect(stage.links[0])
     assert stage.view.nodes[1].notice == "rebalance" and stage.warned == []
-    assert stage.said == ["the machine of node 1 may be preempted soon (rebalance recommendation); no action is taken"]
+    assert stage.messages == [
+        "the machine of node 1 may be preempted soon (rebalance recommendation); no action is taken"
+    ]
     stage.hear(1)
     ends_at = stage.view.nodes[1].notice_ends_at
     assert ends_at is not None and 59 < ends_at - time.time() <= 60 and len(stage.warned) == 2
@@ -433,8 +440,8 @@ def test_failed_step_shows_its_last_lines() -> None:
     end_call(view, "b", 2, 1.0, "exited")
     cause = RootCause(2, "exited", "Exit", "ended with status 3")
     apply(view, events.RunEnded(pool="p", run="b", state="failed", root_cause=cause, at=22.0))
-    said = failure_lines(view, steps_of_job(view, view.runs["b"]))
-    assert said == ["n2 setup: ended with status 3", "  line 6", "  line 7", "  line 8"]
+    text = failure_lines(view, steps_of_job(view, view.runs["b"]))
+    assert text == ["n2 setup: ended with status 3", "  line 6", "  line 7", "  line 8"]
 
 
 def test_run_placed_event_sets_the_job() -> None:
@@ -445,24 +452,24 @@ def test_run_placed_event_sets_the_job() -> None:
 
 
 def test_following_a_job_continues_with_its_next_step() -> None:
-    view, said, statuses = pool(), list[str](), iter((0, 0, 0, 7))
+    view, messages, statuses = pool(), list[str](), iter((0, 0, 0, 7))
     run = opened(view, "a", "setup", 10.0)
     job = PoolCommand.__new__(PoolCommand)
     job.pool = job.key = "p"
     job.session = SimpleNamespace(view=lambda key: view, subscribe=lambda *_, **__: None)  # type: ignore[assignment]
-    job.console = SimpleNamespace(note=said.append)  # type: ignore[assignment]
+    job.console = SimpleNamespace(note=messages.append)  # type: ignore[assignment]
     job.follower = SimpleNamespace(  # type: ignore[assignment]
         wait_until=lambda come, most: come(), on_event=None, on_log=None
     )
     job.wait_and_report = lambda run, detach=False: next(statuses)  # type: ignore[method-assign]
     job._finish = lambda status: status  # type: ignore[method-assign]
-    assert job.resume(run) == 0 and said == ["run a: setup on 4 ranks"], "it was the last one"
+    assert job.resume(run) == 0 and messages == ["run a: setup on 4 ranks"], "it was the last one"
     run.more = True
     assert job.resume(run) == 1, "the job is not done"
-    assert said[2:] == [
+    assert messages[2:] == [
         "the step after setup has not started: its client has exited, or it is queued (skyward-tui queue p)"
     ]
     opened(view, "x", "other", 11.0, job="k")
     opened(view, "b", "train", 12.0)
-    del said[:]
-    assert job.resume(run) == 7 and said == ["run a: setup on 4 ranks", "run b: train on 4 ranks"]
+    del messages[:]
+    assert job.resume(run) == 7 and messages == ["run a: setup on 4 ranks", "run b: train on 4 ranks"]

@@ -97,9 +97,9 @@ def test_special_file_named_by_the_user_is_rejected(reader: str, kind: str) -> N
     put(Path(name), kind)
     with pytest.raises(SkywardError) as caught:
         read()
-    said = str(caught.value)
+    message = str(caught.value)
     sentences = (SENTENCES[kind], "does not exist", "/dev/zero can be written by others")
-    assert name in said and any(each in said for each in sentences), said
+    assert name in message and any(each in message for each in sentences), message
 
 
 # What is read in passing: there is an answer, and nothing is raised.

@@ -113,14 +113,14 @@ def test_unfetched_results_are_kept_by_run() -> None:
 
 
 def test_preemption_notice_lasts_until_the_node_is_gone() -> None:
-    def said(kind: NoticeKind, ends_at: float | None = None) -> ev.Event:
+    def notice(kind: NoticeKind, ends_at: float | None = None) -> ev.Event:
         return ev.NodeNotice(pool="p", at=11.0, node=1, kind=kind, ends_at=ends_at)
 
-    view = view_of(OPENED, said("rebalance"))
+    view = view_of(OPENED, notice("rebalance"))
     node = view.nodes[1]
     assert (node.notice, node.is_preempted, view.nodes[0].notice) == ("rebalance", False, "")
-    apply(view, said("terminate", 131.0))
-    apply(view, said("rebalance"))  # is no news beside that
+    apply(view, notice("terminate", 131.0))
+    apply(view, notice("rebalance"))  # is no news beside that
     assert (node.notice, node.notice_ends_at, node.is_preempted) == ("terminate", 131.0, True)
     apply(view, ev.NodePhase(pool="p", at=13.0, node=1, phase="ready", detail="a new agent took over"))
     assert node.is_preempted
@@ -275,8 +275,8 @@ def test_newest_runs_are_kept_in_any_order_of_events(at_once: bool) -> None:
     half = pool_view.MAX_RUNS
     opened = [replace(RUN, run=f"x{number}", at=RUN.at + number) for number in range(2 * half)]
     ended = [ev.RunEnded(pool="p", run=each.run, state="done") for each in opened]
-    told = [pair for number in (*range(half, 2 * half), *range(half)) for pair in (opened[number], ended[number])]
-    for event in sorted(told, key=lambda event: event in ended) if at_once else told:
+    in_order = [pair for number in (*range(half, 2 * half), *range(half)) for pair in (opened[number], ended[number])]
+    for event in sorted(in_order, key=lambda event: event in ended) if at_once else in_order:
         apply(view, event)
     held = [opened[half - 1], *opened[half + 1 :]]
     assert list(view.runs) == [each.run for each in held], "the run of the last event takes the oldest's place"
@@ -405,7 +405,7 @@ def texts(thing: Any) -> list[str]:
 
 def test_no_text_in_a_view_can_harm_a_terminal() -> None:
     error = ErrorInfo(EVIL, EVIL, EVIL)
-    told = Summary(EVIL, EVIL, {EVIL: [EVIL, 1.0], "deep": {EVIL: EVIL}}, True, 9)
+    summary = Summary(EVIL, EVIL, {EVIL: [EVIL, 1.0], "deep": {EVIL: EVIL}}, True, 9)
     receipt = {"gone": [0], "unaccounted": [EVIL], "notes": [EVIL]}
     story: list[ev.Event] = [
         ev.PoolOpened(pool="p", spec=SPEC | {"image": {"setup": [EVIL]}, EVIL: EVIL}, created_at=9.0),
@@ -413,8 +413,8 @@ def test_no_text_in_a_view_can_harm_a_terminal() -> None:
         ev.NodePhase(pool="p", node=0, phase="running", detail=EVIL, address=EVIL),
         ev.NodeLink(pool="p", node=0, up=False, detail=EVIL),
         replace(RUN, function=EVIL),
-        ev.ItemYielded(pool="p", run="r1", index=0, rank=0, seq=0, summary=told),
-        ev.RankEnded(pool="p", run="r1", outcome=Outcome(0, 0, 0, "returned", summary=told)),
+        ev.ItemYielded(pool="p", run="r1", index=0, rank=0, seq=0, summary=summary),
+        ev.RankEnded(pool="p", run="r1", outcome=Outcome(0, 0, 0, "returned", summary=summary)),
         ev.RankEnded(pool="p", run="r1", outcome=Outcome(1, 1, 0, "raised", error=error)),
         ev.RunEnded(pool="p", run="r1", state="failed", root_cause=RootCause(1, "raised", EVIL, EVIL)),
         ev.PoolEnded(pool="p", receipt=receipt),
@@ -428,7 +428,7 @@ def test_no_text_in_a_view_can_harm_a_terminal() -> None:
     assert list(view.runs["r1"].aggregate() or {}) == []
     task = view.runs["r1"].tasks[0]
     assert (
-        task.raw_outcome is not None and task.raw_outcome.summary == task.raw_last_item == told
+        task.raw_outcome is not None and task.raw_outcome.summary == task.raw_last_item == summary
     )  # a program gets it as it was
 
 

@@ -35,7 +35,7 @@ class Stage:
         noticed: bool = False,
     ) -> None:
         self.done: list[str] = []
-        self.told: list[Any] = []
+        self.notes: list[Any] = []
         self.start_fails = ""
         self.written_fails = False
         self.ended = False
@@ -92,8 +92,8 @@ class Stage:
         self.recovery = NodeRecovery(context)
         self.recovery.replacements.begin = lambda node: self.done.append("replacing")  # type: ignore[method-assign]
 
-    def note(self, *told: Any) -> None:
-        self.told.append(told[-1])
+    def note(self, *values: Any) -> None:
+        self.notes.append(values[-1])
 
     def link(self, node: int, *, up: bool) -> Any:
         link = SimpleNamespace(node=node, up=up, gone=False, finished=False, lost_reason="")
@@ -162,8 +162,8 @@ async def test_node_is_lost_after_repeated_failed_agent_starts(monkeypatch: pyte
     for _ in range(MAX_FAILURES):
         assert await stage.decide() == []
     assert await stage.decide() == [*LOST, "terminated"]
-    said = f"{MAX_FAILURES} attempts to start a new agent failed; the last: no room"
-    assert stage.links[1].lost_reason == said
+    message = f"{MAX_FAILURES} attempts to start a new agent failed; the last: no room"
+    assert stage.links[1].lost_reason == message
 
 
 async def test_failed_agent_start_is_not_retried_at_once() -> None:
@@ -178,7 +178,7 @@ async def test_calls_of_a_lost_node_end_without_the_ledger() -> None:
     stage = Stage("gone")
     stage.written_fails = True
     assert await stage.decide() == [*LOST, "terminated"]
-    assert any("not saved" in each for each in stage.told if isinstance(each, str))
+    assert any("not saved" in each for each in stage.notes if isinstance(each, str))
 
 
 async def test_reconnected_node_is_not_lost() -> None:
@@ -190,11 +190,11 @@ async def test_reconnected_node_is_not_lost() -> None:
 @pytest.mark.parametrize("finished", [True, False])
 async def test_preempted_machine_is_reported_as_preempted(finished: bool) -> None:
     """The cause is the notice or the provider's state; a pool whose only node was preempted continues."""
-    said = "preempted: the machine of node 1 was preempted by its provider"
+    message = "preempted: the machine of node 1 was preempted by its provider"
     how = "EC2 took it back"
     for stage, words in (
-        (Stage("gone", noticed=True, other_up=False), said),
-        (Stage("gone", preempted=how, other_up=False), f"{said}: {how}"),
+        (Stage("gone", noticed=True, other_up=False), message),
+        (Stage("gone", preempted=how, other_up=False), f"{message}: {how}"),
     ):
         stage.links[1].finished = finished
         assert (await stage.decide())[:3] == LOST

@@ -156,15 +156,15 @@ def test_merged_pieces_have_time_and_run_of_their_marks() -> None:
     ):
         weaver.add_marks(encode_mark(*mark))
     weaver.add_bytes("out", 0, b"abcdef")
-    told = [(p.data, p.at, p.run) for p in [*weaver.pop_ready(), *weaver.pop_all()]]
-    assert told == [(b"ab", 10.0, "one"), (b"cd", 12.0, "one"), (b"ef", 13.0, "two")]
+    reported = [(p.data, p.at, p.run) for p in [*weaver.pop_ready(), *weaver.pop_all()]]
+    assert reported == [(b"ab", 10.0, "one"), (b"cd", 12.0, "one"), (b"ef", 13.0, "two")]
 
 
 def test_marks_have_fixed_width_and_can_be_shifted() -> None:
-    told = (AFTER, 1763784000.123, 10**14, 7, "0123456789")
-    line = encode_mark(*told)
+    values = (AFTER, 1763784000.123, 10**14, 7, "0123456789")
+    line = encode_mark(*values)
     assert len(line) == MARK_BYTES
-    assert [(mark.kind, mark.at, mark.out, mark.err, mark.run) for mark in decode_marks(line)] == [told]
+    assert [(mark.kind, mark.at, mark.out, mark.err, mark.run) for mark in decode_marks(line)] == [values]
     two = line + encode_mark(BEFORE, 0.5, 1, 2, "")
     moved = shift_marks(two, 100, 1000)
     assert len(moved) == len(two)
@@ -195,8 +195,8 @@ def test_marks_of_truncated_output_do_not_apply_to_later_output() -> None:
     ):
         weaver.add_marks(encode_mark(*mark))
     weaver.add_bytes("out", 0, b"x" * 200)
-    told = [(len(p.data), p.run) for p in [*weaver.pop_ready(), *weaver.pop_all()]]
-    assert told == [(100, "one"), (100, "two")]
+    reported = [(len(p.data), p.run) for p in [*weaver.pop_ready(), *weaver.pop_all()]]
+    assert reported == [(100, "one"), (100, "two")]
 
 
 def test_merge_keeps_no_file_open_between_reads(tmp_path: Path) -> None:

@@ -271,8 +271,8 @@ def test_installed_skyward_alias_works_in_scripts_until_removed(environment: Pat
     shim = skyward_alias_installer.install(python)
     assert shim.changed and shim.path.read_text().startswith(skyward_alias_installer.MARK)
     assert not skyward_alias_installer.install(python).changed
-    said = subprocess.run([python, str(script)], capture_output=True, text=True, check=True).stdout
-    assert said == "True skyward_core.model.function A100\n"
+    output = subprocess.run([python, str(script)], capture_output=True, text=True, check=True).stdout
+    assert output == "True skyward_core.model.function A100\n"
     assert skyward_alias_installer.remove(python).changed and not shim.path.exists()
     assert not skyward_alias_installer.remove(python).changed
     assert list(shim.path.parent.glob(".skyward-*")) == []

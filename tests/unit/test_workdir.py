@@ -75,19 +75,19 @@ def sync(folder: Path, root: Path, say: Callable[[str], None] = print) -> list[s
         receive_working_folder.to_json(working_folder_upload.build_manifest(folder).items)
     )
     copy = receive_working_folder.FolderCopy(root, working_folder_upload.copy_name(folder), say)
-    wanted, doubtful = copy.compare(items)
+    requested, doubtful = copy.compare(items)
     same = [
         index
         for index, digest in doubtful.items()
         if receive_working_folder.file_hash(folder / items[index].path) == digest
     ]
-    wanted += [index for index in doubtful if index not in same]
+    requested += [index for index in doubtful if index not in same]
     contents = io.BytesIO()
-    working_folder_upload.pack(folder, [items[index] for index in wanted], contents)
+    working_folder_upload.pack(folder, [items[index] for index in requested], contents)
     contents.seek(0)
-    copy.apply(items, same, wanted, contents)
+    copy.apply(items, same, requested, contents)
     copy.close()
-    return sorted(items[index].path for index in wanted)
+    return sorted(items[index].path for index in requested)
 
 
 def content(folder: Path) -> dict[str, str]:
@@ -249,10 +249,10 @@ def test_removed_files_are_removed_on_the_node_except_files_of_ranks(folder: Pat
 
 
 def test_files_changed_by_ranks_are_set_aside(folder: Path, root: Path, node_copy: Path) -> None:
-    said: list[str] = []
+    messages: list[str] = []
     for name in ("model.pt", "config.yaml", "gone.pt", "empty.txt", "out", "thing"):
         write(folder, name, "before")
-    sync(folder, root, said.append)
+    sync(folder, root, messages.append)
     for name in ("model.pt", "config.yaml", "gone.pt", "thing"):
         write(node_copy, name, "trained")
     write(node_copy, "new/a.pt", "trained")
@@ -268,22 +268,22 @@ def test_files_changed_by_ranks_are_set_aside(folder: Path, root: Path, node_cop
     (folder / "thing").unlink()
     write(folder, "thing/inner.py", "edited")
     changed = ["config.yaml", "empty.txt", "new", "out", "thing/inner.py", "train.py"]
-    assert sync(folder, root, said.append) == changed
+    assert sync(folder, root, messages.append) == changed
     found = content(node_copy)
     assert {found[each] for each in changed} == {"edited", "before", "print(2)"}
     assert found["model.pt"] == found["gone.pt"] == "trained"
     aside = ["config.yaml.of-ranks", "new.of-ranks/a.pt", "out.of-ranks/epoch1.pt", "thing.of-ranks"]
     assert [found[each] for each in aside] == ["trained"] * 4
-    assert len(said) == 4 and said[0].startswith("config.yaml was changed by you and by ranks")
+    assert len(messages) == 4 and messages[0].startswith("config.yaml was changed by you and by ranks")
     # What is as it was sent makes way, and a second time nothing that ranks wrote takes the first one's place.
-    assert sync(folder, root, said.append) == [] and len(said) == 4
+    assert sync(folder, root, messages.append) == [] and len(messages) == 4
     write(node_copy, "config.yaml", "trained again")
     write(folder, "config.yaml", "edited again")
-    sync(folder, root, said.append)
+    sync(folder, root, messages.append)
     assert content(node_copy)["config.yaml.of-ranks-2"] == "trained again"
     write(folder, "config.yaml", "once more")
-    sync(folder, root, said.append)
-    assert content(node_copy)["config.yaml"] == "once more" and len(said) == 5
+    sync(folder, root, messages.append)
+    assert content(node_copy)["config.yaml"] == "once more" and len(messages) == 5
 
 
 def test_nothing_is_removed_behind_a_link_of_ranks(folder: Path, root: Path, node_copy: Path, tmp_path: Path) -> None:
@@ -350,13 +350,13 @@ def test_longest_folder_and_file_names_are_uploaded(tmp_path: Path, letter: str)
     folder = tmp_path / (letter * (240 // len(letter.encode())))
     name = letter * (255 // len(letter.encode()))
     write(folder, name, "1")
-    root, said = tmp_path / "node", list[str]()
-    sync(folder, root, said.append)
+    root, messages = tmp_path / "node", list[str]()
+    sync(folder, root, messages.append)
     (copy,) = root.glob("work/*[!.]" + "[0-9a-f]" * 9)
     write(copy, name, "written by ranks")
     write(folder, name, "edited")
-    sync(folder, root, said.append)
-    assert sorted(content(copy).values()) == ["edited", "written by ranks"] and len(said) == 1
+    sync(folder, root, messages.append)
+    assert sorted(content(copy).values()) == ["edited", "written by ranks"] and len(messages) == 1
 
 
 def test_file_outside_the_folder_is_refused(tmp_path: Path) -> None:
@@ -405,10 +405,10 @@ async def test_unreadable_file_is_named_with_a_fix(step: str, monkeypatch: pytes
         await snapshot.files()
         with pytest.raises(working_folder_upload.FileUnreadable) as caught:
             await (snapshot.pack([0], io.BytesIO()) if step == "packed" else snapshot.find_changed({0: "hash"}))
-    said = (
+    message = (
         f"{locked} in the working folder cannot be read (Permission denied): make it readable (chmod u+r), or exclude "
     )
-    assert str(caught.value) == f"{said}it with Image(excludes=[...]) or .gitignore."
+    assert str(caught.value) == f"{message}it with Image(excludes=[...]) or .gitignore."
 
 
 @pytest.mark.parametrize("mode", [0o000, 0o444])
@@ -478,8 +478,8 @@ async def test_file_removed_during_comparison_is_omitted(
     snapshot = working_folder_upload.Snapshot(folder, (), ())
     items, _ = await snapshot.files()
     copy = receive_working_folder.FolderCopy(root, working_folder_upload.copy_name(folder), print)
-    wanted, doubtful = copy.compare(items)
-    assert not wanted and [items[index].path for index in doubtful] == ["lib/model.py"]
+    requested, doubtful = copy.compare(items)
+    assert not requested and [items[index].path for index in doubtful] == ["lib/model.py"]
     vanish(folder / "lib/model.py")
     changed = await snapshot.find_changed(doubtful)
     assert changed == list(doubtful)
@@ -550,9 +550,9 @@ async def sent_manifest(
     assert await snapshot.pack(range(len(items)), contents)
     sent = receive_working_folder.to_json(items)
     channel = io.BytesIO(sent + contents.getvalue() + b"next")
-    wanted = {"name": "src", "size": len(sent), "same": [], "wanted": range(len(items)), "compressed": True}
-    found = host_commands.run_host_command("manifest", wanted, str(root), channel.read, print)
-    files = wanted | {"size": len(contents.getvalue())}
+    request = {"name": "src", "size": len(sent), "same": [], "wanted": range(len(items)), "compressed": True}
+    found = host_commands.run_host_command("manifest", request, str(root), channel.read, print)
+    files = request | {"size": len(contents.getvalue())}
     return (
         items,
         channel,

@@ -67,15 +67,15 @@ def raise_file_limit(config: AgentConfig) -> AgentConfig:
     workers = config.ranks_per_node * (config.concurrency if config.executor == "process" else 1)
     needed = FILES_PER_NODE + FILES_PER_WORKER * workers
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = max(needed, MAX_FILES)
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
+    limit = max(needed, MAX_FILES)
+    if soft == resource.RLIM_INFINITY or soft >= limit:
         return config
     if hard != resource.RLIM_INFINITY and hard < needed:
         raise ValueError(
             f"node {config.node} needs at least {needed} open files for its ranks, but is limited to {hard}. Raise the "
             f"limit (ulimit -Hn {needed}, or LimitNOFILE= of its service), or use fewer ranks per node."
         )
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
     return config.replace(file_limit=soft)
 
 

@@ -22,10 +22,10 @@ def aligned(x: list, y: list) -> bool:
 @sky.function
 @sky.stdout(only=sky.is_head)
 def caught() -> str:
-    said: list = []
-    with sky.redirect_output(said.append):
+    received: list = []
+    with sky.redirect_output(received.append):
         print("heard")
-    return "".join(said)
+    return "".join(received)
 
 
 if __name__ == "__main__":

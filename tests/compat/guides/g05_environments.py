@@ -13,7 +13,7 @@ image = sky.Image(
 
 
 @sky.function
-def told() -> dict:
+def read_environment() -> dict:
     import os
     import platform
 
@@ -27,4 +27,4 @@ def told() -> dict:
 if __name__ == "__main__":
     with sky.Compute(provider=sky.AWS(region="us-east-1"), image=image) as compute:
         here = tuple(map(str, sys.version_info[:2]))
-        assert told() >> compute == {"python": here, "stage": "test", "workers": 4}
+        assert read_environment() >> compute == {"python": here, "stage": "test", "workers": 4}

@@ -22,7 +22,7 @@ def quiet() -> None:
 
 
 @sky.function
-def kept() -> str:
+def capture_output() -> str:
     from contextlib import redirect_stdout
 
     lines: list = []
@@ -35,4 +35,4 @@ if __name__ == "__main__":
     with sky.Compute(provider=sky.Scaleway(), nodes=2) as compute:
         assert talk() @ compute == [0, 1]
         assert quiet() @ compute == [None, None]
-        assert kept() >> compute == "kept"
+        assert capture_output() >> compute == "kept"
