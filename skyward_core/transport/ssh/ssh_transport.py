@@ -558,12 +558,12 @@ class SSHTransport:
             UsageError: If the client has no usable credentials.
         """
         attempts = secrets.token_hex(8)
-        deadline, taken = time.monotonic() + self.patience, 0
+        deadline, taken, progresses = time.monotonic() + self.patience, 0, True
 
         def on_resume(at: int) -> None:
-            nonlocal deadline, taken
+            nonlocal taken, progresses
             if at > taken:
-                deadline, taken = time.monotonic() + self.patience, at
+                taken, progresses = at, True
 
         while True:
             try:
@@ -574,6 +574,8 @@ class SSHTransport:
             except Unreachable as error:
                 raise ConnectionError(str(error)) from error
             except ConnectionError:
+                if progresses:  # an attempt may take longer than the patience, which counts from the loss
+                    deadline, progresses = time.monotonic() + self.patience, False
                 if not link.lost.is_set() or time.monotonic() > deadline:
                     raise
 
