@@ -195,8 +195,7 @@ class LaunchRequest(Value):
     )  # fmt: skip
     restarts: int | None = _option(
         "--restarts", "N", "Start the run again after lost ranks or machines, up to N times; always after preemptions.",
-        part="options", row="Options", label="restarts", placeholder="none",
-        plan=("restarts", "up to {} after lost ranks or machines; always after preemptions"),
+        part="options", plan=("restarts", "up to {} after lost ranks or machines; always after preemptions"),
     )  # fmt: skip
     error_restarts: int | None = _option(
         "--error-restarts", "N", "Start the run again after errors of its code, up to N times.",
