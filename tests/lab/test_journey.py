@@ -29,13 +29,10 @@ def test_shell_key_opens_a_shell_on_the_node_of_the_rank(pair: Lab, tmp_path: Pa
     with pool(pair, ssh(pair), nodes=2, name="looked-at"):
         terminal = Terminal(tmp_path / "sky", cwd=tmp_path)
         try:
-            terminal.press("enter")
-            terminal.until(lambda text: "pools › looked-at" in text and "2/2 nodes" in text)
+            terminal.press("enter", until=lambda text: "pools › looked-at" in text and "2/2 nodes" in text)
             for key, host in (("", pair.hosts[0]), ("]", pair.hosts[1])):
-                terminal.press(*key, "$")
-                terminal.until(lambda text: "pools ›" not in text)
-                terminal.press("echo on-$((40 + 2)) $(uname -n)\r")
-                terminal.until(f"on-42 {host.name}")
+                terminal.press(*key, "$", until=lambda text: "pools ›" not in text)
+                terminal.press("echo on-$((40 + 2)) $(uname -n)\r", until=f"on-42 {host.name}")
                 terminal.press("exit\r")  # at which the app paints over it
                 terminal.until("pools › looked-at")  # the app, as it was
         finally:

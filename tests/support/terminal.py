@@ -91,9 +91,12 @@ class Terminal:
                 raise AssertionError(f"{seen!r} never showed; the screen was\n{self.text}")
         return self.text
 
-    def press(self, *keys: str) -> None:
+    def press(self, *keys: str, until: str | Callable[[str], bool] = "") -> None:
+        """Press keys, and wait until the screen shows a text."""
         for key in keys:
             self.child.send(_KEYS.get(key, key))
+        if until:
+            self.until(until)
 
     def ended(self) -> int:
         """Wait for the app to end, and return its exit status."""

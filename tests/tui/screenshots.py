@@ -96,8 +96,10 @@ class Camera:
     def __init__(self, app: SkywardApp, pilot: Pilot[None]) -> None:
         self.app, self.pilot = app, pilot
 
-    async def press(self, *keys: str) -> None:
+    async def press(self, *keys: str, until: str | Callable[[str], bool] = "") -> None:
         await self.pilot.press(*keys)
+        if until:
+            await self.until(until)
 
     async def until(self, seen: str | Callable[[str], bool], *, again: str = "") -> None:
         """Wait for a text on the screen. With ``again``, press that key repeatedly until the text appears."""
@@ -152,41 +154,33 @@ async def take() -> None:
         await camera.launch("ddp.py", "epochs=20")
         await camera.until("train(epochs=20)")
         await camera.all_sizes("launch")
-        await camera.press("ctrl+r")
-        await camera.until(lambda text: text.count("epoch") > 12)
+        await camera.press("ctrl+r", until=lambda text: text.count("epoch") > 12)
         await camera.all_sizes("ddp-training")
         await camera.press("a")
         await camera.shoot("ddp-all-ranks", LARGE)
-        await camera.press("a", "v", "enter")
-        await camera.until(lambda text: text.count("epoch") > 12)
+        await camera.press("a", "v", "enter", until=lambda text: text.count("epoch") > 12)
         await camera.all_sizes("side-by-side")
-        await camera.press("V")
-        await camera.until("✓ DONE 4/4")
+        await camera.press("V", until="✓ DONE 4/4")
         await camera.all_sizes("ddp-done")
         await camera.press("5", "z", "c", *["left"] * 5)
         await camera.all_sizes("numbers")
         await camera.press("z", "q")
 
         await camera.launch("broken.py")
-        await camera.press("ctrl+r")
-        await camera.until("✗ FAILED")
+        await camera.press("ctrl+r", until="✗ FAILED")
         await camera.all_sizes("broken")
-        await camera.press("e")
-        await camera.until("ROOT CAUSE")
+        await camera.press("e", until="ROOT CAUSE")
         await camera.all_sizes("errors")
         await camera.press("escape", "q")
 
         await camera.launch("streaming.py", "pause=0.1")
-        await camera.press("ctrl+r")
-        await camera.until(lambda text: re.search(r"#\d\d step", text) is not None)
+        await camera.press("ctrl+r", until=lambda text: re.search(r"#\d\d step", text) is not None)
         await camera.shoot("streaming", LARGE)
         await camera.until("✓ DONE")
-        await camera.press("q")
-        await camera.until("3 pools up")
+        await camera.press("q", until="3 pools up")
         await camera.all_sizes("pools")
 
-        await camera.press("enter", "X")
-        await camera.until("Cancel")
+        await camera.press("enter", "X", until="Cancel")
         await camera.shoot("teardown", SMALL)
         await camera.press("escape", "q", "q", "right", "enter")
         await camera.until(lambda text: text.count("verified gone 4") >= 3)
@@ -199,9 +193,7 @@ async def take_sweep() -> None:
         await camera.launch("sweep.py", "lr=0.1,0.03,0.01 seed=1..3")
         await camera.until("9 trials")
         await camera.all_sizes("launch-sweep")
-        await camera.press("ctrl+r")
-        await camera.until("#▲")
-        await camera.until("✓ DONE")
+        await camera.press("ctrl+r", until="#▲", until="✓ DONE")
         await camera.press("4", "z")
         await camera.all_sizes("trials")
 
@@ -209,8 +201,7 @@ async def take_sweep() -> None:
 async def take_hang() -> None:
     async with camera_on(SkywardApp()) as camera:
         await camera.launch("hang.py")
-        await camera.press("ctrl+r")
-        await camera.until("rank 0 trains")
+        await camera.press("ctrl+r", until="rank 0 trains")
         await camera.press("s")
         # That the others are inside of it, and rank 2 where it stays, nothing but the lens can see.
         await camera.until("ranks 0-1,3 are in all_reduce (torch); rank 2 is not: validate", again="r")
@@ -221,8 +212,7 @@ async def take_breakpoint() -> None:
     async with camera_on(SkywardApp()) as camera:
         os.environ["SKYWARD_DEBUG_WAIT"] = "60"
         await camera.launch("stop.py")
-        await camera.press("ctrl+r")
-        await camera.until(lambda text: text.count("paused") > 2)
+        await camera.press("ctrl+r", until=lambda text: text.count("paused") > 2)
         await camera.press("right_square_bracket", "right_square_bracket")
         await camera.all_sizes("breakpoint")
 
@@ -231,8 +221,7 @@ async def take_queue() -> None:
     """Take a picture of jobs of other clients that share the nodes of a pool or wait for nodes."""
     async with camera_on(SkywardApp()) as camera:
         await camera.launch("hello.py")
-        await camera.press("ctrl+r")
-        await camera.until("✓ DONE 4/4")
+        await camera.press("ctrl+r", until="✓ DONE 4/4")
         jobs = []
         try:
             for nodes, seen in (("2", 1), ("1", 2), ("4", 3)):
@@ -243,8 +232,7 @@ async def take_queue() -> None:
                 ))  # fmt: skip
                 while len(waiting_or_running(camera.app)) < seen:
                     await asyncio.sleep(0.1)
-            await camera.press("7")
-            await camera.until("needs 4 nodes")
+            await camera.press("7", until="needs 4 nodes")
             await camera.all_sizes("queue")
         finally:
             for job in jobs:
@@ -295,11 +283,9 @@ async def take_hosts() -> None:
 async def take_past() -> None:
     """Take a picture of the past runs of all other pictures."""
     async with camera_on(SkywardApp()) as camera:
-        await camera.press("F")
-        await camera.until("broken")
+        await camera.press("F", until="broken")
         await camera.all_sizes("failures")
-        await camera.press("escape", "H")
-        await camera.until("train")
+        await camera.press("escape", "H", until="train")
         listed = camera.app.screen.query_one(PastRunList)
         while listed.chosen is None or listed.chosen.function != "fit":
             await camera.press("down")

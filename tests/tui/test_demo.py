@@ -26,12 +26,9 @@ def test_demo_opens_plays_and_quits_on_a_terminal(tmp_path: Path) -> None:
         terminal.until("32 running")
         terminal.until("real run, simulated machines")
         terminal.until("+- 2 log")
-        terminal.press("E")
-        terminal.until(lambda text: "paused" in text and "train" in text)
-        terminal.press("p")
-        terminal.until("rank 13 raised, MemoryError")
-        terminal.press("q")
-        terminal.until("1 pool")
+        terminal.press("E", until=lambda text: "paused" in text and "train" in text)
+        terminal.press("p", until="rank 13 raised, MemoryError")
+        terminal.press("q", until="1 pool")
         terminal.press("q")
         assert terminal.ended() == 0
     finally:

@@ -245,12 +245,9 @@ def test_app_quits_and_kills_a_hanging_interpreter(tmp_path: Path, hangs: Path) 
     terminal = Terminal(tmp_path / "home", cwd=tmp_path, program=("-c", program))
     try:
         terminal.until("No pools yet")
-        terminal.press("n")
-        terminal.until("pick a script first")
-        terminal.press("hangs/train.py")
-        terminal.until("runs     train()")
-        terminal.press("\x12")
-        terminal.until(LOOKING)
+        terminal.press("n", until="pick a script first")
+        terminal.press("hangs/train.py", until="runs     train()")
+        terminal.press("\x12", until=LOOKING)
         wait_until(lambda: terminal.read() and hangs.exists())  # a terminal that is not read blocks the app
         terminal.press("\x11")
         assert terminal.ended() == os.EX_OK

@@ -74,8 +74,7 @@ def test_lost_gpu_is_shown_on_screens_and_command_line(cli: Cli, tmp_path: Path)
     terminal = Terminal(tmp_path / "home", size=(160, 48), cwd=tmp_path)
     try:
         terminal.until("▶ gpus")
-        terminal.press("enter")
-        terminal.until("trains")
+        terminal.press("enter", until="trains")
         wait_until(lambda: '"util": 98' in cli("top", "gpus", "--once", "--json").stdout)
         assert "GPU  n0" not in terminal.text
         with open(tmp_path / "kmsg", "a") as log:
@@ -95,10 +94,8 @@ def test_lost_gpu_is_shown_on_screens_and_command_line(cli: Cli, tmp_path: Path)
         parts = ("ROOT CAUSE", "GPU 1 Xid 79", "lost by")
         terminal.until(lambda text: all(each in text for each in parts))
         assert "CUDA error: unspecified launch failure" in terminal.text
-        terminal.press("q", "q")
-        terminal.until("✗ 1 failure")
-        terminal.press("F")
-        terminal.until(lambda text: "pools › failures" in text and "Xid 79" in text)
+        terminal.press("q", "q", until="✗ 1 failure")
+        terminal.press("F", until=lambda text: "pools › failures" in text and "Xid 79" in text)
     finally:
         terminal.close()
     output = cli("results", run, status=1)

@@ -192,10 +192,8 @@ async def test_log_file_of_a_killed_app_is_removed_at_the_next_start(
     program = ("-c", READS.format(tests=str(Path(__file__).parents[2])))
     with closing(Terminal(home, cwd=tmp_path, program=program)) as terminal:
         terminal.until("▶ warm")
-        terminal.press("enter")
-        terminal.until("a secret")
-        terminal.press("|")
-        terminal.until(lambda text: "the pager has it" in text)
+        terminal.press("enter", until="a secret")
+        terminal.press("|", until=lambda text: "the pager has it" in text)
         os.kill(terminal.child.pid, signal.SIGKILL)
         terminal.ended_alone()
     assert [each.read_text() for each in home.glob("paged/*/*")] == ["a secret\n"]

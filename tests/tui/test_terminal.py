@@ -60,20 +60,16 @@ def test_debug_key_debugs_a_paused_rank_and_returns_to_the_app(tmp_path: Path) -
     run = session.launch("stops", make_task(sky.function(stops_there)())).result(30)
     terminal = Terminal(tmp_path / "home", cwd=tmp_path)
     try:
-        terminal.press("enter")
-        terminal.until(lambda text: "paused" in text and "D debug" in text)
+        terminal.press("enter", until=lambda text: "paused" in text and "D debug" in text)
         (tmp_path / "click.py").write_text("raise SystemExit('a module of the person, called as one of ours is')")
-        terminal.press("D")
-        terminal.until("(Pdb)")
+        terminal.press("D", until="(Pdb)")
         assert is_sane(terminal)
         for typed, message in (("p 6 * 7\r", "42"), ("\x03", "pools › stops")):  # ctrl+c leaves, and ends nothing else
-            terminal.press(typed)
-            terminal.until(message)
+            terminal.press(typed, until=message)
         assert session.wait("stops", run.id).result(60).state == "done"
         terminal.until(lambda text: "✓ DONE" in text and "D debug" not in text)
         assert not is_sane(terminal)
-        terminal.press("D")
-        terminal.until("no rank is at a breakpoint")
+        terminal.press("D", until="no rank is at a breakpoint")
     finally:
         terminal.close()
         session.tear_down("stops").result(90)

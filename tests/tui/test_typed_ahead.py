@@ -109,8 +109,7 @@ def test_typed_ahead_keys_arrive_on_a_real_terminal(tmp_path: Path) -> None:
     try:
         terminal.press("nwork.py\t\t3")  # before the app is there, in one piece
         terminal.until(lambda text: "rounds" in text and "python 3" in text)
-        terminal.press("\trounds=3\t\t\txq")
-        terminal.until(lambda text: "rounds=3 " in text and "name xq" in text)
+        terminal.press("\trounds=3\t\t\txq", until=lambda text: "rounds=3 " in text and "name xq" in text)
     finally:
         terminal.close()
 

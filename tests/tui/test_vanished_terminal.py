@@ -164,8 +164,7 @@ def test_app_ends_if_its_terminal_vanishes_while_it_shows_a_run(
         with closing(Terminal(shared_home, cwd=tmp_path, program=["-c", PATIENT])) as terminal:
             terminal.until("▶ warm")
             terminal.press("\x1b[?2026;2$y")  # it can paint a frame as a whole: Textual then writes more pieces
-            terminal.press("enter")
-            terminal.until("pools › warm")
+            terminal.press("enter", until="pools › warm")
             go_on(terminal, moment.uniform(0.0, 1.0))
             below = descendants(terminal.child.pid)
             assert terminal.vanish() == HANGUP
@@ -178,12 +177,10 @@ def test_app_ends_if_its_terminal_vanishes_in_a_dialog_or_subprocess(
     session: Session, shared_home: Path, tmp_path: Path
 ) -> None:
     def asks(terminal: Terminal) -> None:
-        terminal.press("q")
-        terminal.until("Keep running")
+        terminal.press("q", until="Keep running")
 
     def asks_about_an_end(terminal: Terminal) -> None:
-        terminal.press("X")
-        terminal.until("Tear down warm?")
+        terminal.press("X", until="Tear down warm?")
 
     def is_in_the_shell(terminal: Terminal) -> None:
         terminal.press("\x1a")
@@ -205,8 +202,7 @@ def test_app_ends_on_a_vanished_terminal_although_sighup_is_ignored(
     program = "import signal; signal.signal(1, signal.SIG_IGN); from skyward_tui.cli.main import main; main()"
     with closing(Terminal(shared_home, cwd=tmp_path, program=["-c", program])) as terminal:
         terminal.until("▶ warm")
-        terminal.press("enter")
-        terminal.until("pools › warm")
+        terminal.press("enter", until="pools › warm")
         assert terminal.vanish() == HANGUP
 
 
@@ -257,8 +253,7 @@ def test_app_continues_after_it_was_suspended(session: Session, shared_home: Pat
             while len(after := readers()) != 1 or after == before:
                 assert len(after) < 2, after
             terminal.until("? keys")  # painted anew
-            terminal.press(key)
-            terminal.until(shown)
+            terminal.press(key, until=shown)
 
 
 def ended(processes: set[int]) -> None:
