@@ -193,7 +193,8 @@ async def take_sweep() -> None:
         await camera.launch("sweep.py", "lr=0.1,0.03,0.01 seed=1..3")
         await camera.until("9 trials")
         await camera.all_sizes("launch-sweep")
-        await camera.press("ctrl+r", until="#▲", until="✓ DONE")
+        await camera.press("ctrl+r", until="#▲")
+        await camera.until("✓ DONE")
         await camera.press("4", "z")
         await camera.all_sizes("trials")
 
