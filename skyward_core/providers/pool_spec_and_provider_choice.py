@@ -327,7 +327,7 @@ def _provider_text(provider: Any) -> str:
 
 
 def _ignored_fields(ways: Sequence[Spec], stand_ins: Sequence[UnsupportedProvider]) -> str:
-    """Return a note on the requested machine fields that the replacement provider ignores, or ""."""
+    """Return a note on the fields of specs and unsupported providers that the provider used instead ignores, or ""."""
     given = [name for each in stand_ins for name in each.parameters]
     chosen = [name for name in MACHINE_FIELDS if any(getattr(way, name) is not None for way in ways)]
     names = list(dict.fromkeys([*given, *chosen]))

@@ -868,7 +868,7 @@ def _run_statement(columns: tuple[str, ...]) -> str:
 
 
 def _to_stored(value: Any) -> Any:
-    """Return the value of a column for SQLite."""
+    """Convert a value to a type that SQLite stores: mappings, lists and tuples become JSON."""
     if isinstance(value, RootCause):
         value = value.to_json()
     return json.dumps(value) if isinstance(value, dict | list | tuple) else value

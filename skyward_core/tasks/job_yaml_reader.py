@@ -441,12 +441,12 @@ def strip_secrets(text: str, names: Collection[str], values: Collection[str]) ->
     try:
         tables = YamlDocument(text, "it").values
     except JobFileError as error:
-        raise JobFileError(f"its secrets cannot be removed: {error}") from error
+        raise JobFileError(f"the secrets of the job file cannot be removed: {error}") from error
     hidden, envs = (tables.get(name) for name in ("secrets", "envs"))
     remaining = [*(hidden.values() if isinstance(hidden, Mapping) else ())]
     remaining += [value for name, value in envs.items() if name in names] if isinstance(envs, Mapping) else []
     if any(value is not None for value in remaining):
-        raise JobFileError("its secrets cannot be removed")
+        raise JobFileError("the secrets of the job file cannot be removed")
     if url_secrets(text):
         raise JobFileError("a URL in it contains a password")
     return text

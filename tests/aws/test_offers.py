@@ -233,7 +233,7 @@ def test_plan_creates_nothing_and_matches_the_start(bed: Bed) -> None:
     assert card["SubnetId"] == sent["NetworkInterface.1.SubnetId"]
     assert str(disk["Ebs"]["VolumeSize"]) == sent["BlockDeviceMapping.1.Ebs.VolumeSize"]
     assert planned["InstanceMarketOptions"]["MarketType"] == "spot"
-    assert planned["ClientToken"] == planned["KeyName"] == "(made at the start)"
+    assert planned["ClientToken"] == planned["KeyName"] == "(created by the launch)"
 
 
 def test_dry_run_lists_all_attempts_and_creates_nothing(

@@ -481,8 +481,8 @@ def test_invalid_saved_command_is_rejected(bent: dict[str, object]) -> None:
 def test_aliased_secret_that_cannot_be_stripped_alone_is_rejected() -> None:
     """The aliased secret stands in one place for several names."""
     text = f"secrets:\n  A: &both |\n    {'x' * 60}\n  B: *both\nrun: |\n  echo one\n"
-    with pytest.raises(JobFileError, match="its secrets cannot be removed"):
+    with pytest.raises(JobFileError, match="the secrets of the job file cannot be removed"):
         strip_secrets(text, (), ())
     lines = f"secrets:\n  A: &both |\n    {'x' * 15}\n  B: *both\nsetup: one\nrun: two\n"
-    with pytest.raises(JobFileError, match="its secrets cannot be removed"):
+    with pytest.raises(JobFileError, match="the secrets of the job file cannot be removed"):
         strip_secrets(lines, (), ())

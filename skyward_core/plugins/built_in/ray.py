@@ -47,8 +47,8 @@ GRACE = 10.0  # seconds for Ray's processes to end
 # With these values Ray detects a dead host within about 30 s. Most of that time is spent waiting for answers, because
 # busy machines answer late, and Ray never readmits a node that it declared dead. Ray's defaults are in parentheses.
 HEALTH_CHECK_OPTIONS = {
-    # The head checks each node every 3 s. A node counts as dead after three checks without an answer within 8 s (five,
-    # 10 s).
+    # The head checks each node every 3 s. A node counts as dead after three checks without an answer within 8 s (Ray's
+    # defaults: five checks, 10 s).
     "health_check_period_ms": "3000",
     "health_check_timeout_ms": "8000",
     "health_check_failure_threshold": "3",

@@ -237,7 +237,7 @@ def user_data(host_key: KeyPair, deadman: int) -> str:
 
 _log = get_logger("provider")
 
-PLACEHOLDER = "(made at the start)"  # shown in plans in place of values that only a launch creates
+PLACEHOLDER = "(created by the launch)"  # shown in plans in place of values that only a launch creates
 TOKEN_SPENT = "IdempotentInstanceTerminated"  # code for a token whose machines have ended
 MIN_DEADMAN_MINUTES = 10  # minutes; a shutdown in less than this blocks logins
 DEADMAN_MARGIN_MINUTES = 5  # minutes by which the deadman exceeds the lease
