@@ -922,3 +922,21 @@ async def test_node_that_stays_unreachable_is_listed_as_a_file_failure() -> None
         answer_file_list(stage.nodes[0])
         found = await asking
         assert list(found.failures) == [1] and found.folders == {0: "/w"}
+
+
+# -- attempts --------------------------------------------------------------------------------------------------------
+
+RESTART: dict[str, Any] = {"on_loss": "restart", "error_restarts": 9}
+
+
+async def test_echo_of_an_earlier_attempt_does_not_stop_the_next_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ECHO_WAIT", 0.05)
+    async with staged(2, **RESTART) as stage:
+        run = broadcast(stage)
+        stage.nodes[0].ends(run, 0, "raised", RuntimeError(), error=GANG)
+        stage.nodes[1].ends(run, 1, "exited", exit_code=9)
+        await until(lambda: len(stage.placed) == 4)
+        passed: list[int] = []
+        asyncio.get_running_loop().call_later(0.1, passed.append, 1)
+        await until(lambda: passed)
+        assert [node.of("stop") for node in stage.nodes] == [[], []]

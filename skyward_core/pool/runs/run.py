@@ -823,7 +823,7 @@ class Run:
         fails_fast = self._context.options.fail_fast and self.kind != "sweep"
         if is_failure(outcome) and not self._stopping and fails_fast:
             if is_symptom(outcome) and self.total > 1:
-                asyncio.get_running_loop().call_later(ECHO_WAIT, self._stop, "fail-fast")
+                asyncio.get_running_loop().call_later(ECHO_WAIT, self._stop_after_echo, self.attempt)
             else:
                 self._stop("fail-fast")
         if self.kind in ("gather", "sweep"):
@@ -863,6 +863,10 @@ class Run:
             self.state, self._ending = "lost", ending
             self._context.background.defer(self._context.registry.on_run_end, self)
             self._notify_waiters()
+
+    def _stop_after_echo(self, attempt: int) -> None:
+        if self.attempt == attempt:
+            self._stop("fail-fast")
 
     def _stop(self, reason: str, *, breaks: bool = True) -> None:
         """Stop the active calls. ``breaks``: also end the gang of the run."""
