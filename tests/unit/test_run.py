@@ -940,3 +940,17 @@ async def test_echo_of_an_earlier_attempt_does_not_stop_the_next_attempt(monkeyp
         asyncio.get_running_loop().call_later(0.1, passed.append, 1)
         await until(lambda: passed)
         assert [node.of("stop") for node in stage.nodes] == [[], []]
+
+
+async def test_run_cancelled_at_the_news_of_its_failure_does_not_start_again() -> None:
+    async with staged(2, **RESTART) as stage:
+        run = broadcast(stage)
+
+        def cancel(event: events.Event) -> None:
+            if isinstance(event, events.AttemptEnded):
+                run.cancel("asked for")
+
+        stage.news.subscribe(cancel, None)
+        stage.nodes[0].ends(run, 0)
+        stage.nodes[1].ends(run, 1, "exited", exit_code=9)
+        assert (run.state, len(stage.placed)) == ("cancelled", 2)

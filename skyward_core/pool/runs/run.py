@@ -629,6 +629,8 @@ class Run:
         if not decision.restarts:
             self._end_reason = decision.reason
             return False
+        if self.cancelled or context.leaving:  # by a receiver of the event
+            return False
         for log in self.logs.values():
             for name, (start, _) in log.items():
                 self._log_starts.setdefault(name, start)
