@@ -954,3 +954,13 @@ async def test_run_cancelled_at_the_news_of_its_failure_does_not_start_again() -
         stage.nodes[0].ends(run, 0)
         stage.nodes[1].ends(run, 1, "exited", exit_code=9)
         assert (run.state, len(stage.placed)) == ("cancelled", 2)
+
+
+async def test_restart_on_some_nodes_leaves_gangs_of_other_nodes() -> None:
+    async with staged(3, **RESTART) as stage:
+        run = stage.add("broadcast", task(nodes=(1,)))
+        run.total = 1
+        run.send_broadcast(1, (1,))
+        stage.nodes[1].ends(run, 0, "exited", rank=1, exit_code=9)
+        assert run.attempt == 2
+        assert [bool(link.broken) for link in stage.links] == [False, True, False]

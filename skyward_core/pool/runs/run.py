@@ -637,7 +637,7 @@ class Run:
         self._reset()
         self.attempt += 1
         context.news.records.restart_run(self.id, self.attempt)
-        for link in context.links:
+        for link in self.links:
             link.broken = link.broken or f"attempt {self.attempt - 1} of a run ended"  # the ranks get new processes
         context.scheduler.restart(self, decision.pause)
         return True
