@@ -964,3 +964,18 @@ async def test_restart_on_some_nodes_leaves_gangs_of_other_nodes() -> None:
         stage.nodes[1].ends(run, 0, "exited", rank=1, exit_code=9)
         assert run.attempt == 2
         assert [bool(link.broken) for link in stage.links] == [False, True, False]
+
+
+async def test_waiting_thread_skips_values_of_earlier_attempts() -> None:
+    async with staged(2, **RESTART) as stage:
+        completion = RunCompletion()
+        run = stage.scheduler.open("broadcast", [task()], future=completion)
+        stage.nodes[0].ends(run, 0, value="first attempt")
+        completion.queue_load(run, 0)
+        stage.nodes[1].ends(run, 1, "exited", exit_code=9)
+        await until(lambda: len(stage.placed) == 4)
+        waiting = asyncio.create_task(asyncio.to_thread(completion.wait))
+        await until(completion._landed.empty)
+        for rank, node in enumerate(stage.nodes):
+            node.ends(run, rank, value="second attempt", attempt=2)
+        assert (await waiting).results() == ["second attempt"] * 2

@@ -302,23 +302,34 @@ MAX_QUEUED_TASKS = 32  # tasks that a quick run sends to a node in advance
 QUICK_TASK = 0.02  # seconds; shorter tasks are quick
 
 
+def preload(loaded: dict[int, Future[Loaded]], index: int, value: Value) -> Loaded:
+    """Load a return value once, possibly while other calls run, for a later :meth:`Run.value`."""
+    if (found := loaded.get(index)) is None:
+        found = loaded[index] = Future()
+        try:
+            found.set_result(load(value))
+        except BaseException as error:  # including the user's ctrl-c
+            found.set_exception(error)
+            raise
+    return found.result()
+
+
 class RunCompletion(Future["Run"]):
     """Future for the end of a run. The waiting thread loads large values while other values still arrive."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._landed: queue.SimpleQueue[tuple[Run, int] | None] = queue.SimpleQueue()
+        self._landed: queue.SimpleQueue[tuple[dict[int, Future[Loaded]], int, Value] | None] = queue.SimpleQueue()
         self.add_done_callback(lambda _: self._landed.put(None))
 
     def queue_load(self, run: Run, index: int) -> None:
         """Let the waiting thread load a value from its file."""
-        self._landed.put((run, index))
+        self._landed.put((run._loaded, index, run.values[index]))  # a restart may remove the value meanwhile
 
     def wait(self) -> Run:
         """Wait for the end and return the run."""
         while (landed := self._landed.get()) is not None:
-            run, index = landed
-            run.preload(index)
+            preload(*landed)
         return self.result()
 
 
@@ -647,7 +658,7 @@ class Run:
         self._context.background.run_deferred()  # publish the outcomes first
         self.outcomes.clear()
         self.values.clear()
-        self._loaded.clear()
+        self._loaded = {}  # a waiting thread may still load a value into the former dictionary
         self.logs.clear()
         self._arrived.clear()
         self._stale.clear()
@@ -1058,7 +1069,9 @@ class Run:
     def _load_failure(self, index: int, rank: int, place: str, what: str, error: BaseException) -> RunError:
         """Return the error for a run with a value that cannot be loaded. The error contains the run's other values."""
         ended = [(i, out.kind) for i, out in sorted(self.outcomes.items()) if i != index]
-        loaded = {i: self.preload(i) for i, kind in ended if kind == "returned" and i in self.values}
+        loaded = {
+            i: preload(self._loaded, i, self.values[i]) for i, kind in ended if kind == "returned" and i in self.values
+        }
         results = {i: value for i, (value, failure) in loaded.items() if failure is None}
         return unloadable_error(self.id, self.name_of(index), self.outcomes, rank, place, what, error, results)
 
@@ -1073,17 +1086,6 @@ class Run:
                 except RunError as error:
                     failure = failure or error
         return values, failure
-
-    def preload(self, index: int) -> Loaded:
-        """Load a return value once, possibly while other calls run, for a later :meth:`value`."""
-        if (found := self._loaded.get(index)) is None:
-            found = self._loaded[index] = Future()
-            try:
-                found.set_result(load(self.values[index]))
-            except BaseException as error:  # including the user's ctrl-c
-                found.set_exception(error)
-                raise
-        return found.result()
 
     def results(self) -> list[Any]:
         """Return all values by index. Only the first call succeeds.
