@@ -193,7 +193,7 @@ class Form:
         plugin_settings: Texts of plugin parameters by names such as "torch.backend"; ignored for plugins not chosen.
         packages: Choice of packages, as written by :func:`format_choice`.
         timeout: Value without a field, taken from the launch that filled the form. Only the plan shows it.
-        grace, debug_wait: As ``timeout``.
+        grace, restarts, error_restarts, debug_wait: As ``timeout``.
         torchrun: As ``timeout``.
     """
 
@@ -224,6 +224,8 @@ class Form:
     gang: str = ""
     timeout: str = ""
     grace: str = ""
+    restarts: str = ""
+    error_restarts: str = ""
     debug_wait: str = ""
     torchrun: bool = False
     image_settings: str = ""
@@ -308,6 +310,7 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "bool": bool,
     "str | None": _text,
     "float | None": parse_amount,
+    "int | None": _number,
     "int | str | None": _number,  # a range stays a text
     "int | Literal['gpu'] | None": lambda text: None if text.strip() == "1" else _number(text),
     "Sequence[str]": _pairs,
