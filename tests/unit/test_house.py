@@ -128,7 +128,7 @@ def test_no_library_function_is_used_only_by_tests() -> None:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
         if words[node.name] == 1
         and node.name in tested - documented - CALLED_BY_PYTHON
-        and not node.name.startswith("__")
+        and not node.name.startswith(("__", "action_"))  # Textual calls actions by their names
         if not any(ast.unparse(each).startswith("command(") for each in node.decorator_list)  # found by its name
     }
     assert alone == set()
@@ -148,7 +148,8 @@ def test_every_optional_parameter_is_passed_by_some_caller() -> None:
     calls = [node for path in MODULES.values() for node in nodes_of(path) if isinstance(node, ast.Call)]
     named = {keyword.arg for call in calls for keyword in call.keywords}
     most: Counter[str] = Counter()  # by position, to a function of that name
-    unknown = set()  # functions that are given what somebody else has been given
+    # Functions that pass on their arguments, and overrides of methods that Textual calls.
+    unknown = {"_get_renders"}
     for call in calls:
         match call.func:
             case ast.Name(name) | ast.Attribute(attr=name):
