@@ -684,10 +684,7 @@ class PoolStartup:
         if failures and len(failures) == len(results):
             raise _no_answer_error(pool.name, failures[0][1]) from failures[0][1]
         for link, error in failures:
-            if pool.observer:  # links of observers reconnect by themselves
-                self._news.emit_link(link, False, error_message(error))
-            else:
-                link.start_reconnecting(error_message(error))
+            link.start_reconnecting(error_message(error))
         up = [link for link in pool.links if link.up]
         for link in up:
             if pool.observer or not self._is_unfinished or self._verifier.purchase_of(link.node) is None:

@@ -221,13 +221,15 @@ async def test_timeout_of_the_provider_is_raised_as_it_is(world: World, step: st
 async def attach(world: World) -> AsyncIterator[Come]:
     clients: list[Client] = []
 
-    async def attach(nodes: int = 4, before: Callable[[Ledger], object] = lambda ledger: None) -> Client:
+    async def attach(
+        nodes: int = 4, before: Callable[[Ledger], object] = lambda ledger: None, *, observer: bool = False
+    ) -> Client:
         """Attach to a pool that another client created. ``before`` is called first and may change the pool."""
         _, row = intended(world, nodes, on_loss="replace")
         ledger = Ledger()
         before(ledger)
         ledger.close()
-        client = Client(world, row)
+        client = Client(world, row, observer=observer)
         clients.append(client)
         await client.startup.attach_nodes()
         return client
@@ -235,6 +237,15 @@ async def attach(world: World) -> AsyncIterator[Come]:
     yield attach
     for client in clients:
         await client.close()
+
+
+async def test_link_of_an_observer_reconnects_if_its_agent_does_not_answer(world: World, attach: Come) -> None:
+    world.refuses["m1"] = OSError("no route")
+    client = await attach(2, lambda ledger: ledger.set_pool_state(ledger.live_pools()[0].token, "up"), observer=True)
+    link = client.context.links[1]
+    assert link.is_reconnecting
+    world.refuses.clear()
+    await until(lambda: link.up)
 
 
 async def test_attach_connects_to_each_node_by_its_machine_state(world: World, attach: Come) -> None:
