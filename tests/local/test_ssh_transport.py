@@ -529,7 +529,7 @@ async def test_early_command_channel_is_used_by_the_first_request(host: Host, ta
     await connection.open_early([target], PreopenedSockets([]), begin)
     link = await connection.connect(target, patience=0)
     assert len(host.commands) == 1
-    wish: dict[str, Any] = {"folder": "", "said": lambda line: None}
+    wish: dict[str, Any] = {"folder": "", "on_line": lambda line: None}
     first = await CommandChannel.open(link, python=WantedPython(sys.executable), **wish)
     assert len(host.commands) == 1 and first.facts["python"]
     second = await CommandChannel.open(link, python=WantedPython(sys.executable), **wish)
