@@ -33,7 +33,7 @@ def learned(session: FakeSession, view: PoolView, run: RunView, index: int, loss
 
 def end(session: FakeSession, view: PoolView, run: RunView, index: int, loss: float) -> None:
     gists = {"loss": [loss, loss, 1.0]}
-    session.end_rank(view, run, index, "returned", summary=value({"acc": 1 - loss}), numbers=gists)
+    session.end_rank(view, run, index, "returned", summary=value({"acc": 1 - loss}), metrics=gists)
 
 
 def gangs(session: FakeSession) -> tuple[PoolView, list[RunView]]:
