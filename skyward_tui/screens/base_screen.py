@@ -185,7 +185,7 @@ class BaseScreen(DismissOnceScreen[Result]):
         """Show a message in the hint line, with control characters replaced.
 
         Args:
-            kind: "info", "done" or "error".
+            kind: "info", "done", "warning" or "error".
         """
         now = self.app.wall_time()
         self._hint_bar.flash(sanitize_line(text), kind, now + FLASH_SECONDS)

@@ -20,7 +20,12 @@ from skyward_tui.ui.themes import read_style_sheet
 MIN_WIDTH, MIN_HEIGHT = 60, 15
 FLASH_SECONDS = 6.0
 _EMPTY = Content("")
-_FLASHES = {"info": ("", "$text-primary"), "done": ("✓ ", "$text-success"), "error": ("✗ ", "$text-error")}
+_FLASHES = {
+    "info": ("", "$text-primary"),
+    "done": ("✓ ", "$text-success"),
+    "warning": ("! ", "$text-warning"),
+    "error": ("✗ ", "$text-error"),
+}
 
 
 class Chrome(Static):
