@@ -55,7 +55,7 @@ class LedgerWriter:
         self._failing_since: float | None = None  # loop time of the first failed write since the last success
         self._runs: dict[str, dict[str, Any]] = {}  # run -> columns that were not written yet
         self._outcomes: list[tuple[str, Outcome, dict[str, list[int]]]] = []
-        self._restarted: set[str] = set()  # runs whose written outcomes belong to an earlier attempt
+        self._attempts: dict[str, int] = {}  # restarted run -> number of its latest attempt
         self._log_ends: dict[str, dict[str, int]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_for = 0.0  # delay in seconds that the timer was set for
@@ -84,7 +84,9 @@ class LedgerWriter:
     def restart_run(self, run: str, attempt: int) -> None:
         """Record the start of a run's next attempt, and remove the outcomes of the earlier ones."""
         self._outcomes = [each for each in self._outcomes if each[0] != run]
-        self._restarted.add(run)
+        for column in ("state", "ended_at", "root_cause"):
+            self._runs.get(run, {}).pop(column, None)
+        self._attempts[run] = attempt
         self.set_columns(run, attempts=attempt)
 
     def add_run_end(self, run: str, state: RunStatus, when: float, cause: RootCause | None) -> None:
@@ -116,8 +118,7 @@ class LedgerWriter:
         outcomes, self._outcomes = self._outcomes, []
         try:
             if runs or outcomes:
-                self._context.ledger.record_runs(runs, outcomes, patience, restarted=self._restarted)
-                self._restarted.clear()
+                self._context.ledger.record_runs(runs, outcomes, patience, restarted=self._attempts)
             self._archive.flush()
             self._failing_since = None
         except (LedgerError, OSError) as error:

@@ -769,7 +769,7 @@ class Ledger:
         runs: Mapping[str, Mapping[str, Any]],
         outcomes: Iterable[tuple[str, Outcome, dict[str, list[int]]]] = (),
         patience: float | None = None,
-        restarted: Iterable[str] = (),
+        restarted: Mapping[str, int] | None = None,
     ) -> None:
         """Record runs and outcomes in one transaction.
 
@@ -777,19 +777,30 @@ class Ledger:
             runs: Run -> its changed columns. A run that may be new needs the column ``token``.
             outcomes: Outcomes of calls: run, outcome, log ranges.
             patience: Seconds to wait for other processes. None: as long as other writes.
-            restarted: Runs whose earlier outcomes belong to an attempt that was followed by another one.
+            restarted: Restarted run -> number of the attempt that these records belong to. They replace records of
+                earlier attempts, and records of later attempts are kept.
 
         Raises:
             LedgerError: If the ledger cannot be written or is locked.
         """
-        statements: list[tuple[str, Any]] = [("DELETE FROM outcomes WHERE run=?", (run,)) for run in restarted]
+        attempts = restarted or {}
+        statements: list[tuple[str, Any]] = [
+            (sql, (run, attempts[run])) for run in runs if run in attempts for sql in _FORGET_ATTEMPTS
+        ]
         statements += [
-            (_run_statement(tuple(columns)), {name: _to_stored(each) for name, each in columns.items()} | {"run": run})
+            (
+                _run_statement(tuple(columns)),
+                {name: _to_stored(each) for name, each in columns.items()}
+                | {"run": run, "attempt": attempts.get(run, 1)},
+            )
             for run, columns in runs.items()
         ]
-        put = "INSERT OR REPLACE INTO outcomes (run, idx, outcome, log) VALUES (?,?,?,?)"
         statements += [
-            (put, (run, out.index, _encode_json(out.to_json()), _encode_json(log))) for run, out, log in outcomes
+            (
+                _PUT_OUTCOME,
+                (run, out.index, _encode_json(out.to_json()), _encode_json(log), attempts.get(run, 1)),
+            )
+            for run, out, log in outcomes
         ]
         self._write(statements, patience=patience)
 
@@ -848,14 +859,25 @@ _encode_json = make_json_encoder(only_ascii=True)  # fast, for thousands of outc
 _FIXED_COLUMNS = ("token", "function", "kind", "total", "opened_at")
 # "lost" may mean that a client's pool ended during its run, so it never replaces an end that another client recorded.
 _END_COLUMNS = ("state", "ended_at", "root_cause")
+# Several clients may write records of a run, and some may not know its latest attempt yet.
+_FORGET_ATTEMPTS = (
+    "DELETE FROM outcomes WHERE run=?1 AND EXISTS (SELECT 1 FROM runs WHERE run=?1 AND coalesce(attempts, 1)<?2)",
+    "UPDATE runs SET state='running', ended_at=NULL, root_cause=NULL WHERE run=?1 AND coalesce(attempts, 1)<?2",
+)
+_PUT_OUTCOME = """INSERT OR REPLACE INTO outcomes (run, idx, outcome, log)
+SELECT ?1, ?2, ?3, ?4 WHERE NOT EXISTS (SELECT 1 FROM runs WHERE run=?1 AND attempts>?5)"""
 
 
 @cache
 def _run_statement(columns: tuple[str, ...]) -> str:
     """Return the statement that updates columns of a run. It also inserts the row if the columns identify the run."""
-    sees_end = "state='running' OR :state!='lost'"
+    sees_end = "(state='running' OR :state!='lost') AND coalesce(attempts, 1)<=:attempt"
     changes = ", ".join(
-        f"{name}=CASE WHEN {sees_end} THEN :{name} ELSE {name} END" if name in _END_COLUMNS else f"{name}=:{name}"
+        f"{name}=CASE WHEN {sees_end} THEN :{name} ELSE {name} END"
+        if name in _END_COLUMNS
+        else f"{name}=max(coalesce({name}, 1), :{name})"
+        if name == "attempts"
+        else f"{name}=:{name}"
         for name in columns
         if name not in _FIXED_COLUMNS
     )

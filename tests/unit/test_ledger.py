@@ -173,6 +173,17 @@ def test_ledger_records_runs_and_their_outcomes(ledger: Ledger) -> None:
     assert ledger.run("nope") is None
 
 
+def test_records_of_an_earlier_attempt_do_not_replace_those_of_a_later_one(ledger: Ledger) -> None:
+    """Two clients write records of a run, and one of them learns of the restart late."""
+    record_runs(ledger, opened=[("t1", "r1", "train", "broadcast", 2, 10.0)])
+    ledger.record_runs({"r1": {"attempts": 2}}, [("r1", OUTCOME, {})], restarted={"r1": 2})
+    record_runs(ledger, outcomes=[("r1", KILLED, {})], ends=[("r1", "failed", 12.0, None)])
+    ledger.record_runs({"r1": {"attempts": 2}}, restarted={"r1": 2})
+    row = ledger.run("r1")
+    assert row is not None
+    assert (row.state, row.attempts, ledger.outcomes("r1")) == ("running", 2, [(OUTCOME, {})])
+
+
 @pytest.mark.parametrize("opened", [True, False])
 def test_lost_state_does_not_overwrite_the_end_of_a_run(ledger: Ledger, opened: bool) -> None:
     ledger.record_intent("t1", "fit", LOCAL, SPEC)
