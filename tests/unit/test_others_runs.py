@@ -398,6 +398,34 @@ async def test_call_unknown_to_a_new_agent_is_lost(world: World, attach: Come) -
     assert watcher.run.tasks[1].state == "lost" and ("m0", "stop") in world.questions
 
 
+async def test_new_attempt_replaces_the_records_of_the_failed_one(world: World, attach: Come) -> None:
+    watcher = await watcher_of_two_ranks(world, attach)
+    for node, kind in enumerate(("returned", "lost")):
+        watcher.say(node, outcome(node, node, kind))
+    assert watcher.written().state == "failed"
+    watcher.say(0, {"t": "run", "attempt": 2} | opened())
+    watcher.say(1, outcome(1, 1))  # the agent repeats an outcome of the first attempt
+    row = watcher.written()
+    assert (row.state, row.ended_at, row.attempts, watcher.client.ledger.outcomes(RUN)) == ("running", None, 2, [])
+    watcher.say(1, {"t": "run", "attempt": 2} | opened())
+    for node in (0, 1):
+        watcher.say(node, outcome(node, node, attempt=2))
+    assert (watcher.written().state, watcher.run.state) == ("done", "done")
+
+
+@pytest.mark.parametrize("behind", ["m0", "m1"])
+async def test_run_whose_client_exited_between_attempts_is_not_complete(
+    world: World, attach: Come, behind: str
+) -> None:
+    """One node got the call of the second attempt, and the other one still remembers the first attempt."""
+    for node, name in enumerate(("m0", "m1")):
+        attempt: Header = {"attempt": 1 if name == behind else 2}
+        world.remembers[name] = [record(opened(), outcome(node, node, **attempt)) | attempt]
+    (await attach()).written()
+    row = (watcher := await attach()).written()
+    assert (row.state, watcher.run.state, watcher.run.counts) == ("failed", "failed", {"returned": 1, "lost": 1})
+
+
 @pytest.mark.parametrize("how", ["watches", "reads only", "has a client"])
 async def test_observer_that_saw_a_node_loss_stops_the_peers(
     world: World, attach: Come, how: str, monkeypatch: pytest.MonkeyPatch

@@ -107,6 +107,8 @@ class OtherClientRuns:
                 continue
             self._on_opened(record, link)
             known = self._runs[record["run"]]
+            if record.get("attempt", 1) < known.attempt:
+                continue  # the client exited before it started the latest attempt on this node
             known.known_by.add(link.node)
             known.active[link.node] = record.get("active", 0)
             if not known.has_ended:
@@ -288,6 +290,8 @@ class OtherClientRuns:
                     known.items[header["rank"]] = header["seq"] + 1
             case "outcome" if known.items is not None and header["kind"] == "returned":
                 self._count_items(run, known.items, header)
+            case "outcome" if header.get("attempt", 1) < known.attempt:
+                return
             case "outcome":
                 self._on_outcome(run, header, at)
                 if link.node in known.active:
@@ -333,6 +337,9 @@ class OtherClientRuns:
             )
         known.attempt, known.outcomes, known.has_ended = attempt, {}, False
         known.returned, known.latest = {}, 0.0
+        known.known_by.clear()
+        known.active.clear()
+        self._news.records.restart_run(run, attempt)
 
     def on_queued(self, link: Link, queued: QueuedRunKeys) -> None:
         """Publish a run that waits for nodes, as the head reports it."""
