@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from skyward_core.api.map_and_stream import split_streams
 from skyward_core.model.errors import Cancelled, PoolError, PoolGone, RunError
 from skyward_core.model.output_files import WrittenFile
+from skyward_core.pool.agent_link import Link
 from skyward_core.pool.output_files import OutputFetcher, OutputRecord, list_files
 from skyward_core.pool.pool_context import PoolEnd
 from skyward_core.pool.runs import run as module
@@ -25,7 +26,7 @@ from skyward_core.pool.runs.run import Run, RunCompletion
 from skyward_core.views import events
 from tests.support.examples import examples
 from tests.support.runs import broadcast, gather, home_for_runs, kinds
-from tests.support.staged_pool import Node, Stage, failure_reason, staged, task
+from tests.support.staged_pool import Node, Stage, failure_reason, large_task, staged, task
 from tests.support.waiting import until
 
 
@@ -979,3 +980,22 @@ async def test_waiting_thread_skips_values_of_earlier_attempts() -> None:
         for rank, node in enumerate(stage.nodes):
             node.ends(run, rank, value="second attempt", attempt=2)
         assert (await waiting).results() == ["second attempt"] * 2
+
+
+async def test_step_of_a_job_is_not_restarted_on_a_new_machine() -> None:
+    """The earlier steps of the job have not run there."""
+    async with staged(2, **RESTART) as stage:
+        run = broadcast(stage, job="j1")
+        stage.registry.drop_link(stage.links[1])
+        stage.links[1] = Link(1, stage.nodes[1], stage, pool="p")  # type: ignore[arg-type]
+        stage.nodes[0].ends(run, 0, "collateral")
+        assert (run.state, run.attempt, len(stage.placed)) == ("failed", 1, 2)
+
+
+async def test_large_arguments_are_removed_when_the_client_detaches(tmp_path: Path) -> None:
+    async with staged(1, **RESTART) as stage:
+        run = stage.add("broadcast", large_task(tmp_path / "large"))
+        run.stocked = frozenset(stage.links)
+        run.send_broadcast(1)
+        run.detach()
+        await until(lambda: run.state == "left" and not list(tmp_path.iterdir()))

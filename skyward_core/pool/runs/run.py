@@ -31,7 +31,7 @@ from skyward_core.protocol.frame_codec import MAX_INLINE_BYTES, MAX_SHORT_TEXT, 
 from skyward_core.protocol.frame_schema import PREEMPTED
 from skyward_core.store.atomic_file import write_atomic
 from skyward_core.store.pool_folder import EXCEPTION_SUFFIX
-from skyward_core.tasks.task_and_blob_values import Task
+from skyward_core.tasks.task_and_blob_values import Task, delete_files
 from skyward_core.transport.file_and_result_downloads import ResultDownload
 from skyward_core.views import events
 
@@ -624,7 +624,9 @@ class Run:
         if not self.may_restart or self.cancelled or not self._begun or context.leaving or context.external_end:
             return False
         context.background.run_deferred()  # publish the outcomes before the end of the attempt
-        if self.tasks[0].job and any(link.gone for link in context.links):
+        if self.tasks[0].job and any(
+            link.gone or link is not context.links[link.node] for link in self._where.values()
+        ):
             return False  # the earlier steps of the job have not run on a replacement machine
         preempted = any(context.view.nodes[each.node].is_preempted for each in self._arrived if each.node >= 0)
         progress = context.view.metrics.max_step(self.id)
@@ -867,6 +869,8 @@ class Run:
             if self.kind == "sweep":  # no client will send the remaining trials
                 self.is_retained = True
                 self._refill()
+            if self.may_restart:
+                delete_files(self.tasks)
             self.state, self._unsent = "left", len(self._waiting)
             self._notify_waiters()
 
