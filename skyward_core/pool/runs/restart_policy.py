@@ -91,7 +91,11 @@ def describe_end(
 
 def _is_loss(outcome: Outcome) -> bool:
     """Check whether a process or its node was lost, rather than ended by user code."""
-    return is_failure(outcome) and (outcome.kind == "lost" or outcome.signal is not None)
+    # A process without a known status ended while no agent was running, probably together with its agent.
+    is_unknown = outcome.kind == "exited" and outcome.exit_code is None
+    is_timeout = outcome.error is not None and outcome.error.type == "TimeoutError"
+    is_ended = outcome.kind == "lost" or outcome.signal is not None or (is_unknown and not is_timeout)
+    return is_failure(outcome) and is_ended
 
 
 def _signature(outcome: Outcome) -> str:
