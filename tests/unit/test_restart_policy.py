@@ -58,7 +58,8 @@ def test_cause_of_an_attempt_follows_from_its_root_cause(outcome: Outcome, cause
     end = describe_end(1, root, [outcome], None)
     assert end.cause == cause
     assert bool(end.signature) is (cause == "error")
-    assert end.lost_ranks == ((0,) if outcome.kind == "lost" or outcome.signal else ())
+    is_process_lost = outcome.kind == "lost" or (cause == "loss" and outcome.kind == "exited")
+    assert end.lost_ranks == ((0,) if is_process_lost else ())
     assert describe_end(1, root, [outcome], None, preempted=True).cause == "preemption"
 
 
