@@ -63,6 +63,12 @@ def test_cause_of_an_attempt_follows_from_its_root_cause(outcome: Outcome, cause
     assert describe_end(1, root, [outcome], None, preempted=True).cause == "preemption"
 
 
+def test_lost_ranks_count_within_the_run() -> None:
+    """A run on node 1 only has rank 0 where the pool has rank 2."""
+    outcome = Outcome(0, 2, 1, "lost", error=ErrorInfo("NodeLost", "its machine is gone"))
+    assert describe_end(1, RootCause.from_outcome(outcome), [outcome], None).lost_ranks == (0,)
+
+
 def test_signature_differs_by_place_and_message_of_the_error() -> None:
     def signature(message: str, line: int) -> str:
         error = ErrorInfo("ValueError", message, TRACEBACK.replace("line 7", f"line {line}"))

@@ -38,7 +38,7 @@ class AttemptEnd(Value):
         message: Root cause in words.
         signature: Type, message and place of the root cause's exception; "" for causes other than errors.
         progress: Largest step that a rank logged until the end, in all attempts; None if no rank logs steps.
-        lost_ranks: Ranks whose process, node or machine was lost.
+        lost_ranks: Ranks whose process, node or machine was lost, as the run counts its ranks.
     """
 
     number: int
@@ -77,7 +77,7 @@ def describe_end(
         preempted: Whether the machine of a rank was preempted.
     """
     outcomes = list(outcomes)
-    lost = tuple(sorted(each.rank for each in outcomes if _is_loss(each) and each.rank >= 0))
+    lost = tuple(sorted(each.index for each in outcomes if _is_loss(each)))
     culprit = next((each for each in outcomes if RootCause.from_outcome(each) == root), None)
     cause: RestartCause = "error"
     if preempted or root.type == PREEMPTED:

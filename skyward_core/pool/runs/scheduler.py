@@ -327,7 +327,7 @@ class RunScheduler:
             await context.roster.wait_replacements()
         try:
             await context.checkpoints.restore(run.id)
-        except (PoolError, OSError) as error:
+        except (SkywardError, OSError) as error:
             context.news.emit_warning(f"run {run.id} continues without checkpoints of other nodes: {error}")
         if context.is_standalone and gang is not None:
             try:
