@@ -47,8 +47,13 @@ class NodeRoster:
     # -- missing nodes -------------------------------------------------------------------------------------
 
     def disconnected_links(self) -> list[Link]:
-        """Return the links that are down and do not reconnect."""
-        return [link for link in self._context.links if link.gone or not (link.up or link.is_reconnecting)]
+        """Return the links that are down and do not reconnect, and an observer's links that never were up."""
+        new = self._context.observer
+        return [
+            link
+            for link in self._context.links
+            if link.gone or not (link.up or (link.is_reconnecting and (link.welcome or not new)))
+        ]
 
     def state(self) -> tuple[PoolStatus, str]:
         """Return the pool's state and a description of the missing nodes."""

@@ -235,7 +235,7 @@ def test_ended_pools_are_listed_and_opened_by_key(home: Path) -> None:
         assert (second.name, first.name) == ("twice", "twice")
         for view, words in ((first, "first"), (second, "second"), (first, "first")):
             assert (view.state, [(r.function, r.state, r.outcomes()) for r in view.runs.values()]) == (
-                "gone", [("said", "done", [])]
+                "gone", [("repeat_words", "done", [])]
             )  # fmt: skip
             whole = session.load_ended_pool(view.key).result(90)
             assert whole is next(each for each in session.pools() if each.key == view.key)

@@ -488,7 +488,7 @@ def long_chain() -> None:
         (lambda: leaves(Text("7")), "exited", "called sys.exit"),
         (lambda: raises(Own(7)), "exited", r"called sys.exit\(7\)"),
         (lambda: raises(NoText()), "raised", "its __str__ raised TypeError"),
-        (lambda: raises(TextOfItsOwn()), "raised", "expected"),
+        (lambda: raises(TextOfItsOwn()), "raised", "told"),
         (lambda: raises(Falsy("expected")), "raised", "expected"),
         (lambda: raises(Named("expected")), "raised", "expected"),
         (lambda: sky.function(long_chain)(), "raised", "2999"),
