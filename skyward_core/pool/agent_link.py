@@ -173,7 +173,8 @@ SILENCE_POLL_INTERVAL = 0.5  # seconds between checks of an agent's silence
 SILENCE = 4.0  # seconds without a frame after which the agent counts as silent; it should have answered a ping by then
 # seconds; longer than a short broadcast, because the frame of the next broadcast can then carry the acknowledgement.
 # Not much longer, because agents keep unacknowledged results in memory.
-ACK_DELAY = 0.5
+ACK_DELAY = 0.1
+KEEPALIVE_ID = 0  # request id of pings that nothing waits for
 CORKED_BODY = 65_536  # bytes; a larger body is not worth a copy
 WELCOME = 15.0  # seconds to wait for the welcome frame: a frozen agent accepts connections but never answers
 MAX_SOURCES = 64  # script sources that are sent again to a new agent
@@ -196,6 +197,16 @@ class Listener(Protocol):
 
     def cursors(self, node: int) -> dict[str, int]:
         """Return the downloaded bytes of each log file of a node."""
+
+
+def _join_acks(*acks: Mapping[str, list[int] | None]) -> dict[str, list[int] | None]:
+    """Join acknowledgements. None, which stands for the whole run, takes precedence."""
+    joined: dict[str, list[int] | None] = {}
+    for each in acks:
+        for run, indices in each.items():
+            known = joined.get(run, [])
+            joined[run] = None if indices is None or known is None else [*known, *indices]
+    return joined
 
 
 class Link:
@@ -254,6 +265,9 @@ class Link:
         self._files: dict[int, Download] = {}
         self._acks: dict[str, list[int] | None] = {}
         self._ack_timer: asyncio.TimerHandle | None = None
+        # Sent acknowledgements: before and after the last keepalive ping. An agent that dies may not have read them.
+        self._pinged_acks: dict[str, list[int] | None] = {}
+        self._sent_acks: dict[str, list[int] | None] = {}
         self._next_id = 0
         self._retry: asyncio.Task[None] | None = None
         self._watcher: asyncio.Task[None] | None = None
@@ -304,6 +318,8 @@ class Link:
             self._write(header, body)
         for run in self._claims:
             self._write({"t": "claim", "run": run})
+        self._acks = _join_acks(self._pinged_acks, self._sent_acks, self._acks)
+        self._pinged_acks, self._sent_acks = {}, {}
         self._send_acks()
         _log.info("node %d: up", self.node, extra=self._log_extra)
         self._listener.on_link(self, True, "")
@@ -374,7 +390,9 @@ class Link:
                 self.silent = True
                 _log.warning("node %d: silent for %.1f s", self.node, quiet, extra=self._log_extra)
                 self._listener.on_link(self, False, f"connected, but no answer for {quiet:.0f} s")
-            self._write({"t": "ping", "id": 0})
+            self._write({"t": "ping", "id": KEEPALIVE_ID})
+            if not self._pinged_acks:
+                self._pinged_acks, self._sent_acks = self._sent_acks, {}
 
     def warn_preemption(self, node: int, seconds: float) -> None:
         """Notify the node's ranks that another node's machine is preempted in ``seconds`` seconds."""
@@ -436,6 +454,8 @@ class Link:
                 self._on_file_data(header, body)
                 return
             case "pong" | "known" | "formed":
+                if header["t"] == "pong" and header.get("id") == KEEPALIVE_ID:
+                    self._pinged_acks = {}  # the agent has read everything before the ping
                 request_type, waiting = self._pending_requests.get(header.get("id", -1), ("", None))
                 if waiting is not None:
                     validate_answer(request_type, header)
@@ -633,8 +653,8 @@ class Link:
 
     def _send_acks(self) -> None:
         self._ack_timer = None
-        if self.send({"t": "ack", "calls": self._acks}):
-            self._acks = {}
+        if self._acks and self.send({"t": "ack", "calls": self._acks}):
+            self._sent_acks, self._acks = _join_acks(self._sent_acks, self._acks), {}
 
     async def ask(self, header: Mapping[str, Any]) -> tuple[AnyHeader, bytes]:
         """Send a request and wait for its answer.

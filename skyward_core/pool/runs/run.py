@@ -833,7 +833,8 @@ class Run:
         self.arrivals.put(("outcome", outcome.index, outcome.kind))
         if self.kind != "broadcast":
             self._flying[link.node] = self._flying.get(link.node, 1) - 1
-            if outcome.index not in self._readings and not self.is_retained:
+            # A run that may restart is acknowledged at its end: a late acknowledgement must not meet the next attempt.
+            if not (outcome.index in self._readings or self.is_retained or self.may_restart):
                 link.acknowledge(self.id, outcome.index)
         fails_fast = self._context.options.fail_fast and self.kind != "sweep"
         if is_failure(outcome) and not self._stopping and fails_fast:
