@@ -291,6 +291,7 @@ def test_agent_without_free_descriptors_sends_outcomes_and_rejects_other_clients
 
 LIMITED = """
 import json, os, resource, signal, sys
+from contextlib import suppress
 import skyward_core as sky
 from pathlib import Path
 from tests.support.faults import agent_pids, worker_pids
@@ -319,7 +320,8 @@ with sky.Compute(worker=sky.Worker(ranks_per_node=4), options=sky.Options(consol
         resource.prlimit(agent, resource.RLIMIT_NPROC, (limit, hard))
         stacks = stacks or compute.stacks()
         for worker in worker_pids(compute):
-            os.kill(worker, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(worker, signal.SIGKILL)
         failures.append(failure(compute))
 print(json.dumps([failures, [each.why for each in stacks.ranks]]))
 """
