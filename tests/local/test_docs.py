@@ -33,7 +33,8 @@ PRINTS = {
     ],
     "train/data-sharding.md": [r"^\[\[0, 3, 6\], \[1, 4\], \[2, 5\]\] 21$"],
     "train/index.md": [r"^True True$", r"^332833500$"],
-    "train/plugins/index.md": [r"^499500 True\n499500 True$"],
+    "train/plugins/index.md": [r"^\['part-0', 'part-1'\]$", r"^499500 True\n499500 True$"],
+    "train/restarts.md": [r"^\[20, 20\]$"],
 }
 
 
