@@ -199,14 +199,13 @@ class Listener(Protocol):
         """Return the downloaded bytes of each log file of a node."""
 
 
-def _join_acks(*acks: Mapping[str, list[int] | None]) -> dict[str, list[int] | None]:
-    """Join acknowledgements. None, which stands for the whole run, takes precedence."""
-    joined: dict[str, list[int] | None] = {}
-    for each in acks:
-        for run, indices in each.items():
-            known = joined.get(run, [])
-            joined[run] = None if indices is None or known is None else [*known, *indices]
-    return joined
+def _add_acks(target: dict[str, list[int] | None], acks: Mapping[str, list[int] | None]) -> None:
+    """Add acknowledgements to others, in time that depends on the added ones only. None stands for the whole run."""
+    for run, indices in acks.items():
+        if indices is None:
+            target[run] = None
+        elif (known := target.setdefault(run, [])) is not None:
+            known.extend(indices)
 
 
 class Link:
@@ -318,8 +317,10 @@ class Link:
             self._write(header, body)
         for run in self._claims:
             self._write({"t": "claim", "run": run})
-        self._acks = _join_acks(self._pinged_acks, self._sent_acks, self._acks)
-        self._pinged_acks, self._sent_acks = {}, {}
+        unread = self._pinged_acks
+        _add_acks(unread, self._sent_acks)
+        _add_acks(unread, self._acks)
+        self._acks, self._pinged_acks, self._sent_acks = unread, {}, {}
         self._send_acks()
         _log.info("node %d: up", self.node, extra=self._log_extra)
         self._listener.on_link(self, True, "")
@@ -654,7 +655,8 @@ class Link:
     def _send_acks(self) -> None:
         self._ack_timer = None
         if self._acks and self.send({"t": "ack", "calls": self._acks}):
-            self._sent_acks, self._acks = _join_acks(self._sent_acks, self._acks), {}
+            _add_acks(self._sent_acks, self._acks)
+            self._acks = {}
 
     async def ask(self, header: Mapping[str, Any]) -> tuple[AnyHeader, bytes]:
         """Send a request and wait for its answer.
