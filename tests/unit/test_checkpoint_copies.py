@@ -76,6 +76,18 @@ def test_restored_file_has_content_and_time_and_is_not_listed_as_written(folder:
     assert target.read_bytes() == b"of a rank"
 
 
+@pytest.mark.parametrize("content", ["", "[]", '{"model.pt": ', "[" * 100_000])
+def test_files_are_kept_and_listed_if_the_list_of_restored_files_is_damaged(
+    content: str, folder: Path, blob: Path
+) -> None:
+    """A power cut may leave an empty list, and ranks can write to it."""
+    assert restore(folder, blob, "model.pt")
+    Path(f"{folder}.restored.json").write_text(content)
+    assert [each["path"] for each in find_written_files(str(folder), [], 0.0, float("inf"))[0]] == ["model.pt"]
+    assert not restore(folder, blob, "model.pt")
+    assert restore(folder, blob, "other.pt")
+
+
 @pytest.mark.parametrize("path", ["../out", "/etc/out", "link/out", "a/../../out", ""])
 def test_no_path_leads_out_of_the_working_folder(path: str, folder: Path, blob: Path) -> None:
     outside = folder.parent / "elsewhere"

@@ -242,10 +242,14 @@ def restore_file(folder: str, blob: Path, size: int, path: str, at: float) -> bo
 
 
 def _read_restored(folder: str) -> dict[str, str]:
-    """Return the versions of the restored files, by path."""
-    listing = Path(f"{folder}{RESTORED_SUFFIX}")
-    restored: dict[str, str] = json.loads(listing.read_bytes()) if listing.exists() else {}
-    return restored
+    """Return the versions of the restored files, by path.
+
+    Without a valid list, for example after a power cut, all files count as written by ranks: they are kept and listed.
+    """
+    restored: object = None
+    with suppress(FileNotFoundError, ValueError, RecursionError):
+        restored = json.loads(Path(f"{folder}{RESTORED_SUFFIX}").read_bytes())
+    return restored if isinstance(restored, dict) else {}
 
 
 def _make_folders_below(folder: str, path: str) -> int:
