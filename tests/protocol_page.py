@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from skyward_core.protocol import frame_schema, host_answers
+from skyward_core.protocol import frame_schema
 from skyward_core.protocol.frame_codec import VERSION
 from skyward_core.protocol.validators import Check, Checks, FrameSchema, split_keys
+from skyward_core.transport.ssh import bootstrap_channel
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "internals" / "protocol.md"
@@ -133,9 +134,9 @@ def types() -> str:
     known = frame_schema.FROM_AGENT["known"]
     for asked, checks in answers().items():
         definitions.append(_typed_dict(f"{asked.capitalize()}Answer", known.needs | checks, known.may, "known"))
-    conditional = host_answers.FACTS_OF_ROOT | host_answers.FACTS_OF_POOL
-    definitions.append(_typed_dict("HostFacts", host_answers.FACTS, conditional))
-    for done, checks in host_answers.DONE.items():
+    conditional = bootstrap_channel.FACTS_OF_ROOT | bootstrap_channel.FACTS_OF_POOL
+    definitions.append(_typed_dict("HostFacts", bootstrap_channel.FACTS, conditional))
+    for done, checks in bootstrap_channel.DONE.items():
         definitions.append(_typed_dict(f"{done.capitalize()}Done", *split_keys([checks])))
     return "\n".join(definitions)
 

@@ -1,4 +1,4 @@
-"""Folder of a pool on the client: logs, results, journal, metrics, package locks, launches, trials.
+"""Folders of a pool on the client: logs, results, journal, metrics, package locks, launches, trials; and keys.
 
 Log files mirror the nodes' spools, with the same names and offsets. The size of a file is its cursor, so each client
 continues where the last one stopped. Two clients that write the same bytes to the same place do no harm.
@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 import re
+import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -18,7 +19,7 @@ from dataclasses import replace
 from functools import partial
 from math import inf
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import IO, Any, BinaryIO, ClassVar, Self
 
 from skyward_core.model.errors import UsageError
 from skyward_core.protocol.frame_codec import make_json_encoder
@@ -682,3 +683,47 @@ def add_dismissed(runs: Iterable[str]) -> None:
 
 def _dismissed_alerts_file() -> Path:
     return state_home() / DISMISSED_FILE
+
+
+class PoolKeyFolder:
+    """Folder with the keys of one pool and the journal of requests to its provider.
+
+    Args:
+        pool: Name of the pool.
+        token: Token of the pool.
+
+    Attributes:
+        provider: Name of the parent folder, which contains the folders of all pools of a provider.
+    """
+
+    provider: ClassVar[str]
+
+    def __init__(self, pool: str, token: str) -> None:
+        self.pool, self.token = pool, token
+        self.path = state_home() / self.provider / f"{pool}.{token}"
+
+    @classmethod
+    def find_all(cls, pool: str) -> Iterator[Self]:
+        """Yield the folders of all pools with a name: the current pool's, and those that earlier pools left."""
+        for path in sorted((state_home() / cls.provider).glob(f"{pool}.*")):
+            yield cls(pool, path.name.rpartition(".")[2])
+
+    @property
+    def login_key(self) -> Path:
+        """File of the SSH key that opens the pool's machines."""
+        return self.path / "id_ed25519"
+
+    @property
+    def known_hosts(self) -> Path:
+        """File with the host keys of the pool's machines."""
+        return self.path / "known_hosts"
+
+    def remove(self) -> None:
+        """Remove the folder.
+
+        Raises:
+            OSError: If the folder cannot be removed.
+        """
+        while self.path.exists():
+            with suppress(FileNotFoundError):  # another client removes the folder at the same time
+                shutil.rmtree(self.path)

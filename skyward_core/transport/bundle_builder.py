@@ -123,7 +123,6 @@ WITH_DRIVER = ("skyward_core/node/gpu_locks_and_usage.py",)
 # Code for optional features. Bytecode is more than twice as large as source, and every start would send it.
 RARELY_LOADED = (
     *WITH_DRIVER,
-    "skyward_core/node/agent/debugger_relay.py",
     "skyward_core/node/agent/preemption_notices.py",
     "skyward_core/node/agent/rank_inspection.py",
     "skyward_core/node/agent/retained_results.py",
@@ -188,7 +187,6 @@ CLIENT_PACKAGE = "skyward_core/client"
 CLIENT_FILES = (
     "skyward_core/store/run_log_reader.py",
     "skyward_core/views/job_file_steps.py",
-    "skyward_core/views/notification_rules.py",
     "skyward_core/views/result_comparison.py",
     "skyward_core/views/stack_groups_and_profiles.py",
     "skyward_core/views/sweep_trials.py",

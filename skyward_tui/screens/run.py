@@ -18,8 +18,8 @@ from textual.widget import Widget
 
 from skyward_core.model.outcomes import AlertKind
 from skyward_core.views.alert_rules import Alert, AlertWatch, alerts_cache_key
-from skyward_core.views.notification_rules import Notification
 from skyward_core.views.pool_view import PoolView, RunView
+from skyward_tui.notifications import Notification
 from skyward_tui.panels.panel import RunPanel, RunSelection
 from skyward_tui.panels.rank_states_and_heat_map import RankChosen
 from skyward_tui.screens.base_screen import BaseScreen, pool_status

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.tasks.main_module_loading import load_main_from_path
+from skyward_core.__main__ import load_main_from_path
 from tests.support.processes import run_command
 
 ROOT = Path(__file__).parents[2]

@@ -24,6 +24,7 @@ import pytest
 from skyward_core.node.agent import file_transfer_server
 from skyward_core.node.agent.file_transfer_server import ACCEPT_RETRY_DELAY, MAX_UNAUTHENTICATED, FileTransferServer
 from skyward_core.plugins.pool_certificate_authority import Authority, node_name
+from skyward_core.pool.direct_connections import IDLE_TIMEOUT, MAX_AGE, Endpoint, IdleStreams, Transfer
 from skyward_core.protocol import blocking_tls_connection
 from skyward_core.protocol.blocking_tls_connection import (
     CLIENT,
@@ -32,7 +33,6 @@ from skyward_core.protocol.blocking_tls_connection import (
     TlsConnectionError,
     make_ssl_context,
 )
-from skyward_core.transport.direct_tls_transfer import IDLE_TIMEOUT, MAX_AGE, Endpoint, IdleStreams, Transfer
 from skyward_core.transport.file_and_result_downloads import ResultDownload
 from skyward_core.util.content_hash import hash_bytes
 from tests.support.waiting import wait_until

@@ -30,7 +30,6 @@ from skyward_core.model.errors import SkywardError
 from skyward_core.model.specs import Nodes, PoolSpec
 from skyward_core.node import library_bundle_importer
 from skyward_core.node.bootstrap import host_command_server, receive_file
-from skyward_core.protocol import host_answers
 from skyward_core.protocol.frame_codec import WireError
 from skyward_core.protocol.node_paths import deferred_bundle_path
 from skyward_core.providers import agent_status_and_termination
@@ -436,14 +435,16 @@ STATUS: dict[str, Any] = {"kept": {}, "orphans": [], "left": False, "ended": "",
 
 @pytest.mark.parametrize("value", [None, [1], {"a": 1}, float("nan"), 1 << 70])
 def test_invalid_host_facts_are_rejected(value: Any) -> None:
-    host_answers.validate_facts(dict(HOST_FACTS), status=False)
-    host_answers.validate_facts(HOST_FACTS | STATUS, status=True)
-    host_answers.validate_facts({key: HOST_FACTS[key] for key in host_answers.FACTS} | {"root": ""}, status=True)
+    bootstrap_channel.validate_facts(dict(HOST_FACTS), status=False)
+    bootstrap_channel.validate_facts(HOST_FACTS | STATUS, status=True)
+    bootstrap_channel.validate_facts(
+        {key: HOST_FACTS[key] for key in bootstrap_channel.FACTS} | {"root": ""}, status=True
+    )
     for key in (
         (HOST_FACTS | STATUS).keys() - {"uid", "kept", "cpus"} - ({"version", "orphans"} if value == [1] else set())
     ):
         with pytest.raises(WireError, match=key):
-            host_answers.validate_facts(HOST_FACTS | STATUS | {key: value}, status=True)
+            bootstrap_channel.validate_facts(HOST_FACTS | STATUS | {key: value}, status=True)
 
 
 DONE: dict[str, dict[str, Any]] = {
@@ -479,15 +480,17 @@ def is_measurement_answer(key: str, value: Any) -> bool:
 @pytest.mark.parametrize("name", ["\x1b]0;x\x07", "gpus "])
 def test_probe_reasons_are_accepted_only_for_known_measurements(name: str) -> None:
     with pytest.raises(WireError, match="invalid 'whys' in its answer"):
-        host_answers.validate_task_result("probe", DONE["probe"] | {"whys": {name: "no"}})
+        bootstrap_channel.validate_task_result("probe", DONE["probe"] | {"whys": {name: "no"}})
 
 
 @pytest.mark.parametrize("what", sorted(DONE))
 def test_invalid_task_result_of_a_host_is_rejected(what: str) -> None:
-    host_answers.validate_task_result(what, DONE[what])
+    bootstrap_channel.validate_task_result(what, DONE[what])
     for key, value in DONE[what].items():
         with pytest.raises(WireError, match=f"invalid '{key}' in its answer: None"):
-            host_answers.validate_task_result(what, {name: each for name, each in DONE[what].items() if name != key})
+            bootstrap_channel.validate_task_result(
+                what, {name: each for name, each in DONE[what].items() if name != key}
+            )
         others = [other[name] for other in DONE.values() for name in other if type(other[name]) is not type(value)]
         for wrong in (*NO_ANSWERS, *others):
             if wrong == [True] and what == "reach":
@@ -497,7 +500,7 @@ def test_invalid_task_result_of_a_host_is_rejected(what: str) -> None:
             if what in ("probe", "send") and is_measurement_answer(key, wrong):
                 continue
             with pytest.raises(WireError, match=f"invalid '{key}' in its answer"):
-                host_answers.validate_task_result(what, DONE[what] | {key: wrong})
+                bootstrap_channel.validate_task_result(what, DONE[what] | {key: wrong})
 
 
 # A module of a bundle is what ``zipimporter`` makes of it, and is read once.

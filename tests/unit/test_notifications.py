@@ -13,8 +13,15 @@ from skyward_core.client.notify_command import run_command, wait_for_commands
 from skyward_core.client.user_settings_and_app_state import NotifySettings
 from skyward_core.tasks import bounded_subprocess
 from skyward_core.views import events
-from skyward_core.views.notification_rules import Notification, NotificationWatch
-from skyward_tui.notifications import Notifier, environment_variables, is_worth_notifying, message, osc9
+from skyward_tui.notifications import (
+    Notification,
+    NotificationWatch,
+    Notifier,
+    environment_variables,
+    is_worth_notifying,
+    message,
+    osc9,
+)
 from skyward_tui.panels.log import parse_time
 from skyward_tui.source_lookup_and_editor import EditorError, editor_command, find_local
 from tests.support.fake_session import FakeSession, failed_run

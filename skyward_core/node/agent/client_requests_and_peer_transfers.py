@@ -27,9 +27,8 @@ from skyward_core.protocol.frame_codec import CHUNK_BYTES, VERSION, Header, enco
 from skyward_core.protocol.frame_schema import AGENT_FEATURES, validate_client_frame
 
 if TYPE_CHECKING:
-    from skyward_core.node.agent.debugger_relay import DebuggerRelay
     from skyward_core.node.agent.metrics_sampler_supervisor import SamplerProcess
-    from skyward_core.node.agent.rank_inspection import DiagnosticsHandler
+    from skyward_core.node.agent.rank_inspection import DebuggerRelay, DiagnosticsHandler
     from skyward_core.node.agent.written_files import OutputFileHandler
     from skyward_core.protocol.frame_types import (
         AgentKnown,
@@ -458,7 +457,7 @@ class ClientRequests:
 
     @cached_property
     def _debugger(self) -> DebuggerRelay:
-        from skyward_core.node.agent.debugger_relay import DebuggerRelay
+        from skyward_core.node.agent.rank_inspection import DebuggerRelay
 
         return DebuggerRelay(self._state, self._slots)
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from skyward_core.model.errors import NoCapacity, PoolError, Unreachable, error_message
 from skyward_core.model.machines import Machine
-from skyward_core.providers.pool_key_folder import PoolKeyFolder
 from skyward_core.providers.provider_call_progress_and_cache import report_progress
 from skyward_core.providers.slurm import slurm_commands
 from skyward_core.providers.slurm.slurm_commands import (
@@ -24,6 +23,7 @@ from skyward_core.providers.slurm.slurm_commands import (
     SlurmJob,
 )
 from skyward_core.store.atomic_file import write_atomic
+from skyward_core.store.pool_folder import PoolKeyFolder
 
 
 class AllocationFolder(PoolKeyFolder):

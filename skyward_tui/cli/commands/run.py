@@ -41,7 +41,6 @@ from skyward_core.util.terminal_safe_text import sanitize_paragraph
 from skyward_core.util.untrusted_files import is_file
 from skyward_core.views.events import PoolState, RunEnded, RunOpened
 from skyward_core.views.job_file_steps import steps_of_job
-from skyward_core.views.notification_rules import Notification, run_notification
 from skyward_core.views.pool_view import PoolView, RunView, TaskView, TrialSheet
 from skyward_core.views.rank_metrics_and_diagnostics import MetricStore, format_metrics
 from skyward_core.views.sweep_trials import TrialRow, TrialTable, TrialTableSource, representative_task
@@ -69,7 +68,7 @@ from skyward_tui.launch_form.plan_computation_and_text import (
     plan_rows,
     python_mismatch,
 )
-from skyward_tui.notifications import Notifier
+from skyward_tui.notifications import Notification, Notifier, run_notification
 from skyward_tui.text.json_output import run_json, trials_json
 from skyward_tui.text.number_and_time_format import count, count_range, duration, number, precise_duration
 from skyward_tui.text.run_table_rows import combination_text, gang_text, queue_rows, sweep_outcome
