@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from skyward_core.util.terminal_safe_text import sanitize_line
 
 if TYPE_CHECKING:
-    from skyward_core.pool.event_publisher_and_ledger_writer import EventPublisher
+    from skyward_core.pool.event_publisher import EventPublisher
     from skyward_core.views.events import Event
     from skyward_core.views.pool_view import PoolView, RunView
 

@@ -23,7 +23,7 @@ from skyward_core.util.terminal_safe_text import reset_colors
 from skyward_core.views.log_buffers_and_rank_activity import LineSplitter, rank_prefix
 
 if TYPE_CHECKING:
-    from skyward_core.pool.event_publisher_and_ledger_writer import EventPublisher
+    from skyward_core.pool.event_publisher import EventPublisher
     from skyward_core.views.log_collapsing import LiveLines
 
 FLUSH_TIMEOUT = 1.0  # seconds that an ended call waits for a slow terminal

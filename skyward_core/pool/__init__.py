@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # names that the modules of this package import only for annotations
     from skyward_core.pool.budget_and_cloud_expiry_date import PoolLimits as PoolLimits
-    from skyward_core.pool.machine_metrics_and_pause_notices import MetricsRecorder as MetricsRecorder
+    from skyward_core.pool.machine_metrics_recorder import MetricsRecorder as MetricsRecorder
     from skyward_core.pool.node_recovery import NodeRecovery as NodeRecovery
     from skyward_core.pool.output_files import Outputs as Outputs
     from skyward_core.pool.pool_context import PoolContext as PoolContext

@@ -15,8 +15,8 @@ from skyward_core.model.machines import Machine
 from skyward_core.model.provider_capability_protocols import notice_program
 from skyward_core.pool.agent_link import Link
 from skyward_core.pool.ledger_reconciliation import with_python
-from skyward_core.pool.node_roster_and_preemption_notices import describe_preemption
 from skyward_core.pool.pool_context import PoolContext, PoolEnd
+from skyward_core.pool.preemption_notices import describe_preemption
 from skyward_core.providers.provider_call_progress_and_cache import log_call, progress_listener
 from skyward_core.store.debug_log import get_logger
 from skyward_core.store.ledger_rows import Replacement

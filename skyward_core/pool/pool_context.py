@@ -19,8 +19,8 @@ from skyward_core.model.script_interpreter import Interpreter
 from skyward_core.model.specs import Options
 from skyward_core.node.agent.config import HANDLER_GRACE
 from skyward_core.pool.agent_link import Link
-from skyward_core.pool.event_publisher_and_ledger_writer import EventPublisher
-from skyward_core.pool.node_roster_and_preemption_notices import NodeRoster
+from skyward_core.pool.event_publisher import EventPublisher
+from skyward_core.pool.missing_nodes import NodeRoster
 from skyward_core.pool.rank_setup import RankSetupManager
 from skyward_core.pool.runs.run_registry import RunRegistry
 from skyward_core.protocol.frame_codec import WireError
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
         RunScheduler,
     )
     from skyward_core.pool.agent_link import Listener
-    from skyward_core.pool.checkpoint_copies import CheckpointCopies
+    from skyward_core.pool.checkpoint_restore_to_nodes import CheckpointCopies
     from skyward_core.protocol.frame_types import AgentEnding
 
 
@@ -154,7 +154,7 @@ class PoolContext:
     @cached_property
     def checkpoints(self) -> CheckpointCopies:
         """Copies of checkpoints on the nodes. Created on first use, at the first restart of a run."""
-        from skyward_core.pool.checkpoint_copies import CheckpointCopies
+        from skyward_core.pool.checkpoint_restore_to_nodes import CheckpointCopies
 
         return CheckpointCopies(self)
 

@@ -23,7 +23,7 @@ from typing import Any
 
 import skyward_core as sky
 from skyward_core.client.replayable_recording_export import RecordingExporter, Timed
-from skyward_core.pool import machine_metrics_and_pause_notices as machine_metrics
+from skyward_core.pool import machine_metrics_recorder as machine_metrics
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow
 from skyward_core.store.pool_folder import read_events

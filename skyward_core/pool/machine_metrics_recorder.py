@@ -1,4 +1,4 @@
-"""Collection and recording of machine metrics, and notices to the nodes that a rank is paused."""
+"""Collection and recording of the machine metrics of a pool."""
 
 from __future__ import annotations
 
@@ -181,41 +181,3 @@ class MetricsRecorder:
             timer.cancel()
         if self._recording_file is not None:
             self._recording_file.close()
-
-
-NOTIFY_INTERVAL = 5.0  # seconds between notices
-PAUSE_VALIDITY = 20.0  # seconds that a notice is valid; limited because this client may die
-
-
-class PauseNotifier:
-    """Notices to a pool's nodes that a rank is paused, for example in a debugger, so that timeouts are suspended."""
-
-    def __init__(self, context: PoolContext) -> None:
-        self._context = context
-        self._is_notifying = False
-
-    def on_phase(self) -> None:
-        """Start notifying the nodes if a rank is paused."""
-        if not self._is_notifying and self._is_paused():
-            self._is_notifying = True
-            self._context.background.spawn(self._notify())
-
-    def _is_paused(self) -> bool:
-        return self._context.view.activity.is_paused
-
-    async def _notify(self) -> None:
-        try:
-            while self._is_paused():
-                self._send(PAUSE_VALIDITY)
-                until = asyncio.get_running_loop().time() + NOTIFY_INTERVAL
-                while self._is_paused() and asyncio.get_running_loop().time() < until:
-                    await asyncio.sleep(0.1)
-            # Sent only at the end of the pause. If this client leaves earlier, other clients continue to send notices.
-            self._send(0.0)
-        finally:
-            self._is_notifying = False
-
-    def _send(self, seconds: float) -> None:
-        for link in self._context.links:
-            if link.up and "still" in link.welcome.get("knows", ()):
-                link.send({"t": "still", "seconds": seconds})
