@@ -31,7 +31,7 @@ from skyward_core.node.agent.metrics_sampler_supervisor import SamplerProcess
 from skyward_core.node.agent.preemption_notices import PreemptionNotifier
 from skyward_core.node.agent.slot_dispatcher import SlotDispatcher
 from skyward_core.node.agent.worker_processes import Process
-from skyward_core.node.agent.worker_slot_and_plugin_process import RankPhases
+from skyward_core.node.agent.worker_slot import RankPhases
 from skyward_core.node.bootstrap.host_folders_and_processes import find_node_processes
 from skyward_core.node.machine_metrics_sampler import SampleFiles
 from skyward_core.protocol.frame_codec import NONE_SUMMARY, PICKLED_NONE, Decoder, Header, encode_json

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from skyward_core.node.agent.client_requests_and_peer_transfers import ClientRequests
+from skyward_core.node.agent.client_requests import ClientRequests
 from skyward_core.node.agent.fail_fast_without_client import FailFast
 from skyward_core.node.agent.gang_state import EpochFile
 from skyward_core.node.agent.metrics_sampler_supervisor import SamplerProcess

@@ -12,7 +12,7 @@ import pytest
 
 from skyward_core.model import outcomes
 from skyward_core.model.outcomes import ErrorInfo, NoticeKind, Outcome, RootCause, Summary
-from skyward_core.node.agent.worker_slot_and_plugin_process import PHASES
+from skyward_core.node.agent.worker_slot import PHASES
 from skyward_core.protocol import frame_schema
 from skyward_core.util.light_dataclass import value
 from skyward_core.views import events as ev

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 from skyward_core.node.agent.agent_state_and_lease import NodeState
 from skyward_core.node.agent.call_lifecycle import CallLifecycle
 from skyward_core.node.agent.call_registry import Call
-from skyward_core.node.agent.client_requests_and_peer_transfers import ClientRequests
+from skyward_core.node.agent.client_requests import ClientRequests
 from skyward_core.node.agent.config import AgentConfig
 from skyward_core.node.agent.connected_clients import ClientRegistry
 from skyward_core.node.agent.fail_fast_without_client import FailFast
+from skyward_core.node.agent.plugin_context_process import PLUGIN_CONTEXT_PLACE
 from skyward_core.node.agent.slot_dispatcher import SlotDispatcher
 from skyward_core.node.agent.worker_processes import (
     add_signal_handlers,
@@ -31,7 +32,7 @@ from skyward_core.node.agent.worker_processes import (
     reap,
     run_in_thread,
 )
-from skyward_core.node.agent.worker_slot_and_plugin_process import PLUGIN_CONTEXT_PLACE, RankPhases
+from skyward_core.node.agent.worker_slot import RankPhases
 from skyward_core.node.bootstrap.host_folders_and_processes import find_node_processes
 from skyward_core.node.deferred_imports import SPARE
 from skyward_core.protocol.frame_codec import Header, encode_frame

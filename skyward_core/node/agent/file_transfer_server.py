@@ -5,7 +5,7 @@ Nodes fetch blobs from each other; the client uploads blobs and downloads result
 private address once a client has sent certificates. All peers may fetch ``blobs/<name>``. Only the client may also
 fetch results from the spool and files that ranks wrote in their working folder.
 
-The agent (``agent.client_requests_and_peer_transfers``) starts the server as a separate process on the first request,
+The agent (``agent.client_requests``) starts the server as a separate process on the first request,
 because ssl would double the agent's memory and large blobs would delay the agent.
 """
 

@@ -1,0 +1,131 @@
+"""Processes that transfer files between nodes for a client, as the agent starts them."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from skyward_core.node.agent.config import AgentConfig
+from skyward_core.node.agent.connection import Connection
+from skyward_core.protocol.frame_codec import Header
+
+if TYPE_CHECKING:
+    from skyward_core.protocol.frame_types import AgentKnown, ClientPeers, ClientPull
+
+
+_ROOT = str(Path(__file__).parents[3])
+_CODE = (
+    f"import sys; sys.path.insert(0, {_ROOT!r}); "
+    "from skyward_core.node.agent.file_transfer_server import main; main(int(sys.argv[1]))"
+)
+
+
+class PeerTransfers:
+    """Direct file transfers, with one server process per client because each client has its own certificates."""
+
+    def __init__(self, config: AgentConfig) -> None:
+        self._config = config
+        self._processes: dict[Connection, _PeerProcess] = {}
+
+    def on_client_gone(self, connection: Connection) -> None:
+        """Stop the server process of a disconnected client."""
+        if (helper := self._processes.pop(connection, None)) is not None:
+            helper.close()
+
+    async def answer(self, connection: Connection, header: ClientPeers | ClientPull) -> None:
+        """Handle and answer a "peers" or "pull" request."""
+        fields: Header
+        try:
+            if header["t"] == "peers":
+                fields = await self._listen(connection, header)
+            else:
+                fields = await self._pull(connection, header)
+        except OSError as error:
+            fields = {"error": str(error)}
+        connection.send({"t": "known", "id": header["id"]} | fields)
+
+    async def _listen(self, connection: Connection, credentials: ClientPeers) -> Header:
+        self.on_client_gone(connection)  # stop the process with the earlier certificates
+        helper = await _PeerProcess.start()
+        if not connection.is_open:
+            helper.close()
+            return {}
+        self._processes[connection] = helper
+        paths = {
+            "blobs": str(self._config.blobs),
+            "spool": str(self._config.spool),
+            "address": self._config.address,
+            "work": self._config.cwd,
+        }
+        return await helper.request(credentials | paths)
+
+    async def _pull(self, connection: Connection, header: ClientPull) -> Header:
+        blob = self._config.blobs / header["hash"]
+        if blob.is_file() and blob.stat().st_size == header["size"]:
+            return {}
+        if connection not in self._processes or header["from"] is None:
+            raise OSError("the node does not have the blob")
+        return await self._processes[connection].request(header)
+
+
+class _PeerProcess:
+    """Process that exchanges files with peers for a client; see ``file_transfer_server.main``. Ends with the agent."""
+
+    def __init__(self) -> None:
+        self._connection = Connection(self._on_answer, self._on_lost)
+        self._pending: dict[int, asyncio.Future[AgentKnown]] = {}
+        self._next_id = 0
+
+    @classmethod
+    async def start(cls) -> _PeerProcess:
+        """Start the process.
+
+        Raises:
+            OSError: If no process can be started.
+        """
+        self = cls()
+        ours = _spawn_peer_process()
+        await asyncio.get_running_loop().create_connection(lambda: self._connection, sock=ours)
+        return self
+
+    async def request(self, header: ClientPull | Header) -> Header:
+        """Forward a request and wait for the answer.
+
+        Raises:
+            OSError: If the process ends before it answers.
+        """
+        self._next_id += 1
+        waiting: asyncio.Future[AgentKnown] = asyncio.get_running_loop().create_future()
+        self._pending[self._next_id] = waiting
+        if not self._connection.is_open:
+            self._on_lost(self._connection)
+        self._connection.send(header | {"id": self._next_id})
+        return {key: value for key, value in (await waiting).items() if key not in ("t", "id")}
+
+    def _on_answer(self, connection: Connection, header: AgentKnown, body: bytes) -> None:
+        waiting = self._pending.pop(header["id"], None)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(header)
+
+    def _on_lost(self, connection: Connection) -> None:
+        for waiting in self._pending.values():
+            if not waiting.done():
+                waiting.set_exception(OSError("the file transfer process of the node exited"))
+        self._pending.clear()
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def _spawn_peer_process() -> socket.socket:
+    """Start the process and return our end of a socket pair to it."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        command = [sys.executable, "-I", "-S", "-c", _CODE, str(theirs.fileno())]
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
+    process.returncode = 0  # the agent reaps all children itself
+    return ours

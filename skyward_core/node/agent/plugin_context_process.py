@@ -1,0 +1,157 @@
+"""The process that holds the contexts of a node's plugins (around_app), as the agent starts and watches it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from skyward_core.node.agent.agent_state_and_lease import NodeState
+from skyward_core.node.agent.connection import Connection
+from skyward_core.node.agent.worker_processes import (
+    Process,
+    call_on_exit,
+    describe_exit,
+    describe_shortage,
+    signal_group,
+    spawn,
+)
+from skyward_core.protocol.frame_codec import Header
+from skyward_core.protocol.node_paths import APP_LOG
+
+if TYPE_CHECKING:
+    from skyward_core.protocol.frame_types import ErrorKeys, FromWorker, PluginErrorKeys, WorkerHello
+
+
+PLUGIN_CONTEXT_PLACE = (-1, 0)  # takes the position of a worker's rank and number on the command line
+
+
+class PluginContextProcess:
+    """The process that holds the plugins' ``around_app`` contexts, started with the first gang that needs it.
+
+    Args:
+        state: State of the agent.
+        pump: Called when ranks may continue.
+        break_gang: Called with the reason when the contexts have ended.
+
+    Attributes:
+        process: The process, or None.
+        entry_failure: Error and pickled exception if the contexts could not be entered.
+    """
+
+    def __init__(self, state: NodeState, pump: Callable[[], None], break_gang: Callable[[str], None]) -> None:
+        self._state = state
+        self._pump = pump
+        self._break_gang = break_gang
+        self.process: Process | None = None
+        self.entry_failure: tuple[ErrorKeys | PluginErrorKeys, bytes] | None = None
+        self._setup: tuple[Header, bytes] | None = None  # set-up to send once a fresh process has connected
+        self._fresh = False  # whether the process is connected but not set up
+        self._entering = ""
+
+    @property
+    def is_resolved(self) -> bool:
+        """Whether ranks may be set up, because the contexts were entered or could not be entered."""
+        return self.entry_failure is not None or (self.process is not None and self.process.is_ready)
+
+    def ensure_entered(self) -> None:
+        """Start entering the contexts for the gang's epoch, unless they are already entered or being entered."""
+        config = self._state.config
+        info = self._state.rank_info(config.node * config.ranks_per_node)
+        self._setup = ({"t": "setup", "info": info}, self._state.gang.plugins)
+        if self.process is None:
+            self._spawn()
+        elif self.process.kill_reason:
+            self.entry_failure = None  # the process is exiting, and a new process will follow
+        else:
+            self._send_setup()
+
+    def _send_setup(self) -> None:
+        if self._fresh and self._setup is not None and self.process and self.process.connection:
+            self._fresh = False
+            self.process.connection.send(*self._setup)
+
+    def _spawn(self) -> None:
+        config = self._state.config
+        self.entry_failure = None
+        self._fresh, self._entering = False, ""
+        log = os.open(config.spool / APP_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            self.process = Process(spawn(config, "node_level_plugin_contexts", PLUGIN_CONTEXT_PLACE, log, log, {}))
+        except OSError as error:
+            message = f"the process for around_app could not be started: {describe_shortage(error)}"
+            self.entry_failure = ({"type": "PluginError", "message": message, "plugin": ""}, b"")
+            self._pump()
+        finally:
+            os.close(log)
+
+    def adopt(self, pid: int) -> None:
+        """Take over the process that an earlier agent started."""
+        self.process = Process(pid)
+        call_on_exit(pid, lambda: self.on_exit(None))
+
+    def on_connected(self, connection: Connection, header: WorkerHello) -> None:
+        """Handle the connection of the process, which is either fresh or outlived its agent."""
+        if self.process is None:
+            return
+        self.process.connection = connection
+        self._fresh = header["state"] == "fresh"
+        if header["state"] == "entered":
+            self._on_entered()
+        self._send_setup()
+
+    def on_frame(self, header: FromWorker, body: bytes) -> None:
+        """Handle a frame about the contexts."""
+        if header["t"] == "entering":
+            self._entering = header["plugin"]
+        elif header["t"] == "entered":
+            self._on_entered()
+        elif header["t"] == "failed":
+            self.entry_failure = (header["error"], body)
+            self.exit_process(self._state.config.base_grace)
+            self._pump()
+
+    def _on_entered(self) -> None:
+        if self.process is not None:
+            self.process.is_ready = True
+            self._pump()
+
+    def exit_process(self, grace: float) -> None:
+        """Make the process leave its contexts and exit. Send SIGKILL after the grace period."""
+        process = self.process
+        if process is None or process.kill_reason:
+            return
+        process.kill_reason = "it is no longer needed"
+        if process.connection is not None:
+            process.connection.send({"t": "exit"})
+        if not process.is_ready and self.entry_failure is None:
+            signal_group(process.pid, signal.SIGTERM)  # the process runs user code or has no contexts to leave
+        asyncio.get_running_loop().call_later(grace, self._kill_if_current, process)
+
+    def _kill_if_current(self, process: Process) -> None:
+        if self.process is process:
+            signal_group(process.pid, signal.SIGKILL)
+
+    def on_exit(self, status: int | None) -> None:
+        """Handle the exit of the process. ``status`` is its wait status if it was a child."""
+        process, self.process = self.process, None
+        if process is None:
+            return
+        signal_group(process.pid, signal.SIGKILL)  # kill children that outlived the process
+        if self._state.is_closing:
+            return
+        if process.kill_reason:
+            if self.entry_failure is None:
+                self._spawn()  # contexts were requested while the old process was exiting
+            return
+        _, cause = describe_exit(status)
+        if process.is_ready:
+            # The contexts are lost. A new process enters them in the next epoch.
+            self._break_gang(f"the process of its plugins' around_app ended: {cause}")
+            return
+        failure = f"plugin {self._entering} failed in around_app" if self._entering else "around_app failed"
+        message = f"{failure}: {cause}; {self._state.last_output(APP_LOG)}"
+        self.entry_failure = ({"type": "PluginError", "message": message, "plugin": self._entering}, b"")
+        self._pump()
