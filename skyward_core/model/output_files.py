@@ -1,13 +1,23 @@
-"""Files that ranks wrote in their working folder, and the results of fetching them."""
+"""Files that ranks wrote in their working folder: patterns that select them, and the results of fetching them.
+
+The client and the node both apply the patterns, because neither of them trusts file names that the other sends.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
+from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from skyward_core.protocol.validators import is_relative_subpath
 from skyward_core.util.light_dataclass import Value, value
+
+if TYPE_CHECKING:
+    import re
+
 
 MAX_NAMED_FILES = 5  # file names that a message lists for one cause
 
@@ -95,3 +105,90 @@ class Unfetched(Value):
         return self.is_lost_with_machines and (
             bool(self.unlisted) or sum(file.size for file in self.others) > self.download_limit
         )
+
+
+CHANGED_MESSAGE = "it has changed since it was listed"  # answer for a file that changed; clients recognize the text
+
+# Files that programs create for themselves and that users never look for.
+BY_PRODUCTS = (".git", "__pycache__", "*.pyc", ".venv", "venv", "node_modules", ".ipynb_checkpoints",
+               ".mypy_cache", ".ruff_cache", ".pytest_cache", ".tox", ".DS_Store")  # fmt: skip
+
+
+def normalize_pattern(text: Any) -> str:
+    """Return a pattern in the form that :func:`matches` expects.
+
+    Raises:
+        ValueError: If the text is not a pattern or leads out of the working folder.
+    """
+    if not isinstance(text, str):
+        raise ValueError(f"should be text (got {type(text).__name__})")
+    plain = text.removeprefix("./").rstrip("/")
+    if text.startswith(("/", "~")) or ".." in plain.split("/"):
+        raise ValueError(
+            f"{text!r:.80} leads out of the working folder: ranks' files are named from there, such as 'out/**'"
+        )
+    if not is_relative_subpath(plain):
+        raise ValueError(f"{text!r:.80} names no files: write a path, or a pattern such as 'out/**' or '*.pt'")
+    return plain
+
+
+def matches(path: str, patterns: Sequence[str]) -> bool:
+    """Check whether a file matches a pattern.
+
+    ``*`` and ``?`` match within one name, ``**`` matches any number of folders. A pattern without a slash matches names
+    in any folder. A pattern that matches a folder includes all of the folder's content.
+
+    Args:
+        path: Relative path of the file.
+        patterns: Patterns from :func:`normalize_pattern`; if empty, every file matches.
+    """
+    names = path.split("/")
+    return not patterns or any(_matches_prefix(names, _split_names(each)) for each in patterns)
+
+
+def may_contain(folder: str, patterns: Sequence[str]) -> bool:
+    """Check whether a folder may contain a file that matches a pattern."""
+    names = folder.split("/")
+    return not patterns or any(_next_positions(names, _split_names(each)) for each in patterns)
+
+
+def _split_names(pattern: str) -> tuple[str, ...]:
+    names = tuple(pattern.split("/"))
+    return names if len(names) > 1 else ("**", *names)
+
+
+def _matches_prefix(names: Sequence[str], pattern: Sequence[str]) -> bool:
+    """Check whether a path or one of its parent folders matches. Takes linear time for any pattern."""
+    reached = _next_positions(names, pattern)
+    return len(pattern) in reached or (len(pattern) - 1 in reached and pattern[-1] == "**")
+
+
+def _next_positions(names: Sequence[str], pattern: Sequence[str]) -> set[int]:
+    """Return the possible positions in the pattern after all names; {} if the names do not match."""
+    reached = {0}
+    for name in names:
+        reached = _skip_wildcards(reached, pattern)
+        if len(pattern) in reached:
+            break
+        reached = {
+            at + (pattern[at] != "**") for at in reached if pattern[at] == "**" or _regex(pattern[at]).match(name)
+        }
+    return reached
+
+
+def _skip_wildcards(reached: set[int], pattern: Sequence[str]) -> set[int]:
+    """Add the positions reached by matching ``**`` with no folder, except at the end of the pattern."""
+    more = set(reached)
+    for at in sorted(reached):
+        while at < len(pattern) - 1 and pattern[at] == "**":
+            at += 1
+            more.add(at)
+    return more
+
+
+@lru_cache(256)
+def _regex(name: str) -> re.Pattern[str]:
+    import re  # imported late: the start of a pool uses this module without it
+    from fnmatch import translate
+
+    return re.compile(translate(name))

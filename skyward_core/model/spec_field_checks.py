@@ -58,8 +58,8 @@ def path(value: Any) -> str:
 
 
 def output_pattern(value: Any) -> str:
-    """Return a pattern of files that ranks write; see ``output_file_patterns.normalize_pattern``."""
-    from skyward_core.protocol.output_file_patterns import normalize_pattern  # imported late: rarely used
+    """Return a pattern of files that ranks write; see ``model.output_files.normalize_pattern``."""
+    from skyward_core.model.output_files import normalize_pattern  # imported late: rarely used
 
     return normalize_pattern(value)
 

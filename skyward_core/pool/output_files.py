@@ -17,10 +17,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from skyward_core.model.errors import LedgerError, PoolError, UsageError
-from skyward_core.model.output_files import FetchedFile, Unfetched, WrittenFile
+from skyward_core.model.output_files import (
+    CHANGED_MESSAGE,
+    FetchedFile,
+    Unfetched,
+    WrittenFile,
+    matches,
+    normalize_pattern,
+)
 from skyward_core.pool.agent_link import Link
 from skyward_core.protocol.frame_codec import WireError
-from skyward_core.protocol.output_file_patterns import CHANGED_MESSAGE, matches, normalize_pattern
 from skyward_core.runtime.instance_info import CHECKPOINTS
 from skyward_core.store.ledger_rows import REMAINS, RemainingFiles
 from skyward_core.transport.file_and_result_downloads import (
@@ -80,7 +86,7 @@ async def list_files(
 
     Args:
         context: Pool to list the files of.
-        patterns: Normalized patterns, as ``output_file_patterns.normalize_pattern`` returns them. Empty: all files.
+        patterns: Normalized patterns, as ``model.output_files.normalize_pattern`` returns them. Empty: all files.
         run: Only files that changed during this run. None: since the pool was created.
         nodes: Nodes to query. None: all.
         whole: Whether to request further pages if the files do not fit into one answer.
@@ -605,7 +611,7 @@ class Outputs:
         """List output files. Empty for local pools, whose ranks work in this machine's own folders.
 
         Args:
-            patterns: Patterns, as ``output_file_patterns.normalize_pattern`` accepts them. Empty: all files.
+            patterns: Patterns, as ``model.output_files.normalize_pattern`` accepts them. Empty: all files.
             run: Only files that changed during this run. None: since the pool was created.
             whole: Whether to request further pages if the files do not fit into one answer.
 

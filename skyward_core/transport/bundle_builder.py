@@ -112,7 +112,7 @@ COMPILED = (
     "pynvml.py",
     "skyward_core/node/",
     "skyward_core/plugins/",
-    "skyward_core/protocol/output_file_patterns.py",
+    "skyward_core/model/output_files.py",
     "skyward_core/protocol/blocking_tls_connection.py",
     "skyward_core/util/content_hash.py",
     "skyward_core/util/light_dataclass.py",

@@ -494,7 +494,7 @@ async def prepare_interpreter(
     """
     from skyward_core.node.bootstrap import image_environment
     from skyward_core.node.bootstrap.host_folders_and_processes import NVIDIA_DEVICES
-    from skyward_core.node.bootstrap.missing_requirements import unmet_requirements
+    from skyward_core.node.bootstrap.installed_packages import unmet_requirements
 
     packages = image.get("apt") or ()
     absent = await asyncio.to_thread(lambda: [each for each in packages if not image_environment.has_package(each)])

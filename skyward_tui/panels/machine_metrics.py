@@ -29,7 +29,7 @@ from skyward_tui.text.hardware_cells import (
 )
 from skyward_tui.text.number_and_time_format import duration
 from skyward_tui.ui.themes import read_style_sheet
-from skyward_tui.widgets.braille_chart import Canvas
+from skyward_tui.widgets.metric_charts import Canvas
 from skyward_tui.widgets.virtual_list import PaintedLines
 
 _BARS = " ▁▂▃▄▅▆▇█"

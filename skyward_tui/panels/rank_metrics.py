@@ -14,15 +14,6 @@ from textual import events
 from textual.content import Content
 from textual.strip import Strip
 
-from skyward_core.client.metric_chart_points import (
-    Chart,
-    column_time,
-    make_chart,
-    sort_names,
-    time_column,
-    time_span,
-    value_at,
-)
 from skyward_core.views.outliers_and_bands import IncrementalBand, median
 from skyward_core.views.pool_view import PoolView, RunView
 from skyward_core.views.rank_metrics_and_diagnostics import MetricStore
@@ -31,7 +22,20 @@ from skyward_tui.text.number_and_time_format import duration, number
 from skyward_tui.text.text_width_and_tables import clip, fit_width
 from skyward_tui.ui.actions import bindings
 from skyward_tui.ui.themes import read_style_sheet
-from skyward_tui.widgets.braille_chart import SCALE, Canvas, bounds, framed, spark
+from skyward_tui.widgets.metric_charts import (
+    SCALE,
+    Canvas,
+    Chart,
+    bounds,
+    column_time,
+    framed,
+    make_chart,
+    sort_names,
+    spark,
+    time_column,
+    time_span,
+    value_at,
+)
 from skyward_tui.widgets.virtual_list import PaintedLines
 
 REPAINT_SECONDS = 0.5  # seconds; minimum interval between updates while metrics arrive

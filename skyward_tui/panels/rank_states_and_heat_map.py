@@ -14,7 +14,6 @@ from textual.message import Message
 from textual.reactive import var
 from textual.widget import Widget
 
-from skyward_core.client.metric_chart_points import sort_names
 from skyward_core.views.machine_metrics import MetricHistory, memory_share
 from skyward_core.views.pool_view import PoolView, RunView
 from skyward_core.views.stack_groups_and_profiles import format_ranges
@@ -33,6 +32,7 @@ from skyward_tui.ui.actions import first_key
 from skyward_tui.ui.panel_registry import PanelSpec
 from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.ui.time_refresh_and_key_repaint import refresh_token
+from skyward_tui.widgets.metric_charts import sort_names
 from skyward_tui.widgets.virtual_list import HIGHLIGHT_STYLE, ChangeHighlight, VirtualList
 
 STATE = "state"

@@ -11,7 +11,6 @@ from textual.app import ComposeResult
 from textual.content import Content
 from textual.widget import Widget
 
-from skyward_core.client.metric_chart_points import COUNTERS
 from skyward_tui.screens.base_screen import BaseScreen
 from skyward_tui.text.number_and_time_format import number
 from skyward_tui.text.run_table_rows import ComparedLine, comparison_lines, task_note
@@ -19,8 +18,8 @@ from skyward_tui.text.text_width_and_tables import clip, fit_width
 from skyward_tui.ui.actions import bindings
 from skyward_tui.ui.session_futures import flash_errors, wait_shielded
 from skyward_tui.ui.themes import read_style_sheet
-from skyward_tui.widgets.braille_chart import Points, scaled
-from skyward_tui.widgets.header_and_hints import Breadcrumbs, Panel
+from skyward_tui.widgets.metric_charts import COUNTERS, Points, scaled
+from skyward_tui.widgets.screen_frame import Breadcrumbs, Panel
 from skyward_tui.widgets.virtual_list import VirtualList
 
 if TYPE_CHECKING:

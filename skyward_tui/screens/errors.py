@@ -39,8 +39,8 @@ from skyward_tui.text.state_styles_and_rank_states import append_block, block_ro
 from skyward_tui.text.text_width_and_tables import one_line
 from skyward_tui.ui.actions import bindings
 from skyward_tui.ui.themes import read_style_sheet
-from skyward_tui.widgets.braille_chart import curve
-from skyward_tui.widgets.header_and_hints import Breadcrumbs, Panel
+from skyward_tui.widgets.metric_charts import curve
+from skyward_tui.widgets.screen_frame import Breadcrumbs, Panel
 from skyward_tui.widgets.source_view import CodePosition, StackCode
 
 CURVE_SECONDS = 600.0  # seconds before a failure that the charts cover

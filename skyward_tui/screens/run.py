@@ -31,7 +31,7 @@ from skyward_tui.ui.panel_registry import HOME_PANEL, PANELS, STARTUP_PANEL
 from skyward_tui.ui.session_futures import flash_errors, wait_shielded
 from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.ui.time_refresh_and_key_repaint import refresh_token
-from skyward_tui.widgets.header_and_hints import Breadcrumbs, Chrome
+from skyward_tui.widgets.screen_frame import Breadcrumbs, Chrome
 
 if TYPE_CHECKING:
     from skyward_core.client.run_history_and_log_search import LineMatch

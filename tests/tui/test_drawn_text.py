@@ -8,7 +8,7 @@ import pytest
 from rich.color import Color
 
 from skyward_tui.text.ansi_colours import CELL_LIMIT, parse, plain
-from skyward_tui.widgets.braille_chart import Canvas, bounds, spark
+from skyward_tui.widgets.metric_charts import Canvas, bounds, spark
 
 
 def rows(canvas: Canvas) -> list[str]:

@@ -13,7 +13,17 @@ from textual import events
 from textual.color import Color
 from textual.theme import Theme
 
-from skyward_core.client.metric_chart_points import (
+from skyward_core.views.outliers_and_bands import IncrementalBand, Trace, compute_band, find_outliers, median
+from skyward_core.views.rank_metrics_and_diagnostics import MetricStore
+from skyward_tui.ui import time_refresh_and_key_repaint
+from skyward_tui.ui.themes import OWN_THEMES, ensure_contrast, muted
+from skyward_tui.ui.time_refresh_and_key_repaint import (
+    MIN_KEY_INTERVAL,
+    PAINTS_PER_KEY,
+    REPAINT_SECONDS,
+    ImmediateRepaint,
+)
+from skyward_tui.widgets.metric_charts import (
     RANKS_ANEW,
     RANKS_DRAWN,
     column_time,
@@ -25,16 +35,6 @@ from skyward_core.client.metric_chart_points import (
     time_column,
     time_span,
     value_at,
-)
-from skyward_core.views.outliers_and_bands import IncrementalBand, Trace, compute_band, find_outliers, median
-from skyward_core.views.rank_metrics_and_diagnostics import MetricStore
-from skyward_tui.ui import time_refresh_and_key_repaint
-from skyward_tui.ui.themes import OWN_THEMES, ensure_contrast, muted
-from skyward_tui.ui.time_refresh_and_key_repaint import (
-    MIN_KEY_INTERVAL,
-    PAINTS_PER_KEY,
-    REPAINT_SECONDS,
-    ImmediateRepaint,
 )
 
 

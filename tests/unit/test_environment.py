@@ -20,7 +20,7 @@ import cloudpickle
 import pytest
 
 from skyward_core.node.bootstrap import image_environment
-from skyward_core.node.bootstrap.missing_requirements import is_marker_true
+from skyward_core.node.bootstrap.installed_packages import is_marker_true
 from tests.support.processes import run_command
 from tests.support.wheels import tiny_wheels
 
@@ -394,7 +394,7 @@ def test_requirements_are_checked_without_packaging_and_pip(tmp_path: Path) -> N
     """An environment without pip offers no other information about its packages."""
     code = (
         "import sys; sys.path[:0] = sys.argv[1:]; sys.modules |= {'packaging': None, 'pip': None}\n"
-        "from skyward_core.node.bootstrap.missing_requirements import unmet_requirements as lacking\n"
+        "from skyward_core.node.bootstrap.installed_packages import unmet_requirements as lacking\n"
         "print(lacking(['cloudpickle', 'pytest_asyncio', 'cloudpickle>=1', 'skynowhere', 'a b',"
         f"'cloudpickle=={cloudpickle.__version__}', 'cloudpickle==0.1', 'skynowhere==1; python_version < \"3.8\"']))"
     )

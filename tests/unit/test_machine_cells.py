@@ -27,7 +27,7 @@ from skyward_tui.text.hardware_cells import HARDWARE_COLUMNS, outlier_metrics, p
 from skyward_tui.text.state_styles_and_rank_states import _STATE_STYLES, state_style
 from skyward_tui.text.text_width_and_tables import plain_ascii
 from skyward_tui.ui.themes import ColourRemover, PlainAscii
-from skyward_tui.widgets.braille_chart import Canvas, spark
+from skyward_tui.widgets.metric_charts import Canvas, spark
 
 
 def gang(nodes: int, gpus: int, slow: tuple[int, int] | None = None) -> MachineMetrics:

@@ -20,14 +20,13 @@ from hypothesis import strategies as st
 
 from skyward_core.model.errors import SpecError
 from skyward_core.model.function import function
-from skyward_core.model.output_files import WrittenFile
+from skyward_core.model.output_files import CHANGED_MESSAGE, WrittenFile, matches, may_contain, normalize_pattern
 from skyward_core.model.specs import Image
 from skyward_core.node.agent import written_files
 from skyward_core.node.agent.written_files import OutputFile, file_version, find_written_files
 from skyward_core.node.bootstrap.receive_working_folder import FolderItem, to_json
 from skyward_core.pool import output_files
 from skyward_core.pool.output_files import OutputRecord
-from skyward_core.protocol.output_file_patterns import CHANGED_MESSAGE, matches, may_contain, normalize_pattern
 from skyward_core.protocol.validators import is_relative_subpath
 from skyward_core.runtime.instance_info import InstanceInfo, using
 from skyward_core.runtime.output_decorators import silent, stderr, stdout

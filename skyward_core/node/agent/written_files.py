@@ -14,10 +14,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from skyward_core.model.output_files import BY_PRODUCTS, CHANGED_MESSAGE, matches, may_contain
 from skyward_core.node.agent.worker_processes import run_in_thread
 from skyward_core.node.bootstrap.receive_working_folder import PARTIAL_SUFFIX, FolderItem, read_sent_items
 from skyward_core.protocol.node_paths import STATE_FILE
-from skyward_core.protocol.output_file_patterns import BY_PRODUCTS, CHANGED_MESSAGE, matches, may_contain
 from skyward_core.protocol.validators import is_relative_subpath
 
 if TYPE_CHECKING:
@@ -278,7 +278,7 @@ def find_written_files(
 
     Args:
         folder: The ranks' working folder.
-        patterns: Patterns from ``output_file_patterns.pattern``.
+        patterns: Patterns from ``model.output_files.pattern``.
         since: Unix time of the earliest change.
         until: Unix time of the latest change.
         after: Last path of the previous page, in path order.

@@ -153,7 +153,7 @@ def find_ready_environment(
         python, version: See :func:`environment_key`.
         ours: See ``root`` of :func:`module_command`.
     """
-    from skyward_core.node.bootstrap.missing_requirements import unmet_requirements
+    from skyward_core.node.bootstrap.installed_packages import unmet_requirements
 
     found = _find_ready(root / f"env-{environment_key(image, python, version)}")
     if found == python:
@@ -385,20 +385,20 @@ def find_unmet_requirements(python: str, requirements: list[str], root: str = RO
     """
     if not requirements:
         return []
-    found = _query_interpreter(python, "missing_requirements", root, json.dumps(requirements))
+    found = _query_interpreter(python, root, json.dumps(requirements))
     try:
         return list(json.loads(found.stdout))
     except ValueError:
         return requirements
 
 
-def _query_interpreter(python: str, module: str, root: str, request: str = "") -> subprocess.CompletedProcess[str]:
-    """Run a module of ``node.bootstrap`` in an interpreter with a time limit.
+def _query_interpreter(python: str, root: str, request: str = "") -> subprocess.CompletedProcess[str]:
+    """Run ``node.bootstrap.installed_packages`` in an interpreter with a time limit.
 
     Raises:
         EnvironmentFailed: If the time limit was exceeded.
     """
-    command = module_command(python, module, root)
+    command = module_command(python, "installed_packages", root)
     try:
         return subprocess.run(
             command, input=request, capture_output=True, text=True, check=False, timeout=ANSWER_TIMEOUT
@@ -501,7 +501,7 @@ def _explain_index_failure(requirements: Sequence[str], indexes: Sequence[Index]
 
 def _list_installed(python: str, root: str = ROOT) -> dict[str, str]:
     """Return the installed packages of an interpreter."""
-    done = _query_interpreter(python, "installed_packages", root)
+    done = _query_interpreter(python, root)
     try:
         return dict(json.loads(done.stdout.splitlines()[-1]))
     except (ValueError, IndexError, TypeError):
