@@ -19,7 +19,7 @@ from zipfile import is_zipfile
 from skyward_core.model import errors
 from skyward_core.model.errors import ScriptError, UsageError
 from skyward_core.providers import provider_class
-from skyward_core.providers.provider import parse_settings
+from skyward_core.providers.provider_settings import parse_settings
 from skyward_core.runtime import import_hooks_and_gc_pause
 from skyward_core.store import state_folder
 from skyward_core.tasks import script_loader_child

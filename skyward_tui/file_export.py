@@ -13,7 +13,7 @@ from os.path import commonpath, commonprefix
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from skyward_core.client.run_history_and_log_search import RunLogs
+from skyward_core.client.run_history import RunLogs
 from skyward_core.model.errors import UsageError
 from skyward_core.model.metric_definitions_and_series import import_pyarrow
 from skyward_core.model.outcomes import Outcome

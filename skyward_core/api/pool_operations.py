@@ -50,7 +50,8 @@ if TYPE_CHECKING:
     from skyward_core.pool.runs.run import Run
     from skyward_core.store.ledger_rows import Receipt
     from skyward_core.tasks.task_and_blob_values import Task
-    from skyward_core.views.pool_view import PoolView, TrialSheet
+    from skyward_core.views.pool_view import PoolView
+    from skyward_core.views.trial_sheet import TrialSheet
 
 
 LIST_METHODS = ("append", "clear", "copy", "extend", "insert", "pop", "remove", "reverse", "sort")

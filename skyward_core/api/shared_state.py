@@ -13,7 +13,7 @@ from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.plugins import redis_shared_state
 from skyward_core.plugins.redis_shared_state import SharedState, SharedStateConnection
 from skyward_core.runtime.instance_info import instance_info
-from skyward_core.store.state_folder import main_script
+from skyward_core.store.working_folder import main_script
 from skyward_core.transport.background_loop import submit
 from skyward_core.util.untrusted_files import read_text
 

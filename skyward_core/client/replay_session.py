@@ -20,7 +20,7 @@ from skyward_core.views.pool_view import PoolView
 from skyward_core.views.recording_entries import apply_entry, entry_time
 
 if TYPE_CHECKING:
-    from skyward_core.client.run_history_and_log_search import PastRun, RunSearch
+    from skyward_core.client.run_history import PastRun, RunSearch
     from skyward_core.client.session_interface import FileListing
     from skyward_core.views.pool_view import RunView
     from skyward_core.views.sweep_trials import TrialTableSource

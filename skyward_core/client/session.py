@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from skyward_core import providers
 from skyward_core.client import leftover_cleanup, run_comparison, sweep_launch_and_resumption
-from skyward_core.client import run_history_and_log_search as run_history
+from skyward_core.client import run_history as run_history
 from skyward_core.client.leftover_cleanup import LeftoverScan
-from skyward_core.client.run_history_and_log_search import LogSearch, PastRun, RunPreviewData, RunSearch
+from skyward_core.client.log_search import LogSearch
+from skyward_core.client.run_history import PastRun, RunPreviewData, RunSearch
 from skyward_core.client.session_interface import SessionInterface
 from skyward_core.model.errors import (
     Hint,
@@ -42,7 +43,7 @@ from skyward_core.pool.pool_context import CANCEL_TIMEOUT
 from skyward_core.pool.rank_output import LogSink
 from skyward_core.pool.runs.scheduler import new_run_id
 from skyward_core.providers import provider_class
-from skyward_core.providers.provider import make_provider
+from skyward_core.providers.provider_settings import make_provider
 from skyward_core.store import debug_log, pool_folder
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow, Receipt, RetainedResults, marked_pid
@@ -53,13 +54,14 @@ from skyward_core.store.past_pools import (
     unreachable_view,
 )
 from skyward_core.store.run_log_reader import RunLogs
-from skyward_core.store.state_folder import require_current_folder
+from skyward_core.store.working_folder import require_current_folder
 from skyward_core.tasks.task_and_blob_values import Task
 from skyward_core.transport.background_loop import submit
 from skyward_core.transport.ssh.host_key_prompt import HostKeyPrompt
 from skyward_core.views.events import Event, PoolEnded
-from skyward_core.views.pool_view import PoolView, RunView, TrialSheet
+from skyward_core.views.pool_view import PoolView, RunView
 from skyward_core.views.sweep_trials import TrialTableSource
+from skyward_core.views.trial_sheet import TrialSheet
 
 if TYPE_CHECKING:
     from skyward_core.client.launch.launch_records import LaunchRecord, ShellRecord

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from skyward_core.client.launch.launch_records import ShellRecord as ShellRecord
     from skyward_core.client.launch.launch_request import LaunchRequest
     from skyward_core.client.leftover_cleanup import LeftoverScan as LeftoverScan
+    from skyward_core.client.log_search import LogSearch
     from skyward_core.client.run_comparison import Comparison
-    from skyward_core.client.run_history_and_log_search import LogSearch, PastRun, RunPreviewData, RunSearch
+    from skyward_core.client.run_history import PastRun, RunPreviewData, RunSearch
     from skyward_core.model.machines import Check
     from skyward_core.model.output_files import Unfetched
     from skyward_core.model.script_interpreter import Interpreter
@@ -30,8 +31,9 @@ if TYPE_CHECKING:
     from skyward_core.tasks.task_and_blob_values import Task
     from skyward_core.transport.ssh.host_key_prompt import Ask as Ask
     from skyward_core.transport.ssh.known_hosts import ServerKey as ServerKey
-    from skyward_core.views.pool_view import PoolView, RunView, TrialSheet
+    from skyward_core.views.pool_view import PoolView, RunView
     from skyward_core.views.sweep_trials import TrialTableSource
+    from skyward_core.views.trial_sheet import TrialSheet
 
 
 class SessionInterface:
@@ -81,7 +83,7 @@ class SessionInterface:
         return self.reject()
 
     def past_runs(self, search: RunSearch) -> Future[list[PastRun]]:
-        """Return the runs that the search selects, newest first; see ``run_history_and_log_search.past_runs``."""
+        """Return the runs that the search selects, newest first; see ``run_history.past_runs``."""
         return self.reject()
 
     def search_logs(self, runs: Sequence[PastRun], words: Sequence[str]) -> LogSearch:
@@ -89,11 +91,11 @@ class SessionInterface:
         raise UsageError(self.REFUSAL)
 
     def preview_run(self, run: str) -> Future[RunPreviewData]:
-        """Load the outcomes, metrics and last lines of a run; see ``run_history_and_log_search.load_preview``."""
+        """Load the outcomes, metrics and last lines of a run; see ``run_history.load_preview``."""
         return self.reject()
 
     def failures(self) -> Future[list[PastRun]]:
-        """Return recent undismissed failures, newest first; see ``run_history_and_log_search.failures``."""
+        """Return recent undismissed failures, newest first; see ``run_history.failures``."""
         return self.reject()
 
     def dismiss(self, runs: Sequence[str]) -> Future[None]:

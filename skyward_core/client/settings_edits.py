@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from skyward_core.model.errors import UsageError
 from skyward_core.node.bootstrap.host_folders_and_processes import distrust_reason
 from skyward_core.store.atomic_file import write_atomic
-from skyward_core.store.state_folder import SETTINGS_FILE, current_paths, state_home
+from skyward_core.store.state_folder import SETTINGS_FILE, state_home
+from skyward_core.store.working_folder import current_paths
 from skyward_core.util.untrusted_files import MAX_SETTINGS_BYTES, exists, parse_toml, read_bytes, resolve_path
 
 if TYPE_CHECKING:

@@ -60,7 +60,8 @@ from skyward_core.store import pool_folder
 from skyward_core.store.debug_log import get_logger
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.pool_folder import node_events
-from skyward_core.store.state_folder import prune_is_due, resolve_workdir
+from skyward_core.store.state_folder import prune_is_due
+from skyward_core.store.working_folder import resolve_workdir
 from skyward_core.tasks import interpreter_compatibility_and_import_path
 from skyward_core.tasks.interpreter_compatibility_and_import_path import check_python, own_interpreter
 from skyward_core.transport.background_loop import run_all

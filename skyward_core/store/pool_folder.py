@@ -37,8 +37,9 @@ from skyward_core.views.machine_metrics import (
     MachineMetrics,
     capture_failure_metrics,
 )
-from skyward_core.views.pool_view import PoolView, RunView, TrialSheet
+from skyward_core.views.pool_view import PoolView, RunView
 from skyward_core.views.recording_entries import apply_entry, entry_time, parse_event
+from skyward_core.views.trial_sheet import TrialSheet
 
 EXCEPTION_SUFFIX = ".raised"  # ending of the file with a failed run's root-cause exception
 _encode_json = make_json_encoder(only_ascii=True)

@@ -23,7 +23,7 @@ from skyward_core.model.errors import (
     UsageError,
     set_error_field,
 )
-from skyward_core.store.state_folder import choose_workdir, unusable_reason
+from skyward_core.store.working_folder import choose_workdir, unusable_reason
 from skyward_core.tasks.argument_parsing_and_sweeps import (
     ArgumentValueError,
     RawArgument,

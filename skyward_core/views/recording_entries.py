@@ -17,7 +17,8 @@ from skyward_core.protocol.node_paths import METRICS
 from skyward_core.protocol.validators import is_count, is_log_name, is_number, is_plain, is_rank, is_run_id
 from skyward_core.views import events
 from skyward_core.views.machine_metrics import MachineMetrics
-from skyward_core.views.pool_view import PoolView, TrialSheet, apply
+from skyward_core.views.pool_view import PoolView, apply
+from skyward_core.views.trial_sheet import TrialSheet
 
 TEXT = 1 << 20  # characters of a text
 NODES = 4096

@@ -56,8 +56,8 @@ if TYPE_CHECKING:
     from textual.worker import Worker
 
     from skyward_core.client.leftover_cleanup import LeftoverScan
+    from skyward_core.client.log_search import LineMatch
     from skyward_core.client.replay_session import Playback
-    from skyward_core.client.run_history_and_log_search import LineMatch
     from skyward_core.client.session_interface import ServerKey, SessionInterface
     from skyward_core.views.pool_view import PoolView, RunView
     from skyward_tui.dialogs.host_key_and_secret_variables import HostKeyScreen

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 
-from skyward_core.client.run_history_and_log_search import PoolRow, RunRow
+from skyward_core.client.run_history import PoolRow, RunRow
 from skyward_core.client.session import Session
 from skyward_core.client.sweep_launch_and_resumption import gang_runs
 from skyward_core.model.errors import PoolError, UsageError

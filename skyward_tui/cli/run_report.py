@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
-from skyward_core.client.run_history_and_log_search import Receipt
+from skyward_core.client.run_history import Receipt
 from skyward_core.client.session import Session
 from skyward_core.model import errors
 from skyward_core.model.errors import LedgerError

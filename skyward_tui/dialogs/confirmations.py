@@ -25,7 +25,7 @@ from skyward_tui.ui.session_futures import wait_shielded
 from skyward_tui.ui.themes import read_style_sheet
 
 if TYPE_CHECKING:
-    from skyward_core.client.run_history_and_log_search import Receipt
+    from skyward_core.client.run_history import Receipt
     from skyward_core.client.session_interface import SessionInterface
     from skyward_core.model.output_files import Unfetched
 

@@ -14,7 +14,8 @@ from textual.containers import Container, Vertical
 from textual.content import Content
 from textual.widgets import Input, Static
 
-from skyward_core.client.run_history_and_log_search import LineMatch, StoredLines
+from skyward_core.client.log_search import LineMatch
+from skyward_core.client.run_history import StoredLines
 from skyward_core.model.errors import UsageError
 from skyward_core.model.outcomes import Outcome
 from skyward_core.model.spec_field_checks import duration

@@ -32,7 +32,7 @@ from textual.selection import Selection
 from textual.strip import Strip
 from textual.widget import Widget
 
-from skyward_core.client.run_history_and_log_search import StoredLines, ring_tail
+from skyward_core.client.run_history import StoredLines, ring_tail
 from skyward_core.model.errors import SkywardError
 from skyward_core.util.terminal_safe_text import is_plain_ascii
 from skyward_core.views.log_buffers_and_rank_activity import Line, LogRing, Ring, rank_prefix

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 from textual.app import ComposeResult
 from textual.widget import Widget
 
-from skyward_core.client.run_history_and_log_search import LineMatch
+from skyward_core.client.log_search import LineMatch
 from skyward_core.views.pool_view import PoolView, RunView
 from skyward_tui.ui.panel_registry import PanelSpec
 from skyward_tui.widgets.screen_frame import Panel

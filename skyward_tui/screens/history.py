@@ -16,14 +16,8 @@ from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import Input
 
-from skyward_core.client.run_history_and_log_search import (
-    COLUMNS,
-    LineMatch,
-    PastRun,
-    RunPreviewData,
-    RunSearch,
-    sorted_runs,
-)
+from skyward_core.client.log_search import LineMatch
+from skyward_core.client.run_history import COLUMNS, PastRun, RunPreviewData, RunSearch, sorted_runs
 from skyward_core.model.errors import SkywardError
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.pool_view import RunView
@@ -45,7 +39,7 @@ from skyward_tui.widgets.virtual_list import CursorList, Part
 if TYPE_CHECKING:
     from textual.timer import Timer
 
-    from skyward_core.client.run_history_and_log_search import LogSearch
+    from skyward_core.client.log_search import LogSearch
     from skyward_tui.ui.saved_state import ScreenState
 
 

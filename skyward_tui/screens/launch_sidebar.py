@@ -14,7 +14,7 @@ from textual.widget import Widget
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from skyward_core.client.run_history_and_log_search import RunSearch
+from skyward_core.client.run_history import RunSearch
 from skyward_core.model.errors import SkywardError
 from skyward_core.util.terminal_safe_text import sanitize_line, sanitize_paragraph
 from skyward_tui.launch_form.form import example_paths, is_job, script_argument
@@ -37,7 +37,7 @@ from skyward_tui.widgets.source_view import ScriptCode
 
 if TYPE_CHECKING:
     from skyward_core.client.launch.plugin_and_provider_catalog import FunctionInfo
-    from skyward_core.client.run_history_and_log_search import PastRun
+    from skyward_core.client.run_history import PastRun
     from skyward_tui.launch_form.form import Form
     from skyward_tui.screens.base_screen import BaseScreen
 

@@ -42,7 +42,7 @@ from skyward_tui.widgets.screen_frame import Breadcrumbs, Panel
 from skyward_tui.widgets.virtual_list import HIGHLIGHT_STYLE, ChangeHighlight, CursorList, Part
 
 if TYPE_CHECKING:
-    from skyward_core.client.run_history_and_log_search import PastRun
+    from skyward_core.client.run_history import PastRun
     from skyward_core.client.session_interface import SessionInterface
     from skyward_core.views.pool_view import PoolView
     from skyward_tui.app import SkywardApp
@@ -358,7 +358,7 @@ class PoolsScreen(ListScreen[PoolList]):
 
     @work(group="recent")
     async def _read_recent(self, session: SessionInterface) -> None:
-        from skyward_core.client.run_history_and_log_search import RunSearch
+        from skyward_core.client.run_history import RunSearch
 
         try:
             found = await wait_shielded(session.past_runs(RunSearch()))

@@ -34,7 +34,7 @@ from skyward_tui.ui.time_refresh_and_key_repaint import refresh_token
 from skyward_tui.widgets.screen_frame import Breadcrumbs, Chrome
 
 if TYPE_CHECKING:
-    from skyward_core.client.run_history_and_log_search import LineMatch
+    from skyward_core.client.log_search import LineMatch
     from skyward_core.client.session_interface import SessionInterface
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from skyward_core.client.run_history_and_log_search import Receipt, RetainedResults
+from skyward_core.client.run_history import Receipt, RetainedResults
 from skyward_core.model.outcomes import Summary
 from skyward_core.model.output_files import FetchedFile, WrittenFile
 from skyward_core.views.pool_view import PoolView, RunView, TaskView

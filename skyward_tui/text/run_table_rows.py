@@ -16,9 +16,10 @@ from skyward_tui.text.text_width_and_tables import clip, one_line, table
 
 if TYPE_CHECKING:
     from skyward_core.client.run_comparison import ComparedRow, Comparison
-    from skyward_core.views.pool_view import PoolView, RunView, TaskView, TrialSheet
+    from skyward_core.views.pool_view import PoolView, RunView, TaskView
     from skyward_core.views.result_comparison import Difference
     from skyward_core.views.sweep_trials import TrialTable
+    from skyward_core.views.trial_sheet import TrialSheet
 
 
 @dataclass(frozen=True, slots=True)

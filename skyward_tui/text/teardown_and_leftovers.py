@@ -14,7 +14,7 @@ from skyward_tui.text.text_width_and_tables import clip
 
 if TYPE_CHECKING:
     from skyward_core.client.leftover_cleanup import JudgedLeftover, LeftoverScan
-    from skyward_core.client.run_history_and_log_search import Receipt
+    from skyward_core.client.run_history import Receipt
     from skyward_core.model.leftovers import Leftover
     from skyward_core.model.output_files import Unfetched, WrittenFile
 

@@ -44,7 +44,7 @@ from skyward_tui.widgets.metric_charts import MetricsChart
 from skyward_tui.widgets.virtual_list import CursorList, Part
 
 if TYPE_CHECKING:
-    from skyward_core.client.run_history_and_log_search import PastRun
+    from skyward_core.client.run_history import PastRun
     from skyward_tui.app import SkywardApp
 
 

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 
 import skyward_core as sky
-from skyward_core.client.run_history_and_log_search import costs
+from skyward_core.client.pool_costs import costs
 from skyward_core.client.session import Session
 from skyward_core.model.errors import HostKeyError, PoolError
 from skyward_core.providers.aws import boto_calls

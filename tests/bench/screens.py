@@ -494,7 +494,7 @@ def large() -> dict[str, float]:
 
 
 async def _searched(folder: Path, lines: int, *, filters: bool) -> dict[str, float]:
-    from skyward_core.client.run_history_and_log_search import StoredLines
+    from skyward_core.client.run_history import StoredLines
     from skyward_core.store.run_log_reader import LogRange
     from skyward_core.views.log_buffers_and_rank_activity import LogRing
     from skyward_tui.app.app import SkywardApp

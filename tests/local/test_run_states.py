@@ -20,7 +20,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, precondition, rul
 
 import skyward_core as sky
 from skyward_core.client import session as session_module
-from skyward_core.client.run_history_and_log_search import RunSearch
+from skyward_core.client.run_history import RunSearch
 from skyward_core.client.session import Session
 from skyward_core.model.outcomes import RootCause
 from skyward_core.pool import agent_link

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from skyward_core.client.launch.launch_records import LaunchRecord, ShellRecord
 from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.client.leftover_cleanup import LeftoverScan
+from skyward_core.client.log_search import LogSearch
 from skyward_core.client.run_comparison import Comparison
-from skyward_core.client.run_history_and_log_search import LogSearch, PastRun, RunPreviewData, RunSearch
+from skyward_core.client.run_history import PastRun, RunPreviewData, RunSearch
 from skyward_core.client.session_interface import SessionInterface
 from skyward_core.model import outcomes
 from skyward_core.model.errors import NoTrials, PoolExistsError, UsageError
@@ -26,8 +27,9 @@ from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import Receipt
 from skyward_core.tasks.task_and_blob_values import Task
 from skyward_core.views import events
-from skyward_core.views.pool_view import PoolView, RunView, TrialSheet, apply
+from skyward_core.views.pool_view import PoolView, RunView, apply
 from skyward_core.views.sweep_trials import TrialTableSource
+from skyward_core.views.trial_sheet import TrialSheet
 
 if TYPE_CHECKING:
     from skyward_core.client.session_interface import Ask

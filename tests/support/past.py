@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from skyward_core.client.run_comparison import ComparedRun, Comparison, MetricSummary
-from skyward_core.client.run_history_and_log_search import PastRun
+from skyward_core.client.run_history import PastRun
 from skyward_core.model.outcomes import Outcome
 from skyward_core.views.pool_view import RunView, TaskView
 from skyward_core.views.rank_metrics_and_diagnostics import MetricStore

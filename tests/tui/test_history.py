@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from skyward_core.client.run_history_and_log_search import LogSearch, RunPreviewData
+from skyward_core.client.log_search import LogSearch
+from skyward_core.client.run_history import RunPreviewData
 from skyward_core.model.errors import LedgerError
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.run_log_reader import RunLogs

@@ -10,7 +10,7 @@ import pytest
 from textual import events
 from textual.widgets import Input
 
-from skyward_core.client.run_history_and_log_search import PastRun
+from skyward_core.client.run_history import PastRun
 from skyward_core.model.errors import LedgerError
 from skyward_core.pool.dashboards import Dashboard
 from skyward_core.store.ledger_rows import Receipt

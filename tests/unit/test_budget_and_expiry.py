@@ -24,7 +24,7 @@ import skyward_core as sky
 from skyward_core.client.launch.launch_plan import LaunchPlan, make_plan
 from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.client.leftover_cleanup import JudgedLeftover
-from skyward_core.client.run_history_and_log_search import _daily_costs, costs
+from skyward_core.client.pool_costs import _daily_costs, costs
 from skyward_core.model.errors import LedgerError, PoolError, SpecError
 from skyward_core.model.leftovers import Leftover
 from skyward_core.model.machines import Machine

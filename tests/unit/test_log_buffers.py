@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skyward_core.client.run_history_and_log_search import OutputChunk
+from skyward_core.client.run_history import OutputChunk
 from skyward_core.store import run_log_reader
 from skyward_core.store.run_log_reader import LogRange, StoredLines, ring_tail
 from skyward_core.util.terminal_safe_text import sanitize_colored

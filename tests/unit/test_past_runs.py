@@ -16,19 +16,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from skyward_core.client import run_history_and_log_search as run_history
+from skyward_core.client import log_search
 from skyward_core.client.launch.launch_request import LaunchRequest
+from skyward_core.client.log_search import LineMatch, LogSearch, matching_lines
 from skyward_core.client.run_comparison import Comparison, compare_runs
-from skyward_core.client.run_history_and_log_search import (
-    COLUMNS,
-    LineMatch,
-    LogSearch,
-    PastRun,
-    RunSearch,
-    matching_lines,
-    past_runs,
-    sorted_runs,
-)
+from skyward_core.client.run_history import COLUMNS, PastRun, RunSearch, past_runs, sorted_runs
 from skyward_core.model.errors import UsageError
 from skyward_core.model.machines import Machine
 from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause, Summary
@@ -679,7 +671,7 @@ def test_binary_log_is_searched_safely(ledger: Ledger) -> None:
 def test_match_in_a_long_line_is_excerpted(ledger: Ledger) -> None:
     stored_run(ledger, "r1", {0: b"x" * 5_000 + b" nan " + b"y" * 900_000 + b"\nend\n"}, opened_at=NOW)
     line = search_matches(ledger, "nan")["r1"].line
-    assert line.startswith("… x") and " nan y" in line and len(line) <= run_history.MAX_MATCH_CHARS + 2
+    assert line.startswith("… x") and " nan y" in line and len(line) <= log_search.MAX_MATCH_CHARS + 2
     assert search_matches(ledger, "end")["r1"].number == 1
     here = search_matches(ledger, "y", "nan", "x")["r1"]
     assert here.line.startswith("xxx") and here.words == ("x", "nan", "y"), "from the first of them on"
@@ -729,7 +721,7 @@ def test_cancelled_log_search_ends_at_the_next_ledger_row(
 def test_cancelled_log_search_ends_at_the_next_piece(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stdout_stderr_order.merge_streams, "__defaults__", (64,))
     stored_run(ledger, "r1", {0: b"nan\n" * 1_000}, opened_at=NOW)
-    looking, had, looked = search(ledger, "nan"), run_history.matching_lines, 0
+    looking, had, looked = search(ledger, "nan"), log_search.matching_lines, 0
 
     def counted(*asked: Any) -> list[int]:
         nonlocal looked
@@ -738,7 +730,7 @@ def test_cancelled_log_search_ends_at_the_next_piece(ledger: Ledger, monkeypatch
             looking.cancel()
         return had(*asked)
 
-    monkeypatch.setattr(run_history, "matching_lines", counted)
+    monkeypatch.setattr(log_search, "matching_lines", counted)
     assert looking.step(60)["r1"].lines < 100 and looked == 3 and not looking.done
 
 
@@ -755,7 +747,7 @@ def test_matches_in_logs_are_sorted_by_age_among_others(ledger: Ledger) -> None:
 
 
 def test_log_search_reads_a_bounded_part_of_a_run(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_history, "MAX_SEARCH_BYTES", 1_000)
+    monkeypatch.setattr(log_search, "MAX_SEARCH_BYTES", 1_000)
     monkeypatch.setattr(stdout_stderr_order.merge_streams, "__defaults__", (64,))
     stored_run(ledger, "r1", {0: b"nan\n" * 1_000, 1: b"nan\n", 2: b"only here\n"}, opened_at=NOW)
     here = search_matches(ledger, "nan")["r1"]

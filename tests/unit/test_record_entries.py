@@ -16,10 +16,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from skyward_core.client import run_history_and_log_search as run_history
+from skyward_core.client import run_history as run_history
 from skyward_core.client.leftover_cleanup import LeftoverScan
 from skyward_core.client.replay_session import Playback, Replay, open_recording
-from skyward_core.client.run_history_and_log_search import RunSearch, last_lines, load_metrics, load_preview, past_runs
+from skyward_core.client.run_history import RunSearch, last_lines, load_metrics, load_preview, past_runs
 from skyward_core.client.sweep_launch_and_resumption import missing_trials, trial_table_source
 from skyward_core.model.errors import UsageError
 from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause, Summary, signal_name, to_json_types
@@ -30,10 +30,11 @@ from skyward_core.store.run_log_reader import LogRange
 from skyward_core.store.state_folder import ensure_pool_folder
 from skyward_core.views import events, recording_entries
 from skyward_core.views import events as ev
-from skyward_core.views.pool_view import PoolView, RunView, TaskView, TrialSheet, apply
+from skyward_core.views.pool_view import PoolView, RunView, TaskView, apply
 from skyward_core.views.rank_metrics_and_diagnostics import MetricStore
 from skyward_core.views.recording_entries import parse_event
 from skyward_core.views.sweep_trials import TrialTable, TrialTableSource
+from skyward_core.views.trial_sheet import TrialSheet
 from skyward_tui.cli.commands.run import TrialReporter
 from skyward_tui.cli.console_and_log_printer import Console
 from tests.support.examples import examples

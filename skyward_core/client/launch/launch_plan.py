@@ -44,8 +44,8 @@ from skyward_core.model.specs import Image, Options, PoolSpec, Worker
 from skyward_core.plugins import by_name
 from skyward_core.plugins.plugin import transform_image
 from skyward_core.providers import DEFAULT_PROVIDER, pool_spec_and_provider_choice, provider_class
-from skyward_core.providers.provider import make_provider
-from skyward_core.store.state_folder import choose_workdir, require_current_folder
+from skyward_core.providers.provider_settings import make_provider
+from skyward_core.store.working_folder import choose_workdir, require_current_folder
 from skyward_core.tasks.argument_parsing_and_sweeps import expand_combinations
 from skyward_core.tasks.interpreter_compatibility_and_import_path import is_own_environment, require_compatible
 from skyward_core.tasks.packages.image_packages_from_file import image_python_version, read_image_packages
@@ -69,7 +69,7 @@ from skyward_core.tasks.script_interpreter_and_environment import (
 )
 from skyward_core.util.format_bytes import format_size
 from skyward_core.util.untrusted_files import expand_user
-from skyward_core.views.pool_view import TrialSheet
+from skyward_core.views.trial_sheet import TrialSheet
 
 if TYPE_CHECKING:
     from skyward_core.tasks.bounded_subprocess import CancellationToken

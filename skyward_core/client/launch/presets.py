@@ -15,7 +15,8 @@ from skyward_core.client.settings_edits import read_table, replace_text, set_tab
 from skyward_core.model.errors import SkywardError, UsageError
 from skyward_core.model.provider_capability_protocols import declared_settings
 from skyward_core.providers import DEFAULT_PROVIDER, provider_class, provider_names
-from skyward_core.store.state_folder import SETTINGS_FILE, require_current_folder
+from skyward_core.store.state_folder import SETTINGS_FILE
+from skyward_core.store.working_folder import require_current_folder
 from skyward_core.tasks.script_inspection_and_form_fields import find_function
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.util.untrusted_files import is_file

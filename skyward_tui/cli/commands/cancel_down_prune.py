@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import click
 
-from skyward_core.client import run_history_and_log_search as run_history
+from skyward_core.client import run_history as run_history
 from skyward_core.client.session import Session
 from skyward_core.model import errors, spec_field_checks
 from skyward_core.model.errors import SkywardError, UsageError

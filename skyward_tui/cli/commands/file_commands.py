@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import click
 
-from skyward_core.client.run_history_and_log_search import REMAINS, PoolRow
+from skyward_core.client.run_history import REMAINS, PoolRow
 from skyward_core.client.session import Session
 from skyward_core.model import errors
 from skyward_core.model.errors import UsageError

@@ -13,7 +13,7 @@ import click
 from rich.cells import cell_len
 
 from skyward_core.client import ssh_hosts
-from skyward_core.client.run_history_and_log_search import PoolRow
+from skyward_core.client.run_history import PoolRow
 from skyward_core.client.ssh_hosts import HostGpuUsage, HostGroup
 from skyward_core.model import errors
 from skyward_core.model.errors import UsageError

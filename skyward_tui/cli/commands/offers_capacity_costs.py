@@ -11,8 +11,8 @@ import click
 from skyward_core.client import offers_and_block_purchases
 from skyward_core.client.launch.launch_request import parse_setting
 from skyward_core.client.offers_and_block_purchases import list_blocks, list_offers, save_listed_blocks
-from skyward_core.client.run_history_and_log_search import PoolCost
-from skyward_core.client.run_history_and_log_search import costs as add_up
+from skyward_core.client.pool_costs import PoolCost
+from skyward_core.client.pool_costs import costs as add_up
 from skyward_core.model import accelerators, errors
 from skyward_core.model.errors import Unreachable, UsageError
 from skyward_core.model.offers_and_rental_plans import (

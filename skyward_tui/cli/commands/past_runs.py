@@ -20,8 +20,9 @@ from skyward_core.client.launch.launch_plan import pool_interpreter
 from skyward_core.client.launch.launch_records import LaunchRecord, diff_path, load_any_record
 from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.client.launch.script_git_state import ScriptState
+from skyward_core.client.log_search import LineMatch, LogSearch
 from skyward_core.client.run_comparison import ComparedRow, Comparison
-from skyward_core.client.run_history_and_log_search import LineMatch, LogSearch, PastRun, PoolRow, RunRow, RunSearch
+from skyward_core.client.run_history import PastRun, PoolRow, RunRow, RunSearch
 from skyward_core.client.session import Session
 from skyward_core.client.sweep_launch_and_resumption import TrialSheet, gang_runs, missing_trials, resume_sweep
 from skyward_core.model import errors

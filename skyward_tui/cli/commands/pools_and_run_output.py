@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 import click
 
-from skyward_core.client.run_history_and_log_search import (
+from skyward_core.client.run_history import (
     OutputChunk,
     PoolRow,
     follow_output,

@@ -12,7 +12,7 @@ import click
 
 from skyward_core.client.replay_session import open_recording
 from skyward_core.client.replayable_recording_export import export_recording
-from skyward_core.client.run_history_and_log_search import PoolRow, follow_output
+from skyward_core.client.run_history import PoolRow, follow_output
 from skyward_core.client.session import Session
 from skyward_core.model import errors
 from skyward_core.model.errors import PoolError, UsageError

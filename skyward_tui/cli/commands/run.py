@@ -29,7 +29,7 @@ from skyward_core.client.launch.plugin_and_provider_catalog import (
     query_python,
     split_target,
 )
-from skyward_core.client.run_history_and_log_search import Receipt
+from skyward_core.client.run_history import Receipt
 from skyward_core.client.session import Session
 from skyward_core.client.session_interface import SessionInterface
 from skyward_core.model import errors
@@ -41,9 +41,10 @@ from skyward_core.util.terminal_safe_text import sanitize_paragraph
 from skyward_core.util.untrusted_files import is_file
 from skyward_core.views.events import PoolState, RunEnded, RunOpened
 from skyward_core.views.job_file_steps import steps_of_job
-from skyward_core.views.pool_view import PoolView, RunView, TaskView, TrialSheet
+from skyward_core.views.pool_view import PoolView, RunView, TaskView
 from skyward_core.views.rank_metrics_and_diagnostics import MetricStore, format_metrics
 from skyward_core.views.sweep_trials import TrialRow, TrialTable, TrialTableSource, representative_task
+from skyward_core.views.trial_sheet import TrialSheet
 from skyward_tui.cli.commands.leftovers import note_leftovers
 from skyward_tui.cli.console_and_log_printer import Console
 from skyward_tui.cli.follow_run import MUST_FINISH, Choice, Follower, Interrupted, LiveStatus, Row, status_rows

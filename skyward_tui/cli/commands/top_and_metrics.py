@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from skyward_core.client.run_history_and_log_search import load_all_metrics
+from skyward_core.client.run_history import load_all_metrics
 from skyward_core.client.session import Session
 from skyward_core.model import errors
 from skyward_core.model.errors import PoolError, UsageError

@@ -1,39 +1,36 @@
-"""Past runs in the ledger with their costs, logs and metrics, and the search for runs."""
+"""Past runs in the ledger: their outcomes, stored output and metrics, and the search for runs."""
 
 from __future__ import annotations
 
 import heapq
 import itertools
-import re
 import sys
 import time
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from skyward_core import providers
 from skyward_core.client.launch.launch_request import WAYS
+from skyward_core.client.pool_costs import bills_of_pool
 from skyward_core.client.sweep_launch_and_resumption import trial_table_source
 from skyward_core.model.errors import NoTrials, SkywardError, UsageError
-from skyward_core.model.outcomes import Outcome
-from skyward_core.model.provider_capability_protocols import hourly_price
 from skyward_core.protocol.node_paths import ERR, OUT
 from skyward_core.store import pool_folder
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import REMAINS as REMAINS
-from skyward_core.store.ledger_rows import Bill, make_bills
+from skyward_core.store.ledger_rows import Bill
 from skyward_core.store.ledger_rows import PoolRow as PoolRow
 from skyward_core.store.ledger_rows import Receipt as Receipt
 from skyward_core.store.ledger_rows import RetainedResults as RetainedResults
 from skyward_core.store.ledger_rows import RunRow as RunRow
 from skyward_core.store.past_pools import load_metrics as load_metrics
 from skyward_core.store.pool_folder import fill_last_metrics, has_metrics, parse_rank
-from skyward_core.store.run_log_reader import LineBatch, LogRange
+from skyward_core.store.run_log_reader import LogRange
 from skyward_core.store.run_log_reader import RunLogs as RunLogs
 from skyward_core.store.run_log_reader import StoredLines as StoredLines
 from skyward_core.store.run_log_reader import ring_tail as ring_tail
@@ -42,7 +39,6 @@ from skyward_core.store.unused_folder_pruning import prune_clones as prune_clone
 from skyward_core.store.unused_folder_pruning import prune_environments as prune_environments
 from skyward_core.store.unused_folder_pruning import prune_pools as prune_pools
 from skyward_core.util.terminal_safe_text import sanitize_line
-from skyward_core.views.log_buffers_and_rank_activity import join_lines
 from skyward_core.views.pool_view import RunView, TaskView
 from skyward_core.views.rank_metrics_and_diagnostics import MetricStore
 from skyward_core.views.stdout_stderr_order import PIECE_BYTES, Place, merge_streams
@@ -168,114 +164,6 @@ def follow_output(ledger: Ledger, run: str, ended: Future[Any] | None) -> Iterat
 def _pieces(found: RunLogs, part: LogRange, size: int = PIECE_BYTES) -> Iterator[OutputChunk]:
     for piece in merge_streams(found.folder, *part, size):
         yield OutputChunk(parse_rank(part.stem), f"{part.stem}.{piece.stream}", piece.stream, piece.data, piece.at)
-
-
-MAX_COSTED_POOLS = 10_000  # maximum number of pools that a cost report reads
-
-
-@dataclass(frozen=True)
-class PoolCost:
-    """Cost of one pool.
-
-    Attributes:
-        pool, key: Name and unique key of the pool.
-        provider: Name of the provider.
-        functions: Names of the functions that ran, without duplicates.
-        since: Creation time of the pool, Unix time.
-        dollars: Cost in the requested period; None if unknown.
-        goes_on: Whether the pool still costs money.
-    """
-
-    pool: str
-    key: str
-    provider: str
-    functions: Sequence[str]
-    since: float
-    dollars: float | None
-    goes_on: bool
-
-
-@dataclass
-class Spending:
-    """Cost of all pools.
-
-    Attributes:
-        pools: Pools with a cost or an unknown cost, the newest first.
-        by_function: Dollars by function; a pool with several functions has one combined entry.
-        by_day: Dollars by local date, such as "2026-11-23".
-    """
-
-    pools: list[PoolCost] = field(default_factory=list)
-    by_function: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
-    by_day: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
-
-    @property
-    def dollars(self) -> float:
-        """Total cost, as far as known."""
-        return sum(each.dollars or 0.0 for each in self.pools)
-
-
-def costs(since: float) -> Spending:
-    """Return the costs of pools since a time.
-
-    Args:
-        since: Unix time.
-
-    Raises:
-        LedgerError: If the ledger cannot be read.
-    """
-    spending = Spending()
-    with closing(Ledger()) as ledger:
-        for row in [*ledger.live_pools(), *ledger.ended_pools(since, MAX_COSTED_POOLS)]:
-            _add_costs(spending, ledger, row, since)
-    return spending
-
-
-def _add_costs(spending: Spending, ledger: Ledger, row: PoolRow, since: float) -> None:
-    bills = list(bills_of_pool(ledger, row))
-    if not bills and (not row.spec.get("rents") or _has_no_machine(row)):
-        return
-    names = tuple(dict.fromkeys(run.function for run in ledger.runs(row.token)))
-    days: defaultdict[str, float] = defaultdict(float)
-    for bill in bills:
-        for day, dollars in _daily_costs(bill, since):
-            days[day] += dollars
-    total = sum(days.values()) if bills else None
-    provider = row.spec.get("provider", "")
-    spending.pools.append(PoolCost(row.name, row.key, provider, names, row.created_at, total, row.ended_at is None))
-    spending.by_function[", ".join(names)] += total or 0.0
-    for day, dollars in days.items():
-        spending.by_day[day] += dollars
-
-
-def _has_no_machine(row: PoolRow) -> bool:
-    """Check whether a pool ended before it had a machine, for example because the provider rejected its start."""
-    receipt = row.receipt
-    return receipt is not None and receipt.get("created") == 0 and not receipt.get("unaccounted")
-
-
-def bills_of_pool(ledger: Ledger, row: PoolRow) -> Iterator[Bill]:
-    """Yield the bill of each machine of a pool, as far as known."""
-    if row.receipt is not None and row.ended_at is not None:
-        yield from (Bill(**each) for each in row.receipt.get("bills", ()))
-    else:
-        machines = [*ledger.machines(row.token), *ledger.replaced_machines(row.token)]
-        try:
-            price = hourly_price(providers.provider_from_json(row.provider))
-        except SkywardError:  # the provider's package is no longer installed
-            price = None
-        yield from make_bills(row, machines, {}, price)
-
-
-def _daily_costs(bill: Bill, since: float) -> Iterator[tuple[str, float]]:
-    """Yield the cost of a machine per day, by local date."""
-    at = max(bill.since, since)
-    while at < bill.until:
-        local = time.localtime(at)
-        midnight = time.mktime((local.tm_year, local.tm_mon, local.tm_mday + 1, 0, 0, 0, 0, 0, -1))
-        end = min(midnight, bill.until)
-        yield time.strftime("%Y-%m-%d", local), bill.hourly * (end - at) / 3600
-        at = end
 
 
 EVERY = 10_000  # maximum number of runs that are read, the newest first
@@ -637,180 +525,3 @@ def _read_tail(folder: Path, part: LogRange, stream: int) -> list[str]:
 def load_all_metrics(ledger: Ledger, row: RunRow) -> MetricStore:
     """Load all values that the ranks of a run logged, from the files of its pool on this machine."""
     return load_metrics(pool_path(ledger.pool(row.token).key) / "logs", row.run, sys.maxsize, None, thin=False)
-
-
-STEP_SECONDS = 0.2  # seconds; duration of one step of a search
-MAX_SEARCH_BYTES = 1 << 30  # maximum bytes searched of one run's logs
-MAX_MATCH_CHARS = 300  # maximum characters shown of a matching line
-CONTEXT_CHARS = 40  # characters shown before the first matching word in a shortened line
-_COLOR = re.compile("\x1b\\[[0-9;:]*m")
-
-
-class _SearchCancelled(Exception):
-    """Cancellation of a search."""
-
-
-@dataclass(frozen=True, slots=True)
-class LineMatch:
-    """Matching lines in a run's output or results; all texts are safe to show.
-
-    Attributes:
-        rank: First rank with a matching line.
-        number: Index of that line in the rank's output, from 0; None for a result or an error.
-        line: The line, or its part around the first matching word.
-        words: The searched words, casefolded, in the order of their occurrence in the line.
-        lines: Number of matching lines.
-        whole: Whether the whole run was searched.
-    """
-
-    rank: int
-    number: int | None
-    line: str
-    words: tuple[str, ...]
-    lines: int = 1
-    whole: bool = False
-
-    @property
-    def location_text(self) -> str:
-        """Location in words, such as "r3 line 1,205, and 12 more lines"."""
-        place = f"r{self.rank} result" if self.number is None else f"r{self.rank} line {self.number + 1:,}"
-        more = self.lines - 1
-        return f"{place}, and {more:,} more{'' if self.whole else ' so far'}" if more else place
-
-    @property
-    def note(self) -> str:
-        return f"{self.location_text}: {self.line}"
-
-
-class LogSearch:
-    """Search in the logs and results of runs for words that the ledger does not contain. Not thread-safe.
-
-    Args:
-        runs: Runs, newest first.
-        words: Words that must all occur in one line, regardless of case. Words that occur in the run's ID, pool,
-            function, arguments or error need not be in the line. If all of them do, the run is not searched.
-
-    Attributes:
-        runs: Number of runs to search.
-        searched: Number of runs that have been searched.
-        unread: Number of runs that could not be read.
-        done: Whether the search is complete.
-    """
-
-    def __init__(self, ledger: Ledger, runs: Sequence[PastRun], words: Sequence[str]) -> None:
-        folded = list(dict.fromkeys(word.casefold() for word in words))
-        missing = ((run, run.unmatched_words(folded)) for run in runs if run.run)
-        incomplete = [(run, those) for run, those in missing if those]
-        self.runs, self.searched, self.unread, self.done = len(incomplete), 0, 0, not incomplete
-        self._cancelled = False
-        self._matches = self._search_runs(ledger, incomplete)
-
-    def cancel(self) -> None:
-        """Stop a step that another thread is executing, at its next piece or ledger row, and prevent further steps."""
-        self._cancelled = True
-
-    def step(self, seconds: float = STEP_SECONDS) -> dict[str, LineMatch]:
-        """Search for the given number of seconds, but at least one piece. Return new or changed matches by run ID.
-
-        Raises:
-            LedgerError: If the ledger cannot be read.
-        """
-        end = time.monotonic() + seconds
-        found: dict[str, LineMatch] = {}
-        with suppress(_SearchCancelled):
-            while not (self._cancelled or self.done):
-                piece = next(self._matches, None)
-                if piece is None:
-                    self.done = True
-                elif piece[1] is not None:
-                    found[piece[0]] = piece[1]
-                if time.monotonic() >= end:
-                    break
-        return found
-
-    def _check_cancelled(self) -> None:
-        if self._cancelled:
-            raise _SearchCancelled
-
-    def _search_runs(
-        self, ledger: Ledger, runs: Sequence[tuple[PastRun, Sequence[str]]]
-    ) -> Iterator[tuple[str, LineMatch | None]]:
-        for run, words in runs:
-            try:
-                for found in search_run(ledger, run.run, run.key, words, self._check_cancelled):
-                    yield run.run, found
-            except (OSError, UsageError):  # pruned during the search, or not written by this library
-                self.unread += 1
-            self.searched += 1
-
-
-def search_run(
-    ledger: Ledger, run: str, pool: str, words: Sequence[str], check: Callable[[], None] = lambda: None
-) -> Iterator[LineMatch | None]:
-    """Search a run for lines with all words. After each piece, yield the matches so far.
-
-    Args:
-        pool: Key of the pool.
-        words: Casefolded words.
-        check: Called while the ledger is read; an exception from it ends the search.
-
-    Raises:
-        UsageError: If the run does not exist.
-        OSError: If the run's files cannot be read.
-        LedgerError: If the ledger cannot be read.
-    """
-    found: LineMatch | None = None
-    read = 0
-    for rank, batch in _iter_batches(ledger, run, pool, check):
-        if places := matching_lines(batch.texts, words):
-            here = _make_match(rank, batch.number + places[0], batch.texts[places[0]], words)
-            found = replace(found or here, lines=(found.lines if found else 0) + len(places))
-        yield found
-        if (read := read + batch.size) >= MAX_SEARCH_BYTES:
-            break
-    if found is None:
-        given = []
-        for outcome, _ in ledger.iter_outcomes(run):
-            check()
-            given += [
-                _make_match(outcome.rank, None, text, words)
-                for text in _outcome_lines(outcome)
-                if matching_lines([text], words)
-            ]
-        found = replace(given[0], lines=len(given)) if given else None
-    yield None if found is None else replace(found, whole=read < MAX_SEARCH_BYTES)
-
-
-def _iter_batches(ledger: Ledger, run: str, pool: str, check: Callable[[], None]) -> Iterator[tuple[int, LineBatch]]:
-    """Yield the stored lines of a run by rank. Does not create a missing folder."""
-    if (pool_path(pool) / "logs").is_dir():
-        logs = RunLogs(ledger, run, check)
-        for rank in sorted(logs.ranges):
-            yield from ((rank, batch) for batch in logs.batches(rank))
-
-
-def matching_lines(texts: Sequence[str], words: Sequence[str]) -> list[int]:
-    """Return the indexes of the lines that contain all words. The words must be casefolded; color codes are ignored."""
-    text = join_lines(texts)
-    if "\x1b" in text:
-        text = _COLOR.sub("", text)
-    text = text.casefold()
-    if not all(word in text for word in words):
-        return []
-    return [at for at, line in enumerate(text.split("\n")) if all(word in line for word in words)]
-
-
-def _outcome_lines(outcome: Outcome) -> Iterator[str]:
-    """Yield a rank's result and error, each as one line."""
-    if outcome.summary is not None:
-        yield sanitize_line(outcome.summary.text)
-    if outcome.error is not None:
-        yield sanitize_line(f"{outcome.error.type}: {outcome.error.message}")
-
-
-def _make_match(rank: int, number: int | None, line: str, words: Sequence[str]) -> LineMatch:
-    text = sanitize_line(line)
-    places = {word: text.casefold().find(word) for word in words}
-    first = max(0, min(places.values()) - CONTEXT_CHARS) if len(text) > MAX_MATCH_CHARS else 0
-    shown = f"{'… ' if first else ''}{text[first : first + MAX_MATCH_CHARS].strip()}"
-    return LineMatch(rank, number, shown, tuple(sorted(places, key=lambda word: places[word])))
