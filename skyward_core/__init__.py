@@ -65,7 +65,7 @@ _UNLISTED = {
     "Streaming=PendingFunction",
     "runtime.metric_logging": "emit",
 }
-_MODULES = {"accelerators": "model.accelerators", "plugins": "plugins", "time": "model.minutes_hours_days_in_seconds"}
+_MODULES = {"accelerators": "model.accelerators", "plugins": "plugins", "time": "model.older_time_functions"}
 
 
 def _places(table: dict[str, str]) -> dict[str, tuple[str, str]]:

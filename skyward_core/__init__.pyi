@@ -104,11 +104,11 @@ from skyward_core.tasks.job_file import Task as Task
 from skyward_core.tasks.shell_and_script_calls import script as script
 from skyward_core.tasks.shell_and_script_calls import shell as shell
 from skyward_core.model import accelerators as accelerators
-from skyward_core.model import minutes_hours_days_in_seconds
+from skyward_core.model import older_time_functions
 
 from . import plugins as plugins
 
-time = minutes_hours_days_in_seconds
+time = older_time_functions
 TaskFailedError = RunError
 Group = PendingGroup
 Pending = PendingFunction

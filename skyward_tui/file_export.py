@@ -18,8 +18,8 @@ from skyward_core.model.errors import UsageError
 from skyward_core.model.metric_definitions_and_series import import_pyarrow
 from skyward_core.model.outcomes import Outcome
 from skyward_core.util.format_bytes import format_size
+from skyward_core.util.safe_file_access import exists, is_dir
 from skyward_core.util.terminal_safe_text import sanitize_line
-from skyward_core.util.untrusted_files import exists, is_dir
 from skyward_core.views.log_buffers_and_rank_activity import rank_prefix
 from skyward_core.views.pool_view import RunView, TaskView
 from skyward_core.views.stack_groups_and_profiles import Profile, speedscope

@@ -15,8 +15,8 @@ from textual.content import Content
 
 from skyward_core.model.errors import SkywardError
 from skyward_core.model.thread_stacks import StackFrame
+from skyward_core.util.safe_file_access import current_folder, is_file, read_bytes
 from skyward_core.util.terminal_safe_text import sanitize_line
-from skyward_core.util.untrusted_files import current_folder, is_file, read_bytes
 from skyward_core.views.pool_view import RunView
 from skyward_tui.text.ansi_colours import plain
 from skyward_tui.ui.session_futures import wait_shielded

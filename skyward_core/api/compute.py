@@ -21,7 +21,7 @@ from skyward_core.model.specs import NAME, Image, Nodes, Options, Spec, Worker
 from skyward_core.runtime.instance_info import refuse_pool_while_loading
 from skyward_core.store import debug_log, state_folder
 from skyward_core.tasks import script_loader_child
-from skyward_core.tasks.interpreter_compatibility_and_import_path import reject_pool_in_child
+from skyward_core.tasks.import_path import reject_pool_in_child
 from skyward_core.transport.background_loop import submit
 
 if TYPE_CHECKING:

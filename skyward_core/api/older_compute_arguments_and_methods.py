@@ -25,7 +25,7 @@ from skyward_core.model.specs import NO_VOLUMES, Image, Options, Worker
 
 if TYPE_CHECKING:
     from skyward_core.model.run_future import RunFuture
-    from skyward_core.plugins.redis_shared_state import (
+    from skyward_core.plugins.redis_shared_state_client import (
         SharedBarrier,
         SharedCounter,
         SharedDict,

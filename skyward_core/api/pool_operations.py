@@ -31,7 +31,7 @@ from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.model.function import Function, PendingFunction, PendingGroup
 from skyward_core.model.provider_capability_protocols import Rents
 from skyward_core.model.run_future import RunFuture
-from skyward_core.tasks.stdout_whole_lines import write_escaped
+from skyward_core.tasks.stdout_shared_with_ranks import write_escaped
 from skyward_core.transport.background_loop import background_loop, process_id, submit
 from skyward_core.util.terminal_safe_text import sanitize_line
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from skyward_core.model.output_files import WrittenFile
     from skyward_core.model.thread_stacks import Stacks
     from skyward_core.plugins.plugin import Plugin
-    from skyward_core.plugins.redis_shared_state import SharedState
+    from skyward_core.plugins.redis_shared_state_client import SharedState
     from skyward_core.pool.pool import Pool
     from skyward_core.pool.runs.gang_sweep import GangSweep
     from skyward_core.pool.runs.map_run import MapRun

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from skyward_core.api.active_pool_and_operand_checks import current_pool
 from skyward_core.model.errors import PoolError, UsageError
-from skyward_core.plugins import redis_shared_state
-from skyward_core.plugins.redis_shared_state import SharedState, SharedStateConnection
+from skyward_core.plugins import redis_shared_state_client
+from skyward_core.plugins.redis_shared_state_client import SharedState, SharedStateConnection
 from skyward_core.runtime.instance_info import instance_info
 from skyward_core.store.working_folder import main_script
 from skyward_core.transport.background_loop import submit
-from skyward_core.util.untrusted_files import read_text
+from skyward_core.util.safe_file_access import read_text
 
 if TYPE_CHECKING:
     from skyward_core.plugins.built_in.shared_collections import Shared
-    from skyward_core.plugins.redis_shared_state import (
+    from skyward_core.plugins.redis_shared_state_client import (
         SharedBarrier,
         SharedCounter,
         SharedDict,
@@ -34,7 +34,7 @@ NOT_SHARED = "this pool has no shared state. Create it with plugins=[sky.plugins
 
 
 def _state() -> SharedState:
-    found = redis_shared_state.get_current()
+    found = redis_shared_state_client.get_current()
     if found is not None:
         return found
     if instance_info().pool:

@@ -27,8 +27,8 @@ from skyward_core.transport.ssh.connection import (
     silent_host_error,
     stalled_host_error,
 )
+from skyward_core.util.safe_file_access import is_dir, resolve_path
 from skyward_core.util.terminal_safe_text import sanitize_line
-from skyward_core.util.untrusted_files import is_dir, resolve_path
 
 ProgressCallback = Callable[[int, int], None]  # receives the bytes copied and the total
 MAX_DEPTH = 64  # levels of nested folders

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from skyward_core.store.state_folder import state_home
 from skyward_core.tasks.bounded_subprocess import QueryTimeout, is_exiting, run_bounded
-from skyward_core.util.untrusted_files import expand_user
+from skyward_core.util.safe_file_access import expand_user
 
 COMMAND_TIMEOUT = 10.0  # seconds
 MAX_COMMANDS = 4

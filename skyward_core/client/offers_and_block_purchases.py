@@ -22,7 +22,7 @@ from skyward_core.providers.provider_settings import make_provider
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import Purchase as Purchase
 from skyward_core.transport.background_loop import submit
-from skyward_core.util.untrusted_files import parse_json
+from skyward_core.util.safe_file_access import parse_json
 
 
 def list_offers(requirements: MachineRequirements) -> OfferList:

@@ -9,10 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from skyward_core.model.errors import UsageError
 from skyward_core.node.bootstrap.host_folders_and_processes import distrust_reason
-from skyward_core.store.atomic_file import write_atomic
 from skyward_core.store.state_folder import SETTINGS_FILE, state_home
 from skyward_core.store.working_folder import current_paths
-from skyward_core.util.untrusted_files import MAX_SETTINGS_BYTES, exists, parse_toml, read_bytes, resolve_path
+from skyward_core.util.safe_file_access import (
+    MAX_SETTINGS_BYTES,
+    exists,
+    parse_toml,
+    read_bytes,
+    resolve_path,
+    write_atomic,
+)
 
 if TYPE_CHECKING:
     from tomlkit import TOMLDocument

@@ -16,7 +16,7 @@ from typing import Any
 
 from skyward_core.model.errors import UsageError
 from skyward_core.tasks.bounded_subprocess import QueryTimeout, run_bounded
-from skyward_core.tasks.interpreter_compatibility_and_import_path import ALIAS_FOLDER
+from skyward_core.tasks.import_path import ALIAS_FOLDER
 from skyward_core.tasks.script_interpreter_and_environment import list_interpreters
 from skyward_core.util.terminal_safe_text import sanitize_line
 

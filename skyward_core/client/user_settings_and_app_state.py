@@ -17,7 +17,7 @@ from skyward_core.model.errors import UsageError
 from skyward_core.store import state_folder
 from skyward_core.store.debug_log import start_logging as start_logging
 from skyward_core.store.state_folder import SETTINGS_FILE, state_home
-from skyward_core.util.untrusted_files import MAX_SETTINGS_BYTES, exists, is_file, parse_toml, read_text, resolve_path
+from skyward_core.util.safe_file_access import MAX_SETTINGS_BYTES, exists, is_file, parse_toml, read_text, resolve_path
 
 if TYPE_CHECKING:
     from skyward_core.client.settings_edits import TomlValue
@@ -304,7 +304,7 @@ def save_state(name: str, text: str) -> None:
     Raises:
         OSError: If the file cannot be written, or another process is writing it.
     """
-    from skyward_core.store.atomic_file import write_atomic  # late: the app reads its keys during its start
+    from skyward_core.util.safe_file_access import write_atomic  # late: the app reads its keys during its start
 
     write_atomic(_state_path(name), text.encode())
 

@@ -27,7 +27,7 @@ from skyward_core.model.errors import PoolError
 from skyward_core.model.machines import GpuUse
 from skyward_core.node.agent.config import AgentConfig
 from skyward_core.node.agent.worker_processes import find_orphaned_workers
-from skyward_core.runtime.nvml_devices import iterate_visible_gpus, nvml
+from skyward_core.runtime.visible_nvidia_gpus import iterate_visible_gpus, nvml
 
 LOCK_PREFIX = "skyward-gpu-"
 ANSWER_TIMEOUT = 0.3  # seconds for a holder to send its pool's name

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
-from skyward_core.node.gpu_metrics import GpuMetrics
+from skyward_core.node.nvidia_and_amd_gpu_metrics import GpuMetrics
 from skyward_core.protocol.node_paths import sample_file, sample_files
 
 # ruff: noqa: PTH110, PTH118, PTH208

@@ -29,7 +29,7 @@ from skyward_core.providers.provider_call_progress_and_cache import log_query, p
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow
 from skyward_core.store.pool_folder import PoolFolder, parse_rank
-from skyward_core.tasks.interpreter_compatibility_and_import_path import require_compatible
+from skyward_core.tasks.python_compatibility import require_compatible
 from skyward_core.tasks.task_and_blob_values import Task
 from skyward_core.views.pool_view import PoolView
 

@@ -62,8 +62,8 @@ from skyward_core.store.ledger import Ledger
 from skyward_core.store.pool_folder import node_events
 from skyward_core.store.state_folder import prune_is_due
 from skyward_core.store.working_folder import resolve_workdir
-from skyward_core.tasks import interpreter_compatibility_and_import_path
-from skyward_core.tasks.interpreter_compatibility_and_import_path import check_python, own_interpreter
+from skyward_core.tasks import import_path
+from skyward_core.tasks.python_compatibility import check_python, own_interpreter
 from skyward_core.transport.background_loop import run_all
 from skyward_core.transport.transport import (
     Report,
@@ -859,7 +859,7 @@ class PoolStartup:
         """Return the configuration of a node's agent; see ``agent.config``."""
         pool, setup = self._context, self._context.setup
         worker = pool.row.spec["worker"]
-        before, behind = interpreter_compatibility_and_import_path.import_path_entries()
+        before, behind = import_path.import_path_entries()
         local = [entry for _, entry in setup.image.get("folders") or ()]
         return {
             "pool": pool.name,

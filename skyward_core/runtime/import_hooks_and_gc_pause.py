@@ -30,7 +30,7 @@ _MODULE_MOVES = {
     "accelerators": "model.accelerators",
     "errors": "model.errors",
     "spec": "model.specs",
-    "time": "model.minutes_hours_days_in_seconds",
+    "time": "model.older_time_functions",
 }
 
 

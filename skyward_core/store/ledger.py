@@ -37,7 +37,7 @@ from skyward_core.store.ledger_rows import (
     process_mark,
 )
 from skyward_core.store.state_folder import state_home
-from skyward_core.util.untrusted_files import read_own_json
+from skyward_core.util.safe_file_access import read_own_json
 
 R = TypeVar("R", bound=Row)
 

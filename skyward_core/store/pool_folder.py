@@ -24,12 +24,11 @@ from typing import IO, Any, BinaryIO, ClassVar, Self
 from skyward_core.model.errors import UsageError
 from skyward_core.protocol.frame_codec import make_json_encoder
 from skyward_core.protocol.validators import is_log_name
-from skyward_core.store.atomic_file import write_atomic
 from skyward_core.store.ledger_rows import RUN_ID, is_process_alive
 from skyward_core.store.recording_file import SUFFIX, Entry, RecordingReader, RecordingWriter
 from skyward_core.store.state_folder import ensure_pool_folder, pool_path, state_home
 from skyward_core.util.content_hash import BLOB_PREFIX
-from skyward_core.util.untrusted_files import read_bytes, read_own_json
+from skyward_core.util.safe_file_access import read_bytes, read_own_json, write_atomic
 from skyward_core.views import events
 from skyward_core.views.machine_metrics import (
     LATE_ERROR_SECONDS,

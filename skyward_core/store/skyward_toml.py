@@ -9,7 +9,7 @@ from typing import Any
 
 from skyward_core.model.errors import UsageError
 from skyward_core.store.state_folder import SETTINGS_FILE, state_home
-from skyward_core.util.untrusted_files import MAX_SETTINGS_BYTES, exists, parse_toml, read_text
+from skyward_core.util.safe_file_access import MAX_SETTINGS_BYTES, exists, parse_toml, read_text
 
 
 @dataclass

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from skyward_core.model.errors import UsageError
 from skyward_core.protocol.node_paths import STATE_FILE, NodePaths, pools_folder
-from skyward_core.util.untrusted_files import expand_user, resolve_path
+from skyward_core.util.safe_file_access import expand_user, resolve_path
 
 # bytes of a base folder's path, so that the sockets below fit into the 104 bytes that some systems allow
 MAX_SOCKET_BASE_BYTES = 55

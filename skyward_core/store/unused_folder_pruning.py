@@ -27,7 +27,7 @@ from skyward_core.store.state_folder import (
     remove_abandoned_folders,
     state_home,
 )
-from skyward_core.util.untrusted_files import read_own_json
+from skyward_core.util.safe_file_access import read_own_json
 
 CLONES_FOLDER = "clones"  # subfolder of the state folder
 _OWNER_SUFFIX = ".used"  # ending of the file beside a clone that names its owner

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from skyward_core.model.errors import SpecError, UsageError
 from skyward_core.store.state_folder import is_state_folder
-from skyward_core.util.untrusted_files import expand_user, is_dir, resolve_path
+from skyward_core.util.safe_file_access import expand_user, is_dir, resolve_path
 
 SYSTEM_FOLDERS = ("/bin", "/boot", "/dev", "/etc", "/lib", "/media", "/mnt", "/opt", "/proc", "/run", "/sbin", "/sys",
           "/tmp", "/usr", "/usr/bin", "/usr/lib", "/usr/local", "/usr/local/bin", "/usr/local/lib", "/var",

@@ -19,7 +19,7 @@ from typing import Any, Literal, Union
 from uuid import UUID
 
 from skyward_core.model.errors import UsageError, set_error_field
-from skyward_core.util.untrusted_files import expand_user
+from skyward_core.util.safe_file_access import expand_user
 
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 _NONE = ("None", "null")

@@ -38,7 +38,7 @@ from skyward_core.tasks.shell_and_script_calls import resolve_variables
 from skyward_core.util.format_bytes import format_size
 from skyward_core.util.light_dataclass import Value, value
 from skyward_core.util.redaction import MIN_SECRET_LENGTH, is_secret_name, secret_values, strip_credentials
-from skyward_core.util.untrusted_files import exists, expand_user, is_dir, is_file, read_text, resolve_path
+from skyward_core.util.safe_file_access import exists, expand_user, is_dir, is_file, read_text, resolve_path
 
 MAX_UPLOAD_BYTES = 1 << 30  # bytes of all files of one job; this process holds them in memory
 

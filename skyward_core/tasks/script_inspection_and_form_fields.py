@@ -39,7 +39,7 @@ from skyward_core.tasks.parameter_types_from_source import (
     script_types,
     source_type,
 )
-from skyward_core.util.untrusted_files import (
+from skyward_core.util.safe_file_access import (
     exists,
     expand_user,
     is_dir,

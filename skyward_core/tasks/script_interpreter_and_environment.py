@@ -32,13 +32,19 @@ from skyward_core.node.bootstrap.image_environment import MADE_FILE, open_lock_f
 from skyward_core.store.state_folder import ENVIRONMENTS_FOLDER, state_home
 from skyward_core.tasks import missing_packages
 from skyward_core.tasks.bounded_subprocess import CancellationToken, QueryTimeout, kill_group, run_bounded
-from skyward_core.tasks.interpreter_compatibility_and_import_path import OWN_SOURCE, is_own_environment, own_interpreter
 from skyward_core.tasks.packages.inline_metadata import InlineMetadata, read_inline_metadata
 from skyward_core.tasks.packages.package_specs_and_local_packages import find_local_packages
-from skyward_core.tasks.packages.python_version_matching import MIN_PYTHON, is_satisfiable, parse_version, satisfies
+from skyward_core.tasks.python_compatibility import (
+    MIN_PYTHON,
+    OWN_SOURCE,
+    is_own_environment,
+    is_satisfiable,
+    own_interpreter,
+    parse_version,
+    satisfies,
+)
 from skyward_core.util.light_dataclass import Value, value
-from skyward_core.util.terminal_safe_text import sanitize_line
-from skyward_core.util.untrusted_files import (
+from skyward_core.util.safe_file_access import (
     exists,
     expand_user,
     find_matching,
@@ -48,6 +54,7 @@ from skyward_core.util.untrusted_files import (
     read_text,
     resolve_path,
 )
+from skyward_core.util.terminal_safe_text import sanitize_line
 
 NEWEST_MINOR = 20  # highest minor version to search for
 # Without the site module, so that the preview of a plan runs no code of the environment.

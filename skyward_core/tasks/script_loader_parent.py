@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from skyward_core.model.errors import Cancelled, NotPicklableError, ScriptError, ScriptFailed, UsageError
 from skyward_core.model.outcomes import signal_name
 from skyward_core.model.script_interpreter import Interpreter
-from skyward_core.tasks import interpreter_compatibility_and_import_path
+from skyward_core.tasks import import_path
 from skyward_core.tasks.bounded_subprocess import CancellationToken
-from skyward_core.tasks.interpreter_compatibility_and_import_path import is_own_environment, own_interpreter
+from skyward_core.tasks.python_compatibility import is_own_environment, own_interpreter
 from skyward_core.util import terminal_safe_text
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def build_tasks(
         if _is_full(folder):
             result = {"kind": "usage", "message": f"{path} cannot be loaded: the disk of {folder.parent} is full"}
     if result["kind"] == "task":
-        interpreter_compatibility_and_import_path.add_script_folder(path)
+        import_path.add_script_folder(path)
         tasks = [replace(task, interpreter=chosen) for task in read_tasks(folder)]
         if all(task.fn.path is task.args.path is None for task in tasks):
             shutil.rmtree(folder, ignore_errors=True)

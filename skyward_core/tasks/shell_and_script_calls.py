@@ -12,7 +12,7 @@ from skyward_core.model.errors import ScriptError, UsageError
 from skyward_core.model.function import PendingFunction
 from skyward_core.runtime.shell_and_scripts import ScriptRunner, ShellCommand
 from skyward_core.util.redaction import secret_values
-from skyward_core.util.untrusted_files import read_bytes
+from skyward_core.util.safe_file_access import read_bytes
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PROGRAM = re.compile(r"[\w./+-]+")

@@ -48,7 +48,7 @@ def store_archive(name: str, variant: str, archive: bytes) -> None:
     """Cache an archive atomically for the next start; does nothing if that is not possible."""
     if sys.dont_write_bytecode:
         return
-    from skyward_core.store.atomic_file import write_atomic  # most starts do not need this import
+    from skyward_core.util.safe_file_access import write_atomic  # most starts do not need this import
 
     with suppress(OSError, NotImplementedError):
         write_atomic(Path(_path(variant)), _digest(name, archive) + archive, mode=0o644)
@@ -147,7 +147,7 @@ RARELY_LOADED = (
     "skyward_core/plugins/built_in/tensorflow.py",
     "skyward_core/plugins/joblib_backend.py",
     "skyward_core/plugins/plugin_builder.py",
-    "skyward_core/plugins/redis_shared_state.py",
+    "skyward_core/plugins/redis_shared_state_client.py",
     "skyward_core/plugins/plugin_server_start_and_stop.py",
     "skyward_core/plugins/ssh_between_nodes.py",
     "skyward_core/plugins/ssh_command_environment.py",
@@ -157,7 +157,7 @@ RARELY_LOADED = (
     "skyward_core/runtime/output_decorators.py",
     "skyward_core/runtime/sharding.py",
     "skyward_core/runtime/shell_and_scripts.py",
-    "skyward_core/runtime/nvml_devices.py",
+    "skyward_core/runtime/visible_nvidia_gpus.py",
 )
 # Code that is sent after the start: client code, which a script may import inside a rank, hardware measurements, and
 # code whose own work takes longer than the transfer of the code.
@@ -165,7 +165,7 @@ LATE_FILES = (
     "skyward_core/__main__.py",
     "skyward_core/model/metric_definitions_and_series.py",
     "skyward_core/model/offers_and_rental_plans.py",
-    "skyward_core/node/gpu_metrics.py",
+    "skyward_core/node/nvidia_and_amd_gpu_metrics.py",
     "skyward_core/node/machine_metrics_sampler.py",
     "skyward_core/plugins/built_in/dask.py",
     "skyward_core/plugins/built_in/deepspeed.py",
@@ -173,11 +173,11 @@ LATE_FILES = (
     "skyward_core/plugins/built_in/ray.py",
     "skyward_core/plugins/built_in/shared_collections.py",
     "skyward_core/plugins/joblib_backend.py",
-    "skyward_core/plugins/redis_shared_state.py",
+    "skyward_core/plugins/redis_shared_state_client.py",
     "skyward_core/plugins/plugin_server_start_and_stop.py",
     "skyward_core/plugins/ssh_between_nodes.py",
     "skyward_core/plugins/ssh_command_environment.py",
-    "skyward_core/util/untrusted_files.py",
+    "skyward_core/util/safe_file_access.py",
     *(f"skyward_core/{name}/" for name in ("api", "pool", "providers", "store", "tasks", "transport", "views")),
 )
 LEVEL = 2  # compression level: 1 ms more than level 1, once per release, for 2 % fewer bytes on each connection

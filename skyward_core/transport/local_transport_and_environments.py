@@ -21,11 +21,11 @@ from skyward_core.model.script_interpreter import Interpreter
 from skyward_core.protocol.node_paths import NodePaths
 from skyward_core.store.debug_log import get_logger, log_duration
 from skyward_core.store.state_folder import ENVIRONMENTS_FOLDER, state_home
-from skyward_core.tasks import interpreter_compatibility_and_import_path
-from skyward_core.tasks.interpreter_compatibility_and_import_path import MINOR_VERSION, check_python, is_own_environment
+from skyward_core.tasks import import_path
+from skyward_core.tasks.python_compatibility import MINOR_VERSION, check_python, is_own_environment
 from skyward_core.transport.transport import OnData, OnLost, Report, StartBarrier, needs_install
 from skyward_core.util.light_dataclass import Value, value
-from skyward_core.util.untrusted_files import exists
+from skyward_core.util.safe_file_access import exists
 
 ROOT = str(Path(__file__).parents[2])
 # Isolated mode and no site module: an agent needs only the standard library and this package. The garbage collector
@@ -216,7 +216,7 @@ async def prepare_environment(config: Mapping[str, Any], report: Callable[[str],
     made = tuple(image_environment.list_requirements(chosen.environment)) if chosen.base else None
     version = tuple(map(int, chosen.minor.split(".")))
     behind = tuple(filter(None, (image.get("workdir"), *local, ours.last)))
-    before = tuple(interpreter_compatibility_and_import_path.script_folders())
+    before = tuple(import_path.script_folders())
     return RankEnvironment(chosen.path, version, False, made, ours.first, ours.first, before, behind)
 
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
+from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import events, on, work
@@ -40,7 +41,6 @@ from skyward_tui.ui.saved_state import InvalidStateFile, SavedState, ScreenState
 from skyward_tui.ui.session_futures import wait_shielded
 from skyward_tui.ui.suspend_for_programs import remove_stale_logs
 from skyward_tui.ui.themes import OWN_THEMES, SKYWARD, UNCOLOURED, ColourRemover, PlainAscii, ensure_contrast, muted
-from skyward_tui.ui.time_refresh_and_key_repaint import ImmediateRepaint
 from skyward_tui.ui.typed_key_queue import KeyQueue
 from skyward_tui.widgets.screen_frame import MIN_HEIGHT, MIN_WIDTH
 
@@ -930,3 +930,30 @@ def _box_of(node: DOMNode) -> Widget | None:
         if isinstance(each, Dialog):
             return next(iter(each.query("#dialog")), None)  # None before the dialog is composed
     return None
+
+
+# seconds; keys at shorter intervals are pasted or auto-repeated, and need no repaint of their own
+MIN_KEY_INTERVAL = 1 / 60
+REPAINT_SECONDS = 0.1  # seconds after a key during which its effect is painted at once
+PAINTS_PER_KEY = 2  # one repaint for the key's direct effect, and one for a message that the effect has posted
+
+
+class ImmediateRepaint:
+    """Counter of the immediate repaints that are still allowed after recent keys."""
+
+    def __init__(self) -> None:
+        self._last_key_at = 0.0
+        self._paints_left = 0
+
+    def on_input(self, event: events.Event) -> None:
+        """Allow immediate repaints after a key."""
+        now = monotonic()
+        if isinstance(event, events.Key) and now - self._last_key_at >= MIN_KEY_INTERVAL:
+            self._last_key_at, self._paints_left = now, PAINTS_PER_KEY
+
+    def consume_paint(self) -> bool:
+        """Return whether to paint now. If so, one of the allowed repaints is used up."""
+        if self._paints_left and monotonic() - self._last_key_at < REPAINT_SECONDS:
+            self._paints_left -= 1
+            return True
+        return False

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from skyward_core.util.untrusted_files import read_text
+from skyward_core.util.safe_file_access import read_text
 from skyward_tui.cli.fault_tolerant_stdio import StandardStream
 
 if TYPE_CHECKING:

@@ -27,8 +27,8 @@ from skyward_core.client.launch.plugin_and_provider_catalog import (
 )
 from skyward_core.model.errors import SkywardError
 from skyward_core.model.offers_and_rental_plans import OfferList
+from skyward_core.util.safe_file_access import expand_user, is_dir, is_file, list_entries, resolve_path
 from skyward_core.util.terminal_safe_text import sanitize_line
-from skyward_core.util.untrusted_files import expand_user, is_dir, is_file, list_entries, resolve_path
 from skyward_tui.dialogs.basic_dialogs import ChoiceScreen, Dialog
 from skyward_tui.launch_form.form import Form, example_paths, relative_path
 from skyward_tui.launch_form.recent_launches import MAX_SHOWN, example_row, missing_packages, recent_row

@@ -21,8 +21,8 @@ from skyward_core.client.launch.plugin_and_provider_catalog import (
     parse_source,
 )
 from skyward_core.model.errors import ScriptError, SkywardError, SpecError, UsageError
+from skyward_core.util.safe_file_access import current_folder, exists, expand_user
 from skyward_core.util.terminal_safe_text import sanitize_line
-from skyward_core.util.untrusted_files import current_folder, exists, expand_user
 from skyward_core.views.pool_view import PoolView
 from skyward_tui.text.number_and_time_format import count
 from skyward_tui.text.text_width_and_tables import one_line

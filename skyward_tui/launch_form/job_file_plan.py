@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from skyward_core.client.launch.plugin_and_provider_catalog import DEFAULT_PROVIDER
 from skyward_core.model.errors import JobFileError, SkywardError, UsageError
+from skyward_core.util.safe_file_access import current_folder
 from skyward_core.util.terminal_safe_text import sanitize_line
-from skyward_core.util.untrusted_files import current_folder
 from skyward_core.views.pool_view import PoolView
 from skyward_tui.launch_form.form import (
     FieldError,

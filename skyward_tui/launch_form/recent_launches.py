@@ -13,8 +13,8 @@ from textual.content import Content
 from skyward_core.client import user_settings_and_app_state as settings
 from skyward_core.client.launch.plugin_and_provider_catalog import missing_frameworks
 from skyward_core.model.errors import ScriptError
+from skyward_core.util.safe_file_access import expand_user, parse_json
 from skyward_core.util.terminal_safe_text import sanitize_line
-from skyward_core.util.untrusted_files import expand_user, parse_json
 from skyward_tui.launch_form.form import (
     Form,
     example_paths,

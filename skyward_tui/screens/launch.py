@@ -24,7 +24,7 @@ from textual.widgets import Button, Input, Select, Static
 from skyward_core.model.errors import Cancelled, PoolError, PoolGone, SkywardError, error_hint, error_message
 from skyward_core.model.machines import Check
 from skyward_core.model.provider_capability_protocols import Asks
-from skyward_core.util.untrusted_files import current_folder, expand_user, is_dir, resolve_path
+from skyward_core.util.safe_file_access import current_folder, expand_user, is_dir, resolve_path
 from skyward_core.views.pool_view import PoolView, RunView
 from skyward_tui import shutdown_signals
 from skyward_tui.dialogs.basic_dialogs import AskScreen, ChoiceScreen
@@ -63,7 +63,7 @@ from skyward_tui.screens.launch_field_groups import (
     setting_fields_by_id,
     worst_state,
 )
-from skyward_tui.screens.launch_sidebar import LaunchSidebar, PlanPanel
+from skyward_tui.screens.launch_plan_sidebar import LaunchSidebar, PlanPanel
 from skyward_tui.text.error_advice import format_error
 from skyward_tui.text.hardware_cells import ANY
 from skyward_tui.text.run_table_rows import sweep_outcome

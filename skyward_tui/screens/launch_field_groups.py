@@ -20,8 +20,8 @@ from textual.widgets.collapsible import CollapsibleTitle
 from skyward_core.client.launch.launch_request import OPTIONS
 from skyward_core.client.launch.plugin_and_provider_catalog import DEFAULT_PROVIDER, argument_values
 from skyward_core.model.errors import UsageError
+from skyward_core.util.safe_file_access import current_folder
 from skyward_core.util.terminal_safe_text import sanitize_line
-from skyward_core.util.untrusted_files import current_folder
 from skyward_tui.launch_form.form import (
     Form,
     package_choices,

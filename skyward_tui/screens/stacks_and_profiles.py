@@ -16,8 +16,8 @@ from textual.widgets.option_list import Option
 
 from skyward_core.model.errors import SkywardError
 from skyward_core.model.thread_stacks import StackFrame, Stacks
+from skyward_core.util.safe_file_access import current_folder
 from skyward_core.util.terminal_safe_text import sanitize_line
-from skyward_core.util.untrusted_files import current_folder
 from skyward_core.views.pool_view import PoolView, RunView
 from skyward_core.views.stack_groups_and_profiles import (
     SIGNAL,
@@ -46,7 +46,7 @@ from skyward_tui.text.text_width_and_tables import clip, fit_width
 from skyward_tui.ui.actions import Action, bindings, with_keys
 from skyward_tui.ui.session_futures import flash_errors, wait_shielded
 from skyward_tui.ui.themes import read_style_sheet
-from skyward_tui.ui.time_refresh_and_key_repaint import refresh_token
+from skyward_tui.ui.time_refresh import refresh_token
 from skyward_tui.widgets.screen_frame import Breadcrumbs, Panel
 from skyward_tui.widgets.source_view import CodePosition, StackCode
 from skyward_tui.widgets.virtual_list import VirtualList

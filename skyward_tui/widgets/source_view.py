@@ -12,8 +12,8 @@ from pathlib import Path
 from textual.content import Content
 from textual.widget import Widget
 
+from skyward_core.util.safe_file_access import read_text
 from skyward_core.util.terminal_safe_text import sanitize_line
-from skyward_core.util.untrusted_files import read_text
 from skyward_tui.source_lookup_and_editor import MOST_BYTES, SourceFile, excerpt
 
 _MAX_GROUPS = 4  # maximum number of groups

@@ -26,7 +26,7 @@ from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.pool import output_files
 from skyward_core.pool.agent_link import Link
-from skyward_core.tasks.interpreter_compatibility_and_import_path import own_interpreter
+from skyward_core.tasks.python_compatibility import own_interpreter
 from skyward_core.transport import file_and_result_downloads
 from skyward_core.transport.background_loop import submit
 from skyward_core.transport.file_and_result_downloads import PARTS, DownloadInProgress, IncomingOutput

@@ -19,7 +19,7 @@ import skyward_core as sky
 from skyward_core.plugins.built_in import shared_collections
 from skyward_core.plugins.built_in.shared_collections import Shared
 from skyward_core.plugins.plugin_server_start_and_stop import EXTRA_PATH
-from skyward_core.plugins.redis_shared_state import SOCKET, private_folder
+from skyward_core.plugins.redis_shared_state_client import SOCKET, private_folder
 from tests.support.waiting import wait_until
 
 pytest.importorskip("redis", reason="the package redis is not installed")

@@ -156,7 +156,8 @@ def test_pynvml_is_only_in_the_bundle_with_nvml() -> None:
 
 def test_missing_pynvml_is_reported_as_missing_driver() -> None:
     script = (
-        "import sys; sys.modules['pynvml'] = None\nfrom skyward_core.runtime.nvml_devices import devices; devices()"
+        "import sys; sys.modules['pynvml'] = None\n"
+        "from skyward_core.runtime.visible_nvidia_gpus import devices; devices()"
     )
     env = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, env=env)

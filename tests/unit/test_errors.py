@@ -614,7 +614,7 @@ def test_check_finds_names_that_are_not_public() -> None:
 
 
 # Modules whose texts name commands: hints, and what only users at a terminal read.
-NAMING_COMMANDS = ("errors.py", "breakpoints.py", "machine_metrics_and_pause_notices.py", "leftover_verdicts.py")
+NAMING_COMMANDS = ("errors.py", "breakpoints.py", "machine_metrics_recorder.py", "leftover_verdicts.py")
 
 
 def test_library_texts_name_no_command_outside_hints() -> None:

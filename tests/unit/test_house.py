@@ -238,8 +238,8 @@ def bare_questions(node: ast.AST, caught: bool = False) -> int:
     return (asks and not caught) + sum(bare_questions(each, caught) for each in ast.iter_child_nodes(node))
 
 
-def test_user_paths_are_checked_only_by_untrusted_files_helpers() -> None:
-    """``util/untrusted_files.py`` handles paths for which pathlib raises, and reads regular files up to a limit."""
+def test_user_paths_are_checked_only_by_safe_file_access() -> None:
+    """``util/safe_file_access.py`` handles paths for which pathlib raises, and reads regular files up to a limit."""
     questions = {
         name: number
         for path in MODULES.values()

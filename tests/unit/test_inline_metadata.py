@@ -30,10 +30,15 @@ from skyward_core.providers.local.provider import Local
 from skyward_core.providers.slurm.provider import Slurm
 from skyward_core.providers.ssh.provider import SSH, check_line
 from skyward_core.tasks import missing_packages
-from skyward_core.tasks.interpreter_compatibility_and_import_path import MINOR_VERSION, check_python, own_interpreter
 from skyward_core.tasks.missing_packages import FRAMEWORKS
 from skyward_core.tasks.packages.inline_metadata import InlineMetadata, find_blocks, read_inline_metadata
-from skyward_core.tasks.packages.python_version_matching import VersionError, satisfies
+from skyward_core.tasks.python_compatibility import (
+    MINOR_VERSION,
+    VersionError,
+    check_python,
+    own_interpreter,
+    satisfies,
+)
 from skyward_core.transport.ssh.host_address_and_python import HostPythons, WantedPython, parse_pythons
 from skyward_core.transport.transport import image_for_hosts
 from skyward_tui.cli.commands import run

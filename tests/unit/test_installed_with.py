@@ -14,7 +14,7 @@ import skyward_core as sky
 from skyward_core.api.dask_client_connection import DaskConnection
 from skyward_core.node.bootstrap import image_environment
 from skyward_core.plugins.built_in.ray import _check_tokens
-from skyward_core.plugins.redis_shared_state import SharedStateConnection
+from skyward_core.plugins.redis_shared_state_client import SharedStateConnection
 
 
 @pytest.mark.parametrize(

@@ -18,17 +18,17 @@ from skyward_core.model.specs import PoolSpec
 from skyward_core.providers.local.provider import Local
 from skyward_core.tasks import (
     bounded_subprocess,
-    interpreter_compatibility_and_import_path,
+    import_path,
     script_interpreter_and_environment,
 )
-from skyward_core.tasks.interpreter_compatibility_and_import_path import (
+from skyward_core.tasks.packages import inline_metadata
+from skyward_core.tasks.python_compatibility import (
     OWN_SOURCE,
     incompatibility,
     is_own_environment,
     own_interpreter,
+    satisfies,
 )
-from skyward_core.tasks.packages import inline_metadata
-from skyward_core.tasks.packages.python_version_matching import satisfies
 from skyward_core.tasks.script_interpreter_and_environment import (
     PythonInfo,
     UnusablePython,
@@ -502,24 +502,24 @@ LIBRARY = str(Path(os.__file__).parent)
 
 @pytest.fixture(autouse=True)
 def no_script_folders(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interpreter_compatibility_and_import_path, "_script_folders", [])
+    monkeypatch.setattr(import_path, "_script_folders", [])
 
 
 def test_import_path_is_split_at_the_standard_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", ["", "/mine", LIBRARY, "/site"])
-    assert interpreter_compatibility_and_import_path.import_path_entries() == (["", "/mine"], [LIBRARY, "/site"])
+    assert import_path.import_path_entries() == (["", "/mine"], [LIBRARY, "/site"])
 
 
 def test_import_path_without_standard_library_comes_last(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", ["/mine", "/site"])
-    assert interpreter_compatibility_and_import_path.import_path_entries() == ([], ["/mine", "/site"])
+    assert import_path.import_path_entries() == ([], ["/mine", "/site"])
 
 
 def test_script_folders_precede_sys_path_newest_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "path", ["/mine", LIBRARY])
     for folder in ("a", "b", "a"):
-        interpreter_compatibility_and_import_path.add_script_folder(tmp_path / folder / "script.py")
-    assert interpreter_compatibility_and_import_path.import_path_entries() == (
+        import_path.add_script_folder(tmp_path / folder / "script.py")
+    assert import_path.import_path_entries() == (
         [str(tmp_path / "a"), str(tmp_path / "b"), "/mine"],
         [LIBRARY],
     )
@@ -529,17 +529,17 @@ def test_script_folders_precede_sys_path_newest_first(monkeypatch: pytest.Monkey
 def test_folder_of_the_command_is_not_a_script_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "path", [str(tmp_path / "bin"), "/of-pythonpath", LIBRARY])
     monkeypatch.setattr(sys, "argv", [str(tmp_path / "bin" / "skyward-tui")])
-    assert interpreter_compatibility_and_import_path.import_path_entries() == (
+    assert import_path.import_path_entries() == (
         [str(tmp_path / "bin"), "/of-pythonpath"],
         [LIBRARY],
     )
-    interpreter_compatibility_and_import_path.add_script_folder(tmp_path / "script.py")
-    assert interpreter_compatibility_and_import_path.import_path_entries() == (
+    import_path.add_script_folder(tmp_path / "script.py")
+    assert import_path.import_path_entries() == (
         [str(tmp_path), "/of-pythonpath"],
         [LIBRARY],
     )
     monkeypatch.setattr(sys, "argv", [str(tmp_path / "bin" / "own.py")])  # a program that has its modules there
-    assert interpreter_compatibility_and_import_path.import_path_entries()[0] == [
+    assert import_path.import_path_entries()[0] == [
         str(tmp_path),
         str(tmp_path / "bin"),
         "/of-pythonpath",

@@ -31,8 +31,8 @@ from skyward_core.model.metric_definitions_and_series import (
     curve_json,
     describe_throttling,
 )
-from skyward_core.node import gpu_metrics
 from skyward_core.node import machine_metrics_sampler as sampler
+from skyward_core.node import nvidia_and_amd_gpu_metrics as gpu_metrics
 from skyward_core.node.machine_metrics_sampler import SampleFiles
 from skyward_core.protocol.node_paths import sample_files
 from skyward_core.store import pool_folder
@@ -49,7 +49,7 @@ from tests.support.waiting import wait_until
 ROOT = Path(__file__).parents[2]
 RUN = """
 import os, sys
-from skyward_core.node import gpu_metrics
+from skyward_core.node import nvidia_and_amd_gpu_metrics as gpu_metrics
 from skyward_core.node.machine_metrics_sampler import main
 gpu_metrics.DRIVER_TIMEOUT, log = 0.5, gpu_metrics.XidLog
 gpu_metrics.XidLog = lambda: log(os.environ.get("FAKE_KMSG", gpu_metrics.KERNEL_LOG))

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import skyward_core as sky
-from skyward_core.plugins import redis_shared_state
+from skyward_core.plugins import redis_shared_state_client
 from skyward_core.plugins.built_in import shared_collections
 from skyward_core.plugins.plugin import check_standalone
-from skyward_core.plugins.redis_shared_state import Key, pack_key, poll_in_slices, private_folder, unpack_key
+from skyward_core.plugins.redis_shared_state_client import Key, pack_key, poll_in_slices, private_folder, unpack_key
 
 PLAIN = st.one_of(
     st.none(), st.booleans(), st.integers(), st.text(), st.binary(), st.floats(allow_nan=False, allow_infinity=False)
@@ -32,10 +32,10 @@ def test_unsupported_shared_dict_key_is_rejected(key: object) -> None:
 
 
 def test_shared_value_above_the_server_limit_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(redis_shared_state, "MAX_VALUE_BYTES", 1000)
-    assert redis_shared_state.unpack_value(redis_shared_state.pack_value(bytes(900))) == bytes(900)
+    monkeypatch.setattr(redis_shared_state_client, "MAX_VALUE_BYTES", 1000)
+    assert redis_shared_state_client.unpack_value(redis_shared_state_client.pack_value(bytes(900))) == bytes(900)
     with pytest.raises(sky.UsageError, match=r"a value of type bytes has 1.02 kB, more than the limit of 1 kB"):
-        redis_shared_state.pack_value(bytes(1000))
+        redis_shared_state_client.pack_value(bytes(1000))
 
 
 def test_missing_redis_server_error_names_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

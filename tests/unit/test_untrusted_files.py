@@ -25,8 +25,8 @@ from skyward_core.tasks.job_file import JobFile, read_variables
 from skyward_core.tasks.shell_and_script_calls import script
 from skyward_core.transport.ssh import known_hosts
 from skyward_core.transport.working_folder_upload import walk
-from skyward_core.util import untrusted_files
-from skyward_core.util.untrusted_files import UnusableFile
+from skyward_core.util import safe_file_access
+from skyward_core.util.safe_file_access import UnusableFile
 from skyward_tui.launch_form import recent_launches
 from skyward_tui.ui import saved_state
 from tests.support.examples import examples
@@ -38,7 +38,7 @@ SENTENCES = {
     "socket": "it is a socket, not a regular file",
     "large": "it has more than ",
 }
-DEEP = f"it is nested more than {untrusted_files.MAX_DEPTH} levels deep"
+DEEP = f"it is nested more than {safe_file_access.MAX_DEPTH} levels deep"
 
 
 @pytest.fixture(autouse=True)
@@ -205,11 +205,11 @@ def test_requirement_includes_are_bounded() -> None:
 
 def test_file_is_read_up_to_its_size_limit() -> None:
     Path("a").write_bytes(b"x" * 10)
-    assert untrusted_files.read_bytes("a", 10) == b"x" * 10
+    assert safe_file_access.read_bytes("a", 10) == b"x" * 10
     with pytest.raises(UnusableFile, match="it has more than 9 bytes"):
-        untrusted_files.read_bytes("a", 9)
+        safe_file_access.read_bytes("a", 9)
     Path("b").write_bytes(b"\xef\xbb\xbfa\r\nb\rc\n")
-    assert untrusted_files.read_text("b", "utf-8-sig") == Path("b").read_text("utf-8-sig") == "a\nb\nc\n"
+    assert safe_file_access.read_text("b", "utf-8-sig") == Path("b").read_text("utf-8-sig") == "a\nb\nc\n"
 
 
 ANY = st.text(st.characters(), max_size=8) | st.sampled_from(
@@ -231,15 +231,15 @@ ANY = st.text(st.characters(), max_size=8) | st.sampled_from(
 def test_user_file_helpers_accept_any_path_text(text: str) -> None:
     if not os.path.lexists("loop"):
         Path("loop").symlink_to("loop")
-    for question in (untrusted_files.exists, untrusted_files.is_file, untrusted_files.is_dir):
+    for question in (safe_file_access.exists, safe_file_access.is_file, safe_file_access.is_dir):
         assert isinstance(question(text), bool) and question(text) == question(Path(text))
-    assert isinstance(untrusted_files.expand_user(text), Path) and untrusted_files.resolve_path(text).is_absolute()
-    for raising in (untrusted_files.read_bytes, lambda path: untrusted_files.list_entries(Path(path))):
+    assert isinstance(safe_file_access.expand_user(text), Path) and safe_file_access.resolve_path(text).is_absolute()
+    for raising in (safe_file_access.read_bytes, lambda path: safe_file_access.list_entries(Path(path))):
         with suppress(OSError):
             raising(text)
     with suppress(ValueError):
-        untrusted_files.find_matching(Path(), text)
+        safe_file_access.find_matching(Path(), text)
 
 
 def test_null_device_is_read_as_an_empty_file() -> None:
-    assert untrusted_files.read_bytes(os.devnull) == b"" == untrusted_files.read_text(os.devnull).encode()
+    assert safe_file_access.read_bytes(os.devnull) == b"" == safe_file_access.read_text(os.devnull).encode()

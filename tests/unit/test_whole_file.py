@@ -17,12 +17,12 @@ from skyward_core.client import skyward_alias_installer
 from skyward_core.client import user_settings_and_app_state as settings
 from skyward_core.model.errors import UsageError
 from skyward_core.node.bootstrap import host_command_server, host_folders_and_processes
-from skyward_core.store.atomic_file import write_atomic
+from skyward_core.util.safe_file_access import write_atomic
 from tests.support.child import Child
 
 BEGIN = "import os, signal, sys, time\nfrom pathlib import Path\n"
 DIE = "Path.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
-WRITE = "from skyward_core.store.atomic_file import write_atomic\nwrite_atomic(Path(sys.argv[1]), b'new' * 1000)\n"
+WRITE = "from skyward_core.util.safe_file_access import write_atomic\nwrite_atomic(Path(sys.argv[1]), b'new' * 1000)\n"
 REMEMBER = (
     "from skyward_core.client import user_settings_and_app_state as settings\n"
     "settings.save_state('recent', 'new' * 1000)\n"

@@ -22,7 +22,7 @@ from skyward_core.util.redaction import (
     secret_values,
     url_secrets,
 )
-from skyward_core.util.untrusted_files import resolve_path
+from skyward_core.util.safe_file_access import resolve_path
 
 FIELD = "image_settings"
 LISTS = ("pip", "apt", "setup", "includes", "excludes")

@@ -47,10 +47,13 @@ from skyward_core.providers import DEFAULT_PROVIDER, pool_spec_and_provider_choi
 from skyward_core.providers.provider_settings import make_provider
 from skyward_core.store.working_folder import choose_workdir, require_current_folder
 from skyward_core.tasks.argument_parsing_and_sweeps import expand_combinations
-from skyward_core.tasks.interpreter_compatibility_and_import_path import is_own_environment, require_compatible
 from skyward_core.tasks.packages.image_packages_from_file import image_python_version, read_image_packages
 from skyward_core.tasks.packages.package_specs_and_local_packages import find_local_packages, packages_to_send
-from skyward_core.tasks.packages.python_version_matching import satisfies
+from skyward_core.tasks.python_compatibility import (
+    is_own_environment,
+    require_compatible,
+    satisfies,
+)
 from skyward_core.tasks.script_inspection_and_form_fields import (
     check_script_folder,
     describe_script,
@@ -68,7 +71,7 @@ from skyward_core.tasks.script_interpreter_and_environment import (
     read_python,
 )
 from skyward_core.util.format_bytes import format_size
-from skyward_core.util.untrusted_files import expand_user
+from skyward_core.util.safe_file_access import expand_user
 from skyward_core.views.trial_sheet import TrialSheet
 
 if TYPE_CHECKING:

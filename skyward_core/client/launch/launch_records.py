@@ -18,13 +18,12 @@ from skyward_core.model.errors import JobFileError, SkywardError, UsageError
 from skyward_core.model.provider_capability_protocols import declared_settings
 from skyward_core.providers import provider_class
 from skyward_core.store import pool_folder
-from skyward_core.store.atomic_file import write_atomic
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow, RunRow
 from skyward_core.store.state_folder import state_home
 from skyward_core.store.working_folder import require_current_folder
 from skyward_core.util.redaction import Redactor, is_secret_name, secret_values, url_secrets
-from skyward_core.util.untrusted_files import expand_user, read_text
+from skyward_core.util.safe_file_access import expand_user, read_text, write_atomic
 
 if TYPE_CHECKING:
     from skyward_core.client.launch.job_and_shell_launch import JobRequest

@@ -18,8 +18,8 @@ from skyward_core.providers import DEFAULT_PROVIDER, provider_class, provider_na
 from skyward_core.store.state_folder import SETTINGS_FILE
 from skyward_core.store.working_folder import require_current_folder
 from skyward_core.tasks.script_inspection_and_form_fields import find_function
+from skyward_core.util.safe_file_access import is_file
 from skyward_core.util.terminal_safe_text import sanitize_line
-from skyward_core.util.untrusted_files import is_file
 
 PRESETS_TABLE = "presets"
 MAX_NAME_LENGTH = 60  # characters

@@ -21,7 +21,7 @@ from skyward_core.plugins import built_in
 from skyward_core.providers import DEFAULT_PROVIDER, provider_class
 from skyward_core.providers.provider_settings import parse_settings
 from skyward_core.tasks.script_inspection_and_form_fields import parse_script
-from skyward_core.util.untrusted_files import resolve_path
+from skyward_core.util.safe_file_access import resolve_path
 
 if TYPE_CHECKING:
     from skyward_core.model.specs import PoolSpec

@@ -12,8 +12,8 @@ from time import monotonic
 from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.tasks.bounded_subprocess import QueryTimeout, git_command, run_bounded
 from skyward_core.util.redaction import Redactor, secret_values, url_secrets
+from skyward_core.util.safe_file_access import read_bytes
 from skyward_core.util.terminal_safe_text import sanitize_paragraph
-from skyward_core.util.untrusted_files import read_bytes
 
 MAX_CHANGED_FILES = 100  # names of changed files that are saved
 MAX_DIFF_BYTES = 1 << 18  # bytes of the patch that are saved

@@ -17,7 +17,7 @@ LIST_CODE = (
     "import json, sys; bundle, path = {!a};"
     "sys.path[:0] = [bundle] if bundle else [];"
     "sys.path += [e for e in path if e and e not in sys.path];"
-    "from skyward_core.runtime.nvml_devices import devices; print(json.dumps(devices()))"
+    "from skyward_core.runtime.visible_nvidia_gpus import devices; print(json.dumps(devices()))"
 )
 DRIVER_TIMEOUT = 60  # seconds; waking GPUs from persistence mode takes long
 DRIVER_TIMEOUT_ERROR = f"the NVIDIA driver has not answered for {DRIVER_TIMEOUT} s"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.plugins.plugin import Plugin
-from skyward_core.runtime.nvml_devices import is_in_mig_mode, mig_slices, nvml
+from skyward_core.runtime.visible_nvidia_gpus import is_in_mig_mode, mig_slices, nvml
 
 if TYPE_CHECKING:
     from skyward_core.model.accelerators import Accelerator

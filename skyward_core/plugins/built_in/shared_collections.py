@@ -29,7 +29,7 @@ from skyward_core.plugins.plugin_server_start_and_stop import (
     make_private_folder,
     stop_server,
 )
-from skyward_core.plugins.redis_shared_state import SOCKET, private_folder
+from skyward_core.plugins.redis_shared_state_client import SOCKET, private_folder
 
 if TYPE_CHECKING:
     from skyward_core.model.specs import Image, PoolSpec
@@ -88,17 +88,19 @@ class Shared(ServerPlugin):
 
     @contextmanager
     def around_process(self, info: InstanceInfo) -> Iterator[None]:
-        from skyward_core.plugins import redis_shared_state
-        from skyward_core.plugins.redis_shared_state import SharedStateConnection
+        from skyward_core.plugins import redis_shared_state_client
+        from skyward_core.plugins.redis_shared_state_client import SharedStateConnection
 
         at = (info.head_addr, self.port_of(info.pool))
-        redis_shared_state.set_current(
-            redis_shared_state.SharedState(SharedStateConnection(info.pool, self.token, self.papers[0], lambda: at))
+        redis_shared_state_client.set_current(
+            redis_shared_state_client.SharedState(
+                SharedStateConnection(info.pool, self.token, self.papers[0], lambda: at)
+            )
         )
         try:
             yield
         finally:
-            redis_shared_state.set_current(None)
+            redis_shared_state_client.set_current(None)
 
 
 PLUGIN = Shared

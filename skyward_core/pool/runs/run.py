@@ -29,10 +29,10 @@ from skyward_core.pool.runs.result_loading_and_run_errors import (
 )
 from skyward_core.protocol.frame_codec import MAX_INLINE_BYTES, MAX_SHORT_TEXT, AnyHeader, Header
 from skyward_core.protocol.frame_schema import PREEMPTED
-from skyward_core.store.atomic_file import write_atomic
 from skyward_core.store.pool_folder import EXCEPTION_SUFFIX
 from skyward_core.tasks.task_and_blob_values import Task, delete_files
 from skyward_core.transport.file_and_result_downloads import ResultDownload
+from skyward_core.util.safe_file_access import write_atomic
 from skyward_core.views import events
 
 if TYPE_CHECKING:

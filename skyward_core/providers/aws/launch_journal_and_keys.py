@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from skyward_core.model.errors import PoolError
-from skyward_core.store.atomic_file import write_atomic
 from skyward_core.store.pool_folder import PoolKeyFolder
 from skyward_core.store.state_folder import state_home
 from skyward_core.util.light_dataclass import Value, value
+from skyward_core.util.safe_file_access import write_atomic
 
 
 class LaunchJournal(PoolKeyFolder):

@@ -27,11 +27,10 @@ from skyward_core.model.offers_and_rental_plans import (
 )
 from skyward_core.providers.aws.boto_calls import AwsCalls
 from skyward_core.providers.aws.ec2_errors import CallFailed, NoImage
-from skyward_core.store.atomic_file import write_atomic
 from skyward_core.store.debug_log import get_logger
 from skyward_core.store.state_folder import state_home
 from skyward_core.util.light_dataclass import Value, value
-from skyward_core.util.untrusted_files import parse_json, read_bytes
+from skyward_core.util.safe_file_access import parse_json, read_bytes, write_atomic
 
 DEFAULT_INSTANCE_TYPE = "m7i.large"  # for requests without any machine requirements
 ACCELERATOR_FAMILIES = ("g*", "p*", "trn*", "inf*", "dl*")

@@ -42,7 +42,7 @@ from skyward_core.providers.aws.launch_journal_and_keys import KeyPair, LaunchJo
 from skyward_core.providers.aws.zones_and_placement import Zone
 from skyward_core.providers.provider_call_progress_and_cache import report_progress
 from skyward_core.util.light_dataclass import Value, value
-from skyward_core.util.untrusted_files import expand_user, is_file
+from skyward_core.util.safe_file_access import expand_user, is_file
 
 REMOVAL_TIMEOUT = 45.0  # seconds of attempts to remove a security group while ended machines may still use it
 REMOVAL_PAUSES = (0.5, 5.0)  # first and longest pause between two attempts, in seconds

@@ -22,8 +22,8 @@ from skyward_core.providers.slurm.slurm_commands import (
     SlurmCommands,
     SlurmJob,
 )
-from skyward_core.store.atomic_file import write_atomic
 from skyward_core.store.pool_folder import PoolKeyFolder
+from skyward_core.util.safe_file_access import write_atomic
 
 
 class AllocationFolder(PoolKeyFolder):

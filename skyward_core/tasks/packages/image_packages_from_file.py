@@ -11,9 +11,9 @@ from skyward_core.node.bootstrap.host_folders_and_processes import distrust_reas
 from skyward_core.store.working_folder import choose_workdir, current_folder
 from skyward_core.tasks.packages.lock_file_reading_and_writing import lock_python_version, read_pylock, read_uv_lock
 from skyward_core.tasks.packages.package_specs_and_local_packages import PackagesError, PackageSpecs, read_toml
-from skyward_core.tasks.packages.python_version_matching import VersionError, satisfies
+from skyward_core.tasks.python_compatibility import VersionError, satisfies
 from skyward_core.util.light_dataclass import Value, value
-from skyward_core.util.untrusted_files import (
+from skyward_core.util.safe_file_access import (
     PROJECT_FILE,
     expand_user,
     folders_up_to_project,

@@ -10,9 +10,9 @@ from typing import Any
 from urllib.parse import quote
 
 from skyward_core.model.errors import ScriptError
-from skyward_core.tasks.packages.python_version_matching import VersionError, satisfies
+from skyward_core.tasks.python_compatibility import VersionError, satisfies
 from skyward_core.util.light_dataclass import Value, value
-from skyward_core.util.untrusted_files import expand_user, parse_toml, read_text, resolve_path
+from skyward_core.util.safe_file_access import expand_user, parse_toml, read_text, resolve_path
 
 _BLOCK_START = re.compile(r"# /// ([a-zA-Z0-9-]+)")
 _BLOCK_END = "# ///"

@@ -30,7 +30,7 @@ from skyward_core.tasks.packages.package_specs_and_local_packages import (
     read_toml,
 )
 from skyward_core.util.redaction import strip_credentials
-from skyward_core.util.untrusted_files import PROJECT_FILE, is_dir, is_file, parse_toml, read_text, resolve_path
+from skyward_core.util.safe_file_access import PROJECT_FILE, is_dir, is_file, parse_toml, read_text, resolve_path
 
 if TYPE_CHECKING:
     from packaging.pylock import Package

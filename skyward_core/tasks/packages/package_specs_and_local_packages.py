@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from skyward_core.node.bootstrap.package_index_restrictions import PINNED, normalize_name
-from skyward_core.tasks.packages.python_version_matching import VersionError, satisfies
 from skyward_core.tasks.parameter_types_from_source import parse_source
+from skyward_core.tasks.python_compatibility import VersionError, satisfies
 from skyward_core.util.light_dataclass import Value, value
-from skyward_core.util.untrusted_files import (
+from skyward_core.util.safe_file_access import (
     exists,
     is_dir,
     is_file,

@@ -31,7 +31,7 @@ from skyward_core.tasks.packages.package_specs_and_local_packages import (
 )
 from skyward_core.tasks.parameter_types_from_source import parse_source
 from skyward_core.util.light_dataclass import Value, value
-from skyward_core.util.untrusted_files import exists, expand_user, is_dir, is_file, read_text, resolve_path
+from skyward_core.util.safe_file_access import exists, expand_user, is_dir, is_file, read_text, resolve_path
 
 Extras = frozenset[str]
 _EXTRAS = re.compile(r"[A-Za-z0-9._-]+\s*\[([^\]]*)\]")

@@ -21,7 +21,7 @@ from functools import lru_cache
 from typing import Any
 
 from skyward_core.node.deferred_imports import LazyModule
-from skyward_core.util.untrusted_files import read_bytes, read_text
+from skyward_core.util.safe_file_access import read_bytes, read_text
 
 _search = ctypes.util.find_library
 ctypes.util.find_library = lambda name: None

@@ -40,8 +40,8 @@ from skyward_core.transport.ssh.ssh_config_and_preopened_sockets import (
     jump_target,
     resolve,
 )
+from skyward_core.util.safe_file_access import UnusableFile
 from skyward_core.util.terminal_safe_text import sanitize_line
-from skyward_core.util.untrusted_files import UnusableFile
 
 T = TypeVar("T")
 

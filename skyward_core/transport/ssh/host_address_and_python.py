@@ -10,8 +10,7 @@ from dataclasses import replace
 from typing import Literal
 
 from skyward_core.model.errors import UsageError
-from skyward_core.tasks.interpreter_compatibility_and_import_path import MINOR_VERSION
-from skyward_core.tasks.packages.python_version_matching import MIN_PYTHON, parse_version
+from skyward_core.tasks.python_compatibility import MIN_PYTHON, MINOR_VERSION, parse_version
 from skyward_core.util.light_dataclass import Value, value
 
 SSH_PORT = 22

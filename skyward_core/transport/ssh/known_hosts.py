@@ -25,7 +25,7 @@ from skyward_core.transport.ssh.asyncssh_patches import asyncssh, get_certificat
 from skyward_core.transport.ssh.host_address_and_python import SSH_PORT
 from skyward_core.transport.ssh.ssh_config_and_preopened_sockets import own_known_hosts_file as own_known_hosts_file
 from skyward_core.util.light_dataclass import Value, value
-from skyward_core.util.untrusted_files import read_bytes, read_text
+from skyward_core.util.safe_file_access import read_bytes, read_text
 
 Marker = Literal["", "@cert-authority", "@revoked"]
 MARKERS: dict[str, Marker] = {"@cert-authority": "@cert-authority", "@revoked": "@revoked"}

@@ -25,8 +25,8 @@ from skyward_core.model.errors import UsageError
 from skyward_core.store import state_folder
 from skyward_core.transport.ssh.host_address_and_python import SSH_PORT, Target, format_host, why_unsafe
 from skyward_core.util.light_dataclass import Value, value
+from skyward_core.util.safe_file_access import read_bytes
 from skyward_core.util.terminal_safe_text import sanitize_line
-from skyward_core.util.untrusted_files import read_bytes
 
 ANSWER = 10.0  # seconds for one `ssh -G`, which runs the commands of `Match exec`
 FIRST = 1.0  # seconds that other hosts wait for the first answer, which may also apply to them

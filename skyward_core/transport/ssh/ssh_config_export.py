@@ -13,7 +13,7 @@ from pathlib import Path
 from skyward_core.store import state_folder
 from skyward_core.transport.ssh.host_address_and_python import Target
 from skyward_core.transport.ssh.ssh_config_and_preopened_sockets import SYSTEM_CONFIG, resolve
-from skyward_core.util.untrusted_files import exists, read_text
+from skyward_core.util.safe_file_access import exists, read_text
 
 
 def main_file() -> Path:

@@ -29,7 +29,7 @@ from skyward_core.protocol.frame_codec import AnyHeader
 from skyward_core.protocol.node_paths import NodePaths, pools_folder
 from skyward_core.store.debug_log import get_logger, log_duration
 from skyward_core.store.working_folder import unusable_reason
-from skyward_core.tasks.interpreter_compatibility_and_import_path import check_python, own_interpreter
+from skyward_core.tasks.python_compatibility import check_python, own_interpreter
 from skyward_core.transport import working_folder_upload
 from skyward_core.transport.bundle_builder import bundle_for
 from skyward_core.transport.ssh.asyncssh_patches import asyncssh
@@ -62,7 +62,7 @@ from skyward_core.transport.ssh.host_address_and_python import (
     parse_pythons,
 )
 from skyward_core.transport.transport import OnData, OnLost, Pipe, Report, StartBarrier, image_for_hosts, needs_install
-from skyward_core.util.untrusted_files import is_dir, resolve_path
+from skyward_core.util.safe_file_access import is_dir, resolve_path
 
 if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import EnvironmentDone, HostFacts, ManifestDone

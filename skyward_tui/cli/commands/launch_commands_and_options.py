@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 import click
 
 from skyward_core.client.launch.launch_request import LaunchRequest
-from skyward_core.util.untrusted_files import exists, is_file
+from skyward_core.util.safe_file_access import exists, is_file
 from skyward_tui.cli.shared_options_and_command_class import (
     SCRIPT_ARGUMENTS,
     ConsoleCommand,

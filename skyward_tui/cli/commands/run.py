@@ -37,8 +37,8 @@ from skyward_core.model.errors import PoolExistsError, ScriptError, SkywardError
 from skyward_core.model.outcomes import Outcome
 from skyward_core.model.provider_capability_protocols import RunsHere
 from skyward_core.model.specs import PoolSpec
+from skyward_core.util.safe_file_access import is_file
 from skyward_core.util.terminal_safe_text import sanitize_paragraph
-from skyward_core.util.untrusted_files import is_file
 from skyward_core.views.events import PoolState, RunEnded, RunOpened
 from skyward_core.views.job_file_steps import steps_of_job
 from skyward_core.views.pool_view import PoolView, RunView, TaskView

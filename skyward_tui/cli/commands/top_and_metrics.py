@@ -20,7 +20,7 @@ from skyward_core.model.metric_definitions_and_series import (
     Curves,
     curve_json,
 )
-from skyward_core.util.untrusted_files import exists
+from skyward_core.util.safe_file_access import exists
 from skyward_core.views.alert_rules import Alert, find_alerts
 from skyward_core.views.machine_metrics import MachineMetrics
 from skyward_core.views.pool_view import PoolView, build_curves

@@ -1,4 +1,4 @@
-"""Standard output shared by the script and the logs of its ranks, without interleaving inside a line."""
+"""Standard output that the script shares with the logs of its ranks, without interleaving inside a line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Python interpreter of this client: its compatibility with pools, and its import path."""
+"""Compatibility of Python interpreters and versions: of tasks with pools, and with ``requires-python``."""
 
 from __future__ import annotations
 
@@ -7,13 +7,10 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from skyward_core.model.errors import UsageError
 from skyward_core.model.script_interpreter import Interpreter
-from skyward_core.util.untrusted_files import resolve_path
 
 MINOR_VERSION = ".".join(map(str, sys.version_info[:2]))
 OWN_SOURCE = "this program's own"
@@ -89,78 +86,52 @@ def check_python(image: Mapping[str, Any], interpreter: Mapping[str, Any] | None
     )
 
 
-_script_folders: list[str] = []
-
-
-def add_script_folder(script: Path) -> None:
-    """Put a script's folder on the import path of ranks, as if this process had run the script.
-
-    The folder is not added to this process's own path, where its modules could shadow imports.
-    """
-    beside = str(resolve_path(script).parent)
-    if beside in _script_folders:
-        _script_folders.remove(beside)
-    _script_folders.insert(0, beside)
-
-
-def script_folders() -> list[str]:
-    """Return the folders of scripts, for a rank's interpreter that has its own import path."""
-    return list(_script_folders)
-
-
-def import_path_entries() -> tuple[list[str], list[str]]:
-    """Return two parts of ``sys.path``: the entries before the standard library, and the entries after it."""
-    path = sys.path[1:] if _script_folders and _starts_with_command_folder() else sys.path
-    before = _library_index(tuple(path))
-    return [*_script_folders, *path[:before]], path[before:]
-
-
-def _starts_with_command_folder() -> bool:
-    """Check whether ``sys.path`` begins with the folder of the installed command that Python was started with.
-
-    That folder is not meant for scripts, and modules in it would shadow the standard library.
-    """
-    command = Path(sys.argv[0]) if sys.argv else Path()
-    return not command.suffix and sys.path[:1] == [str(resolve_path(command).parent)]
-
-
-@lru_cache(maxsize=1)  # called for each node of a pool
-def _library_index(path: tuple[str, ...]) -> int:
-    library = resolve_path(os.__file__).parent
-    return next((i for i, entry in enumerate(path) if entry and resolve_path(entry) == library), 0)
-
-
-SPAWN_MODULE = "multiprocessing.spawn"
-ALIAS_FOLDER = Path(__file__).parent / "alias"
 """Folder with a module named ``skyward``."""
 
 
-def install_alias() -> None:
-    """Make the ``skyward`` module importable in spawned child processes, with the lowest precedence."""
-    from skyward_core.runtime.import_hooks_and_gc_pause import call_when_imported
+MIN_PYTHON = (3, 11)  # oldest version that runs this library
+MAX_MINOR = MAX_PATCH = 40  # largest minor and patch numbers that are assumed to exist
 
-    call_when_imported(_patch_spawn, SPAWN_MODULE)
-
-
-def _patch_spawn(spawn: Any) -> None:
-    original = spawn.get_preparation_data
-
-    def get_preparation_data(name: str) -> dict[str, Any]:
-        data: dict[str, Any] = original(name)
-        return data | {"sys_path": [*data["sys_path"], str(ALIAS_FOLDER)]}
-
-    spawn.get_preparation_data = get_preparation_data
+VersionNumbers = tuple[int, ...]
 
 
-def reject_pool_in_child() -> None:
-    """Reject a pool that a child process would create while importing the script: each child would start another child.
+class VersionError(ValueError):
+    """Text that is not a version specifier."""
+
+
+def parse_version(version: str) -> VersionNumbers:
+    """Return the numbers of a version, up to the first part that is not a number: "3.12.1" becomes ``(3, 12, 1)``."""
+    found = re.match(r"\d{1,9}(\.\d{1,9})*", version)  # int() refuses thousands of digits
+    return tuple(map(int, found[0].split("."))) if found else ()
+
+
+def satisfies(version: str, specifier: str) -> bool:
+    """Check whether a Python version matches a version specifier.
+
+    Args:
+        version: Such as "3.12.1". For a partial version, such as "3.12" or "", check whether any full version matches.
+        specifier: Specifier in ``requires-python`` syntax, such as ">=3.12,<3.14"; "" for any.
 
     Raises:
-        UsageError: If this process is such a child. The message describes how to change the script.
+        VersionError: If ``specifier`` is not a version specifier.
     """
-    process = getattr(sys.modules.get("multiprocessing"), "process", None)
-    if process is not None and getattr(process.current_process(), "_inheriting", False):
-        raise UsageError(
-            "The script creates a pool on import, and a child process of it imports the script. Put the "
-            'lines that create the pool under if __name__ == "__main__":'
-        )
+    if not specifier.strip():
+        return True
+    from packaging.specifiers import SpecifierSet  # imported late: most starts compare no versions
+
+    known = parse_version(version)
+    possible = [known] if len(known) > 2 else [(*known, patch) for patch in range(MAX_PATCH)]
+    try:
+        specifiers = SpecifierSet(specifier)
+        found = any(specifiers.contains(".".join(map(str, each)), prereleases=True) for each in possible)
+    except ValueError as error:
+        raise VersionError(
+            f'{specifier!r:.80} is not a Python version specifier. Write it as in ">=3.12,<3.14"'
+        ) from error
+    return found or not known
+
+
+def is_satisfiable(specifier: str) -> bool:
+    """Check whether any Python version that runs this library can match a specifier."""
+    minors = [*((3, minor) for minor in range(MIN_PYTHON[1], MAX_MINOR)), *((4, minor) for minor in range(MAX_MINOR))]
+    return any(satisfies(f"{major}.{minor}", specifier) for major, minor in minors)

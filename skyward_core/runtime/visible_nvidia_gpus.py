@@ -1,4 +1,4 @@
-"""GPUs of this machine, from the NVIDIA driver (NVML)."""
+"""GPUs that this process may use (``CUDA_VISIBLE_DEVICES``), from the NVIDIA driver (NVML)."""
 
 from __future__ import annotations
 
