@@ -18,13 +18,13 @@ from zipfile import is_zipfile
 
 from skyward_core.model import errors
 from skyward_core.model.errors import ScriptError, UsageError
+from skyward_core.model.provider_settings import parse_settings
 from skyward_core.providers import provider_class
-from skyward_core.providers.provider_settings import parse_settings
 from skyward_core.runtime import import_hooks_and_gc_pause
 from skyward_core.store import state_folder
 from skyward_core.tasks import script_loader_child
 from skyward_core.tasks.import_path import install_alias
-from skyward_core.tasks.script_inspection_and_form_fields import list_commands, parse_script
+from skyward_core.tasks.script_functions import list_commands, parse_script
 from skyward_core.util.safe_file_access import is_dir, is_file, resolve_path
 
 _end_signals: list[int] = []  # received signals that end the script

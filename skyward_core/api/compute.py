@@ -321,7 +321,7 @@ class Compute(PoolOperations):
             print_safely(notice)
         script = main_script()
         if script and unusable_reason(script.parent) and not isinstance(self.spec.provider, RunsHere):
-            from skyward_core.tasks.script_inspection_and_form_fields import check_script_folder  # rarely needed
+            from skyward_core.tasks.script_functions import check_script_folder  # rarely needed
 
             check_script_folder(script)
         self._pool = await Pool.register(self.spec, Ledger(), working_folder())

@@ -14,12 +14,12 @@ from skyward_core import providers
 from skyward_core.client.launch.launch_request import parse_setting
 from skyward_core.model.errors import PoolError, SkywardError, UsageError, error_message
 from skyward_core.model.leftovers import Inventory
+from skyward_core.model.provider_settings import make_provider
 from skyward_core.pool import leftover_verdicts
 from skyward_core.pool.leftover_verdicts import JudgedLeftover as JudgedLeftover
 from skyward_core.pool.leftover_verdicts import Verdict as Verdict
 from skyward_core.pool.leftover_verdicts import judge, pool_of, pools_text, sweepable_provider
 from skyward_core.providers.provider_call_progress_and_cache import QUERY_TIMEOUT, ProviderTimeout, log_call, log_query
-from skyward_core.providers.provider_settings import make_provider
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow, Receipt
 from skyward_core.util.light_dataclass import Value, value

@@ -34,6 +34,7 @@ from skyward_core.model.machines import Check
 from skyward_core.model.outcomes import PoolStatus
 from skyward_core.model.output_files import Unfetched
 from skyward_core.model.provider_capability_protocols import ChecksPython, RunsHere
+from skyward_core.model.provider_settings import make_provider
 from skyward_core.model.script_interpreter import Interpreter
 from skyward_core.model.specs import Options, PoolSpec
 from skyward_core.pool.fetch_retained_results import fetch_retained, fetch_run, is_fetched
@@ -43,7 +44,6 @@ from skyward_core.pool.pool_context import CANCEL_TIMEOUT
 from skyward_core.pool.rank_output import LogSink
 from skyward_core.pool.runs.scheduler import new_run_id
 from skyward_core.providers import provider_class
-from skyward_core.providers.provider_settings import make_provider
 from skyward_core.store import debug_log, pool_folder
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow, Receipt, RetainedResults, marked_pid

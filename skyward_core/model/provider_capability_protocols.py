@@ -16,18 +16,6 @@ if TYPE_CHECKING:
         RentalPlan,
         Reservation,
     )
-    from skyward_core.model.provider_setting_descriptors import Setting
-
-
-@runtime_checkable
-class HasSettings(Protocol):
-    """Provider with settings that users may choose.
-
-    Attributes:
-        settings: Parameters of the class that can be given as texts.
-    """
-
-    settings: Sequence[Setting]
 
 
 @runtime_checkable
@@ -400,11 +388,6 @@ class ChecksSettings(Protocol):
 def default_nodes(provider: object) -> int:
     """Return the default number of nodes of a pool: all hosts, otherwise one."""
     return provider.default_nodes if isinstance(provider, HasHosts) else 1
-
-
-def declared_settings(provider: object) -> tuple[Setting, ...]:
-    """Return the settings that a provider's class declares; empty without settings."""
-    return tuple(provider.settings) if isinstance(provider, HasSettings) else ()
 
 
 @runtime_checkable

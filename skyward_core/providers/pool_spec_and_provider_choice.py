@@ -18,11 +18,11 @@ from skyward_core.model.provider_capability_protocols import (
     TakesGpus,
     default_nodes,
 )
+from skyward_core.model.provider_settings import make_provider
 from skyward_core.model.specs import Image, Nodes, Options, PoolSpec, Spec, Worker, generate_pool_name
 from skyward_core.plugins.plugin import check_plugins
 from skyward_core.providers import provider_class, resolve_provider
 from skyward_core.providers.provider_call_progress_and_cache import use_cached_answers
-from skyward_core.providers.provider_settings import make_provider
 from skyward_core.providers.unsupported_providers import UnsupportedProvider
 from skyward_core.store import state_folder
 from skyward_core.transport.background_loop import submit

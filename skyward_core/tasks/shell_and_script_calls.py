@@ -166,7 +166,7 @@ def script(
             raise ScriptError(f"{path} is not a module name. Leave module=True out for a script")
         run = ScriptRunner(str(path), b"", words)
     else:
-        from skyward_core.tasks.script_inspection_and_form_fields import parse_script
+        from skyward_core.tasks.script_functions import parse_script
 
         file = Path(os.path.abspath(path))  # noqa: PTH100  keep the name of a link, as Python does
         parse_script(file)

@@ -15,7 +15,7 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
-from skyward_core.client import ssh_hosts
+from skyward_core.client import ssh_host_groups, ssh_hosts
 from skyward_core.client.ssh_hosts import HostGpuUsage
 from skyward_core.model.errors import SkywardError
 from skyward_core.util.terminal_safe_text import sanitize_line
@@ -34,7 +34,8 @@ from skyward_tui.widgets.screen_frame import Breadcrumbs, Panel
 from skyward_tui.widgets.virtual_list import CursorList, Part
 
 if TYPE_CHECKING:
-    from skyward_core.client.ssh_hosts import GpuUse, HostGpuUsage, HostGroup
+    from skyward_core.client.ssh_host_groups import HostGroup
+    from skyward_core.client.ssh_hosts import GpuUse, HostGpuUsage
     from skyward_core.model.machines import Check
 
 
@@ -213,7 +214,7 @@ class HostsScreen(ListScreen[HostList]):
     async def _load_groups(self) -> None:
         """Read the groups. Uses a thread, because the disk may be slow."""
         try:
-            self._groups, self._failed = await run_in_daemon_thread(ssh_hosts.groups), ""
+            self._groups, self._failed = await run_in_daemon_thread(ssh_host_groups.groups), ""
         except (SkywardError, OSError) as error:
             self._groups, self._failed = [], format_error(error)
         self._is_read = True
@@ -324,7 +325,7 @@ class HostsScreen(ListScreen[HostList]):
         if host := await self.app.ask(f"First host of {sanitize_line(name)}"):
             file = self.listed.chosen.group.file if self.listed.chosen else None
             message = f"created {sanitize_line(name)} with {sanitize_line(host)}"
-            self._edit(partial(ssh_hosts.new_group, name, host, file), message)
+            self._edit(partial(ssh_host_groups.new_group, name, host, file), message)
 
     @work(group="edit", exclusive=True)
     async def action_rename(self) -> None:

@@ -19,7 +19,7 @@ from skyward_core.client.launch.launch_plan import make_plan
 from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.store import state_folder
 from skyward_core.tasks import script_loader_child
-from skyward_core.tasks.script_inspection_and_form_fields import list_commands
+from skyward_core.tasks.script_functions import list_commands
 from tests.support.cli import Cli
 from tests.support.processes import run_command
 

@@ -11,7 +11,7 @@ import pytest
 from textual.pilot import Pilot
 
 from skyward_core.client import ssh_hosts
-from skyward_core.client.ssh_hosts import HostGroup
+from skyward_core.client.ssh_host_groups import HostGroup
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.dialogs.basic_dialogs import AskScreen, ChoiceScreen
 from skyward_tui.dialogs.host_key_and_secret_variables import HostKeyScreen

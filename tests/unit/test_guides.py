@@ -13,7 +13,7 @@ import pytest
 
 from skyward_core.plugins import available
 from skyward_core.pool.dashboards import WELL_KNOWN, Dashboards
-from skyward_core.tasks.script_inspection_and_form_fields import find_function, parse_arguments
+from skyward_core.tasks.script_functions import find_function, parse_arguments
 from tests.support.commands import parse_command_line
 
 ROOT = Path(__file__).parents[2]

@@ -33,7 +33,7 @@ from skyward_core.model.errors import SkywardError, UsageError
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import RunRow
 from skyward_core.store.state_folder import ensure_pool_folder, pool_path
-from skyward_core.tasks.script_inspection_and_form_fields import check_script_folder
+from skyward_core.tasks.script_functions import check_script_folder
 from skyward_tui.launch_form.form import form_from_request
 from skyward_tui.launch_form.plan_computation_and_text import missing_packages_text, plan_rows
 from tests.support.examples import examples

@@ -37,14 +37,13 @@ from skyward_core.model.provider_capability_protocols import (
     RunsHere,
     TakesGpus,
     costs_money,
-    declared_settings,
 )
+from skyward_core.model.provider_settings import declared_settings, make_provider
 from skyward_core.model.script_interpreter import Interpreter
 from skyward_core.model.specs import Image, Options, PoolSpec, Worker
 from skyward_core.plugins import by_name
 from skyward_core.plugins.plugin import transform_image
 from skyward_core.providers import DEFAULT_PROVIDER, pool_spec_and_provider_choice, provider_class
-from skyward_core.providers.provider_settings import make_provider
 from skyward_core.store.working_folder import choose_workdir, require_current_folder
 from skyward_core.tasks.argument_parsing_and_sweeps import expand_combinations
 from skyward_core.tasks.packages.image_packages_from_file import image_python_version, read_image_packages
@@ -54,7 +53,7 @@ from skyward_core.tasks.python_compatibility import (
     require_compatible,
     satisfies,
 )
-from skyward_core.tasks.script_inspection_and_form_fields import (
+from skyward_core.tasks.script_functions import (
     check_script_folder,
     describe_script,
     find_function,

@@ -16,7 +16,7 @@ from skyward_core.model.errors import SkywardError, UsageError
 from skyward_core.util.light_dataclass import Value, value
 
 if TYPE_CHECKING:
-    from skyward_core.model.provider_setting_descriptors import Setting
+    from skyward_core.model.provider_settings import Setting
 
 
 @value
@@ -267,7 +267,7 @@ class LaunchRequest(Value):
         Raises:
             UsageError: If a text does not have the stated form, or the provider accepts no hosts.
         """
-        from skyward_core.tasks.script_inspection_and_form_fields import split_target
+        from skyward_core.tasks.script_functions import split_target
 
         script, function = split_target(target)
         values["provider"], texts = parse_provider_settings(values.get("provider"), hosts, settings)
@@ -322,7 +322,7 @@ class LaunchRequest(Value):
         return shlex.join([*program, *self.to_argv(called=called)])
 
     def _target_word(self, called: str | None) -> str:
-        from skyward_core.tasks.script_inspection_and_form_fields import split_target
+        from skyward_core.tasks.script_functions import split_target
 
         behind = f":{self.function}" if self.function else ""
         understood = split_target(self.script + behind)
@@ -450,7 +450,7 @@ def parse_provider_settings(
 
 
 def _provider_settings(provider: str | None) -> Sequence[Setting]:
-    from skyward_core.model.provider_capability_protocols import declared_settings
+    from skyward_core.model.provider_settings import declared_settings
     from skyward_core.providers import DEFAULT_PROVIDER, provider_class
 
     return declared_settings(provider_class(provider or DEFAULT_PROVIDER))

@@ -11,8 +11,11 @@ from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, get_origin
 
 from skyward_core import plugins
+from skyward_core.client.launch.argument_form_fields import ArgumentField as ArgumentField
+from skyward_core.client.launch.argument_form_fields import argument_fields as argument_fields
 from skyward_core.model.errors import SkywardError, UsageError, set_error_field
-from skyward_core.model.provider_capability_protocols import Offers, costs_money, declared_settings
+from skyward_core.model.provider_capability_protocols import Offers, costs_money
+from skyward_core.model.provider_settings import declared_settings
 from skyward_core.model.script_interpreter import Interpreter as Interpreter
 from skyward_core.plugins import PluginInfo as PluginInfo
 from skyward_core.plugins import factory
@@ -28,15 +31,13 @@ from skyward_core.tasks.missing_packages import missing_imports as missing_impor
 from skyward_core.tasks.packages.image_packages_from_file import packages_for as packages_for
 from skyward_core.tasks.packages.inline_metadata import has_own_block as has_own_block
 from skyward_core.tasks.parameter_types_from_source import parse_source as parse_source
-from skyward_core.tasks.script_inspection_and_form_fields import ArgumentField as ArgumentField
-from skyward_core.tasks.script_inspection_and_form_fields import FunctionInfo as FunctionInfo
-from skyward_core.tasks.script_inspection_and_form_fields import Param, parse_arguments
-from skyward_core.tasks.script_inspection_and_form_fields import argument_fields as argument_fields
-from skyward_core.tasks.script_inspection_and_form_fields import find_function as find_function
-from skyward_core.tasks.script_inspection_and_form_fields import has_functions as has_functions
-from skyward_core.tasks.script_inspection_and_form_fields import list_commands as list_commands
-from skyward_core.tasks.script_inspection_and_form_fields import list_functions as list_functions
-from skyward_core.tasks.script_inspection_and_form_fields import split_target as split_target
+from skyward_core.tasks.script_functions import FunctionInfo as FunctionInfo
+from skyward_core.tasks.script_functions import Param, parse_arguments
+from skyward_core.tasks.script_functions import find_function as find_function
+from skyward_core.tasks.script_functions import has_functions as has_functions
+from skyward_core.tasks.script_functions import list_commands as list_commands
+from skyward_core.tasks.script_functions import list_functions as list_functions
+from skyward_core.tasks.script_functions import split_target as split_target
 from skyward_core.tasks.script_interpreter_and_environment import InterpreterOption as InterpreterOption
 from skyward_core.tasks.script_interpreter_and_environment import UnusablePython as UnusablePython
 from skyward_core.tasks.script_interpreter_and_environment import choose_interpreter as choose_interpreter
@@ -52,7 +53,7 @@ from skyward_core.tasks.task_and_blob_values import Task as Task
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from skyward_core.model.provider_setting_descriptors import Setting
+    from skyward_core.model.provider_settings import Setting
 
 available_plugins = plugins.available
 

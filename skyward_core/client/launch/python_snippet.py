@@ -16,11 +16,11 @@ from skyward_core.client.launch.image_option_parsing import LISTS, parse_image_o
 from skyward_core.client.launch.launch_plan import LaunchPlan, make_plan
 from skyward_core.client.launch.launch_request import LaunchRequest, options_of
 from skyward_core.model.errors import UsageError, set_error_field
+from skyward_core.model.provider_settings import parse_settings
 from skyward_core.model.specs import Image, Nodes, Options
 from skyward_core.plugins import built_in
 from skyward_core.providers import DEFAULT_PROVIDER, provider_class
-from skyward_core.providers.provider_settings import parse_settings
-from skyward_core.tasks.script_inspection_and_form_fields import parse_script
+from skyward_core.tasks.script_functions import parse_script
 from skyward_core.util.safe_file_access import resolve_path
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from skyward_core.model.errors import PoolError, SkywardError, UsageError, error
 from skyward_core.model.leftovers import Inventory
 from skyward_core.model.machines import Check, Machine, OrderedHardware
 from skyward_core.model.offers_and_rental_plans import Block, MachineRequirements, OfferList, RentalPlan, Reservation
-from skyward_core.model.provider_setting_descriptors import DeclaredSettings, Field, setting, word_list
+from skyward_core.model.provider_settings import DeclaredSettings, Field, setting, word_list
 from skyward_core.model.specs import PoolSpec
 from skyward_core.providers.agent_status_and_termination import end_machine, gather_bounded, update_machine
 from skyward_core.providers.aws import (

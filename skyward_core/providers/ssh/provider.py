@@ -25,7 +25,7 @@ from skyward_core.model.errors import (
     error_message,
 )
 from skyward_core.model.machines import FREE, Check, Machine
-from skyward_core.model.provider_setting_descriptors import DeclaredSettings, Field, setting, word_list
+from skyward_core.model.provider_settings import DeclaredSettings, Field, setting, word_list
 from skyward_core.model.specs import PoolSpec
 from skyward_core.providers.agent_status_and_termination import (
     CHECK_TIMEOUT,

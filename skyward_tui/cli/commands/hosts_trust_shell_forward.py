@@ -12,9 +12,10 @@ from pathlib import Path
 import click
 from rich.cells import cell_len
 
-from skyward_core.client import ssh_hosts
+from skyward_core.client import ssh_host_groups, ssh_hosts
 from skyward_core.client.run_history import PoolRow
-from skyward_core.client.ssh_hosts import HostGpuUsage, HostGroup
+from skyward_core.client.ssh_host_groups import HostGroup
+from skyward_core.client.ssh_hosts import HostGpuUsage
 from skyward_core.model import errors
 from skyward_core.model.errors import UsageError
 from skyward_core.util.terminal_safe_text import sanitize_line
@@ -154,8 +155,8 @@ def hosts(console: Console, names: Sequence[str]) -> int:
     Shows for each GPU whether it is free, or which user's process uses it and how much memory. Without names, all host
     groups of skyward.toml are shown. Nothing is installed on the hosts. Exits with 1 if a host does not answer.
     """
-    groups = ssh_hosts.groups()
-    selected = ssh_hosts.resolve_hosts(names, groups)
+    groups = ssh_host_groups.groups()
+    selected = ssh_host_groups.resolve_hosts(names, groups)
     columns = Columns(max(cell_len(sanitize_line(host)) for host in selected))
 
     def print_host(seen: HostGpuUsage) -> None:

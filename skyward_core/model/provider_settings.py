@@ -1,4 +1,4 @@
-"""Descriptors of the settings that a provider class declares: type, default, help, form field."""
+"""Settings of providers: declared by a class with type, default, help and form field, and parsed from texts."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, field, fields
+from difflib import get_close_matches
 from functools import cache
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
-from skyward_core.model.errors import SkywardError, UsageError
+from skyward_core.model.errors import SkywardError, UsageError, set_error_field
 from skyward_core.util.light_dataclass import Value, value
 
 _TYPE_NAMES: dict[Any, str] = {int: "a whole number", float: "a number"}
@@ -140,3 +141,85 @@ def _to_setting(each: dataclasses.Field[Any]) -> Setting:
         "required": required,
     }
     return Setting(each.name, **attributes | each.metadata)  # type: ignore[arg-type]
+
+
+@runtime_checkable
+class HasSettings(Protocol):
+    """Provider with settings that users may choose.
+
+    Attributes:
+        settings: Parameters of the class that can be given as texts.
+    """
+
+    settings: Sequence[Setting]
+
+
+def declared_settings(provider: object) -> tuple[Setting, ...]:
+    """Return the settings that a provider's class declares; empty without settings."""
+    return tuple(provider.settings) if isinstance(provider, HasSettings) else ()
+
+
+def make_provider(provider: Any, texts: Mapping[str, str]) -> Any:
+    """Create a provider from its class and the texts of its settings.
+
+    Args:
+        provider: The class.
+        texts: Name of each setting and its text.
+
+    Raises:
+        UsageError: If a setting is invalid (see :func:`parse_settings`) or the constructor fails.
+    """
+    given = parse_settings(provider, texts)
+    declared = {each.name: each.default for each in declared_settings(provider) if not each.required}
+    try:
+        return provider(**declared | given)
+    except SkywardError:
+        raise
+    except Exception as error:  # constructors of other packages may raise anything
+        raise UsageError(
+            f"provider {provider.name} cannot be created from {', '.join(declared | given) or 'no settings'}: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+
+
+def parse_settings(provider: Any, texts: Mapping[str, str]) -> dict[str, Any]:
+    """Parse the texts that a user wrote for a provider's settings.
+
+    Args:
+        provider: The class.
+        texts: Name of each setting and its text.
+
+    Returns:
+        Name of each setting and its value.
+
+    Raises:
+        UsageError: If the provider has no such setting, or if a text is not a valid value.
+    """
+    settings = {each.name: each for each in declared_settings(provider)}
+    for name in texts:
+        if name not in settings:
+            near = get_close_matches(name, settings, 1)
+            available = "; it has " + ", ".join(f"{each.name} ({each.help})" for each in settings.values())
+            hint = f"; did you mean {near[0]!r}?" if near else available if settings else "; it has none"
+            raise UsageError(f"provider {provider.name} has no setting {name!r}{hint}")
+    found = {}
+    for name, text in texts.items():
+        with set_error_field(f"settings.{name}"):
+            found[name] = settings[name].read(text)
+    return found
+
+
+def settings_error(provider: Any) -> str:
+    """Return the error in the settings that a class of another package declares, or ""."""
+    try:
+        declared = declared_settings(provider)
+    except TypeError:
+        return "its settings are not a list"
+    for each in declared:
+        if not isinstance(each, Setting):
+            return f"its settings hold {each!r}, which is not a Setting"
+        if not (each.name.isascii() and each.name.isidentifier()):
+            return f"its setting {each.name!r} is not a valid parameter name"
+    names = [each.name for each in declared]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    return f"it declares setting {twice[0]!r} twice" if twice else ""
