@@ -102,7 +102,7 @@ class DcgmMonitor:
         self._program = _find_program(folders or os.environ.get("PATH", ""))
         self._child: subprocess.Popen[bytes] | None = None
         self._tries, self._next_try = 0, 0.0
-        self._said = b""
+        self._partial_line = b""
         self._metrics: dict[str, tuple[float, dict[str, float]]] = {}
 
     def read(self, now: float) -> dict[str, dict[str, float]]:
@@ -129,7 +129,7 @@ class DcgmMonitor:
             return
         self._tries += 1
         self._next_try = now + RESTART_DELAY
-        self._said = b""
+        self._partial_line = b""
         try:
             self._child = subprocess.Popen(
                 [self._program, "dmon", "-e", ",".join(DCGM_FIELDS), "-d", "1000"],
@@ -151,11 +151,11 @@ class DcgmMonitor:
             chunk = os.read(child.stdout.fileno(), MAX_LINE_BYTES)
         except BlockingIOError:
             return
-        *lines, self._said = (self._said + chunk).split(b"\n")
+        *lines, self._partial_line = (self._partial_line + chunk).split(b"\n")
         for line in lines:
             if (parsed := parse_dcgm_line(line.decode("ascii", "replace"))) is not None:
                 self._metrics[parsed[0]] = (now, parsed[1])
-        if not chunk or len(self._said) > MAX_LINE_BYTES:
+        if not chunk or len(self._partial_line) > MAX_LINE_BYTES:
             self.close()
 
 

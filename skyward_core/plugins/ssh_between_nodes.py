@@ -297,7 +297,7 @@ class _ServerKeeper:
     """
 
     def __init__(self, command: Sequence[str], log: Path) -> None:
-        self._command, self._said = command, log
+        self._command, self._log_path = command, log
         self._over = Event()
         self._child: subprocess.Popen[bytes] | None = None
 
@@ -306,7 +306,7 @@ class _ServerKeeper:
             with socket.create_connection((address, port), START_TIMEOUT) as probe:
                 return probe.recv(len(GREETING)) == GREETING
 
-        await_server("sshd", self._start_process(), greets, START_TIMEOUT, self._said)
+        await_server("sshd", self._start_process(), greets, START_TIMEOUT, self._log_path)
         Thread(target=self._restart_on_exit, name="sshd", daemon=True).start()
 
     def end(self) -> None:
@@ -323,7 +323,7 @@ class _ServerKeeper:
 
     def _start_process(self) -> subprocess.Popen[bytes]:
         # The agent identifies a node's processes by their log file, because sshd overwrites its environment.
-        with open(os.open(self._said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as log:
+        with open(os.open(self._log_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as log:
             self._child = subprocess.Popen(
                 self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=end_with_parent()
             )
@@ -335,7 +335,7 @@ class _ServerKeeper:
             status = self._child.wait()
             if self._over.wait(RESTART_DELAY):
                 return
-            sys.stderr.write(f"sshd ended with status {status} and is restarted: {last_line(self._said)}\n")
+            sys.stderr.write(f"sshd ended with status {status} and is restarted: {last_line(self._log_path)}\n")
             sys.stderr.flush()
             self._start_process()
 

@@ -45,12 +45,12 @@ class _Callback:
 
     def __init__(self, callback: Callable[..., object], takes: int) -> None:
         self._callback, self._takes = callback, takes
-        self._told: dict[tuple[int, float], object] = {}
+        self._deliveries: dict[tuple[int, float], object] = {}
 
     def call_once(self, notice: PreemptionNotice) -> None:
         """Call the callback once for each notice, in the first thread that delivers it."""
         marker = object()
-        if self._told.setdefault((notice.node, notice.ends), marker) is not marker:
+        if self._deliveries.setdefault((notice.node, notice.ends), marker) is not marker:
             return
         try:
             self._callback(*(max(0.0, notice.ends - monotonic()), notice.node)[: self._takes])

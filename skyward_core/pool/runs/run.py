@@ -91,8 +91,8 @@ class ArgumentStream:
         self._header: AnyHeader = {"t": "fed", "run": run, "arg": number}
         self._name, self._values, self._pickled, self._send = name, values, pickled, send
         self._readers = {index: ReaderPosition() for index in indices}
-        self._kept: deque[bytes] = deque()
-        self._kept_bytes = self._first = 0  # _first: number of the first kept value
+        self._buffer: deque[bytes] = deque()
+        self._buffer_bytes = self._first = 0  # _first: number of the first buffered value
         self._end: StreamEnd | None = None
         self._closed = False
         self._reading = False  # whether user code is computing the next value, which may take long
@@ -172,7 +172,7 @@ class ArgumentStream:
         """Read one value by running user code."""
         end: StreamEnd | None = None
         data = b""
-        number = self._first + len(self._kept)
+        number = self._first + len(self._buffer)
         try:
             values = iter(self._values) if values is None else values
             value = next(values)
@@ -194,32 +194,32 @@ class ArgumentStream:
             if end is not None:
                 self._end = end
             else:
-                self._kept.append(data)
-                self._kept_bytes += len(data)
+                self._buffer.append(data)
+                self._buffer_bytes += len(data)
         return values
 
     def _drop_consumed(self) -> None:
         """Drop the values that all readers have received."""
         slowest = min((reader.next for reader in self._readers.values()), default=self._first)
-        while self._first < slowest and self._kept:
-            self._kept_bytes -= len(self._kept.popleft())
+        while self._first < slowest and self._buffer:
+            self._buffer_bytes -= len(self._buffer.popleft())
             self._first += 1
 
     def _can_read(self) -> bool:
-        available = self._first + len(self._kept)
+        available = self._first + len(self._buffer)
         is_requested = any(reader.until > available for reader in self._readers.values())
-        room = len(self._kept) < MAX_KEPT_VALUES and self._kept_bytes < MAX_KEPT_BYTES
+        room = len(self._buffer) < MAX_KEPT_VALUES and self._buffer_bytes < MAX_KEPT_BYTES
         return self._end is None and is_requested and room
 
     def _due_values(self) -> list[tuple[int, int]]:
         """Return the values, as pairs of call and number, that can be sent now. The end counts as a value."""
-        available = self._first + len(self._kept)
+        available = self._first + len(self._buffer)
         due: list[tuple[int, int]] = []
         for index, reader in self._readers.items():
-            ahead = sum(len(self._kept[n - self._first]) for n in range(reader.next, reader.sent))
+            ahead = sum(len(self._buffer[n - self._first]) for n in range(reader.next, reader.sent))
             while reader.sent < min(reader.until, available) and ahead < MAX_SENT_AHEAD:
                 due.append((index, reader.sent))
-                ahead += len(self._kept[reader.sent - self._first])
+                ahead += len(self._buffer[reader.sent - self._first])
                 reader.sent += 1
             if self._end is not None and reader.sent == available and not reader.is_end_sent:
                 due.append((index, available))
@@ -230,8 +230,8 @@ class ArgumentStream:
         """Return the frames of a value, or of the end, split at the maximum frame size."""
         at = number - self._first
         about = self._header | {"i": index, "seq": number}
-        if at < len(self._kept):
-            data = self._kept[at]
+        if at < len(self._buffer):
+            data = self._buffer[at]
         elif self._end is not None:
             data, about = self._end.data, about | {"ends": self._end.word}
         else:

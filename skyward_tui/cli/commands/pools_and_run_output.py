@@ -343,7 +343,7 @@ class _LogOutput:
     def __init__(self, console: Console, rank: int | None) -> None:
         self.rank = rank
         self._console = console
-        self._kept: dict[int, dict[str, bytearray]] = {}
+        self._buffers: dict[int, dict[str, bytearray]] = {}
         self._printers = {
             "out": console.log_printer(sys.stdout, prefix=rank is None),
             "err": console.log_printer(sys.stderr, prefix=rank is None),
@@ -354,7 +354,7 @@ class _LogOutput:
         if self.rank not in (None, piece.rank):
             return
         if self._console.as_json:
-            buffers = self._kept.setdefault(piece.rank, {"out": bytearray(), "err": bytearray()})
+            buffers = self._buffers.setdefault(piece.rank, {"out": bytearray(), "err": bytearray()})
             buffers[piece.stream] += piece.data
         else:
             self._printers[piece.stream].feed(piece.rank, piece.file, piece.data)
@@ -365,6 +365,6 @@ class _LogOutput:
             printer.finish()
         texts = [
             {"rank": rank} | {stream: bytes(data).decode("utf-8", "replace") for stream, data in buffers.items()}
-            for rank, buffers in sorted(self._kept.items())
+            for rank, buffers in sorted(self._buffers.items())
         ]
         self._console.result({"run": run, "logs": texts})
