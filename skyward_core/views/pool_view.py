@@ -14,6 +14,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache, singledispatch
+from itertools import islice
 from math import fsum, hypot, sqrt
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -519,7 +520,8 @@ def _(event: events.RunOpened, view: PoolView) -> None:
             event.run, event.pool, event.function, event.kind, event.total, event.at,
             job=event.job, more=event.more,
         )  # fmt: skip
-        is_newest = all(each.opened_at <= event.at for each in view.runs.values())
+        newest = next(reversed(view.runs.values()), None)
+        is_newest = newest is None or newest.opened_at <= event.at
         runs = view.runs | {event.run: run}
         if not is_newest:
             # Agents report earlier runs to a new client in any order, so the runs are sorted.
@@ -537,10 +539,12 @@ def _drop_oldest_runs(view: PoolView, current: RunView, is_newest: bool = False)
         is_newest: Whether older active runs may be dropped, too. While agents report earlier runs, runs that ended long
             ago still seem to be active.
     """
-    spare = max(0, len(view.runs) - MAX_RUNS)
-    others = [each for each in view.runs.values() if each is not current]
-    ended = [each.id for each in (others if is_newest else others[:spare]) if each.state != "running"]
-    if over := ended[:spare]:
+    spare = len(view.runs) - MAX_RUNS
+    if spare <= 0:
+        return
+    others = (each for each in view.runs.values() if each is not current)
+    ended = (each.id for each in (others if is_newest else islice(others, spare)) if each.state != "running")
+    if over := set(islice(ended, spare)):
         view.runs = {run: held for run, held in view.runs.items() if run not in over}
 
 
