@@ -642,18 +642,20 @@ class Link:
         elif (indices := self._acks.setdefault(run, [])) is not None:
             indices.append(index)
         if self._ack_timer is None:
-            self._ack_timer = self.loop.call_later(ACK_DELAY, self._send_acks)
+            self._ack_timer = self.loop.call_later(ACK_DELAY, self._on_ack_timer)
 
     def flush_acknowledgements(self) -> bool:
         """Send the pending acknowledgements now. Return whether there were any."""
-        if self._ack_timer is not None:
-            self._ack_timer.cancel()
+        # The timer stays: cancelling it and starting another one for every call costs more than a timer without work.
         if pending := bool(self._acks):
             self._send_acks()
         return pending
 
-    def _send_acks(self) -> None:
+    def _on_ack_timer(self) -> None:
         self._ack_timer = None
+        self._send_acks()
+
+    def _send_acks(self) -> None:
         if self._acks and self.send({"t": "ack", "calls": self._acks}):
             _add_acks(self._sent_acks, self._acks)
             self._acks = {}
