@@ -41,7 +41,7 @@ from skyward_core.pool.fetch_retained_results import fetch_retained, fetch_run, 
 from skyward_core.pool.ledger_reconciliation import is_starting
 from skyward_core.pool.pool import Pool, flush_all
 from skyward_core.pool.pool_context import CANCEL_TIMEOUT
-from skyward_core.pool.rank_output import LogSink
+from skyward_core.pool.rank_log_receiver import LogSink
 from skyward_core.pool.runs.scheduler import new_run_id
 from skyward_core.providers import provider_class
 from skyward_core.store import debug_log, pool_folder

@@ -13,8 +13,8 @@ from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from skyward_core.model.call_and_keyword_guards import StrictKeywords
 from skyward_core.model.errors import SkywardError, UsageError
+from skyward_core.model.misuse_errors import StrictKeywords
 from skyward_core.runtime.instance_info import instance_info, place_in_pool
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from skyward_core.model.machines import total_hourly
 from skyward_core.model.outcomes import NodePhase, PoolStatus
 from skyward_core.model.provider_capability_protocols import hourly_price
 from skyward_core.pool.agent_link import ClockSteps, Link
-from skyward_core.pool.rank_output import LiveLogs, LogReceiver, LogSink
+from skyward_core.pool.rank_log_receiver import LiveLogs, LogReceiver, LogSink
 from skyward_core.protocol.frame_codec import WireError
 from skyward_core.store import debug_log
 from skyward_core.store.debug_log import get_logger

@@ -28,7 +28,7 @@ from skyward_tui.launch_form.form import (
 )
 from skyward_tui.shutdown_signals import run_in_daemon_thread
 from skyward_tui.text.number_and_time_format import count, count_range, duration, hourly
-from skyward_tui.text.run_table_rows import gang_text
+from skyward_tui.text.queue_trial_and_comparison_rows import gang_text
 
 if TYPE_CHECKING:
     from skyward_core.client.launch.launch_plan import LaunchPlan

@@ -66,7 +66,7 @@ from skyward_tui.screens.launch_field_groups import (
 from skyward_tui.screens.launch_plan_sidebar import LaunchSidebar, PlanPanel
 from skyward_tui.text.error_advice import format_error
 from skyward_tui.text.hardware_cells import ANY
-from skyward_tui.text.run_table_rows import sweep_outcome
+from skyward_tui.text.queue_trial_and_comparison_rows import sweep_outcome
 from skyward_tui.text.teardown_and_leftovers import receipt_line
 from skyward_tui.text.text_width_and_tables import one_line
 from skyward_tui.ui.actions import bindings, first_key, with_keys

@@ -12,7 +12,7 @@ from textual.content import Content
 from skyward_core.views.rank_metrics_and_diagnostics import format_metrics
 from skyward_tui.text.ansi_colours import plain
 from skyward_tui.text.number_and_time_format import clock, count, duration, preemption_text
-from skyward_tui.text.run_table_rows import queue_reason, task_note
+from skyward_tui.text.queue_trial_and_comparison_rows import queue_reason, task_note
 from skyward_tui.text.text_width_and_tables import clip
 
 if TYPE_CHECKING:

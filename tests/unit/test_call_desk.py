@@ -26,7 +26,7 @@ from skyward_core.node.agent.call_registry import MAX_RECORDS, Call, CallRegistr
 from skyward_core.node.agent.config import AgentConfig
 from skyward_core.node.agent.connected_clients import ClientRegistry
 from skyward_core.node.agent.connection import Connection
-from skyward_core.node.agent.gpu_list import resolve_ranks_per_gpu
+from skyward_core.node.agent.gpu_detection import resolve_ranks_per_gpu
 from skyward_core.node.agent.metrics_sampler_supervisor import SamplerProcess
 from skyward_core.node.agent.preemption_notices import PreemptionNotifier
 from skyward_core.node.agent.slot_dispatcher import SlotDispatcher

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skyward_core.node.agent.written_files import find_written_files, restore_file
+from skyward_core.node.agent.output_file_requests import find_written_files, restore_file
 from skyward_core.pool.checkpoint_restore_to_nodes import newest_copies
 from skyward_core.pool.output_files import FetchedRow
 

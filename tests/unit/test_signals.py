@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from skyward_core.node.agent.config import AgentConfig
-from skyward_core.node.agent.file_transfer_process import PeerTransfers
+from skyward_core.node.agent.file_transfer_supervisor import PeerTransfers
 from skyward_core.node.agent.worker_processes import add_signal_handlers, reap
 from skyward_core.node.worker import stop_signal
 from skyward_core.plugins.pool_certificate_authority import Authority, node_name

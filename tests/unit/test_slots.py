@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from skyward_core.node.agent import plugin_context_process, worker_slot
+from skyward_core.node.agent import plugin_context_supervisor, worker_slot
 from skyward_core.node.agent.agent_state_and_lease import NodeState
 from skyward_core.node.agent.call_registry import Call
 from skyward_core.node.agent.config import AgentConfig
 from skyward_core.node.agent.connection import Connection
 from skyward_core.node.agent.gang_state import Gang
 from skyward_core.node.agent.log_tailing_and_size_limits import LogTail
-from skyward_core.node.agent.plugin_context_process import PluginContextProcess
+from skyward_core.node.agent.plugin_context_supervisor import PluginContextProcess
 from skyward_core.node.agent.worker_processes import Process
 from skyward_core.node.agent.worker_slot import Slot
 from skyward_core.protocol.frame_codec import Header, WireError
@@ -245,8 +245,8 @@ class Around:
         self.broken: list[str] = []
         self.fails: OSError | None = None
         self.apps = PluginContextProcess(self.state, self._pump, self.broken.append)
-        monkeypatch.setattr(plugin_context_process, "spawn", self._spawn)
-        monkeypatch.setattr(plugin_context_process, "signal_group", lambda pid, number: self.signals.append(number))
+        monkeypatch.setattr(plugin_context_supervisor, "spawn", self._spawn)
+        monkeypatch.setattr(plugin_context_supervisor, "signal_group", lambda pid, number: self.signals.append(number))
 
     def _pump(self) -> None:
         self.pumped += 1

@@ -18,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skyward_core.node.agent.log_tailing_and_size_limits import PIECE_BYTES, POLL, QUIET_POLL, LogTail
-from skyward_core.pool import rank_output
-from skyward_core.pool.rank_output import LogReceiver
+from skyward_core.pool import rank_log_receiver
+from skyward_core.pool.rank_log_receiver import LogReceiver
 from skyward_core.protocol.frame_codec import CHUNK_BYTES, Decoder, WireError, encode_frame
 from skyward_core.runtime.instance_info import InstanceInfo, using
 from skyward_core.runtime.sharding import shard
@@ -377,7 +377,7 @@ def test_repeated_log_bytes_are_shown_and_written_once(log: bytes, pieces: list[
 
 async def test_bytes_that_the_disk_refused_are_requested_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
-    monkeypatch.setattr(rank_output, "RETRY_INTERVAL", 0.001)
+    monkeypatch.setattr(rank_log_receiver, "RETRY_INTERVAL", 0.001)
     shown = Shown()
     write = shown.archive.write_log
 

@@ -20,7 +20,7 @@ from skyward_core.views.recording_entries import parse_event
 from skyward_tui.cli.commands.run import PoolCommand
 from skyward_tui.cli.console_and_log_printer import Console
 from skyward_tui.cli.follow_run import MAX_BUFFERED_BYTES, PendingLaunchEvents, UnattributedLines
-from skyward_tui.text.run_table_rows import queue_row_json, queue_rows, waiting_reason
+from skyward_tui.text.queue_trial_and_comparison_rows import queue_row_json, queue_rows, waiting_reason
 
 
 def queue_news(*runs: str) -> QueueNews:

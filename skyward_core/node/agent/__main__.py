@@ -42,7 +42,7 @@ def try_start(request: dict[str, Any], is_client_waiting: Callable[[], bool] = l
     try:
         config = AgentConfig.from_json(request)
         if request.get("ranks_per_node") == "gpu" and not config.free_gpus:
-            from skyward_core.node.agent.gpu_list import resolve_ranks_per_gpu
+            from skyward_core.node.agent.gpu_detection import resolve_ranks_per_gpu
 
             config = resolve_ranks_per_gpu(config)
         return start(config, is_client_waiting)

@@ -21,7 +21,7 @@ from skyward_core.node.agent.client_requests import ClientRequests
 from skyward_core.node.agent.config import AgentConfig
 from skyward_core.node.agent.connected_clients import ClientRegistry
 from skyward_core.node.agent.fail_fast_without_client import FailFast
-from skyward_core.node.agent.plugin_context_process import PLUGIN_CONTEXT_PLACE
+from skyward_core.node.agent.plugin_context_supervisor import PLUGIN_CONTEXT_PLACE
 from skyward_core.node.agent.slot_dispatcher import SlotDispatcher
 from skyward_core.node.agent.worker_processes import (
     add_signal_handlers,
@@ -226,7 +226,7 @@ class Agent:
         if not state.config.may_have_gpus:
             known([], "")
             return
-        from skyward_core.node.agent.gpu_list import start_gpu_query  # few nodes need it
+        from skyward_core.node.agent.gpu_detection import start_gpu_query  # few nodes need it
 
         start_gpu_query(state.config, known)
 

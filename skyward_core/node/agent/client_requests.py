@@ -24,8 +24,8 @@ from skyward_core.protocol.frame_schema import AGENT_FEATURES, validate_client_f
 
 if TYPE_CHECKING:
     from skyward_core.node.agent.metrics_sampler_supervisor import SamplerProcess
+    from skyward_core.node.agent.output_file_requests import OutputFileHandler
     from skyward_core.node.agent.rank_inspection import DebuggerRelay, DiagnosticsHandler
-    from skyward_core.node.agent.written_files import OutputFileHandler
     from skyward_core.protocol.frame_types import (
         AgentPong,
         ClientAck,
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
         ClientWarn,
         FromClient,
     )
-from skyward_core.node.agent.file_transfer_process import PeerTransfers
+from skyward_core.node.agent.file_transfer_supervisor import PeerTransfers
 
 FEEDER_TIMEOUT = 300  # seconds that a call waits for its disconnected client to feed an argument
 
@@ -304,7 +304,7 @@ class ClientRequests:
 
     @cached_property
     def _outputs(self) -> OutputFileHandler:
-        from skyward_core.node.agent.written_files import OutputFileHandler
+        from skyward_core.node.agent.output_file_requests import OutputFileHandler
 
         return OutputFileHandler(self._state)
 

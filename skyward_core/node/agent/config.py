@@ -105,7 +105,7 @@ class AgentConfig:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> AgentConfig:
-        """Create the config that a client sent. ``ranks_per_node="gpu"`` is resolved by ``agent.gpu_list``."""
+        """Create the config that a client sent. ``ranks_per_node="gpu"`` is resolved by ``agent.gpu_detection``."""
         return cls(**{key: value for key, value in data.items() if key in cls.__annotations__})
 
     def replace(self, **values: Any) -> AgentConfig:

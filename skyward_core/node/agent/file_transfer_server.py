@@ -186,7 +186,7 @@ class FileTransferServer:
             os.close(file)
 
     def _send_output(self, connection: TlsConnection, path: str, version: str, at: int) -> None:
-        from skyward_core.node.agent.written_files import OutputFile
+        from skyward_core.node.agent.output_file_requests import OutputFile
 
         with closing(OutputFile(self._work, path, version)) as file:
             connection.send_frame({"t": "comes", "size": file.size})

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
         WorkerHello,
         WorkerOutcome,
     )
-from skyward_core.node.agent.plugin_context_process import PluginContextProcess
+from skyward_core.node.agent.plugin_context_supervisor import PluginContextProcess
 
 MIN_PHASE_SECONDS = 0.1  # seconds; shorter phases, which are most, are not published
 PHASES = ("", "starting", "importing", "joining", "running", "paused", "saving")  # "": idle or unknown

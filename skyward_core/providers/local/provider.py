@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from skyward_core.model.call_and_keyword_guards import StrictKeywords
 from skyward_core.model.errors import PoolError
 from skyward_core.model.machines import Check, Machine
+from skyward_core.model.misuse_errors import StrictKeywords
 from skyward_core.model.specs import PoolSpec
 from skyward_core.node.bootstrap.host_folders_and_processes import (
     find_node_processes,

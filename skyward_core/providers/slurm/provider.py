@@ -13,10 +13,10 @@ from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
-from skyward_core.model.call_and_keyword_guards import StrictKeywords
 from skyward_core.model.errors import PoolError, SkywardError, UsageError, error_hint, error_message
 from skyward_core.model.leftovers import Inventory, Leftover
 from skyward_core.model.machines import Check, Machine
+from skyward_core.model.misuse_errors import StrictKeywords
 from skyward_core.model.offers_and_rental_plans import (
     MachineRequirements,
     Offer,

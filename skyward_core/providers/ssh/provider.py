@@ -14,7 +14,6 @@ from dataclasses import KW_ONLY, MISSING, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from skyward_core.model.call_and_keyword_guards import StrictKeywords
 from skyward_core.model.errors import (
     NoCapacity,
     PoolError,
@@ -25,6 +24,7 @@ from skyward_core.model.errors import (
     error_message,
 )
 from skyward_core.model.machines import FREE, Check, Machine
+from skyward_core.model.misuse_errors import StrictKeywords
 from skyward_core.model.provider_settings import DeclaredSettings, Field, setting, word_list
 from skyward_core.model.specs import PoolSpec
 from skyward_core.providers.agent_status_and_termination import (

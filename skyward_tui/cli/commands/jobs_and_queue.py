@@ -32,7 +32,7 @@ from skyward_tui.cli.shared_options_and_command_class import (
     watch_option,
 )
 from skyward_tui.text.number_and_time_format import NO_RUN, count, duration
-from skyward_tui.text.run_table_rows import queue_row_json, queue_rows, waiting_reason
+from skyward_tui.text.queue_trial_and_comparison_rows import queue_row_json, queue_rows, waiting_reason
 from skyward_tui.text.text_width_and_tables import clip
 
 if TYPE_CHECKING:

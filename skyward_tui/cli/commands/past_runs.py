@@ -40,7 +40,7 @@ from skyward_tui.cli.run_report import GLYPHS, outcome_note, table
 from skyward_tui.cli.shared_options_and_command_class import command, parse_time, variable_options, watch_option
 from skyward_tui.text.json_output import run_json
 from skyward_tui.text.number_and_time_format import count, duration, money
-from skyward_tui.text.run_table_rows import ComparedLine, comparison_lines
+from skyward_tui.text.queue_trial_and_comparison_rows import ComparedLine, comparison_lines
 from skyward_tui.text.text_width_and_tables import clip, fit_width, one_line
 
 if TYPE_CHECKING:

@@ -72,7 +72,7 @@ from skyward_tui.launch_form.plan_computation_and_text import (
 from skyward_tui.notifications import Notification, Notifier, run_notification
 from skyward_tui.text.json_output import run_json, trials_json
 from skyward_tui.text.number_and_time_format import count, count_range, duration, number, precise_duration
-from skyward_tui.text.run_table_rows import combination_text, gang_text, queue_rows, sweep_outcome
+from skyward_tui.text.queue_trial_and_comparison_rows import combination_text, gang_text, queue_rows, sweep_outcome
 from skyward_tui.text.text_width_and_tables import clip
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Errors for misused functions, calls, providers and plugins, such as a missing call or an unknown argument.
+"""Errors for the misuse of functions, calls, providers and plugins: a missing call, an unknown argument.
 
 Nodes load this module. The messages are in ``model.deprecated_and_unknown_arguments``, which loads on the first error.
 """
