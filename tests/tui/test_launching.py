@@ -208,7 +208,7 @@ async def test_launch_python_is_picked_or_typed(
         field = screen.query_one("#python", Input)
         await pilot.press("ctrl+n")
         version = ".".join(map(str, sys.version_info[:3]))
-        project = ".venv of project test_the"
+        project = f".venv of project {tmp_path.name[:9]}"
         await until(pilot, f"{version:<8} chosen for the script: {project}")
         await until(pilot, f"{version:<8} this program's own")
         await until(pilot, "?        VIRTUAL_ENV")  # no file says its version

@@ -99,7 +99,7 @@ def test_lost_gpu_is_shown_on_screens_and_command_line(cli: Cli, tmp_path: Path)
     finally:
         terminal.close()
     output = cli("results", run, status=1)
-    assert f"before: GPU 1 {WORDS}" in output.stderr
+    assert f" earlier: GPU 1 {WORDS}" in output.stderr
     cli("down", "gpus", "-y")
     (inbox,) = cli.json("failures")["runs"]
     assert inbox["run"] == run and f"GPU 1 {WORDS}" in inbox["figures"]["words"], "out of what was kept"
