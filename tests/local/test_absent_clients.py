@@ -630,7 +630,7 @@ def test_teardown_with_discard_drops_unfetched_results(home: Path) -> None:
     with closing(Look()) as session:
         receipt = session.tear_down("left", give_up=True).result(60)
     assert receipt.ok
-    assert sum(note.startswith(f"gave up run {run} (") for note in receipt.notes) == 2
+    assert sum(note.startswith(f"deleted run {run} (") for note in receipt.notes) == 2
     assert left_there(home) == []
     with pytest.raises(sky.PoolError, match="are not available: its client took them, or they were removed"):
         sky.results(run)
@@ -647,7 +647,7 @@ def test_results_that_teardown_cannot_fetch_stay_and_are_in_the_receipt(home: Pa
         assert receipt.ok
         (description,) = receipt.retained
         assert description.startswith(f"run {run} (") and " on node 1 (127.0.0.1) until " in description
-        assert any("not fetched" in note and "Is a directory" in note for note in receipt.notes)
+        assert any("still retained" in note and "Is a directory" in note for note in receipt.notes)
         wait_until(lambda: left_there(home) == ["kept.node-1"], what="the end of the agent that was to hand it out")
         stored_receipt = Ledger().pool(row.token).receipt
         assert stored_receipt is not None and stored_receipt["kept"] == [description]

@@ -567,7 +567,7 @@ def test_missing_required_provider_setting_is_reported(installed: Path, cli: Cli
     text = PROVIDER.replace('default="top"', "required=True")
     (installed / "its_cupboard.py").write_text(text)
     done = cli("run", "endings.py:fine", "--provider", "cupboard", status=None)
-    assert "which shelf? where it stands: --set shelf=VALUE" in done.stderr
+    assert "setting shelf is required (where it stands). Set it with --set shelf=VALUE" in done.stderr
     assert "not checked: it needs shelf" in cli("doctor", status=None).stdout
     with pytest.raises(launch_form.FieldError, match="name a shelf: top"):
         checked()

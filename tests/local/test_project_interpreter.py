@@ -231,7 +231,7 @@ def test_task_pickled_by_another_python_is_rejected(project: Path, environments:
     with up(script, own) as pool:
         assert pool.result() == 1
         pool.interpreter = choose_interpreter(script)
-        with pytest.raises(UsageError, match=rf"f cannot run in pool p, .*{program} \(\.venv of project train-it\)"):
+        with pytest.raises(UsageError, match=rf"f cannot run in pool p: .*{program} \(\.venv of project train-it\)"):
             pool.run("f")
         with pytest.raises(UsageError, match="bytecode"):
             pool.run("f")

@@ -199,7 +199,7 @@ def commands_are_run_again(cli: Cli) -> None:
     )
     first = steps_of(cli("exec", *words).stderr)[-1]
     refused = cli("rerun", first, status=2).stderr
-    assert "KEY of the command" in refused and "give --secret KEY" in refused
+    assert "KEY of the command" in refused and "Give --secret KEY" in refused
     again = cli("rerun", first, "--secret", "KEY=other")
     assert again.stdout.count("r001| 1 5 ") == 1 and "r000|" not in again.stdout, "on the same node"
     last = steps_of(again.stderr)[-1]
