@@ -152,7 +152,6 @@ def how_many() -> int:
     return max(4, min(128 if cores >= 8 else WANTED, free // MEMORY))
 
 
-@pytest.mark.proof("2 s of a processor")
 def test_many_ssh_hosts_run_with_few_file_descriptors(make_lab: MakeLab, proofs: bool) -> None:
     count = how_many() if proofs else FEW
     if proofs and count < WANTED:

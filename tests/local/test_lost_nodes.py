@@ -672,7 +672,6 @@ def which() -> int:
     return sky.instance_info().rank
 
 
-@pytest.mark.proof("1 s of a processor")
 def test_clients_that_judge_a_lost_machine_differently_agree_on_one(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

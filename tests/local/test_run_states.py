@@ -142,7 +142,6 @@ def test_api_calls_agree_about_runs_of_a_pool_that_ended_itself(ended_pool: Left
         sky.attach("left")
 
 
-@pytest.mark.proof("1 s of a processor")
 def test_failed_run_of_a_pool_that_ended_itself_stays_failed(failed_pool: Left, cli: Cli) -> None:
     (rank,) = cli.json("results", failed_pool.run, status=1)["ranks"]
     assert rank["outcome"] == "raised"
