@@ -15,6 +15,7 @@ from skyward_core.api.rank_output_printer import ScriptConsole
 from skyward_core.model.deprecated_and_unknown_arguments import did_you_mean
 from skyward_core.model.errors import Hint, PoolError, PoolGone, RunError, UsageError
 from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause
+from skyward_core.model.specs import Options
 from skyward_core.plugins.plugin import Plugin
 from skyward_core.pool.fetch_retained_results import fetch_retained, is_fetched
 from skyward_core.pool.pool import Pool, flush_all
@@ -93,6 +94,28 @@ class Attached(PoolOperations):
         if run not in self.pool.context.registry.runs and is_fetched(self.pool.context.ledger, run):
             return results(run)  # an earlier client fetched the results but could not load them
         return submit(self.pool.context.registry.claim(run)).result().future.result().results()
+
+    def cancel(self, run: str, *, save: bool = False, grace: float | None = None) -> None:
+        """Stop a run of any client. The pool stays up.
+
+        Args:
+            run: Id of the run.
+            save: Whether the ranks get the grace period to save their work, as after a preemption notice: SIGTERM goes
+                to the ranks alone, and ``sky.on_preempt`` callbacks run.
+            grace: Seconds until the ranks are killed; None for the pool's grace period.
+
+        Raises:
+            PoolError: If the pool has no such run, or its agents cannot let ranks save.
+            UsageError: If the grace period is invalid.
+        """
+        Options(grace=grace)
+        if run not in self.view.runs:
+            raise PoolError(f"Pool {self.name} has no run {run}.", hint=Hint("list-all"))
+
+        async def work() -> None:
+            self.pool.context.registry.cancel(run, grace=grace, save=save)
+
+        submit(work()).result()
 
     def down(self) -> Receipt:
         """Tear down the pool.

@@ -569,12 +569,12 @@ class Session(SessionInterface):
         return view
 
     @verb
-    async def cancel(self, pool: str, run: str, grace: float | None = None) -> None:
+    async def cancel(self, pool: str, run: str, grace: float | None = None, *, save: bool = False) -> None:
         Options(grace=grace)  # rejects infinity, for example, which no agent accepts
         found = await self._attach_pool(pool)
         if (sweep := self._sweeps.get(run)) is not None:
-            sweep.cancel()
-        found.context.registry.cancel(run, grace=grace)
+            sweep.cancel("save" if save else "cancel", grace)
+        found.context.registry.cancel(run, grace=grace, save=save)
 
     @verb
     async def survives_exit(self, pool: str, run: str) -> bool:

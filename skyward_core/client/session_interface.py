@@ -237,11 +237,12 @@ class SessionInterface:
         """Wait until a run has ended and its logs are complete."""
         return self.reject()
 
-    def cancel(self, pool: str, run: str, grace: float | None = None) -> Future[None]:
+    def cancel(self, pool: str, run: str, grace: float | None = None, *, save: bool = False) -> Future[None]:
         """Stop a run of any client. For a run of a sweep by gangs, stop the whole sweep.
 
         Args:
             grace: Seconds between SIGTERM and SIGKILL; by default the pool's.
+            save: Whether the ranks save their work within these seconds, as after a preemption notice.
         """
         return self.reject()
 

@@ -110,7 +110,7 @@ class NodeReplacements:
     async def _retry_until_back(self, node: int, found: Replacement) -> None:
         """Try to replace a node's machine until a replacement is up or the time limit expires."""
         pool, token = self._context, self._context.token
-        deadline = time.monotonic() + pool.options.start_timeout
+        deadline = time.monotonic() + pool.options.start_timeout + float(pool.options.wait_for_capacity)
         pause, longest = REPLACEMENT_PAUSES
         while reason := await self._attempt(node, found, deadline):
             if time.monotonic() + pause > deadline:
@@ -412,7 +412,9 @@ class NodeRecovery:
             return
         if await self._context.shutdown.check_ended(wait=True):
             return
-        if (reason := seen.extra.get("why")) and not any(other.up for other in context.links):
+        preemption = self._describe_preemption(link.node, seen)
+        returns = preemption and context.options.replaces_lost_nodes
+        if (reason := seen.extra.get("why")) and not returns and not any(other.up for other in context.links):
             words = reason.removeprefix("the node ended itself: ")
             self._context.shutdown.on_external_end(PoolEnd.from_expiry(context.name, words))
             return
@@ -425,7 +427,6 @@ class NodeRecovery:
             reason = refused
         elif cause := seen.extra.get("why"):
             reason = f"{reason}: {cause}"
-        preemption = self._describe_preemption(link.node, seen)
         self._mark_lost(link, preemption or reason, taken_back=bool(preemption))
         await context.terminate(machine)
 
@@ -486,6 +487,27 @@ class NodeRecovery:
         self.replacements.begin(link.node)
         self._context.registry.on_node_lost()
         self._context.registry.drop_link(link)
+
+    async def release_preempted(self, run: str) -> None:
+        """Give up the machines that will be preempted if only an ended attempt of a run has used them.
+
+        The replacement of their nodes then starts before they end.
+        """
+        context = self._context
+        links = [link for link in context.present_links if context.view.nodes[link.node].is_preempted]
+        others = any(each.state == "running" and each.id != run for each in context.view.runs.values())
+        if others or not (links and context.options.replaces_lost_nodes):
+            return
+        await context.setup.fetch_from_nodes()
+        released: list[Machine] = []
+        for link in links:
+            async with context.roster.decision_lock(link.node) as decided:
+                if not (decided or link.gone or link is not context.links[link.node]):
+                    released.append(context.machines[link.node])
+                    preemption = self._describe_preemption(link.node, released[-1])
+                    self._mark_lost(link, preemption, taken_back=True)
+        if released:  # together, because Slurm ends whole allocations only
+            await log_call("terminate", context.name, context.provider.terminate(context.name, released))
 
     # -- nodes that return ---------------------------------------------------------------------------------
 

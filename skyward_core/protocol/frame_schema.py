@@ -66,7 +66,7 @@ def is_same_deadline(one: float | None, other: float | None) -> bool:
 
 
 # Requests that older agents do not support. Agents list the supported requests in their welcome frame.
-AGENT_FEATURES = ("stacks", "profile", "metrics", "debug", "still", "queue")
+AGENT_FEATURES = ("stacks", "profile", "metrics", "debug", "still", "queue", "save")
 MAX_RUNS_BYTES = 64 << 20  # maximum bytes of the welcome frame, which lists all recorded runs
 
 
@@ -402,7 +402,8 @@ FROM_CLIENT: FrameSchemas = {
     "stop": FrameSchema(
         "Stop the calls of a run, or only call `i`: SIGTERM, then SIGKILL after `grace` seconds (default: the pool's). "
         "`break`: epoch of the gang that ends. "
-        'After "cancel" no further call of the run starts. "preemption" extends the grace until the machine ends.',
+        'After "cancel" no further call of the run starts. "save" cancels, too, and ranks get `grace` seconds to save. '
+        '"preemption" extends the grace until the machine ends.',
         {"run": is_run_id, "i?": is_call_index, "grace?": is_number, "why?": is_text, "break?": is_count},
     ),
     "fetch": FrameSchema(

@@ -9,11 +9,13 @@ import json
 import os
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from time import monotonic  # user code may replace the functions of `time`
 from typing import Any, TypeVar
 
 NOTICE_SIGNAL = signal.SIGURG  # ignored by processes without a handler
 NOTICE_GRACE = 10.0  # seconds after a machine's end in which its notice is still delivered to other nodes
+CANCELLED_NODE = -1  # at most this is the node of a notice for the ranks of a cancelled run only
 MAX_ARGUMENTS = 2  # maximum number of arguments that a callback may require
 
 C = TypeVar("C", bound=Callable[..., object])
@@ -23,7 +25,7 @@ class PreemptionNotice:
     """Notice that a node's machine will be preempted. Not a named tuple, which would delay workers by a millisecond.
 
     Attributes:
-        node: Index of the node.
+        node: Index of the node; CANCELLED_NODE or less if a run is cancelled instead.
         here: Whether the notice is for this rank's node.
         ends: Time on this machine's monotonic clock at which the noticed machine ends.
         pids: Processes that receive SIGTERM because of the notice.
@@ -53,7 +55,8 @@ class _Callback:
         if self._deliveries.setdefault((notice.node, notice.ends), marker) is not marker:
             return
         try:
-            self._callback(*(max(0.0, notice.ends - monotonic()), notice.node)[: self._takes])
+            node = max(CANCELLED_NODE, notice.node)
+            self._callback(*(max(0.0, notice.ends - monotonic()), node)[: self._takes])
         except Exception:  # noqa: BLE001  other callbacks must run, and the call continues
             import traceback
 
@@ -94,6 +97,9 @@ def on_preempt(callback: C) -> C:
     """
     added = _Callback(callback, _count_required_arguments(callback))
     _callbacks.append(added)
+    if _notice_file and signal.getsignal(NOTICE_SIGNAL) == signal.SIG_DFL:
+        with suppress(ValueError):  # another thread cannot set handlers; SIGTERM then runs the callback
+            signal.signal(NOTICE_SIGNAL, _on_signal)
     for notice in pending_notices():
         added.call_once(notice)
     return callback
@@ -124,23 +130,34 @@ def _count_required_arguments(callback: Callable[..., object]) -> int:
 # -- in the process that runs user code ----------------------------------------------------------------------
 
 
-def install_handler(file: str) -> None:
+def install_handler(file: str, *, expected: bool = True) -> None:
     """Handle notices from now on. Call on the main thread.
 
     Args:
         file: File in which the agent writes notices.
+        expected: Whether the machine may be preempted. Otherwise only cancelled runs have notices, so the signal keeps
+            its default until a callback is registered.
     """
     global _notice_file
     _notice_file = file
-    signal.signal(NOTICE_SIGNAL, lambda *_: run_callbacks() and None)
+    if expected:
+        signal.signal(NOTICE_SIGNAL, _on_signal)
+
+
+def _on_signal(*_: object) -> None:
+    run_callbacks()
 
 
 def pending_notices() -> list[PreemptionNotice]:
-    """Return the relevant notices: notices for this machine, and during a gang's call also notices for other machines
-    of the gang that may still run.
+    """Return the relevant notices: notices for this machine or process, and during a gang's call also notices for other
+    machines of the gang that may still run.
     """
-    now = monotonic()
-    return [each for each in _read_notices() if each.here or (_is_gang_call and now < each.ends + NOTICE_GRACE)]
+    now, pid = monotonic(), os.getpid()
+    return [each for each in _read_notices() if each.here or pid in each.pids or _is_for_gang(each, now)]
+
+
+def _is_for_gang(notice: PreemptionNotice, now: float) -> bool:
+    return _is_gang_call and notice.node > CANCELLED_NODE and now < notice.ends + NOTICE_GRACE
 
 
 def run_callbacks() -> bool:
@@ -164,6 +181,11 @@ def run_callbacks() -> bool:
 def is_sigterm_announced() -> bool:
     """Check whether a notice announced a SIGTERM to this process."""
     return any(os.getpid() in each.pids for each in _read_notices())
+
+
+def has_callbacks() -> bool:
+    """Check whether the current call has registered a callback."""
+    return len(_callbacks) > _persistent_callbacks
 
 
 def is_preemption_sigterm() -> bool:

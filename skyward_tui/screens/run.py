@@ -685,10 +685,13 @@ class RunScreen(BaseScreen[None]):
         more = "".join(f"{text}. " for panel in self.panels.values() if (text := panel.cancel_side_effects(run)))
         text = f"Cancel {run.function} ({run.id})? {more}{effect}. The pool stays up."
         choices = [("keep", "Keep queued" if is_queued else "Keep running", False), ("cancel-run", "Cancel run", True)]
+        if not is_queued:
+            choices.insert(1, ("save-run", "Save and cancel", False))
         question = ChoiceScreen("Cancel the run?", text, choices, escape="keep")
-        if await self.app.push_screen_wait(question) == "cancel-run" and self.app.session is not None:
+        choice = await self.app.push_screen_wait(question)
+        if choice in ("cancel-run", "save-run") and self.app.session is not None:
             with flash_errors(self.app):
-                await wait_shielded(self.app.session.cancel(self.key, run.id))
+                await wait_shielded(self.app.session.cancel(self.key, run.id, save=choice == "save-run"))
                 if run.state == "running":
                     self.flash(f"cancelling run {run.id} …")
                 elif run.state == "cancelled":

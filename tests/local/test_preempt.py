@@ -103,6 +103,12 @@ def err(compute: sky.Compute, rank: int) -> str:
     return (Path(compute.pool.context.machines[rank].extra["folder"]) / "spool" / f"r{rank:03d}.err").read_text()
 
 
+def listen() -> list[int]:
+    heard: list[int] = []
+    sky.on_preempt(lambda: heard.append(1))
+    return heard
+
+
 def test_preemption_callbacks_run_on_all_ranks_and_late_results_count(pool: sky.Compute, steps: Steps) -> None:
     def train() -> list[Any]:
         heard: list[Any] = []
@@ -135,11 +141,6 @@ def test_preemption_callbacks_run_on_all_ranks_and_late_results_count(pool: sky.
     assert "the machine of node 1 is preempted in 60 s (terminate)" in pool.pool.view.detail
 
     # Callbacks of one call are none of the next, which hears of the notice itself.
-    def listen() -> list[int]:
-        heard: list[int] = []
-        sky.on_preempt(lambda: heard.append(1))
-        return heard
-
     assert sky.function(listen)() @ pool == [[1], [1]]
     for rank in (0, 1):
         assert err(pool, rank).count("ValueError: the disk is full") == 1
@@ -305,6 +306,89 @@ def test_next_agent_repeats_no_preemption_signal_or_callback(pool: sky.Compute, 
         assert notice.read_text() == words, "no other notice, so no other signal"
         (Path(steps.folder) / "end-0").touch()
         assert running.result(30) == [["callback"], ["callback", "signal"]]
+
+
+SAVE = replace(REPLACE, on_loss="restart", grace=20.0, error_restarts=0, restarts=0)
+
+
+def save_early(folder: str, reaction: str) -> tuple[int, int, str, list[str]]:
+    """Train until a preemption notice in the first attempt. Rank 0 saves until rank 1 has left, and a while longer.
+
+    The machine of rank 1 is the one that ends, so a stop of rank 0 because of rank 1's end would interrupt its save.
+    """
+    rank, attempt = sky.instance_info().rank, sky.attempt()
+    saved = Path(folder, f"saved-{rank}")
+    if attempt.is_restart:
+        return attempt.number, rank, attempt.cause, saved.read_text().split()
+    heard: list[str] = []
+    if reaction == "callback":
+        sky.on_preempt(lambda: heard.append("callback"))
+    else:
+        signal.signal(signal.SIGTERM, lambda *_: heard.append("signal"))
+    Path(folder, f"begun-{rank}").touch()
+    while not heard:
+        time.sleep(0.01)
+    if rank == 0:
+        until = time.monotonic() + 2.0
+        while time.monotonic() < until:
+            time.sleep(0.01)  # longer than rank 1 and its agent need
+    saved.write_text(" ".join(heard))
+    if reaction == "exit":
+        sys.exit(143 if rank else 0)
+    return 0, rank, "half a result", heard
+
+
+@pytest.mark.parametrize("reaction", ["return", "callback", "exit"])
+def test_preempted_run_saves_on_all_nodes_and_restarts_before_the_machine_ends(
+    home: Path, steps: Steps, reaction: str
+) -> None:
+    """SIGTERM reaches the ranks of all nodes once, and the wait ends when they have left."""
+    folder = steps.folder
+    with sky.Compute(provider=Lends(), nodes=2, options=SAVE) as compute, ThreadPoolExecutor(1) as beside:
+        running = beside.submit(lambda: sky.function(save_early)(folder, reaction) @ compute)
+        steps.wait("begun", [0, 1])
+        announce_preemption(compute, 1, left=500.0)
+        wait_until(lambda: set(compute.pool.view.saving) >= {0}, what="rank 0 is shown to save")
+        heard = ["callback" if reaction == "callback" else "signal"]
+        assert running.result(60) == [(2, rank, "preemption", heard) for rank in (0, 1)]
+        assert len(compute.pool.context.ledger.replaced_machines(compute.pool.context.token)) == 1
+
+
+@pytest.mark.parametrize("reaction", ["callback", "signal"])
+def test_cancelled_run_saves_first_if_asked(home: Path, steps: Steps, reaction: str) -> None:
+    """On machines without notices, too: callbacks run, one SIGTERM goes to the rank alone, and none interrupts it."""
+
+    def train(reaction: str) -> None:
+        import multiprocessing
+
+        rank, heard = sky.instance_info().rank, list[str]()
+        loader = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,), daemon=True)
+        loader.start()
+        if reaction == "callback":
+            sky.on_preempt(lambda seconds, node: heard.append(f"{1 < seconds <= 30} {node}"))
+        else:
+            signal.signal(signal.SIGTERM, lambda *_: heard.append("signal"))
+        steps.submit("begun")
+        while not heard:
+            time.sleep(0.01)
+        time.sleep(1.0)
+        Path(steps.folder, f"saved-{rank}").write_text(f"{heard} {loader.is_alive()}")
+        loader.kill()
+        sys.exit(0)
+
+    options = sky.Options(console=False, on_loss="restart")
+    with sky.Compute(nodes=2, options=options) as compute, ThreadPoolExecutor(1) as beside:
+        running = beside.submit(lambda: sky.function(train)(reaction) @ compute)
+        steps.wait("begun", [0, 1])
+        with sky.attach(compute.pool.name) as other:
+            other.cancel(next(iter(other.view.runs)), save=True)
+            wait_until(lambda: set(compute.pool.view.saving) == {0, 1}, what="ranks are shown to save")
+            with pytest.raises(sky.Cancelled):
+                running.result(30)
+        heard = ["True -1"] if reaction == "callback" else ["signal"]
+        assert [Path(steps.folder, f"saved-{rank}").read_text() for rank in (0, 1)] == [f"{heard} True"] * 2
+        # The notice is not for later runs.
+        assert sky.function(listen)() @ compute == [[], []]
 
 
 def pool_notices(compute: sky.Compute) -> list[NoticeKind]:

@@ -225,7 +225,7 @@ class FakeSession(SessionInterface):
     def wait(self, pool: str, run: str) -> Future[RunView]:
         return self.runs_ended.setdefault(run, Future())
 
-    def cancel(self, pool: str, run: str, grace: float | None = None) -> Future[None]:
+    def cancel(self, pool: str, run: str, grace: float | None = None, *, save: bool = False) -> Future[None]:
         pool = self.view(pool).name
         self.cancelled.append((pool, run))
         self.emit(self.view(pool), events.RunEnded(pool=pool, run=run, state="cancelled", at=self.now))

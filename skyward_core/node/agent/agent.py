@@ -18,7 +18,7 @@ from skyward_core.node.agent.agent_state_and_lease import NodeState
 from skyward_core.node.agent.call_lifecycle import CallLifecycle
 from skyward_core.node.agent.call_registry import Call
 from skyward_core.node.agent.client_requests import ClientRequests
-from skyward_core.node.agent.config import AgentConfig
+from skyward_core.node.agent.config import HANDLER_GRACE, AgentConfig
 from skyward_core.node.agent.connected_clients import ClientRegistry
 from skyward_core.node.agent.fail_fast_without_client import FailFast
 from skyward_core.node.agent.plugin_context_supervisor import PLUGIN_CONTEXT_PLACE
@@ -232,11 +232,15 @@ class Agent:
 
     def _start_preemption_monitor(self) -> None:
         """Start polling for preemption notices if the provider has them."""
-        if self._state.config.notices:
+        if self._state.config.notices or Path(self._state.config.paths.notices).exists():
+            self._notifier().start()
+
+    def _notifier(self) -> PreemptionNotifier:
+        if self._preemption is None:
             from skyward_core.node.agent.preemption_notices import PreemptionNotifier
 
             self._preemption = PreemptionNotifier(self._state, self._clients, self._lifecycle, self._slots)
-            self._preemption.start()
+        return self._preemption
 
     def notice_frames(self) -> list[Header]:
         """Return the preemption notices for a client that connects."""
@@ -255,6 +259,18 @@ class Agent:
         """
         if self._preemption is not None:
             self._preemption.on_remote_notice(node, left)
+
+    def save_run(self, run: str, grace: float | None) -> float:
+        """Let the ranks of a cancelled run save their work. Return the seconds after which they are killed.
+
+        Args:
+            run: The run.
+            grace: These seconds; None for the pool's grace period.
+        """
+        own = self._state.config.grace
+        grace = grace if grace is not None else HANDLER_GRACE if own is None else own
+        self._notifier().save_run(run, grace)
+        return grace
 
     def machine_sampler(self) -> SamplerProcess:
         """Return the sampler of machine metrics. Create it on first use."""

@@ -36,6 +36,7 @@ from skyward_core.protocol.frame_codec import (
     encode_json,
 )
 from skyward_core.protocol.frame_schema import PREEMPTED, PREEMPTION_MESSAGE
+from skyward_core.runtime.preemption import CANCELLED_NODE
 
 if TYPE_CHECKING:
     from typing import TypedDict
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
         message: str
         traceback: str
 
+    from skyward_core.model.outcomes import OutcomeKind
     from skyward_core.protocol.frame_types import (
         AgentBegan,
         AgentOutcome,
@@ -260,14 +262,13 @@ class CallLifecycle:
             process: The worker.
         """
         fields: AnyHeader = header
-        is_preempted = self._state.is_preempted
+        preempted = self._preempted_details(process)
         if call.stop_reason and header["kind"] != "returned":
             fields |= call.stopped_details()
         elif header["kind"] == "collateral":
-            unexplained = self._preempted_details() if is_preempted else external_sigterm_details()
-            fields |= self._worker_stopped_details(killed) if killed else unexplained
-        elif is_preempted and header["kind"] == "exited" and header.get("exit_code") == ON_SIGTERM:
-            fields |= self._preempted_details()
+            fields |= self._worker_stopped_details(killed) if killed else preempted or external_sigterm_details()
+        elif preempted and header["kind"] == "exited" and header.get("exit_code") == ON_SIGTERM:
+            fields |= preempted
         elif header["kind"] == "raised":
             self._add_disk_full_hint(header)
             if process is not None:
@@ -343,16 +344,16 @@ class CallLifecycle:
         """Record the outcome of a call whose worker died."""
         body = b""
         more: AnyHeader = {}
-        is_preempted = self._state.is_preempted
-        if process.exited_successfully(status) and not call.stop_reason and not is_preempted:
+        preempted = self._preempted_details(process)
+        if process.exited_successfully(status) and not call.stop_reason and not preempted:
             ended: EndDetails = {"kind": "returned"}
             more, body = {"summary": NONE_SUMMARY, "size": len(PICKLED_NONE)}, PICKLED_NONE
         elif call.stop_reason:
             ended = call.stopped_details()
         elif process.kill_reason:
             ended = self._worker_stopped_details(process.kill_reason)
-        elif is_preempted and ended_by_sigterm(status):
-            ended = self._preempted_details()
+        elif preempted and ended_by_sigterm(status):
+            ended = preempted
         else:
             fields, reason = describe_exit(status)
             last_output = self._state.last_output(logs.names[1], process.stderr_start)
@@ -391,17 +392,24 @@ class CallLifecycle:
     def _worker_stopped_details(self, reason: str) -> EndDetails:
         """Return the error and kind of an outcome whose worker the agent stopped."""
         if self._state.is_closing and not self._state.end_frame:  # only this agent ends, not the pool
-            if self._state.is_preempted:
-                return self._preempted_details()
+            if preempted := self._preempted_details(None):
+                return preempted
             message = f"the agent of node {self._state.config.node} was ended on its machine"
             return {"kind": "lost", "error": {"type": "NodeLost", "message": message}}
         return {"kind": "collateral", "error": {"type": "Stopped", "message": f"its worker was stopped: {reason}"}}
 
-    def _preempted_details(self) -> EndDetails:
-        """Return the error and kind of an outcome whose machine the provider preempted."""
-        message = PREEMPTION_MESSAGE.format(node=self._state.config.node)
-        error: ErrorKeys = {"type": PREEMPTED, "message": message}
-        return {"kind": "lost", "error": error, "exit_code": None, "signal": None}
+    def _preempted_details(self, process: Process | None) -> EndDetails | None:
+        """Return the error and kind of an outcome whose machine is preempted, or whose run saves because of another
+        machine; None if there is no preemption.
+        """
+        node: int | None = self._state.config.node
+        kind: OutcomeKind = "lost"
+        if not self._state.is_preempted:
+            node, kind = None if process is None else process.saves_for, "collateral"
+        if node is None or node <= CANCELLED_NODE:
+            return None
+        error: ErrorKeys = {"type": PREEMPTED, "message": PREEMPTION_MESSAGE.format(node=node)}
+        return {"kind": kind, "error": error, "exit_code": None, "signal": None}
 
     # -- delivery ----------------------------------------------------------------------------------------
 

@@ -68,6 +68,8 @@ class AgentLifecycle(Protocol):
 
     def on_remote_notice(self, node: int, left: float) -> None: ...
 
+    def save_run(self, run: str, grace: float | None) -> float: ...
+
     def machine_sampler(self) -> SamplerProcess: ...
 
 
@@ -252,6 +254,8 @@ class ClientRequests:
         state, run = self._state, header["run"]
         reason, grace = header.get("why", "cancel"), header.get("grace")
         self._gang_requests.queue.notify_dropped(run, connection.peer_name)
+        if reason == "save":
+            reason, grace = "cancel", self._agent.save_run(run, grace)
         if reason == "cancel" and "i" not in header:
             self._registry.cancel(run)
         # A client that does not know the nodes of a run sends the request to all nodes.

@@ -19,9 +19,10 @@ from skyward_core.node.agent.config import AgentConfig
 from skyward_core.node.agent.connected_clients import ClientRegistry
 from skyward_core.node.agent.slot_dispatcher import SlotDispatcher
 from skyward_core.node.agent.worker_processes import signal_group, signal_process, spawn_monitor
+from skyward_core.node.agent.worker_slot import Slot
 from skyward_core.protocol.frame_codec import Header
 from skyward_core.protocol.frame_schema import LONGEST_NOTICE, NOTICES, is_same_deadline
-from skyward_core.runtime.preemption import NOTICE_GRACE, NOTICE_SIGNAL, PreemptionNotice
+from skyward_core.runtime.preemption import CANCELLED_NODE, NOTICE_GRACE, NOTICE_SIGNAL, PreemptionNotice
 
 MAX_LINE_BYTES = 4096  # bytes per line
 RESTART_DELAYS = (1.0, 60.0)  # seconds until the first restart, and at most
@@ -124,7 +125,10 @@ class PreemptionNotifier:
         if self._saved:
             self._signal_ranks()
             self._send_sigterm()
-        self._monitor.start()
+            for notice in self._saved.values():
+                self._mark_saving(notice)
+        if self._state.config.notices:
+            self._monitor.start()
 
     def stop(self) -> None:
         """Stop polling for preemption notices."""
@@ -157,29 +161,24 @@ class PreemptionNotifier:
         if before is not None and is_same_deadline(before.ends, deadline):
             return
         # Skip workers that are still starting: they have no signal handler yet and no work to save.
-        busy = [
-            slot.process.pid
-            for slot in self._slots.slots
-            if slot.process and slot.process.connection and (slot.running or slot.process.is_ready)
-        ]
-        self._notify_ranks(PreemptionNotice(self._node, True, deadline, tuple(busy)))
-        asyncio.get_running_loop().call_later(CALLBACK_HEAD_START, self._send_sigterm)
+        self._notify_ranks(self._node, deadline, lambda slot: slot.is_set_up)
 
     def _send_sigterm(self) -> None:
         """Send SIGTERM to the notified ranks, but only once: ranks treat a second SIGTERM as a stop."""
-        own = self._saved.get(self._node)
-        if own is None or own.sent:
-            return
-        for slot in self._slots.slots:
-            if slot.process is not None and slot.process.pid in own.pids:
-                # Only to the rank itself: children such as data loaders are needed if the rank continues.
-                signal_process(slot.process.pid, signal.SIGTERM)
-        self._save_notice(PreemptionNotice(own.node, own.here, own.ends, own.pids, sent=True))
+        for notice in [each for each in self._saved.values() if not each.sent]:
+            for slot in self._slots.slots:
+                if slot.process is not None and slot.process.pid in notice.pids:
+                    # Only to the rank itself: its children, such as data loaders, are needed while it saves.
+                    signal_process(slot.process.pid, signal.SIGTERM)
+            self._save_notice(PreemptionNotice(notice.node, notice.here, notice.ends, notice.pids, sent=True))
 
     # -- other nodes -------------------------------------------------------------------------------------
 
     def on_remote_notice(self, node: int, left: float) -> None:
         """Handle a client's preemption notice for another node.
+
+        Ranks whose run restarts save their work together with the ranks of that node, because the checkpoint of a
+        framework is a collective. They get SIGTERM, too.
 
         Args:
             node: The other node.
@@ -188,13 +187,35 @@ class PreemptionNotifier:
         deadline = monotonic() + min(LONGEST_NOTICE, max(0.0, left))
         known = self._saved.get(node)
         if node != self._node and not (known is not None and is_same_deadline(known.ends, deadline)):
-            self._notify_ranks(PreemptionNotice(node, False, deadline, ()))
+            self._notify_ranks(node, deadline, Slot.restarts_with_gang)
+
+    # -- cancelled runs ----------------------------------------------------------------------------------
+
+    def save_run(self, run: str, grace: float) -> None:
+        """Notify the ranks of a run that is cancelled, so that they save their work within ``grace`` seconds."""
+        key = min(CANCELLED_NODE, min(self._saved, default=0) - 1)
+        self._notify_ranks(key, monotonic() + grace, lambda slot: any(call[0] == run for call in slot.running))
 
     # -- notification of ranks ---------------------------------------------------------------------------
 
-    def _notify_ranks(self, notice: PreemptionNotice) -> None:
+    def _notify_ranks(self, node: int, deadline: float, gets_sigterm: Callable[[Slot], bool]) -> None:
+        """Run the callbacks of all ranks, and send SIGTERM to the selected ones soon after."""
+        pids = [
+            slot.process.pid
+            for slot in self._slots.slots
+            if slot.process is not None and slot.process.connection is not None
+            if slot.process.saves_for is None and gets_sigterm(slot)
+        ]
+        notice = PreemptionNotice(node, node == self._node, deadline, tuple(pids))
         self._save_notice(notice)
         self._signal_ranks()
+        self._mark_saving(notice)
+        asyncio.get_running_loop().call_later(CALLBACK_HEAD_START, self._send_sigterm)
+
+    def _mark_saving(self, notice: PreemptionNotice) -> None:
+        for slot in self._slots.slots:
+            if slot.process is not None and slot.process.pid in notice.pids:
+                slot.mark_saving(notice.node, notice.ends)
 
     def _save_notice(self, notice: PreemptionNotice) -> None:
         """Save a notice for the ranks and for later agents. Drop expired notices."""
@@ -210,7 +231,8 @@ class PreemptionNotifier:
             self._lifecycle.warn_clients(f"node {self._node}: cannot notify ranks of preemptions: {error}")
 
     def _note_end(self) -> None:
-        self._state.preemption_ends = max((each.ends for each in self._saved.values()), default=0.0)
+        ends = [each.ends for each in self._saved.values() if each.node > CANCELLED_NODE]
+        self._state.preemption_ends = max(ends, default=0.0)
 
     def _signal_ranks(self) -> None:
         for slot in self._slots.slots:

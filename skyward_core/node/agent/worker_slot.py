@@ -31,6 +31,7 @@ from skyward_core.node.agent.worker_processes import (
     spawn,
 )
 from skyward_core.protocol.frame_codec import Header, encode_json
+from skyward_core.runtime.preemption import CANCELLED_NODE
 
 if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import (
@@ -435,11 +436,40 @@ class Slot:
                 grace = max(grace, self._state.preemption_ends - time.monotonic())
         if not process.kill_reason:
             process.kill_reason = reason
-            signal_group(process.pid, signal.SIGTERM)
+            if not self._is_saving(process):
+                signal_group(process.pid, signal.SIGTERM)
             self._mark_gang_broken(process, reason)
         if process.handles_sigterm:
             self.set_phase("saving", left=grace)
         self._schedule_kill(process, grace)
+
+    def _is_saving(self, process: Process) -> bool:
+        """Check whether the process still has time to save after SIGTERM. A second one would interrupt it."""
+        if process.saves_for is None or time.monotonic() >= process.saves_until:
+            return False
+        by_preemption = any(call.stop_reason == "preemption" for call in self.running.values())
+        return by_preemption or process.saves_for <= CANCELLED_NODE
+
+    def mark_saving(self, node: int, ends: float) -> None:
+        """Record that the process gets SIGTERM because of a notice.
+
+        Args:
+            node: Node of the notice.
+            ends: Deadline by the monotonic clock.
+        """
+        if self.process is not None:
+            self.process.saves_for, self.process.saves_until = node, ends
+            if any("attempt" in call.header for call in self.running.values()) or node <= CANCELLED_NODE:
+                self.set_phase("saving", left=max(0.0, ends - time.monotonic()))
+
+    @property
+    def is_set_up(self) -> bool:
+        """Whether the process runs a call or is ready for one."""
+        return bool(self.running) or (self.process is not None and self.process.is_ready)
+
+    def restarts_with_gang(self) -> bool:
+        """Check whether the slot runs a gang's call that starts again after a preemption."""
+        return any(call.is_gang_call and "attempt" in call.header for call in self.running.values())
 
     def _grace(self, process: Process) -> float:
         """Return the seconds between SIGTERM and SIGKILL of a process. Handlers of user code may save a checkpoint."""
@@ -527,6 +557,8 @@ class Slot:
     # -- its calls ---------------------------------------------------------------------------------------
 
     def _hand_over(self, call: Call, process: Process, connection: Connection) -> None:
+        if not self.running:
+            process.saves_for = None
         self.running[call.key] = call
         call.started_at, call.started_unix = time.monotonic(), time.time()
         call.slot, call.worker = self.number, connection
@@ -582,7 +614,8 @@ class Slot:
                 self._mark_gang_spent(process, "a task left a process group open in its process")
             self._slot_group.separate_tasks()
         exited_by_itself = header.pop("left", False)
-        stopped = exited_by_itself and self._state.is_preempted
+        saves = process is not None and process.saves_for is not None
+        stopped = exited_by_itself and (saves or self._state.is_preempted)
         if exited_by_itself or (process is not None and process.is_script):
             stopped |= bool(killed or call.stop_reason)
         if stopped and header["kind"] == "returned":

@@ -178,8 +178,7 @@ class WorkerProcess:
         self._pending_frames: deque[tuple[ToWorker, bytes]] = deque()
         # Threads cannot be interrupted individually, so SIGTERM immediately ends a process that runs calls in threads.
         self._stop = StopSignal(interrupts=capacity == 1, on_handler=self._report_handler, stacks=stacks)
-        if config.receives_notices:
-            preemption.install_handler(paths.notices)
+        preemption.install_handler(paths.notices, expected=config.receives_notices)
 
     def _hello(self) -> tuple[Header, bytes]:
         """Return the first frame of a connection.
@@ -343,10 +342,11 @@ class WorkerProcess:
                 raise self._setup_error
             with self._stop:
                 value = self._run_function(header, body, place)
+                reacts = self._may_have_stopped_early(header)
             self._exit_if_forked()
             result = pickle_result(value, f"{header.get('name', 'the function')}()", self._spill_path(header))
-            if header.get("script") and self._stop.was_overridden and preemption.is_sigterm_announced():
-                answer["left"] = True  # the script probably ended through its own SIGTERM handler
+            if reacts and preemption.is_sigterm_announced():
+                answer["left"] = True
         except Stopped:
             answer["kind"] = "collateral"
             exit_code = 128 + signal.SIGTERM
@@ -401,6 +401,16 @@ class WorkerProcess:
                 main_thread = threading.main_thread().ident or 0
                 signal.pthread_kill(main_thread, signal.SIGTERM)  # the main thread waits for calls
             sys.exit(exit_code)
+
+    def _may_have_stopped_early(self, header: ToWorkerCall) -> bool:
+        """Check whether user code can react to a preemption notice by returning early, with an incomplete result.
+
+        A function that does not restart decides by itself whether its value counts.
+        """
+        restarts = "attempt" in header
+        return (self._stop.was_overridden and (restarts or bool(header.get("script")))) or (
+            restarts and preemption.has_callbacks()
+        )
 
     def _set_place(self, gang: bool) -> InstanceInfo:
         """Use the rank's place in broadcasts or in tasks, and return it."""

@@ -185,11 +185,11 @@ class GangSweep:
         if self._failure is not None:
             raise self._failure
 
-    def cancel(self) -> None:
-        """Stop the active runs. Start no further runs."""
+    def cancel(self, how: str = "cancel", grace: float | None = None) -> None:
+        """Stop the active runs, as ``Run.cancel`` does. Start no further runs."""
         self.cancelled = self._stopped = True
         for _, run in self._active.values():
-            run.cancel("the sweep was cancelled")
+            run.cancel("the sweep was cancelled", how, grace)
 
     async def _run(self, on_end: Callable[[], None]) -> None:
         try:

@@ -265,10 +265,10 @@ class MapRun(Run):
 
     # -- ending --------------------------------------------------------------------------------------------
 
-    def cancel(self, reason: str) -> None:
+    def cancel(self, reason: str, how: str = "cancel", grace: float | None = None) -> None:
         if self.state == "running" and not self.cancelled:
             self.cancelled = reason
-            self._stop("cancel", breaks=False)
+            self._stop(how, breaks=False, grace=grace)
 
     def detach(self) -> None:
         """Cancel the run, because no other client could supply its items."""
@@ -277,7 +277,7 @@ class MapRun(Run):
             self.state = "left"
             self._notify_waiters()
 
-    def _stop(self, reason: str, *, breaks: bool = True) -> None:
+    def _stop(self, reason: str, *, breaks: bool = True, grace: float | None = None) -> None:
         if self._stopping or self.state != "running":
             return
         self._stopping = True
@@ -286,7 +286,7 @@ class MapRun(Run):
         self._waiting.clear()
         for number in [n for n in self._shares if n not in self._where]:  # calls whose arguments are being uploaded
             del self._shares[number]
-        stop: AnyHeader = {"t": "stop", "run": self.id, "why": reason}
+        stop: AnyHeader = {"t": "stop", "run": self.id, "why": reason} | ({} if grace is None else {"grace": grace})
         for link in self._context.links:
             if self.calls_on(link):
                 link.send(stop)

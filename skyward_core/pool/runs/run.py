@@ -625,7 +625,8 @@ class Run:
             return False
         context.background.run_deferred()  # publish the outcomes before the end of the attempt
         if self.tasks[0].job and any(
-            link.gone or link is not context.links[link.node] for link in self._where.values()
+            link.gone or link is not context.links[link.node] or context.view.nodes[link.node].is_preempted
+            for link in self._where.values()
         ):
             return False  # the earlier steps of the job have not run on a replacement machine
         preempted = any(context.view.nodes[each.node].is_preempted for each in self._arrived if each.node >= 0)
@@ -848,15 +849,21 @@ class Run:
 
     # -- ending --------------------------------------------------------------------------------------------
 
-    def cancel(self, reason: str) -> None:
-        """Stop all active calls of the run."""
+    def cancel(self, reason: str, how: str = "cancel", grace: float | None = None) -> None:
+        """Stop all active calls of the run.
+
+        Args:
+            reason: Reason of the cancellation.
+            how: "save" gives the ranks the grace period to save their work; otherwise "cancel".
+            grace: This period in seconds; None for the pool's.
+        """
         if self.state != "running":
             self._discard_values()
         if self.state != "running" or self.cancelled:
             return
         self.cancelled = reason
         if self.sent:
-            self._stop("cancel")
+            self._stop(how, grace=grace)
         else:  # no node has received a call of the run
             self._stopping = True
             self._waiting = deque(range(self.total))
@@ -884,9 +891,11 @@ class Run:
 
     def _stop_after_echo(self, attempt: int) -> None:
         if self.attempt == attempt:
-            self._stop("fail-fast")
+            nodes = self._context.view.nodes
+            saves = self.may_restart and any(nodes[link.node].is_preempted for link in self.links)
+            self._stop("preemption" if saves else "fail-fast")  # ranks lose peers that have saved earlier
 
-    def _stop(self, reason: str, *, breaks: bool = True) -> None:
+    def _stop(self, reason: str, *, breaks: bool = True, grace: float | None = None) -> None:
         """Stop the active calls. ``breaks``: also end the gang of the run."""
         if self._stopping or self.state != "running":
             return
@@ -899,7 +908,7 @@ class Run:
         ):
             reason = "preemption"  # the agents extend the grace period until the end of the machine
         for link in self.links:
-            header: Header = {"t": "stop", "run": self.id, "why": reason}
+            header: Header = {"t": "stop", "run": self.id, "why": reason} | ({} if grace is None else {"grace": grace})
             link.send(header | ({"break": link.epoch} if gang else {}))
             if breaks and self.calls_on(link):
                 # A stopped call ends a worker of the gang. The agent's report about the broken gang may arrive after

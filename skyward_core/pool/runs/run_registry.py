@@ -119,20 +119,29 @@ class RunRegistry:
                 self._mark_run_calls_lost(claimed, link)
         return claimed
 
-    def cancel(self, run: str, reason: str = "asked for", grace: float | None = None) -> None:
+    def cancel(self, run: str, reason: str = "asked for", grace: float | None = None, *, save: bool = False) -> None:
         """Stop a run of any client.
 
         Args:
+            run: Id of the run.
+            reason: Reason of the cancellation.
             grace: Seconds between SIGTERM and SIGKILL, also of ranks that are already being stopped; by default the
                 pool's.
+            save: Whether the ranks get these seconds to save their work, as after a preemption notice.
+
+        Raises:
+            PoolError: If an agent of an older release cannot let its ranks save.
         """
+        how = "save" if save else "cancel"
+        if save and any("save" not in link.welcome.get("knows", ()) for link in self._context.links if link.up):
+            raise PoolError("The agents of this pool are from an older release. Cancel the run without save.")
         ours = self.runs.get(run)
         if ours is not None:
-            ours.cancel(reason)
-        if ours is None or (ours.state == "running" and grace is not None):
+            ours.cancel(reason, how, grace)
+        if ours is None or (ours.state == "running" and grace is not None and not save):
             own = {} if grace is None else {"grace": grace}
             for link in self._context.links:
-                link.send({"t": "stop", "run": run, "why": "cancel", "break": link.epoch} | own)
+                link.send({"t": "stop", "run": run, "why": how, "break": link.epoch} | own)
 
     # -- reports from nodes --------------------------------------------------------------------------------
 

@@ -323,12 +323,15 @@ class RunScheduler:
         """Start the next attempt of a run: with replacements of the lost nodes, and new processes for its ranks."""
         context, gang = self._context, self._context.setup.rank_setup
         await asyncio.sleep(pause)
+        if context.roster.has_pending_preemptions:
+            await self._restore_checkpoints(run)  # from the machines that will be preempted
+            try:
+                await context.recovery.release_preempted(run.id)
+            except (SkywardError, OSError) as error:
+                context.news.emit_warning(f"run {run.id} waits until the preempted machines end: {error}")
         if any(link.gone for link in context.links) or context.roster.has_pending_preemptions:
             await context.roster.wait_replacements()
-        try:
-            await context.checkpoints.restore(run.id)
-        except (SkywardError, OSError) as error:
-            context.news.emit_warning(f"run {run.id} continues without checkpoints of other nodes: {error}")
+        await self._restore_checkpoints(run)
         if context.is_standalone and gang is not None:
             try:
                 await self._retry_on_reconnect([run], gang.restart_processes)
@@ -336,6 +339,12 @@ class RunScheduler:
                 self._fail(run, f"cannot start new processes: {error}")
         if run.state == "running":
             self._start_or_reject(run)
+
+    async def _restore_checkpoints(self, run: Run) -> None:
+        try:
+            await self._context.checkpoints.restore(run.id)
+        except (SkywardError, OSError) as error:
+            self._context.news.emit_warning(f"run {run.id} continues without checkpoints of other nodes: {error}")
 
     def on_gang_broken(self) -> None:
         """Handle a gang that broke because a worker died. Tasks that wait for plugins' contexts need a new epoch."""

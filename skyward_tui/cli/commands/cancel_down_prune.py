@@ -32,7 +32,8 @@ T = TypeVar("T")
     "--grace", metavar="S", type=click.FloatRange(min=0),
     help="Seconds between SIGTERM and SIGKILL, also of ranks that already stop.  [default: the pool's]",
 )  # fmt: skip
-def cancel(console: Console, run: str, grace: float | None) -> int:
+@click.option("--save", is_flag=True, help="Let the ranks save their work first, as before a preemption.")
+def cancel(console: Console, run: str, grace: float | None, save: bool) -> int:
     """Stop a run on all its ranks; the pool stays up.
 
     RUN is the id of a run or the name of a pool (its running run, else its last), or a unique prefix.
@@ -45,7 +46,7 @@ def cancel(console: Console, run: str, grace: float | None) -> int:
             session.attach(pool).result()
             follower = Follower(console)
             session.subscribe(pool, follower.on_event).result()
-            session.cancel(pool, run, grace).result()
+            session.cancel(pool, run, grace, save=save).result()
             state = follower.wait(session.wait(pool, run)).state
     console.note(f"run {run} is {state}")
     console.result({"run": run, "state": state})
