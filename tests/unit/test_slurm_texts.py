@@ -204,7 +204,7 @@ def test_slurm_provider_round_trips_through_json() -> None:
 
 
 def test_allocation_script_is_portable_shell_without_secrets(tmp_path: Path) -> None:
-    text = allocation.make_script("p", "p.01234567", KEY, 600)
+    text = allocation.make_script("p", KEY, allocation.Submission([], "p.01234567", 600, 120))
     assert "@" not in text.replace('"$@"', "") and "PRIVATE" not in text
     for shell in filter(shutil.which, ("dash", "bash", "busybox")):
         words = [shell, "sh", "-n"] if shell == "busybox" else [shell, "-n"]

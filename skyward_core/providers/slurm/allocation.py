@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,23 @@ from skyward_core.store.pool_folder import PoolKeyFolder
 from skyward_core.util.safe_file_access import write_atomic
 
 
+@dataclass(frozen=True)
+class Submission:
+    """A submission of a pool's allocation.
+
+    Attributes:
+        options: Options of sbatch.
+        folder: Name of the pool's folders on the nodes, without the node index.
+        boot: Seconds within which an agent must run.
+        lead: Seconds between Slurm's signal and the end of the allocation; 0 if no signal is requested.
+    """
+
+    options: Sequence[str]
+    folder: str
+    boot: int
+    lead: int
+
+
 class AllocationFolder(PoolKeyFolder):
     """Client-side folder of a Slurm pool: login key, host keys of the nodes, and submission state."""
 
@@ -41,6 +60,29 @@ class AllocationFolder(PoolKeyFolder):
             self.path.mkdir(parents=True, mode=0o700, exist_ok=True)
         except OSError as error:
             raise PoolError(f"cannot create the folder of pool {self.pool}: {error}") from error
+
+    @property
+    def submission(self) -> Submission:
+        """Latest submission.
+
+        Raises:
+            PoolError: If this machine has not submitted the allocation.
+        """
+        try:
+            return Submission(**json.loads((self.path / "submission").read_bytes()))
+        except (OSError, ValueError, TypeError) as error:
+            raise PoolError(f"this machine did not submit the allocation of pool {self.pool}: {error}") from error
+
+    def save_submission(self, submission: Submission) -> None:
+        """Save a submission, which a replacement of the allocation repeats.
+
+        Raises:
+            PoolError: If the folder cannot be written.
+        """
+        try:
+            write_atomic(self.path / "submission", json.dumps(vars(submission)).encode())
+        except OSError as error:
+            raise PoolError(f"cannot write to {self.path}: {error}") from error
 
     def record_request(self) -> str:
         """Record that a request for the allocation follows; return the public key that the allocation's nodes accept.
@@ -218,7 +260,30 @@ srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per
   --kill-on-bad-exit=0 --wait=0 --input=none sh -c "$node" &
 step=$!
 trap 'kill $step 2>/dev/null' TERM INT HUP
-wait $step
+warn=$(cat <<'SKYWARD_NOTICE'
+umask 077
+D=/tmp/skyward-slurm-$(id -u)-@FOLDER@.$SLURM_NODEID
+echo $(($(date +%s) + @LEAD@)) >"$D/draft-notice" && mv "$D/draft-notice" "$D/notice"
+SKYWARD_NOTICE
+)
+# (A signal to the step would reach every process in it, also the ranks.)
+trap 'srun --overlap --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --mem=0 \
+  --gres=none --cpu-bind=none --input=none sh -c "$warn" &' USR1
+while kill -0 $step 2>/dev/null; do wait $step; done
+"""
+
+# Program on each node: prints a preemption notice once the batch script has written its Unix time.
+_NOTICE_PROGRAM = """import json, os, select, time
+path, known = f"/tmp/skyward-slurm-{os.getuid()}-@FOLDER@/notice", ""
+while not select.select([0], [], [], 1.0)[0]:
+    try:
+        with open(path) as file:
+            text = file.read(16).strip()
+    except OSError:
+        continue
+    if text != known and text.isdigit():
+        known = text
+        print(json.dumps({"kind": "terminate", "left": max(0, int(text) - time.time())}), flush=True)
 """
 
 # Script of a second job step, which prints the nodes' addresses and keys once their SSH servers listen.
@@ -230,20 +295,29 @@ _REPORT_TEMPLATE = (
 )
 
 
-def make_script(pool: str, folder: str, key: str, boot: int) -> str:
+def notice_program(folder: str) -> str:
+    """Return the program that reports the end of an allocation on a node.
+
+    Args:
+        folder: Name of the pool's folder on the node.
+    """
+    return _NOTICE_PROGRAM.replace("@FOLDER@", folder)
+
+
+def make_script(pool: str, key: str, submission: Submission) -> str:
     """Return the batch script of an allocation.
 
     Args:
         pool: Name of the pool.
-        folder: Name of the pool's folders on the nodes, without the node index.
         key: Public key that the nodes accept.
-        boot: Seconds within which an agent must run.
+        submission: The submission.
     """
     values = {
         "POOL": pool,
-        "FOLDER": folder,
+        "FOLDER": submission.folder,
         "KEY": key,
-        "BOOT": boot,
+        "BOOT": submission.boot,
+        "LEAD": submission.lead,
         "GONE": ABANDON_SECONDS,
         "POLL_INTERVAL": POLL_INTERVAL,
         "FIRST_PORT": FIRST_PORT,
@@ -441,17 +515,20 @@ async def cancel_jobs(commands: SlurmCommands, jobs: Sequence[str]) -> None:
         await commands("scancel", "--quiet", *jobs)
 
 
-def to_machine(folder: AllocationFolder, job: SlurmJob, node: AllocatedNode, name: str, count: int) -> Machine:
+def to_machine(folder: AllocationFolder, job: SlurmJob, node: AllocatedNode, made: Submission, count: int) -> Machine:
     """Convert a node of an allocation to a machine.
 
     Args:
-        name: Name of the pool's folders on the nodes, without the node index.
+        folder: Client-side folder of the pool.
+        job: The allocation.
+        node: The node.
+        made: Submission of the allocation.
         count: Number of nodes.
     """
     extra: dict[str, Any] = {
-        "nodes": count,
-        "job": job.id, "token": folder.token, "port": node.port, "user": node.user, "folder": f"{name}.{node.index}"
-    }  # fmt: skip
+        "nodes": count, "job": job.id, "token": folder.token, "port": node.port, "user": node.user,
+        "folder": f"{made.folder}.{node.index}",
+    } | ({"lead": made.lead} if made.lead else {})  # fmt: skip
     return Machine(f"{job.id}/{node.name}", node.index, node.address, "", extra=extra)
 
 

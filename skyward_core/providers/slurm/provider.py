@@ -30,8 +30,9 @@ from skyward_core.model.specs import PoolSpec
 from skyward_core.providers.agent_status_and_termination import end_machine, gather_bounded, update_machine
 from skyward_core.providers.provider import JsonSettings, describe_python
 from skyward_core.providers.slurm import allocation, slurm_commands
-from skyward_core.providers.slurm.allocation import AllocationFolder
+from skyward_core.providers.slurm.allocation import AllocationFolder, Submission
 from skyward_core.providers.slurm.slurm_commands import (
+    RESTARTED_STATES,
     RUNNING_STATES,
     WAITING_STATES,
     NoSlurm,
@@ -173,6 +174,7 @@ def _matching_gpus(partition: Partition, requirements: MachineRequirements) -> I
             yield kind, accelerator.name, min(count, accelerator.count)
 
 
+_moving: dict[str, asyncio.Task[list[Machine]]] = {}  # ended allocation -> machines of the one that follows it
 ABANDON_MARGIN = 300.0  # seconds beyond the start timeout after which a node without an agent leaves
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,@+-]{0,127}")
 _FEATURES = re.compile(r"[A-Za-z0-9_\[(][A-Za-z0-9_.,:|&*()\[\]-]{0,255}")
@@ -210,6 +212,7 @@ class Slurm(JsonSettings, StrictKeywords):
         constraint: Features that nodes must have, as for sbatch.
         reservation: Reservation of the cluster.
         exclusive: Whether the nodes are not shared with other jobs.
+        save_before: Seconds before the end of the allocation at which ranks save their work, if runs restart.
         keys: Files of private keys for the login host; None for the default ones.
         known_hosts: A known_hosts file for the login host, instead of the default ones.
         host_keys: Policy for an unknown host key of the login host: "known", "ask" or "accept-new".
@@ -247,6 +250,7 @@ class Slurm(JsonSettings, StrictKeywords):
     constraint: str | None = setting("features that nodes must have")
     reservation: str | None = setting("reservation of the cluster")
     exclusive: bool = setting("whether to use nodes exclusively", default=False)
+    save_before: int = setting("seconds before the time limit to save, with on_loss=restart", default=120)
     keys: Sequence[str] | str | None = setting("files of private keys for the login host")
     known_hosts: str | None = setting("known_hosts file for the login host (default: those of ssh)")
     host_keys: Policy = setting("policy for unknown host keys: known (reject), ask or accept-new", default="known")
@@ -264,6 +268,8 @@ class Slurm(JsonSettings, StrictKeywords):
                 raise UsageError(f"{field}={given!r:.80}: not a valid {field} for sbatch")
         if self.cpus is not None and (isinstance(self.cpus, bool) or not 0 < self.cpus < 100_000):
             raise UsageError(f"cpus={self.cpus!r}: must be between 1 and 99,999")
+        if isinstance(self.save_before, bool) or not 10 <= self.save_before < 65536:
+            raise UsageError(f"save_before={self.save_before!r}: must be between 10 and 65,535 seconds")
         if self.host_keys not in ("known", "ask", "accept-new"):
             raise UsageError(f"host_keys={self.host_keys!r}: choose 'known', 'ask' or 'accept-new'.")
         keys = (self.keys,) if isinstance(self.keys, str) else tuple(self.keys or ())
@@ -291,27 +297,34 @@ class Slurm(JsonSettings, StrictKeywords):
             PoolError: If Slurm rejects the job or cannot be queried, the job was cancelled, or a node cannot be used.
             UsageError: If Slurm does not support a requirement.
         """
-        if spec.options.replaces_lost_nodes:
-            raise UsageError(
-                f"Slurm cannot replace a lost node of an allocation: remove on_loss={spec.options.on_loss!r}"
-            )
+        if spec.options.on_loss == "replace":
+            raise UsageError("Slurm cannot replace a lost node of an allocation: remove on_loss='replace'")
         folder, commands = AllocationFolder(spec.name, token), self._commands
-        name, inside = allocation.job_name(spec.name, token), allocation.folder_name(spec.name, token)
         async with commands.hold_connection():
             folder.create()
             existing = await allocation.find_allocations(commands, folder)
             if existing:  # an earlier call with this token submitted the job
-                id = existing[0].id
-            else:
-                options = await self._options(commands, spec, name)
-                boot = math.ceil(spec.options.start_timeout + ABANDON_MARGIN)
-                script = allocation.make_script(spec.name, inside, folder.record_request(), boot)
-                id = await allocation.submit_job(commands, folder, options, script)
-            job = await allocation.wait_for_nodes(commands, name, id)
-            names = await allocation.list_nodes(commands, job)
-            nodes = await allocation.fetch_node_reports(commands, job, inside, len(names))
+                return await self._take_nodes(folder, existing[0].id)
+            options = await self._options(commands, spec, allocation.job_name(spec.name, token))
+            boot = math.ceil(spec.options.start_timeout + ABANDON_MARGIN)
+            lead = self.save_before if spec.options.on_loss == "restart" else 0
+            inside = allocation.folder_name(spec.name, token)
+            return await self._submit(folder, Submission(options, inside, boot, lead))
+
+    async def _submit(self, folder: AllocationFolder, submission: Submission) -> list[Machine]:
+        folder.save_submission(submission)
+        script = allocation.make_script(folder.pool, folder.record_request(), submission)
+        id = await allocation.submit_job(self._commands, folder, submission.options, script)
+        return await self._take_nodes(folder, id)
+
+    async def _take_nodes(self, folder: AllocationFolder, id: str) -> list[Machine]:
+        """Wait for the nodes of an allocation, and return them as machines."""
+        commands, made = self._commands, folder.submission
+        job = await allocation.wait_for_nodes(commands, allocation.job_name(folder.pool, folder.token), id)
+        names = await allocation.list_nodes(commands, job)
+        nodes = await allocation.fetch_node_reports(commands, job, made.folder, len(names))
         folder.write_known_hosts(nodes)
-        return [allocation.to_machine(folder, job, node, inside, len(nodes)) for node in nodes]
+        return [allocation.to_machine(folder, job, node, made, len(nodes)) for node in nodes]
 
     async def _options(self, commands: SlurmCommands, spec: PoolSpec, name: str) -> list[str]:
         """Return the options of sbatch.
@@ -339,6 +352,8 @@ class Slurm(JsonSettings, StrictKeywords):
                 options.append(f"--{_OPTIONS.get(field, field)}={value}")
         if self.time is None and spec.options.ttl is not None:
             options.append(f"--time={math.ceil((spec.options.ttl + spec.options.start_timeout) / 60)}")
+        if spec.options.on_loss == "restart":
+            options.append(f"--signal=B:USR1@{self.save_before}")
         if self.exclusive:
             options.append("--exclusive")
         if spec.accelerator is not None:
@@ -433,12 +448,33 @@ class Slurm(JsonSettings, StrictKeywords):
     async def replace(
         self, pool: str, token: str, node: int, machines: Sequence[Machine], former: Sequence[Machine]
     ) -> Machine:
-        """Reject the replacement of a node, because allocations cannot get new nodes.
+        """Return the node's machine in another allocation of the same size, after the whole allocation has ended.
+
+        All lost nodes of an allocation share one request.
 
         Raises:
-            PoolError: Always.
+            PoolError: If the allocation still runs, or another one cannot be submitted.
         """
-        raise PoolError("Slurm cannot replace a lost node of an allocation. Start another pool")
+        last = former[-1]
+        job = last.extra["job"]
+        if (moving := _moving.get(job)) is None:
+            moving = _moving[job] = asyncio.create_task(self._move(pool, token, last))
+            moving.add_done_callback(lambda _: _moving.pop(job, None))
+        await asyncio.wait([moving])  # a node that waits no longer does not cancel the request of the others
+        return next(each for each in moving.result() if each.node == node)
+
+    async def _move(self, pool: str, token: str, last: Machine) -> list[Machine]:
+        """Submit the allocation of an ended one again. If a former client has done so, wait for its allocation."""
+        folder, commands, job = AllocationFolder(pool, last.extra["token"]), self._commands, last.extra["job"]
+        async with commands.hold_connection():
+            found = await allocation.find_allocations(commands, folder)
+            if any(each.id == job and each.state in WAITING_STATES | RUNNING_STATES for each in found):
+                raise PoolError(f"allocation {job} still runs, and Slurm cannot add a node to it")
+            for each in found:
+                if each.id != job:
+                    return await self._take_nodes(folder, each.id)
+            made = replace(folder.submission, folder=allocation.folder_name(pool, token))
+            return await self._submit(folder, made)
 
     async def find(self, pool: str, token: str) -> list[Machine]:
         """Return all nodes that Slurm has allocated for a pool, or its waiting job, found by the job name.
@@ -487,6 +523,8 @@ class Slurm(JsonSettings, StrictKeywords):
             id = machine.extra["job"]
             forgotten = ends.get(id) or f"Slurm no longer knows allocation {id}"
             reason = {"why": forgotten if job is None else job.end_reason}
+            if job is not None and "lead" in machine.extra and job.state in RESTARTED_STATES:
+                reason["preempted"] = job.end_reason
             return replace(machine, state="gone", extra=machine.extra | reason)
         if job.state not in WAITING_STATES | RUNNING_STATES:
             return replace(machine, state="ending")
@@ -497,6 +535,14 @@ class Slurm(JsonSettings, StrictKeywords):
             return replace(machine, state="unreachable", extra=machine.extra | reason)
         updated = await update_machine(machine, partial(self.transport, pool))
         return replace(updated, state="agentless") if updated.state in ("ending", "gone") else updated
+
+    def notices(self, machine: Machine) -> str:
+        """Return a program that reports the end of a node's allocation; "" if runs do not restart.
+
+        Args:
+            machine: The node.
+        """
+        return allocation.notice_program(machine.extra["folder"]) if "lead" in machine.extra else ""
 
     async def quiet(self, pool: str, machines: Sequence[Machine]) -> list[Machine]:
         """Stop everything that runs on nodes, over SSH; return the nodes with their retained results.

@@ -198,6 +198,7 @@ END_REASONS = {
     "REVOKED": "it moved to another cluster",
 }
 PREEMPTED_STATES = {"NODE_FAIL", "PREEMPTED", "BOOT_FAIL"}  # another submission may succeed
+RESTARTED_STATES = PREEMPTED_STATES | {"TIMEOUT"}  # a run may continue in another allocation
 WAIT_REASONS = {
     "Resources": "no nodes are free",
     "Priority": "jobs with higher priority come first",
