@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import signal
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -36,13 +38,17 @@ def head() -> str:
 
 
 @pytest.fixture
-def rent(bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], sky.Compute]:
+def rent(bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., sky.Compute]:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
     for name, text in bed.environment().items():
         monkeypatch.setenv(name, text)
     spot = rented(ssh_from=f"{bed.client_address()}/32")
-    options = sky.Options(console=False, grace=1.0, on_loss="replace")
-    return lambda nodes: sky.Compute(provider=spot, nodes=nodes, allocation="spot", options=options)
+
+    def rent(nodes: int, on_loss: Literal["replace", "restart"] = "replace") -> sky.Compute:
+        options = sky.Options(console=False, grace=1.0, on_loss=on_loss)
+        return sky.Compute(provider=spot, nodes=nodes, allocation="spot", options=options)
+
+    return rent
 
 
 @sky.function
@@ -106,3 +112,46 @@ def test_preempted_spot_machines_are_replaced_including_the_head(bed: Bed, rent:
     billed = {each.instance_id: max(60.0, each.seconds) for each in bed.seconds_billed()}  # EC2's minimum is a minute
     ours = {each.machine: each.until - each.since for each in compute.receipt.bills}
     assert ours.keys() == billed.keys() and all(abs(ours[name] - billed[name]) < 20 for name in ours)
+
+
+PERIOD = 500  # steps between two periodic checkpoints
+
+
+@sky.function
+def count_steps() -> tuple[int, int, int]:
+    """Count steps, save each 500th, and save at SIGTERM. Return the attempt, its first step and the last periodic one.
+
+    The first attempt runs until the signal. It ends between two periodic checkpoints.
+    """
+    saved = Path(sky.checkpoint_dir(), f"rank-{sky.instance_info().rank}")
+    begin = step = int(saved.read_text()) if saved.exists() else 0
+    attempt, heard = sky.attempt().number, list[int]()
+    signal.signal(signal.SIGTERM, lambda *_: heard.append(1))
+    print("begun", flush=True)
+    while attempt == 1 and not (heard and step % PERIOD > PERIOD // 2):
+        step += 1
+        if step % PERIOD == 0 or heard:
+            saved.write_text(str(step))
+        time.sleep(0.0005)
+    if heard:
+        print(f"stopped at {step}", flush=True)
+        sys.exit(143)
+    return attempt, begin, begin // PERIOD * PERIOD
+
+
+def test_preempted_run_keeps_its_steps_and_continues_before_the_machine_ends(
+    bed: Bed, rent: Callable[..., sky.Compute]
+) -> None:
+    with rent(2, on_loss="restart") as compute, ThreadPoolExecutor(1) as beside:
+        logs = compute.pool.view.logs
+        running = beside.submit(lambda: count_steps() @ compute)
+        wait_until(lambda: all("begun" in logs.rank(rank).lines(0, 9) for rank in range(2)), "their first lines")
+        bed.spot_notice(machine_ids()[1], seconds=120)
+        results = running.result(100)
+        stops = [int(line.split()[-1]) for rank in (0, 1) for line in logs.rank(rank).lines(0, 9) if "stopped" in line]
+    assert [attempt for attempt, _, _ in results] == [2, 2]
+    kept = sum(begin - periodic for _, begin, periodic in results)
+    lost = sum(stop - stop // PERIOD * PERIOD for stop in stops)
+    assert len(stops) == 2 and lost > PERIOD // 2 and kept >= 0.8 * lost
+    assert left(bed) == [] and len(bed.instances("terminated")) == 3
+    assert compute.receipt is not None and compute.receipt.ok and compute.receipt.created == 3

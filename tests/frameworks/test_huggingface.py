@@ -3,6 +3,8 @@
 import hashlib
 import os
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,8 @@ import pytest
 import skyward_core as sky
 from skyward_tui.examples import finetune as example
 from tests.support.fates import listening
+from tests.support.loss import REPLACE, Lends, announce_preemption
+from tests.support.waiting import wait_until
 
 TOKEN = "hf_" + "NeverWrittenAnywhere".ljust(34, "x")
 PLUGINS = [sky.plugins.torch(), sky.plugins.huggingface(token=TOKEN)]
@@ -117,3 +121,61 @@ def test_trainer_ranks_listen_on_loopback_only(pool):
     found = listening() @ pool
     assert found[0], "the ranks have met somewhere"
     assert {address for rank in found for address in rank} == {"127.0.0.1"}
+
+
+@sky.function
+def finetune_with_jit_checkpoints(folder: str, waits: bool) -> tuple[int, int, int, str]:
+    """Train for 24 steps. In the first attempt, wait in step 9 for the request for a checkpoint."""
+    import time
+
+    import torch
+    from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainerCallback, TrainingArguments
+    from transformers.trainer_utils import get_last_checkpoint
+
+    attempt, place = sky.attempt().number, sky.checkpoint_dir()
+    waits = waits and attempt == 1
+
+    class Wait(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            if waits and state.global_step == 9:
+                (Path(folder) / f"begun-{args.process_index}").touch()
+                manager = next(each for each in trainer.callback_handler.callbacks if hasattr(each, "jit_manager"))
+                while not manager.jit_manager.is_checkpoint_requested:
+                    time.sleep(0.01)
+
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=20, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
+        max_position_embeddings=16, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+    )  # fmt: skip
+    ids = torch.randint(0, 20, (64, 8), generator=torch.Generator().manual_seed(1))
+    arguments = TrainingArguments(
+        output_dir=place, max_steps=24, per_device_train_batch_size=8, learning_rate=1e-2, report_to=[],
+        disable_tqdm=True, save_strategy="no", enable_jit_checkpoint=True,
+    )  # fmt: skip
+    trainer = Trainer(
+        model=BertForSequenceClassification(config), args=arguments,
+        train_dataset=[{"input_ids": row, "labels": int(row[0] > 9)} for row in ids], callbacks=[Wait()],
+    )  # fmt: skip
+    last = get_last_checkpoint(place)
+    trainer.train(resume_from_checkpoint=last)
+    weights = b"".join(p.detach().numpy().tobytes() for p in trainer.model.parameters())
+    begin = int(last.rpartition("-")[2]) if last else 0
+    return attempt, begin, trainer.state.global_step, hashlib.sha256(weights).hexdigest()
+
+
+@pytest.mark.proof("15 s of a processor")
+def test_trainer_saves_just_in_time_before_a_preemption_and_resumes_exactly(tmp_path):
+    options = replace(REPLACE, on_loss="restart", grace=None)
+    with (
+        sky.Compute(provider=Lends(), nodes=2, plugins=[sky.plugins.torch()], options=options) as compute,
+        ThreadPoolExecutor() as beside,
+    ):
+        undisturbed = finetune_with_jit_checkpoints(str(tmp_path), False) @ compute
+        running = beside.submit(lambda: finetune_with_jit_checkpoints(str(tmp_path), True) @ compute)
+        wait_until(lambda: len(list(tmp_path.glob("begun-*"))) == 2)
+        announce_preemption(compute, 1, left=120.0)
+        resumed = running.result(100)
+    assert [each[:3] for each in undisturbed] == [(1, 0, 24)] * 2
+    assert [each[:3] for each in resumed] == [(2, 9, 24)] * 2
+    assert {each[3] for each in resumed} == {each[3] for each in undisturbed}

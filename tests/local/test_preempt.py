@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import signal
 import struct
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,42 +18,11 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
-from skyward_core.model.machines import Machine
 from skyward_core.model.outcomes import NoticeKind
 from skyward_core.runtime import preemption
-from tests.support.loss import REPLACE, lose, wait_for
+from tests.support.loss import REPLACE, Lends, announce_preemption, lose, wait_for
 from tests.support.processes import descendants
 from tests.support.waiting import wait_until
-
-PROGRAM = """
-import os, select, sys
-printed = 0
-while not select.select([0], [], [], 0.02)[0]:
-    lines = open({path!r}).read().splitlines(True) if os.path.exists({path!r}) else []
-    for line in lines[printed:]:
-        sys.stdout.write(line)
-    sys.stdout.flush()
-    printed = len(lines)
-"""
-
-
-class Lends(sky.Local):
-    """Provider that preempts a machine when a file beside the machine says so."""
-
-    async def describe(self, pool: str, known: Sequence[Machine]) -> list[Machine]:
-        """Report preempted machines as gone, with the reason."""
-        seen = await super().describe(pool, known)
-        taken = {"preempted": "it says so"}
-        return [replace(each, extra=each.extra | taken) if Path(f"{each.id}.taken").exists() else each for each in seen]
-
-    def notices(self, machine: Machine) -> str:
-        return PROGRAM.format(path=f"{machine.id}.says")
-
-
-def announce_preemption(compute: sky.Compute, node: int, kind: str = "terminate", left: float | None = 60.0) -> None:
-    """Announce a preemption, as the machine's provider does."""
-    with open(f"{compute.pool.context.machines[node].id}.says", "a") as file:
-        file.write(json.dumps({"kind": kind, "left": left}) + "\n")
 
 
 @pytest.fixture

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -181,6 +184,53 @@ def test_allocation_that_ends_during_a_run_is_reported(
     folder = job.split("|")[1].removeprefix("skyward-")[: len("under.") + 8]
     wait_until(lambda: not any(folder in each for each in command_lines()), what="the end of agents")
     wait_until(lambda: cluster("sinfo", "-h", "-p", "short", "-o", "%t").split() == ["idle"])
+
+
+@sky.function
+def count_steps(folder: str) -> tuple[int, str, int, int]:
+    """Count steps until SIGTERM in the first attempt, and ten more in the next."""
+    attempt, saved = sky.attempt(), Path(folder, f"steps-{sky.instance_info().rank}")
+    begin = step = int(saved.read_text()) if saved.exists() else 0
+    heard: list[int] = []
+    signal.signal(signal.SIGTERM, lambda *_: heard.append(1))
+    Path(folder, "begun").touch()
+    while not heard and (step < begin + 10 or not attempt.is_restart):
+        step += 1
+        time.sleep(0.01)
+    saved.write_text(str(step))
+    return attempt.number, attempt.cause, begin, step
+
+
+@pytest.mark.proof("6 s of a processor", after=1)
+@pytest.mark.parametrize("how", ["time limit", "failed node", "preemption signal"])
+def test_run_saves_before_its_allocation_ends_and_continues_in_another(
+    cluster: SlurmCluster, home: Path, tmp_path: Path, how: str
+) -> None:
+    """Slurm signals the batch script before the time limit; the test stands for the administrator otherwise."""
+    provider = sky.Slurm(time="2" if how == "time limit" else "10", save_before=90)
+    options = sky.Options(console=False, on_loss="restart", start_timeout=90.0)
+    with (
+        sky.Compute(provider=provider, nodes=2, name="saves", options=options) as compute,
+        ThreadPoolExecutor() as beside,
+    ):
+        (first,) = cluster.jobs("RUNNING")
+        running = beside.submit(lambda: count_steps(str(tmp_path)) @ compute)
+        wait_until((tmp_path / "begun").exists)
+        if how == "preemption signal":
+            cluster("scancel", "--batch", "--signal=USR1", first.split("|")[0])
+        elif how == "failed node":
+            cluster("scontrol", "update", "nodename=n2", "reason=trial", "state=down")
+            wait_until(lambda: not cluster.jobs("RUNNING"))
+            cluster("scontrol", "update", "nodename=n2", "state=resume")
+        results = running.result(120)
+        (second,) = cluster.jobs("RUNNING")
+        assert second.split("|")[:2] != first.split("|")[:2]
+        assert compute.pool.view.runs[next(iter(compute.pool.view.runs))].attempt == 2
+    for rank, (number, cause, begin, step) in enumerate(results):
+        assert (number, cause, step) == (2, "preemption", int((tmp_path / f"steps-{rank}").read_text()))
+        assert step == begin + 10 and (begin > 0 or how == "failed node")
+    assert compute.receipt is not None and compute.receipt.ok
+    assert cluster.jobs() == []
 
 
 @pytest.mark.proof("1 s of a processor")

@@ -1,11 +1,14 @@
-"""Permanent loss of nodes, and replacement machines."""
+"""Permanent loss of nodes, replacement machines, and preemption notices."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +16,12 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.model.errors import PoolError
+from skyward_core.model.machines import Machine
 from tests.support.faults import on_loop
 from tests.support.processes import descendants
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from skyward_core.model.machines import Machine
     from skyward_core.pool.agent_link import Link
 
 REPLACE = sky.Options(console=False, grace=0.5, on_loss="replace", start_timeout=60.0)
@@ -72,3 +75,34 @@ def cut(link: Link) -> Path:
 
     on_loop(work)
     return there
+
+
+PROGRAM = """
+import os, select, sys
+printed = 0
+while not select.select([0], [], [], 0.02)[0]:
+    lines = open({path!r}).read().splitlines(True) if os.path.exists({path!r}) else []
+    for line in lines[printed:]:
+        sys.stdout.write(line)
+    sys.stdout.flush()
+    printed = len(lines)
+"""
+
+
+class Lends(sky.Local):
+    """Provider that preempts a machine when a file beside the machine says so."""
+
+    async def describe(self, pool: str, known: Sequence[Machine]) -> list[Machine]:
+        """Report preempted machines as gone, with the reason."""
+        seen = await super().describe(pool, known)
+        taken = {"preempted": "it says so"}
+        return [replace(each, extra=each.extra | taken) if Path(f"{each.id}.taken").exists() else each for each in seen]
+
+    def notices(self, machine: Machine) -> str:
+        return PROGRAM.format(path=f"{machine.id}.says")
+
+
+def announce_preemption(compute: sky.Compute, node: int, kind: str = "terminate", left: float | None = 60.0) -> None:
+    """Announce a preemption, as the machine's provider does."""
+    with open(f"{compute.pool.context.machines[node].id}.says", "a") as file:
+        file.write(json.dumps({"kind": kind, "left": left}) + "\n")
