@@ -655,7 +655,7 @@ class Session(SessionInterface):
         self,
         pool: str,
         run: str | None = None,
-        patterns: Sequence[str] = (),
+        patterns: Sequence[str] | None = (),
         to: Path | None = None,
         progress: Progress | None = None,
     ) -> FetchResult:

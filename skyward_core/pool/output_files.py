@@ -643,7 +643,7 @@ class Outputs:
 
     async def fetch(
         self,
-        patterns: Sequence[str] = (),
+        patterns: Sequence[str] | None = (),
         to: Path | None = None,
         run: str | None = None,
         progress: Progress | None = None,
@@ -651,7 +651,7 @@ class Outputs:
         """Download files.
 
         Args:
-            patterns: Patterns of the files. Empty: all files.
+            patterns: Patterns of the files. Empty: all files. None: the outputs and checkpoints that runs download.
             to: Destination folder. None: ``outputs/RUN`` or ``outputs/POOL``.
             run: Only files that changed during this run. None: since the pool was created.
             progress: Called with the downloaded bytes and the total bytes.
@@ -663,7 +663,9 @@ class Outputs:
             UsageError: If a pattern leads out of the working folder.
             PoolError: If no node could list its files.
         """
-        found = await self.files(patterns, run)
+        if patterns is None and not self._patterns:
+            return FetchResult([], [])
+        found = await self.files(self._patterns if patterns is None else patterns, run)
         notes = [f"node {node} could not list its files: {reason}" for node, reason in found.failures.items()]
         if notes and not found.folders:
             raise PoolError(f"Cannot fetch files of pool {self._context.name}: {'; '.join(notes)}")

@@ -48,6 +48,9 @@ def cancel(console: Console, run: str, grace: float | None, save: bool) -> int:
             session.subscribe(pool, follower.on_event).result()
             session.cancel(pool, run, grace, save=save).result()
             state = follower.wait(session.wait(pool, run)).state
+            if save:
+                for note in follower.wait(session.fetch_files(pool, run, None)).notes:
+                    console.note(note)
     console.note(f"run {run} is {state}")
     console.result({"run": run, "state": state})
     return errors.OK
