@@ -136,7 +136,7 @@ def finetune_with_jit_checkpoints(folder: str, waits: bool) -> tuple[int, int, i
     waits = waits and attempt == 1
 
     class Wait(TrainerCallback):
-        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        def on_step_end(self, args, state, control, **_):
             if waits and state.global_step == 9:
                 (Path(folder) / f"begun-{args.process_index}").touch()
                 manager = next(each for each in trainer.callback_handler.callbacks if hasattr(each, "jit_manager"))

@@ -306,7 +306,8 @@ def save_early(folder: str, reaction: str) -> tuple[int, int, str, list[str]]:
     return 0, rank, "half a result", heard
 
 
-@pytest.mark.parametrize("reaction", ["return", "callback", "exit"])
+@pytest.mark.proof("2 s of a processor", after=1)
+@pytest.mark.parametrize("reaction", ["exit", "return", "callback"])
 def test_preempted_run_saves_on_all_nodes_and_restarts_before_the_machine_ends(
     home: Path, steps: Steps, reaction: str
 ) -> None:
@@ -322,7 +323,8 @@ def test_preempted_run_saves_on_all_nodes_and_restarts_before_the_machine_ends(
         assert len(compute.pool.context.ledger.replaced_machines(compute.pool.context.token)) == 1
 
 
-@pytest.mark.parametrize("reaction", ["callback", "signal"])
+@pytest.mark.proof("2 s of a processor", after=1)
+@pytest.mark.parametrize("reaction", ["signal", "callback"])
 def test_cancelled_run_saves_first_if_asked(home: Path, steps: Steps, reaction: str) -> None:
     """On machines without notices, too: callbacks run, one SIGTERM goes to the rank alone, and none interrupts it."""
 
