@@ -259,7 +259,7 @@ class Link:
         self._protocol_error: WireError | None = None  # reason to reject the agent
         self._calls: dict[Key, tuple[ClientCall, bytes]] = {}
         self._sources: dict[str, SourceText] = {}  # by hash: sources that calls refer to
-        self._claims: set[str] = set()
+        self._claims: dict[str, bool] = {}  # claimed run -> whether this client decides about its restarts
         self._pending_requests: dict[int, tuple[str, asyncio.Future[tuple[AnyHeader, bytes]]]] = {}  # type and answer
         self._files: dict[int, Download] = {}
         self._acks: dict[str, list[int] | None] = {}
@@ -315,8 +315,8 @@ class Link:
             self._write_source(source)
         for header, body in self._calls.values():
             self._write(header, body)
-        for run in self._claims:
-            self._write({"t": "claim", "run": run})
+        for run, decides in self._claims.items():
+            self._write({"t": "claim", "run": run, "decides": decides})
         unread = self._pinged_acks
         _add_acks(unread, self._sent_acks)
         _add_acks(unread, self._acks)
@@ -710,10 +710,21 @@ class Link:
         Returns:
             The indices of the calls that the agent knows.
         """
-        self._claims.add(run)
+        self._claims[run] = False
         answer: ClaimAnswer
         answer, _ = await self.ask({"t": "claim", "run": run})
         return list(answer["calls"])
+
+    def claim_next_attempt(self, run: str, *, decides: bool) -> None:
+        """Claim the results of an attempt that agents started, now and after each reconnection.
+
+        Args:
+            run: Id of the run.
+            decides: Whether this client dispatched the run, so that it decides about further attempts.
+        """
+        self._calls = {key: call for key, call in self._calls.items() if key[0] != run}
+        self._claims[run] = decides
+        self.send({"t": "claim", "run": run, "decides": decides})
 
     def release_claim(self, run: str, *, owned: bool) -> None:
         """Give up the claim to a run's results.
@@ -723,7 +734,7 @@ class Link:
             owned: Whether the agent treats this client as the owner. The protocol has no frame that revokes ownership,
                 so the link reconnects.
         """
-        self._claims.discard(run)
+        self._claims.pop(run, None)
         if owned and self._pipe is not None:
             self._pipe.close()
 

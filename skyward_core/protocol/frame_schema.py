@@ -67,6 +67,7 @@ def is_same_deadline(one: float | None, other: float | None) -> bool:
 
 # Requests that older agents do not support. Agents list the supported requests in their welcome frame.
 AGENT_FEATURES = ("stacks", "profile", "metrics", "debug", "still", "queue", "save")
+MAX_PEER_BODY_BYTES = 1 << 18
 MAX_RUNS_BYTES = 64 << 20  # maximum bytes of the welcome frame, which lists all recorded runs
 
 
@@ -75,6 +76,7 @@ MAX_RUNS_BYTES = 64 << 20  # maximum bytes of the welcome frame, which lists all
 OUTCOME_KIND = one_of("returned", "raised", "exited", "lost", "collateral")
 RUN_KIND = one_of("", "broadcast", "single", "gather", "sweep", "map")
 NOTICE_KIND = one_of(*NOTICES)
+RESTART_CAUSE = one_of("error", "loss", "preemption")
 LOG_SIZES = dict_of(is_valid_log_name, is_count)
 LOG_SPANS = dict_of(is_valid_log_name, is_span)
 SUMMARY_KEYS = object_of(
@@ -104,6 +106,19 @@ RESULT_FIELDS: Checks = {
     "numbers?": dict_of(is_text, is_metric_summary),
     **EXIT_STATUS,
 }
+# End of a run's attempt, as in ``model.restart_policy.AttemptEnd``.
+ATTEMPT_END_KEYS = object_of(
+    {
+        "number": is_count,
+        "cause": RESTART_CAUSE,
+        "message": is_text,
+        "signature": is_text,
+        "progress": optional(is_number),
+        "lost": list_of(is_rank),
+        "reason": is_text,
+        "at": is_number,
+    }
+)
 RUN_KEYS: Checks = {
     "run": is_run_id,
     "function": is_text,
@@ -115,6 +130,8 @@ RUN_KEYS: Checks = {
     "job?": is_text,
     "more?": is_bool,
     "attempt?": is_count,
+    "ends?": list_of(ATTEMPT_END_KEYS),
+    "unattended?": is_bool,
 }
 RANK_PHASE_KEYS: Checks = {"rank": is_rank, "phase": is_text, "age": is_number, "left?": is_number}
 NOTICE_KEYS: Checks = {"kind": NOTICE_KIND, "left": optional(is_number)}
@@ -189,10 +206,20 @@ _ITEM: Checks = {
     **RESULT_FIELDS,
     **TIMESTAMP,
 }
-# Attempt of a run that may restart: its number from 1, the allowed restarts after losses, and the end of the previous
-# attempt: cause, message, and lost ranks.
+# Attempt of a run that may restart: its number from 1, the allowed restarts after losses and errors, and the end of
+# the previous attempt: cause, message, and lost ranks. `ends`: the ends of all earlier attempts. `unattended`: agents
+# started the attempt without a client.
 ATTEMPT_KEYS = object_of(
-    {"number": is_count, "restarts": is_count, "cause": is_text, "message": is_text, "lost": list_of(is_rank)}
+    {
+        "number": is_count,
+        "restarts": is_count,
+        "cause": is_text,
+        "message": is_text,
+        "lost": list_of(is_rank),
+        "error_restarts?": is_count,
+        "ends?": list_of(ATTEMPT_END_KEYS),
+        "unattended?": is_bool,
+    }
 )
 _CALL_KEYS: Checks = {
     **_CALL,
@@ -384,8 +411,9 @@ FROM_CLIENT: FrameSchemas = {
         body=MAX_INLINE_BYTES,
     ),
     "claim": FrameSchema(
-        "Take over a run, or resume it after a reconnect: send the outcomes of its calls to this client.",
-        {"run": is_run_id, "next?": is_count, "taken?": is_count, "id?": is_count},
+        "Take over a run, or resume it after a reconnect: send the outcomes of its calls to this client. `decides`: "
+        "the client also decides about restarts of the run.",
+        {"run": is_run_id, "next?": is_count, "taken?": is_count, "id?": is_count, "decides?": is_bool},
         answer={"calls": list_of(is_call_index)},
     ),
     "ack": FrameSchema(
@@ -667,6 +695,15 @@ PEER_FRAMES: FrameSchemas = {
         {"run": is_run_id, "epoch": is_count, "node": is_rank, "signature": is_text},
     ),
     "heard": FrameSchema("The ranks were stopped, or (`kept`) the client is connected and decides.", {"kept": is_bool}),
+    "attempt": FrameSchema(
+        "Request of the head about a failed run without a client; the body is signed JSON. Its `step` is to report how "
+        "the ranks ended, to reserve ports, or to begin the next attempt.",
+        {"epoch": is_count, "signature": is_text},
+        body=MAX_PEER_BODY_BYTES,
+    ),
+    "report": FrameSchema(
+        'Answer to "attempt"; the body is signed JSON.', {"signature": is_text}, body=MAX_PEER_BODY_BYTES
+    ),
 }
 
 

@@ -8,6 +8,8 @@ RunKind = Literal["", "broadcast", "single", "gather", "sweep", "map"]
 
 NoticeKind = Literal["terminate", "stop", "hibernate", "rebalance"]
 
+RestartCause = Literal["error", "loss", "preemption"]
+
 LogSizes = dict[str, int]
 
 LogSpans = dict[str, list[int]]
@@ -73,6 +75,16 @@ class ResultFields(TypedDict):
     exit_code: NotRequired[int | None]
     signal: NotRequired[int | None]
 
+class AttemptEndKeys(TypedDict):
+    number: int
+    cause: RestartCause
+    message: str
+    signature: str
+    progress: float | None
+    lost: list[int]
+    reason: str
+    at: float
+
 class RunKeys(TypedDict):
     run: str
     function: str
@@ -84,6 +96,8 @@ class RunKeys(TypedDict):
     job: NotRequired[str]
     more: NotRequired[bool]
     attempt: NotRequired[int]
+    ends: NotRequired[list[AttemptEndKeys]]
+    unattended: NotRequired[bool]
 
 class RankPhaseKeys(TypedDict):
     rank: int
@@ -154,6 +168,9 @@ class AttemptKeys(TypedDict):
     cause: str
     message: str
     lost: list[int]
+    error_restarts: NotRequired[int]
+    ends: NotRequired[list[AttemptEndKeys]]
+    unattended: NotRequired[bool]
 
 class RememberedRun(TypedDict):
     run: str
@@ -169,6 +186,8 @@ class RememberedRun(TypedDict):
     job: NotRequired[str]
     more: NotRequired[bool]
     attempt: NotRequired[int]
+    ends: NotRequired[list[AttemptEndKeys]]
+    unattended: NotRequired[bool]
     items: NotRequired[list[AgentItem]]
     active: NotRequired[int]
 
@@ -213,6 +232,7 @@ class ClientClaim(TypedDict):
     next: NotRequired[int]
     taken: NotRequired[int]
     id: NotRequired[int]
+    decides: NotRequired[bool]
 
 class ClientAck(TypedDict):
     t: Literal["ack"]
@@ -567,6 +587,8 @@ class AgentRun(TypedDict):
     job: NotRequired[str]
     more: NotRequired[bool]
     attempt: NotRequired[int]
+    ends: NotRequired[list[AttemptEndKeys]]
+    unattended: NotRequired[bool]
     at: NotRequired[float]
 
 class AgentGang(TypedDict):
@@ -917,7 +939,16 @@ class PeerHeard(TypedDict):
     t: Literal["heard"]
     kept: bool
 
-FromPeer = PeerFailed | PeerHeard
+class PeerAttempt(TypedDict):
+    t: Literal["attempt"]
+    epoch: int
+    signature: str
+
+class PeerReport(TypedDict):
+    t: Literal["report"]
+    signature: str
+
+FromPeer = PeerFailed | PeerHeard | PeerAttempt | PeerReport
 
 class ClaimAnswer(TypedDict):
     t: Literal["known"]

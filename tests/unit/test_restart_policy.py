@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 import skyward_core as sky
 from skyward_core.model.outcomes import ErrorInfo, Outcome, RestartCause, RootCause
-from skyward_core.model.root_cause import root_cause
-from skyward_core.pool.runs.restart_policy import (
+from skyward_core.model.restart_policy import (
     LONGEST_PAUSE,
     MAX_IDLE_ATTEMPTS,
     AttemptEnd,
     decide_restart,
     describe_end,
 )
+from skyward_core.model.root_cause import root_cause
 from skyward_core.protocol.frame_schema import PREEMPTED
 from tests.support.examples import examples
 
@@ -84,8 +84,6 @@ def test_signature_differs_by_place_and_message_of_the_error() -> None:
 @pytest.mark.parametrize(
     ("ends", "chosen", "restarts", "reason"),
     [
-        (ended("loss"), sky.Options(), False, ""),
-        (ended("loss"), sky.Options(on_loss="replace"), False, ""),
         (ended("loss"), options(), True, "restart 1 of 3 after a lost rank"),
         (ended(*["loss"] * 4), options(), False, "(restarts=3)"),
         (ended("loss"), options(restarts=0), False, ""),

@@ -22,6 +22,7 @@ from skyward_core.node.agent.config import HANDLER_GRACE, AgentConfig
 from skyward_core.node.agent.connected_clients import ClientRegistry
 from skyward_core.node.agent.fail_fast_without_client import FailFast
 from skyward_core.node.agent.plugin_context_supervisor import PLUGIN_CONTEXT_PLACE
+from skyward_core.node.agent.restart_without_client import UnattendedRestarts
 from skyward_core.node.agent.slot_dispatcher import SlotDispatcher
 from skyward_core.node.agent.worker_processes import (
     add_signal_handlers,
@@ -107,7 +108,7 @@ async def recover_state(state: NodeState, slots: SlotDispatcher, lifecycle: Call
         slots.plugin_contexts.adopt(pid)
     _restore_journal(state, lifecycle)
     for call in list(state.registry.calls.values()):
-        if call.outcome is None:
+        if call.end is None:
             next(s for s in slots.slots if (s.rank, s.number) == (call.rank, call.slot)).adopt_call(call)
     with suppress(TimeoutError):
         async with asyncio.timeout(RECONNECT_TIMEOUT):
@@ -126,13 +127,12 @@ def _restore_journal(state: NodeState, lifecycle: CallLifecycle) -> None:
         key = (fields["run"], fields["i"])
         known = registry.calls.get(key)
         if header["t"] == "given":
-            call = Call(*key, header["call"], b"", None, rank=header["rank"], slot=header["slot"])
+            call = Call(*key, header["call"], body, None, rank=header["rank"], slot=header["slot"])
             call.started_at, call.log_start = asyncio.get_running_loop().time(), header.get("log", {})
             registry.add(call)
             lifecycle.open_value_buffer(call)
         elif known is not None and known.outcome is None:
-            known.result = body
-            registry.record_outcome(known, header)
+            lifecycle.restore_outcome(known, header, body)
 
 
 WORKER_START_DELAY = 5.0  # seconds in which the workers of an earlier agent reconnect
@@ -154,6 +154,9 @@ class Agent:
         self._fail_fast = FailFast(state, self._slots)
         self._requests = ClientRequests(
             state, self._clients, self._lifecycle, self._slots, phases, self._fail_fast, self
+        )
+        self._restarts = UnattendedRestarts(
+            state, self._slots, self._clients, self._lifecycle, self._fail_fast, self._requests.gang_requests
         )
         self._end_requested = asyncio.Event()
         self._preemption: PreemptionNotifier | None = None
@@ -337,6 +340,7 @@ class Agent:
                 slot.logs.truncate()
             self._sample_long_work()
             self._fail_fast.check()
+            self._restarts.check()
             if left is not None and left <= 0 and not self._state.registry.active:
                 self._is_expired = True
                 self.shut_down("", lease.reason())
@@ -379,6 +383,7 @@ class Agent:
         """Stop the workers at the pool's end with a grace period. Continue to serve the workers' last output."""
         self._announce_end(who, "")
         self._state.is_closing = True
+        self._lifecycle.release_all()
         await self._slots.close()
 
     def discard_results(self, runs: list[str], keep: float) -> None:
@@ -394,6 +399,7 @@ class Agent:
     async def _close(self) -> None:
         state = self._state
         state.is_closing = True
+        self._lifecycle.release_all()
         await self._slots.close()
         # Kill processes that left their process group. The teardown's verification reports survivors.
         deadline = time.monotonic() + KILL_TIMEOUT

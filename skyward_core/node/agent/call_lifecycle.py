@@ -63,6 +63,7 @@ if TYPE_CHECKING:
 
 MAX_ERROR_FILE_BYTES = 1 << 16  # bytes read from an error file
 MAX_MESSAGE_LENGTH = 8192  # characters
+GANG_BROKE = "the gang broke before the call began"
 
 
 def read_error_file(path: str) -> ErrorFileContent | None:
@@ -328,7 +329,41 @@ class CallLifecycle:
             header["log"] = log = logs.range_of(call)
             self._clients.flush_logs(logs.side_file_sizes() | {name: end for name, (_, end) in log.items()})
         call.result = body
-        data = encode_frame(header, body)
+        if self.is_withheld(call):
+            call.undecided = header
+            self._registry.records[call.run].ended_at = time.monotonic()
+            self._state.journal.write(encode_frame(header, body))
+        else:
+            self._publish(call, header, more=more)
+
+    def is_withheld(self, call: Call) -> bool:
+        """Check whether the outcome of a call waits for the decision about a restart: on the head, without a client."""
+        is_open = not (call.is_final or self._state.is_closing or self._registry.is_cancelled(call.run))
+        return self._state.config.node == 0 and call.may_restart_unattended and is_open and not call.has_client
+
+    def release(self, call: Call) -> None:
+        """Publish a withheld outcome."""
+        if call.undecided is not None:
+            self._publish(call, call.undecided)
+
+    def release_all(self, run: str = "") -> None:
+        """Publish all withheld outcomes, or those of a run, because no attempt follows."""
+        for call in list(self._registry.calls.values()):
+            if run in ("", call.run):
+                call.is_final = True
+                self.release(call)
+
+    def restore_outcome(self, call: Call, header: AgentOutcome, body: bytes) -> None:
+        """Restore an outcome from the journal."""
+        call.result = body
+        if self.is_withheld(call):
+            call.undecided = header
+        else:
+            self._registry.record_outcome(call, header)
+
+    def _publish(self, call: Call, header: AgentOutcome, *, more: bool = False) -> None:
+        data = encode_frame(header, call.result)
+        is_journaled = call.undecided is not None
         if call.owner is not None and (
             call.value_buffer is None or call.value_buffer.next_unsent >= call.value_buffer.next_number
         ):
@@ -337,7 +372,8 @@ class CallLifecycle:
         self._registry.record_outcome(call, header)
         if not more:
             self._slow.on_end()
-        self._state.journal.write(data)
+        if not is_journaled:
+            self._state.journal.write(data)
         self._clients.send_to_watchers(header, skip=call.owner, soon=more)
 
     def on_worker_death(self, call: Call, process: Process, status: int | None, logs: RankLogs) -> None:
@@ -380,6 +416,9 @@ class CallLifecycle:
     def reject_stale(self, call: Call) -> None:
         """Return a call for an outdated gang to the client, which forms a new gang and sends the call again."""
         gang = self._state.gang
+        if call.may_restart_unattended and not call.has_client:
+            details: EndDetails = {"kind": "collateral", "error": {"type": "Stopped", "message": GANG_BROKE}}
+            return self.finish(call, call.make_outcome(details))
         stale: AnyHeader = {"t": "stale", "run": call.run, "i": call.index, "kind": "stale"}
         self._registry.record_outcome(call, stale)  # marks the call as ended until it is dropped
         self._registry.drop(call)
@@ -415,6 +454,9 @@ class CallLifecycle:
 
     def claim(self, connection: Connection, call: Call, header: ClientCall | ClientClaim) -> None:
         """Deliver the outcome of a call to a client that requests it over a new connection."""
+        call.is_owner_deciding = header["t"] == "call" or header.get("decides", False)
+        if call.is_owner_deciding and not call.is_superseded:
+            self.release(call)  # the client gets the outcome below, and decides
         call.owner = connection
         for want in call.wanted_values.values():
             connection.send(want | {"again": True})
@@ -424,7 +466,7 @@ class CallLifecycle:
             call.value_buffer.next_unsent = header.get("next", 0)
             self._send_due_values(connection, call, call.value_buffer)
             self.send_credit(call)
-        elif call.outcome is not None:
+        elif call.outcome is not None and not call.is_superseded:
             connection.send(call.outcome, call.result)
 
     def on_client_gone(self, connection: Connection) -> None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         AgentBegan,
         AgentItem,
         AgentOutcome,
+        AttemptKeys,
         ClientCall,
         EndDetails,
         WorkerOutcome,
@@ -71,6 +72,13 @@ class Call:
         self.owner_lost_at = 0.0  # time at which the owner disconnected, by the loop's clock
         self.outcome: AgentOutcome | None = None
         self.result = b""
+        # Whether the owner dispatched the run, so that it decides about restarts. Other owners only read the results.
+        self.is_owner_deciding = owner is not None
+        # Outcome on the head that is withheld until all ranks have ended: it decides whether the run restarts. A client
+        # decides only with this outcome, so client and head never decide about the same attempt.
+        self.undecided: AgentOutcome | None = None
+        self.is_final = False  # whether the head has decided that no attempt follows
+        self.is_superseded = False  # whether the head has decided that another attempt follows
         # Outcome of a call that ended its worker. The agent sends it once the worker has exited.
         self.pending_outcome: tuple[WorkerOutcome, bytes] | None = None
         self.order = 0  # arrival number; all calls of a broadcast have the number of the first one
@@ -89,6 +97,22 @@ class Call:
         return bool(self.header.get("gang"))
 
     @property
+    def may_restart_unattended(self) -> bool:
+        """Whether agents may start the run again while no client decides about it."""
+        attempt = self.header.get("attempt")
+        return attempt is not None and "ends" in attempt and self.is_gang_call and not self.header.get("alone")
+
+    @property
+    def has_client(self) -> bool:
+        """Whether a client is connected that decides what happens after the end of this call."""
+        return self.owner is not None and (self.is_owner_deciding or not self.may_restart_unattended)
+
+    @property
+    def end(self) -> AgentOutcome | None:
+        """The outcome, even if it is withheld."""
+        return self.outcome or self.undecided
+
+    @property
     def timeout(self) -> float | None:
         return self.header.get("timeout")
 
@@ -100,7 +124,8 @@ class Call:
     def given_frame(self, text: str = "") -> bytes:
         """Return the journal frame for a call that a worker receives. ``text`` is the encoded header, if available."""
         fields = {"t": "given", "slot": self.slot, "rank": self.rank, "log": self.log_start}
-        return encode_frame_text(f'{encode_json(fields)[:-1]},"call":{text or encode_json(self.header)}}}')
+        body = self.body if self.may_restart_unattended else b""
+        return encode_frame_text(f'{encode_json(fields)[:-1]},"call":{text or encode_json(self.header)}}}', body)
 
     def make_outcome(self, ended: EndDetails) -> WorkerOutcome:
         """Return the outcome of a call for which the worker sent none."""
@@ -149,11 +174,18 @@ class RunRecord:
         self.ended_at = 0.0  # time of the latest outcome, by the monotonic clock
         self.order = 0  # arrival number of its first call
         self.attempt = 1  # number of the latest attempt
+        self.attempt_keys: AttemptKeys | None = None  # the latest attempt; None for a run that never restarts
+        self.log_starts: dict[int, dict[str, int]] = {}  # where the logs of the first attempt begin, by call
 
     def begin_attempt(self, number: int) -> None:
         """Forget the earlier attempts."""
         self.attempt = number
         self.outcomes, self.began, self.items = {}, {}, {}
+
+    @property
+    def is_unattended(self) -> bool:
+        """Whether agents started the latest attempt without a client."""
+        return self.attempt_keys is not None and self.attempt_keys.get("unattended", False)
 
     @property
     def retained_for_job(self) -> str:
@@ -177,7 +209,11 @@ class RunRecord:
             "over": self.over,
         }
         attempt = self.attempt if self.attempt > 1 else 0
-        optional = (("nodes", self.nodes), ("job", self.job), ("more", self.more), ("attempt", attempt))
+        keys: AnyHeader = self.attempt_keys or {}
+        optional = (
+            ("nodes", self.nodes), ("job", self.job), ("more", self.more), ("attempt", attempt),
+            ("ends", keys.get("ends")), ("unattended", keys.get("unattended")),
+        )  # fmt: skip
         return fields | {key: value for key, value in optional if value}
 
     def count_items(self, call: Call, outcome: AgentOutcome) -> None:
@@ -218,6 +254,7 @@ class CallRegistry:
         if call.attempt > record.attempt:
             first = True
             record.begin_attempt(call.attempt)
+        record.attempt_keys = call.header.get("attempt")
         self._last_order += 1
         order = self._last_order
         if first:
@@ -233,6 +270,12 @@ class CallRegistry:
         self.active += 1
         return first
 
+    def log_start(self, call: Call, ends: dict[str, int]) -> dict[str, int]:
+        """Return where the logs of a call begin: at the given ends, or where the run's first attempt began."""
+        if call.may_restart_unattended and (record := self.records.get(call.run)) is not None:
+            return record.log_starts.setdefault(call.index, ends)
+        return ends
+
     def cancel(self, run: str) -> None:
         """Remember that a run is cancelled. Further calls of the run may already be on their way."""
         self._cancelled[run] = None
@@ -243,8 +286,9 @@ class CallRegistry:
         return run in self._cancelled
 
     def record_outcome(self, call: Call, outcome: AgentOutcome) -> None:
-        call.outcome = outcome
-        call.body = b""
+        call.outcome, call.undecided = outcome, None
+        if not call.may_restart_unattended:
+            call.body = b""
         self.active -= 1
         record = self.records.get(call.run)
         if record is not None:
@@ -269,8 +313,8 @@ class CallRegistry:
         for call in self.calls.values():
             if call.started_at is not None:
                 yield call.given_frame()
-            if call.outcome is not None:
-                yield encode_frame(call.outcome, call.result)
+            if (end := call.end) is not None:
+                yield encode_frame(end, call.result)
 
     def select_calls(self, run: str, indices: list[int]) -> list[Call]:
         calls = self._by_run.get(run, {})

@@ -74,7 +74,11 @@ class AgentLifecycle(Protocol):
 
 
 class ClientRequests:
-    """Handlers of the requests of all clients of one agent."""
+    """Handlers of the requests of all clients of one agent.
+
+    Attributes:
+        gang_requests: Handlers of requests about the gang.
+    """
 
     def __init__(
         self,
@@ -89,7 +93,7 @@ class ClientRequests:
         self._state, self._clients, self._lifecycle = state, clients, lifecycle
         self._slots, self._phases, self._agent = slots, phases, agent
         self._registry = state.registry
-        self._gang_requests = GangRequests(state, slots, clients, fail_fast)
+        self.gang_requests = GangRequests(state, slots, clients, fail_fast)
         self._transfers = PeerTransfers(state.config)
         self._handlers: dict[str, Handler] = {
             "hello": self._hello,
@@ -118,7 +122,7 @@ class ClientRequests:
             "ping": self._ping,
             "halt": self._halt,
             "shutdown": self._shutdown,
-            **self._gang_requests.handlers,
+            **self.gang_requests.handlers,
         }
 
     def accept(self) -> Connection:
@@ -132,7 +136,7 @@ class ClientRequests:
         self._transfers.on_client_gone(connection)
         if (debugger := vars(self).get("_debugger")) is not None:
             debugger.on_client_gone(connection)
-        self._gang_requests.on_client_gone(connection)
+        self.gang_requests.on_client_gone(connection)
         self._lifecycle.on_client_gone(connection)
         for call in self._lifecycle.calls_awaiting_input():
             asyncio.get_running_loop().call_later(FEEDER_TIMEOUT, self._stop_unfed_call, call)
@@ -181,7 +185,7 @@ class ClientRequests:
                 "cwd": state.config.cwd,
                 "notices": self._agent.notice_frames(),
                 "knows": list(AGENT_FEATURES),
-                "queue": self._gang_requests.queue.waiting,
+                "queue": self.gang_requests.queue.waiting,
             }
             | state.gang.health()
         )
@@ -217,7 +221,7 @@ class ClientRequests:
         if known is not None:
             self._lifecycle.claim(connection, known, header)
             return
-        self._gang_requests.reenter_contexts()
+        self.gang_requests.reenter_contexts()
         call = Call(header["run"], header["i"], header, body, connection)
         slot = self._slots.pick_slot(call)  # before the call is registered, because this can raise
         if self._registry.add(call) and len(self._clients) > 1:
@@ -253,11 +257,16 @@ class ClientRequests:
     def _stop(self, connection: Connection, header: ClientStop, body: bytes) -> None:
         state, run = self._state, header["run"]
         reason, grace = header.get("why", "cancel"), header.get("grace")
-        self._gang_requests.queue.notify_dropped(run, connection.peer_name)
+        record = self._registry.records.get(run)
+        is_late = record is not None and record.is_unattended and header.get("break", record.epoch) < record.epoch
+        if is_late and reason not in ("cancel", "save"):
+            return  # the client did not know yet that agents have started the run again
+        self.gang_requests.queue.notify_dropped(run, connection.peer_name)
         if reason == "save":
             reason, grace = "cancel", self._agent.save_run(run, grace)
         if reason == "cancel" and "i" not in header:
             self._registry.cancel(run)
+            self._lifecycle.release_all(run)
         # A client that does not know the nodes of a run sends the request to all nodes.
         is_here = not state.gang.members or run in self._registry.records
         breaks = bool(header.get("break")) and header["break"] == state.gang.epoch and is_here

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import socket
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from skyward_core.node.agent.agent_state_and_lease import NodeState
 from skyward_core.node.agent.call_registry import Call
 from skyward_core.node.agent.connection import Connection
 from skyward_core.node.agent.slot_dispatcher import SlotDispatcher
+from skyward_core.protocol.frame_codec import Header, encode_json
 from skyward_core.protocol.frame_schema import validate_peer_frame
 
 if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import (
         FromPeer,
         GangPeers,
+        PeerAttempt,
         PeerFailed,
     )
 
@@ -29,20 +34,40 @@ FAILURE_KINDS = ("raised", "exited", "lost")
 
 def sign_failure(key: str, run: str, epoch: int, node: int) -> str:
     """Return the signature of a failure notification, made with the key of the epoch."""
+    return _hash(key, f"{epoch} {node} {run}".encode())
+
+
+def _sign_body(key: str, kind: str, epoch: int, body: bytes) -> str:
+    """Return the signature of a frame with a body, made with the key of the epoch."""
+    return _hash(key, f"{kind} {epoch} ".encode() + body)
+
+
+def next_peers(peers: GangPeers, epoch: int) -> GangPeers:
+    """Return the addresses of the gang's nodes for another epoch, with a key that only these nodes can derive."""
+    return {"key": _hash(peers["key"], f"key of epoch {epoch}".encode()), "nodes": peers["nodes"]}
+
+
+def _hash(key: str, data: bytes) -> str:
     from hashlib import blake2b  # few agents need it
 
-    return blake2b(f"{epoch} {node} {run}".encode(), key=bytes.fromhex(key), digest_size=32).hexdigest()
+    return blake2b(data, key=bytes.fromhex(key), digest_size=32).hexdigest()
 
 
 class FailFast:
-    """Fail-fast of one agent."""
+    """Fail-fast of one agent.
+
+    Attributes:
+        peers: Addresses of the gang's nodes, and the key of their messages. None disables fail-fast.
+        answer: Answers requests of the head about a restart.
+    """
 
     def __init__(self, state: NodeState, slots: SlotDispatcher) -> None:
         self._state, self._slots = state, slots
         self._listener: socket.socket | None = None
         self._server: asyncio.AbstractServer | None = None
         self._unauthenticated: dict[Connection, asyncio.TimerHandle] = {}
-        self._peers: GangPeers | None = None
+        self.peers: GangPeers | None = None
+        self.answer: Callable[[Header], Header] = lambda request: {}
         self._notified: set[tuple[str, int]] = set()  # runs with the nodes that need no further notification
         self._notifications: dict[str, asyncio.Task[None]] = {}
         self._opening: asyncio.Task[None] | None = None
@@ -67,14 +92,14 @@ class FailFast:
 
     def set_peers(self, peers: GangPeers | None) -> None:
         """Set the addresses of the nodes of a new epoch. None disables fail-fast."""
-        self._peers = peers
+        self.peers = peers
         self._notified.clear()
 
     # -- failures on this node ---------------------------------------------------------------------------
 
     def check(self) -> None:
         """Notify the peers of failed runs whose client is disconnected."""
-        gang, peers, here = self._state.gang, self._peers, self._state.config.node
+        gang, peers, here = self._state.gang, self.peers, self._state.config.node
         if peers is None:
             return
         for record in self._state.registry.records.values():
@@ -89,12 +114,20 @@ class FailFast:
         now = asyncio.get_running_loop().time()
         return any(
             call.is_gang_call
-            and call.owner is None
-            and call.outcome is not None
-            and call.outcome["kind"] in FAILURE_KINDS
-            and now - max(call.owner_lost_at, ended_at) >= CLIENT_GRACE
+            and not call.has_client
+            and (end := call.end) is not None
+            and end["kind"] in FAILURE_KINDS
+            and now - (call.owner_lost_at if call.may_restart_unattended else max(call.owner_lost_at, ended_at))
+            >= CLIENT_GRACE
             for call in self._state.registry.calls_of_run(run)
         )
+
+    def stop_everywhere(self, run: str) -> None:
+        """Stop a run on all nodes of the gang."""
+        if self.peers is not None and run not in self._notifications:
+            others = [at for at in self.peers["nodes"] if at[0] != self._state.config.node]
+            work = self._notify_peers(run, self._state.gang.epoch, self.peers["key"], others)
+            self._notifications[run] = asyncio.create_task(work)
 
     async def _notify_peers(self, run: str, epoch: int, key: str, nodes: list[tuple[int, str, int]]) -> None:
         here = self._state.config.node
@@ -127,20 +160,47 @@ class FailFast:
     def _on_peer_failure(self, connection: Connection, header: FromPeer, body: bytes) -> None:
         from hmac import compare_digest
 
-        peers = self._peers
+        peers = self.peers
         if header["t"] == "failed" and peers is not None:
             run, epoch = header["run"], header["epoch"]
             expected = sign_failure(peers["key"], run, epoch, header["node"])
             if compare_digest(header["signature"], expected) and epoch == self._state.gang.epoch:
                 # A connected client gets the failure itself and decides whether to stop the run.
-                has_client = any(call.owner is not None for call in self._running_calls(run))
+                has_client = any(call.has_client for call in self._running_calls(run))
                 if not has_client:
                     self._stop_run(run)
                 connection.send({"t": "heard", "kept": has_client})
+        elif header["t"] == "attempt" and peers is not None and header["epoch"] == self._state.gang.epoch:
+            key, epoch = peers["key"], header["epoch"]
+            if compare_digest(header["signature"], _sign_body(key, "attempt", epoch, body)):
+                answer = encode_json(self.answer(json.loads(body))).encode()
+                connection.send({"t": "report", "signature": _sign_body(key, "report", epoch, answer)}, answer)
         connection.close()
 
+    async def ask(self, node: int, request: Header) -> Header | None:
+        """Send a request about a restart to a node of the gang.
+
+        Returns:
+            The answer; None if the node cannot be reached, or rejects the request.
+        """
+        peers, epoch = self.peers, self._state.gang.epoch
+        place = next((at for at in peers["nodes"] if at[0] == node), None) if peers is not None else None
+        if peers is None or place is None:
+            return None
+        nonce = os.urandom(16).hex()
+        data = encode_json(request | {"to": node, "nonce": nonce}).encode()
+        frame: PeerAttempt = {"t": "attempt", "epoch": epoch, "signature": ""}
+        frame["signature"] = _sign_body(peers["key"], "attempt", epoch, data)
+        answer = await _exchange(frame, data, place[1:])
+        if answer is None or answer[0]["t"] != "report":
+            return None
+        if answer[0]["signature"] != _sign_body(peers["key"], "report", epoch, answer[1]):
+            return None
+        report: Header = json.loads(answer[1])
+        return report if report["nonce"] == nonce else None
+
     def _running_calls(self, run: str) -> list[Call]:
-        return [call for call in self._state.registry.calls_of_run(run) if call.outcome is None]
+        return [call for call in self._state.registry.calls_of_run(run) if call.end is None]
 
     def _stop_run(self, run: str) -> None:
         if self._running_calls(run):
@@ -163,23 +223,31 @@ class FailFast:
 
 async def _notify_peer(frame: PeerFailed, address: tuple[str, int]) -> bool:
     """Notify a node of the failure. Return whether the node has stopped the run."""
-    answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+    answer = await _exchange(frame, b"", address)
+    return answer is not None and answer[0]["t"] == "heard" and not answer[0]["kept"]
+
+
+async def _exchange(
+    frame: PeerFailed | PeerAttempt, data: bytes, address: tuple[str, int]
+) -> tuple[FromPeer, bytes] | None:
+    """Send a frame to a node. Return its answer, or None if it does not answer."""
+    answer: asyncio.Future[tuple[FromPeer, bytes] | None] = asyncio.get_running_loop().create_future()
 
     def on_frame(connection: Connection, header: FromPeer, body: bytes) -> None:
-        if header["t"] == "heard" and not answer.done():
-            answer.set_result(not header["kept"])
+        if not answer.done():
+            answer.set_result((header, body))
 
     def on_lost(connection: Connection) -> None:
         if not answer.done():
-            answer.set_result(False)
+            answer.set_result(None)
 
     connection = Connection(on_frame, on_lost, validate_peer_frame, of_strangers=True)
     try:
         async with asyncio.timeout(PEER_TIMEOUT):
             await asyncio.get_running_loop().create_connection(lambda: connection, *address)
-            connection.send(frame)
+            connection.send(frame, data)
             return await answer
     except (OSError, TimeoutError):
-        return False  # the caller tries once more
+        return None  # the caller tries once more
     finally:
         connection.abort()  # hung peers must not accumulate connections

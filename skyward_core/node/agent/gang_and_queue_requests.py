@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         ClientSetup,
         ClientUnlock,
         ClientWhere,
+        GangPeers,
         QueuedRunKeys,
     )
 
@@ -49,7 +50,7 @@ class GangRequests:
         self._fail_fast = fail_fast
         self._clients = clients
         self.queue = RunQueue(clients)
-        self._lock = GangLock()
+        self.lock = GangLock()
         self._port: ReservedPorts | None = None
         self._rank_ports: list[ReservedPorts] = []
 
@@ -72,7 +73,7 @@ class GangRequests:
 
     def on_client_gone(self, connection: Connection) -> None:
         """Release the lock and the queue entries of a disconnected client."""
-        self._lock.on_client_gone(connection)
+        self.lock.on_client_gone(connection)
         self.queue.on_client_gone(connection)
 
     def _enqueue(self, connection: Connection, header: ClientEnqueue, body: bytes) -> None:
@@ -93,48 +94,53 @@ class GangRequests:
             self._slots.plugin_contexts.ensure_entered()
 
     def _request_lock(self, connection: Connection, header: ClientLock, body: bytes) -> None:
-        self._lock.request(connection)
+        self.lock.request(connection)
 
     def _unlock(self, connection: Connection, header: ClientUnlock, body: bytes) -> None:
-        self._lock.release(connection, unclean=header.get("unclean", False))
+        self.lock.release(connection, unclean=header.get("unclean", False))
 
     def _reserve_rendezvous(self, connection: Connection, header: ClientForm, body: bytes) -> None:
         """Reserve ports for the rendezvous of a gang on the gang's first node."""
-        state = self._state
+        port, address = self.reserve_rendezvous(), self._state.config.address
+        connection.send({"t": "formed", "id": header.get("id"), "head_addr": address, "head_port": port})
+
+    def reserve_rendezvous(self) -> int:
+        """Reserve ports for a rendezvous on this node. Return the first one."""
         if self._port is not None:
             self._port.close()
-        self._port = ReservedPorts(state.config.address, 1 + EXTRA_PORTS)
-        connection.send(
-            {
-                "t": "formed",
-                "id": header.get("id"),
-                "head_addr": state.config.address,
-                "head_port": self._port.number,
-            }
-        )
+        self._port = ReservedPorts(self._state.config.address, 1 + EXTRA_PORTS)
+        return self._port.number
 
     def _assign_epoch(self, connection: Connection, header: ClientNumber, body: bytes) -> None:
+        connection.send({"t": "known", "id": header["id"], "epoch": self.next_epoch(header["least"])})
+
+    def next_epoch(self, least: int = 0) -> int:
         """Assign an epoch number on the head node.
 
         Saves the number immediately. If the agent that manages the gang lock has crashed, two clients may be forming
         epochs at the same time, and both need different numbers.
         """
         epochs = self._state.epochs
-        epoch = max(self._state.gang.epoch + 1, epochs.latest + 1, header["least"])
+        epoch = max(self._state.gang.epoch + 1, epochs.latest + 1, least)
         epochs.save(epoch)
-        connection.send({"t": "known", "id": header["id"], "epoch": epoch})
+        return epoch
 
     def _reserve_rank_ports(self, connection: Connection, header: ClientPorts, body: bytes) -> None:
         """Reserve a port for each rank of this node until the next epoch. Also send the number of GPUs."""
         if self._defer_until_gpus_known(self._reserve_rank_ports, connection, header, body):
             return
+        config = self._state.config
+        fields = {"ports": self.reserve_rank_ports(), "accelerators": config.accelerators}
+        fields["line"] = self._fail_fast.get_port() if config.nodes > 1 else 0
+        connection.send({"t": "known", "id": header["id"]} | fields)
+
+    def reserve_rank_ports(self) -> list[int]:
+        """Reserve a port for each rank of this node until the next epoch."""
         for port in self._rank_ports:
             port.close()
         config = self._state.config
         self._rank_ports = [ReservedPorts(config.address) for _ in range(config.ranks_per_node)]
-        fields = {"ports": [port.number for port in self._rank_ports], "accelerators": config.accelerators}
-        fields["line"] = self._fail_fast.get_port() if config.nodes > 1 else 0
-        connection.send({"t": "known", "id": header["id"]} | fields)
+        return [port.number for port in self._rank_ports]
 
     def _defer_until_gpus_known(self, handler: Callable[..., None], *request: Any) -> bool:
         """Postpone a request until the GPUs are known. Return whether it was postponed."""
@@ -171,16 +177,20 @@ class GangRequests:
         if header["epoch"] > state.gang.epoch or fresh:
             if header.get("alone"):
                 header["epoch"] = max(header["epoch"], state.epochs.latest + 1)
-            renewed = header["epoch"] if fresh else state.gang.renewed_epoch
-            state.learn_gang(Gang.from_header(header, body))
-            state.gang.renewed_epoch = renewed
-            self._fail_fast.set_peers(header.get("line"))
-            self._slots.on_new_gang()
-            if fresh:
-                self._slots.forget_modules()
-            if state.gang.has_app_hooks:
-                self._slots.plugin_contexts.ensure_entered()
-            self._slots.pump()
+            self.set_up(Gang.from_header(header, body), header.get("line"), fresh=fresh)
+
+    def set_up(self, gang: Gang, peers: GangPeers | None, *, fresh: bool = False) -> None:
+        """Set up the ranks of this node for a new gang. ``fresh``: all ranks get new processes."""
+        state = self._state
+        gang.renewed_epoch = gang.epoch if fresh else state.gang.renewed_epoch
+        state.learn_gang(gang)
+        self._fail_fast.set_peers(peers)
+        self._slots.on_new_gang()
+        if fresh:
+            self._slots.forget_modules()
+        if gang.has_app_hooks:
+            self._slots.plugin_contexts.ensure_entered()
+        self._slots.pump()
 
     def _send_run_counts(self, connection: Connection, header: ClientWhere, body: bytes) -> None:
         """Send the number of calls of each gang run, with which a client can repair a run that started incompletely."""
@@ -286,6 +296,20 @@ class GangLock:
     def __init__(self) -> None:
         self._queue: deque[Connection] = deque()
         self._unclean = False
+        self._is_held_by_agent = False
+
+    def try_hold(self) -> bool:
+        """Hold the lock for the agent itself, if no client holds it. Otherwise request it from that client."""
+        if self._queue:
+            self._queue[0].send({"t": "wanted"})
+            return False
+        self._is_held_by_agent = True
+        return True
+
+    def end_hold(self) -> None:
+        """Release the lock that the agent holds."""
+        self._is_held_by_agent = False
+        self._grant()
 
     def request(self, connection: Connection) -> None:
         if connection in self._queue:
@@ -318,7 +342,7 @@ class GangLock:
             self._grant()
 
     def _grant(self) -> None:
-        if self._queue:
+        if self._queue and not self._is_held_by_agent:
             self._queue[0].send({"t": "granted", "unclean": self._unclean})
             self._unclean = False
             for waiting in islice(self._queue, 1, None):

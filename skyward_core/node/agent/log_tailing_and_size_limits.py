@@ -339,6 +339,11 @@ class RankLogs:
             self._marker = MarkWriter(f"{self._spool}/{self._marks}", out, err, AFTER)
 
     @property
+    def metrics_path(self) -> str:
+        """Path of the file with the metrics that the rank logged."""
+        return f"{self._spool}/{self._metrics}"
+
+    @property
     def descriptors(self) -> tuple[int, int]:
         """Descriptors of standard output and standard error."""
         out, err = self._files.values()

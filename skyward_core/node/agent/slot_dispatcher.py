@@ -100,7 +100,7 @@ class SlotDispatcher:
         See ``Slot.stop_process`` for ``grace``.
         """
         self.reap()  # a worker that has already died must not count as stopped
-        if call.outcome is not None or call.pending_outcome:
+        if call.end is not None or call.pending_outcome:
             return
         call.stop_reason = call.stop_reason or reason
         for slot in self.slots:
@@ -128,7 +128,7 @@ class SlotDispatcher:
         if breaks:
             self.break_gang(f"run {run} failed")
         for call in self._state.registry.calls_of_run(run):
-            if call.outcome is None and only in (None, call.index):
+            if call.end is None and only in (None, call.index):
                 self.stop(call, reason, grace)
         self.pump()
 

@@ -563,7 +563,7 @@ class Slot:
         call.started_at, call.started_unix = time.monotonic(), time.time()
         call.slot, call.worker = self.number, connection
         process.is_script = bool(call.header.get("script"))
-        call.log_start = self.logs.ends
+        call.log_start = self._state.registry.log_start(call, self.logs.ends)
         if not process.has_place:  # after the gang broke, the process runs tasks until the next gang
             process.has_place = True
             info = self._state.rank_info(self.rank, self._worker_number)
@@ -636,7 +636,7 @@ class Slot:
 
     def _finish_pending(self, call: Call) -> None:
         """Finish a call whose worker has exited or takes too long to exit."""
-        if call.pending_outcome and call.outcome is None:
+        if call.pending_outcome and call.end is None:
             self._finish(call, *call.pending_outcome)
 
     def _finish(self, call: Call, header: WorkerOutcome, body: bytes) -> None:

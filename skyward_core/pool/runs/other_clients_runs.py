@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from skyward_core.model.errors import LedgerError
 from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause, RunKind, RunStatus, Summary
+from skyward_core.model.restart_policy import AttemptEnd, describe_end
 from skyward_core.model.root_cause import summarize_outcomes
 from skyward_core.pool.agent_link import Link
-from skyward_core.pool.runs.restart_policy import describe_end
 from skyward_core.pool.runs.run import outcome_of
 from skyward_core.protocol.validators import CALLS
 from skyward_core.store.ledger_rows import RunRow
@@ -308,7 +308,7 @@ class OtherClientRuns:
     def _on_opened(self, record: RunKeys, link: Link) -> None:
         run, at = record["run"], link.time_of({"at": record["opened_at"]})
         nodes = tuple(record.get("nodes", ()))
-        self._on_attempt(run, record.get("attempt", 1))
+        self._on_attempt(run, record)
         job, more = record.get("job", ""), record.get("more", False)
         if self._runs[run].total is not None:
             if nodes or job:  # the run was waiting for nodes
@@ -320,26 +320,43 @@ class OtherClientRuns:
         if nodes:
             self._news.records.set_columns(run, nodes=nodes)
         self._add_run(run, record["function"], record["kind"], record["total"], at, nodes, job, more=more)
+        self._on_attempt(run, record)
 
-    def _on_attempt(self, run: str, attempt: int) -> None:
-        """Forget the outcomes of a run's earlier attempts, and publish how the last one ended."""
-        known = self._runs[run]
-        if attempt <= known.attempt:
+    def attempt_of(self, run: str) -> int:
+        """Return the number of a run's latest attempt."""
+        return self._runs[run].attempt
+
+    def _on_attempt(self, run: str, record: RunKeys) -> None:
+        """Forget the outcomes of a run's earlier attempts, and publish how they ended."""
+        known, attempt = self._runs[run], record.get("attempt", 1)
+        if known.total is None or attempt <= known.attempt:
             return
-        if known.total is not None:
+        ends = [AttemptEnd.from_keys(keys) for keys in record.get("ends", ())]
+        if not ends:  # an agent of an older release
             root = summarize_outcomes(known.outcomes.values())[1]
             root = root or RootCause(-1, "lost", "NodeLost", "its client started the run again")
-            end = describe_end(attempt - 1, root, known.outcomes.values(), None)
-            self._news.emit(
-                events.AttemptEnded(
-                    pool=self._pool, run=run, number=end.number, cause=end.cause, message=end.message, restarts=True
-                )
-            )
+            ends = [describe_end(attempt - 1, root, known.outcomes.values(), None)]
+        self.publish_ends(run, ends)
         known.attempt, known.outcomes, known.has_ended = attempt, {}, False
         known.returned, known.latest = {}, 0.0
-        known.known_by.clear()
         known.active.clear()
+        if not record.get("unattended"):
+            # If the client dies now, a node may never receive the attempt. Agents start it on all nodes or not at all.
+            known.known_by.clear()
         self._news.records.restart_run(run, attempt)
+
+    def publish_ends(self, run: str, ends: Iterable[AttemptEnd]) -> None:
+        """Publish the ends of attempts that are not in the view yet."""
+        view = self._context.view.runs.get(run)
+        latest = 0 if view is None else view.attempt - 1
+        for end in ends:
+            if end.number > latest:
+                self._news.emit(
+                    events.AttemptEnded(
+                        pool=self._pool, run=run, number=end.number, cause=end.cause, message=end.message,
+                        restarts=True, reason=end.reason, step=end.progress, at=end.at or time.time(),
+                    )
+                )  # fmt: skip
 
     def on_queued(self, link: Link, queued: QueuedRunKeys) -> None:
         """Publish a run that waits for nodes, as the head reports it."""

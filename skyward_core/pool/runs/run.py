@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
@@ -14,9 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from skyward_core.model.errors import Cancelled, NotPicklableError, PoolError, RunError
 from skyward_core.model.outcomes import ErrorInfo, Outcome, OutcomeKind, RootCause, RunKind, RunStatus, Summary
+from skyward_core.model.restart_policy import AttemptEnd, attempt_keys, decide_restart, describe_end
 from skyward_core.model.root_cause import CANCELLED, ECHO_WAIT, is_failure, is_symptom, root_cause
 from skyward_core.pool.agent_link import Link, is_notification
-from skyward_core.pool.runs.restart_policy import AttemptEnd, decide_restart, describe_end
 from skyward_core.pool.runs.result_loading_and_run_errors import (
     Loaded,
     Value,
@@ -27,7 +28,7 @@ from skyward_core.pool.runs.result_loading_and_run_errors import (
     load,
     unloadable_error,
 )
-from skyward_core.protocol.frame_codec import MAX_INLINE_BYTES, MAX_SHORT_TEXT, AnyHeader, Header
+from skyward_core.protocol.frame_codec import MAX_INLINE_BYTES, AnyHeader, Header
 from skyward_core.protocol.frame_schema import PREEMPTED
 from skyward_core.store.pool_folder import EXCEPTION_SUFFIX
 from skyward_core.tasks.task_and_blob_values import Task, delete_files
@@ -37,7 +38,7 @@ from skyward_core.views import events
 
 if TYPE_CHECKING:
     from skyward_core.pool import PoolContext, PoolEnd
-    from skyward_core.protocol.frame_types import AgentItem, AgentOutcome, AgentWant, AttemptKeys, ClientCall
+    from skyward_core.protocol.frame_types import AgentItem, AgentOutcome, AgentWant, ClientCall, RunKeys
 
 
 # Limits for streamed arguments. A value is stored until all ranks have received it, so these limits also bound how far
@@ -436,7 +437,7 @@ class Run:
 
     def send_broadcast(self, epoch: int, nodes: tuple[int, ...] = ()) -> None:
         """Send a broadcast's calls to all nodes or to the given nodes, if the run is still active."""
-        if self.state != "running":
+        if self.state != "running" or self.sent:  # agents may have started the attempt during a disconnection
             return
         if nodes:
             self.nodes = nodes
@@ -528,14 +529,16 @@ class Run:
         recent = self._seconds
         return bool(recent) and sum(recent) / len(recent) < QUICK_TASK
 
-    def claim_from(self, links: Sequence[Link], nodes: tuple[int, ...] = ()) -> None:
+    def claim_from(self, links: Sequence[Link], nodes: tuple[int, ...] = (), attempt: int = 1) -> None:
         """Prepare to receive the outcomes of a run that another client dispatched.
 
         Args:
             links: Links to all nodes.
             nodes: Nodes of the run; empty if it uses all nodes.
+            attempt: Number of its latest attempt.
         """
         self.sent = self._claimed = True
+        self.attempt = attempt
         if nodes:
             self.requested_nodes = self.nodes = nodes
         if self.kind == "broadcast":
@@ -579,7 +582,7 @@ class Run:
         if task.job:
             header["job"], header["more"] = task.job, task.more
         if self.may_restart:
-            header["attempt"] = self._attempt_keys()
+            header["attempt"] = attempt_keys(self.attempt, self._context.options, self._attempt_ends)
         if self._context.is_standalone:
             header["alone"] = True
         elif self._context.links[0].gone:
@@ -607,16 +610,6 @@ class Run:
             and not (self._claimed or self.consumed or any(task.feeds or task.stream for task in self.tasks))
         )
 
-    def _attempt_keys(self) -> AttemptKeys:
-        last = self._attempt_ends[-1] if self._attempt_ends else None
-        return {
-            "number": self.attempt,
-            "restarts": self._context.options.restarts,
-            "cause": last.cause if last else "",
-            "message": last.message[:MAX_SHORT_TEXT] if last else "",
-            "lost": list(last.lost_ranks) if last else [],
-        }
-
     def _try_restart(self, cause: RootCause) -> bool:
         """Restart a failed run if the policy allows it. Return whether it restarts."""
         context = self._context
@@ -631,9 +624,9 @@ class Run:
             return False  # the earlier steps of the job have not run on a replacement machine
         preempted = any(context.view.nodes[each.node].is_preempted for each in self._arrived if each.node >= 0)
         progress = context.view.metrics.max_step(self.id)
-        self._attempt_ends.append(describe_end(self.attempt, cause, self._arrived, progress, preempted=preempted))
-        decision = decide_restart(self._attempt_ends, context.options)
-        end = self._attempt_ends[-1]
+        end = describe_end(self.attempt, cause, self._arrived, progress, preempted=preempted)
+        decision = decide_restart([*self._attempt_ends, end], context.options)
+        self._attempt_ends.append(replace(end, reason=decision.reason, at=time.time()))
         context.news.emit(
             events.AttemptEnded(
                 pool=self.pool, run=self.id, number=self.attempt, cause=end.cause, message=end.message,
@@ -656,7 +649,22 @@ class Run:
         context.scheduler.restart(self, decision.pause)
         return True
 
-    def _reset(self) -> None:
+    def on_attempt(self, record: RunKeys) -> None:
+        """Continue with an attempt that agents started while this client was not connected."""
+        number = record.get("attempt", 1)
+        is_known = number < self.attempt or (number == self.attempt and (self.sent or not record.get("unattended")))
+        if is_known or self.state != "running":
+            return
+        ends = [AttemptEnd.from_keys(keys) for keys in record.get("ends", ())]
+        self._context.registry.others.publish_ends(self.id, ends)
+        self._attempt_ends = ends
+        self._reset(acknowledge=False)
+        self.attempt, self.sent, self._begun = number, True, True
+        self._context.news.records.restart_run(self.id, number)
+        for link in self.links:
+            link.claim_next_attempt(self.id, decides=not self._claimed)
+
+    def _reset(self, *, acknowledge: bool = True) -> None:
         """Forget the outcomes, so that the calls can be sent again."""
         self._context.background.run_deferred()  # publish the outcomes first
         self.outcomes.clear()
@@ -671,7 +679,7 @@ class Run:
         self._stopping = self.sent = self._begun = False
         self._broke = self._spent = ""
         self.stocked = None
-        for link in self.links:
+        for link in self.links if acknowledge else ():
             # Acknowledge the old outcomes, because the agents would otherwise send them again.
             link.send({"t": "ack", "calls": {self.id: None}})
 
@@ -767,7 +775,7 @@ class Run:
         index = header["i"]
         if index in self.outcomes or index in self._fetching or is_notification(header, body):
             return
-        if header.get("attempt", 1) != self.attempt and self.may_restart:
+        if header.get("attempt", 1) != self.attempt and (self.may_restart or self._claimed):
             return  # an agent repeats the outcome of an earlier attempt
         self._begun |= header.get("begun", True)
         self._spent = self._spent or header.get("ends", "")

@@ -99,7 +99,7 @@ class RunRegistry:
         if view.kind == "map":
             raise PoolError(f"Cannot claim run {run}: the results of a map can only be read by its caller.")
         claimed = self.add(run, view.kind, [Task(view.function, EMPTY_BLOB, EMPTY_BLOB)], view.total)
-        claimed.claim_from(context.links, view.nodes)
+        claimed.claim_from(context.links, view.nodes, self.others.attempt_of(run))
         links = [link for link in context.links if link.up]
         known = await asyncio.gather(*(link.claim(run) for link in links))
         missing = view.total - sum(map(len, known))
@@ -160,6 +160,9 @@ class RunRegistry:
         if self.others.drop_forgotten(link):
             self.on_node_lost()
         self.others.on_welcome(link)
+        for record in link.welcome["runs"]:
+            if (run := self.runs.get(record["run"])) is not None:
+                run.on_attempt(record)
 
     @property
     def own_runs(self) -> Container[str]:
@@ -180,7 +183,8 @@ class RunRegistry:
                 self.others.on_frame(link, header)
             return
         if header["t"] == "run":
-            return  # this client's own state is authoritative
+            run.on_attempt(header)  # otherwise this client's own state is authoritative
+            return
         if not run.has_call(header["i"]):
             raise WireError(f"run {run.id} has no call {header['i']}")
         if not run.is_sent_to(link, header["i"]):

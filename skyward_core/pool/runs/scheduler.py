@@ -337,7 +337,7 @@ class RunScheduler:
                 await self._retry_on_reconnect([run], gang.restart_processes)
             except OSError as error:
                 self._fail(run, f"cannot start new processes: {error}")
-        if run.state == "running":
+        if run.state == "running" and not run.sent:
             self._start_or_reject(run)
 
     async def _restore_checkpoints(self, run: Run) -> None:

@@ -1,23 +1,26 @@
 """Decision whether a failed run starts again: budgets by cause, progress, and pauses between attempts.
 
-The functions are pure; ``run.Run`` applies the decision. As in SkyPilot's managed jobs, the budgets are separate:
-errors of the user's code do not use up the restarts after lost machines.
+The functions are pure. Clients apply the decision in ``pool.runs.run``, and agents without a client in
+``node.agent.restart_without_client``. As in SkyPilot's managed jobs, the budgets are separate: errors of the user's
+code do not use up the restarts after lost machines.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from skyward_core.model.outcomes import Outcome, RestartCause, RootCause
 from skyward_core.model.root_cause import ECHO, cause_rank, is_failure
+from skyward_core.protocol.frame_codec import MAX_SHORT_TEXT
 from skyward_core.protocol.frame_schema import PREEMPTED
 from skyward_core.util.light_dataclass import Value, value
 
 if TYPE_CHECKING:
-    from skyward_core.model.specs import Options
+    from skyward_core.protocol.frame_types import AttemptEndKeys, AttemptKeys
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds before a restart after an attempt without progress
+MAX_SENT_MESSAGE = 300  # characters
 MAX_IDLE_ATTEMPTS = 3  # consecutive attempts that may end without progress, if progress can be measured
 
 BUDGET_NAMES: Mapping[RestartCause, str] = {"error": "error_restarts", "loss": "restarts", "preemption": ""}
@@ -28,6 +31,16 @@ CAUSE_WORDS: Mapping[RestartCause, str] = {
 }
 
 
+class RestartLimits(Protocol):
+    """Budgets of a run, as in ``Options``."""
+
+    @property
+    def restarts(self) -> int: ...
+
+    @property
+    def error_restarts(self) -> int: ...
+
+
 @value
 class AttemptEnd(Value):
     """How a failed attempt ended.
@@ -36,9 +49,11 @@ class AttemptEnd(Value):
         number: Number of the attempt, from 1.
         cause: Cause of the failure.
         message: Root cause in words.
-        signature: Type, message and place of the root cause's exception; "" for causes other than errors.
+        signature: Hash of type, message and place of the root cause's exception; "" for causes other than errors.
         progress: Largest step that a rank logged until the end, in all attempts; None if no rank logs steps.
         lost_ranks: Ranks whose process, node or machine was lost, as the run counts its ranks.
+        reason: Which budget the restart used.
+        at: Unix time of the end; 0 if unknown.
     """
 
     number: int
@@ -47,6 +62,41 @@ class AttemptEnd(Value):
     signature: str = ""
     progress: float | None = None
     lost_ranks: tuple[int, ...] = ()
+    reason: str = ""
+    at: float = 0.0
+
+    def to_keys(self) -> AttemptEndKeys:
+        """Return the end as in frames, with a short message, because each call's frame has the ends of all attempts."""
+        return {
+            "number": self.number,
+            "cause": self.cause,
+            "message": self.message[:MAX_SENT_MESSAGE],
+            "signature": self.signature,
+            "progress": self.progress,
+            "lost": list(self.lost_ranks),
+            "reason": self.reason,
+            "at": self.at,
+        }
+
+    @classmethod
+    def from_keys(cls, keys: AttemptEndKeys) -> AttemptEnd:
+        cause, message = keys["cause"], keys["message"]
+        lost, at = tuple(keys["lost"]), keys["at"]
+        return cls(keys["number"], cause, message, keys["signature"], keys["progress"], lost, keys["reason"], at)
+
+
+def attempt_keys(number: int, limits: RestartLimits, ends: Sequence[AttemptEnd]) -> AttemptKeys:
+    """Return the attempt of a call as in its frame: all that the decision about a further attempt needs."""
+    last = ends[-1] if ends else None
+    return {
+        "number": number,
+        "restarts": limits.restarts,
+        "error_restarts": limits.error_restarts,
+        "cause": last.cause if last else "",
+        "message": last.message[:MAX_SHORT_TEXT] if last else "",
+        "lost": list(last.lost_ranks) if last else [],
+        "ends": [end.to_keys() for end in ends],
+    }
 
 
 @value
@@ -99,25 +149,29 @@ def _is_loss(outcome: Outcome) -> bool:
 
 
 def _signature(outcome: Outcome) -> str:
+    from hashlib import blake2b  # few agents need it
+
     error = outcome.error
-    if error is None:
-        return outcome.kind
-    places = [line.strip() for line in error.traceback.splitlines() if line.lstrip().startswith("File ")]
-    return "\n".join((error.type, error.message, places[-1] if places else "", str(outcome.exit_code)))
+    parts = (outcome.kind,) if error is None else (error.type, error.message, last_place(error.traceback))
+    return blake2b("\n".join((*parts, str(outcome.exit_code))).encode(), digest_size=16).hexdigest()
 
 
-def decide_restart(ends: Sequence[AttemptEnd], options: Options) -> RestartDecision:
+def last_place(traceback: str) -> str:
+    """Return the line of a traceback that names the place of the exception; "" if there is none."""
+    places = [line.strip() for line in traceback.splitlines() if line.lstrip().startswith("File ")]
+    return places[-1] if places else ""
+
+
+def decide_restart(ends: Sequence[AttemptEnd], limits: RestartLimits) -> RestartDecision:
     """Decide whether a run starts again after a failed attempt.
 
     Args:
         ends: Ends of all attempts so far, in order. Not empty.
-        options: Options of the pool, which contain the budgets.
+        limits: Budgets of the run.
     """
     last = ends[-1]
-    budgets = {"error": options.error_restarts, "loss": options.restarts, "preemption": None}
+    budgets = {"error": limits.error_restarts, "loss": limits.restarts, "preemption": None}
     limit, used = budgets[last.cause], sum(each.cause == last.cause for each in ends)
-    if options.on_loss != "restart":
-        return RestartDecision(False, "")
     if limit == 0:
         return RestartDecision(False, "")
     if limit is not None and used > limit:
