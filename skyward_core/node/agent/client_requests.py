@@ -236,7 +236,8 @@ class ClientRequests:
     def _claim_run(self, connection: Connection, header: ClientClaim, body: bytes) -> None:
         """Deliver the outcomes of a run to a client that did not dispatch it."""
         calls = self._registry.calls_of_run(header["run"])
-        connection.send({"t": "known", "id": header.get("id", -1), "calls": [call.index for call in calls]})
+        if "id" in header:
+            connection.send({"t": "known", "id": header["id"], "calls": [call.index for call in calls]})
         for call in calls:
             self._lifecycle.claim(connection, call, header)
 

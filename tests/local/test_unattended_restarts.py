@@ -1,0 +1,144 @@
+"""Restarts of runs whose client is away: killed, cut off, or back in the middle of a restart."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import skyward_core as sky
+from skyward_core.model.errors import RunError
+from skyward_core.store.ledger import Ledger
+from tests.support.faults import on_loop
+from tests.support.loss import cut
+from tests.support.pool_logs import last_run, log_of
+from tests.support.waiting import wait_until
+
+
+@sky.function
+def work(folder: str) -> tuple[int, str, str]:
+    """Wait for the file ``end``. Return the attempt as Python code and scripts see it."""
+    path, number, rank = Path(folder), sky.attempt().number, sky.instance_info().rank
+    print(f"attempt {number}", flush=True)
+    sky.log(step=number)
+    (path / f"new{rank}").write_text(str(os.getpid()))
+    (path / f"new{rank}").rename(path / f"{number}.{rank}")
+    while not (path / "end").exists():
+        time.sleep(0.01)
+    return number, os.environ["SKYWARD_ATTEMPT"], os.environ["TORCHELASTIC_RESTART_COUNT"]
+
+
+CLIENT = """
+import sys
+import skyward_core as sky
+from tests.local.test_unattended_restarts import work
+
+options = sky.Options(console=False, on_loss="restart", restarts=int(sys.argv[2]), grace=0.5)
+with sky.Compute(nodes=int(sys.argv[3]), name="shared", options=options) as compute:
+    work(sys.argv[1]) @ compute
+"""
+
+
+def wait_for_attempt(folder: Path, number: int, ranks: int = 2) -> None:
+    wait_until(lambda: len(list(folder.glob(f"{number}.?"))) == ranks, what=f"attempt {number}")
+
+
+def kill_rank(folder: Path, number: int, rank: int) -> None:
+    os.kill(int((folder / f"{number}.{rank}").read_text()), signal.SIGKILL)
+
+
+@contextmanager
+def client_of_run(folder: Path, restarts: int = 3, nodes: int = 2) -> Iterator[None]:
+    """Run ``work`` by a client that is killed at the end of the block."""
+    with subprocess.Popen([sys.executable, "-c", CLIENT, str(folder), str(restarts), str(nodes)]) as client:
+        try:
+            wait_for_attempt(folder, 1, nodes)
+            yield
+        finally:
+            client.kill()
+
+
+def test_run_of_a_killed_client_restarts_and_the_next_client_gets_all_of_it(home: Path, tmp_path: Path) -> None:
+    with client_of_run(tmp_path):
+        pass
+    kill_rank(tmp_path, 1, 1)
+    wait_for_attempt(tmp_path, 2)
+    kill_rank(tmp_path, 2, 0)  # of the head, which decides
+    wait_for_attempt(tmp_path, 3)
+    with sky.attach("shared") as compute:
+        try:
+            run = compute.runs[0]
+            ends = [(end.number, end.cause, end.step, end.reason) for end in run.ended_attempts]
+            reason = "restart {} of 3 after a lost rank"
+            assert ends == [(1, "loss", 1.0, reason.format(1)), (2, "loss", 2.0, reason.format(2))]
+            assert (run.state, run.attempt) == ("running", 3)
+            (tmp_path / "end").touch()
+            assert compute.wait(run.id) == [(3, "3", "2")] * 2
+            wait_until(lambda: compute.runs[0].state == "done")
+            on_loop(compute.pool.context.news.records.flush)
+            row = Ledger().run(run.id)
+            assert row is not None
+            assert (row.state, row.attempts) == ("done", 3)
+            assert [outcome.kind for outcome, _ in Ledger().outcomes(run.id)] == ["returned"] * 2
+            for rank in range(2):
+                assert log_of(compute, run.id, rank) == b"attempt 1\nattempt 2\nattempt 3\n"  # type: ignore[arg-type]
+        finally:
+            receipt = compute.down()
+    assert receipt.ok
+
+
+def test_client_and_head_share_the_budget_of_restarts(home: Path, tmp_path: Path) -> None:
+    with client_of_run(tmp_path, restarts=2):
+        kill_rank(tmp_path, 1, 1)
+        wait_for_attempt(tmp_path, 2)
+    kill_rank(tmp_path, 2, 1)
+    wait_for_attempt(tmp_path, 3)
+    kill_rank(tmp_path, 3, 1)
+    with sky.attach("shared") as compute:
+        try:
+            with pytest.raises(RunError, match="SIGKILL"):
+                compute.wait(compute.runs[0].id)
+            wait_until(lambda: compute.runs[0].state == "failed")
+            assert compute.runs[0].attempt == 3
+            assert not (tmp_path / "4.0").exists()
+        finally:
+            compute.down()
+
+
+@pytest.mark.parametrize("seconds", [None, 0.0, 2.0, 3.0, 4.0])
+@pytest.mark.proof("5 s of a processor", after=1)
+def test_client_that_was_cut_off_continues_with_the_attempt_of_the_agents(
+    home: Path, tmp_path: Path, seconds: float | None
+) -> None:
+    """The connections return after the restart, or a few seconds after the failure: exactly one side decides."""
+    options = sky.Options(console=False, grace=0.5, on_loss="restart", restarts=3)
+    with sky.Compute(nodes=2, options=options) as compute, ThreadPoolExecutor() as beside:
+        running = beside.submit(lambda: work(str(tmp_path)) @ compute)
+        wait_for_attempt(tmp_path, 1)
+        sockets = [cut(link) for link in compute.pool.links]
+        kill_rank(tmp_path, 1, 1)
+        if seconds is None:
+            wait_for_attempt(tmp_path, 2)
+        else:
+            time.sleep(seconds)
+        for link, path in zip(compute.pool.links, sockets, strict=True):
+            on_loop(lambda link=link, path=path: setattr(link.transport, "socket", path))  # type: ignore[misc]
+        wait_for_attempt(tmp_path, 2)
+        kill_rank(tmp_path, 2, 0)  # the client decides about this one, if it is connected by then
+        wait_for_attempt(tmp_path, 3)
+        (tmp_path / "end").touch()
+        assert running.result(30) == [(3, "3", "2")] * 2
+        run = last_run(compute)
+        wait_until(lambda: compute.pool.view.runs[run].state == "done")
+        view = compute.pool.view.runs[run]
+        assert [(end.number, end.cause) for end in view.ended_attempts] == [(1, "loss"), (2, "loss")]
+        assert log_of(compute, run, 0) == b"attempt 1\nattempt 2\nattempt 3\n"
+        assert {number for number, *_ in work(str(tmp_path)) @ compute} == {1}
