@@ -122,19 +122,21 @@ def test_client_that_was_cut_off_continues_with_the_attempt_of_the_agents(
     options = sky.Options(console=False, grace=0.5, on_loss="restart", restarts=3)
     with sky.Compute(nodes=2, options=options) as compute, ThreadPoolExecutor() as beside:
         running = beside.submit(lambda: work(str(tmp_path)) @ compute)
-        wait_for_attempt(tmp_path, 1)
-        sockets = [cut(link) for link in compute.pool.links]
-        kill_rank(tmp_path, 1, 1)
-        if seconds is None:
+        try:
+            wait_for_attempt(tmp_path, 1)
+            sockets = [cut(link) for link in compute.pool.links]
+            kill_rank(tmp_path, 1, 1)
+            if seconds is None:
+                wait_for_attempt(tmp_path, 2)
+            else:
+                time.sleep(seconds)
+            for link, path in zip(compute.pool.links, sockets, strict=True):
+                on_loop(lambda link=link, path=path: setattr(link.transport, "socket", path))  # type: ignore[misc]
             wait_for_attempt(tmp_path, 2)
-        else:
-            time.sleep(seconds)
-        for link, path in zip(compute.pool.links, sockets, strict=True):
-            on_loop(lambda link=link, path=path: setattr(link.transport, "socket", path))  # type: ignore[misc]
-        wait_for_attempt(tmp_path, 2)
-        kill_rank(tmp_path, 2, 0)  # the client decides about this one, if it is connected by then
-        wait_for_attempt(tmp_path, 3)
-        (tmp_path / "end").touch()
+            kill_rank(tmp_path, 2, 0)  # the client decides about this one, if it is connected by then
+            wait_for_attempt(tmp_path, 3)
+        finally:
+            (tmp_path / "end").touch()
         assert running.result(30) == [(3, "3", "2")] * 2
         run = last_run(compute)
         wait_until(lambda: compute.pool.view.runs[run].state == "done")

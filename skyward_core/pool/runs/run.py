@@ -910,20 +910,27 @@ class Run:
         self._stopping = True
         if self.total == len(self.outcomes):
             return
-        gang = self.kind == "broadcast" and breaks
         if reason == "fail-fast" and any(
             each.error and each.error.type == PREEMPTED for each in self.outcomes.values()
         ):
             reason = "preemption"  # the agents extend the grace period until the end of the machine
         for link in self.links:
-            header: Header = {"t": "stop", "run": self.id, "why": reason} | ({} if grace is None else {"grace": grace})
-            link.send(header | ({"break": link.epoch} if gang else {}))
+            self._send_stop(link, reason, breaks=breaks, grace=grace)
             if breaks and self.calls_on(link):
                 # A stopped call ends a worker of the gang. The agent's report about the broken gang may arrive after
                 # the start of the next run.
                 link.broken = link.broken or "a run was stopped"
         words = f"not started: {CANCELLED}" if self.cancelled else "not started: another task failed"
         self._fail_unsent(words, kind="collateral")
+
+    def _send_stop(self, link: Link, reason: str, *, breaks: bool = True, grace: float | None = None) -> None:
+        header: Header = {"t": "stop", "run": self.id, "why": reason} | ({} if grace is None else {"grace": grace})
+        link.send(header | ({"break": link.epoch} if self.kind == "broadcast" and breaks else {}))
+
+    def on_connect(self, link: Link) -> None:
+        """Repeat a stop that an agent may not have received because its link was down."""
+        if self._stopping and self.state == "running" and self.calls_on(link):
+            self._send_stop(link, "cancel" if self.cancelled else "fail-fast")
 
     def _fail_unsent(self, words: str, kind: str = "lost") -> None:
         while self._waiting:

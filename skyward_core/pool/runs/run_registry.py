@@ -163,6 +163,8 @@ class RunRegistry:
         for record in link.welcome["runs"]:
             if (run := self.runs.get(record["run"])) is not None:
                 run.on_attempt(record)
+        for run in list(self.runs.values()):
+            run.on_connect(link)
 
     @property
     def own_runs(self) -> Container[str]:
