@@ -16,12 +16,12 @@ from types import CodeType, FrameType, ModuleType
 from typing import NoReturn
 from zipfile import is_zipfile
 
+from skyward_core import providers
 from skyward_core.model import errors
 from skyward_core.model.errors import ScriptError, UsageError
 from skyward_core.model.provider_settings import parse_settings
 from skyward_core.providers import provider_class
 from skyward_core.runtime import import_hooks_and_gc_pause
-from skyward_core.store import state_folder
 from skyward_core.tasks import script_loader_child
 from skyward_core.tasks.import_path import install_alias
 from skyward_core.tasks.script_functions import list_commands, parse_script
@@ -108,7 +108,7 @@ def _override(arguments: argparse.Namespace) -> None:
         arguments.provider = provider.name
     nodes = arguments.nodes
     if arguments.provider is not None or nodes is not None:
-        state_folder.set_override(arguments.provider, settings, int(nodes) if nodes and nodes.isdecimal() else nodes)
+        providers.set_override(arguments.provider, settings, int(nodes) if nodes and nodes.isdecimal() else nodes)
 
 
 def _run_reporting_errors(work: Callable[[], None]) -> int:

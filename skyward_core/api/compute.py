@@ -10,6 +10,7 @@ from dataclasses import fields, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Unpack
 
+from skyward_core import providers
 from skyward_core.api.active_pool_and_operand_checks import push_pool, remove_pool
 from skyward_core.api.notebook_display import StartupProgress, default_pool_name, is_notebook
 from skyward_core.api.older_compute_arguments_and_methods import DeprecatedArguments, translate_arguments
@@ -146,18 +147,18 @@ class Compute(PoolOperations):
         if words:
             options = replace(options or Options(), **words)
         ways, self._startup_notes = machine_alternatives(specs, machines), list[str]()
-        if state_folder.provider_override or any(isinstance(each.provider, ServedByAnother) for each in ways):
+        if providers.provider_override or any(isinstance(each.provider, ServedByAnother) for each in ways):
             from skyward_core.providers.pool_spec_and_provider_choice import resolve_alternatives
 
             ways = [replace(each, allocation=each.allocation or allocation) for each in ways]
-            ways, self._startup_notes = resolve_alternatives(ways, state_folder.provider_override)
+            ways, self._startup_notes = resolve_alternatives(ways, providers.provider_override)
             allocation = None
             if (
                 len(ways) == 1 and not ways[0].chooses
             ):  # the serving process has fixed machines, so there is nothing to select
                 selection, options = None, options and replace(options, selection=None)
-        if state_folder.nodes_override is not None:
-            ways, nodes = [replace(each, nodes=None) for each in ways], state_folder.nodes_override
+        if providers.nodes_override is not None:
+            ways, nodes = [replace(each, nodes=None) for each in ways], providers.nodes_override
         self.spec = make_pool_spec(
             default_pool_name(),
             *ways,

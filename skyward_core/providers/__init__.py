@@ -1,4 +1,4 @@
-"""Registry of providers, which are looked up by name and imported on first use.
+"""Registry of providers, which are looked up by name and imported on first use, and this process's override of them.
 
 The built-in providers are the folders beside this file; each has a ``provider.py`` that sets ``PROVIDER`` to its class.
 Another package declares a provider with an entry point of the group ``skyward.providers``.
@@ -6,6 +6,9 @@ Another package declares a provider with an entry point of the group ``skyward.p
 
 from __future__ import annotations
 
+import json
+import os
+from collections.abc import Mapping
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
@@ -19,6 +22,25 @@ if TYPE_CHECKING:
 ENTRY_POINT_GROUP = "skyward.providers"
 DEFAULT_PROVIDER = "local"  # used if the user names no provider
 SEVERAL = "several"  # marks the JSON of a MultiProvider; users cannot select it by this name
+
+provider_override: str | None = None
+"""Provider that this process's pools use instead of their own."""
+override_settings: Mapping[str, str] = {}
+"""Settings of that provider, as the user wrote them."""
+nodes_override: int | str | None = None
+"""Number of machines that this process's pools use instead of their own."""
+OVERRIDE_VARIABLE = "SKYWARD_OVERRIDE"  # variable that passes the overrides to child processes
+
+
+def set_override(provider: str | None, settings: Mapping[str, str], nodes: int | str | None) -> None:
+    """Override provider, settings and size of the pools of this process and its child processes."""
+    global provider_override, override_settings, nodes_override
+    provider_override, override_settings, nodes_override = provider, settings, nodes
+    os.environ[OVERRIDE_VARIABLE] = json.dumps([provider, dict(settings), nodes])
+
+
+if OVERRIDE_VARIABLE in os.environ:  # set by the parent process
+    provider_override, override_settings, nodes_override = json.loads(os.environ[OVERRIDE_VARIABLE])
 
 
 def provider_names() -> list[str]:

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
+from skyward_core import providers
 from skyward_core.model.errors import SpecError, UsageError, set_error_field
 from skyward_core.model.provider_capability_protocols import (
     Foresees,
@@ -24,7 +25,6 @@ from skyward_core.plugins.plugin import check_plugins
 from skyward_core.providers import provider_class, resolve_provider
 from skyward_core.providers.provider_call_progress_and_cache import use_cached_answers
 from skyward_core.providers.unsupported_providers import UnsupportedProvider
-from skyward_core.store import state_folder
 from skyward_core.transport.background_loop import submit
 
 if TYPE_CHECKING:  # offers load the accelerator catalog, which a start over SSH does not need
@@ -291,8 +291,8 @@ def resolve_alternatives(ways: Sequence[Spec], override: str | None) -> tuple[li
         lost = _ignored_fields(ways, stand_ins)
         notes = [f"--provider {override} replaces {asked or 'the default'}{lost}"] if stand_ins or lost else []
         provider: Any = override
-        if state_folder.provider_settings:
-            provider = make_provider(provider_class(override), state_folder.provider_settings)
+        if providers.override_settings:
+            provider = make_provider(provider_class(override), providers.override_settings)
         return [Spec(provider=provider, accelerator=first.accelerator, nodes=first.nodes)], notes
     served: list[Spec] = []
     notes, refusals = [], []

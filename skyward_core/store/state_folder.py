@@ -1,15 +1,13 @@
-"""State folder of the user, and this process's overrides of provider and pool size.
+"""State folder of the user: its place, its privacy, and the folders in it.
 
 ``SKYWARD_HOME`` relocates the whole state folder (ledger, pool folders, settings), for tests and separate environments.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -28,25 +26,6 @@ OWN_NAMES = (STATE_FILE, ENVIRONMENTS_FOLDER, PRUNED_FILE, "ledger.db*", "pools"
         "debug", "known_hosts*",
         "ssh_config*", "skyward-*", "empty", SETTINGS_FILE, "*.json", "*.json.draft")  # fmt: skip
 PRUNE_INTERVAL = 86400.0  # seconds between prunings
-
-provider_override: str | None = None
-"""Provider that this process's pools use instead of their own."""
-provider_settings: Mapping[str, str] = {}
-"""Settings of that provider, as the user wrote them."""
-nodes_override: int | str | None = None
-"""Number of machines that this process's pools use instead of their own."""
-OVERRIDE_VARIABLE = "SKYWARD_OVERRIDE"  # variable that passes the overrides to child processes
-
-
-def set_override(provider: str | None, settings: Mapping[str, str], nodes: int | str | None) -> None:
-    """Override provider, settings and size of the pools of this process and its child processes."""
-    global provider_override, provider_settings, nodes_override
-    provider_override, provider_settings, nodes_override = provider, settings, nodes
-    os.environ[OVERRIDE_VARIABLE] = json.dumps([provider, dict(settings), nodes])
-
-
-if OVERRIDE_VARIABLE in os.environ:  # set by the parent process
-    provider_override, provider_settings, nodes_override = json.loads(os.environ[OVERRIDE_VARIABLE])
 
 
 def state_home() -> Path:

@@ -8,11 +8,11 @@ import pickle
 import pytest
 
 import skyward_core as sky
+from skyward_core import providers
 from skyward_core.plugins.built_in import accelerate
 from skyward_core.plugins.built_in.torch import Automatic
 from skyward_core.plugins.plugin import enter_late
 from skyward_core.runtime import framework_rendezvous_and_thread_limits, instance_info, metric_logging
-from skyward_core.store import state_folder
 from tests.compat.upstream import ACCELERATORS
 
 
@@ -227,7 +227,7 @@ def test_import_of_a_missing_older_name_explains_its_absence():
 def test_aws_credentials_are_refused_unless_another_provider_is_used(monkeypatch):
     with pytest.raises(sky.SpecError, match=r"access_key_id=...\) is not supported: credentials come from boto3"):
         sky.AWS(access_key_id="AKIA", secret_access_key="s")
-    monkeypatch.setattr(state_folder, "provider_override", "local")
+    monkeypatch.setattr(providers, "provider_override", "local")
     with pytest.warns(FutureWarning, match=r"is ignored: --provider local serves instead"):
         made = sky.AWS(
             access_key_id="AKIA", secret_access_key="s", instance_profile_arn="auto", security_group_id="sg-1"

@@ -13,11 +13,11 @@ from typing import Any, Literal
 import pytest
 
 import skyward_core as sky
+from skyward_core import providers
 from skyward_core.__main__ import main
 from skyward_core.api import older_api_names
 from skyward_core.client.launch.launch_plan import make_plan
 from skyward_core.client.launch.launch_request import LaunchRequest
-from skyward_core.store import state_folder
 from skyward_core.tasks import script_loader_child
 from skyward_core.tasks.script_functions import list_commands
 from tests.support.cli import Cli
@@ -155,9 +155,9 @@ def test_dry_run_of_an_app_requests_no_machine(
 ) -> None:
     for name in ("argv", "path"):
         monkeypatch.setattr(sys, name, [*getattr(sys, name)])
-    for name, value in (("provider_override", None), ("nodes_override", None), ("provider_settings", {})):
-        monkeypatch.setattr(state_folder, name, value)
-    monkeypatch.setenv(state_folder.OVERRIDE_VARIABLE, "")
+    for name, value in (("provider_override", None), ("nodes_override", None), ("override_settings", {})):
+        monkeypatch.setattr(providers, name, value)
+    monkeypatch.setenv(providers.OVERRIDE_VARIABLE, "")
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
     monkeypatch.setattr(older_api_names, "_commands", {})
     monkeypatch.setattr(older_api_names, "_called_commands", [])

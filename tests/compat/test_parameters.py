@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
-from skyward_core.store import state_folder
+from skyward_core import providers
 from tests.compat.upstream import MEMBERS, PARAMETERS, PROVIDERS
 
 PAGE = Path(__file__).parents[2] / "docs" / "upgrade" / "from-skyward.md"
@@ -76,9 +76,9 @@ def test_effect_of_each_older_parameter_matches_its_verdict(kind: str, monkeypat
     wrong = []
     for name, verdict in parameter_verdicts()[kind].items():
         if name == "provider":
-            monkeypatch.setattr(state_folder, "provider_override", "local")
+            monkeypatch.setattr(providers, "provider_override", "local")
         found = effect_of_parameter(kind, name)
-        monkeypatch.setattr(state_folder, "provider_override", None)
+        monkeypatch.setattr(providers, "provider_override", None)
         here = found == "heeded"
         if here != verdict.startswith(("same", "instead")) or here == verdict.startswith("not available"):
             wrong.append(f"{name} is {found}, and told of as: {verdict}")
@@ -100,7 +100,7 @@ def test_unsupported_provider_keeps_its_parameters_and_hides_secrets(
     else:
         with pytest.raises(sky.UsageError, match=rf"sky\.{name}: renting machines of .*--provider local SCRIPT"):
             sky.Compute(provider=made)
-    monkeypatch.setattr(state_folder, "provider_override", "local")
+    monkeypatch.setattr(providers, "provider_override", "local")
     compute = sky.Compute(provider=made, accelerator="A100", region="x", max_hourly_cost=1.0)
     assert compute.spec.provider.name == "local"
     (warning,) = compute._startup_notes

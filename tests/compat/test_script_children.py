@@ -82,11 +82,11 @@ print(path.index(str(script_children.ALIAS_FOLDER)) == len(path) - 1)
 
 
 def test_child_processes_inherit_the_provider_overrides() -> None:
-    expected = "h.provider_override, h.provider_settings, h.nodes_override"
-    child = f"from skyward_core.store import state_folder as h; print({expected})"
+    expected = "h.provider_override, h.override_settings, h.nodes_override"
+    child = f"from skyward_core import providers as h; print({expected})"
     source = f"""
 import subprocess, sys
-from skyward_core.store import state_folder as home
+from skyward_core import providers as home
 home.set_override("ssh", {{"hosts": "a b"}}, "2:8")
 subprocess.run([sys.executable, "-c", {child!r}], check=True)
 """

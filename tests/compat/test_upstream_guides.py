@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
-from skyward_core.store import state_folder
+from skyward_core import providers
 
 GUIDES = Path(__file__).parent / "guides"
 ROOT = Path(__file__).parents[2]
@@ -101,4 +101,4 @@ def test_executor_of_the_newest_generation_is_a_worker() -> None:
     assert sky.Executor(type="thread", concurrency=4) == sky.Worker(executor="thread", concurrency=4)
     assert sky.Executor("process", concurrency=2, reuse=True) == sky.Worker(concurrency=2)
     assert sky.Compute(provider=sky.Local(), executor=sky.Executor(concurrency=3)).spec.worker.concurrency == 3
-    assert state_folder.provider_override is None
+    assert providers.provider_override is None

@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import skyward_core as sky
+from skyward_core import providers
 from skyward_core.api import active_pool_and_operand_checks
 from skyward_core.providers import provider_class, unsupported_providers
 from skyward_core.providers.unsupported_providers import UnsupportedProvider
-from skyward_core.store import state_folder
 
 STAND_INS = [
     name for name,
@@ -279,14 +279,14 @@ def test_compute_name_selects_a_pool_table_of_the_settings(tmp_path, monkeypatch
     assert (rented.provider.region, rented.wish.max_hourly) == (("us-east-1",), 3.0)
     with pytest.raises(sky.UsageError, match="machines of RunPod"):
         sky.Compute(name="my_cheap")
-    monkeypatch.setattr(state_folder, "provider_override", "local")
-    monkeypatch.setattr(state_folder, "provider_settings", {"hosts": "a,b"})
+    monkeypatch.setattr(providers, "provider_override", "local")
+    monkeypatch.setattr(providers, "override_settings", {"hosts": "a,b"})
     with pytest.raises(sky.UsageError, match="provider local has no setting 'hosts'"):
         sky.Compute(name="my_cheap")
-    monkeypatch.setattr(state_folder, "provider_override", "ssh")
+    monkeypatch.setattr(providers, "provider_override", "ssh")
     assert sky.Compute(name="my_cheap").spec.provider.hosts == ("a", "b")
-    monkeypatch.setattr(state_folder, "provider_override", "local")
-    monkeypatch.setattr(state_folder, "provider_settings", {})
+    monkeypatch.setattr(providers, "provider_override", "local")
+    monkeypatch.setattr(providers, "override_settings", {})
     cheap = sky.Compute(name="my_cheap")
     assert (cheap.spec.name, str(cheap.spec.accelerator)) == ("my-cheap", "A100:8")
     assert "replaces sky.RunPod(cloud_type='secure')" in cheap._startup_notes[0]

@@ -11,6 +11,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from skyward_core import providers
 from skyward_core.model.deprecated_and_unknown_arguments import (
     Rule,
     Rules,
@@ -57,7 +58,6 @@ from skyward_core.providers.aws.offers_and_images import (
     select_offers,
 )
 from skyward_core.providers.provider import JsonSettings, describe_python
-from skyward_core.store import state_folder
 from skyward_core.transport.ssh.host_address_and_python import Target
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def _unless_overridden(rule: Rule) -> Rule:
 
     def either(kind: str, name: str, value: Any) -> dict[str, Any]:
         if is_overridden():
-            return ignored(f"--provider {state_folder.provider_override} serves instead")(kind, name, value)
+            return ignored(f"--provider {providers.provider_override} serves instead")(kind, name, value)
         return rule(kind, name, value)
 
     return either
@@ -118,7 +118,7 @@ def _unless_overridden(rule: Rule) -> Rule:
 
 def is_overridden() -> bool:
     """Check whether ``--provider`` selects another provider than AWS."""
-    return state_folder.provider_override not in (None, "aws")
+    return providers.provider_override not in (None, "aws")
 
 
 def _validate_profile(value: Any) -> Any:

@@ -4,12 +4,12 @@ import runpy
 import sys
 import traceback
 
+from skyward_core import providers
 from skyward_core.runtime import import_hooks_and_gc_pause
-from skyward_core.store import state_folder
 
 if __name__ == "__main__":
     import_hooks_and_gc_pause.install()
-    state_folder.provider_override = "local"
+    providers.provider_override = "local"
     failed = 0
     for path in sys.argv[1:]:
         try:
