@@ -16,7 +16,6 @@ from textual.theme import Theme
 from skyward_core.views.outliers_and_bands import IncrementalBand, Trace, compute_band, find_outliers, median
 from skyward_core.views.rank_metrics_and_diagnostics import MetricStore
 from skyward_tui.app.app import MIN_KEY_INTERVAL, PAINTS_PER_KEY, REPAINT_SECONDS, ImmediateRepaint
-from skyward_tui.ui import time_refresh
 from skyward_tui.ui.themes import OWN_THEMES, ensure_contrast, muted
 from skyward_tui.widgets.metric_charts import (
     RANKS_ANEW,
@@ -319,7 +318,7 @@ def test_outliers_are_never_the_majority(values: dict[int, float]) -> None:
 
 def test_key_press_requests_a_bounded_number_of_immediate_paints(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr(time_refresh, "monotonic", lambda: now)
+    monkeypatch.setattr("skyward_tui.app.app.monotonic", lambda: now)
     asked = ImmediateRepaint()
     assert not asked.consume_paint(), "no key has come"
     asked.on_input(events.Resize(None, None))  # type: ignore[arg-type]

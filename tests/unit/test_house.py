@@ -198,7 +198,8 @@ OF_OURS = {
     "skyward_core/api/attach_and_results.py": 4,
     "skyward_core/client/bug_report.py": 1,
     "skyward_core/client/replayable_recording_export.py": 3,
-    "skyward_core/client/run_history.py": 2,
+    "skyward_core/client/log_search.py": 1,
+    "skyward_core/client/run_history.py": 1,
     "skyward_core/client/skyward_alias_installer.py": 4,
     "skyward_core/client/node_file_copy.py": 5,  # of a node, and of what was just copied
     "skyward_core/client/settings_edits.py": 1,
