@@ -810,7 +810,7 @@ class SkywardApp(App[None]):
     # Actions
 
     def action_help(self) -> None:
-        from skyward_tui.dialogs.help import HelpScreen
+        from skyward_tui.dialogs.help_and_focus_jump import HelpScreen
 
         if not isinstance(self.screen, HelpScreen):
             below = self._front_screen
@@ -829,7 +829,7 @@ class SkywardApp(App[None]):
             self.push_screen(Palette(id="--command-palette"))
 
     def action_jump(self) -> None:
-        from skyward_tui.dialogs.focus_jump_overlay import JumpScreen, jump_targets
+        from skyward_tui.dialogs.help_and_focus_jump import JumpScreen, jump_targets
 
         below = self.screen
         if isinstance(below, JumpScreen | CommandPalette):

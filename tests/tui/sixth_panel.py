@@ -54,7 +54,7 @@ class WeatherPanel(RunPanel):
 async def watch() -> None:
     """Check the panel in every place that shows panels."""
     from skyward_tui.app.app import SkywardApp
-    from skyward_tui.dialogs.help import HelpScreen
+    from skyward_tui.dialogs.help_and_focus_jump import HelpScreen
     from skyward_tui.screens.run import RunScreen
     from tests.support.app_driver import press, running_app, screen_text, until
     from tests.support.fake_session import FakeSession

@@ -15,7 +15,7 @@ from textual.screen import Screen
 
 from skyward_core.views.pool_view import PoolView
 from skyward_tui.app.app import SkywardApp
-from skyward_tui.dialogs.focus_jump_overlay import JumpScreen
+from skyward_tui.dialogs.help_and_focus_jump import JumpScreen
 from skyward_tui.dialogs.pickers import KeyScreen
 from skyward_tui.screens.base_screen import BaseScreen
 from skyward_tui.screens.run import RunScreen

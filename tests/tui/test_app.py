@@ -21,7 +21,7 @@ from skyward_core.model.errors import Hint, PoolError
 from skyward_core.views.pool_view import PoolView
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.dialogs.basic_dialogs import ChoiceScreen
-from skyward_tui.dialogs.help import HelpScreen
+from skyward_tui.dialogs.help_and_focus_jump import HelpScreen
 from skyward_tui.screens.base_screen import BaseScreen
 from skyward_tui.screens.launch import LaunchScreen
 from skyward_tui.screens.pool_list import PoolsScreen

@@ -9,7 +9,7 @@ from pathlib import Path
 from textual.widgets import OptionList
 
 from skyward_tui.app.app import SkywardApp
-from skyward_tui.dialogs.help import HelpScreen
+from skyward_tui.dialogs.help_and_focus_jump import HelpScreen
 from skyward_tui.dialogs.pickers import FilesScreen
 from skyward_tui.screens.launch import LaunchScreen
 from skyward_tui.screens.run import RunScreen

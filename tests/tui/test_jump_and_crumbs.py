@@ -8,7 +8,7 @@ import pytest
 
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.dialogs.confirmations import TeardownScreen
-from skyward_tui.dialogs.focus_jump_overlay import JumpScreen
+from skyward_tui.dialogs.help_and_focus_jump import JumpScreen
 from skyward_tui.screens.errors import ErrorsScreen
 from skyward_tui.screens.launch import LaunchScreen
 from skyward_tui.screens.pool_list import PoolsScreen

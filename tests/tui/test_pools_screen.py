@@ -19,7 +19,7 @@ from skyward_core.views.machine_metrics import MachineMetrics
 from skyward_core.views.pool_view import PoolView
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.dialogs.confirmations import QuitScreen, TeardownScreen
-from skyward_tui.dialogs.help import HelpScreen
+from skyward_tui.dialogs.help_and_focus_jump import HelpScreen
 from skyward_tui.screens.pool_list import PoolList, PoolsScreen
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.widgets.pool_preview_and_recent_runs import PoolPreview, RecentRuns

@@ -1,17 +1,21 @@
-"""Help dialog with all keys: first those of the focused widget, then those of the current screen."""
+"""Help dialog with all keys, and an overlay of letters that move the focus to their widgets."""
 
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterable
 from typing import ClassVar
 
+from textual import events
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.content import Content
+from textual.geometry import Size
+from textual.screen import ModalScreen, Screen
 from textual.widget import Widget
-from textual.widgets import Static
+from textual.widgets import Label, Static
 
-from skyward_tui.dialogs.basic_dialogs import Dialog
+from skyward_tui.dialogs.basic_dialogs import Dialog, DismissOnceScreen
 from skyward_tui.ui.actions import SCOPES, actions_in, bindings, scopes_of
 from skyward_tui.ui.themes import read_style_sheet
 
@@ -34,7 +38,7 @@ class HelpScreen(Dialog[None]):
 
     BINDINGS = bindings("help")
     BOX: ClassVar[type[Widget]] = VerticalScroll
-    DEFAULT_CSS = read_style_sheet(__file__)
+    DEFAULT_CSS = read_style_sheet(__file__, "help")
     heading = "keys"
 
     def __init__(self, scope: str = "") -> None:
@@ -80,3 +84,54 @@ class HelpScreen(Dialog[None]):
 
     def action_scroll(self, step: int) -> None:
         self.box.scroll_relative(y=step, animate=False)
+
+
+LETTERS = "asdfghjklqwertyuiopzxcvbnm1234567890"
+
+
+class JumpScreen(ModalScreen[Widget], DismissOnceScreen[Widget]):
+    """Overlay of letters; returns the widget of the typed letter, or None for any other key.
+
+    Args:
+        there: Focusable widgets of the screen below the overlay.
+    """
+
+    BINDINGS = bindings("jump")
+    DEFAULT_CSS = read_style_sheet(__file__, "focus_jump_overlay")
+
+    def __init__(self, there: Iterable[Widget]) -> None:
+        super().__init__()
+        self._targets = dict(zip(LETTERS, there, strict=False))
+        self._laid_out_for: Size | None = None
+
+    def compose(self) -> ComposeResult:
+        for letter, widget in self._targets.items():
+            label = Label(f" {letter} ", markup=False)
+            label.styles.offset = widget.region.offset
+            yield label
+
+    def on_key(self, event: events.Key) -> None:
+        """Close the overlay with the widget of the typed letter. Bindings of the app do not apply."""
+        if event.key == "escape":
+            return
+        event.stop()
+        event.prevent_default()
+        self.dismiss(self._targets.get(event.character or ""))
+
+    def on_click(self) -> None:
+        self.dismiss()
+
+    def on_resize(self, event: events.Resize) -> None:
+        self._laid_out_for = self._laid_out_for or event.size
+        if event.size != self._laid_out_for:  # the widgets below have moved
+            self.dismiss()
+
+    def action_close(self) -> None:
+        self.dismiss()
+
+
+def jump_targets(screen: Screen[object]) -> list[Widget]:
+    """Return the visible focusable widgets of a screen, from top to bottom."""
+    seen = screen._compositor.visible_widgets
+    there = [widget for widget in screen.focus_chain if widget in seen and widget.region.area]
+    return sorted(there, key=lambda widget: (widget.region.y, widget.region.x))
