@@ -134,7 +134,7 @@ COMMANDS = {
     "forward": ("hosts_trust_shell_forward", "Forward ports of a node to this machine over SSH."),
     "history": ("past_runs", "List every past run: outcome, duration, cost."),
     "hosts": ("hosts_trust_shell_forward", "Show who uses the GPUs of your hosts."),
-    "launch": ("launch_commands_and_options", "Run a job file (SkyPilot task YAML) on a pool."),
+    "launch": ("run_torchrun_launch", "Run a job file (SkyPilot task YAML) on a pool."),
     "leftovers": ("leftovers", "Find and remove leftover cloud resources of this machine."),
     "lock": ("pools_and_run_output", "Print a lock file of the packages installed for a run."),
     "logs": ("pools_and_run_output", "Print the output of a run's ranks, even after the pool has ended."),
@@ -147,12 +147,12 @@ COMMANDS = {
     "record": ("record_and_dump", "Save a recording of a pool or a run to one file."),
     "rerun": ("past_runs", "Launch a run again, optionally with other arguments."),
     "results": ("pools_and_run_output", "Show the outcomes of a run, and exit with its status."),
-    "run": ("launch_commands_and_options", "Run a script's function on every rank, and show the results."),
+    "run": ("run_torchrun_launch", "Run a script's function on every rank, and show the results."),
     "shim": ("examples_and_shim", "Let plain `python script.py` find this library as `skyward`."),
     "ssh": ("hosts_trust_shell_forward", "Open a shell on a node of a pool."),
     "stacks": ("debug_stacks_profile", "Show the Python stack of every rank."),
     "top": ("top_and_metrics", "Show the metrics of a pool's machines every second."),
-    "torchrun": ("launch_commands_and_options", "Run a script on a pool, with the options of PyTorch's torchrun."),
+    "torchrun": ("run_torchrun_launch", "Run a script on a pool, with the options of PyTorch's torchrun."),
     "trust": ("hosts_trust_shell_forward", "Show the fingerprint of a host's key, and trust the key."),
 }
 

@@ -20,8 +20,8 @@ from skyward_core.model.machines import Check
 from skyward_core.model.offers_and_rental_plans import MachineRequirements, Offer, OfferList, matching_offers
 from skyward_core.protocol.node_paths import STATE_FILE
 from skyward_core.providers.aws import offers_and_images
+from skyward_tui.cli.commands.launched_and_attached_runs import run
 from skyward_tui.cli.commands.offers_capacity_costs import offers
-from skyward_tui.cli.commands.run import run
 from skyward_tui.cli.console_and_log_printer import Console
 from tests.aws import Bed, prices
 from tests.aws.images import DEEP

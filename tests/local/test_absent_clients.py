@@ -24,7 +24,7 @@ from skyward_core.store.ledger_rows import PoolRow
 from skyward_core.store.state_folder import ensure_socket_folder
 from skyward_core.views.pool_view import PoolView, RunView
 from skyward_core.views.rank_metrics_and_diagnostics import MetricStore
-from skyward_tui.cli.commands import run as command
+from skyward_tui.cli.commands import launched_and_attached_runs as command
 from skyward_tui.cli.console_and_log_printer import Console
 from tests.support.child import Child, read_line
 from tests.support.cli import Cli
@@ -122,7 +122,7 @@ import sys
 from concurrent.futures import Future
 from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.client.session import Session
-from skyward_tui.cli.commands import run
+from skyward_tui.cli.commands import launched_and_attached_runs as run
 from skyward_tui.cli.console_and_log_printer import Console
 from skyward_tui.cli.follow_run import Follower
 

@@ -52,7 +52,7 @@ from skyward_core.views.log_collapsing import LiveLines
 from skyward_core.views.pool_view import PoolView, RunView, TaskView, apply
 from skyward_tui.cli import follow_run, pool_and_run_lookup
 from skyward_tui.cli.commands import cancel_down_prune, jobs_and_queue, leftovers, pools_and_run_output
-from skyward_tui.cli.commands.run import PoolCommand, run
+from skyward_tui.cli.commands.launched_and_attached_runs import PoolCommand, run
 from skyward_tui.cli.console_and_log_printer import Console, LogPrinter
 from skyward_tui.cli.fault_tolerant_stdio import StandardStream
 from skyward_tui.cli.follow_run import Follower, LiveStatus, Row, status_rows

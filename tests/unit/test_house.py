@@ -209,7 +209,7 @@ OF_OURS = {
     "skyward_core/tasks/script_interpreter_and_environment.py": 7,
     "skyward_core/tasks/script_loader_child.py": 2,  # of a script that was parsed before
     "skyward_tui/cli/commands/examples_and_shim.py": 1,
-    "skyward_tui/cli/commands/launch_commands_and_options.py": 1,
+    "skyward_tui/cli/commands/run_torchrun_launch.py": 1,
     "skyward_tui/file_export.py": 1,
     "skyward_tui/launch_form/form.py": 1,
     "skyward_tui/ui/themes.py": 1,

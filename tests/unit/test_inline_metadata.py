@@ -41,7 +41,7 @@ from skyward_core.tasks.python_compatibility import (
 )
 from skyward_core.transport.ssh.host_address_and_python import HostPythons, WantedPython, parse_pythons
 from skyward_core.transport.transport import image_for_hosts
-from skyward_tui.cli.commands import run
+from skyward_tui.cli.commands import launched_and_attached_runs as run
 from skyward_tui.cli.main import cli
 from tests.support.cli import EXAMPLES
 from tests.support.commands import COMMANDS

@@ -94,7 +94,7 @@ def parse_words(words: list[str]) -> LaunchRequest:
 
     run = cli.commands["run"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("skyward_tui.cli.commands.run.run", execute)
+        patch.setattr("skyward_tui.cli.commands.launched_and_attached_runs.run", execute)
         parent = click.Context(cli, **cli.context_settings)
         with run.make_context("run", list(words), parent=parent) as context:
             run.invoke(context)

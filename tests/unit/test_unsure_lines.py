@@ -17,7 +17,7 @@ from skyward_core.views.events import Event, QueuedRun, QueueNews, RankBegan, Ra
 from skyward_core.views.job_file_steps import failure_lines, steps_by_node, steps_of_job
 from skyward_core.views.pool_view import PoolView, RunView, apply
 from skyward_core.views.recording_entries import parse_event
-from skyward_tui.cli.commands.run import PoolCommand
+from skyward_tui.cli.commands.launched_and_attached_runs import PoolCommand
 from skyward_tui.cli.console_and_log_printer import Console
 from skyward_tui.cli.follow_run import MAX_BUFFERED_BYTES, PendingLaunchEvents, UnattributedLines
 from skyward_tui.text.queue_trial_and_comparison_rows import queue_row_json, queue_rows, waiting_reason

@@ -20,7 +20,7 @@ from skyward_core.model.errors import UsageError
 from skyward_core.model.specs import PoolSpec
 from skyward_core.views.pool_view import PoolView
 from skyward_core.views.stack_groups_and_profiles import format_ranges
-from skyward_tui.cli.commands.run import PoolCommand, live_pool
+from skyward_tui.cli.commands.launched_and_attached_runs import PoolCommand, live_pool
 from skyward_tui.cli.console_and_log_printer import Console
 from skyward_tui.cli.pool_and_run_lookup import live_pools, open_session
 from skyward_tui.cli.run_report import table

@@ -27,7 +27,7 @@ from skyward_core.client.session import Session
 from skyward_core.client.sweep_launch_and_resumption import TrialSheet, gang_runs, missing_trials, resume_sweep
 from skyward_core.model import errors
 from skyward_core.model.errors import UsageError
-from skyward_tui.cli.commands.run import run as launch
+from skyward_tui.cli.commands.launched_and_attached_runs import run as launch
 from skyward_tui.cli.console_and_log_printer import Console
 from skyward_tui.cli.pool_and_run_lookup import (
     current_run,

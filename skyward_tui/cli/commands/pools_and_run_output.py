@@ -36,7 +36,7 @@ from skyward_core.views.log_collapsing import (
 from skyward_core.views.pool_view import RunView
 from skyward_core.views.rank_metrics_and_diagnostics import MetricStore
 from skyward_core.views.sweep_trials import TrialTableSource
-from skyward_tui.cli.commands.run import show_trials, sorted_rows
+from skyward_tui.cli.commands.launched_and_attached_runs import show_trials, sorted_rows
 from skyward_tui.cli.console_and_log_printer import Console
 from skyward_tui.cli.pool_and_run_lookup import fetch_run, open_session, resolve_run
 from skyward_tui.cli.run_report import (

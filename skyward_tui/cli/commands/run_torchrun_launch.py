@@ -440,7 +440,7 @@ def run(
     The pool is created for the run and torn down afterwards. ctrl-c asks whether to detach, cancel or tear down.
     Without a terminal, ctrl-c and SIGTERM cancel the run. A second signal tears the pool down.
     """
-    from skyward_tui.cli.commands import run as work
+    from skyward_tui.cli.commands import launched_and_attached_runs as work
     from skyward_tui.launch_form.form import expand_example
 
     if as_module:
@@ -495,7 +495,7 @@ def torchrun(
     """
     from skyward_core.client.launch.launch_request import RESTART_OPTIONS
     from skyward_core.client.launch.plugin_and_provider_catalog import DEFAULT_PROVIDER
-    from skyward_tui.cli.commands import run
+    from skyward_tui.cli.commands import launched_and_attached_runs as run
 
     notes = list(ignored_option_notes(given))
     asked = {name: value for name, value in given.items() if name.replace("_", "-") not in TORCHRUN_OPTIONS}

@@ -1,4 +1,4 @@
-"""Runs started from the command line or attached to: launch, progress, interruption, report, teardown."""
+"""Runs that a command launches or attaches to: launch, progress, interruption, report, teardown."""
 
 from __future__ import annotations
 
