@@ -38,7 +38,7 @@ class LeftoverScan(Value):
         others: Number of machines and of other resources of all other ledgers, by ledger and owner.
         unknown: Places that could not be scanned, each with the reason.
         is_unconfigured: Whether no place could be scanned because this machine has no settings for the accounts, and no
-            pool of the ledger has used them.
+            pool of the ledger has created anything.
     """
 
     accounts: Sequence[Any] = ()
@@ -106,7 +106,7 @@ async def scan_accounts(
     seen: set[tuple[str, str]] = set()
     # Concurrently, so that an unresponsive account does not delay the others.
     inventories = await asyncio.gather(*(_inventory(each, everywhere) for each in accounts))
-    used = {part["provider"] for row in ledger.providers() for part in providers.provider_parts(row)}
+    used = {part["provider"] for row in ledger.providers(used=True) for part in providers.provider_parts(row)}
     unreadable = [inventory for inventory in inventories if inventory.unknown]
     is_configured = any(map(sweepable_provider, used)) or any(inventory.is_configured for inventory in unreadable)
     for index, inventory in enumerate(inventories):

@@ -675,9 +675,15 @@ class Ledger:
         """Return the pools that have not ended, newest first."""
         return self._select(PoolRow, "WHERE ended_at IS NULL ORDER BY created_at DESC")
 
-    def providers(self) -> list[dict[str, Any]]:
-        """Return the JSON of the providers of all pools, without repetitions."""
-        return [json.loads(provider) for (provider,) in self._read("SELECT DISTINCT provider FROM pools")]
+    def providers(self, *, used: bool = False) -> list[dict[str, Any]]:
+        """Return the JSON of the providers of all pools, without repetitions.
+
+        Args:
+            used: Whether to skip pools whose receipt proves that nothing was created.
+        """
+        empty = "json_extract(receipt, '$.created', '$.unaccounted', '$.notes')='[0,[],[]]'"
+        where = f" WHERE receipt IS NULL OR NOT {empty}" if used else ""
+        return [json.loads(provider) for (provider,) in self._read(f"SELECT DISTINCT provider FROM pools{where}")]
 
     def pool_names_with_prefix(self, letters: str) -> list[str]:
         """Return the names of pools with a prefix, without repetitions, the last used first."""

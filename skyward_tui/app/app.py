@@ -415,7 +415,7 @@ class SkywardApp(App[None]):
         self.leftovers = found
         if line := leftovers_line(found, f"{first_key('pools.leftovers', self.keys)} in the list of pools shows them"):
             self.flash(line, "error")
-        elif doubts := unchecked_line(found):
+        elif (doubts := unchecked_line(found)) and not found.is_unconfigured:
             self.flash(doubts)
 
     # Called by screens

@@ -678,10 +678,17 @@ def test_leftovers_without_a_cloud_account_exits_with_success(tmp_path: Path, mo
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setattr(leftovers, "scannable_providers", lambda: ["aws"])
-    done = CliRunner().invoke(cli, ["leftovers"])
-    assert "no machines were rented from this state folder; no cloud account to check" in done.stderr
-    assert done.exit_code == errors.OK
+    (script := tmp_path / "train.py").write_text("import skyward_core as sky\n\n@sky.function\ndef f(): ...\n")
+    start = ["run", str(script), "--provider", "aws", "--set", "region=us-east-1", "--set", "instance_type=t3.micro"]
+    for _ in range(2):
+        done = CliRunner().invoke(cli, ["leftovers"], standalone_mode=False)
+        assert "no machines were rented from this state folder; no cloud account to check" in done.stderr
+        assert done.return_value == errors.OK
+        started = CliRunner().invoke(cli, start, standalone_mode=False)  # an account without any machine
+        assert started.return_value == errors.FAILED and "no AWS credentials were found" in started.stderr
+        assert "could not check" not in started.stderr
     done = CliRunner().invoke(cli, ["leftovers", "--provider", "aws"])
     assert "--set region=us-east-1" in done.stderr
 

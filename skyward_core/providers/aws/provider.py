@@ -270,9 +270,9 @@ class AWS(JsonSettings, StrictKeywords):
                 "then start it again"
             )
         folder.add("begun")
-        regions, own_address = await self._regions(), await self._client_network()
-        number = await account_setup.account_number(self._calls, regions)
-        parameters = self._launch_parameters(spec, token, own_address, number)
+        regions = await self._regions()
+        number = await account_setup.account_number(self._calls, regions)  # first, because it checks the credentials
+        parameters = self._launch_parameters(spec, token, await self._client_network(), number)
         folder.add("wishes", ttl=parameters.ttl, boot_deadman=parameters.boot_deadman, deadman=parameters.deadman)
         attempts, failed_regions = await self._attempts(spec).list_attempts(regions)
         made = await self._launch(folder, parameters).launch_machines(attempts, failed_regions)
@@ -713,10 +713,11 @@ class AWS(JsonSettings, StrictKeywords):
         try:
             regions = await self._regions()
         except UsageError as error:
-            is_configured = account_setup.has_credentials()
-            return Inventory((), {self.name: str(error)}, is_configured=is_configured)
-        places = await account_setup.list_regions(self._calls, regions[0]) if everywhere else regions
-        return await instances_and_leftovers.find_leftovers(self._calls, places)
+            found = Inventory((), {self.name: str(error)})
+        else:
+            places = await account_setup.list_regions(self._calls, regions[0]) if everywhere else regions
+            found = await instances_and_leftovers.find_leftovers(self._calls, places)
+        return replace(found, is_configured=account_setup.has_credentials() or not found.unknown)
 
     async def remove(self, things: Sequence[Leftover]) -> list[str]:
         """Remove leftovers, and wait until they no longer exist. Return a description of each leftover that remains.

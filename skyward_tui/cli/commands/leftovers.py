@@ -81,7 +81,7 @@ def note_leftovers(session: Session, specs: Iterable[Mapping[str, Any]], console
         return
     found = session.scan_leftovers().result()
     for line in (leftovers_line(found), unchecked_line(found)):
-        if line:
+        if line and not found.is_unconfigured:
             console.note(line)
 
 
