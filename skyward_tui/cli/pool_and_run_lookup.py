@@ -58,12 +58,20 @@ def live_pools(session: Session, pools: Sequence[str]) -> list[PoolRow]:
 def resolve_run(session: Session, word: str) -> RunRow:
     """Return the run that a word names: the id of a run, or the name or key of a pool, or a unique prefix.
 
-    A pool stands for its running run, or else for its last run.
+    A pool stands for its running run, or else for its last run; "" for the only running run of all pools.
 
     Raises:
         UsageError: If nothing matches, or the word is ambiguous.
     """
     ledger = session.ledger
+    if not word:
+        latest = [run for pool in ledger.live_pools() for run in _runs_of_pool(session, pool)]
+        runs = [run for run in latest if run.state == "running"]
+        if len(runs) == 1:
+            return runs[0]
+        listed = _list_names(runs or ledger.latest_runs(0.0, SHOWN))
+        fix = f"Name one of them: {listed}" if listed else "Start one with: skyward-tui run"
+        raise UsageError(f"{'several runs are' if runs else 'no run is'} running. {fix}")
     if (run := ledger.run(word)) is not None:
         return current_run(session, run)
     if (pool := ledger.find_pool(word)) is not None:

@@ -401,6 +401,11 @@ def test_pool_name_selects_its_running_run_or_its_last_run(
     running_pool(session, states, queued)
     assert resolve_run(session, "up").run == run
     assert resolve_run(session, "up.t5").run == run
+    if states[run] == "running":
+        assert resolve_run(session, "").run == run, "without a word, the only running run"
+    else:
+        with pytest.raises(UsageError, match=rf"no run is running. Name one of them: {run} \(f\)"):
+            live_run(session, "")
     pool, found = live_run(session, "up")
     assert (pool.token, found) == ("t5", run)
 
@@ -410,6 +415,8 @@ def test_pool_name_with_several_running_runs_is_rejected_with_a_list(session: An
     for lookup in (resolve_run, live_run):
         with pytest.raises(UsageError, match=r"pool up has several running runs: u1 \(f\), u3 \(f\)\. Name one"):
             lookup(session, "up")
+        with pytest.raises(UsageError, match=r"several runs are running. Name one of them: u1 \(f\), u3 \(f\)"):
+            lookup(session, "")
     assert live_run(session, "up", for_rank=True)[1] == "", "a rank needs no run"
 
 

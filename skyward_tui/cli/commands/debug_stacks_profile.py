@@ -125,13 +125,14 @@ class _DebugSession:
 
 
 @command()
-@click.argument("run", metavar="RUN|POOL")
+@click.argument("run", metavar="[RUN|POOL]", default="")
 @click.option("--signal", is_flag=True, help="Get stacks by signal from ranks that py-spy cannot read.")
 @click.option("--threads", is_flag=True, help="Show all threads, not only those that run the function.")
 def stacks(console: Console, run: str, signal: bool, threads: bool) -> int:
     """Show the Python stack of every rank.
 
-    Equal stacks are shown once, with their ranks. The first lines name the ranks inside and outside of a collective.
+    By default, the ranks are those of the only running run. Equal stacks are shown once, with their ranks. The first
+    lines name the ranks inside and outside of a collective.
     """
     with open_session(console) as session:
         pool, run = live_run(session, run)

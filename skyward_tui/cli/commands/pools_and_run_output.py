@@ -173,7 +173,7 @@ def _show_receipts(session: Session, console: Console) -> None:
 
 
 @command()
-@click.argument("run")
+@click.argument("run", default="")
 @click.option(
     "--sort",
     metavar="COLUMN",
@@ -186,7 +186,8 @@ def results(console: Console, run: str, sort: str | None, diff: str | None, outp
 
     Ranks whose numbers or arrays differ from those of most ranks are named.
 
-    RUN is the id of a run or the name of a pool (its running run, else its last), or a unique prefix.
+    RUN is the id of a run or the name of a pool (its running run, else its last), or a unique prefix. By default, it
+    is the only running run.
     """
     if diff is not None and (sort is not None or output is not None):
         raise UsageError("--diff cannot be combined with --sort or --output. Remove them")
@@ -244,14 +245,15 @@ def _trial_board(session: Session, pool: str, run: RunView, sort: str | None) ->
 
 
 @command()
-@click.argument("run")
+@click.argument("run", default="")
 @click.option("--rank", metavar="R", type=click.IntRange(min=0), help="Print only this rank, without prefixes.")
 @click.option("-f", "--follow", is_flag=True, help="Keep printing new output until the run ends.")
 @click.option("--collapse", is_flag=True, help="Merge lines of ranks that differ only in times and numbers.")
 def logs(console: Console, run: str, rank: int | None, follow: bool, collapse: bool) -> int:
     """Print the output of a run's ranks, even after the pool has ended.
 
-    RUN is the id of a run or the name of a pool (its running run, else its last), or a unique prefix.
+    RUN is the id of a run or the name of a pool (its running run, else its last), or a unique prefix. By default, it
+    is the only running run.
 
     Standard output of the ranks goes to standard output, and standard error of the ranks to standard error.
     """
