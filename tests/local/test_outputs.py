@@ -650,6 +650,8 @@ def test_local_pool_has_no_output_files_to_fetch(module_home: Path, tmp_path: Pa
         name = compute.pool.name
         output = run(("files", name), 0)
         assert "runs on this machine: its ranks write directly to " in output and "no such" not in output
+        output = run(("fetch", name), 0)
+        assert "nothing to fetch: pool" in output and "its ranks write directly to " in output
     assert compute.receipt is not None and not compute.receipt.notes
     output = run(("fetch", name), 2)
     assert "ran on this machine: its ranks write directly to " in output

@@ -73,7 +73,9 @@ def fetch(console: Console, run: str, patterns: Sequence[str], to: str | None) -
     with open_session(console) as session:
         pool, of_run = _resolve_pool(session, run)
         if session.is_working_locally(pool):
-            console.note(f"pool {pool.name} runs on this machine: {_local_files_text(pool)}")
+            console.note(f"nothing to fetch: pool {pool.name} runs on this machine, and {_local_files_text(pool)}")
+            console.result({"files": [], "notes": []})
+            return errors.OK
         progress = _FetchProgress()
         target = Path(to) if to is not None else None
         fetching = session.fetch_files(pool.key, of_run, patterns, target, progress.update)
