@@ -801,6 +801,8 @@ async def test_refused_ssh_connection_is_retried_until_patience_ends(host: Host,
     await link.close()
 
 
-async def test_host_name_that_cannot_be_resolved_fails_at_once() -> None:
-    with pytest.raises(Unreachable, match="cannot be resolved"):
+async def test_host_name_that_cannot_be_resolved_fails_at_once(home: Path) -> None:
+    home.mkdir(exist_ok=True)
+    (home / "skyward.toml").write_text('[hosts]\nno-such-hosts = ["a"]\nothers = ["b"]\n')
+    with pytest.raises(Unreachable, match=r"cannot be resolved .* Did you mean the host group 'no-such-hosts'\?$"):
         await connection.connect(Target("no-such-host.invalid", config=False), patience=0)

@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from copy import copy
+from difflib import get_close_matches
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 from skyward_core.model.errors import (
@@ -341,7 +342,17 @@ def connect_error(target: Target, route: Route | None, error: Exception, login: 
     message = failure.text.format_map(fields)
     notes = [login.silent_agent, *dict.fromkeys(login.problems)] if failure.error is CredentialsRefused else []
     notes += [f"its ProxyCommand printed: {login.proxy_output}"] if login.proxy_output else []
-    return failure.error(" ".join([message, *(f"{note[:1].upper()}{note[1:]}." for note in notes if note)]))
+    notes += _similar_groups(target.host) if failure.text == _NAME else []
+    ends = (f"{note[:1].upper()}{note[1:]}{'' if note.endswith('?') else '.'}" for note in notes if note)
+    return failure.error(" ".join([message, *ends]))
+
+
+def _similar_groups(host: str) -> Iterator[str]:
+    """Yield a note on the host group with the most similar name, because the host may be a misspelled group."""
+    from skyward_core.store.skyward_toml import host_groups  # imported late: it imports pydantic
+
+    with suppress(UsageError):  # a launch with an invalid file reports it
+        yield from (f"did you mean the host group {each!r}?" for each in get_close_matches(host, host_groups(), 1))
 
 
 def key_error(target: Target, error: Exception) -> UsageError | None:
