@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
+from skyward_core.model.errors import TooFewHosts
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
@@ -388,6 +390,19 @@ class ChecksSettings(Protocol):
 def default_nodes(provider: object) -> int:
     """Return the default number of nodes of a pool: all hosts, otherwise one."""
     return provider.default_nodes if isinstance(provider, HasHosts) else 1
+
+
+def check_host_count(provider: object, nodes: int) -> None:
+    """Check that a provider of existing machines has enough of them.
+
+    Raises:
+        TooFewHosts: If there are fewer hosts than nodes.
+    """
+    if isinstance(provider, HasHosts) and nodes > len(provider.hosts):
+        raise TooFewHosts(
+            f"{nodes} nodes were requested, but there are only {len(provider.hosts)} hosts: "
+            f"{', '.join(provider.hosts)}. Add hosts, request fewer nodes, or leave the number out to use all hosts."
+        )
 
 
 @runtime_checkable

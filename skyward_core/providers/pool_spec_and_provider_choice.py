@@ -17,6 +17,7 @@ from skyward_core.model.provider_capability_protocols import (
     RunsHere,
     SizesDisk,
     TakesGpus,
+    check_host_count,
     default_nodes,
 )
 from skyward_core.model.provider_settings import make_provider
@@ -255,6 +256,7 @@ def make_plan(spec: PoolSpec, *, may_remember: bool = False) -> RentalPlan:
     from skyward_core.model.offers_and_rental_plans import RentalPlan
 
     provider = spec.provider
+    check_host_count(provider, spec.least_nodes)
     if not isinstance(provider, Plans | Foresees):
         return RentalPlan(nodes=spec.most_nodes, attempts=())
 

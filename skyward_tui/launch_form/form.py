@@ -20,11 +20,10 @@ from skyward_core.client.launch.plugin_and_provider_catalog import (
     available,
     parse_source,
 )
-from skyward_core.model.errors import ScriptError, SkywardError, SpecError, UsageError
+from skyward_core.model.errors import ScriptError, SkywardError, SpecError, TooFewHosts, UsageError
 from skyward_core.util.safe_file_access import current_folder, exists, expand_user
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.pool_view import PoolView
-from skyward_tui.text.number_and_time_format import count
 from skyward_tui.text.text_width_and_tables import one_line
 
 if TYPE_CHECKING:
@@ -415,7 +414,7 @@ def plan_launch(form: Form, pools: Collection[PoolView], *, launching: bool = Fa
     except SkywardError as error:
         id = _field_id(error.field, form)
         message = error.reason if isinstance(error, SpecError) else str(error)
-        text = _not_a_number(id, form) if id in _NUMBERS else message
+        text = _not_a_number(id, form) if id in _NUMBERS and not isinstance(error, TooFewHosts) else message
         raise FieldError(id, text, error.field.partition("arguments.")[2]) from error
 
 
@@ -465,10 +464,6 @@ def _check_numbers(form: Form, plan: LaunchPlan) -> None:
     for id in _NUMBERS:
         if not getattr(form, id).strip() and not (id == "nodes" and plan.hosts):
             raise FieldError(id, _not_a_number(id, form))
-    if plan.hosts and plan.spec is not None and plan.spec.least_nodes > len(plan.hosts):
-        hosts = count(len(plan.hosts), "host")
-        text = f"{plan.spec.least_nodes} nodes need as many hosts, but there are {hosts}"
-        raise FieldError("nodes", f"{text}: add hosts, or leave Nodes empty to use all")
 
 
 def _not_a_number(id: str, form: Form) -> str:

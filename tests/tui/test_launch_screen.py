@@ -377,11 +377,7 @@ async def test_command_line_of_the_launch_is_copied(app: SkywardApp, script: Pat
         ({"provider": "ssh", "settings": {"hosts": "gpu1 gpu2:ssh"}}, "hosts", "invalid port"),
         ({"provider": "ssh", "settings": {"hosts": "gpu1, @lba"}}, "hosts", "no group 'lba'"),
         ({"provider": "ssh", "settings": {"hosts": "empty"}}, "hosts", "at least one host"),
-        (
-            {"provider": "ssh", "settings": {"hosts": "lab"}, "nodes": "4"},
-            "nodes",
-            "4 nodes need as many hosts, but there are 3 hosts",
-        ),
+        ({"provider": "ssh", "settings": {"hosts": "lab"}, "nodes": "4:8"}, "nodes", "only 3 hosts: "),
         ({"provider": "ssh", "settings": {"hosts": "lab"}, "nodes": "0"}, "nodes", "Nodes: 0 is not valid"),
         ({"accelerator": "H10O:8"}, "accelerator", "did you mean H100"),
         ({"accelerator": "H100:x"}, "accelerator", "not a number of accelerators"),

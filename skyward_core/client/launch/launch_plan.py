@@ -36,6 +36,7 @@ from skyward_core.model.provider_capability_protocols import (
     Rents,
     RunsHere,
     TakesGpus,
+    check_host_count,
     costs_money,
 )
 from skyward_core.model.provider_settings import declared_settings, make_provider
@@ -492,6 +493,8 @@ def make_spec(
         )
     except SpecError as error:
         raise SpecError(error.reason, "pool" if error.field == "name" else error.field) from error
+    with set_error_field("nodes"):
+        check_host_count(spec.provider, spec.least_nodes)
     if not isinstance(spec.provider, RunsHere):
         with set_error_field("script"):
             check_script_folder(script)

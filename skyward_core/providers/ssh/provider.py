@@ -18,13 +18,13 @@ from skyward_core.model.errors import (
     NoCapacity,
     PoolError,
     SkywardError,
-    TooFewHosts,
     UsageError,
     error_hint,
     error_message,
 )
 from skyward_core.model.machines import FREE, Check, Machine
 from skyward_core.model.misuse_errors import StrictKeywords
+from skyward_core.model.provider_capability_protocols import check_host_count
 from skyward_core.model.provider_settings import DeclaredSettings, Field, setting, word_list
 from skyward_core.model.specs import PoolSpec
 from skyward_core.providers.agent_status_and_termination import (
@@ -200,11 +200,7 @@ class SSH(JsonSettings, StrictKeywords, Value):
             NoCapacity: If too few hosts answer. The message has the reason for each host that does not.
             UsageError: If two names mean the same machine.
         """
-        if spec.least_nodes > len(self.hosts):
-            raise TooFewHosts(
-                f"{spec.least_nodes} nodes were requested, but there are only {len(self.hosts)} hosts: "
-                f"{', '.join(self.hosts)}. Request fewer nodes, or add hosts."
-            )
+        check_host_count(self, spec.least_nodes)
         await self._check_distinct()
         takes: Mapping[str, Mapping[str, Any]] = {}
         if self.gpus == FREE:
