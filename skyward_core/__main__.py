@@ -28,6 +28,7 @@ from skyward_core.tasks.script_functions import list_commands, parse_script
 from skyward_core.util.safe_file_access import is_dir, is_file, resolve_path
 
 _end_signals: list[int] = []  # received signals that end the script
+_process = os.getpid()  # forked children keep the default effect of signals
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -122,6 +123,9 @@ def _run_reporting_errors(work: Callable[[], None]) -> int:
 
 
 def _leave(number: int, frame: FrameType | None) -> NoReturn:
+    if os.getpid() != _process:
+        signal.signal(number, signal.SIG_DFL)
+        signal.raise_signal(number)
     _end_signals.append(number)
     # If a terminal is closed, the kernel and the shell both send SIGHUP.
     signal.signal(signal.SIGHUP, lambda *_: None)  # not SIG_IGN, which children would inherit

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import fields, replace
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Unpack
 
 from skyward_core import providers
@@ -42,8 +45,8 @@ class Compute(PoolOperations):
             total = sum(part() @ compute)
 
     Safe to use from any thread. Leaving the block tears the pool down and verifies that nothing remains, also after an
-    exception or ctrl-c. Afterwards ``receipt`` contains the proof. Asynchronous code writes ``async with`` and awaits
-    calls: ``await part().on(compute)``.
+    exception, ctrl-c, SIGTERM or SIGHUP. Afterwards ``receipt`` contains the proof. Asynchronous code writes ``async
+    with`` and awaits calls: ``await part().on(compute)``.
 
         with sky.Compute(
             sky.Spec(provider=sky.AWS(region="us-east-1"), accelerator="A100:8", max_hourly_cost=30),
@@ -241,21 +244,25 @@ class Compute(PoolOperations):
 
     def __enter__(self) -> Compute:
         self._check_not_open()
+        self._stack.enter_context(leave_on_signals())
         try:
             self._start()
             self._enter_plugins()
         except BaseException:
-            self._abort_startup()
+            with self._stack:
+                self._abort_startup()
             raise
         return self
 
     async def __aenter__(self) -> Compute:
         self._check_not_open()
+        self._stack.enter_context(leave_on_signals())
         try:
             await run_in_thread(self._start, cancel=self._cancel_startup)
             self._enter_plugins()  # on this thread: plugins may set up thread-local state
         except BaseException:
-            await run_in_thread(self._abort_startup)
+            with self._stack:
+                await run_in_thread(self._abort_startup)
             raise
         return self
 
@@ -305,10 +312,7 @@ class Compute(PoolOperations):
         if not submit(self._has_pool()).result():
             return
         pool = self.pool
-        try:
-            receipt = self._tear_down()
-        finally:
-            self._stack.close()
+        receipt = self._tear_down()
         if receipt.machines and costs_money(self.spec.provider):
             machines = ", ".join(receipt.machines)
             self._print_receipt(pool, f"pool {self.name} did not start: {receipt}; machines: {machines}")
@@ -425,6 +429,31 @@ class Compute(PoolOperations):
         if interrupted is not None:
             raise interrupted
         return self.receipt
+
+
+@contextmanager
+def leave_on_signals() -> Iterator[None]:
+    """Make SIGTERM and SIGHUP leave the ``with`` block, so that the pool is torn down.
+
+    Signals that the program handles or ignores, and those of forked processes, keep their effect.
+    """
+    owner, is_main = os.getpid(), threading.current_thread() is threading.main_thread()
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        if os.getpid() != owner:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        raise SystemExit(128 + number)
+
+    numbers = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) is signal.SIG_DFL and is_main]
+    for each in numbers:
+        signal.signal(each, leave)
+    try:
+        yield
+    finally:
+        for each in numbers:
+            if signal.getsignal(each) is leave and threading.current_thread() is threading.main_thread():
+                signal.signal(each, signal.SIG_DFL)
 
 
 def print_rental_notice(spec: PoolSpec, pool: Pool) -> Callable[[], None]:

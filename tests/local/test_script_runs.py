@@ -20,6 +20,22 @@ from tests.support.sshd import Host
 
 NOT_INSTALLED = "torch._dynamo"  # what training uses of it has a stand-in
 
+STUCK = """
+import os, signal, time
+import skyward_core as sky
+
+with sky.Compute(nodes=1, name="stuck") as compute:
+    reader, writer = os.pipe()
+    if not (child := os.fork()):
+        os.write(writer, b".")  # Python drops signals that arrive during the fork
+        time.sleep(600)
+    os.read(reader, 1)
+    os.kill(child, signal.SIGTERM)
+    ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    print(f"up; a forked child ended with {ended}", flush=True)
+    signal.pause()
+"""
+
 
 class TestModule:
     """``python -m skyward_core``."""
@@ -91,16 +107,13 @@ class TestModule:
         assert (missing.returncode, missing.stderr) == (2, "error: script missing.py does not exist\n")
         assert self.run(cli, "--provider", "locl", "own.py").returncode == 2
 
-    def test_terminated_script_tears_its_pool_down(self, cli: Cli) -> None:
-        cli.write(
-            "stuck.py",
-            "import signal\nimport skyward_core as sky\n"
-            "with sky.Compute(nodes=1, name='stuck') as compute:\n    print('up', flush=True)\n    signal.pause()\n",
-        )
-        command = [sys.executable, "-m", "skyward_core", "stuck.py"]
+    @pytest.mark.parametrize("options", [("-m", "skyward_core"), ()], ids=["skyward_core", "python"])
+    def test_terminated_script_tears_its_pool_down(self, cli: Cli, options: tuple[str, ...]) -> None:
+        cli.write("stuck.py", STUCK)
+        command = [sys.executable, *options, "stuck.py"]
         with Child(command, cwd=cli.folder, env=cli.env, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
-            assert process.stdout.readline() == "up\n"
+            assert process.stdout.readline() == "up; a forked child ended with -15\n"
             process.send_signal(signal.SIGTERM)
             assert process.wait(PATIENCE) == 143
         assert cli.pools() == {}
