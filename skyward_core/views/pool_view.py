@@ -245,7 +245,7 @@ class PoolView(Value):
     @property
     def has_unknown_price(self) -> bool:
         """Whether the machines cost money but their price is unknown."""
-        return bool(self.spec.get("rents")) and not self.price_hourly
+        return bool(self.spec.get("rents")) and not self.price_hourly and self.shown_state != "unstarted"
 
     @property
     def nodes_ready(self) -> int:

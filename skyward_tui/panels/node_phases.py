@@ -13,7 +13,7 @@ from skyward_core.views.pool_view import PHASES, NodeView, PoolView, RunView
 from skyward_tui.panels.panel import RunPanel, RunSelection
 from skyward_tui.text.error_advice import format_detail
 from skyward_tui.text.number_and_time_format import age, clock, duration, precise_duration, preemption_text
-from skyward_tui.text.state_styles_and_rank_states import FAILURES, link_note, node_style, state_style
+from skyward_tui.text.state_styles_and_rank_states import FAILURES, is_absent, link_note, node_style, state_style
 from skyward_tui.text.text_width_and_tables import clip
 from skyward_tui.ui.time_refresh import refresh_token
 from skyward_tui.widgets.virtual_list import VirtualList
@@ -66,7 +66,7 @@ class PhaseBoard(VirtualList[NodeView]):
         self._order = [node.index for node in nodes]
         if self._chosen not in self._order:
             self._chosen = self._order[0] if self._order else -1
-        self._rows = [row for node in nodes for row in self._rows_of(node, now)]
+        self._rows = [row for node in nodes for row in self._rows_of(node, pool, now)]
         self.refresh_if_changed()
         return True
 
@@ -77,8 +77,8 @@ class PhaseBoard(VirtualList[NodeView]):
         wrapped = wrapped[:_MOST_OF_POOL]
         return wrapped if len(wrapped) + len(pool.nodes) <= self.size.height else lines
 
-    def _rows_of(self, node: NodeView, now: float) -> Iterator[tuple[int, Content]]:
-        yield node.index, self._node(node, now)
+    def _rows_of(self, node: NodeView, pool: PoolView, now: float) -> Iterator[tuple[int, Content]]:
+        yield node.index, self._node(node, pool, now)
         if node.index in self._open:
             room = max(_LEAST, self.size.height - len(self._head) - 1)
             most = min(MAX_DETAIL_LINES, room)  # cut the list, so that the last message is visible
@@ -134,10 +134,12 @@ class PhaseBoard(VirtualList[NodeView]):
         here = node == self._chosen and (not index or self._rows[index - 1][0] != node)
         return row.stylize(_CURSOR, 0, _LABEL) if here and self.has_focus else row
 
-    def _node(self, node: NodeView, now: float) -> Content:
-        mark = node_style(node.phase)
+    def _node(self, node: NodeView, pool: PoolView, now: float) -> Content:
+        absent = is_absent(pool, node)
+        mark = node_style("absent" if absent else node.phase)
+        time = "" if absent else (age if node.phase in ("ready", "gone") else duration)(now - node.since)
         reached = len(_PHASE_ORDER) if node.phase == "gone" else _PHASE_ORDER.index(node.phase) + 1
-        style = "$muted" if node.phase == "gone" else mark.style
+        style = mark.style
         parts = [(f" n{node.index:<3}", "bold")]
         # A node with a job step is ready, so a narrow row shows the step instead of the phase.
         if node.phase != "ready" or not self._steps.get(node.index) or self.size.width >= ROOMY:
@@ -145,7 +147,7 @@ class PhaseBoard(VirtualList[NodeView]):
                 ("■" * reached, style),
                 ("□" * (len(_PHASE_ORDER) - reached), "$muted"),
                 (f" {mark.text:<11}", mark.style),
-                (f"{(age if node.phase in ('ready', 'gone') else duration)(now - node.since):>6}", "$muted"),
+                (f"{time:>6}", "$muted"),
             ]
         if node.retry_at is not None and node.retry_at > now:
             parts.append((f"  retry {duration(node.retry_at - now)}", "$text-warning"))

@@ -290,7 +290,8 @@ def pool_status(pool: PoolView, run: RunView | None, now: float) -> list[Content
     mark = state_style(pool.shown_state)
     if cost := hourly(pool):
         if pool.price_hourly:
-            cost += f" spent {money(pool.spent(now))}"
+            cost = "" if pool.is_over else f"{cost} "
+            cost += f"spent {money(pool.spent(now))}"
             cost += f" of {money(pool.budget)}" if pool.budget is not None else ""
             cost += f", {money(end)} by its end" if (end := pool.planned_cost()) is not None else ""
         parts.append(Content.styled(cost, "$muted"))

@@ -85,6 +85,7 @@ _STATE_STYLES = {
     "synced": StateStyle("◑", "synced", "$text-warning"),
     "installed": StateStyle("◕", "installed", "$text-warning"),
     "ready": StateStyle("●", "ready", "$text-success"),
+    "absent": StateStyle("○", "not started", "$muted"),
 }
 
 
@@ -96,6 +97,11 @@ def state_style(state: str) -> StateStyle:
 def node_style(phase: str) -> StateStyle:
     """Return the style of a node's phase. In the phase "running", the machine is on, but the node is not ready."""
     return StateStyle("◔", "running", "$text-warning") if phase == "running" else state_style(phase)
+
+
+def is_absent(pool: PoolView, node: NodeView) -> bool:
+    """Check whether the pool ended before the node was ready."""
+    return pool.is_over and node.phase not in ("ready", "gone")
 
 
 SHADE_STYLE = "$text-accent"
@@ -171,7 +177,7 @@ def _state(
             text += f", killed in {duration(max(0.0, until - now))}"
         return RankState(rank, node.index, phase, now - since, text)
     if task is None:
-        return RankState(rank, node.index, *_without_task(node, run, now))
+        return RankState(rank, node.index, *_without_task(node, pool, run, now))
     if task.outcome is not None:
         return RankState(rank, node.index, task.state, task.outcome.seconds, task_note(task))
     phase, since = pool.rank_phases.get(rank, ("", 0.0))
@@ -190,10 +196,12 @@ def _state(
     return RankState(rank, node.index, task.state, seconds, text, numbers, quiet)
 
 
-def _without_task(node: NodeView, run: RunView | None, now: float) -> tuple[str, float | None, str]:
+def _without_task(node: NodeView, pool: PoolView, run: RunView | None, now: float) -> tuple[str, float | None, str]:
     note = link_note(node)
     if node.phase == "gone":
         return "gone", None, ""
+    if is_absent(pool, node):
+        return "absent", None, ""
     if node.phase != "ready":
         delay = 0.0 if node.retry_at is None else node.retry_at - now
         retry = f", retry in {duration(delay)}" if delay > 0 else ""

@@ -149,13 +149,17 @@ async def test_pool_that_failed_to_start_shows_its_reason_and_opens_its_form_aga
     app: SkywardApp, session: FakeSession, launch: LaunchRecord, size: Size
 ) -> None:
     view = session.pool("lost", 3, state="starting", phase="requested")
+    view.spec = {**view.spec, "rents": True}
     session.pool_launches[view.key] = launch
     receipt = {"start_error": "no machine {run.launch} answered"}
     session.emit(view, events.PoolEnded(pool="lost", receipt=receipt, at=session.now))
     async with running_app(app, size, until="✗ start failed") as pilot:
         assert "no machine {run" in screen_text(app)
         await press(pilot, "enter", until="(A: change the launch)")
-        assert "pool ✗ start failed" in screen_text(app) and "(L: launch)" not in screen_text(app)
+        shown = screen_text(app)
+        assert "pool ✗ start failed" in shown and "(L: launch)" not in shown
+        assert shown.count("○ not started" if size[0] > 80 else "○") >= 3
+        assert not any(word in shown for word in ("requested", "starting", "◌", "$"))
         await press(pilot, "A", until=lambda: isinstance(app.screen, LaunchScreen) and app.screen.is_mounted)
         assert isinstance(app.screen, LaunchScreen)
         form = app.screen.form()
