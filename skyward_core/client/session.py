@@ -834,6 +834,13 @@ class Session(SessionInterface):
         return pool
 
 
+def name_limit(error: OSError) -> OSError:
+    """Return an error that names the limit of open files or processes to raise, if such a limit is its cause."""
+    from skyward_core.node.agent.worker_processes import LIMITS, describe_shortage  # late: rarely needed
+
+    return OSError(describe_shortage(error, "this machine")) if error.errno in LIMITS else error
+
+
 def _describe_error(error: Exception) -> str:
     """Return the message of our own errors unchanged, and that of other errors with the error's type."""
     return error_message(error) if isinstance(error, SkywardError | OSError) else f"{type(error).__name__}: {error}"

@@ -240,7 +240,10 @@ def _read_request() -> bytes:
         os._exit(1)
 
     request = read(int(read(8), 16))
-    threading.Thread(target=watch, daemon=True).start()
+    try:
+        threading.Thread(target=watch, daemon=True).start()
+    except RuntimeError as error:  # the user's limit of processes is reached
+        sys.exit(str(error))
     return request
 
 

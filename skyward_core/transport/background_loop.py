@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Coroutine, Iterable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -55,10 +55,38 @@ def background_loop() -> asyncio.AbstractEventLoop:
     global _loop
     with _lock:
         if _loop is None:
-            _loop = asyncio.new_event_loop()
-            threading.Thread(target=_serve, args=(_loop,), name="skyward", daemon=True).start()
-            atexit.register(_stop, _loop)
+            loop = asyncio.new_event_loop()
+            executor = _PatientExecutor(thread_name_prefix="asyncio")
+            executor.submit(bool)  # starts a thread, so that later work, such as a teardown, has at least this one
+            loop.set_default_executor(executor)
+            with _named_limit():
+                threading.Thread(target=_serve, args=(loop,), name="skyward", daemon=True).start()
+            atexit.register(_stop, loop)
+            _loop = loop
         return _loop
+
+
+class _PatientExecutor(ThreadPoolExecutor):
+    """Executor that continues with its threads if the user's limit of processes permits no further thread."""
+
+    def _adjust_thread_count(self) -> None:
+        try:
+            with _named_limit():
+                super()._adjust_thread_count()
+        except OSError:
+            if not self._threads:
+                raise
+
+
+@contextmanager
+def _named_limit() -> Iterator[None]:
+    """Raise an OSError that names the limit if no thread can be started."""
+    try:
+        yield
+    except RuntimeError as error:
+        from skyward_core.node.agent.worker_processes import describe_shortage
+
+        raise OSError(describe_shortage(error, "this machine")) from error
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
@@ -72,7 +100,11 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
 
 def submit(work: Coroutine[Any, Any, T]) -> Future[T]:
     """Run a coroutine on the background loop; call this from any other thread."""
-    return asyncio.run_coroutine_threadsafe(work, background_loop())
+    try:
+        return asyncio.run_coroutine_threadsafe(work, background_loop())
+    except OSError:
+        work.close()
+        raise
 
 
 @contextmanager

@@ -58,7 +58,10 @@ class AgentStarter:
                 try:
                     self._interpreter = _ForkServer()
                 except OSError as error:
-                    raise PoolError(f"cannot start a process for the agents: {error}") from error
+                    from skyward_core.node.agent.worker_processes import describe_shortage
+
+                    reason = describe_shortage(error, "this machine")
+                    raise PoolError(f"cannot start a process for the agents: {reason}") from error
             self._users += 1
 
     def __exit__(self, *exc: object) -> None:

@@ -143,7 +143,9 @@ def open_console(as_json: bool) -> Iterator[Console]:
         console.report_error(error)
         sys.exit(errors.error_exit_code(error))
     except OSError as error:
-        console.report_error(error)
+        from skyward_core.client.session import name_limit  # late: it imports the whole client
+
+        console.report_error(name_limit(error))
         sys.exit(errors.FAILED)
 
 

@@ -18,7 +18,7 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.client.session import Session
-from skyward_core.model.errors import UsageError
+from skyward_core.model.errors import FAILED, UsageError
 from skyward_core.pool import teardown
 from skyward_core.store import ledger
 from skyward_core.store.ledger import Ledger
@@ -327,17 +327,31 @@ print(json.dumps([failures, [each.why for each in stacks.ranks]]))
 """
 
 
-def test_user_without_free_processes_gets_failures_that_name_the_limit(tmp_path: Path) -> None:
+def run_as_user(folder: Path, uid: int, *command: str) -> subprocess.CompletedProcess[str]:
     if os.geteuid() != 0:
         pytest.skip("becoming another user needs root")
-    os.chown(tmp_path, 54321, 54321)
+    os.chown(folder, uid, uid)
     rights = "-all,+dac_override,+dac_read_search"  # this interpreter may be in root's home
-    user = ["setpriv", "--reuid=54321", "--regid=54321", "--clear-groups"]
-    done = subprocess.run(
-        [*user, f"--inh-caps={rights}", f"--ambient-caps={rights}", sys.executable, "-c", LIMITED],
-        env=os.environ | {"HOME": str(tmp_path), "SKYWARD_HOME": f"{tmp_path}/home"},
+    user = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"]
+    return subprocess.run(
+        [*user, f"--inh-caps={rights}", f"--ambient-caps={rights}", *command], cwd=folder,
+        env=os.environ | {"HOME": str(folder), "SKYWARD_HOME": f"{folder}/home"},
         capture_output=True, text=True, check=False, timeout=PATIENCE,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("limit", [2, 3, 6])  # for no thread of a child, for no agents, for one agent
+def test_command_without_free_processes_names_the_limit_and_leaves_nothing(tmp_path: Path, limit: int) -> None:
+    (tmp_path / "f.py").write_text("import skyward_core as sky\n@sky.function\ndef f(): ...\n")
+    limited = ["prlimit", f"--nproc={limit}", *COMMAND]
+    done = run_as_user(tmp_path, 54320 - limit, *limited, "run", "f.py", "--nodes", "2")
+    assert done.returncode == FAILED and "Raise the limit of processes (ulimit -u" in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "no pools are up" in run_as_user(tmp_path, 54320 - limit, *COMMAND, "ls").stdout
+
+
+def test_user_without_free_processes_gets_failures_that_name_the_limit(tmp_path: Path) -> None:
+    done = run_as_user(tmp_path, 54321, sys.executable, "-c", LIMITED)
     assert done.returncode == 0, done.stderr
     failures, reasons = json.loads(done.stdout.splitlines()[-1])
     assert all("Raise the limit of processes (ulimit -u" in each for each in (*failures, *reasons)), done.stdout

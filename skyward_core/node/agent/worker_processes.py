@@ -37,11 +37,11 @@ LIMITS = {
 NO_THREAD = "can't start new thread"  # message of Python's RuntimeError
 
 
-def describe_shortage(error: BaseException) -> str:
+def describe_shortage(error: BaseException, place: str = "the node") -> str:
     """Return an error's text, with the limit to raise if a limit of this machine causes the error."""
     number = errno.EAGAIN if NO_THREAD in str(error) else getattr(error, "errno", 0)
     limit = LIMITS.get(number)
-    return f"{os.strerror(number)}. Raise the limit of {limit} on the node" if limit else str(error)
+    return f"{os.strerror(number)}. Raise the limit of {limit} on {place}" if limit else str(error)
 
 
 async def run_in_thread(work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
