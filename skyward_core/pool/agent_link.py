@@ -10,7 +10,7 @@ import socket
 import sys
 import time
 from collections.abc import Coroutine, Iterable, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from logging import DEBUG, INFO, WARNING
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -24,7 +24,8 @@ from skyward_core.protocol.frame_codec import (
     Decoder,
     Header,
     WireError,
-    encode_frame,
+    encode_frame_text,
+    encode_json,
 )
 from skyward_core.protocol.frame_schema import PREEMPTED, validate_agent_frame, validate_answer
 from skyward_core.store.debug_log import get_logger
@@ -206,6 +207,12 @@ def _add_acks(target: dict[str, list[int] | None], acks: Mapping[str, list[int] 
             target[run] = None
         elif (known := target.setdefault(run, [])) is not None:
             known.extend(indices)
+
+
+@lru_cache(16)
+def _encode_acks(runs: tuple[str, ...]) -> str:
+    """Return the header that acknowledges whole runs. Cached, because all nodes of a pool receive it."""
+    return encode_json({"t": "ack", "calls": dict.fromkeys(runs)})
 
 
 class Link:
@@ -605,15 +612,20 @@ class Link:
         self._write(header, body)
         return True
 
-    def call(self, header: ClientCall, body: bytes) -> None:
-        """Send a call. It is sent again after each reconnection until its outcome arrives."""
+    def call(self, header: ClientCall, body: bytes, text: str = "") -> None:
+        """Send a call. It is sent again after each reconnection until its outcome arrives.
+
+        Args:
+            header, body: The call's frame.
+            text: The encoded header; "" to encode it.
+        """
         self._calls[header["run"], header["i"]] = header, body
         if not self.up:
             return
         # One write, hence one wake-up of the agent, for the acknowledgements and the call.
         corks = bool(self._acks) and len(body) <= CORKED_BODY and self.cork()
         self.flush_acknowledgements()
-        self._write(header, body)
+        self._write(header, body, text)
         if corks:
             self.uncork()
 
@@ -635,14 +647,23 @@ class Link:
         if len(data) <= MAX_INLINE_BYTES:
             self._write({"t": "source", "hash": source.hash, "name": source.name}, data)
 
-    def acknowledge(self, run: str, index: int | None = None) -> None:
-        """Schedule an acknowledgement: the results of a run or call have arrived and need not be retained."""
+    def acknowledge(self, run: str, index: int | None = None, *, timed: bool = True) -> None:
+        """Schedule an acknowledgement: the results of a run or call have arrived and need not be retained.
+
+        Args:
+            run, index: The call; without an index, all calls of the run.
+            timed: Whether this link sends it after :data:`ACK_DELAY`. Otherwise the caller flushes it.
+        """
         if index is None:
             self._acks[run] = None
         elif (indices := self._acks.setdefault(run, [])) is not None:
             indices.append(index)
-        if self._ack_timer is None:
+        if timed and self._ack_timer is None:
             self._ack_timer = self.loop.call_later(ACK_DELAY, self._on_ack_timer)
+
+    def has_acknowledgement(self, run: str) -> bool:
+        """Check whether an acknowledgement of a run is pending."""
+        return run in self._acks
 
     def flush_acknowledgements(self) -> bool:
         """Send the pending acknowledgements now. Return whether there were any."""
@@ -656,7 +677,9 @@ class Link:
         self._send_acks()
 
     def _send_acks(self) -> None:
-        if self._acks and self.send({"t": "ack", "calls": self._acks}):
+        if self._acks and self.up:
+            text = "" if any(self._acks.values()) else _encode_acks(tuple(self._acks))
+            self._write({"t": "ack", "calls": self._acks}, text=text)
             _add_acks(self._sent_acks, self._acks)
             self._acks = {}
 
@@ -776,13 +799,14 @@ class Link:
         if download is not None and download.receive(header, body):
             self._files.pop(header["id"], None)
 
-    def _write(self, header: Mapping[str, Any], body: bytes = b"") -> None:
+    def _write(self, header: Mapping[str, Any], body: bytes = b"", text: str = "") -> None:
         if _log.isEnabledFor(DEBUG):
             self._log_frame("sent", header, body)
+        frame = encode_frame_text(text or encode_json(header), body)
         if self._corked is not None:
-            self._corked.append(encode_frame(header, body))
+            self._corked.append(frame)
         elif self._pipe is not None:
-            self._pipe.write(encode_frame(header, body))
+            self._pipe.write(frame)
 
     def _log_frame(self, direction: str, header: Mapping[str, Any], body: bytes) -> None:
         """Write a frame's type, size and call to the debug log. Other values may be private."""

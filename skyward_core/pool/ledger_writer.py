@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from skyward_core.model.errors import LedgerError
 from skyward_core.model.outcomes import Outcome, RootCause, RunStatus
 from skyward_core.model.root_cause import is_failure
+from skyward_core.protocol.frame_codec import encode_record
 from skyward_core.store.ledger_rows import process_mark
 from skyward_core.views.events import Event
 
@@ -98,10 +99,11 @@ class LedgerWriter:
             self._timer = None
         runs, self._runs = self._runs, {}
         outcomes, self._outcomes = self._outcomes, []
+        texts = {id(outcome): encode_record(outcome.to_json()) for _, outcome, _ in outcomes}
         try:
             if runs or outcomes:
-                self._context.ledger.record_runs(runs, outcomes, patience, restarted=self._attempts)
-            self._archive.flush()
+                self._context.ledger.record_runs(runs, outcomes, patience, self._attempts, texts)
+            self._archive.flush(texts)
             self._failing_since = None
         except (LedgerError, OSError) as error:
             self._runs = {run: runs.get(run, {}) | self._runs.get(run, {}) for run in runs | self._runs}

@@ -76,6 +76,7 @@ def make_json_encoder(*, only_ascii: bool) -> Callable[[Any], str]:
 
 
 encode_json = make_json_encoder(only_ascii=False)  # a header as JSON
+encode_record = make_json_encoder(only_ascii=True)  # a line of a journal or a column of the ledger as JSON
 
 
 def encode_frame(header: Mapping[str, Any], body: bytes = b"") -> bytes:

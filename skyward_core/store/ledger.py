@@ -20,12 +20,13 @@ from functools import cache
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from skyward_core.model.errors import Hint, LedgerError, PoolError, PoolExistsError
 from skyward_core.model.machines import Machine
 from skyward_core.model.outcomes import Outcome, RootCause
-from skyward_core.protocol.frame_codec import make_json_encoder
+from skyward_core.protocol.frame_codec import encode_record
 from skyward_core.store.ledger_rows import (
     PoolRow,
     Purchase,
@@ -776,6 +777,7 @@ class Ledger:
         outcomes: Iterable[tuple[str, Outcome, dict[str, list[int]]]] = (),
         patience: float | None = None,
         restarted: Mapping[str, int] | None = None,
+        texts: Mapping[int, str] = MappingProxyType({}),
     ) -> None:
         """Record runs and outcomes in one transaction.
 
@@ -785,6 +787,7 @@ class Ledger:
             patience: Seconds to wait for other processes. None: as long as other writes.
             restarted: Restarted run -> number of the attempt that these records belong to. They replace records of
                 earlier attempts, and records of later attempts are kept.
+            texts: Identity of an outcome -> the outcome as JSON, if it is already encoded.
 
         Raises:
             LedgerError: If the ledger cannot be written or is locked.
@@ -804,7 +807,13 @@ class Ledger:
         statements += [
             (
                 _PUT_OUTCOME,
-                (run, out.index, _encode_json(out.to_json()), _encode_json(log), attempts.get(run, 1)),
+                (
+                    run,
+                    out.index,
+                    texts.get(id(out)) or encode_record(out.to_json()),
+                    encode_record(log),
+                    attempts.get(run, 1),
+                ),
             )
             for run, out, log in outcomes
         ]
@@ -860,7 +869,6 @@ class Ledger:
             yield Outcome.from_json(json.loads(outcome)), json.loads(log)
 
 
-_encode_json = make_json_encoder(only_ascii=True)  # fast, for thousands of outcomes per second
 # Columns whose value never changes.
 _FIXED_COLUMNS = ("token", "function", "kind", "total", "opened_at")
 # "lost" may mean that a client's pool ended during its run, so it never replaces an end that another client recorded.

@@ -16,13 +16,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from math import inf
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any, BinaryIO, ClassVar, Self
 
 from skyward_core.model.errors import UsageError
-from skyward_core.protocol.frame_codec import make_json_encoder
+from skyward_core.protocol.frame_codec import encode_record
 from skyward_core.protocol.validators import is_log_name
 from skyward_core.store.ledger_rows import RUN_ID, is_process_alive
 from skyward_core.store.recording_file import SUFFIX, Entry, RecordingReader, RecordingWriter
@@ -41,7 +42,6 @@ from skyward_core.views.recording_entries import apply_entry, entry_time, parse_
 from skyward_core.views.trial_sheet import TrialSheet
 
 EXCEPTION_SUFFIX = ".raised"  # ending of the file with a failed run's root-cause exception
-_encode_json = make_json_encoder(only_ascii=True)
 MIN_FREE_BYTES = 1 << 20  # bytes; more than a node sends of a log at once
 MAX_EVENT_BYTES = 64 << 20  # bytes of a journal line that is read; the largest outcomes are far smaller
 JOURNAL_TAIL_BYTES = 1 << 16  # bytes at the end of the journal that contain its last events
@@ -137,11 +137,15 @@ class PoolFolder:
         if self.is_writer:
             self._pending_events.append(event)
 
-    def flush(self) -> None:
-        """Write queued events to disk."""
+    def flush(self, texts: Mapping[int, str] = MappingProxyType({})) -> None:
+        """Write queued events to disk.
+
+        Args:
+            texts: Identity of an outcome -> the outcome as JSON, if it is already encoded.
+        """
         pending, self._pending_events = self._pending_events, []
         if pending and self._journal is not None:
-            self._journal.write("".join([_encode_json(events.to_json(event)) + "\n" for event in pending]).encode())
+            self._journal.write("".join([_event_line(event, texts) for event in pending]).encode())
             self._journal.flush()
 
     def remove_stale_arguments(self) -> None:
@@ -157,6 +161,19 @@ class PoolFolder:
         self.is_writer = False  # another client is the writer, so later events are written by that client
         if self._journal is not None:
             self._journal.close()
+
+
+@lru_cache(16)
+def _encode_about(pool: str, run: str) -> str:
+    """Return the first keys of the line of a call's end. Cached, because a run may have thousands of calls."""
+    return encode_record({"event": "RankEnded", "pool": pool, "run": run})[:-1]
+
+
+def _event_line(event: events.Event, texts: Mapping[int, str]) -> str:
+    if isinstance(event, events.RankEnded) and (outcome := texts.get(id(event.outcome))) is not None:
+        about = _encode_about(event.pool, event.run)
+        return f'{about},"at":{event.at!r},"outcome":{outcome}}}\n'
+    return encode_record(events.to_json(event)) + "\n"
 
 
 def read_events(folder: Path) -> Iterator[events.Event]:

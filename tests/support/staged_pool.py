@@ -150,7 +150,7 @@ class Ledger:
     def __init__(self) -> None:
         self.outcomes: list[tuple[str, Outcome]] = []
 
-    def record_runs(self, runs: Any, outcomes: Any = (), patience: float | None = None, restarted: Any = ()) -> None:
+    def record_runs(self, runs: Any, outcomes: Any = (), *_: Any) -> None:
         self.outcomes += [(run, outcome) for run, outcome, _ in outcomes]
 
     def unfinished_runs(self, token: str) -> list[Any]:

@@ -235,9 +235,9 @@ async def test_tasks_that_fail_together_are_recorded_in_one_write() -> None:
         writes: list[int] = []
         record = stage.ledger.record_runs
 
-        def counted(runs: Any, outcomes: Any = (), patience: float | None = None, restarted: Any = ()) -> None:
+        def counted(runs: Any, outcomes: Any = (), *rest: Any) -> None:
             writes.append(len(outcomes))
-            record(runs, outcomes, patience, restarted)
+            record(runs, outcomes, *rest)
 
         stage.ledger.record_runs = counted  # type: ignore[method-assign]
         stage.links[0].mark_lost()

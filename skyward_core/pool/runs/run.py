@@ -17,7 +17,7 @@ from skyward_core.model.errors import Cancelled, NotPicklableError, PoolError, R
 from skyward_core.model.outcomes import ErrorInfo, Outcome, OutcomeKind, RootCause, RunKind, RunStatus, Summary
 from skyward_core.model.restart_policy import AttemptEnd, attempt_keys, decide_restart, describe_end
 from skyward_core.model.root_cause import CANCELLED, ECHO_WAIT, is_failure, is_symptom, root_cause
-from skyward_core.pool.agent_link import Link, is_notification
+from skyward_core.pool.agent_link import ACK_DELAY, Link, is_notification
 from skyward_core.pool.runs.result_loading_and_run_errors import (
     Loaded,
     Value,
@@ -28,7 +28,7 @@ from skyward_core.pool.runs.result_loading_and_run_errors import (
     load,
     unloadable_error,
 )
-from skyward_core.protocol.frame_codec import MAX_INLINE_BYTES, AnyHeader, Header
+from skyward_core.protocol.frame_codec import MAX_INLINE_BYTES, AnyHeader, Header, encode_json
 from skyward_core.protocol.frame_schema import PREEMPTED
 from skyward_core.store.pool_folder import EXCEPTION_SUFFIX
 from skyward_core.tasks.task_and_blob_values import Task, delete_files
@@ -263,6 +263,11 @@ def outcome_of(header: AgentOutcome) -> Outcome:
     )
 
 
+def _call_body(task: Task) -> bytes:
+    """Return the body of a call's frame: the function and the arguments that are not sent as files."""
+    return b"".join(blob.data for blob in (task.fn, task.args) if blob.size <= MAX_INLINE_BYTES and blob.data)
+
+
 class GeneratorPosition:
     """Numbers of received and consumed items of one generator.
 
@@ -445,14 +450,18 @@ class Run:
         task = self.tasks[0]
         new = {link for link in self.links if not (link.gone or self._is_stocked(link))}
         all_or_none = self._context.options.fail_fast or not self._context.is_standalone
+        common: AnyHeader = self._call_header(task) | {"gang": True, "epoch": epoch}
+        if nodes:
+            common["nodes"] = list(nodes)
+        text, body = encode_json(common)[:-1], _call_body(task)  # encoded once, because pools may have many ranks
         for index in range(self.total):
             rank, node = self.place_of(index)
             link = self._context.links[node]
             if link in new or (new and all_or_none):
                 self._reject_new_node(index, link, new)
             else:
-                how: AnyHeader = {"gang": True, "rank": rank, "epoch": epoch}
-                self._send(link, index, task, how | {"nodes": list(nodes)} if nodes else how)
+                header: AnyHeader = {**common, "i": index, "rank": rank}
+                self._send_call(link, task, header, body, f'{text},"i":{index},"rank":{rank}}}')
 
     def _emit_placed(self) -> None:
         self._context.news.records.set_columns(self.id, nodes=self.nodes)
@@ -560,10 +569,13 @@ class Run:
         return self._claimed if where is None else where.node == link.node
 
     def _send(self, link: Link, index: int, task: Task, extra: AnyHeader) -> None:
-        header: ClientCall = {
+        self._send_call(link, task, self._call_header(task) | {"i": index} | extra, _call_body(task))
+
+    def _call_header(self, task: Task) -> AnyHeader:
+        """Return the keys of a call's header that do not depend on its index."""
+        header: AnyHeader = {
             "t": "call",
             "run": self.id,
-            "i": index,
             "name": self.name,
             "kind": self.kind,
             "total": self.total,
@@ -574,7 +586,6 @@ class Run:
             header["timeout"] = task.timeout
         if task.stream:
             header["stream"] = True
-            self._readings[index] = GeneratorPosition(header)
         if task.feeds:
             header["fed"] = True
         if task.script:
@@ -587,7 +598,13 @@ class Run:
             header["alone"] = True
         elif self._context.links[0].gone:
             header["headless"] = True  # without the head, no gang can be formed
-        body = b"".join(blob.data for blob in (task.fn, task.args) if blob.size <= MAX_INLINE_BYTES and blob.data)
+        return header
+
+    def _send_call(self, link: Link, task: Task, header: ClientCall, body: bytes, text: str = "") -> None:
+        """Send a call. ``text``: the encoded header; "" to encode it."""
+        index = header["i"]
+        if header.get("stream"):
+            self._readings[index] = GeneratorPosition(header)
         if task.fn.sources or task.args.sources:
             link.send_sources((*task.fn.sources, *task.args.sources))
         self._where[index] = link
@@ -596,8 +613,7 @@ class Run:
         if link.gone:
             self.mark_lost(index)
         else:
-            header |= extra
-            link.call(header, body)
+            link.call(header, body, text)
 
     # -- attempts ------------------------------------------------------------------------------------------
 
@@ -1066,9 +1082,16 @@ class Run:
         if self._ending is not None or self.state == "left" or self.is_retained:
             return
         if not (self.consumed and any(r.has_unconsumed for r in self._readings.values())):
-            for link in self._context.links:
-                if self._claimed or link.node in self._asked:
-                    link.acknowledge(self.id)
+            links = [link for link in self._context.links if self._claimed or link.node in self._asked]
+            for link in links:
+                link.acknowledge(self.id, timed=len(links) == 1)
+            if len(links) > 1:  # one timer instead of hundreds
+                asyncio.get_running_loop().call_later(ACK_DELAY, self._flush_acknowledgements, links)
+
+    def _flush_acknowledgements(self, links: Sequence[Link]) -> None:
+        for link in links:
+            if link.has_acknowledgement(self.id):
+                link.flush_acknowledgements()
 
     def _discard_values(self) -> None:
         """Discard unread items, because the reader has stopped."""
