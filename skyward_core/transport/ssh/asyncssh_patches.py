@@ -37,7 +37,9 @@ try:
     from asyncssh.crypto import cipher as _ciphers
     from asyncssh.encryption import get_encryption_algs
     from asyncssh.kex import get_kex_algs
+    from asyncssh.logging import SSHLogger
     from asyncssh.mac import get_mac_algs
+    from asyncssh.packet import SSHPacketLogger
     from asyncssh.public_key import get_certificate_algs, get_public_key_algs
 finally:
     if _collects:
@@ -69,6 +71,23 @@ NOT_EVALUATED = {"canonical", "final", "localnetwork", "tagged", "version", "com
 _logger = logging.getLogger("asyncssh")
 if _logger.level == logging.NOTSET:
     _logger.setLevel(logging.WARNING)
+
+# asyncssh formats the arguments of messages and describes each packet even if nothing is logged: 5 % of a start.
+_log_message, _log_packet = SSHLogger.log, SSHPacketLogger._log_packet
+
+
+def _log(self: SSHLogger, level: int, msg: object, *args: Any, **named: Any) -> None:
+    if self.isEnabledFor(level):
+        _log_message(self, level, msg, *args, **named)
+
+
+def _log_packet_in_detail(self: SSHPacketLogger, *args: Any) -> None:
+    if SSHLogger._debug_level > 2:
+        _log_packet(self, *args)
+
+
+SSHLogger.log = _log  # type: ignore[method-assign]
+SSHPacketLogger._log_packet = _log_packet_in_detail  # type: ignore[assignment]
 
 MAX_FILE_SIZE = 1 << 20  # bytes of a key or configuration file
 MAX_CACHED_CIPHERS = 1024  # each connection uses two ciphers; beyond the limit, ciphers are created again

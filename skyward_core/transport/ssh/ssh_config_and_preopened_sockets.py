@@ -212,6 +212,8 @@ def _config_error(target: Target, reason: str) -> UsageError:
 
 
 def _expand_user(path: str) -> str:
+    if path.startswith("/"):
+        return path
     try:
         return str(Path(path).expanduser())
     except RuntimeError as error:

@@ -408,11 +408,12 @@ class SSHTransport:
                     config["python"], installed = made["python"], made["installed"] or None
                 else:
                     report("installed", detail="nothing to install")
-                config |= {part: map_paths(paths, config.get("cwd") or "", workdir) for part, paths in given.items()}
+                cwd = config.get("cwd") or ""
+                config |= {part: map_paths(paths, cwd, workdir, gate) for part, paths in given.items()}
                 inside = [each.entry for each in await local]
-                beside = [path for folder, copy in copies.items() for path in map_paths(inside, folder, copy)]
-                config["path"] += [*map_paths(inside, config.get("cwd") or "", workdir), *beside]
-                config["client_cwd"] = str(resolve_path(config.get("cwd") or "")) if workdir else ""
+                beside = [path for folder, copy in copies.items() for path in map_paths(inside, folder, copy, gate)]
+                config["path"] += [*map_paths(inside, cwd, workdir, gate), *beside]
+                config["client_cwd"] = str(resolve_path(cwd)) if workdir else ""
                 config["cwd"] = workdir
             config |= {
                 "folder": f"{pools_folder(facts['root'])}/{self.folder}",
@@ -778,23 +779,28 @@ def _get_snapshot(
     cwd: str, image: Mapping[str, Any], gate: StartBarrier | None
 ) -> working_folder_upload.Snapshot | str:
     """Return a snapshot of the working folder, shared by all nodes of a start, or the reason why it cannot be sent."""
-    folder = resolve_path(cwd)
-    if unfit := unusable_reason(folder) or ("" if is_dir(folder) else f"{folder} is not a folder"):
-        return unfit
 
-    def make() -> working_folder_upload.Snapshot:
+    def make() -> working_folder_upload.Snapshot | str:
+        folder = resolve_path(cwd)
+        if unfit := unusable_reason(folder) or ("" if is_dir(folder) else f"{folder} is not a folder"):
+            return unfit
         return working_folder_upload.Snapshot(folder, image.get("includes") or (), image.get("excludes") or ())
 
-    return gate.compute_once(folder, make) if gate is not None else make()
+    return gate.compute_once(("snapshot", cwd), make) if gate is not None else make()
 
 
-def map_paths(paths: Sequence[str], cwd: str, copy: str) -> list[str]:
+def map_paths(paths: Sequence[str], cwd: str, copy: str, gate: StartBarrier | None = None) -> list[str]:
     """Map the import paths inside the working folder to the folder's copy on the host."""
     if not (cwd and copy):
         return []
-    root = resolve_path(cwd)
-    inside = [path for path in map(resolve_path, paths) if path.is_relative_to(root)]
-    return [str(Path(copy) / path.relative_to(root)) for path in inside]
+
+    def relative() -> list[Path]:
+        root = resolve_path(cwd)
+        return [path.relative_to(root) for path in map(resolve_path, paths) if path.is_relative_to(root)]
+
+    key = ("paths", cwd, *paths)
+    inside = gate.compute_once(key, relative) if gate is not None else relative()
+    return [str(Path(copy) / path) for path in inside]
 
 
 async def open_inspection_channel(transport: SSHTransport) -> CommandChannel:
