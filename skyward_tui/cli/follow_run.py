@@ -39,7 +39,7 @@ from skyward_core.views.pool_view import PoolView, RunView
 from skyward_core.views.rank_metrics_and_diagnostics import format_metrics
 from skyward_tui.cli.console_and_log_printer import Console, is_color_enabled
 from skyward_tui.cli.fault_tolerant_stdio import StandardStream
-from skyward_tui.cli.run_report import COLORS, GLYPHS
+from skyward_tui.cli.run_report import COLORS, state_text
 from skyward_tui.text.ansi_colours import plain
 from skyward_tui.text.error_advice import format_detail
 from skyward_tui.text.number_and_time_format import count, duration, hourly, money, saving_text
@@ -501,7 +501,7 @@ def status_rows(pool: PoolView, run: RunView | None, last_line: str, now: float)
         return [(f"◌ {where}  {duration(now - pool.created_at)}", 1), *([(f"  {at}", None)] if at else [])]
     states: Counter[str] = Counter(task.state for task in list(run.tasks.values()))
     states["waiting"] += max(0, run.total - len(run.tasks))
-    tally = "  ".join(f"{GLYPHS.get(s, '◌')} {states[s]:,} {s}" for s in _ORDER if states[s])
+    tally = "  ".join(state_text(each, f"{states[each]:,} ") for each in _ORDER if states[each])
     bad = next((COLORS[state] for state in _ORDER[:3] if states[state]), None)
     ended = f"{run.ended:,}/{run.total:,} ended  {duration(now - run.opened_at)}"
     rows: list[Row] = [(f"● {run.function} ({run.id})  {ended}  {where}", 1), (f"  {tally}", bad)]

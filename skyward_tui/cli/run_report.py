@@ -25,6 +25,11 @@ GLYPHS = {"returned": "✓", "raised": "✗", "exited": "✗", "lost": "!", "col
 COLORS = {"returned": 32, "raised": 31, "exited": 31, "lost": 31, "collateral": 2, "waiting": 2}
 
 
+def state_text(state: str, many: str = "") -> str:
+    """Return a state of a rank with its glyph, and with a number of ranks. Outcomes "collateral" are called stopped."""
+    return f"{GLYPHS.get(state, '◌')} {many}{'stopped' if state == 'collateral' else state}"
+
+
 def exit_status(run: RunView) -> int:
     """Return the exit status for a command that followed a run."""
     if run.state in ("done", "cancelled"):
@@ -44,12 +49,11 @@ def run_table(run: RunView) -> list[tuple[str, int | None]]:
     rows = [("rank", "node", "outcome", "time", "result")]
     for task in tasks:
         name = rank_prefix(task.rank)[:4] if run.kind == "broadcast" else f"#{task.index} {rank_prefix(task.rank)[:4]}"
-        state = f"{GLYPHS.get(task.state, '◌')} {task.state}"
         rows.append(
             (
                 name,
                 f"n{task.node}",
-                state,
+                state_text(task.state),
                 precise_duration(task.outcome.seconds) if task.outcome else "",
                 outcome_note(task),
             )

@@ -449,7 +449,7 @@ def test_signal_cancels_the_run_and_tears_the_pool_down(cli: Cli, number: int) -
         process.send_signal(number)
         out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
-    assert out.count("⊘ collateral") == 2
+    assert out.count("⊘ stopped") == 2
     assert "created 2, verified gone 2, unaccounted 0" in err
     assert cli.pools() == {}
 
@@ -512,7 +512,7 @@ def test_ctrl_c_on_a_terminal_asks_detach_cancel_or_tear_down(cli: Cli) -> None:
     child.sendintr()
     child.expect("ear the pool down")
     child.sendline("c")
-    child.expect("r001  n1    ⊘ collateral")
+    child.expect("r001  n1    ⊘ stopped")
     child.expect(pexpect.EOF)
     child.close()
     assert child.exitstatus == 130

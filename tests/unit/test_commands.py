@@ -929,7 +929,7 @@ def test_status_rows_show_start_run_and_failure() -> None:
         "  r002| hello",
     ]
     failed = status_rows(view, failed_run(session, view), "", session.now)
-    assert failed[1] == ("  ✗ 1 raised  ✗ 1 exited  ⊘ 1 collateral  ✓ 1 returned", 31)
+    assert failed[1] == ("  ✗ 1 raised  ✗ 1 exited  ⊘ 1 stopped  ✓ 1 returned", 31)
 
 
 def terminal_in_place(monkeypatch: pytest.MonkeyPatch) -> pyte.Screen:

@@ -51,7 +51,6 @@ from skyward_tui.cli.follow_run import MUST_FINISH, Choice, Follower, Interrupte
 from skyward_tui.cli.pool_and_run_lookup import live_pools, open_session
 from skyward_tui.cli.run_report import (
     COLORS,
-    GLYPHS,
     drop_receipts,
     exit_status,
     failure_lines,
@@ -59,6 +58,7 @@ from skyward_tui.cli.run_report import (
     queue_receipt,
     receipt_line,
     show_run,
+    state_text,
     table,
 )
 from skyward_tui.cli.shared_options_and_command_class import SCRIPT_ARGUMENTS, command, require_terminal, watch_option
@@ -238,11 +238,10 @@ def trial_cells(found: TrialTable, rows: list[TrialRow]) -> list[tuple[str, ...]
     cells = [found.columns]
     for row in rows:
         numbers = (row.numbers.get(name) for name in found.numbers)
-        state = f"{GLYPHS.get(row.state, '◌')} {row.state}"
         time = "" if row.seconds is None else precise_duration(row.seconds)
         shown = ("" if each is None else number(each) for each in numbers)
         note = "" if row.task is None else outcome_note(row.task)
-        cells.append((str(row.place), *row.arguments, state, time, *shown, note))
+        cells.append((str(row.place), *row.arguments, state_text(row.state), time, *shown, note))
     return cells
 
 
