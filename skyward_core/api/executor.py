@@ -261,11 +261,7 @@ class _CallDispatcher:
             item = pending.fn, pending.args, pending.kwargs
             try:
                 task = make_map_task(
-                    self._shared,
-                    self._dispatched_count,
-                    [item],
-                    pending.timeout,
-                    self._pool._archive_folder(),
+                    self._shared, self._dispatched_count, [item], pending.timeout, self._pool._archive_folder()
                 )
             except BaseException as error:  # noqa: BLE001  pickling failed: the future reports the error
                 _resolve_future(call.future.set_exception, error)

@@ -121,13 +121,7 @@ class MapOperation:
     """
 
     def __init__(
-        self,
-        backend: MapBackend,
-        call: PendingFunction[Any],
-        items: Iterable[Any],
-        *,
-        ordered: bool,
-        single: bool,
+        self, backend: MapBackend, call: PendingFunction[Any], items: Iterable[Any], *, ordered: bool, single: bool
     ) -> None:
         self._backend, self._ordered, self._fn = backend, ordered, call.fn
         remaining = run_guarded(lambda: len(items))[0] if isinstance(items, Sized) else None

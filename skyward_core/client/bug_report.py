@@ -72,10 +72,7 @@ def versions(distribution: str) -> dict[str, Any]:
     """Return the versions of Python, the platform and a distribution's dependencies, and the names of set variables
     that matter.
     """
-    names = [
-        distribution,
-        *(re.split(r"[^\w.-]", each)[0] for each in metadata.requires(distribution) or ()),
-    ]
+    names = [distribution, *(re.split(r"[^\w.-]", each)[0] for each in metadata.requires(distribution) or ())]
     packages: dict[str, str | None] = {}
     for name in dict.fromkeys(names):
         try:

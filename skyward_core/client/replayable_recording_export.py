@@ -121,10 +121,7 @@ class RecordingExporter:
                 found[at, len(found)] = (at, entry)
                 continue
             for line, when in _samples(entry):
-                found[entry["node"], when] = (
-                    when,
-                    entries.machine_entry(when, entry["node"], line, entry["ahead"]),
-                )
+                found[entry["node"], when] = (when, entries.machine_entry(when, entry["node"], line, entry["ahead"]))
         yield from sorted(found.values(), key=itemgetter(0))
 
     def _logs(self) -> list[Iterator[Timed]]:

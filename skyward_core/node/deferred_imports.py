@@ -31,19 +31,7 @@ class TypingStub:
 # Attributes of typing that these modules and ours access at import. Replacing typing saves a twelfth of the imports.
 TYPING_STUBS = {"TYPE_CHECKING": False, "final": lambda kind: kind}
 TYPING_STUBS |= dict.fromkeys(
-    (
-        "Any",
-        "Awaitable",
-        "Callable",
-        "IO",
-        "Iterable",
-        "List",
-        "Literal",
-        "Optional",
-        "Protocol",
-        "Tuple",
-        "Type",
-    ),
+    ("Any", "Awaitable", "Callable", "IO", "Iterable", "List", "Literal", "Optional", "Protocol", "Tuple", "Type"),
     TypingStub,
 )
 

@@ -360,16 +360,7 @@ def record_profile(program: str, pid: int, seconds: float, file: str) -> bytes:
     if not program:
         raise PySpyError(NOT_INSTALLED)
     whole = max(1, round(min(seconds, MAX_PROFILE_SECONDS)))
-    options = [
-        "--format",
-        "raw",
-        "--nonblocking",
-        "--full-filenames",
-        "--rate",
-        str(RATE),
-        "--duration",
-        str(whole),
-    ]
+    options = ["--format", "raw", "--nonblocking", "--full-filenames", "--rate", str(RATE), "--duration", str(whole)]
     try:
         output, errors = run_command(
             [program, "record", *options, "--output", file, "--pid", str(pid)], whole + PROFILE_GRACE

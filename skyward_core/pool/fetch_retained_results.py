@@ -67,10 +67,7 @@ async def fetch_retained(row: PoolRow, ledger: Ledger, *, give_up: bool = False)
     archive = PoolFolder(row.key)
     try:
         for results in ledger.retained_results(row.token):
-            visit, needed = (
-                NodeResultsFetcher(row, results.machine, archive, ledger),
-                ledger.select_wanted([results]),
-            )
+            visit, needed = (NodeResultsFetcher(row, results.machine, archive, ledger), ledger.select_wanted([results]))
             try:
                 await visit.fetch_all(give_up=give_up)
                 await visit.wait_removed()

@@ -107,10 +107,7 @@ async def close_if_gone(row: PoolRow, provider: Provider, ledger: Ledger) -> Rec
         retained=tuple(map(str, ledger.select_wanted(retained))),
         lost=tuple(lost),
         bills=make_bills(
-            row,
-            machines,
-            {each.id: each.extra.get("ended", time.time()) for each in seen},
-            hourly_price(provider),
+            row, machines, {each.id: each.extra.get("ended", time.time()) for each in seen}, hourly_price(provider)
         ),
         machines=tuple(each.id for each in machines),
     )

@@ -207,10 +207,7 @@ class TlsConnection:
         """
         if at >= source.size:
             return
-        with (
-            mmap.mmap(file, source.size, prot=mmap.PROT_READ) as mapped,
-            memoryview(mapped) as whole,
-        ):
+        with mmap.mmap(file, source.size, prot=mmap.PROT_READ) as mapped, memoryview(mapped) as whole:
             while at < source.size:
                 ready = source.wait(at)
                 while at < ready:

@@ -71,11 +71,7 @@ class NullFile:
 
 
 def find_culprit(
-    value: Any,
-    error: BaseException,
-    path: str,
-    failure_of: Callable[[Any], BaseException | None],
-    depth: int = 10,
+    value: Any, error: BaseException, path: str, failure_of: Callable[[Any], BaseException | None], depth: int = 10
 ) -> tuple[str, Any, BaseException]:
     """Follow containers, attributes and closures to the object that cannot be pickled.
 

@@ -37,13 +37,7 @@ class Mark:
 
 def encode_mark(kind: str, at: float, out: int, err: int, run: str) -> bytes:
     """Encode a mark as a line."""
-    return b"%b%013d %015d %015d %-10.10b\n" % (
-        kind.encode(),
-        at * 1000,
-        out,
-        err,
-        run.encode("ascii", "replace"),
-    )
+    return b"%b%013d %015d %015d %-10.10b\n" % (kind.encode(), at * 1000, out, err, run.encode("ascii", "replace"))
 
 
 def decode_marks(data: bytes) -> list[Mark]:

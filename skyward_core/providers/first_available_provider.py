@@ -59,10 +59,7 @@ class MultiProvider:
     rents: ClassVar[bool] = True
 
     def __init__(
-        self,
-        providers: Sequence[Any],
-        wishes: Sequence[MachineRequirements] = (),
-        selection: Selection = "cheapest",
+        self, providers: Sequence[Any], wishes: Sequence[MachineRequirements] = (), selection: Selection = "cheapest"
     ) -> None:
         self._providers = list(providers)
         self._requests = list(wishes)
@@ -96,10 +93,7 @@ class MultiProvider:
         first = plans[order[0][0]]
         whole = order[0][1] == first.attempts[0]
         return replace(
-            first,
-            attempts=[offer for _, offer in order],
-            notes=notes,
-            requests=first.requests if whole else (),
+            first, attempts=[offer for _, offer in order], notes=notes, requests=first.requests if whole else ()
         )
 
     async def warnings(self, spec: PoolSpec) -> list[str]:

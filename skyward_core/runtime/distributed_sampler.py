@@ -29,10 +29,5 @@ class DistributedSampler(_Sampler):  # type: ignore[misc]
     def __init__(self, dataset: Any, shuffle: bool = True, seed: int = 0, drop_last: bool = False) -> None:
         info = instance_info()
         super().__init__(
-            dataset,
-            num_replicas=info.world_size,
-            rank=info.rank,
-            shuffle=shuffle,
-            seed=seed,
-            drop_last=drop_last,
+            dataset, num_replicas=info.world_size, rank=info.rank, shuffle=shuffle, seed=seed, drop_last=drop_last
         )

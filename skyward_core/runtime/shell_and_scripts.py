@@ -102,11 +102,7 @@ class ShellCommand:
             script.seek(0)
             number = script.fileno()
             child = subprocess.Popen(
-                [shell, f"/dev/fd/{number}"],
-                cwd=here,
-                env=env,
-                stdin=subprocess.DEVNULL,
-                pass_fds=(number,),
+                [shell, f"/dev/fd/{number}"], cwd=here, env=env, stdin=subprocess.DEVNULL, pass_fds=(number,)
             )
         if status := _wait_for_child(child):
             text = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"

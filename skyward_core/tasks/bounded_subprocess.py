@@ -108,17 +108,7 @@ def git_command(folder: str, *words: str, without: Sequence[str] = ()) -> list[s
     """
     variables = (*(f"-u{name}" for name in _GIT_HOOK_VARIABLES), "GIT_NO_LAZY_FETCH=1", f"{_EMPTY_VARIABLE}=")
     emptied = (f"--config-env={name}={_EMPTY_VARIABLE}" for name in without)  # -c would split a name that contains "="
-    return [
-        "env",
-        *variables,
-        "git",
-        "--no-optional-locks",
-        *_SAFE_GIT_OPTIONS,
-        *emptied,
-        "-C",
-        folder,
-        *words,
-    ]
+    return ["env", *variables, "git", "--no-optional-locks", *_SAFE_GIT_OPTIONS, *emptied, "-C", folder, *words]
 
 
 def _read_output(process: subprocess.Popen[bytes], most: int, patience: float) -> bytes:

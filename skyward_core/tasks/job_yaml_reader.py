@@ -129,8 +129,7 @@ class YamlDocument:
                 continue
             if (*place, key) in self._line_numbers and key in made:
                 raise self.make_error(
-                    f"{key} is repeated (first in line {self._line_numbers[(*place, key)]}). Keep one",
-                    line=line,
+                    f"{key} is repeated (first in line {self._line_numbers[(*place, key)]}). Keep one", line=line
                 )
             self._line_numbers[(*place, key)] = line
             made[key] = self._construct(below, (*place, key))

@@ -491,10 +491,7 @@ class LineSplitter:
         if self._cut or self._returned:
             first, newline, body = body.partition(b"\n")
             self._extend_partial(first)
-            lines: Sequence[str] = [
-                _decode_clipped(self._head, self._cut),
-                *(_decode_lines(body) if newline else ()),
-            ]
+            lines: Sequence[str] = [_decode_clipped(self._head, self._cut), *(_decode_lines(body) if newline else ())]
             self._cut, self._returned = 0, False
         else:
             body = self._head + body

@@ -339,12 +339,7 @@ class FailureMetrics:
         return [*memory, *more, *bad] if memory else [*bad, *more]
 
     def to_json(self) -> dict[str, Any]:
-        data = {
-            "node": self.node,
-            "at": self.at,
-            "before": self.failed_at - self.at,
-            "words": self.describe(),
-        }
+        data = {"node": self.node, "at": self.at, "before": self.failed_at - self.at, "words": self.describe()}
         return data | {"host": dict(self.host), "gpus": [dict(figures) for figures in self.gpus]}
 
 

@@ -157,10 +157,6 @@ _EXPIRED = {
 
 
 def _send(start: Callable[..., Any], answer: Answer) -> list[bytes]:
-    headers = [
-        ("Content-Type", answer.kind),
-        ("Content-Length", str(len(answer.body))),
-        *answer.headers.items(),
-    ]
+    headers = [("Content-Type", answer.kind), ("Content-Length", str(len(answer.body))), *answer.headers.items()]
     start(f"{answer.status} {_PHRASES.get(answer.status, 'Answer')}", headers)
     return [answer.body]

@@ -203,10 +203,7 @@ class _Launch:
 
         params = self._call.params
         profiles = iam_backends[ACCOUNT]["aws"].instance_profiles.values()
-        for field, known in (
-            ("Name", {each.name for each in profiles}),
-            ("Arn", {each.arn for each in profiles}),
-        ):
+        for field, known in (("Name", {each.name for each in profiles}), ("Arn", {each.arn for each in profiles})):
             given = params.get(f"IamInstanceProfile.{field}")
             if given and given not in known:
                 where = f"iamInstanceProfile.{field.lower()}"
@@ -232,8 +229,7 @@ class _Launch:
             zone = str(self._backend.get_subnet(self._subnet).availability_zone)
             if zone_name not in (None, zone):
                 raise Refused(
-                    "InvalidParameterValue",
-                    f"The availability zone '{zone_name}' is not that of the subnet, '{zone}'.",
+                    "InvalidParameterValue", f"The availability zone '{zone_name}' is not that of the subnet, '{zone}'."
                 )
             zone_name = zone
         elif self._backend.get_default_vpc() is None:
@@ -301,8 +297,7 @@ class _Launch:
     def _refuse_capacity(self) -> None:
         if self.market == "spot":
             raise Refused(
-                "InsufficientInstanceCapacity",
-                "There is no Spot capacity available that matches your request.",
+                "InsufficientInstanceCapacity", "There is no Spot capacity available that matches your request."
             )
         raise Refused(
             "InsufficientInstanceCapacity",

@@ -143,11 +143,7 @@ def test_launch_with_unknown_resources_is_refused(ec2: Any) -> None:
     assert refused(launch, ec2, SecurityGroupIds=["sg-0123456789abcdef0"]) == "InvalidGroup.NotFound"
     assert refused(launch, ec2, Placement={"GroupName": "none"}) == "InvalidPlacementGroup.Unknown"
     assert refused(launch, ec2, Placement={"AvailabilityZone": "us-east-1z"}) == "InvalidParameterValue"
-    unsupported = {
-        "InstanceType": "p4d.24xlarge",
-        "ImageId": DEEP.ami,
-        "Placement": {"AvailabilityZone": "us-east-1f"},
-    }
+    unsupported = {"InstanceType": "p4d.24xlarge", "ImageId": DEEP.ami, "Placement": {"AvailabilityZone": "us-east-1f"}}
     assert refused(launch, ec2, **unsupported) == "Unsupported"
     assert refused(launch, ec2, UserData="x" * 20000) == "InvalidParameterValue"
     assert refused(ec2.describe_instance_types, InstanceTypes=["g9.huge"]) == "InvalidInstanceType"
@@ -209,12 +205,7 @@ def test_launch_creates_all_requested_resources(bed: Bed, ec2: Any) -> None:
     """Describe calls with filters find everything that a complete launch request names."""
     subnets = ec2.describe_subnets(Filters=[{"Name": "availability-zone", "Values": ["us-east-1b"]}])["Subnets"]
     group = ec2.create_security_group(GroupName="g", Description="g", VpcId=subnets[0]["VpcId"])["GroupId"]
-    card = {
-        "DeviceIndex": 0,
-        "SubnetId": subnets[0]["SubnetId"],
-        "Groups": [group],
-        "AssociatePublicIpAddress": True,
-    }
+    card = {"DeviceIndex": 0, "SubnetId": subnets[0]["SubnetId"], "Groups": [group], "AssociatePublicIpAddress": True}
     disk = {"VolumeSize": 120, "VolumeType": "gp3", "DeleteOnTermination": True}
     tags = [{"Key": "skyward:pool", "Value": "p"}]
     ids = launch(

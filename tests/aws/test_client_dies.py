@@ -38,15 +38,7 @@ def without_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.proof("2 s of a processor", after=2)
 @pytest.mark.parametrize(
     ("stage", "made"),
-    [
-        ("unanswered", 2),
-        ("group", 0),
-        ("boot", 2),
-        ("intent", 0),
-        ("placed", 0),
-        ("asked", 0),
-        ("answered", 2),
-    ],
+    [("unanswered", 2), ("group", 0), ("boot", 2), ("intent", 0), ("placed", 0), ("asked", 0), ("answered", 2)],
 )
 def test_machines_of_a_start_are_found_after_its_client_is_killed(
     simulated_bed: Bed, tmp_path: Path, session: Any, without_hosts: None, stage: str, made: int,

@@ -67,10 +67,7 @@ def ledger(bed: Bed) -> Iterator[Ledger]:
 
 def spec(nodes: Any = 2, **wishes: Any) -> PoolSpec:
     return PoolSpec(
-        name="q",
-        provider=rented(ssh_from="10.0.0.1/32", **wishes),
-        nodes=nodes,
-        options=Options(console=False),
+        name="q", provider=rented(ssh_from="10.0.0.1/32", **wishes), nodes=nodes, options=Options(console=False)
     )
 
 
@@ -172,10 +169,7 @@ async def test_node_range_uses_the_first_zone_with_enough_capacity(bed: Bed) -> 
     messages: list[str] = []
     with progress_listener(messages.append):
         made = await create("2:8")
-    assert ([each.node for each in made], {each.extra["zone"] for each in made}) == (
-        [0, 1, 2],
-        {"us-east-1b"},
-    )
+    assert ([each.node for each in made], {each.extra["zone"] for each in made}) == ([0, 1, 2], {"us-east-1b"})
     assert "only 3 of 8 machines were available" in messages[-1]
     counts = {(call["params"]["MinCount"], call["params"]["MaxCount"]) for call in bed.calls("RunInstances")}
     assert counts == {("2", "8")} and len(bed.instances()) == 3

@@ -174,11 +174,7 @@ def test_leftover_scan_without_cloud_pools_sends_no_request(bed: Bed, monkeypatc
         ledger.record_intent("a" * 16, "here", {"provider": "local"}, {})
         ledger.record_intent("b" * 16, "away", {"provider": "no-such-package"}, {})
         assert leftover_cleanup.find_accounts(ledger) == []
-        for token, region in (
-            ("c" * 16, None),
-            ("d" * 16, "us-east-1"),
-            ("e" * 16, ["us-west-2", "us-east-1"]),
-        ):
+        for token, region in (("c" * 16, None), ("d" * 16, "us-east-1"), ("e" * 16, ["us-west-2", "us-east-1"])):
             ledger.record_intent(token, token[0], rented(region=region).to_json(), {})
         both = {"provider": "several", "of": [{"provider": "local"}, rented(profile="mine").to_json()]}
         ledger.record_intent("f" * 16, "f", both, {})

@@ -37,10 +37,7 @@ def descriptors() -> list[str]:
 
 
 def test_random_faults_leave_results_correct_and_no_resources(
-    home: Path,
-    request: pytest.FixtureRequest,
-    caplog: pytest.LogCaptureFixture,
-    capfd: pytest.CaptureFixture[str],
+    home: Path, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     seed, seconds = (request.config.getoption(f"--chaos-{name}") for name in ("seed", "seconds"))
     options = sky.Options(console=False, grace=1.0)
@@ -59,8 +56,7 @@ def test_random_faults_leave_results_correct_and_no_resources(
     assert not [pid for pid in pids if exists(pid)]
     # Its own Compute still exists here: it must not keep the ledger open.
     wait_until(
-        lambda: not Counter(descriptors()) - before,
-        what=lambda: f"the end of {Counter(descriptors()) - before}",
+        lambda: not Counter(descriptors()) - before, what=lambda: f"the end of {Counter(descriptors()) - before}"
     )
     assert "never retrieved" not in caplog.text
     lines = capfd.readouterr().err.splitlines()

@@ -28,9 +28,7 @@ PRINTS = {
         r"\[0\.\d+, 0\.\d+\]",
     ],
     "run/python.md": [r"\[0, 1, 4, 9\]\n\[9, 9\]\n1024"],
-    "start/concepts.md": [
-        r"\(0, 0, 0\)\n\(0, 1, 1\)\n\(1, 0, 2\)\n\(1, 1, 3\)",
-    ],
+    "start/concepts.md": [r"\(0, 0, 0\)\n\(0, 1, 1\)\n\(1, 0, 2\)\n\(1, 1, 3\)"],
     "train/data-sharding.md": [r"^\[\[0, 3, 6\], \[1, 4\], \[2, 5\]\] 21$"],
     "train/index.md": [r"^True True$", r"^332833500$"],
     "train/plugins/index.md": [r"^\['part-0', 'part-1'\]$", r"^499500 True\n499500 True$"],

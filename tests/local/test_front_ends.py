@@ -243,11 +243,7 @@ def test_ended_pools_are_listed_and_opened_by_key(home: Path) -> None:
             (run,) = whole.runs.values()
             assert [outcome.summary and outcome.summary.json for outcome in run.outcomes()] == [words]
             seen = session.preview_run(run.id).result(90)
-            assert seen.view is not None and (seen.view.total, seen.rank, seen.lines) == (
-                1,
-                0,
-                [f"heard {words}"],
-            )
+            assert seen.view is not None and (seen.view.total, seen.rank, seen.lines) == (1, 0, [f"heard {words}"])
             assert (whole.receipt, [node.phase for node in whole.nodes]) == (view.receipt, ["gone"])
         assert session.preview_run("never").result(90).view is None
         with pytest.raises(sky.PoolError, match="no pool 'never'") as caught:

@@ -50,15 +50,7 @@ def driver(library: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> pytest
 def place() -> tuple[object, ...]:
     info = sky.instance_info()
     seen = os.environ["CUDA_VISIBLE_DEVICES"]
-    return (
-        info.rank,
-        info.local_rank,
-        info.node,
-        info.ranks_per_node,
-        info.world_size,
-        info.accelerators,
-        seen,
-    )
+    return (info.rank, info.local_rank, info.node, info.ranks_per_node, info.world_size, info.accelerators, seen)
 
 
 @sky.function
@@ -188,10 +180,7 @@ def test_ranks_per_gpu_without_gpus_is_an_error_with_advice(
     if gpus is not None:
         driver.setenv("FAKE_GPUS", gpus)
     compute = sky.Compute(worker=PER_GPU, options=QUIET)
-    with (
-        pytest.raises(PoolError, match=rf"node 0 has none \(.*{why}.*\)\. Set the number") as caught,
-        compute,
-    ):
+    with pytest.raises(PoolError, match=rf"node 0 has none \(.*{why}.*\)\. Set the number") as caught, compute:
         pass
     assert "ranks_per_node=2" in str(caught.value)
     assert compute.receipt is not None and compute.receipt.ok

@@ -128,17 +128,7 @@ class World:
 
     def _key(self, name: str, kind: str) -> str:
         self._run(
-            "ssh-keygen",
-            "-q",
-            "-t",
-            kind,
-            *(["-b", "2048"] if kind == "rsa" else []),
-            "-N",
-            "",
-            "-f",
-            name,
-            "-C",
-            "",
+            "ssh-keygen", "-q", "-t", kind, *(["-b", "2048"] if kind == "rsa" else []), "-N", "", "-f", name, "-C", ""
         )
         return " ".join((self.folder / f"{name}.pub").read_text().split()[:2])
 

@@ -82,10 +82,7 @@ def test_exception_in_a_compute_block_tears_the_pool_down(home: Path, error: typ
 
 def test_pool_name_in_use_is_rejected_and_the_pool_continues(home: Path) -> None:
     with sky.Compute(nodes=1, name="mine", options=QUIET) as first:
-        with (
-            pytest.raises(sky.PoolExistsError, match="'mine' is still running"),
-            sky.Compute(nodes=1, name="mine"),
-        ):
+        with pytest.raises(sky.PoolExistsError, match="'mine' is still running"), sky.Compute(nodes=1, name="mine"):
             pass
         assert rank() @ first == [0]
     with sky.Compute(nodes=1, name="mine", options=QUIET) as again:
@@ -366,12 +363,7 @@ def test_several_ranks_per_node_have_correct_instance_info(home: Path) -> None:
         return info.node, info.rank, info.local_rank, info.world_size, info.total_nodes, info.is_head
 
     with sky.Compute(nodes=2, worker=sky.Worker(ranks_per_node=2), options=QUIET) as compute:
-        whole = [
-            (0, 0, 0, 4, 2, True),
-            (0, 1, 1, 4, 2, False),
-            (1, 2, 0, 4, 2, False),
-            (1, 3, 1, 4, 2, False),
-        ]
+        whole = [(0, 0, 0, 4, 2, True), (0, 1, 1, 4, 2, False), (1, 2, 0, 4, 2, False), (1, 3, 1, 4, 2, False)]
         assert sky.function(place)() @ compute == whole
         sweep = sky.sweep(sky.function(place), n=[1, 2])
         assert [trial.value for trial in sweep.with_ranks(4) @ compute] == [whole] * 2, "over both nodes"
@@ -680,13 +672,7 @@ def test_pool_whose_client_detached_during_start_is_unfinished(tmp_path: Path, u
     setup = f"echo $$ >> {begun!s}; while [ ! -e '{go_on}' ]; do sleep 0.02; done"
     session = Session()
     coming = session.create(
-        PoolSpec(
-            name="half",
-            provider=Local(),
-            nodes=2,
-            image=Image(setup=(setup,)),
-            options=Options(console=False),
-        )
+        PoolSpec(name="half", provider=Local(), nodes=2, image=Image(setup=(setup,)), options=Options(console=False))
     )
     wait_until(lambda: begun.exists() and begun.read_text(), what="the set-up")
     session.detach()

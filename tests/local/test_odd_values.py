@@ -312,17 +312,7 @@ def test_argument_that_cannot_be_loaded_on_a_rank_is_a_run_error(pool: sky.Compu
     assert give("next") @ pool == ["next"] * 2
 
 
-CALLED = [
-    "__str__",
-    "__repr__",
-    "__reduce__",
-    "__eq__",
-    "__hash__",
-    "__bool__",
-    "__len__",
-    "__array__",
-    "__format__",
-]
+CALLED = ["__str__", "__repr__", "__reduce__", "__eq__", "__hash__", "__bool__", "__len__", "__array__", "__format__"]
 HOOKS = [
     *CALLED, "__iter__", "__getattr__", "__notes__", "__cause__", "__context__", "__suppress_context__",
     "__traceback__", "__dict__", "__class__", "__skyward_words__", "args", "code", "dtype", "name", "shape",
@@ -341,9 +331,7 @@ def odd_class(base: type, hook: str, kind: Any, **names: Any) -> Any:
 
     if hook in OF_TYPES:
         meta = type(
-            "Meta",
-            (type(base),),
-            {hook: hooked if hook in ("__call__", "__instancecheck__") else property(hooked)},
+            "Meta", (type(base),), {hook: hooked if hook in ("__call__", "__instancecheck__") else property(hooked)}
         )
         return meta("Odd", (base,), names)
     if hook == "__getattr__":
@@ -395,10 +383,7 @@ def test_exceptions_with_broken_hooks_are_reported(pool: sky.Compute, how: str, 
         assert cause.outcome == "raised", (hook, cause)
         expected = {"plain": "Odd", "map": "Odd", "group": "ExceptionGroup"}.get(how, "ValueError")
         assert cause.type.endswith(expected) or "Odd" in cause.type, (hook, cause)
-        assert ("told" if expected == "Odd" else "outside") in cause.message or hook == "__str__", (
-            hook,
-            cause,
-        )
+        assert ("told" if expected == "Odd" else "outside") in cause.message or hook == "__str__", (hook, cause)
     assert give("next") @ pool == ["next"] * 2
 
 

@@ -390,8 +390,7 @@ def test_signal_handler_of_a_plugin_is_restored_for_every_call(home: Path) -> No
 
 
 glibc_only = pytest.mark.skipif(
-    not sys.platform.startswith("linux") or platform.libc_ver()[0] != "glibc",
-    reason="the GNU C library's settings",
+    not sys.platform.startswith("linux") or platform.libc_ver()[0] != "glibc", reason="the GNU C library's settings"
 )
 
 PAGES_OF_A_STEP = 2 * 20_000_000 // 4096

@@ -314,10 +314,7 @@ def ends(how: str) -> None:
 
     if os.environ["RANK"] == "0":
         signal.pause()
-    data = {
-        "message": "BadBatch: no labels",
-        "extraInfo": {"py_callstack": "in load_labels", "timestamp": "1"},
-    }
+    data = {"message": "BadBatch: no labels", "extraInfo": {"py_callstack": "in load_labels", "timestamp": "1"}}
     with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as file:
         file.write(how if how != "said" else json.dumps({"message": data}))
     os._exit(3)

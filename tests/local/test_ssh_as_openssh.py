@@ -21,8 +21,7 @@ from skyward_core.transport.ssh.connection import connect
 from skyward_core.transport.ssh.host_address_and_python import Target
 
 pytestmark = pytest.mark.skipif(
-    any(shutil.which(each) is None for each in ("ssh", "ssh-agent", "bash")),
-    reason="needs OpenSSH's client and bash",
+    any(shutil.which(each) is None for each in ("ssh", "ssh-agent", "bash")), reason="needs OpenSSH's client and bash"
 )
 NAMES = ["alpha", "beta", "gamma", "gate"]
 KEYS = ["one", "two", "three", "alpha.pem", "ann.pem", "with space"]
@@ -214,10 +213,7 @@ class Writer:
         folder = self.folder / f"included{self.files}"
         folder.mkdir()
         for each in ("a", "b")[: self.random.randint(0, 2)]:
-            lines = [
-                *self.lines(depth - 1, 2),
-                *(self.block(depth - 1) if self.random.random() < 0.5 else []),
-            ]
+            lines = [*self.lines(depth - 1, 2), *(self.block(depth - 1) if self.random.random() < 0.5 else [])]
             (folder / f"{each}.conf").write_text("".join(f"{line}\n" for line in lines))
         return f"Include {folder}/{self.one('*.conf', 'a.conf', f'a.conf {folder}/b.conf')}"
 

@@ -172,10 +172,7 @@ async def other_release(host: Host, transport: SSHTransport) -> AsyncIterator[Ca
 
 @pytest.mark.proof("1 s of a processor")
 async def test_client_of_another_release_sends_its_commands_once(
-    host: Host,
-    other_release: Callable[[], SSHTransport],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    host: Host, other_release: Callable[[], SSHTransport], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, asked = tmp_path / "source", list[str]()
     source.write_bytes(b"data")
@@ -414,11 +411,7 @@ async def test_changed_host_key_is_rejected_on_an_early_connection(host: Host, t
 @pytest.mark.skipif(shutil.which("sh") is None, reason="no shell")
 @pytest.mark.parametrize(("ciphers", "fillers"), [(connection.AEAD, False), (("aes128-ctr",), True)])
 async def test_ssh_ignore_packets_are_sent_only_for_ciphers_that_need_them(
-    host: Host,
-    target: Target,
-    monkeypatch: pytest.MonkeyPatch,
-    ciphers: tuple[str, ...],
-    fillers: bool,
+    host: Host, target: Target, monkeypatch: pytest.MonkeyPatch, ciphers: tuple[str, ...], fillers: bool
 ) -> None:
     sent: list[int] = []
     send = asyncssh.SSHClientConnection.send_packet

@@ -136,19 +136,7 @@ def test_missing_trials_of_a_killed_client_can_be_rerun(cli: Cli, tmp_path: Path
 @pytest.mark.proof("1 s of a processor")
 def test_gang_sweep_runs_each_combination_on_every_rank_in_turn(cli: Cli) -> None:
     cli.folder.joinpath("mended").unlink(missing_ok=True)
-    words = [
-        "--sweep",
-        "--gang",
-        "-a",
-        "lr=1,2",
-        "-a",
-        "seed=1..3",
-        "--nodes",
-        2,
-        "--pool",
-        "gangs",
-        "--keep",
-    ]
+    words = ["--sweep", "--gang", "-a", "lr=1,2", "-a", "seed=1..3", "--nodes", 2, "--pool", "gangs", "--keep"]
     done = cli("run", "swept.py:ranked", *words, status=1)
     runs = re.findall(r"^run (\w+): (\d)/6 (?!ended,)", done.stderr, re.MULTILINE)
     assert [place for _, place in runs] == list("123456"), "one that fails stops no other"
@@ -193,18 +181,7 @@ def test_sweep_on_gangs_runs_trials_concurrently_and_names_failures(cli: Cli) ->
     assert [row["value"] for row in trial_rows(cli, last)] == [10.0, 20.0, 30.0, 20.0, 40.0, 60.0]
     assert "have results" in cli("rerun", last, "--missing").stderr
     small = cli(
-        "run",
-        "swept.py:ranked",
-        "--sweep",
-        "--gang-nodes",
-        6,
-        "-a",
-        "lr=1",
-        "-a",
-        "seed=1",
-        "--pool",
-        "wide",
-        status=2,
+        "run", "swept.py:ranked", "--sweep", "--gang-nodes", 6, "-a", "lr=1", "-a", "seed=1", "--pool", "wide", status=2
     )
     assert "needs 6 nodes, but pool wide has 5" in small.stderr
     cli("down", "wide")
@@ -292,19 +269,7 @@ def trial(gate: str) -> int:
 
 @pytest.mark.proof("1 s of a processor")
 def test_gang_sweep_with_more_trials_than_kept_runs_lists_all(cli: Cli) -> None:
-    words = [
-        "--sweep",
-        "--gang-nodes",
-        1,
-        "-a",
-        "seed=3..72",
-        "-a",
-        "lr=2",
-        "-a",
-        "mended=.",
-        "--pool",
-        "many",
-    ]
+    words = ["--sweep", "--gang-nodes", 1, "-a", "seed=3..72", "-a", "lr=2", "-a", "mended=.", "--pool", "many"]
     done = cli("run", "swept.py:train", *words, "--nodes", 2, "--keep")
     runs = gangs_begun(done.stderr)
     assert len(runs) == 70 and "70/70 ended" in done.stderr
@@ -320,14 +285,8 @@ def test_gang_sweep_with_more_trials_than_kept_runs_lists_all(cli: Cli) -> None:
         (["--gang", "--detach", "-a", "lr=1,2"], "cannot be combined with --detach"),
         (["--gang-nodes", "1", "--detach", "-a", "lr=1,2"], "cannot be combined with --detach"),
         (["--gang-nodes", "1", "--gang", "-a", "lr=1,2"], "cannot be combined"),
-        (
-            ["--gang-nodes", "3", "--nodes", "2", "-a", "lr=1,2"],
-            "each combination needs 3 nodes, but pool",
-        ),
-        (
-            ["--gang-ranks", "3", "--nodes", "2", "--ranks-per-node", "2", "-a", "lr=1,2"],
-            "has 2. Use 2 or 4 ranks",
-        ),
+        (["--gang-nodes", "3", "--nodes", "2", "-a", "lr=1,2"], "each combination needs 3 nodes, but pool"),
+        (["--gang-ranks", "3", "--nodes", "2", "--ranks-per-node", "2", "-a", "lr=1,2"], "has 2. Use 2 or 4 ranks"),
         (["--gang-ranks", "2", "--detach", "-a", "lr=1,2"], "cannot be combined with --detach"),
         (["--gang-ranks", "2", "--ranks-per-node", "gpu", "-a", "lr=1,2"], "use a running pool"),
         (["-a", "lr=1,x"], "argument lr of train must be float, got 'x'"),

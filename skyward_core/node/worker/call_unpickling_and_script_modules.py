@@ -113,12 +113,7 @@ from skyward_core.node.worker.call_unpickling_and_script_modules import ChildMai
 del sys.path[0]
 __getattr__ = ChildMainNamespace({sources!r}, __file__, {files!r})
 """
-SPAWNERS = (
-    "multiprocessing.spawn",
-    "multiprocess.spawn",
-    "loky.backend.spawn",
-    "joblib.externals.loky.backend.spawn",
-)
+SPAWNERS = ("multiprocessing.spawn", "multiprocess.spawn", "loky.backend.spawn", "joblib.externals.loky.backend.spawn")
 FILE_LINE = "__file__ = {file!r}\n"
 
 Source = bytes | str
@@ -143,12 +138,7 @@ class LoadedObject:
     __slots__ = ("file", "moved", "names", "source", "spaces", "stand_in", "value", "words")
 
     def __init__(
-        self,
-        value: Any,
-        source: Source,
-        names: dict[str, Any],
-        spaces: list[dict[str, Any]],
-        moved: dict[str, str],
+        self, value: Any, source: Source, names: dict[str, Any], spaces: list[dict[str, Any]], moved: dict[str, str]
     ) -> None:
         self.value = value
         self.source = source

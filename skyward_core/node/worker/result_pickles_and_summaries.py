@@ -141,10 +141,7 @@ def summarize(value: Any, size: int) -> SummaryKeys:
     try:
         plain = _to_json(value, [JSON_LIMIT], MAX_DEPTH)
         is_json = plain is not _NOT_JSON
-        text, parts = (
-            repr(plain) if is_json else _describe(value),
-            plain if is_json else _summarize_parts(value),
-        )
+        text, parts = (repr(plain) if is_json else _describe(value), plain if is_json else _summarize_parts(value))
     except BaseException:  # noqa: BLE001  # array-like user code raised an error
         is_json, text, parts = False, f"{full_name(type(value))} object", None
     return {

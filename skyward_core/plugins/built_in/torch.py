@@ -179,10 +179,7 @@ def process_group(info: InstanceInfo, backend: str | None = None) -> Iterator[No
         torch.cuda.set_device(info.local_rank % torch.cuda.device_count())
     set_phase("joining")
     dist.init_process_group(
-        _usable_backend(backend, info, cuda=cuda),
-        store=_make_store(info),
-        rank=info.rank,
-        world_size=info.world_size,
+        _usable_backend(backend, info, cuda=cuda), store=_make_store(info), rank=info.rank, world_size=info.world_size
     )
     end = patch_init_process_group(info, lambda requested: _usable_backend(requested, info, cuda=cuda))
     try:

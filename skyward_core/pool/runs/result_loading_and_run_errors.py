@@ -174,10 +174,7 @@ KIND = "_kind"  # attribute of a combined class that contains the type of the ca
 # Attributes of a cause that have another meaning in a RunError.
 HIDDEN_ATTRIBUTES = {"hint", "field", "__notes__", *RUN_ATTRIBUTES}
 # With these attributes, Python suggests similar names from the scope of the code that prints the error.
-MISSPELT: tuple[tuple[type[Exception], set[str]], ...] = (
-    (AttributeError, {"name", "obj"}),
-    (NameError, {"name"}),
-)
+MISSPELT: tuple[tuple[type[Exception], set[str]], ...] = ((AttributeError, {"name", "obj"}), (NameError, {"name"}))
 
 
 def error_of_cause_type(error: RunError, cause: BaseException) -> RunError:
@@ -306,11 +303,7 @@ def _is_picklable(value: Any) -> bool:
 
 
 def _restore_error(
-    module: str,
-    name: str,
-    args: tuple[Any, ...],
-    attributes: Mapping[str, Any],
-    members: Mapping[str, Any],
+    module: str, name: str, args: tuple[Any, ...], attributes: Mapping[str, Any], members: Mapping[str, Any]
 ) -> RunError:
     found: Any = None
     try:

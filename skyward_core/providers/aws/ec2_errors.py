@@ -33,13 +33,7 @@ TRANSIENT_CODES = frozenset(
 )
 EXPIRED_CODES = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired"})
 REJECTED_CREDENTIALS_CODES = frozenset(
-    {
-        "AuthFailure",
-        "InvalidClientTokenId",
-        "UnrecognizedClientException",
-        "SignatureDoesNotMatch",
-        "OptInRequired",
-    }
+    {"AuthFailure", "InvalidClientTokenId", "UnrecognizedClientException", "SignatureDoesNotMatch", "OptInRequired"}
 )
 DENIED_CODES = frozenset({"UnauthorizedOperation", "AccessDenied", "AccessDeniedException"})
 # No capacity here, now or for this account. Another place may have some.
@@ -223,8 +217,7 @@ def _rejection_error(error: Any, place: str, name: str, sign_in: str) -> Skyward
         )
     if code in DENIED_CODES:
         return CallFailed(
-            f"the AWS credentials do not allow {name} ({place}): attach the policy from the documentation",
-            code,
+            f"the AWS credentials do not allow {name} ({place}): attach the policy from the documentation", code
         )
     if code in THROTTLED_CODES:
         return CallFailed(f"{place} still throttles {name} after minutes of retries ({code}). Try again later", code)

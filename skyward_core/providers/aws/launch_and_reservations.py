@@ -519,11 +519,7 @@ class InstanceLaunch:
             "KeyName": own.key,
             "UserData": user_data(host_key, parameters.boot_deadman),
             "InstanceInitiatedShutdownBehavior": "terminate",
-            "MetadataOptions": {
-                "HttpTokens": "required",
-                "HttpPutResponseHopLimit": 1,
-                "HttpEndpoint": "enabled",
-            },
+            "MetadataOptions": {"HttpTokens": "required", "HttpPutResponseHopLimit": 1, "HttpEndpoint": "enabled"},
             "Placement": {"AvailabilityZone": place.zone}
             | ({"GroupName": account_setup.resource_name(self._folder)} if attempt.grouped else {}),
             "NetworkInterfaces": [card],

@@ -61,9 +61,7 @@ def _show(name: str, copy: bool, console: Console) -> int:
 
 
 python_option = click.option(
-    "--python",
-    metavar="PATH",
-    help="Interpreter of the environment.  [default: that of scripts in this folder]",
+    "--python", metavar="PATH", help="Interpreter of the environment.  [default: that of scripts in this folder]"
 )
 
 
