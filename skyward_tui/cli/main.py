@@ -116,7 +116,7 @@ _debug = click.option(
 
 # By name of a command: its module in ``commands``, imported only when the command is used, and its summary.
 COMMANDS = {
-    "attach": ("run", "Watch the current run of a pool until it ends."),
+    "attach": ("launched_and_attached_runs", "Watch the current run of a pool until it ends."),
     "cancel": ("cancel_down_prune", "Stop a run on all its ranks; the pool stays up."),
     "capacity": ("offers_capacity_costs", "List, buy or clear capacity reservations."),
     "compare": ("past_runs", "Show two runs side by side."),

@@ -72,7 +72,7 @@ def test_real_package_of_the_older_name_precedes_the_alias(tmp_path: Path, first
     """The alias folder is last in the children's sys.path, in any order of imports."""
     source = f"""
 {first}
-from skyward_core.tasks import python_compatibility as script_children
+from skyward_core.tasks import import_path as script_children
 script_children.install_alias()
 import multiprocessing.spawn
 path = multiprocessing.spawn.get_preparation_data("child")["sys_path"]
