@@ -371,11 +371,7 @@ class _PoolCache:
             self.rows[row.token] = pool, list(bills_of_pool(self.ledger, pool))
         pool, bills = self.rows[row.token]
         cause = row.root_cause
-        error = (
-            ""
-            if cause is None
-            else f"{cause.rank_prefix.replace('rank ', 'r')}{cause.type}: {cause.message}".rstrip(": ")
-        )
+        error = "" if cause is None else f"{cause.rank_prefix.replace('rank ', 'r')}{cause.text}"
         summary = self.launches.get(row.run) or _load_launch_summary(pool.key, row.run)
         if summary.script:  # not cached otherwise, because the launch may be saved later
             self.launches[row.run] = summary

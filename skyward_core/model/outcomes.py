@@ -156,6 +156,12 @@ class RootCause(Value):
         """Prefix of messages: ``"rank 3 "``, or "" if no rank had started the call."""
         return f"rank {self.rank} " if self.rank >= 0 else ""
 
+    @property
+    def text(self) -> str:
+        """Message of the failure. The type is included only if an exception was raised."""
+        named = self.outcome == "raised" or not self.message
+        return f"{self.type}: {self.message}".rstrip(": ") if named else self.message
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 

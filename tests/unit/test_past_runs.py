@@ -233,7 +233,7 @@ def test_comparison_names_all_differences(two_runs: Ledger) -> None:
     assert facts["outcome"] == ("done", "failed", True) and facts["took"] == (60.0, 60.0, False)
     assert facts["commit"] == ("0" * 40, "1" * 40, True) and facts["text"] == ("abc", "abc", False)
     assert facts["plugins"] == (("torch",), ("torch",), False) and facts["nodes"] == (2, 2, False)
-    assert facts["error"][1] == "r1 RankExit: killed"
+    assert facts["error"][1] == "r1 killed"
 
 
 def test_compared_metrics_include_killed_ranks(two_runs: Ledger) -> None:
