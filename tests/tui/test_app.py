@@ -420,7 +420,7 @@ async def test_cancel_of_an_ended_run_is_refused_with_a_message(app: SkywardApp,
     async with running_app(app, (120, 24), until="▶ llama-ft") as pilot:
         await press(pilot, "enter", until=lambda: "C cancel" in hints(app))
         await press(pilot, "C", until=lambda: not isinstance(app.screen, RunScreen))
-        session.cancel = lambda *_: session.load_ended_pool(view.key)  # type: ignore[assignment,method-assign]
+        session.cancel = lambda *_, **__: session.load_ended_pool(view.key)  # type: ignore[assignment,method-assign]
         session.end_run(view, run)
         await press(pilot, "tab", "enter", until=lambda: "ended (done) before the cancellation" in hints(app))
         await press(pilot, "C", until=lambda: "has already ended (done)" in hints(app))
