@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import pytest
 
 import skyward_core
-from skyward_core import plugins
+from skyward_core import plugins, providers
 from skyward_core.api import older_api_names
 from skyward_core.model.deprecated_and_unknown_arguments import did_you_mean
 from skyward_core.model.errors import PoolError, UsageError
@@ -39,7 +39,6 @@ from skyward_core.plugins.plugin import (
 )
 from skyward_core.plugins.plugin_server_start_and_stop import check_port_free, set_variables
 from skyward_core.runtime.instance_info import InstanceInfo
-from skyward_core.store import state_folder
 from tests.support.processes import run_command
 
 SPEC = PoolSpec(name="p", provider=None)
@@ -371,7 +370,7 @@ def test_unknown_argument_is_rejected_with_a_suggestion(
 def test_argument_of_the_wrong_type_is_rejected(
     make: Any, message: str, override: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(state_folder, "provider_override", override)
+    monkeypatch.setattr(providers, "provider_override", override)
     with pytest.raises(sky.UsageError) as raised:
         make()
     assert message in str(raised.value)

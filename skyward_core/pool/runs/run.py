@@ -450,17 +450,20 @@ class Run:
         task = self.tasks[0]
         new = {link for link in self.links if not (link.gone or self._is_stocked(link))}
         all_or_none = self._context.options.fail_fast or not self._context.is_standalone
-        common: AnyHeader = self._call_header(task) | {"gang": True, "epoch": epoch}
+        common = self._call_header(task, 0)
+        common["gang"], common["epoch"] = True, epoch
         if nodes:
             common["nodes"] = list(nodes)
-        text, body = encode_json(common)[:-1], _call_body(task)  # encoded once, because pools may have many ranks
+        # Encoded once, because pools may have many ranks.
+        text = encode_json({key: value for key, value in common.items() if key != "i"})[:-1]
+        body = _call_body(task)
         for index in range(self.total):
             rank, node = self.place_of(index)
             link = self._context.links[node]
             if link in new or (new and all_or_none):
                 self._reject_new_node(index, link, new)
             else:
-                header: AnyHeader = {**common, "i": index, "rank": rank}
+                header: ClientCall = {**common, "i": index, "rank": rank}
                 self._send_call(link, task, header, body, f'{text},"i":{index},"rank":{rank}}}')
 
     def _emit_placed(self) -> None:
@@ -569,13 +572,13 @@ class Run:
         return self._claimed if where is None else where.node == link.node
 
     def _send(self, link: Link, index: int, task: Task, extra: AnyHeader) -> None:
-        self._send_call(link, task, self._call_header(task) | {"i": index} | extra, _call_body(task))
+        self._send_call(link, task, self._call_header(task, index) | extra, _call_body(task))
 
-    def _call_header(self, task: Task) -> AnyHeader:
-        """Return the keys of a call's header that do not depend on its index."""
-        header: AnyHeader = {
+    def _call_header(self, task: Task, index: int) -> ClientCall:
+        header: ClientCall = {
             "t": "call",
             "run": self.id,
+            "i": index,
             "name": self.name,
             "kind": self.kind,
             "total": self.total,
