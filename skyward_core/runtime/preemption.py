@@ -13,9 +13,10 @@ from contextlib import suppress
 from time import monotonic  # user code may replace the functions of `time`
 from typing import Any, TypeVar
 
+from skyward_core.protocol.frame_schema import CANCELLED_NODE
+
 NOTICE_SIGNAL = signal.SIGURG  # ignored by processes without a handler
 NOTICE_GRACE = 10.0  # seconds after a machine's end in which its notice is still delivered to other nodes
-CANCELLED_NODE = -1  # at most this is the node of a notice for the ranks of a cancelled run only
 MAX_ARGUMENTS = 2  # maximum number of arguments that a callback may require
 
 C = TypeVar("C", bound=Callable[..., object])

@@ -12,8 +12,7 @@ import asyncio
 import json
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from skyward_core.node.agent.agent_state_and_lease import NodeState
 from skyward_core.node.agent.call_lifecycle import CallLifecycle
@@ -36,11 +35,11 @@ PEER_PATIENCE = 30.0  # seconds for which the head asks a node that does not ans
 MAX_METRICS_BYTES = 1 << 20  # bytes at the end of a rank's metrics in which the largest step is searched
 
 
-class Limits(NamedTuple):
+class Limits:
     """Budgets of a run; see ``restart_policy.RestartLimits``."""
 
-    restarts: int
-    error_restarts: int
+    def __init__(self, restarts: int, error_restarts: int) -> None:
+        self.restarts, self.error_restarts = restarts, error_restarts
 
 
 class UnattendedRestarts:
@@ -121,6 +120,8 @@ class UnattendedRestarts:
     @staticmethod
     def _next_attempt(latest: AttemptKeys, reports: list[Header], total: int) -> tuple[AttemptKeys | None, float]:
         """Return the next attempt according to the policy, or None, and the pause before it in seconds."""
+        from dataclasses import replace  # agents import dataclasses and typing late
+
         from skyward_core.model.restart_policy import AttemptEnd, attempt_keys, decide_restart, describe_end
         from skyward_core.model.root_cause import root_cause
 
