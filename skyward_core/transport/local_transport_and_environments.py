@@ -291,9 +291,13 @@ BUFFER = 1 << 18
 class SocketPipe(asyncio.BufferedProtocol):
     """Unix socket connection that implements ``transport.Pipe``."""
 
+    _received = threading.local()  # pipes of a thread share a buffer: each consumes it before the next one receives
+
     def __init__(self, on_data: OnData, on_lost: OnLost) -> None:
         self._on_data = on_data
-        self._buffer = memoryview(bytearray(BUFFER))
+        if not hasattr(self._received, "buffer"):
+            self._received.buffer = memoryview(bytearray(BUFFER))
+        self._buffer: memoryview = self._received.buffer
         self._on_lost = on_lost
         self._transport: asyncio.Transport | None = None
 
@@ -363,8 +367,8 @@ class LocalTransport:
             "folder": str(self.folder),
             "socket": str(self.socket),
             "bundle": environment.first,
-            "path_before": self._existing_entries(list(environment.before)),
-            "path": self._existing_entries(behind),
+            "path_before": self._existing_entries(environment.before, gate),
+            "path": self._existing_entries(behind, gate),
             "python": python,
             "cwd": config.get("cwd") or str(Path.cwd()),
             "env": self._thread_variables(config) | config.get("env", {}),
@@ -410,9 +414,13 @@ class LocalTransport:
         return await gate.compute_once("interpreter", lambda: asyncio.ensure_future(work()))
 
     @staticmethod
-    def _existing_entries(path: list[str]) -> list[str]:
+    def _existing_entries(path: Sequence[str], gate: StartBarrier) -> list[str]:
         """Return the existing entries of an import path; "" is the current folder."""
-        return list(dict.fromkeys(str(Path(entry).absolute()) for entry in path if exists(entry)))
+
+        def find() -> list[str]:
+            return list(dict.fromkeys(str(Path(entry).absolute()) for entry in path if exists(entry)))
+
+        return gate.compute_once(("entries", *path), find)
 
     @staticmethod
     def _thread_variables(config: dict[str, Any]) -> dict[str, str]:

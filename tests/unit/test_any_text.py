@@ -18,6 +18,7 @@ from skyward_core.client.launch.launch_plan import make_plan
 from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.model.errors import SkywardError
 from skyward_core.transport.local_transport_and_environments import LocalTransport
+from skyward_core.transport.transport import StartBarrier
 from skyward_tui.cli.main import cli
 from skyward_tui.launch_form.form import Form, command_line, provider_choices, python_script, setting_fields
 from skyward_tui.launch_form.plan_computation_and_text import PlanResult, compute_plan
@@ -186,7 +187,7 @@ def test_environment_variable_may_hold_any_text() -> None:
 def test_import_path_may_contain_unreadable_folders(folder: Path) -> None:
     def work() -> None:
         entries = ["", str(folder), str(folder / "closed"), str(folder / "closed" / "x"), "a" * 300, "loop", "a\0b"]
-        assert str(folder) in LocalTransport._existing_entries(entries)
+        assert str(folder) in LocalTransport._existing_entries(entries, StartBarrier(1))
 
     work()
     as_ordinary_user(work)

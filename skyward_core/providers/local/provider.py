@@ -56,22 +56,24 @@ class Local(StrictKeywords):
         """Create one folder for each node; for a range of nodes, for the largest number."""
         remove_abandoned_folders()
         root = _pool_folder(spec.name, token)
-        return [self._make_machine(root, node, str(node)) for node in range(spec.most_nodes)]
+        sockets = ensure_socket_folder(root)
+        return [self._make_machine(root, sockets, node, str(node)) for node in range(spec.most_nodes)]
 
     async def replace(
         self, pool: str, token: str, node: int, machines: Sequence[Machine], former: Sequence[Machine]
     ) -> Machine:
         """Create another folder beside the folder of the lost node."""
-        return self._make_machine(Path(former[-1].extra["folder"]).parent, node, f"{node}-{token[:6]}")
+        root = Path(former[-1].extra["folder"]).parent
+        return self._make_machine(root, ensure_socket_folder(root), node, f"{node}-{token[:6]}")
 
     @staticmethod
-    def _make_machine(root: Path, node: int, name: str) -> Machine:
+    def _make_machine(root: Path, sockets: Path, node: int, name: str) -> Machine:
         folder = root / f"node-{name}"
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
             raise PoolError(f"cannot create {folder}, the folder of node {node}: {error}") from error
-        extra = {"folder": str(folder), "socket": str(ensure_socket_folder(root) / f"{name}.sock")}
+        extra = {"folder": str(folder), "socket": str(sockets / f"{name}.sock")}
         return Machine(str(folder), node, "127.0.0.1", "127.0.0.1", extra=extra)
 
     async def describe(self, pool: str, known: Sequence[Machine]) -> list[Machine]:
