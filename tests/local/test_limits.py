@@ -340,7 +340,8 @@ def run_as_user(folder: Path, uid: int, *command: str) -> subprocess.CompletedPr
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("limit", [2, 3, 6])  # for no thread of a child, for no agents, for one agent
+@pytest.mark.proof("1 s of a processor", after=1)
+@pytest.mark.parametrize("limit", [3, 2, 6])  # for no agents, for no thread of a child, for one agent
 def test_command_without_free_processes_names_the_limit_and_leaves_nothing(tmp_path: Path, limit: int) -> None:
     (tmp_path / "f.py").write_text("import skyward_core as sky\n@sky.function\ndef f(): ...\n")
     limited = ["prlimit", f"--nproc={limit}", *COMMAND]

@@ -107,7 +107,8 @@ class TestModule:
         assert (missing.returncode, missing.stderr) == (2, "error: script missing.py does not exist\n")
         assert self.run(cli, "--provider", "locl", "own.py").returncode == 2
 
-    @pytest.mark.parametrize("options", [("-m", "skyward_core"), ()], ids=["skyward_core", "python"])
+    @pytest.mark.proof("1 s of a processor", after=1)
+    @pytest.mark.parametrize("options", [(), ("-m", "skyward_core")], ids=["python", "skyward_core"])
     def test_terminated_script_tears_its_pool_down(self, cli: Cli, options: tuple[str, ...]) -> None:
         cli.write("stuck.py", STUCK)
         command = [sys.executable, *options, "stuck.py"]

@@ -229,12 +229,12 @@ def _run(folder: Path, *, before: str, child: str, until: str) -> subprocess.Com
 
 def test_forked_child_can_import_a_module_whose_import_was_running(tmp_path: Path) -> None:
     # The import ends once the fork waits for it: never, where no fork does.
-    done = _run(tmp_path, before="fork_after_imports.PATIENCE = 50", child="import late", until="not sys.waits()")
+    done = _run(tmp_path, before="fork_after_imports.IMPORT_TIMEOUT = 50", child="import late", until="not sys.waits()")
     assert done.stdout == "child ended with 7\n", done.stderr
 
 
 def test_fork_waits_only_briefly_for_a_running_import(tmp_path: Path) -> None:
-    done = _run(tmp_path, before="fork_after_imports.PATIENCE = 0.05", child="", until="True")
+    done = _run(tmp_path, before="fork_after_imports.IMPORT_TIMEOUT = 0.05", child="", until="True")
     assert done.stdout == "child ended with 7\n", done.stderr
 
 

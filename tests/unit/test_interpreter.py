@@ -371,10 +371,10 @@ def test_plan_resolves_the_interpreter_once(project: Path, monkeypatch: pytest.M
 
 
 def test_hanging_interpreter_is_named_and_killed(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounded_subprocess, "DEFAULT_TIMEOUT", 5)
+    monkeypatch.setattr(bounded_subprocess, "DEFAULT_TIMEOUT", 2)
     children = hanging_python(project / ".venv")
     for _ in range(4):  # who asks again is not kept waiting again
-        with pytest.raises(ScriptError, match=r"bin/python \(\.venv .*did not print its version within 5 s. "):
+        with pytest.raises(ScriptError, match=r"bin/python \(\.venv .*did not print its version within 2 s. "):
             choose_interpreter(script(project), ask=query_python)
     wait_until(lambda: all_ended(children))  # who is killed takes a moment to end
     assert children.read_text().count("\n") == 1

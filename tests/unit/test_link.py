@@ -298,9 +298,14 @@ async def test_acknowledgements_are_batched_and_survive_a_drop(link: Link, trans
     assert sent == [again], "an agent that died may not have read the first ones"
 
 
+@pytest.fixture
+def quick_pings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent_link, "SILENCE", 0.2)
+
+
 @pytest.mark.parametrize("is_answered", [True, False])
 async def test_acknowledgements_are_repeated_until_the_agent_answers_a_ping(
-    is_answered: bool, link: Link, transport: Transport
+    is_answered: bool, quick_pings: None, link: Link, transport: Transport
 ) -> None:
     link.acknowledge("r")
     link.flush_acknowledgements()

@@ -414,7 +414,8 @@ async def test_wait_for_an_ssh_channel_is_bounded(fault: Fault, monkeypatch: pyt
     async def hangs(*_: Any, **more: Any) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setenv(ANSWER_TIMEOUT, "2")
+    monkeypatch.setattr(connection, "LEAST_TIMEOUT", 0.5)
+    monkeypatch.setenv(ANSWER_TIMEOUT, "0.5")
     ways = [SSHTransport(SSH([host], config=False).target(host), "p.0", patience=0) for host in HOSTS[:2]]
     channel = await ways[0].channel()
     ways[0]._facts = channel.facts
@@ -424,7 +425,7 @@ async def test_wait_for_an_ssh_channel_is_bounded(fault: Fault, monkeypatch: pyt
         ways[0].open(lambda data: None, lambda error: None), ways[1].channel(), return_exceptions=True
     )
     assert [str(each).split(" after a request")[0] for each in ended] == [
-        f"Host {host} sent nothing for 2 s" for host in HOSTS[:2]
+        f"Host {host} sent nothing for 0.5 s" for host in HOSTS[:2]
     ]
 
 
