@@ -6,8 +6,11 @@ import json
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +25,9 @@ from tests.support.processes import exists
 from tests.support.waiting import wait_until
 
 STEPS, SAVE_EVERY, LAST_FAULT = 100, 5, 60  # no fault meets a rank that is about to end
+MAX_LEAD = 10  # steps that a rank may be ahead of another one, as in a collective
 FAULTS = ("rank", "node", "error", "agent", "link")
+FAULTS_WITHOUT_CLIENT = ("rank", "error")
 RESTARTING = ("rank", "node", "error")  # faults that end an attempt; after the others the ranks work on
 
 
@@ -31,8 +36,12 @@ def next_state(state: int, rank: int, step: int) -> int:
 
 
 @sky.function
-def train(folder: str) -> tuple[int, int]:
+def train(folder: str, ranks: int) -> tuple[int, int]:
     """Compute a state step by step from the newest checkpoint. Return the attempt and the state."""
+
+    def step_of(other: int) -> int:
+        path = Path(folder, f"{number}.{other}.json")
+        return int(json.loads(path.read_text())["step"]) if path.exists() else 0
 
     def save(path: Path, values: dict[str, int]) -> None:
         draft = path.with_suffix(".tmp")
@@ -53,14 +62,27 @@ def train(folder: str) -> tuple[int, int]:
             error.unlink()
             raise ValueError("bad batch")
         time.sleep(0.02)
+        while min(map(step_of, range(ranks))) < step - MAX_LEAD:
+            time.sleep(0.02)
     return number, values["state"]
+
+
+CLIENT = """
+import sys
+import skyward_core as sky
+from tests.local.test_restart_chaos import OPTIONS, train
+
+with sky.Compute(nodes=int(sys.argv[2]), name="shared", options=OPTIONS) as compute:
+    train(sys.argv[1], int(sys.argv[2])) @ compute
+"""
+OPTIONS = sky.Options(console=False, grace=0.5, on_loss="restart", restarts=100, error_restarts=100, start_timeout=60.0)
 
 
 class Training:
     """One run of ``train``, and the faults that it meets."""
 
-    def __init__(self, compute: sky.Compute, folder: Path, seed: int) -> None:
-        self._compute, self._folder, self._random = compute, folder, random.Random(seed)
+    def __init__(self, folder: Path, nodes: int, seed: int) -> None:
+        self._folder, self._nodes, self.random = folder, nodes, random.Random(seed)
         self._best = 0
         self.attempt = 1
         self.faults: list[str] = []
@@ -71,76 +93,132 @@ class Training:
 
     def _has_progress(self) -> bool:
         steps = [each["step"] for each in self._positions()]
-        return len(steps) == len(self._compute.pool.links) and min(steps) > self._best
+        return len(steps) == self._nodes and min(steps) > self._best
 
-    def meet_fault(self, running: Future[Any]) -> bool:
-        """Wait for progress and cause a fault. Return whether there was still time for it."""
+    def wait_for_progress(self, running: Future[Any] | None = None) -> bool:
+        """Wait for progress of all ranks. Return whether there is still time for a fault."""
         wait_until(
-            lambda: running.done() or self._has_progress(),
+            lambda: (running is not None and running.done()) or self._has_progress(),
             what=lambda: f"progress of attempt {self.attempt} after {self.faults}",
         )
-        time.sleep(self._random.uniform(0.0, 0.1))
-        fault = self._random.choice(FAULTS)
-        node = self._random.randrange(len(self._compute.pool.links))
-        link = self._compute.pool.links[node]
+        time.sleep(self.random.uniform(0.0, 0.1))
+        self._best = max((each["step"] for each in self._positions()), default=STEPS)
+        return self._best <= LAST_FAULT
+
+    def fail(self, fault: str, node: int) -> None:
+        """Kill a rank, or make it raise an error."""
+        self.faults.append(fault)
+        position = json.loads((self._folder / f"{self.attempt}.{node}.json").read_text())
+        self.pids.add(position["pid"])
+        if fault == "rank":
+            os.kill(position["pid"], signal.SIGKILL)
+        else:
+            (self._folder / f"error.{node}").touch()
+        self.attempt += 1
+
+    def fail_any(self) -> None:
+        self.fail(self.random.choice(FAULTS_WITHOUT_CLIENT), self.random.randrange(self._nodes))
+
+    def meet_fault(self, compute: sky.Compute, running: Future[Any], faults: tuple[str, ...] = FAULTS) -> bool:
+        """Wait for progress and cause a fault. Return whether there was still time for it."""
+        fault, node = self.random.choice(faults), self.random.randrange(self._nodes)
+        link = compute.pool.links[node]
+        if not self.wait_for_progress(running):
+            return False
         if fault == "link":
             wait_until(lambda: link.up)
-        self.pids |= {*agent_pids(self._compute), *worker_pids(self._compute)}
-        self._best = max((each["step"] for each in self._positions()), default=STEPS)
-        if self._best > LAST_FAULT:
-            return False
-        self.faults.append(fault)
+        self.pids |= {*agent_pids(compute), *worker_pids(compute)}
         match fault:
-            case "rank":
-                position = json.loads((self._folder / f"{self.attempt}.{node}.json").read_text())
-                os.kill(position["pid"], signal.SIGKILL)
+            case "rank" | "error":
+                self.fail(fault, node)
+                return True
             case "node":
-                lose(self._compute, node)
-            case "error":
-                (self._folder / f"error.{node}").touch()
+                lose(compute, node)
+                self.attempt += 1
             case "agent":
-                os.kill(agent_pids(self._compute)[node], signal.SIGKILL)
+                os.kill(agent_pids(compute)[node], signal.SIGKILL)
             case "link":
                 there = cut(link)
-                time.sleep(self._random.uniform(0.0, 0.3))
+                time.sleep(self.random.uniform(0.0, 0.3))
                 on_loop(lambda: setattr(link.transport, "socket", there))
-        self.attempt += fault in RESTARTING
+        self.faults.append(fault)
         return True
 
+    def check_end(self, compute: sky.Compute, results: list[Any]) -> None:
+        """Check the results, the attempts and the records."""
+        expected = [0] * self._nodes
+        for step in range(1, STEPS + 1):
+            expected = [next_state(state, rank, step) for rank, state in enumerate(expected)]
+        assert results == [(self.attempt, state) for state in expected], self.faults
+        run = last_run(compute)
+        wait_until(lambda: compute.pool.view.runs[run].state == "done")
+        view = compute.pool.view.runs[run]
+        assert [end.number for end in view.ended_attempts] == [*range(1, self.attempt)], self.faults
+        on_loop(compute.pool.context.news.records.flush)
+        row = Ledger().run(run)
+        assert row is not None
+        assert (row.state, row.attempts or 1) == ("done", self.attempt)
+        assert [outcome.kind for outcome, _ in Ledger().outcomes(run)] == ["returned"] * self._nodes
+        self.pids |= {*agent_pids(compute), *worker_pids(compute)}
 
-@pytest.mark.parametrize("seed", range(50))
-@pytest.mark.proof("5 s of a processor", after=2)
+
+def check_processes(training: Training) -> None:
+    # A process whose parent was killed is reaped by the system a little later.
+    wait_until(lambda: not [pid for pid in training.pids if exists(pid)], what="the end of all processes")
+
+
+@pytest.mark.parametrize("seed", range(0, 50, 2))
+@pytest.mark.proof("5 s of a processor", after=1)
 def test_result_and_attempts_are_exact_after_random_faults(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    nodes = 2 + seed % 2
-    options = sky.Options(
-        console=False, grace=0.5, on_loss="restart", restarts=100, error_restarts=100, start_timeout=60.0,
-        cluster=bool(seed % 3),
-    )  # fmt: skip
+    nodes = 2 + seed % 4 // 2
     (folder := tmp_path / "positions").mkdir()
+    options = replace(OPTIONS, cluster=bool(seed % 3))
     with sky.Compute(nodes=nodes, options=options) as compute, ThreadPoolExecutor() as beside:
-        training = Training(compute, folder, seed)
-        running = beside.submit(lambda: train(str(folder)) @ compute)
+        training = Training(folder, nodes, seed)
+        running = beside.submit(lambda: train(str(folder), nodes) @ compute)
         for _ in range(4):
-            if not training.meet_fault(running):
+            if not training.meet_fault(compute, running):
                 break
-        results = running.result(60)
-        expected = [0] * nodes
-        for step in range(1, STEPS + 1):
-            expected = [next_state(state, rank, step) for rank, state in enumerate(expected)]
-        assert results == [(training.attempt, state) for state in expected], training.faults
-        run = last_run(compute)
-        wait_until(lambda: compute.pool.view.runs[run].state == "done")
-        assert compute.pool.view.runs[run].attempt == training.attempt
-        on_loop(compute.pool.context.news.records.flush)
-        row = Ledger().run(run)
-        assert row is not None
-        assert (row.state, row.attempts or 1) == ("done", training.attempt)
-        assert [outcome.kind for outcome, _ in Ledger().outcomes(run)] == ["returned"] * nodes
+        training.check_end(compute, running.result(60))
         (tmp_path / "next").mkdir()
-        assert {number for number, _ in train(str(tmp_path / "next")) @ compute} == {1}
-        training.pids |= {*agent_pids(compute), *worker_pids(compute)}
-    # A process whose parent was killed is reaped by the system a little later.
-    wait_until(lambda: not [pid for pid in training.pids if exists(pid)], what="the end of all processes")
+        assert {number for number, _ in train(str(tmp_path / "next"), nodes) @ compute} == {1}
+    check_processes(training)
+
+
+@pytest.mark.parametrize("seed", range(1, 50, 2))
+@pytest.mark.proof("6 s of a processor", after=1)
+def test_result_and_attempts_are_exact_if_the_client_is_killed(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """The client dies before, during or after a restart, and the next one attaches at any time."""
+    monkeypatch.chdir(tmp_path)
+    nodes = 2 + seed % 4 // 2
+    (folder := tmp_path / "positions").mkdir()
+    training = Training(folder, nodes, seed)
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-c", CLIENT, str(folder), str(nodes)]
+    with subprocess.Popen(command, env=environment) as client:
+        try:
+            training.wait_for_progress()
+            if training.random.random() < 0.5:
+                training.fail_any()
+                time.sleep(training.random.uniform(0.0, 0.5))
+        finally:
+            client.kill()
+    for _ in range(training.random.randrange(3)):
+        if training.wait_for_progress():
+            training.fail_any()
+    time.sleep(training.random.uniform(0.0, 4.0))
+    with sky.attach("shared") as compute, ThreadPoolExecutor() as beside:
+        try:
+            running = beside.submit(compute.wait)
+            for _ in range(2):
+                if not training.meet_fault(compute, running, (*FAULTS_WITHOUT_CLIENT, "link")):  # type: ignore[arg-type]
+                    break
+            training.check_end(compute, running.result(60))  # type: ignore[arg-type]
+        finally:
+            compute.down()
+    check_processes(training)

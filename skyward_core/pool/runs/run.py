@@ -677,14 +677,17 @@ class Run:
         ends = [AttemptEnd.from_keys(keys) for keys in record.get("ends", ())]
         self._context.registry.others.publish_ends(self.id, ends)
         self._attempt_ends = ends
-        self._reset(acknowledge=False)
+        self._reset()
         self.attempt, self.sent, self._begun = number, True, True
         self._context.news.records.restart_run(self.id, number)
         for link in self.links:
             link.claim_next_attempt(self.id, decides=not self._claimed)
 
-    def _reset(self, *, acknowledge: bool = True) -> None:
-        """Forget the outcomes, so that the calls can be sent again."""
+    def _reset(self) -> None:
+        """Forget the outcomes, so that the calls can be sent again.
+
+        The nodes keep them until they receive the next attempt: if this client dies before that, the head decides.
+        """
         self._context.background.run_deferred()  # publish the outcomes first
         self.outcomes.clear()
         self.values.clear()
@@ -698,9 +701,6 @@ class Run:
         self._stopping = self.sent = self._begun = False
         self._broke = self._spent = ""
         self.stocked = None
-        for link in self.links if acknowledge else ():
-            # Acknowledge the old outcomes, because the agents would otherwise send them again.
-            link.send({"t": "ack", "calls": {self.id: None}})
 
     # -- outcomes and items --------------------------------------------------------------------------------
 
@@ -1018,6 +1018,9 @@ class Run:
             stocked = self.stocked
             self._reset()
             self.stocked = stocked
+            for link in self.links:
+                # The agents would otherwise answer the repeated calls with the old outcomes.
+                link.send({"t": "ack", "calls": {self.id: None}})
             self._context.scheduler.restart(self)
             return
         for index in self._stale - self.outcomes.keys():
