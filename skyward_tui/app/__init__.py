@@ -1,14 +1,25 @@
-"""The Textual app: :func:`new_app` creates it, and :func:`run` starts it with deferred garbage collection."""
+"""The Textual app: :func:`new_app` creates it, and :func:`run` starts it with deferred garbage collection.
+
+By default, Python may start a full collection at any moment. In this app, a full collection takes 50 ms or more, during
+which the app handles no key and paints nothing. Full collections are therefore deferred until the user is idle.
+"""
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
-
-from skyward_tui.app.garbage_collection import defer_collection, freeze_imports
 
 if TYPE_CHECKING:
     from skyward_core.client.session_interface import SessionInterface
     from skyward_tui.app.app import SkywardApp as SkywardApp
+
+DUE = 40  # number of young collections after which a full collection is due
+# number of young collections after which a full one runs even without a pause; reached after hours of continuous input
+MAX_DEFERRED = 2_000
+REST_SECONDS = 1.0  # seconds without input after which the user counts as idle
+_collections_before = -1  # number of full collections in this process before the deferral began
 
 
 def new_app(*, read_only: bool = False, theme: str = "", plain: bool = False) -> SkywardApp:
@@ -31,3 +42,40 @@ def run(app: SkywardApp) -> int:
     defer_collection()
     app.run()
     return app.return_code or 0
+
+
+@contextmanager
+def freeze_imports() -> Iterator[None]:
+    """Exclude all objects that are created in the block from garbage collection: imported modules stay until the
+    process ends.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def defer_collection() -> None:
+    """Defer full collections to :func:`collect_if_due`. Young objects are still collected, in at most 3 ms."""
+    global _collections_before
+    _collections_before = gc.get_stats()[2]["collections"]
+    gc.set_threshold(700, 10, MAX_DEFERRED)
+
+
+def collect_if_due(rested: float) -> None:
+    """Run a full collection if one is due and the user is idle.
+
+    The objects that survive the first full collection are the app, its session and its screens. They live until the
+    process ends, so they are excluded from further collections.
+
+    Args:
+        rested: Seconds since the last input.
+    """
+    is_first = gc.get_stats()[2]["collections"] == _collections_before
+    due = DUE // 4 if is_first else DUE
+    if rested > REST_SECONDS and gc.get_threshold()[2] == MAX_DEFERRED and gc.get_count()[2] >= due:
+        gc.collect()
+        if is_first:
+            gc.freeze()

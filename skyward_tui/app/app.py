@@ -28,7 +28,7 @@ from textual.worker import NoActiveWorker, WorkerFailed, get_current_worker
 from skyward_core.client import user_settings_and_app_state as settings
 from skyward_core.client.user_settings_and_app_state import NotifySettings, UserSettings
 from skyward_core.model.errors import SkywardError
-from skyward_tui.app.garbage_collection import collect_if_due
+from skyward_tui.app import collect_if_due
 from skyward_tui.app.host_key_and_budget_questions import BudgetQuestions, HostKeyQuestions
 from skyward_tui.dialogs.basic_dialogs import Palette
 from skyward_tui.notifications import Notification, NotificationWatch, Notifier

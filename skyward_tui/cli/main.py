@@ -33,7 +33,7 @@ def replay(record: Path, dump: bool) -> int:
     """
     if dump:
         with open_console(False) as console:
-            from skyward_tui.cli.commands.record_and_dump import dump as execute
+            from skyward_tui.cli.commands.past_runs import dump as execute
 
             return execute(record, console)
     return played(record)
@@ -144,7 +144,7 @@ COMMANDS = {
     "profile": ("debug_stacks_profile", "Profile a rank with py-spy."),
     "prune": ("cancel_down_prune", "Remove logs, results and recordings of old pools."),
     "queue": ("jobs_and_queue", "Show the running and queued runs of a pool."),
-    "record": ("record_and_dump", "Save a recording of a pool or a run to one file."),
+    "record": ("past_runs", "Save a recording of a pool or a run to one file."),
     "rerun": ("past_runs", "Launch a run again, optionally with other arguments."),
     "results": ("pools_and_run_output", "Show the outcomes of a run, and exit with its status."),
     "run": ("run_torchrun_launch", "Run a script's function on every rank, and show the results."),

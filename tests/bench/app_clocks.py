@@ -53,7 +53,7 @@ class Paints:
 
 def as_opened() -> None:
     """Prepare the app in this process like the command does."""
-    from skyward_tui.app.garbage_collection import defer_collection, freeze_imports
+    from skyward_tui.app import defer_collection, freeze_imports
 
     with freeze_imports():
         import skyward_tui.app.app

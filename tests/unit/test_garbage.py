@@ -8,8 +8,8 @@ from weakref import ref
 
 import pytest
 
-from skyward_tui.app import garbage_collection
-from skyward_tui.app.garbage_collection import REST_SECONDS, collect_if_due, defer_collection, freeze_imports
+import skyward_tui.app as skyward_app
+from skyward_tui.app import REST_SECONDS, collect_if_due, defer_collection, freeze_imports
 
 
 class Thing:
@@ -42,7 +42,7 @@ def test_deferred_collection_runs_only_while_no_user_is_active(monkeypatch: pyte
     defer_collection()
     gc.collect()
     left = old_garbage()
-    monkeypatch.setattr(garbage_collection, "DUE", 5)
+    monkeypatch.setattr(skyward_app, "DUE", 5)
     many = make_garbage_collected_objects()
     assert left() is not None, "Python has looked of itself"
     assert gc.get_count()[2] >= 5 and many
@@ -56,7 +56,7 @@ def test_deferred_collection_runs_only_while_no_user_is_active(monkeypatch: pyte
 
 
 def test_objects_present_at_first_collection_are_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(garbage_collection, "DUE", 4)
+    monkeypatch.setattr(skyward_app, "DUE", 4)
     defer_collection()
     thing = Thing()
     first, later = ref(thing), []
@@ -71,10 +71,10 @@ def test_objects_present_at_first_collection_are_frozen(monkeypatch: pytest.Monk
 
 
 def test_collect_if_due_does_nothing_unless_collection_is_deferred(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(garbage_collection, "DUE", 0)
-    monkeypatch.setattr(garbage_collection.gc, "get_threshold", lambda: (700, 10, 10))  # type: ignore[attr-defined]
+    monkeypatch.setattr(skyward_app, "DUE", 0)
+    monkeypatch.setattr(gc, "get_threshold", lambda: (700, 10, 10))  # type: ignore[attr-defined]
     looks: list[int] = []
-    monkeypatch.setattr(garbage_collection.gc, "collect", lambda *which: looks.append(1))  # type: ignore[attr-defined]
+    monkeypatch.setattr(gc, "collect", lambda *which: looks.append(1))  # type: ignore[attr-defined]
     collect_if_due(REST_SECONDS * 2)
     assert looks == []
 
