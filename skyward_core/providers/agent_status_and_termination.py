@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -96,6 +96,18 @@ async def as_completed_bounded(work: Iterable[Coroutine[Any, Any, T]]) -> AsyncI
     """Yield the results of coroutines as they finish, with bounded concurrency."""
     for result in asyncio.as_completed([*_limit_concurrency(work)]):
         yield await result
+
+
+async def in_order_bounded(work: Iterable[Coroutine[Any, Any, T]]) -> AsyncGenerator[T]:
+    """Yield the results of coroutines in order, with bounded concurrency. Cancels the rest when it is closed."""
+    tasks = [asyncio.ensure_future(each) for each in _limit_concurrency(work)]
+    try:
+        for task in tasks:
+            yield await task
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _limit_concurrency(work: Iterable[Coroutine[Any, Any, T]]) -> Iterator[Coroutine[Any, Any, T]]:

@@ -9,7 +9,7 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import KW_ONLY, MISSING, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -32,6 +32,7 @@ from skyward_core.providers.agent_status_and_termination import (
     as_completed_bounded,
     end_machine,
     gather_bounded,
+    in_order_bounded,
     update_machine,
 )
 from skyward_core.providers.provider import JsonSettings, describe_python
@@ -303,13 +304,18 @@ class SSH(JsonSettings, StrictKeywords, Value):
         had = [machine.extra["host"] for machine in former]
         spares = sorted((host for host in self.hosts if host not in taken), key=had.count)  # the sort keeps their order
         take, loaded_with = former[-1].extra.get("free_gpus"), former[-1].extra.get("loaded_with")
-        asked = await gather_bounded(self._replacement_error(host, take, loaded_with) for host in spares)
-        for host, (reason, free) in zip(spares, asked, strict=True):
-            if not reason:
-                folder = f"{former[-1].extra['folder'].rpartition('.')[0]}.{node}-{token[:6]}"
-                return Machine(host, node, host, "", extra={"host": host, "folder": folder} | free)
+        reasons = []
+        async with aclosing(
+            in_order_bounded(self._replacement_error(host, take, loaded_with) for host in spares)
+        ) as asked:
+            for host in spares:
+                reason, free = await anext(asked)
+                if not reason:  # do not wait for later hosts, because the lost host may not answer
+                    folder = f"{former[-1].extra['folder'].rpartition('.')[0]}.{node}-{token[:6]}"
+                    return Machine(host, node, host, "", extra={"host": host, "folder": folder} | free)
+                reasons.append(reason)
         advice = "" if set(spares) - set(had) else "; list more hosts than nodes to have spare hosts"
-        raise NoCapacity(f"no host is available for node {node}: {'; '.join(reason for reason, _ in asked)}{advice}")
+        raise NoCapacity(f"no host is available for node {node}: {'; '.join(reasons)}{advice}")
 
     async def _replacement_error(
         self, host: str, take: Mapping[str, Any] | None, loaded_with: Sequence[str] | None
