@@ -543,8 +543,9 @@ class GangSetup(RankSetup):
             info["peers"] = [peers[node] | {"node": place} for place, node in enumerate(nodes)]
         header: ClientGang
         header, plugins = self._setup_frame(epoch, info, fresh=fresh)
-        if self._context.options.fail_fast and len(line) > 1:
-            header["line"] = {"key": token_hex(), "nodes": line}
+        fail_fast, heartbeats = self._context.options.fail_fast, self._context.options.on_loss == "restart"
+        if (fail_fast or heartbeats) and len(line) > 1:
+            header["line"] = {"key": token_hex(), "nodes": line, "fail_fast": fail_fast, "heartbeats": heartbeats}
         for link in links:
             if link.send(header, plugins):
                 link.epoch, link.broken, link.spent, link.members = epoch, "", False, nodes

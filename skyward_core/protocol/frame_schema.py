@@ -35,6 +35,7 @@ from skyward_core.protocol.validators import (
     is_log_name,
     is_metric_summary,
     is_node_place,
+    is_node_text,
     is_number,
     is_plain,
     is_port,
@@ -67,7 +68,7 @@ def is_same_deadline(one: float | None, other: float | None) -> bool:
 
 
 # Requests that older agents do not support. Agents list the supported requests in their welcome frame.
-AGENT_FEATURES = ("stacks", "profile", "metrics", "debug", "still", "queue", "save")
+AGENT_FEATURES = ("stacks", "profile", "metrics", "debug", "still", "queue", "save", "heartbeats")
 MAX_PEER_BODY_BYTES = 1 << 18
 MAX_RUNS_BYTES = 64 << 20  # maximum bytes of the welcome frame, which lists all recorded runs
 
@@ -87,7 +88,7 @@ ERROR_KEYS = object_of({"type": is_text, "message": is_text, "traceback?": is_te
 PLUGIN_ERROR_KEYS = object_of(
     {"type": is_text, "message": is_text, "traceback?": is_text, "plugin?": is_text}, only=True
 )
-GANG_PEERS = object_of({"key": is_text, "nodes": list_of(is_node_place)})
+GANG_PEERS = object_of({"key": is_text, "nodes": list_of(is_node_place), "fail_fast?": is_bool, "heartbeats?": is_bool})
 FETCH_STATUS: Checks = {"error?": is_text, "unreachable?": is_bool}
 CREDENTIAL_KEYS: Checks = {"authority": is_text, "certificate": is_text, "key": is_text}
 TIMESTAMP: Checks = {"at?": is_number}  # Unix time by the node's clock
@@ -170,6 +171,7 @@ _REQUEST_ID: Checks = {"id": is_count}
 _NODES = list_of(is_rank)
 _MODULES = dict_of(is_text, is_text)
 _UNFETCHED = dict_of(is_run_id, is_count)
+_SILENCES: Checks = {"epoch": is_count, "silences": dict_of(is_node_text, is_number)}
 _PLUGIN_FLAGS: Checks = {
     "hooks?": is_bool,
     "apps?": is_bool,
@@ -537,6 +539,12 @@ FROM_CLIENT: FrameSchemas = {
             "runs": dict_of(is_run_id, GANG_CALL_COUNTS),
         },
     ),
+    "heartbeats": FrameSchema(
+        "Return the seconds since the last sign of life of the gang's nodes that this node watches during a run that "
+        "may restart. Requires an agent that lists this kind in `knows`.",
+        _REQUEST_ID,
+        answer=_SILENCES,
+    ),
     "enqueue": FrameSchema(
         "Head only: queue a run that needs nodes. `since`: start of its waiting time if it was queued before.",
         QUEUE_REQUEST_KEYS,
@@ -554,7 +562,7 @@ FROM_CLIENT: FrameSchemas = {
     ),
     "gang": FrameSchema(
         "Set up the ranks for this epoch, in new processes if `fresh`; the body is the pickled plugins. `line`: "
-        "addresses of the gang's nodes and the signing key for fail-fast, if enabled.",
+        "addresses of the gang's nodes, the signing key, and whether to use it for `fail_fast` and `heartbeats`.",
         {"epoch": is_count, "info": is_rank_info, "fresh?": is_bool, "line?": GANG_PEERS},
         _PLUGIN_FLAGS,
         body=MAX_PLUGINS_BYTES,
@@ -694,6 +702,12 @@ PEER_FRAMES: FrameSchemas = {
     "failed": FrameSchema(
         "A rank of the run failed on the node while its client is disconnected: stop the other ranks.",
         {"run": is_run_id, "epoch": is_count, "node": is_rank, "signature": is_text},
+    ),
+    "heartbeat": FrameSchema(
+        "Sign of life during a run that may restart: `count` grows, and `silences` are seconds since the last sign of "
+        "life of the nodes that the sender watches.",
+        _SILENCES,
+        {"node": is_rank, "count": is_count, "signature": is_text},
     ),
     "heard": FrameSchema("The ranks were stopped, or (`kept`) the client is connected and decides.", {"kept": is_bool}),
     "attempt": FrameSchema(

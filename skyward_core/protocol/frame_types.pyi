@@ -35,6 +35,8 @@ class PluginErrorKeys(TypedDict):
 class GangPeers(TypedDict):
     key: str
     nodes: list[tuple[int, str, int]]
+    fail_fast: NotRequired[bool]
+    heartbeats: NotRequired[bool]
 
 class FetchStatus(TypedDict):
     error: NotRequired[str]
@@ -362,6 +364,10 @@ class ClientHolds(TypedDict):
     t: Literal["holds"]
     id: int
 
+class ClientHeartbeats(TypedDict):
+    t: Literal["heartbeats"]
+    id: int
+
 class ClientEnqueue(TypedDict):
     t: Literal["enqueue"]
     run: str
@@ -454,6 +460,7 @@ FromClient = (
     | ClientSetup
     | ClientWhere
     | ClientHolds
+    | ClientHeartbeats
     | ClientEnqueue
     | ClientDequeue
     | ClientHalt
@@ -935,6 +942,14 @@ class PeerFailed(TypedDict):
     node: int
     signature: str
 
+class PeerHeartbeat(TypedDict):
+    t: Literal["heartbeat"]
+    epoch: int
+    silences: dict[str, float]
+    node: int
+    count: int
+    signature: str
+
 class PeerHeard(TypedDict):
     t: Literal["heard"]
     kept: bool
@@ -948,7 +963,7 @@ class PeerReport(TypedDict):
     t: Literal["report"]
     signature: str
 
-FromPeer = PeerFailed | PeerHeard | PeerAttempt | PeerReport
+FromPeer = PeerFailed | PeerHeartbeat | PeerHeard | PeerAttempt | PeerReport
 
 class ClaimAnswer(TypedDict):
     t: Literal["known"]
@@ -1046,6 +1061,16 @@ class HoldsAnswer(TypedDict):
     spent: bool
     members: list[int]
     runs: dict[str, GangCallCounts]
+    error: NotRequired[str]
+    unreachable: NotRequired[bool]
+    forgotten: NotRequired[bool]
+    joins: NotRequired[bool]
+
+class HeartbeatsAnswer(TypedDict):
+    t: Literal["known"]
+    id: int
+    epoch: int
+    silences: dict[str, float]
     error: NotRequired[str]
     unreachable: NotRequired[bool]
     forgotten: NotRequired[bool]

@@ -54,6 +54,11 @@ def is_rank(value: Any) -> TypeGuard[int]:
     return type(value) is int and -1 <= value < RANKS
 
 
+def is_node_text(value: Any) -> TypeGuard[str]:
+    """Check for the index of a node as a key of a JSON object."""
+    return type(value) is str and _is_digits(value, 1, 7)
+
+
 # Most ids consist only of letters and digits, which a single check of the whole string can confirm fast.
 def is_run_id(value: Any) -> TypeGuard[str]:
     if type(value) is not str or not 0 < len(value) <= 64:

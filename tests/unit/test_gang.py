@@ -14,12 +14,14 @@ from typing import Any
 
 import pytest
 
-from skyward_core.node.agent import fail_fast_without_client
+from skyward_core.node.agent import fail_fast_without_client, peer_heartbeats
 from skyward_core.node.agent.agent_state_and_lease import Lease
 from skyward_core.node.agent.call_registry import Call
+from skyward_core.node.agent.connection import Connection
 from skyward_core.node.agent.fail_fast_without_client import FailFast, sign_failure
 from skyward_core.node.agent.gang_and_queue_requests import GangLock
 from skyward_core.node.agent.gang_state import EpochFile, Gang, ReservedPorts
+from skyward_core.node.agent.peer_heartbeats import sign_heartbeat
 from skyward_core.protocol.frame_codec import Decoder, encode_frame
 from skyward_core.views import events
 from skyward_core.views.pool_view import PoolView, apply
@@ -310,6 +312,11 @@ class Member:
     def stopped(self) -> bool:
         return self.call.stop_reason == "fail-fast" and bool(self.node.state.gang.broken_reason)
 
+    @property
+    def heartbeats(self) -> peer_heartbeats.PeerHeartbeats:
+        assert self.fail_fast.heartbeats is not None
+        return self.fail_fast.heartbeats
+
     def fail(self) -> None:
         """End the rank."""
         outcome: Any = self.call.make_outcome({"kind": "exited", "error": {"type": "RankExit", "message": "9"}})
@@ -474,3 +481,86 @@ async def test_connection_to_a_silent_peer_agent_is_closed(gang: list[Member], m
         frame: Any = {"t": "failed", "run": "r1", "epoch": EPOCH, "node": 1, "signature": "s"}
         assert not await fail_fast_without_client._notify_peer(frame, place)
         await asyncio.wait_for(closed.wait(), 10)
+
+
+# While a call that may restart runs, agents of its gang exchange heartbeats.
+
+
+def watch_each_other(gang: list[Member], *running: Member) -> None:
+    """Let the members know that the runs of their gang may restart, and begin such a call on some of them."""
+    for each in gang:
+        each.fail_fast.set_peers({"key": KEY, "nodes": [other.place for other in gang], "heartbeats": True})
+    for each in running:
+        each.call.header["attempt"] = {"number": 1, "restarts": 3, "cause": "", "message": "", "lost": []}
+        each.fail_fast.check()
+
+
+HEARTBEAT: Any = {"t": "heartbeat", "epoch": EPOCH, "node": 1, "count": 1, "silences": {"2": 99.0}}
+
+
+def signed_heartbeat(key: str = KEY, **changed: Any) -> bytes:
+    frame = HEARTBEAT | changed
+    frame.setdefault("signature", sign_heartbeat(key, frame))
+    return encode_frame(frame)
+
+
+async def test_agents_exchange_their_observations_during_a_run_that_may_restart(
+    gang: list[Member], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peer_heartbeats, "INTERVAL", 0.02)
+    watch_each_other(gang, gang[1], gang[2])
+    head = gang[0].heartbeats
+
+    def reporters() -> set[int]:
+        return {each.node for each in head.witnesses() if len(each.silences) == 2}
+
+    await until(lambda: reporters() == {1, 2})
+    assert head.silences() == {}, "its call has not begun, so it watches no node"
+    gang[2].fail_fast.close()  # the agent ends, but its machine answers
+    gang[2].fail_fast = FailFast(gang[2].node.state, gang[2].node.slots)
+    await until(lambda: not gang[1].heartbeats._peers[2].connection)
+    await until(lambda: gang[1].heartbeats.silences()[2] < 0.05)
+    gang[1].fail()
+    gang[1].fail_fast.check()
+    assert gang[1].heartbeats.silences(), "another node may still be in doubt"
+    monkeypatch.setattr(peer_heartbeats, "LINGER", -1.0)
+    gang[1].fail_fast.check()
+    assert gang[1].heartbeats.silences() == {}
+
+
+async def test_agent_that_was_paused_reports_no_silence(gang: list[Member], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer_heartbeats, "INTERVAL", 0.02)
+    monkeypatch.setattr(peer_heartbeats, "MAX_DELAY", 0.1)
+    monkeypatch.setattr(peer_heartbeats, "PROBE_SILENCE", 99.0)
+    monkeypatch.setattr(Connection, "acknowledgement_age", lambda _: None)  # no sign of life by the kernel
+    watch_each_other(gang, gang[1])
+    heartbeats = gang[1].heartbeats
+    await until(lambda: heartbeats.silences())
+    time.sleep(0.3)  # noqa: ASYNC251  the pause
+    await asyncio.sleep(0)
+    await until(lambda: heartbeats.silences()[0] < 0.2)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        signed_heartbeat(key="5f" * 32),
+        signed_heartbeat(signature=""),
+        signed_heartbeat(count=2, signature=sign_heartbeat(KEY, HEARTBEAT)),
+        signed_heartbeat(silences={}, signature=sign_heartbeat(KEY, HEARTBEAT)),
+        signed_heartbeat(epoch=EPOCH + 1),
+        signed_heartbeat(node=0),
+        signed_heartbeat(count=0),
+        signed_heartbeat(silences={"-2": 99.0}),
+        signed_heartbeat(silences={"9" * 4300: 99.0}),
+        signed_heartbeat(signature="ä"),
+    ],
+    ids=range(10),
+)
+async def test_forged_heartbeat_is_no_testimony(gang: list[Member], data: bytes) -> None:
+    watch_each_other(gang)
+    heartbeats = gang[0].heartbeats
+    await send_as_stranger(gang[0], data)
+    assert [each.node for each in heartbeats.witnesses()] == [0]
+    assert await send_as_stranger(gang[0], signed_heartbeat() + signed_heartbeat()) == [], "the second is a repetition"
+    assert [(each.node, each.silences) for each in heartbeats.witnesses()] == [(0, {}), (1, {2: 99.0})]

@@ -20,6 +20,7 @@ from skyward_core.protocol.frame_codec import (
 )
 
 BUFFER_BYTES = 1 << 18
+ACK_AGE_OFFSET = 56  # position of tcpi_last_ack_recv in Linux's struct tcp_info
 BATCH_DELAY = 0.01  # seconds to wait for further frames; one large write is cheaper than many small ones
 MAX_UNSENT_BYTES = 8 << 20  # bytes; a peer with more unread data has probably stopped and is disconnected
 
@@ -79,6 +80,14 @@ class Connection(asyncio.BufferedProtocol):
             return claimed
         pid, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         return pid if uid == os.getuid() and pid == claimed else 0
+
+    def acknowledgement_age(self) -> float | None:
+        """Return the seconds since the peer's kernel last acknowledged data; None without an open TCP connection."""
+        sock = self._transport.get_extra_info("socket") if self.is_open and self._transport is not None else None
+        if sock is None:
+            return None
+        at = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, ACK_AGE_OFFSET + 4)
+        return float(struct.unpack_from("=I", at, ACK_AGE_OFFSET)[0]) / 1000
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_open = False

@@ -18,6 +18,7 @@ from skyward_core.protocol.frame_codec import Header, encode_json
 from skyward_core.protocol.frame_schema import validate_peer_frame
 
 if TYPE_CHECKING:
+    from skyward_core.node.agent.peer_heartbeats import PeerHeartbeats
     from skyward_core.protocol.frame_types import (
         FromPeer,
         GangPeers,
@@ -44,7 +45,7 @@ def _sign_body(key: str, kind: str, epoch: int, body: bytes) -> str:
 
 def next_peers(peers: GangPeers, epoch: int) -> GangPeers:
     """Return the addresses of the gang's nodes for another epoch, with a key that only these nodes can derive."""
-    return {"key": _hash(peers["key"], f"key of epoch {epoch}".encode()), "nodes": peers["nodes"]}
+    return {**peers, "key": _hash(peers["key"], f"key of epoch {epoch}".encode())}
 
 
 def _hash(key: str, data: bytes) -> str:
@@ -54,18 +55,21 @@ def _hash(key: str, data: bytes) -> str:
 
 
 class FailFast:
-    """Fail-fast of one agent.
+    """Fail-fast of one agent, and the listener for other agents.
 
     Attributes:
         peers: Addresses of the gang's nodes, and the key of their messages. None disables fail-fast.
         answer: Answers requests of the head about a restart.
+        heartbeats: Heartbeats between the agents, which use the same listener. None if no run of the gang may restart.
     """
 
     def __init__(self, state: NodeState, slots: SlotDispatcher) -> None:
         self._state, self._slots = state, slots
+        self.heartbeats: PeerHeartbeats | None = None
         self._listener: socket.socket | None = None
         self._server: asyncio.AbstractServer | None = None
         self._unauthenticated: dict[Connection, asyncio.TimerHandle] = {}
+        self._authenticated: set[Connection] = set()  # connections with valid heartbeats
         self.peers: GangPeers | None = None
         self.answer: Callable[[Header], Header] = lambda request: {}
         self._notified: set[tuple[str, int]] = set()  # runs with the nodes that need no further notification
@@ -91,16 +95,30 @@ class FailFast:
         )
 
     def set_peers(self, peers: GangPeers | None) -> None:
-        """Set the addresses of the nodes of a new epoch. None disables fail-fast."""
+        """Set the addresses of the nodes of a new epoch. None disables fail-fast and heartbeats."""
         self.peers = peers
         self._notified.clear()
+        self._end_heartbeats()
+        if peers is not None and peers.get("heartbeats") and hasattr(socket, "TCP_INFO"):
+            from skyward_core.node.agent.peer_heartbeats import PeerHeartbeats  # few agents need it
+
+            self.heartbeats = PeerHeartbeats(self._state, peers)
+
+    def _end_heartbeats(self) -> None:
+        for connection in list(self._authenticated):
+            connection.abort()
+        if self.heartbeats is not None:
+            self.heartbeats.close()
+        self.heartbeats = None
 
     # -- failures on this node ---------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Notify the peers of failed runs whose client is disconnected."""
+        """Notify the peers of failed runs whose client is disconnected. Start or stop heartbeats."""
+        if self.heartbeats is not None:
+            self.heartbeats.check()
         gang, peers, here = self._state.gang, self.peers, self._state.config.node
-        if peers is None:
+        if peers is None or not peers.get("fail_fast", True):
             return
         for record in self._state.registry.records.values():
             if record.kind == "broadcast" and record.epoch == gang.epoch and record.run not in self._notifications:
@@ -149,13 +167,21 @@ class FailFast:
             oldest = next(iter(self._unauthenticated))
             del self._unauthenticated[oldest]
             oldest.abort()  # the timer aborts a connection that is not yet established
-        connection = Connection(self._on_peer_failure, self._on_lost, validate_peer_frame, of_strangers=True)
+        connection = Connection(self._on_frame, self._on_lost, validate_peer_frame, of_strangers=True)
         self._unauthenticated[connection] = asyncio.get_running_loop().call_later(PEER_TIMEOUT, connection.abort)
         return connection
 
     def _on_lost(self, connection: Connection) -> None:
+        self._authenticated.discard(connection)
         if (timer := self._unauthenticated.pop(connection, None)) is not None:
             timer.cancel()
+
+    def _on_frame(self, connection: Connection, header: FromPeer, body: bytes) -> None:
+        if header["t"] == "heartbeat" and self.heartbeats is not None and self.heartbeats.receive(header):
+            self._on_lost(connection)  # it is no longer a stranger's
+            self._authenticated.add(connection)
+        else:
+            self._on_peer_failure(connection, header, body)
 
     def _on_peer_failure(self, connection: Connection, header: FromPeer, body: bytes) -> None:
         from hmac import compare_digest
@@ -211,7 +237,8 @@ class FailFast:
     # -- shutdown ----------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Stop listening and cancel pending notifications."""
+        """Stop listening and sending heartbeats, and cancel pending notifications."""
+        self._end_heartbeats()
         for task in (self._opening, *self._notifications.values()):
             if task is not None:
                 task.cancel()

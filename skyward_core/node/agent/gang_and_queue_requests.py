@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         ClientEnqueue,
         ClientForm,
         ClientGang,
+        ClientHeartbeats,
         ClientHolds,
         ClientLock,
         ClientNumber,
@@ -67,6 +68,7 @@ class GangRequests:
             "gang": self._on_new_gang,
             "where": self._send_run_counts,
             "holds": self._send_gang_status,
+            "heartbeats": self._send_silences,
             "enqueue": self._enqueue,
             "dequeue": self._dequeue,
         }
@@ -204,6 +206,13 @@ class GangRequests:
             if record.kind == "broadcast"
         }
         connection.send({"t": "known", "id": header["id"], "runs": runs})
+
+    def _send_silences(self, connection: Connection, header: ClientHeartbeats, body: bytes) -> None:
+        """Send the seconds since the last sign of life of the watched nodes."""
+        heartbeats = self._fail_fast.heartbeats
+        silences = {} if heartbeats is None else {str(node): each for node, each in heartbeats.silences().items()}
+        answer = {"t": "known", "id": header["id"], "epoch": self._state.gang.epoch, "silences": silences}
+        connection.send(answer)
 
     def _send_gang_status(self, connection: Connection, header: ClientHolds, body: bytes) -> None:
         """Send the gang and the state of its runs, so that a client can find free nodes."""

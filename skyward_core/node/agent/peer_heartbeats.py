@@ -1,0 +1,274 @@
+"""Heartbeats between the agents of a gang whose run may restart, and the decision which silent nodes are lost.
+
+An agent connects to the listener of some other agents, and sends a signed heartbeat per second. A sign of life of the
+other machine is an acknowledgement of its kernel, or a heartbeat from it. So a frozen or starved agent, or one that has
+died on a running machine, is not mistaken for a lost machine. Without such a run, no heartbeat is sent.
+
+One witness proves nothing: its own connection may be cut. So a node is lost only if two witnesses at different places
+miss it for :data:`LOSS_SECONDS`, nobody has seen a sign of life meanwhile, and both still see most of the gang
+(:func:`judge_nodes`, a pure function). The client decides, or without a client the head.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from skyward_core.node.agent.agent_state_and_lease import NodeState
+from skyward_core.node.agent.connection import Connection
+from skyward_core.protocol.frame_codec import encode_json
+from skyward_core.protocol.frame_schema import validate_peer_frame
+
+if TYPE_CHECKING:
+    from skyward_core.protocol.frame_types import GangPeers, PeerHeartbeat
+
+SUSPECT_SECONDS = 2.0  # silence from which on a node is suspected
+LOSS_SECONDS = 4.0  # silence from which on a witness counts a node as missing
+MAX_REPORT_AGE = 2.0  # seconds; an older report does not count, because its witness may be cut off itself
+MIN_WITNESSES = 2
+
+LossState = Literal["present", "suspected", "lost"]
+
+
+class Witness(NamedTuple):
+    """Testimony of one witness about the nodes of a gang.
+
+    Attributes:
+        name: The witness in messages, such as "client" or "node 2".
+        place: Place that a single fault can cut off. Witnesses at the same place count once.
+        silences: Node -> seconds between its last sign of life and the testimony. Omits nodes that the witness has
+            never reached, because a firewall may separate them.
+        node: Node of the witness; -1 if the witness is not a member of the gang.
+        age: Seconds since the testimony.
+    """
+
+    name: str
+    place: str
+    silences: Mapping[int, float]
+    node: int = -1
+    age: float = 0.0
+
+    @property
+    def is_credible(self) -> bool:
+        """Whether the testimony is recent, and its witness sees at least half of the gang.
+
+        A witness that sees fewer nodes is more likely to be cut off than they are.
+        """
+        is_member = self.node >= 0
+        seen = sum(each < LOSS_SECONDS for each in self.silences.values()) + is_member
+        return self.age <= MAX_REPORT_AGE and 2 * seen >= len(self.silences) + is_member
+
+
+class LossVerdict(NamedTuple):
+    """Verdict about one node.
+
+    Attributes:
+        state: "present", "suspected" or "lost".
+        silences: Name of each witness -> seconds since the node's last sign of life, now.
+    """
+
+    state: LossState
+    silences: Mapping[str, float]
+
+    @property
+    def text(self) -> str:
+        """The testimonies in one line."""
+        return "no sign of life: " + ", ".join(f"{name} {seconds:.1f} s" for name, seconds in self.silences.items())
+
+
+def judge_nodes(nodes: Iterable[int], witnesses: Sequence[Witness]) -> dict[int, LossVerdict]:
+    """Judge the nodes of a gang.
+
+    Args:
+        nodes: The nodes.
+        witnesses: All known testimonies. A node's testimony about itself is ignored.
+    """
+    return {node: _judge(node, [each for each in witnesses if each.node != node]) for node in nodes}
+
+
+def _judge(node: int, witnesses: Sequence[Witness]) -> LossVerdict:
+    informed = [each for each in witnesses if node in each.silences]
+    silences = {each.name: each.silences[node] + each.age for each in informed}
+    # Even a witness that is not credible cannot have seen a sign of life of a dead machine.
+    quietest = min(silences.values(), default=0.0)
+    credible = [each for each in informed if each.is_credible]
+
+    def is_missed(seconds: float) -> bool:
+        places = {each.place for each in credible if each.silences[node] >= seconds}
+        return quietest >= seconds and len(places) >= MIN_WITNESSES
+
+    state: LossState = "present"
+    if is_missed(LOSS_SECONDS):
+        state = "lost"
+    elif is_missed(SUSPECT_SECONDS):
+        state = "suspected"
+    return LossVerdict(state, silences)
+
+
+INTERVAL = 1.0  # seconds between heartbeats
+MAX_DELAY = 1.0  # seconds; a longer delay of the timer means that this agent was paused and saw nothing
+PROBE_SILENCE = 1.5  # seconds until a new connection is tried, because TCP repeats lost data ever more rarely
+CONNECT_TIMEOUT = 2.0  # seconds
+LINGER = 30.0  # seconds of heartbeats after the last call, because other nodes may still be in doubt
+SUCCESSORS = 3  # next nodes of the gang that an agent watches; all agents watch the first node, too
+
+
+def sign_heartbeat(key: str, header: PeerHeartbeat) -> str:
+    """Return the signature of a heartbeat, made with the key of the epoch."""
+    from hashlib import blake2b  # few agents need it
+
+    text = encode_json([header["epoch"], header["node"], header["count"], sorted(header["silences"].items())])
+    return blake2b(text.encode(), key=bytes.fromhex(key), digest_size=32).hexdigest()
+
+
+class _Peer:
+    """Watched node."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self.address = address
+        self.connection: Connection | None = None
+        self.connecting: asyncio.Task[None] | None = None
+        self.seen_at: float | None = None  # time of the last sign of life, by the loop's clock
+
+    def close(self) -> None:
+        if self.connecting is not None:
+            self.connecting.cancel()
+        if self.connection is not None:
+            self.connection.abort()
+        self.connecting = self.connection = None
+
+
+class PeerHeartbeats:
+    """Heartbeats of one agent.
+
+    :meth:`silences` are this agent's own observations, and :meth:`witnesses` also those that other agents sent with
+    their heartbeats. ``judge_nodes(nodes, heartbeats.witnesses())`` decides without a client which nodes are lost. All
+    agents send their observations to the gang's first node. A gang of two nodes has only one witness, so no node is
+    lost: compare ``silences()`` with a longer limit.
+    """
+
+    def __init__(self, state: NodeState, gang: GangPeers) -> None:
+        self._state, self._gang, self._epoch = state, gang, state.gang.epoch
+        self._peers: dict[int, _Peer] = {}
+        self._reports: dict[int, tuple[float, dict[int, float]]] = {}  # node -> time and content of its last heartbeat
+        self._counts: dict[int, int] = {}  # node -> number of its last heartbeat; repeated ones are forged
+        self._count = 0
+        self._resumed_at = 0.0  # time since which this agent has observed without a pause
+        self._needed_at = 0.0  # time at which a rank last ran a call that may restart
+        self._task: asyncio.Task[None] | None = None
+
+    def check(self) -> None:
+        """Start the heartbeats if a rank runs a call that may restart, or stop them. Called every second."""
+        now, is_needed = asyncio.get_running_loop().time(), self._is_needed()
+        if is_needed:
+            self._needed_at = now
+        if self._task is not None or not is_needed:
+            if now - self._needed_at > LINGER:
+                self.close()
+            return
+        here = self._state.config.node
+        nodes = {node: (address, port) for node, address, port in self._gang["nodes"]}
+        line = sorted(nodes)
+        at = line.index(here) if here in nodes else 0
+        chosen = {*[*line[at + 1 :], *line[:at]][:SUCCESSORS], line[0]} - {here}
+        self._peers = {node: _Peer(nodes[node]) for node in sorted(chosen)}
+        self._task = asyncio.create_task(self._beat())
+
+    def _is_needed(self) -> bool:
+        registry = self._state.registry
+        return bool(registry.active) and any(
+            call.outcome is None and "attempt" in call.header and call.header.get("epoch") == self._epoch
+            for call in registry.calls.values()
+        )
+
+    async def _beat(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._resumed_at = before = loop.time()
+        while True:
+            if loop.time() - before > INTERVAL + MAX_DELAY:
+                self._resumed_at = loop.time()
+            before = loop.time()
+            frame = self._heartbeat()
+            for node, peer in self._peers.items():
+                silence = self._silence(node, peer)
+                if peer.connection is not None and peer.connection.is_open and not (silence or 0.0) > PROBE_SILENCE:
+                    peer.connection.send(frame)
+                elif peer.connecting is None or peer.connecting.done():
+                    peer.close()
+                    peer.connecting = loop.create_task(self._connect(peer))
+            await asyncio.sleep(INTERVAL)
+
+    async def _connect(self, peer: _Peer) -> None:
+        loop = asyncio.get_running_loop()
+        connection = Connection(lambda *_: None, lambda _: None, validate_peer_frame, of_strangers=True)
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT):
+                await loop.create_connection(lambda: connection, *peer.address)
+        except (ConnectionRefusedError, ConnectionResetError):
+            peer.seen_at = loop.time()  # the machine runs, although its agent has ended
+        except (OSError, TimeoutError):
+            connection.abort()
+        else:
+            peer.seen_at, peer.connection = loop.time(), connection
+            connection.send(self._heartbeat())
+
+    def _heartbeat(self) -> PeerHeartbeat:
+        self._count += 1
+        frame: PeerHeartbeat = {
+            "t": "heartbeat",
+            "epoch": self._epoch,
+            "node": self._state.config.node,
+            "count": self._count,
+            "silences": {str(node): round(silence, 1) for node, silence in self.silences().items()},
+            "signature": "",
+        }
+        frame["signature"] = sign_heartbeat(self._gang["key"], frame)
+        return frame
+
+    # -- observations ------------------------------------------------------------------------------------
+
+    def silences(self) -> dict[int, float]:
+        """Return the seconds since the last sign of life of each watched node. Omits nodes that were never reached."""
+        found = {node: self._silence(node, peer) for node, peer in self._peers.items()}
+        return {node: silence for node, silence in found.items() if silence is not None}
+
+    def _silence(self, node: int, peer: _Peer) -> float | None:
+        now = asyncio.get_running_loop().time()
+        if peer.connection is not None and (age := peer.connection.acknowledgement_age()) is not None:
+            peer.seen_at = max(peer.seen_at or 0.0, now - age)
+        if node in self._reports:
+            peer.seen_at = max(peer.seen_at or 0.0, self._reports[node][0])
+        return None if peer.seen_at is None else now - max(peer.seen_at, self._resumed_at)
+
+    def witnesses(self) -> list[Witness]:
+        """Return this agent's testimony, and those that other agents sent."""
+        now, here = asyncio.get_running_loop().time(), self._state.config.node
+        found = [(here, now, self.silences()), *((node, *report) for node, report in self._reports.items())]
+        return [Witness(f"node {node}", f"node {node}", seen, node, now - at) for node, at, seen in found]
+
+    def receive(self, header: PeerHeartbeat) -> bool:
+        """Store a heartbeat of another node. Return whether its signature is valid."""
+        from hmac import compare_digest
+
+        node = header["node"]
+        is_new = header["count"] > self._counts.get(node, 0) and node != self._state.config.node
+        if not is_new or header["epoch"] != self._epoch:
+            return False
+        if not compare_digest(header["signature"], sign_heartbeat(self._gang["key"], header)):
+            return False
+        self._counts[node] = header["count"]
+        silences = {int(name): silence for name, silence in header["silences"].items()}
+        self._reports[node] = asyncio.get_running_loop().time(), silences
+        return True
+
+    # -- end ---------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Stop the heartbeats."""
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+        for peer in self._peers.values():
+            peer.close()
+        self._peers = {}
