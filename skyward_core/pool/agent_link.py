@@ -582,6 +582,12 @@ class Link:
             if task is not None:
                 task.cancel()
 
+    def abandon(self) -> None:
+        """End the connection to a lost node, because a machine without power does not end it."""
+        if self._pipe is not None:
+            self._pipe.close()
+            self._on_connection_lost(None)
+
     @property
     def lost_error(self) -> ErrorInfo:
         """Error of the node's calls without an outcome."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from skyward_core.model import outcomes
 from skyward_core.model.errors import Hint
@@ -66,6 +66,19 @@ class NodeLink(Event):
     node: int
     up: bool
     detail: str = ""
+
+
+@value(kw_only=True)
+class NodeSilence(Event):
+    """Testimonies about a node of a gang whose runs may restart: it became suspected, present again, or lost.
+
+    Attributes:
+        silences: Name of each witness -> seconds between the node's last sign of life and the event.
+    """
+
+    node: int
+    state: Literal["present", "suspected", "lost"]
+    silences: dict[str, float]
 
 
 @value(kw_only=True)

@@ -513,6 +513,11 @@ def _(event: events.NodeLink, view: PoolView) -> None:
     node.link_detail = sanitize_line(event.detail)
 
 
+@_apply.register(events.NodeSilence)
+def _(event: events.NodeSilence, view: PoolView) -> None:
+    """Show nothing: only the journal needs the numbers, because notes and errors contain them as text."""
+
+
 @_apply.register(events.RunOpened)
 def _(event: events.RunOpened, view: PoolView) -> None:
     if event.run not in view.runs:

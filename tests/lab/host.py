@@ -7,8 +7,10 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from skyward_core.transport.ssh.asyncssh_patches import asyncssh
@@ -84,6 +86,31 @@ class Host:
     def limit_rate(self, mbit: float | None) -> None:
         """Limit the host's cable in each direction; None lifts the limit."""
         self.cable.limit(mbit, self.machine)
+
+    def lengthen(self, delay: float) -> AbstractContextManager[None]:
+        """Delay each frame of the host's cable by ``delay`` seconds in each direction."""
+        return self.cable.lengthen(delay, self._site.bridge)
+
+    @contextmanager
+    def steal_processor(self, share: float, period: float = 0.1) -> Iterator[None]:
+        """Stop all processes of the host for a share of the time, as a hypervisor does with busy machines."""
+        stopped = threading.Event()
+
+        def steal() -> None:
+            while not stopped.is_set():
+                pids = list(self.processes())
+                _send_signal(pids, signal.SIGSTOP)
+                time.sleep(share * period)
+                _send_signal(pids, signal.SIGCONT)
+                stopped.wait((1 - share) * period)
+
+        thief = threading.Thread(target=steal)
+        thief.start()
+        try:
+            yield
+        finally:
+            stopped.set()
+            thief.join()
 
     def reinstall(self) -> None:
         """Simulate another machine at the same address: power cut, empty disk, new host key, power on."""
@@ -259,6 +286,12 @@ class Host:
         if self._machine is not None and self._machine.poll() is not None:
             output = (self.root / "boot.log").read_text(errors="replace") + self.log()[-500:]
             raise LabError(f"{self.name} did not boot: {output.strip()}")
+
+
+def _send_signal(pids: Sequence[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 def power_on(hosts: Sequence[Host]) -> None:

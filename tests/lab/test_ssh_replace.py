@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
 import skyward_core as sky
+from skyward_core.node.agent.peer_heartbeats import LOSS_SECONDS
+from skyward_core.views.events import NodeSilence
+from tests.support.faults import on_loop
 from tests.support.sessions import new_session
 from tests.support.waiting import wait_until
 
@@ -140,12 +145,16 @@ def count_to(last: int) -> list[tuple[int, str, int, int]]:
 def test_restarted_run_continues_from_the_checkpoint_of_the_head(
     lost: int, make_lab: MakeLab, monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:
-    """Only the head saves. The next attempt begins on all nodes with its checkpoint, even if the head is lost."""
+    """Only the head saves. The next attempt begins on all nodes with its checkpoint, even if the head is lost.
+
+    The client and the other node are the witnesses of the loss.
+    """
     less_patience(monkeypatch)
     lab = make_lab(3)
     options = sky.Options(console=False, grace=0.5, start_timeout=60.0, on_loss="restart")
     compute = sky.Compute(provider=provider(lab), nodes=2, name="continues", options=options)
     with pytest.raises(sky.TeardownError), compute:
+        silences = record_silences(compute)
 
         def cut() -> None:
             wait_until(lambda: [each.read_text() for each in home.glob("outputs/**/step.json")] == ["3"])
@@ -157,3 +166,69 @@ def test_restarted_run_continues_from_the_checkpoint_of_the_head(
         cutter.join()
         assert [(attempt, first, step) for attempt, _, first, step in results] == [(2, 3, 5)] * 2
         assert results[lost][1] == lab.hosts[2].name
+        ended = compute.pool.view.runs.popitem()[1].ended_attempts[0]
+    (found,) = [each for each in silences if each.state == "lost"]
+    assert found.node == lost and found.silences.keys() == {"client", f"node {1 - lost}"}
+    assert min(found.silences.values()) >= LOSS_SECONDS
+    assert "no sign of life: client " in ended.message and f", node {1 - lost} " in ended.message
+
+
+def record_silences(compute: sky.Compute) -> list[NodeSilence]:
+    """Return the list of all later testimonies about silent nodes of a pool."""
+    found: list[NodeSilence] = []
+    on_loop(
+        lambda: compute.pool.news.subscribe(lambda e: found.append(e) if isinstance(e, NodeSilence) else None, None)
+    )
+    return found
+
+
+@sky.function
+def wait_for(path: str) -> int:
+    """Wait until a file exists, and return the number of the attempt."""
+    while not Path(path).exists():
+        time.sleep(0.05)
+    return sky.attempt().number
+
+
+@contextmanager
+def waiting_run(lab: Lab, nodes: int) -> Iterator[tuple[sky.Compute, list[NodeSilence]]]:
+    """Run a function on all ranks during the block. Check that the run needs one attempt, and loses no node."""
+    options = sky.Options(console=False, grace=0.5, start_timeout=60.0, on_loss="restart")
+    with sky.Compute(provider=provider(lab), nodes=nodes, name="waits", options=options) as compute:
+        silences = record_silences(compute)
+        run = wait_for("/tmp/go").on_all(compute)
+        wait_until(lambda: len(compute.pool.view.runs) == 1, what=lambda: compute.pool.view)
+        yield compute, silences
+        for host in lab.hosts:
+            host.run("touch /tmp/go")
+        assert run.result() == [1] * nodes
+    assert [each.node for each in silences if each.state == "lost"] == []
+    assert compute.receipt is not None and compute.receipt.created == nodes
+
+
+def test_node_that_only_the_client_misses_is_not_lost(make_lab: MakeLab) -> None:
+    lab = make_lab(2)
+    with waiting_run(lab, 2) as (compute, silences):
+        link, route = compute.pool.links[1], f"blackhole {lab.client.address}/32"
+        lab.hosts[1].run(f"ip route add {route}")
+        wait_until(lambda: link.silence_seconds > LOSS_SECONDS + 2, what=lambda: silences)
+        lab.hosts[1].run(f"ip route del {route}")
+    assert silences == [], "the other node hears it"
+
+
+STEAL_SECONDS = float(os.environ.get("STEAL_SECONDS", "180"))
+
+
+@pytest.mark.proof("3 minutes; set STEAL_SECONDS=1800 for the promised time")
+def test_slow_machines_and_a_cut_client_lose_no_node(make_lab: MakeLab) -> None:
+    """Half of each host's processor time is stolen, packets take 200 ms more between hosts, the client is cut."""
+    lab = make_lab(3)
+    with waiting_run(lab, 3), ExitStack() as troubles:
+        for host in lab.hosts:
+            troubles.enter_context(host.lengthen(0.1))
+            troubles.enter_context(host.steal_processor(0.5))
+        time.sleep(STEAL_SECONDS / 2)
+        lab.client.unplug()
+        time.sleep(10)
+        lab.client.plug()
+        time.sleep(STEAL_SECONDS / 2)

@@ -13,6 +13,7 @@ from typing import Any
 from skyward_core.model.outcomes import Outcome, RunKind
 from skyward_core.model.specs import Options
 from skyward_core.pool.agent_link import Link
+from skyward_core.pool.node_recovery import NodeRecovery
 from skyward_core.pool.pool_context import PoolContext
 from skyward_core.pool.runs.run import Run
 from skyward_core.pool.runs.scheduler import RunScheduler
@@ -222,6 +223,7 @@ class Stage:
         self.keeper = Keeper()
         context.setup.rank_setup = self.keeper  # type: ignore[assignment]
         self.scheduler = context.scheduler = RunScheduler(context)
+        context.recovery = NodeRecovery(context)
         self.events: list[events.Event] = []
         news.emit_opened()
         news.subscribe(self._heard, None)

@@ -156,7 +156,7 @@ SAMPLES: dict[validators.Check, Any] = {
     validators.is_count: 1, validators.is_call_index: 0, validators.is_rank: 0, validators.is_rank_count: 2,
     validators.is_port: 7, validators.is_span: [0, 1], validators.is_metric_summary: [1.0, None, 2.0],
     validators.is_stack_frame: ["f", "a.py", 1], validators.is_blob: ["ab" * 16, 9], validators.is_rank_info: {},
-    validators.is_node_place: [0, "10.0.0.1", 7], validators.is_address: ["10.0.0.1", 7],
+    validators.is_node_place: [0, "10.0.0.1", 7], validators.is_node_text: "3", validators.is_address: ["10.0.0.1", 7],
 }  # fmt: skip
 
 

@@ -70,7 +70,7 @@ class Gang:
         machines = [SimpleNamespace(node=node, private_address=f"10.0.0.{node}") for node in range(nodes)]
         context = SimpleNamespace(
             links=self.links, machines=machines, ranks_per_node=1, is_standalone=kind is RankSetup,
-            options=SimpleNamespace(fail_fast=True), setup=SimpleNamespace(fetch_from_nodes=self.ask),
+            options=SimpleNamespace(fail_fast=True, on_loss="fail"), setup=SimpleNamespace(fetch_from_nodes=self.ask),
             roster=SimpleNamespace(report_wait=lambda words: None),
         )  # fmt: skip
         self.keeper = kind(context, plugins, ["hush"], apps=False, joins=False)

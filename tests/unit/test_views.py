@@ -71,6 +71,7 @@ STORY: list[ev.Event] = [
     ev.BudgetNews(pool="p", at=28.5, budget=25.0, state="near"),
     ev.UnfetchedNews(pool="p", at=28.0, runs={"r1": 12}),
     ev.NodeNotice(pool="p", at=29.0, node=1, kind="terminate", ends_at=149.0),
+    ev.NodeSilence(pool="p", at=29.0, node=1, state="suspected", silences={"client": 2.5, "node 0": 2.1}),
     ev.OutputFetched(pool="p", at=29.0, run="r1", node=0, path="o\udcff", size=3, target="/o/o\x1b[2J", error="full"),
     ev.RunPlaced(pool="p", at=29.5, run="r1", nodes=[0, 1]),
     ev.QueueNews(pool="p", at=29.6, waiting=[WAITING]),

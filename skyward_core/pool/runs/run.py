@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from skyward_core.model.errors import Cancelled, NotPicklableError, PoolError, RunError
 from skyward_core.model.outcomes import ErrorInfo, Outcome, OutcomeKind, RootCause, RunKind, RunStatus, Summary
 from skyward_core.model.restart_policy import AttemptEnd, attempt_keys, decide_restart, describe_end
-from skyward_core.model.root_cause import CANCELLED, ECHO_WAIT, is_failure, is_symptom, root_cause
+from skyward_core.model.root_cause import CANCELLED, ECHO, ECHO_WAIT, cause_rank, is_failure, is_symptom, root_cause
 from skyward_core.pool.agent_link import ACK_DELAY, Link, is_notification
 from skyward_core.pool.runs.result_loading_and_run_errors import (
     Loaded,
@@ -465,6 +465,8 @@ class Run:
             else:
                 header: ClientCall = {**common, "i": index, "rank": rank}
                 self._send_call(link, task, header, body, f'{text},"i":{index},"rank":{rank}}}')
+        if self.may_restart:
+            self._context.recovery.silence_watch.begin()
 
     def _emit_placed(self) -> None:
         self._context.news.records.set_columns(self.id, nodes=self.nodes)
@@ -864,6 +866,8 @@ class Run:
             # A run that may restart is acknowledged at its end: a late acknowledgement must not meet the next attempt.
             if not (outcome.index in self._readings or self.is_retained or self.may_restart):
                 link.acknowledge(self.id, outcome.index)
+        if cause_rank(outcome) == ECHO and self.may_restart:
+            self._context.recovery.silence_watch.on_collective_error(link)
         fails_fast = self._context.options.fail_fast and self.kind != "sweep"
         if is_failure(outcome) and not self._stopping and fails_fast:
             if is_symptom(outcome) and self.total > 1:
