@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from skyward_core.client.launch.launch_request import LaunchRequest
     from skyward_core.client.run_comparison import Comparison
     from skyward_core.model.thread_stacks import Stacks
+    from skyward_core.pool.checkpoint_restore_to_nodes import CheckpointListing
     from skyward_core.pool.dashboards import Dashboard
     from skyward_core.pool.output_files import FetchResult, FileListing, Progress
     from skyward_core.pool.runs.gang_sweep import GangSweep
@@ -668,6 +669,25 @@ class Session(SessionInterface):
             UsageError: If a pattern leads out of the working folder.
         """
         return await (await self._attach_pool(pool)).context.outputs.fetch(patterns, to, run, progress)
+
+    @verb
+    async def checkpoints(self, run: str) -> CheckpointListing:
+        """List the checkpoints of a run and where their copies are, also after the end of the pool.
+
+        Raises:
+            UsageError: If the run does not exist.
+        """
+        from skyward_core.pool.checkpoint_restore_to_nodes import list_copies  # imported late: rarely used
+        from skyward_core.pool.output_files import FileListing, output_patterns
+
+        run_row = self.ledger.run(run)
+        if run_row is None:
+            raise UsageError(f"There is no run {run}.")
+        row = self.ledger.pool(run_row.token)
+        found, patterns = FileListing([], 0, {}, {}), output_patterns(row.spec)
+        if row.ended_at is None and patterns:
+            found = await (await self._observe_pool(row.key)).context.outputs.files(patterns, run)
+        return await asyncio.to_thread(list_copies, row, run, found, is_local=self.is_working_locally(row))
 
     @staticmethod
     def is_working_locally(pool: PoolRow) -> bool:

@@ -64,6 +64,23 @@ def output_pattern(value: Any) -> str:
     return normalize_pattern(value)
 
 
+def store_url(value: Any) -> str:
+    scheme, _, place = text(value).partition("://")
+    if not (scheme.isascii() and scheme.isalnum() and place):
+        raise ValueError(f'should be a URL such as "s3://bucket/runs" or "file:///mnt/shared" (got {value!r:.80})')
+    if "@" in place.partition("/")[0]:
+        raise ValueError("must not contain credentials: set them in the environment of the client")
+    return str(value).rstrip("/")
+
+
+def run_id(value: Any) -> str:
+    from skyward_core.protocol.validators import is_run_id  # imported late: rarely used
+
+    if not is_run_id(value):
+        raise ValueError(f"should be the id of a run (got {value!r:.80})")
+    return value
+
+
 def upload_pattern(value: Any) -> str:
     """Return a pattern of files in the working folder to include in, or exclude from, the upload."""
     plain = text(value).removeprefix("./")

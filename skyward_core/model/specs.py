@@ -250,6 +250,9 @@ class Image(ValidatedValue):
         excludes: Glob patterns of files in the working folder that are not sent.
         outputs: Patterns of files that ranks write, such as ``"out/**"`` or ``"*.pt"``. These files are downloaded to
             ``outputs/RUN/`` during and after the run. For a pool on this machine no download is needed.
+        checkpoints: Patterns of files that are checkpoints, for scripts that do not use ``sky.checkpoint_dir()``. The
+            newest complete ones are downloaded, copied to the nodes of the next attempt, and saved in the
+            ``checkpoint_store`` of the options.
 
     Raises:
         SpecError: If a value is invalid.
@@ -272,6 +275,7 @@ class Image(ValidatedValue):
     includes: Sequence[str] = checked(spec_field_checks.tuple_of(spec_field_checks.upload_pattern), default=())
     excludes: Sequence[str] = checked(spec_field_checks.tuple_of(spec_field_checks.upload_pattern), default=())
     outputs: Sequence[str] = checked(spec_field_checks.tuple_of(spec_field_checks.output_pattern), default=())
+    checkpoints: Sequence[str] = checked(spec_field_checks.tuple_of(spec_field_checks.output_pattern), default=())
 
     _older: ClassVar[Rules] = {
         "base": rejected("the provider chooses the machine image, for example with sky.AWS(ami=...)"),
@@ -374,6 +378,14 @@ class Options(ValidatedValue):
             machines do not count.
         error_restarts: With ``on_loss="restart"``: restarts of a run after errors of its code. The same error at the
             same place, without progress (``sky.log(step=...)``) in between, ends the run.
+        checkpoint_store: URL of a folder to which this client copies complete checkpoints, such as "s3://bucket/runs",
+            "file:///mnt/shared", or another URL of fsspec. Credentials come from the client's environment.
+        keep_checkpoints: Number of complete checkpoints of a run that this client and the store keep, the newest. For
+            folders and files whose name has a step or an epoch.
+        checkpoint_limit: Maximum bytes of complete checkpoints of a run on this client, as a number or text ("20 GB").
+            The newest one is always kept.
+        resume: Id of an earlier run whose checkpoints the runs of this pool continue. Their ``sky.checkpoint_dir()`` is
+            the folder of that run, with its newest complete checkpoint from this client or the store.
         lost_after: Seconds without an answer after which a node counts as lost and its runs fail. None to wait forever.
             The machine of a lost node is not terminated, because only the connection may have failed.
         cluster: Whether nodes may connect to each other. If False, ranks are standalone: they do not know the head
@@ -414,6 +426,10 @@ class Options(ValidatedValue):
     )
     restarts: int = checked(spec_field_checks.integer_between(0, 1000), default=3)
     error_restarts: int = checked(spec_field_checks.integer_between(0, 1000), default=0)
+    checkpoint_store: str | None = checked(spec_field_checks.optional(spec_field_checks.store_url), default=None)
+    keep_checkpoints: int = checked(spec_field_checks.integer_between(1, 10_000), default=2)
+    checkpoint_limit: int | str = checked(spec_field_checks.size, default="20 GB")
+    resume: str | None = checked(spec_field_checks.optional(spec_field_checks.run_id), default=None)
     lost_after: float | None = checked(spec_field_checks.optional(spec_field_checks.seconds()), default=60.0)
     cluster: bool = checked(spec_field_checks.default_if_none(True, spec_field_checks.flag), default=True)
     rendezvous: bool = checked(spec_field_checks.flag, default=True)
@@ -460,6 +476,11 @@ class Options(ValidatedValue):
             # The parts add up to a start, which takes at least the default.
             given.setdefault("start_timeout", max(300.0, sum(each for each in parts if each is not None)))
         return super()._today(args, {name: value for name, value in given.items() if name not in _PARTS_OF_START})
+
+    @property
+    def uses_checkpoints(self) -> bool:
+        """Whether the files in ``sky.checkpoint_dir()`` are copied to other machines."""
+        return self.on_loss == "restart" or bool(self.checkpoint_store or self.resume)
 
     @property
     def replaces_lost_nodes(self) -> bool:

@@ -8,97 +8,288 @@ wrote themselves are never replaced.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from functools import cached_property, lru_cache
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from skyward_core.model.errors import UsageError
+from skyward_core.model.specs import Options
+from skyward_core.node.bootstrap.receive_working_folder import PARTIAL_SUFFIX
 from skyward_core.pool.agent_link import Link
 from skyward_core.pool.blob_distribution import BlobDistributor, BlobFile, drop_blobs
-from skyward_core.pool.output_files import FetchedRow, FileListing
+from skyward_core.pool.checkpoint_sets import (
+    CheckpointFile,
+    CheckpointSet,
+    find_sets,
+    inspect_content,
+    select_latest,
+    select_outdated,
+)
+from skyward_core.pool.checkpoint_store import CheckpointStore, LocalFile, StoredFile
+from skyward_core.pool.output_files import FetchedRow, FileListing, find_checkpoints, make_folders
+from skyward_core.store.ledger_rows import PoolRow
 from skyward_core.util.content_hash import ContentHash
+from skyward_core.views import events
 
 if TYPE_CHECKING:
     from skyward_core.pool import PoolContext
     from skyward_core.protocol.frame_types import RestoreAnswer
 
 PIECE = 1 << 20  # bytes per read
-
-# A folder with files of the first pattern is complete if it contains the file, which the framework writes last.
-MARKERS = (
-    ("*.distcp", ".metadata"),  # torch.distributed.checkpoint
-    ("optimizer.pt", "trainer_state.json"),  # transformers.Trainer
-)
-
-
-def newest_copies(rows: Iterable[FetchedRow]) -> dict[str, FetchedRow]:
-    """Return the newest downloaded version of each file, by path. Checkpoints without their marker are omitted."""
-    newest: dict[str, FetchedRow] = {}
-    for row in rows:
-        other = newest.get(row.path)
-        if other is None or row.left[1] > other.left[1]:
-            newest[row.path] = row
-    folders: dict[PurePosixPath, set[str]] = {}
-    for path in newest:
-        place = PurePosixPath(path)
-        folders.setdefault(place.parent, set()).add(place.name)
-    incomplete = {folder for folder, names in folders.items() if _is_incomplete(names)}
-    return {path: row for path, row in newest.items() if PurePosixPath(path).parent not in incomplete}
-
-
-def _is_incomplete(names: set[str]) -> bool:
-    return any(
-        marker not in names and any(PurePosixPath(name).match(pattern) for name in names) for pattern, marker in MARKERS
-    )
+PATIENCE = 30.0  # seconds for a file, in addition to the time for its size
+MIN_RATE = 5e6  # bytes per second of a slow disk or network
 
 
 class CheckpointCopies:
-    """Copies of one pool's checkpoints on its nodes, made by one client."""
+    """Copies of one pool's checkpoints on its nodes and in a store, made by one client.
+
+    Attributes:
+        has_resumed: Whether the checkpoints of the run that the options name are on the nodes.
+    """
 
     def __init__(self, context: PoolContext) -> None:
         self._context = context
         self._restored: dict[tuple[Link, str], str] = {}  # node and path -> version that this client has copied there
+        self._saved: dict[str, frozenset[tuple[str, float]]] = {}  # run -> files of the newest saved checkpoints
+        self._resumed: dict[str, FetchedRow] = {}  # path -> checkpoint of the earlier run
+        self._resume_lock, self.has_resumed = asyncio.Lock(), False
 
     async def restore(self, run: str) -> None:
-        """Copy the newest checkpoints of a run to all nodes that lack them.
+        """Copy the newest complete checkpoints of a run to all nodes that lack them.
 
         Raises:
-            OSError: If a file cannot be read, or a node cannot store it.
+            OSError: If a file cannot be read, or a node did not store it. The other nodes have their copies.
             PoolError: If no node could list its files.
         """
         if self._context.is_local:
             return  # all nodes work in the same folder
-        found = await self._context.outputs.download_checkpoints(run)
-        rows = newest_copies(await asyncio.to_thread(self._context.outputs.downloaded_checkpoints))
-        for path, links in self._missing(found, rows).items():
-            await self._copy(rows[path], links)
+        outputs = self._context.outputs
+        found = await outputs.download_checkpoints(run)
+        rows = self._resumed | await asyncio.to_thread(outputs.checkpoints, run)
+        await self._place(rows, found)
+
+    async def _place(self, rows: Mapping[str, FetchedRow], found: FileListing) -> None:
+        sets = await asyncio.to_thread(_find_sets, rows)
+        latest = {file.path: rows[file.path] for each in select_latest(sets) for file in each.files}
+        failures: dict[Link, str] = {}
+        for path, links in self._missing(found, latest).items():
+            failures |= await self._copy(latest[path], [link for link in links if link not in failures])
+        if failures:
+            raise OSError("; ".join(f"node {link.node} {reason}" for link, reason in failures.items()))
+
+    async def resume(self) -> None:
+        """Copy the checkpoints of the run that the pool's options name to the nodes, once.
+
+        Raises:
+            OSError: If the checkpoints cannot be read, or a node did not store them.
+        """
+        run = self._context.options.resume
+        async with self._resume_lock:
+            if run is None or self.has_resumed:
+                return
+            rows = await asyncio.to_thread(self._earlier_rows, run)
+            if not rows and (store := self._store) is not None:
+                folder = await asyncio.to_thread(self._context.outputs.stored_copy_folder, run)
+                loaded = await asyncio.to_thread(store.load, run, folder)
+                rows = {file.path: _stored_row(file, path) for file, path in loaded}
+            if self._context.is_local:
+                await asyncio.to_thread(_copy_missing, rows, Path(self._context.setup.cwd))
+            else:
+                self._resumed = rows
+                await self._place(rows, FileListing([], 0, {}, {}))
+            self.has_resumed = True
+        if not rows:
+            self._context.news.emit_warning(
+                f"no copy of the checkpoints of run {run} is here or in a store: ranks find only those on their nodes"
+            )
+
+    def _earlier_rows(self, run: str) -> dict[str, FetchedRow]:
+        """Return the checkpoints of an earlier run that are on this machine."""
+        ledger, is_local = self._context.ledger, self._context.is_local
+        row = ledger.run(run)
+        earlier = {} if row is None else find_checkpoints(ledger.pool(row.token), run, is_local=is_local)
+        return earlier | self._context.outputs.checkpoints(run)
+
+    @cached_property
+    def _store(self) -> CheckpointStore | None:
+        url = self._context.options.checkpoint_store
+        return CheckpointStore(url) if url else None
+
+    async def update(self, run: str) -> None:
+        """Handle new downloads of a run: report the newest complete checkpoint, save it in the store, and delete the
+        oldest ones.
+        """
+        rows = await asyncio.to_thread(self._context.outputs.checkpoints, run)
+        sets = await asyncio.to_thread(_find_sets, rows)
+        latest = select_latest(sets)
+        content = frozenset((file.path, file.changed_at) for each in latest for file in each.files)
+        if not content or self._saved.get(run) == content:
+            return
+        place = "this client"
+        try:
+            if self._store is not None:
+                options = self._context.options
+                files = {path: LocalFile(Path(rows[path].target), *rows[path].left) for path, _ in content}
+                name = options.resume or run
+                if not await asyncio.to_thread(self._store.save, name, files, options.keep_checkpoints):
+                    return  # a file changed: the next scan saves it
+                place = self._store.url
+        except (OSError, UsageError) as error:
+            self._context.news.emit_warning(f"checkpoints of run {run} are not saved: {error}")
+            if self._context.is_local:
+                return
+        self._saved[run] = content
+        newest = latest[0]
+        self._context.news.emit(
+            events.CheckpointSaved(
+                pool=self._context.name, run=run, name=newest.name, size=newest.size, saved_at=newest.changed_at,
+                place=place,
+            )
+        )  # fmt: skip
+        limits = self._context.options.keep_checkpoints, int(self._context.options.checkpoint_limit)
+        outdated = [rows[file.path] for each in select_outdated(sets, *limits) for file in each.files]
+        await asyncio.to_thread(self._context.outputs.remove_outdated, outdated)
 
     def _missing(self, found: FileListing, rows: Mapping[str, FetchedRow]) -> dict[str, list[Link]]:
         """Return the nodes that lack each file or have an earlier copy of it, by path."""
+        torn = self._context.outputs.torn_versions
         there = {(node, file.path) for file in found.files for node in (file.node, *file.also)}
         missing = {
             path: [
                 link
                 for link in self._context.present_links
-                if (link.node, path) not in there and self._restored.get((link, path)) != row.version
+                if ((link.node, path) not in there or (link.node, path) in torn)
+                and self._restored.get((link, path)) != row.version
             ]
             for path, row in rows.items()
         }
         return {path: links for path, links in missing.items() if links}
 
-    async def _copy(self, row: FetchedRow, links: Sequence[Link]) -> None:
-        target = Path(row.target)
-        name = await asyncio.to_thread(_hash_file, target)
+    async def _copy(self, row: FetchedRow, links: Sequence[Link]) -> dict[Link, str]:
+        """Copy a file to nodes. Return the reasons of failures."""
         size, changed_at = row.left
-        distributor = BlobDistributor(self._context, self._context.registry.direct)
-        await distributor.send(links, [BlobFile(name, target, size)])
-        request = {"t": "restore", "blob": name, "size": size, "path": row.path, "at": changed_at / 1e9}
-        for link in links:
-            answer: RestoreAnswer
-            answer, _ = await link.ask(request)
-            if reason := answer.get("error"):
-                raise OSError(f"node {link.node} cannot store {row.path}: {reason}")
-            self._restored[link, row.path] = row.version
-            await drop_blobs(link, [name])
+        blob = BlobFile(await asyncio.to_thread(_hash_file, Path(row.target)), Path(row.target), size)
+        limit = PATIENCE + size / MIN_RATE
+        failures = await self._send(blob, row.path, links, limit)
+        request = {"t": "restore", "blob": blob.name, "size": size, "path": row.path, "at": changed_at / 1e9}
+
+        async def store(link: Link) -> None:
+            torn = self._context.outputs.torn_versions.get((link.node, row.path))
+            try:
+                answer: RestoreAnswer
+                async with asyncio.timeout(limit):
+                    answer, _ = await link.ask(request | ({"instead": torn} if torn else {}))
+                if reason := answer.get("error"):
+                    raise OSError(reason)
+            except TimeoutError:
+                failures[link] = f"has not stored {row.path} after {limit:.0f} s. Check its disk"
+            except OSError as error:
+                failures[link] = f"cannot store {row.path}: {error}"
+            else:
+                self._restored[link, row.path] = row.version
+                await drop_blobs(link, [blob.name])
+
+        await asyncio.gather(*(store(link) for link in links if link not in failures))
+        return failures
+
+    async def _send(self, blob: BlobFile, path: str, links: Sequence[Link], limit: float) -> dict[Link, str]:
+        """Send a file to nodes together, or one after the other if this fails. Return the reasons of failures."""
+        try:
+            async with asyncio.timeout(limit):
+                await BlobDistributor(self._context, self._context.registry.direct).send(links, [blob])
+        except OSError as error:
+            if len(links) == 1:
+                return {links[0]: f"did not receive {path}: {str(error) or f'no end after {limit:.0f} s'}"}
+            alone = [await self._send(blob, path, [link], limit) for link in links]
+            return {link: reason for each in alone for link, reason in each.items()}
+        return {}
+
+
+class CheckpointCopy(NamedTuple):
+    """A set of checkpoint files, and the places where all of its files are."""
+
+    set: CheckpointSet
+    places: list[str]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the copy as JSON types."""
+        fields = {"name": self.set.name, "files": len(self.set.files), "size": self.set.size}
+        state = {"complete": not self.set.problem, "problem": self.set.problem, "places": self.places}
+        return fields | {"saved_at": self.set.changed_at} | state
+
+
+class CheckpointListing(NamedTuple):
+    """Checkpoints of a run, the newest first, and the reasons why places are not included."""
+
+    copies: list[CheckpointCopy]
+    problems: list[str]
+
+
+def list_copies(row: PoolRow, run: str, found: FileListing, *, is_local: bool) -> CheckpointListing:
+    """List the checkpoints of a run on this machine, on nodes and in the store.
+
+    Args:
+        row: Pool of the run.
+        run: Id of the run.
+        found: Listing of the nodes.
+        is_local: Whether the ranks work in the user's own folder.
+    """
+    here = find_checkpoints(row, run, is_local=is_local)
+    options = Options.from_json(row.spec["options"])
+    stored = set[tuple[str, int]]()
+    problems = [f"node {node} could not list its files: {reason}" for node, reason in found.failures.items()]
+    if options.checkpoint_store:
+        try:
+            stored = CheckpointStore(options.checkpoint_store).stored_files(options.resume or run)
+        except (OSError, UsageError) as error:
+            problems.append(str(error))
+    elsewhere = {file.path: CheckpointFile(file.path, file.size, file.changed_at) for file in found.files}
+    there = {(node, file.path) for file in found.files for node in (file.node, *file.also)}
+    copies = []
+    for each in _find_sets(here, {path: file for path, file in elsewhere.items() if path not in here}):
+        places = ["client"] if all(file.path in here for file in each.files) else []
+        for node in sorted({node for node, _ in there}):
+            places += [f"node {node}"] if all((node, file.path) in there for file in each.files) else []
+        places += ["store"] if all((file.path, file.size) in stored for file in each.files) else []
+        copies.append(CheckpointCopy(each, places))
+    return CheckpointListing(copies, problems)
+
+
+def _find_sets(
+    rows: Mapping[str, FetchedRow], others: Mapping[str, CheckpointFile] | None = None
+) -> list[CheckpointSet]:
+    """Return the sets of files on this machine and of others, the newest first."""
+    here = (
+        CheckpointFile(row.path, row.left[0], row.left[1] / 1e9, *_inspect(row.target, row.path, row.left))
+        for row in rows.values()
+    )
+    return find_sets([*here, *(others or {}).values()])
+
+
+@lru_cache(10_000)
+def _inspect(target: str, path: str, _: tuple[int, int]) -> tuple[str, tuple[str, ...]]:
+    try:
+        return inspect_content(Path(target), PurePosixPath(path).name)
+    except OSError as error:
+        return f"cannot be read: {error.strerror}", ()
+
+
+def _stored_row(file: StoredFile, path: Path) -> FetchedRow:
+    return FetchedRow(str(path), 0, file.path, file.sha256, (file.size, path.lstat().st_mtime_ns))
+
+
+def _copy_missing(rows: Mapping[str, FetchedRow], folder: Path) -> None:
+    """Copy files into the user's own folder. Existing files are kept."""
+    for path, row in rows.items():
+        target = folder / path
+        if not os.path.lexists(target) and str(target) != row.target:
+            make_folders(target, folder)
+            draft = target.with_name(f"{target.name}{PARTIAL_SUFFIX}")
+            shutil.copy2(row.target, draft)
+            draft.rename(target)
 
 
 def _hash_file(path: Path) -> str:

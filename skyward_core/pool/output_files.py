@@ -10,7 +10,7 @@ import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -25,10 +25,13 @@ from skyward_core.model.output_files import (
     matches,
     normalize_pattern,
 )
+from skyward_core.node.agent.output_file_requests import FolderWalk, file_version
 from skyward_core.pool.agent_link import Link
+from skyward_core.pool.checkpoint_sets import inspect_content
 from skyward_core.protocol.frame_codec import WireError
 from skyward_core.runtime.instance_info import CHECKPOINTS
-from skyward_core.store.ledger_rows import REMAINS, RemainingFiles
+from skyward_core.store.ledger_rows import REMAINS, PoolRow, RemainingFiles
+from skyward_core.store.state_folder import pool_path
 from skyward_core.transport.file_and_result_downloads import (
     PARTS,
     DownloadInProgress,
@@ -323,12 +326,21 @@ class OutputFetcher:
         context: Pool to download from.
         record: Record of downloaded files.
         tries: Number of tries for a file that changes while it is read.
+        keeps_whole: Whether to keep the earlier version of a file if a later one is cut off, because its writer was
+            killed.
+
+    Attributes:
+        torn: Files that were not stored for this reason.
     """
 
-    def __init__(self, context: PoolContext, record: OutputRecord, *, tries: int = 3) -> None:
+    def __init__(
+        self, context: PoolContext, record: OutputRecord, *, tries: int = 3, keeps_whole: bool = False
+    ) -> None:
         self._context = context
         self._record = record
         self._tries = tries
+        self._keeps_whole = keeps_whole
+        self.torn: list[WrittenFile] = []
         self._downloads: dict[WrittenFile, IncomingOutput] = {}
         self._done_bytes = 0
         self._failed_nodes: dict[int, str] = {}  # node -> reason
@@ -442,7 +454,7 @@ class OutputFetcher:
                 return True
             before = Path(row.target)
             if before in aim.possible_targets(file) and not os.path.lexists(target):
-                _make_folders(target, aim.folder)
+                make_folders(target, aim.folder)
                 with suppress(FileNotFoundError):  # another client may move the same file
                     before.rename(target)
                 self._record.add(file, target)
@@ -468,7 +480,7 @@ class OutputFetcher:
         return False  # possibly the same content: the hash decides
 
     def _begin_download(self, file: WrittenFile, target: Path, folder: Path) -> IncomingOutput:
-        _make_folders(target, folder)
+        make_folders(target, folder)
         incoming = IncomingOutput(folder, f"{target}\0{file.node}", file.size, file.version)
         needed = file.size - incoming.at
         free = shutil.disk_usage(folder).free
@@ -534,6 +546,10 @@ class OutputFetcher:
             incoming.drop()
             self._record.add(file, target)
             return False
+        if instead and self._keeps_whole and (problem := inspect_content(incoming.path, target.name)[0]):
+            incoming.drop()
+            self.torn.append(file)
+            raise OSError(f"the file {problem}; the earlier version was kept")
         try:
             incoming.move_to(target, file.changed_at, instead=instead)
         except FileExistsError as error:
@@ -543,7 +559,7 @@ class OutputFetcher:
         return True
 
 
-def _make_folders(target: Path, folder: Path) -> None:
+def make_folders(target: Path, folder: Path) -> None:
     """Create the folders of a file.
 
     Raises:
@@ -563,8 +579,10 @@ def _make_folders(target: Path, folder: Path) -> None:
         check_folder_owner(folder / target.relative_to(folder).parts[0])
 
 
+STORED = "store"  # subfolder for a copy from a checkpoint store
+RECORD = "outputs.jsonl"  # record of downloaded files, in the folder of the pool
 FOLDER = "outputs"  # default download folder, in the client's working folder
-QUIET_TIME = 3.0  # seconds without a change after which a file counts as complete
+QUIET_TIME = 2.0  # seconds without a change after which a file counts as complete
 FETCH_INTERVALS = (2.0, 15.0)  # seconds: delay of the first scan during a run, maximum delay of later scans
 MAX_ENDED_RUNS = 32  # ended runs with a pending scan; the teardown fetches the files of older runs
 MAX_NAMED_FILES = 5  # files per node that a receipt names
@@ -576,9 +594,47 @@ def output_patterns(spec: Mapping[str, Any]) -> tuple[str, ...]:
     Args:
         spec: Description of the pool; see :meth:`PoolSpec.describe`.
     """
-    outputs = tuple(spec.get("image", {}).get("outputs") or ())
-    restarts = spec.get("options", {}).get("on_loss") == "restart"
-    return (*outputs, f"{CHECKPOINTS}/**") if restarts else outputs
+    return *(spec.get("image", {}).get("outputs") or ()), *checkpoint_patterns(spec)
+
+
+def checkpoint_patterns(spec: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the patterns of the files of which only the newest complete sets are kept."""
+    options = spec.get("options", {})
+    own = options.get("on_loss") == "restart" or options.get("checkpoint_store") or options.get("resume")
+    return *(spec.get("image", {}).get("checkpoints") or ()), *([f"{CHECKPOINTS}/**"] if own else ())
+
+
+def find_checkpoints(row: PoolRow, run: str, *, is_local: bool, quiet: float = 0.0) -> dict[str, FetchedRow]:
+    """Return the newest unchanged copy of each checkpoint of a run on this machine, also of files on lost machines.
+
+    Args:
+        row: Pool of the run.
+        run: Id of the run. The folders of other runs are omitted.
+        is_local: Whether the ranks work in the user's own folder.
+        quiet: Seconds since the last change of a file in that folder.
+
+    Returns:
+        The files, by path below the ranks' working folder.
+    """
+    folder = f"{CHECKPOINTS}/{row.spec['options'].get('resume') or run}/"
+    rows = _own_files(row, quiet) if is_local else OutputRecord(pool_path(row.key) / RECORD).rows()
+    patterns = output_patterns(row.spec)
+    newest: dict[str, FetchedRow] = {}
+    for each in rows:
+        is_of_other = each.path.startswith(f"{CHECKPOINTS}/") and not each.path.startswith(folder)
+        if patterns and matches(each.path, patterns) and not is_of_other:
+            other = newest.get(each.path)
+            if other is None or each.left[1] > other.left[1]:
+                newest[each.path] = each
+    return newest
+
+
+def _own_files(row: PoolRow, quiet: float) -> Iterator[FetchedRow]:
+    folder, patterns = row.spec.get("cwd", ""), checkpoint_patterns(row.spec)
+    for path, found in FolderWalk(folder, {}, {}, patterns).files() if folder and patterns else ():
+        if found.st_mtime <= time.time() - quiet:
+            left = found.st_size, found.st_mtime_ns
+            yield FetchedRow(f"{folder}/{path}", 0, path, file_version(found), left)
 
 
 class FetchResult(NamedTuple):
@@ -594,15 +650,23 @@ class FetchResult(NamedTuple):
 
 
 class Outputs:
-    """Output files of one pool, for one client."""
+    """Output files of one pool, for one client.
+
+    Attributes:
+        torn_versions: Node and path -> version of a file that is cut off, so that its earlier version was kept.
+    """
 
     def __init__(self, context: PoolContext) -> None:
         self._context = context
         self._news = context.news
-        self._record = OutputRecord(context.archive.folder / "outputs.jsonl")
+        self._record = OutputRecord(context.archive.folder / RECORD)
         self._base = Path.cwd() / FOLDER
         self._patterns: Sequence[str] = output_patterns(context.row.spec)
         self._fetch_lock = asyncio.Lock()
+        self.torn_versions: dict[tuple[int, str], str] = {}
+        self._outdated: set[tuple[str, str]] = (
+            set()
+        )  # path and version of files of older checkpoints, which are not kept
         self._ended_runs: dict[str, None] = {}  # runs that await their last scan
         self._wake = asyncio.Event()
         self._fetch_task: asyncio.Task[None] | None = None
@@ -684,19 +748,25 @@ class Outputs:
         progress: Progress | None = None,
         *,
         tries: int = 3,
+        keeps_whole: bool = False,
     ) -> list[FetchedFile]:
+        files = [file for file in files if not (keeps_whole and self._is_torn(file))]
         destination = Destination(
             await asyncio.to_thread(self._folder, run, to) if files else Path(), self._node_folders()
         )
         if not self._is_running(run):
             destination = destination._replace(alone=found.single_node_paths)
         async with self._fetch_lock:
-            fetcher = OutputFetcher(self._context, self._record, tries=tries)
+            fetcher = OutputFetcher(self._context, self._record, tries=tries, keeps_whole=keeps_whole)
             fetched = await fetcher.fetch(files, destination, progress)
+        self.torn_versions |= {(file.node, file.path): file.version for file in fetcher.torn}
         for each in fetched:
             if each.is_new or (each.error and tries > 1):
                 self._emit_fetched(run or "", each)
         return fetched
+
+    def _is_torn(self, file: WrittenFile) -> bool:
+        return self.torn_versions.get((file.node, file.path)) == file.version
 
     def _folder(self, run: str | None, to: Path | None) -> Path:
         if to is not None:
@@ -742,12 +812,28 @@ class Outputs:
         found = await self.files(self._patterns)
         if found.failures and not found.folders:
             raise PoolError(f"Cannot list the checkpoints of run {run}: {'; '.join(found.failures.values())}")
-        await self._fetch_files(found, found.files, run)
+        await self._fetch_files(found, self._wanted(found.files), run, keeps_whole=True)
         return found
 
-    def downloaded_checkpoints(self) -> list[FetchedRow]:
-        """Return the unchanged local copies of output files, also of files on lost machines."""
-        return [row for row in self._record.rows() if matches(row.path, self._patterns)]
+    def checkpoints(self, run: str) -> dict[str, FetchedRow]:
+        """Return the checkpoints of a run on this machine; see :func:`find_checkpoints`."""
+        quiet = QUIET_TIME if self._is_running(run) else 0.0
+        return find_checkpoints(self._context.row, run, is_local=self._context.is_local, quiet=quiet)
+
+    def stored_copy_folder(self, run: str) -> Path:
+        """Return the folder for a copy from a store."""
+        return self._folder(run, None) / STORED
+
+    def remove_outdated(self, rows: Iterable[FetchedRow]) -> None:
+        """Delete downloaded files of checkpoints that are not kept, and do not download them again."""
+        patterns = checkpoint_patterns(self._context.row.spec)
+        for row in rows:
+            if not self._context.is_local and patterns and matches(row.path, patterns) and row.is_unchanged:
+                self._outdated.add((row.path, row.version))
+                Path(row.target).unlink(missing_ok=True)
+
+    def _wanted(self, files: Iterable[WrittenFile]) -> list[WrittenFile]:
+        return [file for file in files if (file.path, file.version) not in self._outdated]
 
     # -- during runs ---------------------------------------------------------------------------------------
 
@@ -797,11 +883,18 @@ class Outputs:
                 run = next(iter(self._ended_runs))
                 del self._ended_runs[run]
                 found = await self.files(self._patterns, run)
-                await self._fetch_files(found, found.files, run)
+                await self._fetch_files(found, self._wanted(found.files), run)
+                await self._context.checkpoints.update(run)
             for run in self._active_runs:
                 found = await self.files(self._patterns, run, whole=False)
-                quiet = [file for file in found.files if file.age > QUIET_TIME]
-                await self._fetch_files(found, quiet, run, tries=1)
+                quiet = [file for file in self._wanted(found.files) if file.age > QUIET_TIME]
+                await self._fetch_files(found, quiet, run, tries=1, keeps_whole=True)
+                await self._context.checkpoints.update(run)
+
+    async def finish_fetching(self) -> None:
+        """Wait until the files of ended runs are downloaded and saved."""
+        if self._fetch_task is not None:
+            await asyncio.wait([self._fetch_task])
 
     def stop_fetching(self) -> None:
         """Stop the background downloads. The next download resumes partial files."""
@@ -875,7 +968,7 @@ class Outputs:
         return ""
 
     def _unfetched(self, found: FileListing) -> list[WrittenFile]:
-        return [file for file in found.files if not self._record.copies_of(file)]
+        return [file for file in self._wanted(found.files) if not self._record.copies_of(file)]
 
     def _describe_unfetched(self, node: int, folder: str, files: Sequence[WrittenFile]) -> str:
         """Describe a node's unfetched files: number, size, place and the largest by name."""

@@ -104,8 +104,9 @@ class Pool:
         context.metrics = MetricsRecorder(context)
         self._notices = PreemptionNotices(context)
         self._pause_notifier = PauseNotifier(context)
-        downloads = (row.spec.get("image") or {}).get("outputs") or context.options.on_loss == "restart"
-        if downloads and not (observer or context.is_local):
+        image, options = row.spec.get("image") or {}, context.options
+        downloads = image.get("outputs") or image.get("checkpoints") or options.uses_checkpoints
+        if not observer and (options.checkpoint_store if context.is_local else downloads):
             context.outputs.start_fetching()
         self.news.emit_opened()
         _POOLS.add(self)
@@ -135,6 +136,10 @@ class Pool:
             UsageError: If this process may not open enough files, or for the reasons of ``write_intent``.
             PoolError: For the reasons of ``write_intent``.
         """
+        if spec.options.checkpoint_store:
+            from skyward_core.pool.checkpoint_store import open_files  # imported late: rarely used
+
+            open_files(spec.options.checkpoint_store)
         raise_file_limit(spec.most_nodes, spec.ranks_per_node, spec.least_nodes)
         intent = await write_intent(spec, ledger, cwd)
         pool = cls(intent.row, spec.provider, ledger)

@@ -247,6 +247,7 @@ _CALL_KEYS: Checks = {
     "more?": is_bool,
     "items?": is_count,
     "attempt?": ATTEMPT_KEYS,
+    "checkpoints?": is_run_id,
 }
 REMEMBERED_RUN = object_of(
     RUN_KEYS,
@@ -452,9 +453,10 @@ FROM_CLIENT: FrameSchemas = {
     ),
     "restore": FrameSchema(
         "Copy a blob to a path in the working folder of the ranks, unless the ranks have changed the file there. "
-        "`at`: Unix time of its last change. The answer states whether the file was written.",
+        "`at`: Unix time of its last change. `instead`: version of a file of the ranks that may be replaced, because "
+        "it is cut off. The answer states whether the file was written.",
         _REQUEST_ID,
-        {"blob": is_file_name, "size": is_count, "path": is_relative_subpath, "at": is_number},
+        {"blob": is_file_name, "size": is_count, "path": is_relative_subpath, "at": is_number, "instead?": is_text},
         answer={"written": is_bool},
         may_fail=True,
     ),

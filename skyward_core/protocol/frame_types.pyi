@@ -222,6 +222,7 @@ class ClientCall(TypedDict):
     more: NotRequired[bool]
     items: NotRequired[int]
     attempt: NotRequired[AttemptKeys]
+    checkpoints: NotRequired[str]
 
 class ClientSource(TypedDict):
     t: Literal["source"]
@@ -289,6 +290,7 @@ class ClientRestore(TypedDict):
     size: int
     path: str
     at: float
+    instead: NotRequired[str]
 
 class ClientOutput(TypedDict):
     t: Literal["output"]
@@ -760,6 +762,7 @@ class ToWorkerCall(TypedDict):
     more: NotRequired[bool]
     items: NotRequired[int]
     attempt: NotRequired[AttemptKeys]
+    checkpoints: NotRequired[str]
 
 class ToWorkerCredit(TypedDict):
     t: Literal["credit"]

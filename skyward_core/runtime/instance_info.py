@@ -500,7 +500,8 @@ def checkpoint_dir() -> str:
     """Return the folder for checkpoints of the current run, ``checkpoints/RUN`` in the working folder. It exists.
 
     All attempts of a run have the same folder. With ``Options(on_loss="restart")`` its files are downloaded during the
-    run, and copied to the machines of the next attempt that lack them. Off a pool, the folder is ``checkpoints``.
+    run, and copied to the machines of the next attempt that lack them. With ``Options(resume=RUN)`` the folder is that
+    of an earlier run. Off a pool, the folder is ``checkpoints``.
 
         path = f"{sky.checkpoint_dir()}/model.pt"
 

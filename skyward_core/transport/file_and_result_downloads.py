@@ -41,6 +41,7 @@ class IncomingOutput:
         version: Version of the file, from its node.
 
     Attributes:
+        path: Path of the partial file.
         at: Number of received bytes.
         sha256: Hash of the file, which the node reports after the last byte; "" until then.
 
@@ -54,7 +55,7 @@ class IncomingOutput:
         self.version = version
         self.sha256 = ""
         self._parts = folder / PARTS
-        self._path = self._parts / f"{_hash(name)}.{_hash(version)}"
+        self.path = self._parts / f"{_hash(name)}.{_hash(version)}"
         self._file = self._open()
         try:
             self._lock()
@@ -74,13 +75,13 @@ class IncomingOutput:
                     check_folder_owner(self._parts)
                     if not stat.S_ISDIR(self._parts.lstat().st_mode):
                         raise
-                return os.open(self._path, flags, 0o666)
+                return os.open(self.path, flags, 0o666)
 
     def _lock(self) -> None:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # The previous owner of the lock may have renamed the file since this process opened the file.
-            if os.path.samestat(os.fstat(self._file), self._path.stat()):
+            if os.path.samestat(os.fstat(self._file), self.path.stat()):
                 return
         except (BlockingIOError, FileNotFoundError):
             pass
@@ -88,8 +89,8 @@ class IncomingOutput:
 
     def _resume(self) -> None:
         """Resume from the existing bytes, and delete partial files of other versions."""
-        for other in self._parts.glob(f"{self._path.stem}.*"):
-            if other != self._path:
+        for other in self._parts.glob(f"{self.path.stem}.*"):
+            if other != self.path:
                 other.unlink(missing_ok=True)
         self._digest = hashlib.sha256()
         self.at = os.fstat(self._file).st_size
@@ -141,18 +142,18 @@ class IncomingOutput:
         """
         os.utime(self._file, (changed_at, changed_at))
         if instead:
-            self._path.replace(target)
+            self.path.replace(target)
             return
         try:
-            target.hardlink_to(self._path)
+            target.hardlink_to(self.path)
         except FileExistsError:
             raise
         except OSError:  # the file system has no hard links
             if os.path.lexists(target):
                 raise FileExistsError(f"{target} exists") from None
-            self._path.replace(target)
+            self.path.replace(target)
         else:
-            self._path.unlink()
+            self.path.unlink()
 
     def has_same_content(self, target: Path) -> bool:
         """Check whether a file has the same content."""
@@ -166,7 +167,7 @@ class IncomingOutput:
 
     def drop(self) -> None:
         """Delete the partial file."""
-        self._path.unlink(missing_ok=True)
+        self.path.unlink(missing_ok=True)
         self.release()
 
     def release(self) -> None:

@@ -263,6 +263,24 @@ class OutputFetched(Event):
 
 
 @value(kw_only=True)
+class CheckpointSaved(Event):
+    """A newer complete checkpoint of a run was copied to another machine or store.
+
+    Attributes:
+        name: Path of the checkpoint below the ranks' working folder.
+        size: Size in bytes.
+        saved_at: Unix time at which the ranks saved it.
+        place: Place of the copy.
+    """
+
+    run: str
+    name: str
+    size: int
+    saved_at: float
+    place: str
+
+
+@value(kw_only=True)
 class PoolEnded(Event):
     """A teardown ended. ``receipt``: see :class:`skyward_core.store.ledger_rows.Receipt`."""
 

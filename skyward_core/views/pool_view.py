@@ -146,6 +146,7 @@ class RunView(Value):
     job: str = ""  # job that contains the run as a step
     more: bool = False  # whether another step follows
     ended_attempts: tuple[events.AttemptEnded, ...] = ()  # failed attempts, oldest first
+    checkpoint_at: float | None = None  # Unix time at which the newest checkpoint with a complete copy was saved
     version: int = 0
 
     def __post_init__(self) -> None:
@@ -662,6 +663,13 @@ def _(event: events.UnfetchedNews, view: PoolView) -> None:
 def _(event: events.OutputFetched, view: PoolView) -> None:
     if (run := view.runs.get(event.run)) is not None and len(run.outputs) < MAX_TASKS:
         run.outputs = run.outputs | {sanitize_line(event.target): sanitize_line(event.error)}
+        run.version += 1
+
+
+@_apply.register(events.CheckpointSaved)
+def _(event: events.CheckpointSaved, view: PoolView) -> None:
+    if (run := view.runs.get(event.run)) is not None:
+        run.checkpoint_at = max(event.saved_at, run.checkpoint_at or 0.0)
         run.version += 1
 
 

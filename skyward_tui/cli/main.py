@@ -119,6 +119,7 @@ COMMANDS = {
     "attach": ("launched_and_attached_runs", "Watch the current run of a pool until it ends."),
     "cancel": ("cancel_down_prune", "Stop a run on all its ranks; the pool stays up."),
     "capacity": ("offers_capacity_costs", "List, buy or clear capacity reservations."),
+    "checkpoints": ("file_commands", "List the checkpoints of a run, and where their copies are."),
     "compare": ("past_runs", "Show two runs side by side."),
     "costs": ("offers_capacity_costs", "Show the cost of pools."),
     "cp": ("file_commands", "Copy files and folders to or from a node."),

@@ -192,7 +192,7 @@ class Form:
         plugin_settings: Texts of plugin parameters by names such as "torch.backend"; ignored for plugins not chosen.
         packages: Choice of packages, as written by :func:`format_choice`.
         timeout: Value without a field, taken from the launch that filled the form. Only the plan shows it.
-        grace, restarts, error_restarts, debug_wait: As ``timeout``.
+        grace, restarts, error_restarts, checkpoints, checkpoint_store, resume, debug_wait: As ``timeout``.
         torchrun: As ``timeout``.
     """
 
@@ -225,6 +225,9 @@ class Form:
     grace: str = ""
     restarts: str = ""
     error_restarts: str = ""
+    checkpoints: str = ""
+    checkpoint_store: str = ""
+    resume: str = ""
     debug_wait: str = ""
     torchrun: bool = False
     image_settings: str = ""

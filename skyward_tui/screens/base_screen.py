@@ -262,6 +262,9 @@ class ListScreen(BaseScreen[None], Generic[Rows]):
         self.tick(self.app.clock())
 
 
+MUCH_WORK = 900.0  # seconds since the newest copied checkpoint that are shown as a warning
+
+
 def pool_status(pool: PoolView, run: RunView | None, now: float) -> list[Content]:
     """Return the parts of the header about a pool, a run and the costs, the most important part first."""
     parts: list[Content] = []
@@ -272,6 +275,10 @@ def pool_status(pool: PoolView, run: RunView | None, now: float) -> list[Content
         parts.append(Content.styled(f"{mark.glyph} {mark.word.upper()} {remark}", f"bold {mark.style}"))
         if run.attempt > 1:
             parts.append(Content.styled(f"attempt {run.attempt}", "$text-warning"))
+        if run.state == "running" and run.checkpoint_at is not None:
+            at_risk = max(0.0, now - run.checkpoint_at)
+            style = "$text-warning" if at_risk > MUCH_WORK else "$muted"
+            parts.append(Content.styled(f"work at risk {duration(at_risk)}", style))
     if preempted := [node for node in pool.nodes if node.is_preempted and now < (node.notice_ends_at or now + 1)]:
         # Inserted before less urgent parts, which may not fit.
         notice = preemption_text(preempted[0], now).partition(" (")[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -42,3 +43,11 @@ def remove(folder: Path | str) -> None:
         return not Path(folder).exists()
 
     wait_until(gone, what=f"the end of {folder}")
+
+
+def release_pipe(pipe: Path) -> None:
+    """Let an agent write to a pipe and rename it, as if it was a file, and remove it."""
+    end = os.open(pipe, os.O_RDWR)
+    wait_until(lambda: not pipe.exists())
+    pipe.with_suffix("").unlink()
+    os.close(end)

@@ -448,3 +448,17 @@ async def test_header_and_message_name_the_next_attempt_of_a_run(app: SkywardApp
         session.emit(view, ended)
         await until(pilot, lambda: "attempt 2" in screen_text(app))
         assert "attempt 1 failed at step 120: rank 2 exited: SIGKILL; restart 1 of 3" in screen_text(app)
+
+
+async def test_header_shows_the_time_since_the_newest_copied_checkpoint(app: SkywardApp, session: FakeSession) -> None:
+    view, run = session.pool_with_run("llama-ft")
+    async with on_run_screen(app, SIZE) as (pilot, _):
+        assert "at risk" not in screen_text(app)
+        for name, before in (("step-2", 372.0), ("step-1", 900.0)):
+            session.emit(
+                view,
+                events.CheckpointSaved(
+                    pool=view.name, run=run.id, name=name, size=9, saved_at=app.clock() - before, place="this client"
+                ),
+            )
+        await until(pilot, lambda: "work at risk 6:1" in screen_text(app))

@@ -217,9 +217,9 @@ def test_parse_event_ignores_unknown_keys_and_fills_absent_ones() -> None:
 
 def test_event_names_on_disk_match_older_releases() -> None:
     assert set(events.Event.kinds) == {
-        "AttemptEnded", "BudgetNews", "ItemYielded", "LeaseNews", "NodeLink", "NodeNotice", "NodePhase",
-        "NodeSilence", "OutputFetched", "PoolGone", "PoolOpened", "PoolState", "PriceNews", "QueueNews", "RankBegan",
-        "RankEnded", "RankPhase", "RunEnded", "RunOpened", "RunPlaced", "UnfetchedNews",
+        "AttemptEnded", "BudgetNews", "CheckpointSaved", "ItemYielded", "LeaseNews", "NodeLink", "NodeNotice",
+        "NodePhase", "NodeSilence", "OutputFetched", "PoolGone", "PoolOpened", "PoolState", "PriceNews", "QueueNews",
+        "RankBegan", "RankEnded", "RankPhase", "RunEnded", "RunOpened", "RunPlaced", "UnfetchedNews",
     }  # fmt: skip
     ended = events.PoolEnded(pool="p", at=1.0, receipt={})
     assert events.to_json(ended)["event"] == "PoolGone" and parse_event(events.to_json(ended)) == ended

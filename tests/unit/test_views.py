@@ -73,6 +73,7 @@ STORY: list[ev.Event] = [
     ev.NodeNotice(pool="p", at=29.0, node=1, kind="terminate", ends_at=149.0),
     ev.NodeSilence(pool="p", at=29.0, node=1, state="suspected", silences={"client": 2.5, "node 0": 2.1}),
     ev.OutputFetched(pool="p", at=29.0, run="r1", node=0, path="o\udcff", size=3, target="/o/o\x1b[2J", error="full"),
+    ev.CheckpointSaved(pool="p", at=29.0, run="r1", name="step-3", size=3, saved_at=27.0, place="this client"),
     ev.RunPlaced(pool="p", at=29.5, run="r1", nodes=[0, 1]),
     ev.QueueNews(pool="p", at=29.6, waiting=[WAITING]),
     ev.AttemptEnded(pool="p", at=29.7, run="r1", number=1, cause="loss", message="SIGKILL", restarts=False),

@@ -156,7 +156,7 @@ class JobRequest:
         ways = list(self._make_specs(notes))
         first = ways[0].provider
         options = Options(**self._pool_options(first))
-        image = Image(env={}, workdir=self._upload_folder(first, clone))
+        image = Image(env={}, workdir=self._upload_folder(first, clone), checkpoints=self.options.checkpoints)
         asked: dict[str, Any] = {"name": self.options.pool, "image": image, "options": options}
         asked["plugins"] = make_plugins(self.options)
         if len(ways) == 1 and not isinstance(first, Offers):

@@ -107,6 +107,8 @@ class LaunchRequest(Value):
         grace: Seconds between SIGTERM and SIGKILL of a rank.
         restarts: Restarts of the run after lost ranks, nodes or killed processes; None for no restarts.
         error_restarts: Restarts of the run after errors of its code; None for no restarts.
+        checkpoint_store: URL to which complete checkpoints are copied; None for no copies.
+        resume: Id of an earlier run whose checkpoints to continue; None to begin without checkpoints.
         debug_wait: Duration for which a rank waits at a breakpoint for a debugger, as a text ("10m").
         plugins: Names, in order of entry.
         plugin_settings: Texts of the plugins' parameters, by names such as "torch.backend".
@@ -114,6 +116,7 @@ class LaunchRequest(Value):
         lock, requirements: Package files for the ranks, relative to the current folder.
         project: Whether to install the dependencies of the project's ``pyproject.toml``.
         outputs: Patterns of the output files to download, such as "out/**".
+        checkpoints: Patterns of files that are checkpoints.
         one: Whether the function runs on one node only.
         torchrun: Whether a whole script has torchrun's variables even on a single rank.
         keep: Whether the pool stays up afterwards.
@@ -201,6 +204,14 @@ class LaunchRequest(Value):
         "--error-restarts", "N", "Start the run again after errors of its code, up to N times.",
         part="options", plan=("restarts", "up to {} after errors of the code"),
     )  # fmt: skip
+    checkpoint_store: str | None = _option(
+        "--checkpoint-store", "URL", "Copy complete checkpoints to this folder, such as s3://bucket/runs.",
+        part="options", plan=("checkpoints", "complete ones are copied to {}"),
+    )  # fmt: skip
+    resume: str | None = _option(
+        "--resume", "RUN", "Continue from the checkpoints of an earlier run.",
+        part="options", plan=("checkpoints", "the run continues those of run {}"),
+    )  # fmt: skip
     debug_wait: str | None = _option(
         "--debug-wait", "TIME", "Let a rank wait TIME at a breakpoint for a debugger, such as 10m.",
         part="options", plan=("debugger", "a rank waits {} for a debugger at a breakpoint"),
@@ -225,6 +236,10 @@ class LaunchRequest(Value):
     outputs: Sequence[str] = _option(
         "--output", "PATTERN", 'Download files that ranks write, such as "out/**". Repeatable.',
         default=(), part="image", row="Packages", label="outputs", placeholder="such as out/** *.pt",
+    )  # fmt: skip
+    checkpoints: Sequence[str] = _option(
+        "--checkpoints", "PATTERN", 'Treat files that ranks write, such as "out/**", as checkpoints. Repeatable.',
+        default=(), part="image",
     )  # fmt: skip
     pool: str | None = _option("--pool", "NAME", "Name of the pool. A running pool of this name is used, and stays up.")
     one: bool = _flag("--one", "Run on one node only.", row="Options", label="one rank")
@@ -400,6 +415,9 @@ JOB_OPTIONS = (
     "wait_for_capacity",
     "grace",
     *RESTART_OPTIONS,
+    "checkpoints",
+    "checkpoint_store",
+    "resume",
     "plugins",
     "plugin_settings",
 )

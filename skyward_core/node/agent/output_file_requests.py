@@ -159,7 +159,13 @@ class OutputFileHandler:
         try:
             blob = config.blobs / Path(header["blob"]).name
             is_written = await run_in_thread(
-                restore_file, config.cwd, blob, header["size"], header["path"], header["at"]
+                restore_file,
+                config.cwd,
+                blob,
+                header["size"],
+                header["path"],
+                header["at"],
+                header.get("instead", ""),
             )
             answer = {"written": is_written}
         except OSError as error:
@@ -188,7 +194,7 @@ class OutputFileHandler:
 RESTORED_SUFFIX = ".restored.json"  # list of restored files beside the working folder: path -> version
 
 
-def restore_file(folder: str, blob: Path, size: int, path: str, at: float) -> bool:
+def restore_file(folder: str, blob: Path, size: int, path: str, at: float, instead: str = "") -> bool:
     """Copy a blob to a path in the working folder. Readers see either the old or the new content.
 
     A file that the ranks have written or changed is kept. A file that an earlier call has written is replaced.
@@ -199,6 +205,7 @@ def restore_file(folder: str, blob: Path, size: int, path: str, at: float) -> bo
         size: Size of the blob in bytes.
         path: Path relative to the folder.
         at: Unix time to set as the modification time of the file.
+        instead: Version of a file of the ranks that is replaced, too.
 
     Returns:
         Whether the file was written.
@@ -214,17 +221,17 @@ def restore_file(folder: str, blob: Path, size: int, path: str, at: float) -> bo
     restored = _read_restored(folder)
     parent = _make_folders_below(folder, path)
     name = path.rpartition("/")[2]
+    draft = f"{name}{PARTIAL_SUFFIX}"
     try:
         try:
             found = os.stat(name, dir_fd=parent, follow_symlinks=False)
-            if restored.get(path) != file_version(found):
+            if file_version(found) not in (restored.get(path), instead):
                 return False
         except FileNotFoundError:
             pass
-        draft = f"{name}{PARTIAL_SUFFIX}"
-        target = os.open(
-            draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=parent
-        )
+        with suppress(FileNotFoundError):
+            os.unlink(draft, dir_fd=parent)  # of a killed agent, or a link or pipe of a rank
+        target = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=parent)
         with open(blob, "rb") as source, open(target, "wb") as copy:
             shutil.copyfileobj(source, copy, PIECE)
             copy.flush()
@@ -237,6 +244,8 @@ def restore_file(folder: str, blob: Path, size: int, path: str, at: float) -> bo
         partial.replace(listing)
         os.rename(draft, name, src_dir_fd=parent, dst_dir_fd=parent)
     finally:
+        with suppress(OSError):  # renamed
+            os.unlink(draft, dir_fd=parent)
         os.close(parent)
     return True
 
@@ -292,7 +301,7 @@ def find_written_files(
     listing = Path(f"{folder}.json")
     if not folder or not listing.exists():
         raise OSError("the ranks' working folder is not a copy of the client's folder")
-    walk = _FolderWalk(folder, read_sent_items(listing), _read_restored(folder), patterns)
+    walk = FolderWalk(folder, read_sent_items(listing), _read_restored(folder), patterns)
     changed = (each for each in walk.files() if since <= each[1].st_ctime <= until)
     number = 0
 
@@ -320,7 +329,7 @@ def find_written_files(
     return found, number - len(found) + len(walk.left)
 
 
-class _FolderWalk:
+class FolderWalk:
     """Breadth-first walk through a working folder.
 
     Attributes:

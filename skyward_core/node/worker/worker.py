@@ -333,7 +333,7 @@ class WorkerProcess:
         gang = bool(header.get("gang"))
         preemption.start_call(gang)
         set_attempt(header.get("attempt"))
-        set_checkpoint_dir(run, create="attempt" in header)
+        set_checkpoint_dir(header.get("checkpoints", run), create="checkpoints" in header)
         place = self._set_place(gang)
         started = perf_counter()
         try:

@@ -599,6 +599,8 @@ class Run:
             header["job"], header["more"] = task.job, task.more
         if self.may_restart:
             header["attempt"] = attempt_keys(self.attempt, self._context.options, self._attempt_ends)
+        if self._context.options.uses_checkpoints:
+            header["checkpoints"] = self._context.options.resume or self.id
         if self._context.is_standalone:
             header["alone"] = True
         elif self._context.links[0].gone:

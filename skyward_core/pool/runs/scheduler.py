@@ -263,7 +263,8 @@ class RunScheduler:
         whole = parts or not (self._context.roster.is_replacing or leaving or any(link.gone for link in context.links))
         large = any(blob.path for task in tasks for blob in (task.fn, task.args))
         edited = self.modules.has_edits
-        if whole and not large and not edited:
+        resumes = context.options.resume is not None and not context.checkpoints.has_resumed
+        if whole and not large and not edited and not resumes:
             # Send the calls first, so that the nodes work while the records are written. If this process dies before
             # the write, the agents know the run, and the next client records it.
             self._start(run)
@@ -272,7 +273,7 @@ class RunScheduler:
         if not whole and self._needs_lost_nodes(run):
             run.mark_waiting()
             self._context.background.spawn(self._start_later(run, complete=True))
-        elif edited:
+        elif edited or resumes:
             run.mark_waiting()
             self._context.background.spawn(self._start_later(run, complete=False))
         elif not whole or large:
@@ -422,10 +423,12 @@ class RunScheduler:
                 await self._context.roster.wait_replacements()
             if not complete or self.modules.has_edits:  # modules may have been edited since the run was opened
                 await self._retry_on_reconnect([run], self.modules.reload)
+            if self._context.options.resume is not None:
+                await self._context.checkpoints.resume()
             was_waiting = run.end_waiting()
         except (PoolError, OSError) as error:
             run.end_waiting()
-            self._fail(run, f"cannot send edited modules to the nodes: {error}")
+            self._fail(run, f"cannot send edited modules or checkpoints to the nodes: {error}")
         finally:
             if not was_waiting:  # the run was cancelled, or this client is detaching
                 delete_files(run.tasks)

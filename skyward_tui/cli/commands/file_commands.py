@@ -96,6 +96,30 @@ def fetch(console: Console, run: str, patterns: Sequence[str], to: str | None) -
     return errors.FAILED if failed or fetched.notes else errors.OK
 
 
+@command()
+@click.argument("run", metavar="RUN")
+def checkpoints(console: Console, run: str) -> int:
+    """List the checkpoints of a run, and where their copies are.
+
+    A checkpoint is complete if all files are there that its manifest, its framework or the checkpoint before it names.
+    """
+    with open_session(console) as session:
+        listing = session.checkpoints(resolve_run(session, run).run).result()
+    console.result({"checkpoints": [each.to_json() for each in listing.copies], "problems": listing.problems})
+    rows = [("checkpoint", "size", "age", "copies", "state")]
+    for each in listing.copies:
+        age, state = ago(max(0.0, time.time() - each.set.changed_at)), each.set.problem or "complete"
+        name, places = sanitize_line(each.set.name), ", ".join(each.places) or "in parts"
+        rows.append((name, format_size(each.set.size), age, places, sanitize_line(state)))
+    if rows[1:] and not console.as_json:
+        console.print_line("\n".join(table(rows)))
+    if not rows[1:]:
+        console.note("no checkpoints are known: save them in sky.checkpoint_dir(), or name them with --checkpoints")
+    for problem in listing.problems:
+        console.note(sanitize_line(problem))
+    return errors.FAILED if listing.problems else errors.OK
+
+
 def _local_files_text(pool: PoolRow) -> str:
     folder = sanitize_line(str(pool.spec.get("cwd") or "your own folder"))
     return f"its ranks write directly to {folder}"

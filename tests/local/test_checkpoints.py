@@ -1,0 +1,179 @@
+"""Checkpoints of runs on hosts without a shared disk: copies on the client, in a store and on nodes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import skyward_core as sky
+from skyward_core.pool import checkpoint_restore_to_nodes, output_files
+from skyward_core.views.events import Event, PoolState
+from tests.support.child import Child
+from tests.support.cli import call
+from tests.support.faults import release_pipe
+from tests.support.loopback_hosts import Hosts
+from tests.support.waiting import wait_until
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
+    made = Hosts(tmp_path_factory.mktemp("hosts"))
+    yield made
+    made.stop()
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: Path) -> Path:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(output_files, "QUIET_TIME", 0.2)
+    monkeypatch.setattr(output_files, "FETCH_INTERVALS", (0.1, 0.1))
+    return folder
+
+
+@sky.function
+def save_steps(last: int, seen: str) -> list[str]:
+    """Save a checkpoint per step on the head, and continue when it is in the store. Return the files found first."""
+    folder = Path(sky.checkpoint_dir())
+    found = sorted(f"{each.parent.name}/{each.read_text()}" for each in folder.rglob("w.bin"))
+    steps = range(1 + len(found), last + 1) if sky.instance_info().is_head else ()
+    for step in steps:
+        target = folder / f"step-{step}"
+        target.mkdir(exist_ok=True)
+        (target / "w.bin").write_text(str(step))
+        wait_until(lambda step=step: any(Path(seen).rglob(f"step-{step}/w.bin")))  # type: ignore[misc]
+    return found
+
+
+@pytest.mark.parametrize("place", ["hosts", "local"])
+def test_new_client_resumes_from_the_store_with_the_newest_checkpoint(
+    place: str, hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = tmp_path / "store"
+
+    def compute(**more: object) -> sky.Compute:
+        options = sky.Options(console=False, checkpoint_store=f"file://{store}", **more)  # type: ignore[arg-type]
+        return sky.Compute(provider=hosts.provider() if place == "hosts" else sky.Local(), nodes=2, options=options)
+
+    with compute() as pool:
+        assert (save_steps(4, str(store)) @ pool)[0] == []
+        (run,) = pool.pool.view.runs.values()
+        wait_until(lambda: run.checkpoint_at is not None, what=lambda: run)
+    kept = {"step-3/3", "step-4/4"}
+    assert {f"{each.parent.name}/{each.read_text()}" for each in store.rglob("w.bin")} == kept
+    rows = json.loads(call(["checkpoints", run.id, "--json"], os.environ).stdout)["checkpoints"]
+    named = {Path(row["name"]).name: row["places"] for row in rows if row["complete"]}
+    assert named["step-4"] == ["client", "store"]
+    if place == "hosts":
+        assert {each.parent.name for each in Path("outputs").rglob("w.bin")} == {"step-3", "step-4"}
+        assert set(named) == {"step-3", "step-4"}
+    for name in ("SKYWARD_HOME", "HOME"):
+        monkeypatch.setenv(name, str(tmp_path / "new-machine"))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    with compute(resume=run.id) as pool:
+        assert "step-4/4" in (results := save_steps(2, str(store)) @ pool)[1] and results[0] == ["step-4/4"]
+
+
+@sky.function
+def die_during_a_save(seen: str) -> list[str]:
+    """Save on the head, wait for the copy, and die within the next save to the same file and to a new folder."""
+    folder = Path(sky.checkpoint_dir())
+    if not sky.attempt().is_restart:
+        if sky.instance_info().is_head:
+            for step in (1, 2):
+                for target in (folder / "latest.json", folder / f"checkpoint-{step}" / "training_args.bin"):
+                    target.parent.mkdir(exist_ok=True)
+                    target.write_text(json.dumps({"step": step})[: 12 if step == 1 else 6])
+                if step == 1:
+                    (folder / "checkpoint-1" / "trainer_state.json").write_text("{}")
+                    for name in ("trainer_state.json", "latest.json"):
+                        wait_until(lambda name=name: any(Path(seen).rglob(name)))  # type: ignore[misc]
+            time.sleep(1.0)  # the client sees unchanged files, which are cut off
+            os.kill(os.getpid(), signal.SIGKILL)
+        wait_until(lambda: False)
+    return sorted(f"{each.parent.name}/{each.read_text()}" for each in folder.rglob("*") if each.is_file())
+
+
+def test_rank_that_dies_during_a_save_continues_from_the_save_before(hosts: Hosts, project: Path) -> None:
+    options = sky.Options(console=False, grace=0.5, on_loss="restart")
+    with sky.Compute(provider=hosts.provider(), nodes=2, options=options) as pool:
+        head, other = die_during_a_save(str(project / "outputs")) @ pool
+        (run,) = pool.pool.view.runs
+    whole = ['checkpoint-1/{"step": 1}', "checkpoint-1/{}", f'{run}/{{"step": 1}}']
+    assert other == sorted(whole)
+    assert head == sorted([*whole, 'checkpoint-2/{"step'])
+
+
+@sky.function
+def fail_with_hung_disk_on_one_node() -> int:
+    """Rank 0 saves and dies. A pipe in place of a file of node 1's agent stands for a disk that does not answer."""
+    attempt, rank = sky.attempt().number, sky.instance_info().rank
+    pipe = f"{Path.cwd()}.restored.json.part"
+    if attempt == 1 and rank == 1:
+        os.mkfifo(pipe)
+    if attempt == 1 and rank == 0:
+        Path(sky.checkpoint_dir(), "a.pt").write_text("step 1")
+        time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGKILL)
+    while attempt == 1:
+        time.sleep(0.02)
+    if rank == 1:
+        release_pipe(Path(pipe))
+    return attempt
+
+
+def test_hung_disk_of_a_node_does_not_hold_the_next_attempt(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint_restore_to_nodes, "PATIENCE", 1.0)
+    options = sky.Options(console=False, grace=0.5, on_loss="restart")
+    warnings: list[str] = []
+    with sky.Compute(provider=hosts.provider(), nodes=2, options=options) as pool:
+
+        def note(event: Event) -> None:
+            if isinstance(event, PoolState):
+                warnings.append(event.detail)
+
+        pool.pool.news.subscribe(note, None)
+        assert fail_with_hung_disk_on_one_node() @ pool == [2, 2]
+    assert any("node 1 has not stored" in each and "Check its disk" in each for each in warnings), warnings
+
+
+CLIENT = """
+import json, sys
+import skyward_core as sky
+from skyward_core.providers import provider_from_json
+from tests.local.test_checkpoints import fail_with_hung_disk_on_one_node
+options = sky.Options(console=False, grace=0.5, on_loss="restart")
+provider = provider_from_json(json.loads(sys.argv[1]))
+fail_with_hung_disk_on_one_node() @ sky.Compute(name="shared", provider=provider, nodes=2, options=options).__enter__()
+"""
+
+
+@sky.function
+def list_checkpoints() -> list[str]:
+    return sorted(each.name + each.read_text() for each in Path("checkpoints").rglob("*") if each.is_file())
+
+
+def test_client_killed_during_a_copy_leaves_whole_files(hosts: Hosts, project: Path, tmp_path: Path) -> None:
+    folder = hosts.known.parent
+    command = [sys.executable, "-c", CLIENT, json.dumps(hosts.provider().to_json())]
+    with Child(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, cwd=project, text=True) as client:
+        wait_until(lambda: any(folder.rglob("a.pt.skyward-part")))
+        client.kill()
+        client.wait()
+    (pipe,) = folder.rglob("*.restored.json.part")
+    with sky.attach("shared") as pool:
+        assert list_checkpoints() @ pool == [["a.ptstep 1"], ["a.pt.skyward-partstep 1"]]
+        release_pipe(pipe)
+        wait_until(lambda: list_checkpoints() @ pool == [["a.ptstep 1"]] * 2)
+        pool.down()
