@@ -44,13 +44,7 @@ def test_offers_have_the_prices_that_are_billed(bed: Bed) -> None:
     found = look(T4)
     first, *_ = matching_offers(found.offers, T4)
     assert (str(first), found.notes) == ("g4dn.xlarge in us-east-1a", [])
-    assert (first.accelerator, first.count, first.memory_each_gb, first.vcpus, first.memory_gb) == (
-        "T4",
-        1,
-        16,
-        4,
-        16,
-    )
+    assert (first.accelerator, first.count, first.memory_each_gb, first.vcpus, first.memory_gb) == ("T4", 1, 16, 4, 16)
     assert first.billed_hourly == pytest.approx(prices.on_demand("g4dn.xlarge", "us-east-1") + BESIDE)
     assert first.beside_hourly == pytest.approx(BESIDE) and not first.shipped
     assert time.time() - first.priced_at < 60

@@ -69,12 +69,7 @@ def test_torch_example_trains_on_aws_and_ends_with_a_receipt(cloud: Bed, tmp_pat
     (row,) = ledger.ended_pools()
     ledger.close()
     receipt = row.receipt or {}
-    assert (receipt["created"], receipt["gone"], receipt["unaccounted"], receipt["notes"]) == (
-        2,
-        [0, 1],
-        [],
-        [],
-    )
+    assert (receipt["created"], receipt["gone"], receipt["unaccounted"], receipt["notes"]) == (2, [0, 1], [], [])
     # From the launch to the order to end, which EC2 tells to the second; the bed bills from a moment later.
     billed = {each.instance_id: max(60.0, each.seconds) for each in cloud.seconds_billed()}  # EC2's minimum is a minute
     ours = {each["machine"]: each for each in receipt["bills"]}
@@ -184,10 +179,7 @@ def test_machine_without_its_gpus_is_named_and_exchanged(cloud: Bed) -> None:
 def test_second_machine_without_its_gpus_ends_the_start(cloud: Bed) -> None:
     cloud.lacks_gpus(2)
     compute = sky.Compute(name="liars", provider=rented(ssh_from=own(cloud)), options=sky.Options(console=False))
-    with (
-        pytest.raises(PoolError, match=r"also failed the hardware check: .* \(first machine: it has 0 GPUs"),
-        compute,
-    ):
+    with pytest.raises(PoolError, match=r"also failed the hardware check: .* \(first machine: it has 0 GPUs"), compute:
         pass
     assert left(cloud) == [] and len(cloud.instances("terminated")) == 2
 

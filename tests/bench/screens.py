@@ -69,10 +69,7 @@ def talks(each: int, seconds: float) -> None:
 
 
 def measure() -> list[Metric]:
-    watched, logs = (
-        fresh("screens:watched"),
-        {each: fresh("screens:log", each) for each in ("RichLog", "Log")},
-    )
+    watched, logs = (fresh("screens:watched"), {each: fresh("screens:log", each) for each in ("RichLog", "Log")})
     eight = {each: fresh("screens:eight", each) for each in ("ours", "RichLog", "Log")}
     grid, table = fresh("screens:grid"), fresh("screens:data_table")
     million, memory, large = fresh("screens:million"), fresh("screens:memory"), fresh("screens:large")

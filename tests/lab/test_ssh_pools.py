@@ -275,19 +275,14 @@ def test_host_clock_two_hours_off_is_warned_about_and_works(make_lab: MakeLab) -
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_printing_rank_is_not_silent_if_its_host_clock_is_behind(
-    make_lab: MakeLab,
-) -> None:
+def test_printing_rank_is_not_silent_if_its_host_clock_is_behind(make_lab: MakeLab) -> None:
     lab = make_lab(2, hosts={1: HostOptions(clock_offset=-7200)})
     with pool(lab) as compute:
         run = talks("/tmp/enough").on_all(compute)
         view = compute.pool.view
         until(lambda: all(view.logs.for_run(run.run).rank(rank).end for rank in (0, 1)), "lines of both")
         now = time.time()
-        assert [view.activity.unusual_silence(run.run, rank, now - 9000, now) for rank in (0, 1)] == [
-            None,
-            None,
-        ]
+        assert [view.activity.unusual_silence(run.run, rank, now - 9000, now) for rank in (0, 1)] == [None, None]
         for host in lab.hosts:
             host.run("touch /tmp/enough")
         run.result()

@@ -243,10 +243,7 @@ with sky.Compute(nodes=2, name="shared", options=sky.Options(console=False)) as 
 
 def test_started_run_continues_when_another_client_starts_the_next(home: Path, tmp_path: Path) -> None:
     client = subprocess.Popen(
-        [sys.executable, "-c", HOLDS_THE_LOCK, str(tmp_path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
+        [sys.executable, "-c", HOLDS_THE_LOCK, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert client.stdin is not None
     assert client.stdout is not None

@@ -488,11 +488,7 @@ def test_provider_name_declared_by_two_packages_is_rejected(installed: Path) -> 
 
 def test_doctor_continues_after_a_failing_provider_check(installed: Path, cli: Cli) -> None:
     declare(
-        installed,
-        "attic",
-        "its_other:Attic",
-        "its_other",
-        ATTIC.replace("return [", "raise KeyError('dust') or ["),
+        installed, "attic", "its_other:Attic", "its_other", ATTIC.replace("return [", "raise KeyError('dust') or [")
     )
     output = cli("doctor", status=None).stdout
     assert "KeyError: 'dust'" in output and "the door is open" in output

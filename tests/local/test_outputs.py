@@ -263,10 +263,7 @@ def test_output_file_download_resumes_after_frozen_or_killed_agent(
     """The link is otherwise idle, so the host's server does not report the end."""
     options = sky.Options(console=False, grace=2.0)
     provider, image = hosts.provider(1), sky.Image(workdir=project)
-    with (
-        sky.Compute(provider=provider, nodes=1, image=image, options=options) as pool,
-        ThreadPoolExecutor(1) as beside,
-    ):
+    with sky.Compute(provider=provider, nodes=1, image=image, options=options) as pool, ThreadPoolExecutor(1) as beside:
         write({"killed.pt": LARGE}) >> pool
         settled(pool)
         (link,), (agent,) = pool.pool.links, agent_pids(pool)
@@ -490,10 +487,7 @@ def test_output_files_of_rented_machines_are_fetched_or_named_at_teardown(
         checkpoint_at_the_end() >> compute
         key = compute.pool.row.key
         left = submit(compute.pool.context.outputs.unfetched()).result()
-        assert {file.path: file.size for file in left.others} == {
-            "end/small": 500_000,
-            "end/large": 3_000_000,
-        }
+        assert {file.path: file.size for file in left.others} == {"end/small": 500_000, "end/large": 3_000_000}
         assert left.is_lost_with_machines and left.exceeds_limit and left.download_limit == (1_000_000 if most else 0)
         # Where this machine's clock was ahead when the pool was made, and is right by now.
         compute.pool.context.row = replace(compute.pool.context.row, created_at=time.time() + 86_400)
@@ -590,12 +584,7 @@ def test_output_files_of_stopped_ranks_go_to_the_client_that_ends_them(
         running = beside.submit(lambda: saves_when_it_is_stopped(str(begun)) >> compute)
         wait_until(begun.exists)
         done = subprocess.run(
-            [sys.executable, "-c", ends_it],
-            env=env,
-            cwd=elsewhere,
-            capture_output=True,
-            text=True,
-            timeout=90,
+            [sys.executable, "-c", ends_it], env=env, cwd=elsewhere, capture_output=True, text=True, timeout=90
         )
         assert done.returncode == 0, done.stderr
         with pytest.raises(sky.PoolGone):

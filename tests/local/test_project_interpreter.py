@@ -196,12 +196,7 @@ def test_image_packages_override_project_packages(
 
 
 def tiny_variables(wheels: Path) -> dict[str, str]:
-    return {
-        "PIP_NO_INDEX": "1",
-        "PIP_FIND_LINKS": str(wheels),
-        "UV_OFFLINE": "1",
-        "UV_FIND_LINKS": str(wheels),
-    }
+    return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels), "UV_OFFLINE": "1", "UV_FIND_LINKS": str(wheels)}
 
 
 @pytest.mark.proof("1 s of a processor")
@@ -802,9 +797,7 @@ async def test_invalid_package_files_are_rejected_before_connecting(
     try:
         for image, error, why in cases:
             spec = PoolSpec(
-                name="p",
-                provider=provider(host, known_hosts_file),
-                image=sky.Image(workdir=locked_project, **image),
+                name="p", provider=provider(host, known_hosts_file), image=sky.Image(workdir=locked_project, **image)
             )
             with pytest.raises(error, match=why):
                 await asyncio.wrap_future(session.create(spec))

@@ -186,17 +186,7 @@ def test_rerun_of_a_job_asks_for_its_secret_on_a_terminal(cli: Cli) -> None:
 
 
 def commands_are_run_again(cli: Cli) -> None:
-    words = (
-        "--env",
-        "A=1",
-        "--secret",
-        "KEY=hidden-1",
-        "--nodes",
-        "1,",
-        "asked",
-        "--",
-        "echo $A ${#KEY} $0 'x  y'",
-    )
+    words = ("--env", "A=1", "--secret", "KEY=hidden-1", "--nodes", "1,", "asked", "--", "echo $A ${#KEY} $0 'x  y'")
     first = steps_of(cli("exec", *words).stderr)[-1]
     refused = cli("rerun", first, status=2).stderr
     assert "KEY of the command" in refused and "Give --secret KEY" in refused

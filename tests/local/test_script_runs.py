@@ -358,9 +358,7 @@ def rank_folder(folder: Path, place: object = None) -> bytes:
 
 
 @pytest.mark.parametrize(
-    "name",
-    [ALL, *(pytest.param(name, marks=pytest.mark.proof("1 s of a processor")) for name in NAMES)],
-    ids=ascii,
+    "name", [ALL, *(pytest.param(name, marks=pytest.mark.proof("1 s of a processor")) for name in NAMES)], ids=ascii
 )
 def test_local_rank_imports_modules_beside_a_script_in_any_folder(home: Path, tmp_path: Path, name: str) -> None:
     folder = project(tmp_path, name)
@@ -368,9 +366,7 @@ def test_local_rank_imports_modules_beside_a_script_in_any_folder(home: Path, tm
 
 
 @pytest.mark.parametrize(
-    "name",
-    [ALL, *(pytest.param(name, marks=pytest.mark.proof("2 s of a processor")) for name in NAMES)],
-    ids=ascii,
+    "name", [ALL, *(pytest.param(name, marks=pytest.mark.proof("2 s of a processor")) for name in NAMES)], ids=ascii
 )
 async def test_ssh_rank_imports_modules_beside_a_script_in_any_folder(
     home: Path, tmp_path: Path, host: Host, known_hosts_file: Path, name: str

@@ -258,13 +258,7 @@ NOBODY = {
 @pytest.fixture
 def no_aws_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Remove all credentials, and fail on calls to a service."""
-    for name in (
-        "AWS_ACCESS_KEY_ID",
-        "AWS_SECRET_ACCESS_KEY",
-        "AWS_PROFILE",
-        "AWS_REGION",
-        "AWS_DEFAULT_REGION",
-    ):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_REGION", "AWS_DEFAULT_REGION"):
         monkeypatch.delenv(name, raising=False)
     for name, text in NOBODY.items():
         monkeypatch.setenv(name, text)
@@ -278,12 +272,7 @@ def plan_of(folder: Path, region: str, accelerator: str | None = "T4:4", provide
     settings = {"region": region} if provider == "aws" else {}
     return make_plan(
         LaunchRequest(
-            script=str(script),
-            function="train",
-            provider=provider,
-            settings=settings,
-            accelerator=accelerator,
-            nodes=2,
+            script=str(script), function="train", provider=provider, settings=settings, accelerator=accelerator, nodes=2
         )
     )
 
