@@ -140,7 +140,7 @@ def test_ray_continues_after_a_worker_host_loses_power(lab: Lab, monkeypatch: py
         hosts[LOST].power_off()
         try:
             assert driver.result(200) == sum(range(40))
-            until(lambda: f"node {LOST} is gone" in compute.pool.view.detail, "word of the node's loss")
+            until(lambda: f"node {LOST} is lost" in compute.pool.view.detail, "word of the node's loss")
         finally:
             hosts[LOST].power_on()
     nothing_runs(lab)

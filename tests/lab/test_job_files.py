@@ -259,7 +259,7 @@ def test_cp_failure_is_one_line(lab: Lab, tmp_path: Path) -> None:
             (("copied:1:links", "more"), "links/link is a link"),
             (("secret", "copied:1:links/link"), "already exists on the node as a link"),
             (("links", "copied:1:"), "already exists on the node as another file or folder"),
-            (("copied:1:none", "."), "/none on the node"),
+            (("copied:1:none", "."), "/none does not exist on the node"),
             (("copied:1:", "."), "POOL:PATH: no file given. Name a file or a folder on the node"),
             (("copied:2:x", "."), "has no rank 2. Choose a rank from 0 to 1"),
         ):

@@ -279,7 +279,7 @@ def test_client_uploads_a_broadcast_payload_once(lab: Lab) -> None:
 
 @pytest.mark.proof("1 s of a processor")
 def test_client_uploads_to_every_host_if_hosts_cannot_reach_each_other(lab: Lab) -> None:
-    data = os.urandom(2_000_000)
+    data = os.urandom(8_000_000)  # much more than the deferred part of the bundle
     expected = hashlib.sha256(data).hexdigest()
     head = lab.hosts[0]
     head.run(f"ip route add blackhole {lab.hosts[1].address}/32")

@@ -586,7 +586,7 @@ def test_power_cut_during_a_collective_loses_one_rank_and_stops_its_peers(
         stopped = time.monotonic()
         assert gone[0][1] == LOST and gone[0][0] - cut < allowed(5)
         assert stopped - gone[0][0] < allowed(5)  # peers that hang in a collective take SIGTERM, then SIGKILL
-        assert view.state == "degraded" and f"node {LOST} is gone" in view.detail
+        assert view.state == "degraded" and f"node {LOST} is lost" in view.detail
         assert error is not None
         raise error
     assert {rank: outcome.kind for rank, outcome in caught.value.outcomes.items()} == {
