@@ -356,14 +356,15 @@ async def _find_machines(pool: PoolContext, *, now: bool) -> AsyncIterator[tuple
         with suppress(LedgerError):  # the machines are ended all the same, and the receipt names those that remain
             await asyncio.to_thread(record_missing, pool.token, found, pool.ledger)
         recorded, unknown = await asyncio.to_thread(_recorded_machines, pool)
-        machines: dict[str, Machine] = {}
-        for each in (*recorded, *pool.machines, *found):
-            machines.setdefault(each.id, each)
-        yield list(machines.values()), [*unknown, *([f"unrecorded machines ({reason})"] if reason else [])]
+        # The ledger lists an SSH host that replaced itself twice, with another folder on the host.
+        ids = {each.id for each in recorded}
+        unrecorded = {each.id: each for each in (*found, *pool.machines) if each.id not in ids}
+        machines = [*recorded, *unrecorded.values()]
+        yield machines, [*unknown, *([f"unrecorded machines ({reason})"] if reason else [])]
         if not left or time.monotonic() > deadline:
             return
         pool.news.emit_state("stopping", reason)
-        await _terminate(pool, list(machines.values()), now=now)
+        await _terminate(pool, machines, now=now)
         await asyncio.sleep(min(left, SEARCH_PAUSE))
 
 

@@ -745,8 +745,11 @@ class Ledger:
         made = f"UPDATE replacements SET made=1 WHERE token=? AND node=? AND {live}"
         place = (token, machine.node, token)
         # The machine may already be recorded as a former machine, because it was found by its tags.
-        drop = f"DELETE FROM former WHERE token=? AND json_extract(machine, '$.id')=? AND {live}"
-        once = drop, (token, machine.id, token)
+        # An SSH host that has replaced itself keeps its ID, and its former folder still has to be ended.
+        host, folder = (f"json_extract(machine, '$.extra.{key}')" for key in ("host", "folder"))
+        same = f"json_extract(machine, '$.id')=? AND ({host} IS NULL OR {folder} IS ?)"
+        drop = f"DELETE FROM former WHERE token=? AND {same} AND {live}"
+        once = drop, (token, machine.id, machine.extra.get("folder"), token)
         self._write([once, (keep, place), (put, (text, *place)), (made, place)], flush=True)
         self._write_trace(token)
         return any(each.made for each in self.replacements(token) if each.node == machine.node)

@@ -495,6 +495,17 @@ def test_run_without_results_is_not_listed_as_unfetched(path: Path) -> None:
         assert ledger.select_wanted([RetainedResults("t1", machine, {"aa": 0}, 9, 2e9)]) == []
 
 
+def test_host_that_replaces_itself_keeps_all_former_folders(ledger: Ledger) -> None:
+    ledger.record_intent("t1", "fit", LOCAL, SPEC)
+    first, *others = (Machine("gpu1", 0, "gpu1", "", extra={"host": "gpu1", "folder": f"fit.{n}"}) for n in range(3))
+    ledger.record_created("t1", [first])
+    for machine in others:
+        ledger.record_replacement_intent("t1", 0, "{}", "me")
+        assert ledger.record_replacement("t1", machine)
+        ledger.end_replacement("t1", 0)
+    assert [*ledger.replaced_machines("t1"), *ledger.machines("t1")] == [first, *others]
+
+
 def test_restored_ledger_knows_replaced_machines(path: Path) -> None:
     """The replaced machine may still cost money."""
     before, after = (Machine(name, 0, "10.0.0.1", "10.0.0.1") for name in ("m0", "m1"))
