@@ -17,7 +17,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from skyward_core.client.ssh_host_groups import new_group
-from skyward_core.client.ssh_hosts import fetch_host_key
+from skyward_core.client.ssh_hosts import fetch_host_key, list_gpu_use
 from skyward_core.model.errors import UsageError
 from skyward_core.model.specs import PoolSpec
 from skyward_core.providers.slurm.provider import Slurm
@@ -463,6 +463,19 @@ async def test_two_names_of_one_host_in_a_pool_are_rejected(home: Path, names: l
             await ssh.create(spec, "token")
     else:
         assert [machine.address for machine in await ssh.create(spec, "token")] == names
+
+
+async def test_invalid_ssh_config_of_one_host_fails_only_its_own_checks(home: Path) -> None:
+    (home / ".ssh" / "config").write_text("Host bind\n  BindInterface lo\nHost name\n  HostName a..b\n")
+    (home / "skyward.toml").write_text('[hosts]\nlab = ["bind", "a;b", "name"]\n')
+    seen = await asyncio.to_thread(list_gpu_use, ["bind", "a;b", "name"])
+    assert [(each.host, each.reached) for each in seen] == [("bind", False), ("a;b", False), ("name", False)]
+    assert "BindInterface is not supported" in seen[0].why
+    failed = {each.subject async for each in SSH.check_all() if each.state == "fail"}
+    assert failed == {"bind", "a;b", "name"}
+    provider = SSH(["bind", "name"])
+    machines = await provider.create(PoolSpec(name="p", provider=provider, nodes=2), "0" * 8)
+    assert len(machines) == 2, "the connections to the hosts report the errors"
 
 
 def test_ssh_provider_round_trips_through_json() -> None:
