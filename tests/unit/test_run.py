@@ -54,6 +54,15 @@ async def test_broadcast_calls_each_rank_on_its_node_in_order() -> None:
         assert run.results() == [0, 1, 2, 3]
 
 
+async def test_ended_broadcast_is_acknowledged_on_all_nodes_without_another_call() -> None:
+    async with staged(3) as stage:
+        run = stage.add("broadcast", task())
+        run.send_broadcast(1)
+        for rank, node in enumerate(stage.nodes):
+            node.ends(run, rank)
+        await until(lambda: [node.of("ack") for node in stage.nodes] == [[{"t": "ack", "calls": {run.id: None}}]] * 3)
+
+
 async def test_single_tasks_go_to_least_loaded_node_in_turns() -> None:
     async with staged(3) as stage:
         runs = [stage.add("single", task(number)) for number in range(5)]
