@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -29,14 +29,16 @@ from skyward_core.pool.checkpoint_sets import (
     select_outdated,
 )
 from skyward_core.pool.checkpoint_store import CheckpointStore, LocalFile, StoredFile
+from skyward_core.pool.direct_connections import MIN_DIRECT_SIZE
 from skyward_core.pool.output_files import FetchedRow, FileListing, find_checkpoints, make_folders
 from skyward_core.store.ledger_rows import PoolRow
 from skyward_core.util.content_hash import ContentHash
 from skyward_core.views import events
 
 if TYPE_CHECKING:
+    from skyward_core.model.output_files import WrittenFile
     from skyward_core.pool import PoolContext
-    from skyward_core.protocol.frame_types import RestoreAnswer
+    from skyward_core.protocol.frame_types import FetchStatus, RestoreAnswer
 
 PIECE = 1 << 20  # bytes per read
 PATIENCE = 30.0  # seconds for a file, in addition to the time for its size
@@ -76,7 +78,7 @@ class CheckpointCopies:
         latest = {file.path: rows[file.path] for each in select_latest(sets) for file in each.files}
         failures: dict[Link, str] = {}
         for path, links in self._missing(found, latest).items():
-            failures |= await self._copy(latest[path], [link for link in links if link not in failures])
+            failures |= await self._copy(latest[path], [link for link in links if link not in failures], found)
         if failures:
             raise OSError("; ".join(f"node {link.node} {reason}" for link, reason in failures.items()))
 
@@ -118,9 +120,13 @@ class CheckpointCopies:
         url = self._context.options.checkpoint_store
         return CheckpointStore(url) if url else None
 
-    async def update(self, run: str) -> None:
-        """Handle new downloads of a run: report the newest complete checkpoint, save it in the store, and delete the
-        oldest ones.
+    async def update(self, run: str, found: FileListing) -> None:
+        """Handle new downloads of a run: report the newest complete checkpoint, copy it to the store and to a second
+        machine, and delete the oldest ones.
+
+        Args:
+            run: Id of the run.
+            found: Listing of the nodes.
         """
         rows = await asyncio.to_thread(self._context.outputs.checkpoints, run)
         sets = await asyncio.to_thread(_find_sets, rows)
@@ -152,6 +158,10 @@ class CheckpointCopies:
         limits = self._context.options.keep_checkpoints, int(self._context.options.checkpoint_limit)
         outdated = [rows[file.path] for each in select_outdated(sets, *limits) for file in each.files]
         await asyncio.to_thread(self._context.outputs.remove_outdated, outdated)
+        is_running = (view := self._context.view.runs.get(run)) is not None and view.state == "running"
+        if is_running and not self._context.is_local and self._context.options.uses_checkpoints:
+            own = {path: rows[path] for path, _ in content}
+            await self._copy_to_neighbour(own, [row.path for row in outdated], found)
 
     def _missing(self, found: FileListing, rows: Mapping[str, FetchedRow]) -> dict[str, list[Link]]:
         """Return the nodes that lack each file or have an earlier copy of it, by path."""
@@ -168,13 +178,42 @@ class CheckpointCopies:
         }
         return {path: links for path, links in missing.items() if links}
 
-    async def _copy(self, row: FetchedRow, links: Sequence[Link]) -> dict[Link, str]:
-        """Copy a file to nodes. Return the reasons of failures."""
+    async def _copy_to_neighbour(
+        self, rows: Mapping[str, FetchedRow], outdated: Iterable[str], found: FileListing
+    ) -> None:
+        """Copy checkpoints to a second machine, so that the loss of one is no loss while no client is connected."""
+        links, machines = self._context.present_links, self._context.machines
+        nodes: dict[str, set[int]] = {path: set() for path in rows}
+        for (link, path), version in self._restored.items():
+            if path in rows and rows[path].version == version:
+                nodes[path].add(link.node)
+        for file in found.files:
+            nodes.get(file.path, set()).update((file.node, *file.also))
+        failures: dict[Link, str] = {}
+        for path, holders in nodes.items():
+            hosts = {machines[node].address for node in holders}
+            others = [link for link in links if machines[link.node].address not in hosts]
+            if len(hosts) == 1 and others:
+                after = [link for link in others if link.node > min(holders)]
+                neighbour = (after or others)[0]
+                old = [each for each in outdated if (neighbour, each) in self._restored]
+                failures |= await self._copy(rows[path], [neighbour], found, old)
+        if failures:
+            reasons = "; ".join(f"node {link.node} {reason}" for link, reason in failures.items())
+            self._context.news.emit_warning(f"checkpoints are on one machine only: {reasons}")
+
+    async def _copy(
+        self, row: FetchedRow, links: Sequence[Link], found: FileListing, outdated: Sequence[str] = ()
+    ) -> dict[Link, str]:
+        """Copy a file to nodes, and delete outdated copies there. Return the reasons of failures."""
         size, changed_at = row.left
         blob = BlobFile(await asyncio.to_thread(_hash_file, Path(row.target)), Path(row.target), size)
         limit = PATIENCE + size / MIN_RATE
-        failures = await self._send(blob, row.path, links, limit)
-        request = {"t": "restore", "blob": blob.name, "size": size, "path": row.path, "at": changed_at / 1e9}
+        origin = next((file for file in found.files if (file.path, file.version) == (row.path, row.version)), None)
+        rest = links if origin is None else await self._pull(blob, origin, links, limit)
+        failures = await self._send(blob, row.path, rest, limit) if rest else {}
+        request: dict[str, Any] = {"t": "restore", "blob": blob.name, "size": size, "path": row.path}
+        request |= {"at": changed_at / 1e9, "outdated": list(outdated)}
 
         async def store(link: Link) -> None:
             torn = self._context.outputs.torn_versions.get((link.node, row.path))
@@ -194,6 +233,29 @@ class CheckpointCopies:
 
         await asyncio.gather(*(store(link) for link in links if link not in failures))
         return failures
+
+    async def _pull(self, blob: BlobFile, origin: WrittenFile, links: Sequence[Link], limit: float) -> list[Link]:
+        """Let nodes fetch a file from the node whose ranks wrote it. Return the nodes that have not fetched it."""
+        direct = self._context.registry.direct
+        holder = next((link for link in self._context.present_links if link.node in (origin.node, *origin.also)), None)
+        if holder is None or blob.size < MIN_DIRECT_SIZE or self._context.is_standalone:
+            return list(links)
+        request = {"t": "pull", "hash": blob.name, "size": blob.size, "from": await direct.address_of(holder)}
+        request["output"] = {"path": origin.path, "version": origin.version}
+
+        async def pull(link: Link) -> bool:
+            answer: FetchStatus
+            try:
+                async with asyncio.timeout(limit):
+                    if request["from"] is None or await direct.address_of(link) is None:
+                        return False
+                    answer, _ = await link.ask(request)
+            except OSError:
+                return False
+            return "error" not in answer
+
+        done = await asyncio.gather(*map(pull, links))
+        return [link for link, is_done in zip(links, done, strict=True) if not is_done]
 
     async def _send(self, blob: BlobFile, path: str, links: Sequence[Link], limit: float) -> dict[Link, str]:
         """Send a file to nodes together, or one after the other if this fails. Return the reasons of failures."""

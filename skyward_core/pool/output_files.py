@@ -884,12 +884,12 @@ class Outputs:
                 del self._ended_runs[run]
                 found = await self.files(self._patterns, run)
                 await self._fetch_files(found, self._wanted(found.files), run)
-                await self._context.checkpoints.update(run)
+                await self._context.checkpoints.update(run, found)
             for run in self._active_runs:
                 found = await self.files(self._patterns, run, whole=False)
                 quiet = [file for file in self._wanted(found.files) if file.age > QUIET_TIME]
                 await self._fetch_files(found, quiet, run, tries=1, keeps_whole=True)
-                await self._context.checkpoints.update(run)
+                await self._context.checkpoints.update(run, found)
 
     async def finish_fetching(self) -> None:
         """Wait until the files of ended runs are downloaded and saved."""

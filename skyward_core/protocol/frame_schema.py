@@ -454,9 +454,10 @@ FROM_CLIENT: FrameSchemas = {
     "restore": FrameSchema(
         "Copy a blob to a path in the working folder of the ranks, unless the ranks have changed the file there. "
         "`at`: Unix time of its last change. `instead`: version of a file of the ranks that may be replaced, because "
-        "it is cut off. The answer states whether the file was written.",
+        "it is cut off. `outdated`: earlier copies to delete. The answer states whether the file was written.",
         _REQUEST_ID,
         {"blob": is_file_name, "size": is_count, "path": is_relative_subpath, "at": is_number, "instead?": is_text},
+        {"outdated?": list_of(is_relative_subpath)},
         answer={"written": is_bool},
         may_fail=True,
     ),
@@ -504,9 +505,9 @@ FROM_CLIENT: FrameSchemas = {
         may_fail=True,
     ),
     "pull": FrameSchema(
-        "Fetch a blob from another node.",
+        "Fetch a blob from another node. `output`: a file of the other node's ranks that has this content.",
         _REQUEST_ID,
-        {"hash": is_file_name, "size": is_count, "from": optional(is_address)},
+        {"hash": is_file_name, "size": is_count, "from": optional(is_address), "output?": object_of(OUTPUT_KEYS)},
     ),
     "drop": FrameSchema("Delete these blobs, whose calls have ended.", _REQUEST_ID, {"blobs": list_of(is_file_name)}),
     "ports": FrameSchema(

@@ -291,6 +291,7 @@ class ClientRestore(TypedDict):
     path: str
     at: float
     instead: NotRequired[str]
+    outdated: NotRequired[list[str]]
 
 class ClientOutput(TypedDict):
     t: Literal["output"]
@@ -342,6 +343,7 @@ ClientPull = TypedDict(
         "hash": str,
         "size": int,
         "from": tuple[str, int] | None,
+        "output": NotRequired[OutputKeys],
     },
 )
 

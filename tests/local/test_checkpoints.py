@@ -14,6 +14,7 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.pool import checkpoint_restore_to_nodes, output_files
+from skyward_core.pool.blob_distribution import BlobDistributor
 from skyward_core.views.events import Event, PoolState
 from tests.support.child import Child
 from tests.support.cli import call
@@ -113,6 +114,31 @@ def test_rank_that_dies_during_a_save_continues_from_the_save_before(hosts: Host
     whole = ['checkpoint-1/{"step": 1}', "checkpoint-1/{}", f'{run}/{{"step": 1}}']
     assert other == sorted(whole)
     assert head == sorted([*whole, 'checkpoint-2/{"step'])
+
+
+@sky.function
+def save_when_the_other_node_has_a_copy(last: int, seen: str) -> list[str]:
+    """Save steps on the head, each when the other node has the step before. Return the steps that a node has."""
+    is_head, folder = sky.instance_info().is_head, Path(sky.checkpoint_dir())
+    for step in range(1, last + 1):
+        target = folder / f"step-{step}" / "w.bin"
+        if is_head:
+            target.parent.mkdir()
+            target.write_bytes(bytes([step]) * 3_000_000)
+            wait_until(Path(seen, str(step)).exists)
+        wait_until(target.exists)
+        Path(seen, str(step)).touch()
+    return sorted(each.parent.name for each in folder.rglob("w.bin") if len(each.read_bytes()) == 3_000_000)
+
+
+def test_second_machine_has_copies_during_the_run_that_did_not_pass_the_client(
+    hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(BlobDistributor, "send", None)
+    with sky.Compute(provider=hosts.provider(), options=sky.Options(console=False, on_loss="restart")) as pool:
+        head, other = save_when_the_other_node_has_a_copy(4, str(tmp_path)) @ pool
+    assert head == ["step-1", "step-2", "step-3", "step-4"]
+    assert other == ["step-3", "step-4"], "outdated copies are deleted"
 
 
 @sky.function

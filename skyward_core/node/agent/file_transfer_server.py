@@ -2,8 +2,8 @@
 sides.
 
 Nodes fetch blobs from each other; the client uploads blobs and downloads results. The server listens on the node's
-private address once a client has sent certificates. All peers may fetch ``blobs/<name>``. Only the client may also
-fetch results from the spool and files that ranks wrote in their working folder.
+private address once a client has sent certificates. All peers may fetch ``blobs/<name>`` and files that ranks
+wrote in their working folder. Only the client may also fetch results from the spool.
 
 The agent (``agent.client_requests``) starts the server as a separate process on the first request,
 because ssl would double the agent's memory and large blobs would delay the agent.
@@ -17,7 +17,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -57,7 +57,8 @@ if TYPE_CHECKING:
         work: str
 
     HelperPull = TypedDict(
-        "HelperPull", {"t": Literal["pull"], "id": int, "hash": str, "size": int, "from": tuple[str, int]}
+        "HelperPull",
+        {"t": Literal["pull"], "id": int, "hash": str, "size": int, "from": tuple[str, int], "output": dict[str, str]},
     )
 
 
@@ -156,7 +157,7 @@ class FileTransferServer:
         kind, name = request["t"], str(request.get("name"))
         if kind == "blob" and HASH_PATTERN.fullmatch(name):
             self._send_blob(connection, name)
-        elif kind in ("put", "result", "output") and connection.peer != CLIENT:
+        elif kind in ("put", "result") and connection.peer != CLIENT:
             raise RefusedByPeer(f"{connection.peer} is not the client")
         elif request["t"] == "put" and HASH_PATTERN.fullmatch(name):
             self._receive_blob(connection, name, int(request["size"]))
@@ -208,13 +209,14 @@ class FileTransferServer:
 
     # -- fetching ----------------------------------------------------------------------------------------
 
-    def fetch(self, name: str, size: int, address: tuple[str, int]) -> None:
+    def fetch(self, name: str, size: int, address: tuple[str, int], output: Mapping[str, str] | None = None) -> None:
         """Fetch a complete blob from a peer and verify its content. Store nothing on failure.
 
         Args:
             name: Content hash of the blob.
             size: Size of the blob in bytes.
             address: Host and port of the peer.
+            output: Path and version of the peer's output file with this content. None: the peer has the blob.
 
         Raises:
             PeerUnreachable: If the peer cannot be reached.
@@ -228,7 +230,9 @@ class FileTransferServer:
                 self._incoming_blob(name, size) as arrival,
                 TlsConnection.connect(address, self._client) as connection,
             ):
-                comes = connection.request({"t": "blob", "name": name})
+                comes = connection.request(
+                    {"t": "blob", "name": name} if output is None else {"t": "output", "at": 0, **output}
+                )
                 actual = comes["size"]
                 if actual != size:
                     raise OSError(f"blob has {actual} bytes instead of {size}")
@@ -322,7 +326,9 @@ def main(descriptor: int) -> None:
 
     def pull(peers: FileTransferServer, header: HelperPull) -> None:
         try:
-            peers.fetch(header["hash"], header["size"], (header["from"][0], int(header["from"][1])))
+            peers.fetch(
+                header["hash"], header["size"], (header["from"][0], int(header["from"][1])), header.get("output")
+            )
         except OSError as error:
             answer(header, {"error": str(error), "unreachable": isinstance(error, PeerUnreachable)})
         else:

@@ -166,6 +166,7 @@ class OutputFileHandler:
                 header["path"],
                 header["at"],
                 header.get("instead", ""),
+                header.get("outdated", ()),
             )
             answer = {"written": is_written}
         except OSError as error:
@@ -194,7 +195,9 @@ class OutputFileHandler:
 RESTORED_SUFFIX = ".restored.json"  # list of restored files beside the working folder: path -> version
 
 
-def restore_file(folder: str, blob: Path, size: int, path: str, at: float, instead: str = "") -> bool:
+def restore_file(
+    folder: str, blob: Path, size: int, path: str, at: float, instead: str = "", outdated: Sequence[str] = ()
+) -> bool:
     """Copy a blob to a path in the working folder. Readers see either the old or the new content.
 
     A file that the ranks have written or changed is kept. A file that an earlier call has written is replaced.
@@ -206,6 +209,7 @@ def restore_file(folder: str, blob: Path, size: int, path: str, at: float, inste
         path: Path relative to the folder.
         at: Unix time to set as the modification time of the file.
         instead: Version of a file of the ranks that is replaced, too.
+        outdated: Files that an earlier call has written. They are deleted if the ranks have not changed them.
 
     Returns:
         Whether the file was written.
@@ -239,6 +243,8 @@ def restore_file(folder: str, blob: Path, size: int, path: str, at: float, inste
             os.fsync(copy.fileno())
             version = file_version(os.fstat(copy.fileno()))
         # Listed before the file is in place: a file that is listed but missing is only written again.
+        for each in outdated:
+            _remove_restored(folder, each, restored.pop(each, ""))
         partial = Path(f"{listing}.part")
         partial.write_text(json.dumps(restored | {path: version}), encoding="utf-8")
         partial.replace(listing)
@@ -248,6 +254,18 @@ def restore_file(folder: str, blob: Path, size: int, path: str, at: float, inste
             os.unlink(draft, dir_fd=parent)
         os.close(parent)
     return True
+
+
+def _remove_restored(folder: str, path: str, version: str) -> None:
+    """Delete a file that still has the given version. Does not follow links."""
+    with suppress(OSError):
+        parent = _make_folders_below(folder, path)
+        try:
+            name = path.rpartition("/")[2]
+            if file_version(os.stat(name, dir_fd=parent, follow_symlinks=False)) == version:
+                os.unlink(name, dir_fd=parent)
+        finally:
+            os.close(parent)
 
 
 def _read_restored(folder: str) -> dict[str, str]:
