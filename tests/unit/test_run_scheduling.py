@@ -351,7 +351,7 @@ class OneRun:
         if not self.future.done():
             self.future.set_result(self)
 
-    def cancel(self, why: str) -> None:
+    def cancel(self, why: str, *how: Any) -> None:
         if self.state == "running":
             self.end("cancelled")
 

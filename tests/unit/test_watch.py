@@ -72,7 +72,8 @@ class Stage:
         context: Any = SimpleNamespace(
             name="p", token="t", links=self.links, machines=[None, self.machine], provider=Provider(),
             is_standalone=alone,
-            view=view, leaving=False, external_end=None, observer=False, options=SimpleNamespace(lost_after=None),
+            view=view, leaving=False, external_end=None, observer=False,
+            options=SimpleNamespace(lost_after=None, replaces_lost_nodes=False),
             ledger=SimpleNamespace(pool=written, set_pool_state=written), present_links=self.links, roster=None,
             news=SimpleNamespace(
                 emit_phase=self.note, emit_state=self.note, emit_warning=self.note,
