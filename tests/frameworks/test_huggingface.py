@@ -168,7 +168,7 @@ def finetune_with_jit_checkpoints(folder: str, waits: bool) -> tuple[int, int, i
 def test_trainer_saves_just_in_time_before_a_preemption_and_resumes_exactly(tmp_path):
     options = replace(REPLACE, on_loss="restart", grace=None)
     with (
-        sky.Compute(provider=Lends(), nodes=2, plugins=[sky.plugins.torch()], options=options) as compute,
+        sky.Compute(provider=Lends(), nodes=2, plugins=PLUGINS, options=options) as compute,
         ThreadPoolExecutor() as beside,
     ):
         undisturbed = finetune_with_jit_checkpoints(str(tmp_path), False) @ compute

@@ -280,7 +280,7 @@ SAVE = replace(REPLACE, on_loss="restart", grace=20.0, error_restarts=0, restart
 
 
 def save_early(folder: str, reaction: str) -> tuple[int, int, str, list[str]]:
-    """Train until a preemption notice in the first attempt. Rank 0 saves until rank 1 has left, and a while longer.
+    """Train until a preemption notice in the first attempt, and save in a collective. Rank 0 then saves longer.
 
     The machine of rank 1 is the one that ends, so a stop of rank 0 because of rank 1's end would interrupt its save.
     """
@@ -292,9 +292,13 @@ def save_early(folder: str, reaction: str) -> tuple[int, int, str, list[str]]:
     if reaction == "callback":
         sky.on_preempt(lambda: heard.append("callback"))
     else:
-        signal.signal(signal.SIGTERM, lambda *_: heard.append("signal"))
+        before: Any = signal.getsignal(signal.SIGTERM) if reaction == "chain" else lambda *_: None
+        signal.signal(signal.SIGTERM, lambda *given: (heard.append("signal"), before(*given)))
     Path(folder, f"begun-{rank}").touch()
     while not heard:
+        time.sleep(0.01)
+    Path(folder, f"heard-{rank}").touch()
+    while len(list(Path(folder).glob("heard-*"))) < 2:
         time.sleep(0.01)
     if rank == 0:
         until = time.monotonic() + 2.0
@@ -307,7 +311,7 @@ def save_early(folder: str, reaction: str) -> tuple[int, int, str, list[str]]:
 
 
 @pytest.mark.proof("2 s of a processor", after=1)
-@pytest.mark.parametrize("reaction", ["exit", "return", "callback"])
+@pytest.mark.parametrize("reaction", ["exit", "return", "callback", "chain"])
 def test_preempted_run_saves_on_all_nodes_and_restarts_before_the_machine_ends(
     home: Path, steps: Steps, reaction: str
 ) -> None:
@@ -331,13 +335,14 @@ def test_cancelled_run_saves_first_if_asked(home: Path, steps: Steps, reaction: 
     def train(reaction: str) -> None:
         import multiprocessing
 
-        rank, heard = sky.instance_info().rank, list[str]()
+        rank, heard, called = sky.instance_info().rank, list[str](), list[int]()
         loader = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,), daemon=True)
         loader.start()
         if reaction == "callback":
             sky.on_preempt(lambda seconds, node: heard.append(f"{1 < seconds <= 30} {node}"))
         else:
-            signal.signal(signal.SIGTERM, lambda *_: heard.append("signal"))
+            sky.on_preempt(lambda: called.append(1))
+            signal.signal(signal.SIGTERM, lambda *_: heard.append(f"signal, callbacks: {called}"))
         steps.submit("begun")
         while not heard:
             time.sleep(0.01)
@@ -355,7 +360,7 @@ def test_cancelled_run_saves_first_if_asked(home: Path, steps: Steps, reaction: 
             wait_until(lambda: set(compute.pool.view.saving) == {0, 1}, what="ranks are shown to save")
             with pytest.raises(sky.Cancelled):
                 running.result(30)
-        heard = ["True -1"] if reaction == "callback" else ["signal"]
+        heard = ["True -1"] if reaction == "callback" else ["signal, callbacks: [1]"]
         assert [Path(steps.folder, f"saved-{rank}").read_text() for rank in (0, 1)] == [f"{heard} True"] * 2
         # The notice is not for later runs.
         assert sky.function(listen)() @ compute == [[], []]

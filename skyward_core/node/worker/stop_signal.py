@@ -173,7 +173,9 @@ class StopSignal:
             start_new_thread(self._resend_sigterm, ())
             return
         if not self._repeated and preemption.is_preemption_sigterm():
-            if self._active_calls and not preemption.run_callbacks():
+            # A handler of user code that calls this one in addition, such as Lightning's, saves and ends by itself.
+            is_chained = signal.getsignal(signal.SIGTERM) != self._handle
+            if self._active_calls and not preemption.run_callbacks() and not is_chained:
                 os.killpg(os.getpid(), signal.SIGTERM)  # stop this process and all its children
             return
         if self._active_calls and self._interrupts:
