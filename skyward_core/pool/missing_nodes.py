@@ -8,7 +8,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from skyward_core.model.outcomes import PoolStatus
 from skyward_core.pool.agent_link import Link
@@ -16,6 +16,7 @@ from skyward_core.store.ledger_rows import Replacement, process_mark
 from skyward_core.views.pool_view import NodeView
 
 if TYPE_CHECKING:
+    from skyward_core.model.machines import Machine
     from skyward_core.pool import PoolContext
 
 
@@ -31,6 +32,7 @@ class NodeRoster:
     Attributes:
         owner: Unique id of this client, for tasks that only one of the pool's clients performs.
         replacement_tasks: Node -> task that replaces the node's machine.
+        early_requests: Node -> request for another machine before the node's present one is preempted.
         failures: Node -> reason why the node got no replacement machine.
     """
 
@@ -38,6 +40,7 @@ class NodeRoster:
         self._context = context
         self.owner = f"{process_mark()}.{secrets.token_hex(4)}"
         self.replacement_tasks: dict[int, asyncio.Task[None]] = {}
+        self.early_requests: dict[int, asyncio.Task[Machine | None]] = {}
         self.failures: dict[int, str] = {}
 
     # -- missing nodes -------------------------------------------------------------------------------------
@@ -105,7 +108,7 @@ class NodeRoster:
 
     async def stop_replacing(self) -> None:
         """Cancel the active replacements. The ledger keeps their progress."""
-        tasks = list(self.replacement_tasks.values())
+        tasks: list[asyncio.Task[Any]] = [*self.replacement_tasks.values(), *self.early_requests.values()]
         for task in tasks:
             task.cancel()
         if tasks:

@@ -63,6 +63,27 @@ class NodeReplacements:
             task = tasks[node] = asyncio.get_running_loop().create_task(self._replace_node(node))
             task.add_done_callback(lambda done: tasks.get(node) is done and tasks.pop(node))
 
+    def request_early(self, node: int) -> None:
+        """Request another machine at a preemption notice, if a run will continue on it.
+
+        The machine starts while the ranks save. It is not used before the present one is given up or lost.
+        """
+        pool, requests = self._context, self._roster.early_requests
+        continues = pool.options.on_loss == "restart" and any(run.may_restart for run in pool.registry.runs.values())
+        if continues and not pool.observer and node not in requests:
+            requests[node] = asyncio.get_running_loop().create_task(self._try_request(node))
+
+    async def _try_request(self, node: int) -> Machine | None:
+        pool = self._context
+        try:
+            intent = secrets.token_hex(8)
+            found = pool.ledger.record_replacement_intent(pool.token, node, intent, self._roster.owner)
+            if found is not None and not found.made:
+                return await self._request_machine(node, found)
+        except (SkywardError, OSError) as error:  # the replacement repeats the request later
+            self._news.emit_node_note(pool.links[node], f"no other machine yet: {error_message(error)}")
+        return None
+
     def resume(self) -> None:
         """Resume replacements that other clients left, and remove finished replacements from the ledger.
 
@@ -186,16 +207,21 @@ class NodeReplacements:
         # Fetch the configuration before renting a machine, because a machine is useless without it.
         await pool.setup.fetch_from_nodes()
         self._emit_progress(node, "requesting another machine")
-        others = [machine for machine in machines if machine.node != node]
-        former = [*pool.ledger.replaced_machines(token), machines[node]]
+        early = self._roster.early_requests.pop(node, None)
         with progress_listener(lambda text: self._emit_progress(node, text)):
-            machine = await log_call(
-                "replace", pool.name, pool.provider.replace(pool.name, found.intent, node, others, former)
-            )
+            machine = (await early if early is not None else None) or await self._request_machine(node, found)
         machine = replace(with_python(machine, pool.row), logs_from=self._close_logs(node))
         if not pool.ledger.record_replacement(token, machine):
             raise _PoolTornDown
         pool.machines[node] = machine
+
+    async def _request_machine(self, node: int, found: Replacement) -> Machine:
+        pool, machines = self._context, self._context.ledger.machines(self._context.token)
+        others = [machine for machine in machines if machine.node != node]
+        former = [*pool.ledger.replaced_machines(pool.token), machines[node]]
+        return await log_call(
+            "replace", pool.name, pool.provider.replace(pool.name, found.intent, node, others, former)
+        )
 
     def _close_logs(self, node: int) -> dict[str, int]:
         """End the last line of each log of a lost node. Return the offset of the next byte by log file."""

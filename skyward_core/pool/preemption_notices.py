@@ -44,6 +44,7 @@ class PreemptionNotices:
         for other in context.links:
             if other is not link and other.up:
                 self._warn_node(other, node)
+        context.recovery.replacements.request_early(link.node)
 
     def _warn_node(self, link: Link, node: NodeView) -> None:
         # Standalone nodes do not depend on each other, so they do not need the notice.

@@ -135,6 +135,7 @@ def count_steps() -> tuple[int, int, int]:
         time.sleep(0.0005)
     if heard:
         print(f"stopped at {step}", flush=True)
+        time.sleep(2.0)  # a longer save, during which the other machine is requested
         sys.exit(143)
     return attempt, begin, begin // PERIOD * PERIOD
 
@@ -150,6 +151,8 @@ def test_preempted_run_keeps_its_steps_and_continues_before_the_machine_ends(
         results = running.result(100)
         stops = [int(line.split()[-1]) for rank in (0, 1) for line in logs.rank(rank).lines(0, 9) if "stopped" in line]
     assert [attempt for attempt, _, _ in results] == [2, 2]
+    calls = [each["action"] for each in bed.calls() if each["action"] in ("RunInstances", "TerminateInstances")]
+    assert calls[:3] == ["RunInstances", "RunInstances", "TerminateInstances"]
     kept = sum(begin - periodic for _, begin, periodic in results)
     lost = sum(stop - stop // PERIOD * PERIOD for stop in stops)
     assert len(stops) == 2 and lost > PERIOD // 2 and kept >= 0.8 * lost

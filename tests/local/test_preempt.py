@@ -292,8 +292,14 @@ def save_early(folder: str, reaction: str) -> tuple[int, int, str, list[str]]:
     if reaction == "callback":
         sky.on_preempt(lambda: heard.append("callback"))
     else:
-        before: Any = signal.getsignal(signal.SIGTERM) if reaction == "chain" else lambda *_: None
-        signal.signal(signal.SIGTERM, lambda *given: (heard.append("signal"), before(*given)))
+        before = signal.getsignal(signal.SIGTERM)
+
+        def handle(*given: Any) -> None:
+            heard.append("signal")
+            if reaction == "chain" and callable(before):
+                before(*given)
+
+        signal.signal(signal.SIGTERM, handle)
     Path(folder, f"begun-{rank}").touch()
     while not heard:
         time.sleep(0.01)

@@ -207,7 +207,7 @@ def test_run_saves_before_its_allocation_ends_and_continues_in_another(
     cluster: SlurmCluster, home: Path, tmp_path: Path, how: str
 ) -> None:
     """Slurm signals the batch script before the time limit; the test stands for the administrator otherwise."""
-    provider = sky.Slurm(time="2" if how == "time limit" else "10", save_before=90)
+    provider = sky.Slurm(time="2" if how == "time limit" else "10", save_before=50)
     options = sky.Options(console=False, on_loss="restart", start_timeout=90.0)
     with (
         sky.Compute(provider=provider, nodes=2, name="saves", options=options) as compute,

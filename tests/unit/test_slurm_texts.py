@@ -20,7 +20,7 @@ from skyward_core.model.offers_and_rental_plans import MachineRequirements
 from skyward_core.model.provider_settings import Setting
 from skyward_core.providers.slurm import allocation, provider, slurm_commands
 from skyward_core.providers.slurm.allocation import AllocationFolder
-from skyward_core.providers.slurm.provider import list_allocations, make_comment
+from skyward_core.providers.slurm.provider import limit_seconds, list_allocations, make_comment
 from skyward_core.providers.slurm.slurm_commands import CommandFailed, NoSlurm, SlurmCommands
 
 # Slurm 22.05.8, SLURM_TIME_FORMAT=%s
@@ -195,6 +195,14 @@ def test_allocation_ends_only_with_all_its_machines() -> None:
 def test_invalid_slurm_settings_are_rejected(wish: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         sky.Slurm(**wish)
+
+
+@pytest.mark.parametrize(
+    ("time", "seconds"),
+    [("90", 5400), ("2:30", 150), ("1:00:05", 3605), ("2-0", 172800), ("1-2:30", 95400), ("0-0:1:7", 67)],
+)
+def test_time_limit_is_read_as_sbatch_does(time: str, seconds: int) -> None:
+    assert limit_seconds(time) == seconds
 
 
 def test_slurm_provider_round_trips_through_json() -> None:

@@ -175,6 +175,7 @@ def _matching_gpus(partition: Partition, requirements: MachineRequirements) -> I
 
 
 _moving: dict[str, asyncio.Task[list[Machine]]] = {}  # ended allocation -> machines of the one that follows it
+SIGNAL_TOLERANCE = 60  # seconds by which Slurm may send its signal early
 ABANDON_MARGIN = 300.0  # seconds beyond the start timeout after which a node without an agent leaves
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,@+-]{0,127}")
 _FEATURES = re.compile(r"[A-Za-z0-9_\[(][A-Za-z0-9_.,:|&*()\[\]-]{0,255}")
@@ -189,6 +190,18 @@ _PATTERNS = {
     "constraint": _FEATURES,
 }
 _OPTIONS = {"memory": "mem", "cpus": "cpus-per-task"}
+
+
+def limit_seconds(time: str) -> int:
+    """Return the seconds of a time limit as for sbatch."""
+    days, dash, clock = time.rpartition("-")
+    parts = [int(part) for part in clock.split(":")]
+    if dash:
+        parts = [*parts, 0, 0][:3]
+    elif len(parts) < 3:
+        parts = [0, *parts, 0][:3]  # minutes, or minutes and seconds
+    hours, minutes, seconds = parts
+    return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
 @dataclass(frozen=True)
@@ -353,6 +366,11 @@ class Slurm(JsonSettings, StrictKeywords):
         if self.time is None and spec.options.ttl is not None:
             options.append(f"--time={math.ceil((spec.options.ttl + spec.options.start_timeout) / 60)}")
         if spec.options.on_loss == "restart":
+            if self.time is not None and limit_seconds(self.time) <= self.save_before + SIGNAL_TOLERANCE:
+                raise UsageError(
+                    f"time={self.time!r} leaves no time for work: Slurm may announce the end up to "
+                    f"{SIGNAL_TOLERANCE} s before save_before={self.save_before}. Set a longer time or a shorter save_before."
+                )
             options.append(f"--signal=B:USR1@{self.save_before}")
         if self.exclusive:
             options.append("--exclusive")
