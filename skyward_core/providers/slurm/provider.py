@@ -368,8 +368,8 @@ class Slurm(JsonSettings, StrictKeywords):
         if spec.options.on_loss == "restart":
             if self.time is not None and limit_seconds(self.time) <= self.save_before + SIGNAL_TOLERANCE:
                 raise UsageError(
-                    f"time={self.time!r} leaves no time for work: Slurm may announce the end up to "
-                    f"{SIGNAL_TOLERANCE} s before save_before={self.save_before}. Set a longer time or a shorter save_before."
+                    f"time={self.time!r} leaves no time for work: Slurm may announce the end {SIGNAL_TOLERANCE} s "
+                    f"earlier than save_before={self.save_before}. Set a longer time or a shorter save_before."
                 )
             options.append(f"--signal=B:USR1@{self.save_before}")
         if self.exclusive:
