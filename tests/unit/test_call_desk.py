@@ -26,6 +26,7 @@ from skyward_core.node.agent.call_registry import MAX_RECORDS, Call, CallRegistr
 from skyward_core.node.agent.config import AgentConfig
 from skyward_core.node.agent.connected_clients import ClientRegistry
 from skyward_core.node.agent.connection import Connection
+from skyward_core.node.agent.fail_fast_without_client import FailFast
 from skyward_core.node.agent.gpu_detection import resolve_ranks_per_gpu
 from skyward_core.node.agent.metrics_sampler_supervisor import SamplerProcess
 from skyward_core.node.agent.preemption_notices import PreemptionNotifier
@@ -394,11 +395,15 @@ sys.stdin.read()
 """
 
 
+def make_notifier(node: Node) -> PreemptionNotifier:
+    return PreemptionNotifier(node.state, node.audience, node.desk, node.slots, FailFast(node.state, node.slots))
+
+
 def node_with_notices(folder: Path, *lines: str) -> tuple[Node, PreemptionNotifier]:
     file = folder / "said"
     file.write_text("".join(f"{line}\n" for line in lines))
     node = Node(folder, notices=SAYS.format(path=str(file)))
-    desk = PreemptionNotifier(node.state, node.audience, node.desk, node.slots)
+    desk = make_notifier(node)
     desk.start()
     return node, desk
 
@@ -434,7 +439,7 @@ async def test_failing_preemption_notice_program_is_restarted(tmp_path: Path, mo
         folder = tmp_path / str(number)
         folder.mkdir()
         node = Node(folder, notices=f"open({str(starts)!r}, 'a').write('{number}')\n{text}")
-        desk = PreemptionNotifier(node.state, node.audience, node.desk, node.slots)
+        desk = make_notifier(node)
         desk.start()
         await until(lambda: starts.exists() and starts.read_text().count(str(number)) > 3)  # noqa: B023
         desk.stop()
@@ -461,7 +466,7 @@ async def test_ranks_are_notified_once_about_preemption_of_other_nodes(tmp_path:
     desk.stop()
     # The next agent goes on with it; garbage of a rank is no notice.
     file.write_text(json.dumps([[1, True, monotonic() + 60, [7], True]]))
-    again = PreemptionNotifier(node.state, node.audience, node.desk, node.slots)
+    again = make_notifier(node)
     again.start()
     assert node.state.is_preempted
     again.stop()
@@ -484,7 +489,7 @@ async def test_next_agent_sends_pending_preemption_signal_once(tmp_path: Path, s
         process = node.slots.slots[0].process = Process(rank.pid)
         process.connection, process.is_ready = node.peer, True
         file.write_text(json.dumps([[1, True, monotonic() + 60, [rank.pid], sent]]))
-        desk = PreemptionNotifier(node.state, node.audience, node.desk, node.slots)
+        desk = make_notifier(node)
         desk.start()
         desk.stop()
         assert json.loads(file.read_text())[0][4] is True

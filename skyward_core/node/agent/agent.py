@@ -152,6 +152,7 @@ class Agent:
         phases = RankPhases(self._clients.send_to_watchers)
         self._slots = SlotDispatcher(state, self._clients, self._lifecycle, phases)
         self._fail_fast = FailFast(state, self._slots)
+        self._fail_fast.on_notice = self.on_remote_notice
         self._requests = ClientRequests(
             state, self._clients, self._lifecycle, self._slots, phases, self._fail_fast, self
         )
@@ -242,7 +243,8 @@ class Agent:
         if self._preemption is None:
             from skyward_core.node.agent.preemption_notices import PreemptionNotifier
 
-            self._preemption = PreemptionNotifier(self._state, self._clients, self._lifecycle, self._slots)
+            parts = self._state, self._clients, self._lifecycle, self._slots, self._fail_fast
+            self._preemption = PreemptionNotifier(*parts)
         return self._preemption
 
     def notice_frames(self) -> list[Header]:
@@ -254,7 +256,7 @@ class Agent:
         return [notice_frame(*each) for each in self._state.notices.items()]
 
     def on_remote_notice(self, node: int, left: float) -> None:
-        """Handle a client's preemption notice for another node.
+        """Handle a preemption notice for another node, from a client or that node.
 
         Args:
             node: The other node.

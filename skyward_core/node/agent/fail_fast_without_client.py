@@ -61,6 +61,7 @@ class FailFast:
         peers: Addresses of the gang's nodes, and the key of their messages. None disables fail-fast.
         answer: Answers requests of the head about a restart.
         heartbeats: Heartbeats between the agents, which use the same listener. None if no run of the gang may restart.
+        on_notice: Called with the index of a node that will be preempted, and the seconds until then.
     """
 
     def __init__(self, state: NodeState, slots: SlotDispatcher) -> None:
@@ -72,6 +73,7 @@ class FailFast:
         self._authenticated: set[Connection] = set()  # connections with valid heartbeats
         self.peers: GangPeers | None = None
         self.answer: Callable[[Header], Header] = lambda request: {}
+        self.on_notice: Callable[[int, float], None] = lambda node, left: None
         self._notified: set[tuple[str, int]] = set()  # runs with the nodes that need no further notification
         self._notifications: dict[str, asyncio.Task[None]] = {}
         self._opening: asyncio.Task[None] | None = None

@@ -17,6 +17,7 @@ from skyward_core.node.agent.agent_state_and_lease import NodeState
 from skyward_core.node.agent.call_lifecycle import CallLifecycle
 from skyward_core.node.agent.config import AgentConfig
 from skyward_core.node.agent.connected_clients import ClientRegistry
+from skyward_core.node.agent.fail_fast_without_client import FailFast
 from skyward_core.node.agent.slot_dispatcher import SlotDispatcher
 from skyward_core.node.agent.worker_processes import signal_group, signal_process, spawn_monitor
 from skyward_core.node.agent.worker_slot import Slot
@@ -107,11 +108,25 @@ CALLBACK_HEAD_START = 0.5  # seconds between the callbacks of ranks and SIGTERM,
 
 
 class PreemptionNotifier:
-    """Preemption handling of one node."""
+    """Preemption handling of one node.
+
+    Args:
+        state: State of the agent.
+        clients: Connected clients.
+        lifecycle: Handler of calls; sends warnings.
+        slots: Slots of the ranks.
+        fail_fast: Connection to the gang's other nodes, which may have no client that notifies them.
+    """
 
     def __init__(
-        self, state: NodeState, clients: ClientRegistry, lifecycle: CallLifecycle, slots: SlotDispatcher
+        self,
+        state: NodeState,
+        clients: ClientRegistry,
+        lifecycle: CallLifecycle,
+        slots: SlotDispatcher,
+        fail_fast: FailFast,
     ) -> None:
+        self._fail_fast = fail_fast
         self._state, self._clients, self._lifecycle, self._slots = state, clients, lifecycle, slots
         self._node = state.config.node
         self._monitor = PreemptionMonitor(state.config, self._on_notice, self._warn_clients)
@@ -162,6 +177,13 @@ class PreemptionNotifier:
             return
         # Skip workers that are still starting: they have no signal handler yet and no work to save.
         self._notify_ranks(self._node, deadline, lambda slot: slot.is_set_up)
+        self._state.spawn(self._notify_peers(deadline))
+
+    async def _notify_peers(self, deadline: float) -> None:
+        peers = self._fail_fast.peers
+        nodes = [place[0] for place in peers["nodes"] if place[0] != self._node] if peers is not None else []
+        notice = {"step": "notice", "node": self._node, "left": max(0.0, deadline - monotonic())}
+        await asyncio.gather(*(self._fail_fast.ask(node, notice) for node in nodes))
 
     def _send_sigterm(self) -> None:
         """Send SIGTERM to the notified ranks, but only once: ranks treat a second SIGTERM as a stop."""

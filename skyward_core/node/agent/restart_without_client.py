@@ -24,7 +24,7 @@ from skyward_core.node.agent.gang_state import Gang
 from skyward_core.node.agent.slot_dispatcher import SlotDispatcher
 from skyward_core.protocol.frame_codec import MAX_SHORT_TEXT, AnyHeader, Header
 from skyward_core.protocol.frame_schema import ATTEMPT_KEYS
-from skyward_core.protocol.validators import is_rank_info
+from skyward_core.protocol.validators import is_number, is_rank, is_rank_info
 
 if TYPE_CHECKING:
     from skyward_core.model.outcomes import Outcome
@@ -216,6 +216,10 @@ class UnattendedRestarts:
         answer: Header = {"nonce": request["nonce"]}
         if request["to"] != self._state.config.node:
             return {"nonce": ""}
+        if request["step"] == "notice":
+            if is_rank(request["node"]) and is_number(request["left"]):
+                self._fail_fast.on_notice(request["node"], request["left"])
+            return answer
         if request["step"] == "report":
             return answer | self._report(request["run"])
         if request["step"] == "prepare":
