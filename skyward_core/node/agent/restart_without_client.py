@@ -106,6 +106,8 @@ class UnattendedRestarts:
         latest: AttemptKeys = max((each["attempt"] for each in reports), key=lambda keys: keys["number"])
         if not ATTEMPT_KEYS(latest) or self._state.registry.is_cancelled(run):
             return False
+        if any(each["preempted"] for each in reports):
+            return False  # the ranks have saved, and only a client can request another machine
         keys, pause = self._next_attempt(latest, reports, record.total)
         if keys is None:
             return False
@@ -133,8 +135,7 @@ class UnattendedRestarts:
         ends = [AttemptEnd.from_keys(keys) for keys in latest.get("ends", ())]
         steps = [end.progress for end in ends] + [report["step"] for report in reports]
         progress = max((step for step in steps if step is not None), default=None)
-        preempted = any(report["preempted"] for report in reports)
-        end = describe_end(latest["number"], cause, outcomes, progress, preempted=preempted)
+        end = describe_end(latest["number"], cause, outcomes, progress)
         limits = Limits(latest["restarts"], latest.get("error_restarts", 0))
         decision = decide_restart([*ends, end], limits)
         if not decision.restarts:
