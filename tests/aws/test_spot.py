@@ -130,10 +130,11 @@ def count_steps() -> tuple[int, int, int]:
     print("begun", flush=True)
     while attempt == 1 and not (heard and step % PERIOD > PERIOD // 2):
         step += 1
-        if step % PERIOD == 0 or heard:
+        if step % PERIOD == 0:
             saved.write_text(str(step))
         time.sleep(0.0005)
     if heard:
+        saved.write_text(str(step))
         print(f"stopped at {step}", flush=True)
         time.sleep(2.0)  # a longer save, during which the other machine is requested
         sys.exit(143)
