@@ -396,7 +396,9 @@ sys.stdin.read()
 
 
 def make_notifier(node: Node) -> PreemptionNotifier:
-    return PreemptionNotifier(node.state, node.audience, node.desk, node.slots, FailFast(node.state, node.slots))
+    return PreemptionNotifier(
+        node.state, node.audience, node.desk, node.slots, FailFast(node.state, node.slots).notify_preemption
+    )
 
 
 def node_with_notices(folder: Path, *lines: str) -> tuple[Node, PreemptionNotifier]:

@@ -243,7 +243,7 @@ class Agent:
         if self._preemption is None:
             from skyward_core.node.agent.preemption_notices import PreemptionNotifier
 
-            parts = self._state, self._clients, self._lifecycle, self._slots, self._fail_fast
+            parts = self._state, self._clients, self._lifecycle, self._slots, self._fail_fast.notify_preemption
             self._preemption = PreemptionNotifier(*parts)
         return self._preemption
 

@@ -227,6 +227,13 @@ class FailFast:
         report: Header = json.loads(answer[1])
         return report if report["nonce"] == nonce else None
 
+    async def notify_preemption(self, left: float) -> None:
+        """Notify the gang's other nodes that this node's machine is preempted in ``left`` seconds."""
+        here, peers = self._state.config.node, self.peers
+        nodes = [place[0] for place in peers["nodes"] if place[0] != here] if peers is not None else []
+        notice = {"step": "notice", "node": here, "left": left}
+        await asyncio.gather(*(self.ask(node, notice) for node in nodes))
+
     def _running_calls(self, run: str) -> list[Call]:
         return [call for call in self._state.registry.calls_of_run(run) if call.end is None]
 

@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from signal import SIGKILL
 from time import monotonic
@@ -17,7 +17,6 @@ from skyward_core.node.agent.agent_state_and_lease import NodeState
 from skyward_core.node.agent.call_lifecycle import CallLifecycle
 from skyward_core.node.agent.config import AgentConfig
 from skyward_core.node.agent.connected_clients import ClientRegistry
-from skyward_core.node.agent.fail_fast_without_client import FailFast
 from skyward_core.node.agent.slot_dispatcher import SlotDispatcher
 from skyward_core.node.agent.worker_processes import signal_group, signal_process, spawn_monitor
 from skyward_core.node.agent.worker_slot import Slot
@@ -115,7 +114,7 @@ class PreemptionNotifier:
         clients: Connected clients.
         lifecycle: Handler of calls; sends warnings.
         slots: Slots of the ranks.
-        fail_fast: Connection to the gang's other nodes, which may have no client that notifies them.
+        notify_peers: Notifies the gang's other nodes, which may have no client that does. Takes the seconds left.
     """
 
     def __init__(
@@ -124,9 +123,9 @@ class PreemptionNotifier:
         clients: ClientRegistry,
         lifecycle: CallLifecycle,
         slots: SlotDispatcher,
-        fail_fast: FailFast,
+        notify_peers: Callable[[float], Coroutine[Any, Any, None]],
     ) -> None:
-        self._fail_fast = fail_fast
+        self._notify_peers = notify_peers
         self._state, self._clients, self._lifecycle, self._slots = state, clients, lifecycle, slots
         self._node = state.config.node
         self._monitor = PreemptionMonitor(state.config, self._on_notice, self._warn_clients)
@@ -177,13 +176,7 @@ class PreemptionNotifier:
             return
         # Skip workers that are still starting: they have no signal handler yet and no work to save.
         self._notify_ranks(self._node, deadline, lambda slot: slot.is_set_up)
-        self._state.spawn(self._notify_peers(deadline))
-
-    async def _notify_peers(self, deadline: float) -> None:
-        peers = self._fail_fast.peers
-        nodes = [place[0] for place in peers["nodes"] if place[0] != self._node] if peers is not None else []
-        notice = {"step": "notice", "node": self._node, "left": max(0.0, deadline - monotonic())}
-        await asyncio.gather(*(self._fail_fast.ask(node, notice) for node in nodes))
+        self._state.spawn(self._notify_peers(max(0.0, deadline - monotonic())))
 
     def _send_sigterm(self) -> None:
         """Send SIGTERM to the notified ranks, but only once: ranks treat a second SIGTERM as a stop."""
