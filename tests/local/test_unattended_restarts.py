@@ -80,16 +80,23 @@ def test_run_of_a_killed_client_restarts_and_the_next_client_gets_all_of_it(home
             reason = "restart {} of 3 after a lost rank"
             assert ends == [(1, "loss", 1.0, reason.format(1)), (2, "loss", 2.0, reason.format(2))]
             assert (run.state, run.attempt) == ("running", 3)
-            (tmp_path / "end").touch()
-            assert compute.wait(run.id) == [(3, "3", "2")] * 2
+            with ThreadPoolExecutor() as beside:
+                waiting = beside.submit(compute.wait, run.id)
+                try:
+                    wait_until(lambda: run.id in compute.pool.context.registry.runs)
+                    kill_rank(tmp_path, 3, 1)  # the head still decides: this client cannot send the call again
+                    wait_for_attempt(tmp_path, 4)
+                finally:
+                    (tmp_path / "end").touch()
+                assert waiting.result(30) == [(4, "4", "3")] * 2
             wait_until(lambda: compute.runs[0].state == "done")
             on_loop(compute.pool.context.news.records.flush)
             row = Ledger().run(run.id)
             assert row is not None
-            assert (row.state, row.attempts) == ("done", 3)
+            assert (row.state, row.attempts) == ("done", 4)
             assert [outcome.kind for outcome, _ in Ledger().outcomes(run.id)] == ["returned"] * 2
             for rank in range(2):
-                assert log_of(compute, run.id, rank) == b"attempt 1\nattempt 2\nattempt 3\n"  # type: ignore[arg-type]
+                assert log_of(compute, run.id, rank) == b"attempt 1\nattempt 2\nattempt 3\nattempt 4\n"  # type: ignore[arg-type]
         finally:
             receipt = compute.down()
     assert receipt.ok
