@@ -121,10 +121,10 @@ class Training:
 
     def meet_fault(self, compute: sky.Compute, running: Future[Any], faults: tuple[str, ...] = FAULTS) -> bool:
         """Wait for progress and cause a fault. Return whether there was still time for it."""
-        fault, node = self.random.choice(faults), self.random.randrange(self._nodes)
-        link = compute.pool.links[node]
         if not self.wait_for_progress(running):
             return False
+        fault, node = self.random.choice(faults), self.random.randrange(self._nodes)
+        link = compute.pool.links[node]
         if fault == "link":
             wait_until(lambda: link.up)
         self.pids |= {*agent_pids(compute), *worker_pids(compute)}
