@@ -14,14 +14,7 @@ import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
 
 import skyward_core as sky
-from skyward_core.model.errors import (
-    Cancelled,
-    CredentialsRefused,
-    NoCapacity,
-    PoolError,
-    SkywardError,
-    Unreachable,
-)
+from skyward_core.model.errors import Cancelled, CredentialsRefused, NoCapacity, PoolError, SkywardError, Unreachable
 from skyward_core.model.machines import Machine, total_hourly
 from skyward_core.model.offers_and_rental_plans import MachineRequirements
 from skyward_core.model.specs import Options, PoolSpec

@@ -164,9 +164,7 @@ def test_leftover_scan_names_unchecked_regions(bed: Bed) -> None:
 
 
 def test_leftover_scan_without_cloud_pools_sends_no_request(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
-    from botocore.httpsession import (
-        URLLib3Session,
-    )  # what goes out from now on: an earlier call may still be heard
+    from botocore.httpsession import URLLib3Session  # what goes out from now on: an earlier call may still be heard
 
     sent: list[object] = []
     monkeypatch.setattr(URLLib3Session, "send", lambda self, request: sent.append(request))

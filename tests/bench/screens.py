@@ -18,18 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from .app_clocks import (
-    Paints,
-    as_opened,
-    differs,
-    log_widget,
-    median,
-    p95,
-    painted,
-    resident_mb,
-    until,
-    write,
-)
+from .app_clocks import Paints, as_opened, differs, log_widget, median, p95, painted, resident_mb, until, write
 from .fresh import BenchError, fresh
 from .metric import Bar, Metric
 

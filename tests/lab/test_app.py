@@ -18,15 +18,7 @@ from skyward_core.transport.ssh.asyncssh_patches import asyncssh
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.dialogs.host_key_and_secret_variables import HostKeyScreen
 from skyward_tui.screens.launch import LaunchScreen
-from tests.support.app_driver import (
-    ask_who_is_busy,
-    paint_on_demand,
-    parse_once,
-    screen_text,
-    settled,
-    typed,
-    until,
-)
+from tests.support.app_driver import ask_who_is_busy, paint_on_demand, parse_once, screen_text, settled, typed, until
 from tests.support.quick_styles import match_once
 
 from . import Lab

@@ -83,12 +83,7 @@ run: |
 @pytest.mark.proof("8 s of a processor")
 def test_job_files_of_the_guide_run_on_two_hosts(lab: Lab) -> None:
     pytest.importorskip("torch")
-    for name, text in (
-        ("main.py", MAIN),
-        ("ddp.yaml", DDP),
-        ("head.yaml", HEAD_ONLY),
-        ("word.txt", "brought\n"),
-    ):
+    for name, text in (("main.py", MAIN), ("ddp.yaml", DDP), ("head.yaml", HEAD_ONLY), ("word.txt", "brought\n")):
         Path(name).write_text(text)
     provider = ssh(lab, lab.hosts[:2], python=sys.executable)
     with pool(lab, provider, image=sky.Image(env=without("torch._dynamo"))) as compute:

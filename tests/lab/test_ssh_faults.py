@@ -629,11 +629,7 @@ def test_power_cut_is_reported_by_the_run_command(lab: Lab, home: Path) -> None:
     hosts = ",".join(host.name for host in lab.hosts[: LOST + 1])
     command = [sys.executable, "-m", "skyward_tui", "run", "sleeper.py", "--hosts", hosts]
     with subprocess.Popen(
-        command,
-        env=os.environ | {"HOME": str(home)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+        command, env=os.environ | {"HOME": str(home)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         try:
             assert process.stdout is not None

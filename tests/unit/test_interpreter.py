@@ -16,11 +16,7 @@ from skyward_core.model.errors import ScriptError, UsageError
 from skyward_core.model.script_interpreter import Interpreter
 from skyward_core.model.specs import PoolSpec
 from skyward_core.providers.local.provider import Local
-from skyward_core.tasks import (
-    bounded_subprocess,
-    import_path,
-    script_interpreter_and_environment,
-)
+from skyward_core.tasks import bounded_subprocess, import_path, script_interpreter_and_environment
 from skyward_core.tasks.packages import inline_metadata
 from skyward_core.tasks.python_compatibility import (
     OWN_SOURCE,
@@ -519,28 +515,15 @@ def test_script_folders_precede_sys_path_newest_first(monkeypatch: pytest.Monkey
     monkeypatch.setattr(sys, "path", ["/mine", LIBRARY])
     for folder in ("a", "b", "a"):
         import_path.add_script_folder(tmp_path / folder / "script.py")
-    assert import_path.import_path_entries() == (
-        [str(tmp_path / "a"), str(tmp_path / "b"), "/mine"],
-        [LIBRARY],
-    )
+    assert import_path.import_path_entries() == ([str(tmp_path / "a"), str(tmp_path / "b"), "/mine"], [LIBRARY])
     assert sys.path == ["/mine", LIBRARY]
 
 
 def test_folder_of_the_command_is_not_a_script_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "path", [str(tmp_path / "bin"), "/of-pythonpath", LIBRARY])
     monkeypatch.setattr(sys, "argv", [str(tmp_path / "bin" / "skyward-tui")])
-    assert import_path.import_path_entries() == (
-        [str(tmp_path / "bin"), "/of-pythonpath"],
-        [LIBRARY],
-    )
+    assert import_path.import_path_entries() == ([str(tmp_path / "bin"), "/of-pythonpath"], [LIBRARY])
     import_path.add_script_folder(tmp_path / "script.py")
-    assert import_path.import_path_entries() == (
-        [str(tmp_path), "/of-pythonpath"],
-        [LIBRARY],
-    )
+    assert import_path.import_path_entries() == ([str(tmp_path), "/of-pythonpath"], [LIBRARY])
     monkeypatch.setattr(sys, "argv", [str(tmp_path / "bin" / "own.py")])  # a program that has its modules there
-    assert import_path.import_path_entries()[0] == [
-        str(tmp_path),
-        str(tmp_path / "bin"),
-        "/of-pythonpath",
-    ]
+    assert import_path.import_path_entries()[0] == [str(tmp_path), str(tmp_path / "bin"), "/of-pythonpath"]

@@ -12,13 +12,7 @@ from hypothesis import strategies as st
 
 import skyward_core as sky
 from skyward_core.model.outcomes import ErrorInfo, Outcome, RestartCause, RootCause
-from skyward_core.model.restart_policy import (
-    LONGEST_PAUSE,
-    MAX_IDLE_ATTEMPTS,
-    AttemptEnd,
-    decide_restart,
-    describe_end,
-)
+from skyward_core.model.restart_policy import LONGEST_PAUSE, MAX_IDLE_ATTEMPTS, AttemptEnd, decide_restart, describe_end
 from skyward_core.model.root_cause import root_cause
 from skyward_core.protocol.frame_schema import PREEMPTED
 from tests.support.examples import examples
