@@ -12,7 +12,7 @@ from .metric import table
 
 NAMES = (
     "local", "logs", "startup", "idle", "machines", "screens", "stacks", "ssh", "outputs", "torchrun", "environments",
-    "aws", "jobs", "scale",
+    "aws", "jobs", "scale", "restart",
 )  # fmt: skip
 
 
