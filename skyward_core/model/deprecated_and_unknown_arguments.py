@@ -152,7 +152,7 @@ def accept_deprecated(rules: Rules) -> Callable[[type[T]], type[T]]:
     return decorate
 
 
-NO_RETRY = "calls are not retried: catch sky.RunError, and send the call again"
+NO_RETRY = 'a pool with sky.Options(on_loss="restart", restarts=3, error_restarts=1) starts failed calls again'
 _FUNCTION_RULES: Rules = {
     "queue_timeout": ignored("the time in the queue is not limited; timeout= counts from the start of the call", 0),
     "retry": ignored(NO_RETRY),

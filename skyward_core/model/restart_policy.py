@@ -107,11 +107,13 @@ class RestartDecision(Value):
         restarts: Whether it starts.
         reason: Why no attempt starts, or which budget the attempt uses.
         pause: Seconds until the start.
+        left: Further restarts that the budget of this cause allows; None if the number is unlimited.
     """
 
     restarts: bool
     reason: str
     pause: float = 0.0
+    left: int | None = None
 
 
 def describe_end(
@@ -186,7 +188,8 @@ def decide_restart(ends: Sequence[AttemptEnd], limits: RestartLimits) -> Restart
         return RestartDecision(False, f"{idle} attempts ended at step {last.progress:g} or earlier, without progress")
     pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (idle - 1)) if idle else 0.0
     count = "" if limit is None else f" of {limit}"
-    return RestartDecision(True, f"restart {used}{count} after {CAUSE_WORDS[last.cause]}", pause)
+    left = None if limit is None else limit - used
+    return RestartDecision(True, f"restart {used}{count} after {CAUSE_WORDS[last.cause]}", pause, left)
 
 
 def _attempts_without_progress(ends: Sequence[AttemptEnd]) -> int:

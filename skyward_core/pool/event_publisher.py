@@ -145,6 +145,12 @@ class EventPublisher:
         row = self._context.row
         self.emit(events.PoolOpened(pool=row.name, spec=row.spec, created_at=row.created_at))
 
+    def save_attempt_ends(self, run: str) -> None:
+        """Record in the ledger how a run's attempts ended."""
+        view = self._context.view.runs.get(run)
+        if view is not None and view.ended_attempts:
+            self.records.set_columns(run, attempt_ends=[events.attempt_end_row(each) for each in view.ended_attempts])
+
     # -- listeners -----------------------------------------------------------------------------------------
 
     def subscribe(

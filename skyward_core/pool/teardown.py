@@ -125,6 +125,7 @@ class PoolShutdown:
         if not remaining and not unknown:
             cleanup_notes, unknown = await _clean_up(context)
             notes += cleanup_notes
+        notes += _attempt_notes(context)
         receipt = Receipt(
             context.name,
             len(machines),
@@ -375,6 +376,18 @@ def _recorded_machines(pool: PoolContext) -> tuple[list[Machine], list[str]]:
     except LedgerError as error:
         replaced = pool.options.replaces_lost_nodes
         return [], [f"replaced machines ({error})"] if replaced else []
+
+
+def _attempt_notes(context: PoolContext) -> list[str]:
+    """Return the number of attempts of each restarted run, with the cost of the failed ones."""
+    notes = []
+    for run in context.view.runs.values():
+        restarts = [each for each in run.ended_attempts if each.restarts]
+        dollars = context.view.price_hourly * (restarts[-1].starts_at - run.opened_at) / 3600 if restarts else 0.0
+        if restarts:
+            cost = f", ${dollars:,.2f} until the last one began" if dollars else ""
+            notes.append(f"run {run.id} took {run.attempt} attempts{cost}")
+    return notes
 
 
 async def _clean_up(pool: PoolContext) -> tuple[list[str], list[str]]:

@@ -263,12 +263,14 @@ class RunRow(Row):
         pid: Mark of the process that dispatched the run. None if the run ended at once, or if only nodes reported it.
         nodes: Nodes of the run; () while the run waits for nodes. None: all nodes.
         attempts: Number of started attempts; None for one.
+        attempt_ends: Ends of the failed attempts, oldest first; see ``events.attempt_end_row``. None for none.
     """
 
     table = "runs"
     decoders: ClassVar = {
         "root_cause": lambda stored: RootCause(**json.loads(stored)),
         "nodes": lambda stored: tuple(json.loads(stored)),
+        "attempt_ends": lambda stored: tuple(json.loads(stored)),
     }
     run: str
     token: str
@@ -282,6 +284,7 @@ class RunRow(Row):
     pid: int | None = None
     nodes: tuple[int, ...] | None = None
     attempts: int | None = None
+    attempt_ends: tuple[dict[str, Any], ...] | None = None
 
     @property
     def has_client(self) -> bool:

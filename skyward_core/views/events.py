@@ -6,9 +6,10 @@ rebuilt. Log bytes are not events: they have their own files and cursors.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any, ClassVar, Literal
 
 from skyward_core.model import outcomes
@@ -179,6 +180,9 @@ class RankEnded(Event):
     outcome: Outcome
 
 
+MAX_ROW_TEXT = 400  # characters of a message in the ledger
+
+
 @value(kw_only=True)
 class AttemptEnded(Event):
     """An attempt of a run failed.
@@ -191,6 +195,7 @@ class AttemptEnded(Event):
         reason: Which budget the restart uses, or why no attempt follows; "" if failures of this cause never restart.
         pause: Seconds until the next attempt.
         step: Largest step that a rank logged; None if no rank logs steps.
+        left: Further restarts that the budget of this cause allows; None if the number is unlimited or unknown.
     """
 
     run: str
@@ -201,6 +206,25 @@ class AttemptEnded(Event):
     reason: str = ""
     pause: float = 0.0
     step: float | None = None
+    left: int | None = None
+
+    @property
+    def starts_at(self) -> float:
+        """Unix time at which the next attempt starts."""
+        return self.at + self.pause
+
+    @property
+    def short_message(self) -> str:
+        """Root cause in a few words, such as ``rank 1 ended by SIGKILL``."""
+        found = re.search(r"SIG[A-Z0-9]+", self.message) if self.cause == "loss" else None
+        place = self.message.partition(":")[0].removesuffix(" exited")
+        return f"{place} ended by {found[0]}" if found else self.message
+
+    @property
+    def short_text(self) -> str:
+        """Description for narrow screens, such as ``restart 1 of 3 after a lost rank: rank 1 ended by SIGKILL``."""
+        pause = f", in {self.pause:.0f} s" if self.pause else ""
+        return f"{self.reason}{pause}: {self.short_message}"
 
     @property
     def text(self) -> str:
@@ -286,6 +310,12 @@ class PoolEnded(Event):
 
     written_as: ClassVar[str] = "PoolGone"
     receipt: dict[str, Any]
+
+
+def attempt_end_row(end: AttemptEnded) -> dict[str, Any]:
+    """Convert the end of an attempt to JSON types for the ledger's row of its run."""
+    row = to_json_types(replace(end, message=end.message[:MAX_ROW_TEXT]))
+    return {name: row[name] for name in row.keys() - {"pool", "run"}}
 
 
 def to_json(event: Event) -> dict[str, Any]:

@@ -168,6 +168,21 @@ class RunView(Value):
         return ended[-1].number + ended[-1].restarts if ended else 1
 
     @property
+    def restart_at(self) -> float | None:
+        """Unix time at which the next attempt starts; None unless the run is between two attempts."""
+        ended = self.ended_attempts
+        return ended[-1].starts_at if self.state == "running" and not self.tasks and ended else None
+
+    def add_ended_attempt(self, end: events.AttemptEnded) -> None:
+        """Add a failed attempt. If another one follows, remove the outcomes of the failed one."""
+        message, reason = sanitize_line(end.message), sanitize_line(end.reason)
+        self.ended_attempts = (*self.ended_attempts, replace(end, message=message, reason=reason))[-MAX_ATTEMPTS:]
+        if end.restarts:
+            self.tasks, self.counts, self.figures = {}, {}, {}
+            self.state, self.ended_at, self.root_cause = "running", None, None
+        self.version += 1
+
+    @property
     def cause_metrics(self) -> FailureMetrics | None:
         """Metrics of the root cause's machine before the failure."""
         cause = self.root_cause
@@ -633,12 +648,7 @@ def _(event: events.RankEnded, view: PoolView) -> None:
 @_apply.register(events.AttemptEnded)
 def _(event: events.AttemptEnded, view: PoolView) -> None:
     if run := view.runs.get(event.run):
-        message, reason = sanitize_line(event.message), sanitize_line(event.reason)
-        run.ended_attempts = (*run.ended_attempts, replace(event, message=message, reason=reason))[-MAX_ATTEMPTS:]
-        if event.restarts:
-            run.tasks, run.counts, run.figures = {}, {}, {}
-            run.state, run.ended_at, run.root_cause = "running", None, None
-        run.version += 1
+        run.add_ended_attempt(event)
 
 
 @_apply.register(events.RunEnded)

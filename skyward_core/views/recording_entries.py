@@ -6,7 +6,7 @@ entries are skipped, and the views make their text safe for terminals.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields
 from functools import cache
 from types import UnionType
@@ -53,6 +53,12 @@ def parse_event(data: Any) -> events.Event | None:
         and (not isinstance(event, events.RankEnded) or all(is_rank(getattr(event.outcome, each)) for each in _PLACES))
     )
     return event if good else None
+
+
+def parse_attempt_ends(pool: str, run: str, rows: Iterable[Mapping[str, Any]]) -> list[events.AttemptEnded]:
+    """Decode the ends of a run's attempts from the ledger. Invalid ones are skipped."""
+    found = (parse_event({**row, "event": "AttemptEnded", "pool": pool, "run": run}) for row in rows)
+    return [each for each in found if isinstance(each, events.AttemptEnded)]
 
 
 def _is_spec(spec: Mapping[str, Any]) -> bool:

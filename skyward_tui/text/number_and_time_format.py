@@ -140,9 +140,12 @@ def next_preempted(nodes: Iterable[NodeView]) -> NodeView | None:
     return min(noticed, key=lambda node: (not node.is_preempted, node.notice_ends_at or 0.0), default=None)
 
 
-def run_status(pool: PoolView, run: RunView) -> tuple[str, str]:
+def run_status(pool: PoolView, run: RunView, now: float | None = None) -> tuple[str, str]:
     """Return the state of a run for display, and a remark: its progress, or its place in the queue."""
     if run.state == "running" and run.id in (queued := pool.queued_runs()):
         return "queued", f"place {queued.index(run.id) + 1} of {len(queued)}"
+    if (at := run.restart_at) is not None:
+        pause = at - (time.time() if now is None else now)
+        return "restarting", f"attempt {run.attempt}" + (f" in {pause:.0f} s" if pause >= 1 else "")
     # The numbers of an ended pool are unknown until the pool is opened.
     return run.state, f"{run.ended:,}/{run.total:,}" if run.counts or run.state == "running" else ""

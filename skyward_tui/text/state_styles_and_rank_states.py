@@ -53,6 +53,7 @@ _STATE_STYLES = {
     "kept": StateStyle("◍", "retained", "$text-warning"),
     # ranks
     "queued": StateStyle("◌", "queued", "$text-warning"),
+    "restarting": StateStyle("◌", "restarting", "$text-warning"),
     "waiting": StateStyle("◌", "waiting", "$muted"),
     "importing": StateStyle("◔", "importing", "$text-warning"),
     "joining": StateStyle("◑", "joining", "$text-warning"),
@@ -70,6 +71,7 @@ _STATE_STYLES = {
     "nan": StateStyle("✗", "NaN", "$text-error"),
     "stall": StateStyle("◌", "stall", "$text-error"),
     "memory": StateStyle("!", "memory", "$text-error"),
+    "restarts": StateStyle("!", "restarts", "$text-error"),
     "throttled": StateStyle("!", "throttled", "$text-warning"),
     "straggler": StateStyle("!", "straggler", "$text-warning"),
     "plateau": StateStyle("=", "plateau", "$text-warning"),

@@ -193,7 +193,7 @@ def test_accelerator_model_of_a_driver_name_is_that_of_the_catalogue(driver_name
 
 
 def test_call_options_of_the_newest_generation_are_warned_about():
-    with pytest.warns(FutureWarning, match=r"sky.function\(retry=...\) is ignored: calls are not retried"):
+    with pytest.warns(FutureWarning, match=r"sky.function\(retry=...\) is ignored: .* starts failed calls again"):
         again = sky.function(retry=lambda why, attempt: attempt < 3)(abs)
     with pytest.warns(FutureWarning, match=r"queue_timeout=...\) is ignored: the time in the queue is not limited"):
         call = again(-1).with_queue_timeout(5)

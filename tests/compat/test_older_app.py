@@ -121,7 +121,7 @@ def test_command_help_shows_the_signature(commands: Callable[..., Any], capsys: 
 def test_app_with_unsupported_provider_is_refused_like_compute(commands: Callable[..., Any]) -> None:
     with pytest.raises(sky.UsageError, match=r"sky\.RunPod: renting machines of RunPod"):
         older_api_names.run_command(["show_it"])
-    with pytest.warns(FutureWarning, match="calls are not retried"):
+    with pytest.warns(FutureWarning, match="starts failed calls again"):
         sky.app(provider=sky.RunPod(), retry=lambda why, attempt: True)
 
 

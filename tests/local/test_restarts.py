@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
+import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,9 +17,12 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.model.errors import Cancelled, RunError
+from skyward_core.pool.runs.run import Run
+from skyward_core.pool.runs.scheduler import RunScheduler
 from skyward_core.store.ledger import Ledger
-from skyward_core.views.events import AttemptEnded
-from tests.support.cli import Cli
+from skyward_core.views.events import AttemptEnded, RunEnded
+from skyward_tui.text.number_and_time_format import run_status
+from tests.support.cli import COMMAND, Cli
 from tests.support.loss import Provider, lose
 from tests.support.pool_logs import last_run, log_of
 from tests.support.waiting import wait_until
@@ -127,16 +133,53 @@ def test_single_call_is_restarted(pool: sky.Compute) -> None:
     assert die_once() >> pool == 2
 
 
-def test_generator_call_is_not_restarted(pool: sky.Compute) -> None:
-    @sky.function
-    def yield_and_die() -> Iterator[int]:
-        yield sky.attempt().number
+@sky.function
+def die_at(folder: str, item: int, until: int = 2) -> tuple[int, int]:
+    """Kill the process of item 3 in each attempt before ``until``. Count the calls of each item in a file."""
+    with open(f"{folder}/{item}", "a") as calls:
+        calls.write("x")
+    if item == 3 and sky.attempt().number < until:
         os.kill(os.getpid(), signal.SIGKILL)
+    return item, sky.attempt().number
 
-    values: list[int] = []
-    with pytest.raises(RunError, match="SIGKILL"):
-        values.extend(yield_and_die() >> pool)
-    assert values == [1]
+
+@pytest.mark.parametrize("form", ["gather", "sweep", "map"])
+def test_task_of_a_lost_rank_runs_again_and_the_others_do_not(pool: sky.Compute, tmp_path: Path, form: str) -> None:
+    def run(until: int) -> list[tuple[int, int]]:
+        (folder := tmp_path / str(until)).mkdir()
+        match form:
+            case "gather":
+                return list(sky.gather(*[die_at(str(folder), item, until) for item in range(8)]) >> pool)
+            case "map":
+                call = sky.function(lambda item: die_at(str(folder), item, until).local())
+                return list(pool.map(call, range(8), timeout=60))
+        trials = sky.sweep(die_at, folder=[str(folder)], item=[*range(8)], until=[until]) >> pool
+        return [each.value for each in trials]
+
+    with sky.attach(pool.pool.name) as other:
+        assert run(3) == [(item, 3 if item == 3 else 1) for item in range(8)]
+        assert {path.name: len(path.read_text()) for path in (tmp_path / "3").iterdir()} == {
+            str(item): 3 if item == 3 else 1 for item in range(8)
+        }
+        last = last_run(pool)
+        wait_until(lambda: last in other.pool.view.runs and other.pool.view.runs[last].state == "done")
+        if form != "map":
+            assert other.pool.view.runs[last].counts.get("exited", 0) == 0
+    if form == "gather":
+        with pytest.raises(RunError, match="SIGKILL"):
+            run(9)
+        assert len((tmp_path / "9" / "3").read_text()) == 4
+
+
+def test_generators_and_iterators_are_rejected(pool: sky.Compute) -> None:
+    @sky.function
+    def count() -> Iterator[int]:
+        yield 1
+
+    with pytest.raises(sky.UsageError, match="it yields values, which on_loss="):
+        list(count() >> pool)
+    with pytest.raises(sky.UsageError, match="it reads an iterator, which on_loss="):
+        sky.function(sorted)(item for item in [1]) >> pool
 
 
 def test_cancel_during_a_restart_ends_the_run(pool: sky.Compute, tmp_path: Path) -> None:
@@ -192,13 +235,42 @@ def test_restarts_without_collectives_get_new_processes(home: Path) -> None:
         assert [number for number, _ in die_once() @ compute] == [2, 2]
 
 
-def test_other_client_follows_the_attempts_of_a_run(pool: sky.Compute, tmp_path: Path) -> None:
-    """An observer sees the run go on, and its end, as the client that dispatched it does."""
-    with sky.attach(pool.pool.name) as other:
-        assert die_until(3) @ pool == [(3, 0, 0), (3, 1, 0)]
-        run = last_run(pool)
-        wait_until(lambda: run in other.pool.view.runs and other.pool.view.runs[run].attempt == 3)
-        wait_until(lambda: other.pool.view.runs[run].state == "done")
+def test_other_clients_follow_the_attempts_of_a_run(pool: sky.Compute, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They see the run go on, also during the pause, and its end, as the client that dispatched it does."""
+    start, paused = RunScheduler._start_attempt, threading.Event()
+
+    async def start_later(scheduler: RunScheduler, run: Run, pause: float) -> None:
+        while pause and paused.is_set():
+            await asyncio.sleep(0.02)
+        await start(scheduler, run, 0.0)
+
+    monkeypatch.setattr(RunScheduler, "_start_attempt", start_later)
+    paused.set()
+    with sky.attach(pool.pool.name) as other, ThreadPoolExecutor() as beside:
+        ended: list[RunEnded] = []
+
+        def watch(event: object) -> None:
+            ended.extend([event] if isinstance(event, RunEnded) else [])
+
+        other.pool.context.news.subscribe(watch, None)
+        earlier = len(pool.pool.view.runs)
+        running = beside.submit(lambda: die_until(3) @ pool)
+        wait_until(lambda: len(pool.pool.view.runs) > earlier)
+        own = pool.pool.view.runs[run := last_run(pool)]
+        wait_until(lambda: own.attempt == 3)
+        with sky.attach(pool.pool.name) as late:
+            for each in (other, late):
+                wait_until(lambda each=each: run in each.pool.view.runs and each.pool.view.runs[run].attempt == 3)  # type: ignore[misc]
+                view = each.pool.view.runs[run]
+                assert view.ended_attempts == own.ended_attempts
+                assert [end.left for end in view.ended_attempts] == [2, 1]
+                assert run_status(each.pool.view, view, own.ended_attempts[-1].at) == ("restarting", "attempt 3 in 1 s")
+        listed = subprocess.run([*COMMAND, "ls"], capture_output=True, text=True, timeout=60, check=True)
+        assert f"{run} die_until restarting (attempt 3" in listed.stdout
+        paused.clear()
+        assert running.result(60) == [(3, 0, 0), (3, 1, 0)]
+        wait_until(lambda: bool(ended))
+        assert [(each.run, each.state) for each in ended] == [(run, "done")]
         assert other.pool.view.runs[run].counts == {"returned": 2}
 
 
@@ -206,7 +278,10 @@ TORCHRUN_SCRIPT = """
 import os
 count = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 print("count", count, "of", os.environ["TORCHELASTIC_MAX_RESTARTS"], flush=True)
+open(f"{count}.{os.environ['RANK']}", "w").close()
 if count < 2 and os.environ["RANK"] == "1":
+    while not os.path.exists(f"{count}.0"):
+        pass
     raise ValueError(f"failure {count}")
 """
 

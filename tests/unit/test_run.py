@@ -991,14 +991,23 @@ async def test_waiting_thread_skips_values_of_earlier_attempts() -> None:
         assert (await waiting).results() == ["second attempt"] * 2
 
 
-async def test_step_of_a_job_is_not_restarted_on_a_new_machine() -> None:
+@pytest.mark.parametrize("in_pause", [False, True])
+async def test_step_of_a_job_is_not_restarted_on_a_new_machine(in_pause: bool) -> None:
     """The earlier steps of the job have not run there."""
     async with staged(2, **RESTART) as stage:
         run = broadcast(stage, job="j1")
-        stage.registry.drop_link(stage.links[1])
-        stage.links[1] = Link(1, stage.nodes[1], stage, pool="p")  # type: ignore[arg-type]
+        if in_pause:
+            stage.nodes[1].ends(run, 1, "exited", exit_code=9)
+        else:
+            stage.registry.drop_link(stage.links[1])
         stage.nodes[0].ends(run, 0, "collateral")
-        assert (run.state, run.attempt, len(stage.placed)) == ("failed", 1, 2)
+        if in_pause:
+            stage.registry.drop_link(stage.links[1])
+        stage.links[1] = Link(1, stage.nodes[1], stage, pool="p")  # type: ignore[arg-type]
+        await until(lambda: run.state == "failed")
+        assert (run.attempt, len(stage.placed)) == (1 + in_pause, 2)
+        assert run.root_cause is not None
+        assert ("earlier steps" in run.root_cause.message) is in_pause
 
 
 async def test_large_arguments_are_removed_when_the_client_detaches(tmp_path: Path) -> None:

@@ -251,7 +251,9 @@ class CallRegistry:
             record = RunRecord(call.run, head.get("name", ""), head.get("kind", ""), head.get("total", 1))
             self.records[call.run] = record
             self._evict_record()
-        if call.attempt > record.attempt:
+        if call.attempt > 1 and record.kind in ("gather", "sweep", "map"):
+            record.outcomes.pop(call.index, None)  # only this task runs again
+        elif call.attempt > record.attempt:
             first = True
             record.begin_attempt(call.attempt)
         record.attempt_keys = call.header.get("attempt")

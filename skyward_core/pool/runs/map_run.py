@@ -214,6 +214,8 @@ class MapRun(Run):
 
     def _on_call_end(self, link: Link, outcome: Outcome) -> None:
         number = outcome.index
+        if number in self._where and self._restart_task(link, outcome, self._shares[number].task):
+            return
         share = self._shares.pop(number, None)
         if share is None or self.state == "left" or self._ending is not None:
             return

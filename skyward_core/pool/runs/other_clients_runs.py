@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
@@ -10,13 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from skyward_core.model.errors import LedgerError
 from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause, RunKind, RunStatus, Summary
-from skyward_core.model.restart_policy import AttemptEnd, describe_end
+from skyward_core.model.restart_policy import AttemptEnd, decide_restart, describe_end
 from skyward_core.model.root_cause import summarize_outcomes
 from skyward_core.pool.agent_link import Link
 from skyward_core.pool.runs.run import outcome_of
+from skyward_core.protocol.frame_codec import AnyHeader
 from skyward_core.protocol.validators import CALLS
 from skyward_core.store.ledger_rows import RunRow
 from skyward_core.views import events
+from skyward_core.views.recording_entries import parse_attempt_ends
 
 if TYPE_CHECKING:
     from skyward_core.pool import PoolContext
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
     )
 
 
+DECISION_INTERVAL = 0.2  # seconds between queries about the next attempt of another client's run
+DECISION_GRACE = 1.0  # seconds until the ledger names the client of a new run
 DISPATCH_GRACE = 10.0  # seconds after the dispatch of a run during which agents may not have received it
 
 
@@ -44,6 +49,9 @@ class OtherRun:
         latest: Unix time of the latest outcome; 0 if there is none.
         has_ended: Whether the run has ended.
         attempt: Number of the run's latest attempt, from 1.
+        known_since: Monotonic time at which this client learned of the run.
+        task_attempts: Index -> number of the latest attempt, for tasks that ran again.
+        decided_after: Number of the last failed attempt after which the run's client decides about another one.
         known_by: Nodes whose agents know the run.
         active: Node -> number of active calls.
     """
@@ -57,12 +65,19 @@ class OtherRun:
         self.latest = 0.0
         self.has_ended = False
         self.attempt = 1
+        self.known_since = time.monotonic()
+        self.decided_after = 0
+        self.task_attempts: dict[int, int] = {}
         self.known_by: set[int] = set()
         self.active: dict[int, int] = {}
 
-    def add(self, outcome: Outcome, at: float) -> bool:
-        """Add an outcome. Return whether it is new."""
-        if outcome.index in self.outcomes or outcome.index >= (CALLS if self.total is None else self.total):
+    def add(self, outcome: Outcome, at: float, attempt: int = 1) -> bool:
+        """Add an outcome. ``attempt``: attempt of a single task. Return whether the outcome is new."""
+        if attempt > self.task_attempts.get(outcome.index, 1):
+            self.task_attempts[outcome.index] = attempt
+        elif outcome.index in self.outcomes:
+            return False
+        if outcome.index >= (CALLS if self.total is None else self.total):
             return False
         self.outcomes[outcome.index] = outcome
         self.latest = max(at, self.latest)
@@ -149,9 +164,22 @@ class OtherClientRuns:
         for run in self._unfinished:
             if (written := self._saved_run(run)) is not None:
                 self._end(run, written.state, written.ended_at or time.time(), written.root_cause)
+        for row in self._find_restarting():
+            self._add_run(row.run, row.function, row.kind, row.total, row.opened_at, row.nodes or ())
+            self._on_attempt(row.run, {"attempt": row.attempts or 1})
         for row in self._find_orphaned():
             if not (row.run in self._runs and self._runs[row.run].has_ended):
                 self._report_lost(row)
+
+    def _find_restarting(self) -> list[RunRow]:
+        """Return the runs between two attempts that no agent has reported to this client."""
+        context = self._context
+        try:
+            rows = context.ledger.unfinished_runs(context.token) if context.options.on_loss == "restart" else []
+        except LedgerError:  # the agents will report the next attempts
+            return []
+        ours = context.registry.own_runs
+        return [row for row in rows if row.run not in ours and row.attempts and self._runs[row.run].total is None]
 
     def _find_orphaned(self) -> list[RunRow]:
         """Return unfinished runs without a client, except recently dispatched ones."""
@@ -290,6 +318,8 @@ class OtherClientRuns:
                     known.items[header["rank"]] = header["seq"] + 1
             case "outcome" if known.items is not None and header["kind"] == "returned":
                 self._count_items(run, known.items, header)
+            case "outcome" if known.items is not None and self._may_restart(run):
+                self._await_decision(run)
             case "outcome" if header.get("attempt", 1) < known.attempt:
                 return
             case "outcome":
@@ -326,11 +356,12 @@ class OtherClientRuns:
         """Return the number of a run's latest attempt."""
         return self._runs[run].attempt
 
-    def _on_attempt(self, run: str, record: RunKeys) -> None:
+    def _on_attempt(self, run: str, record: RunKeys | AnyHeader) -> None:
         """Forget the outcomes of a run's earlier attempts, and publish how they ended."""
         known, attempt = self._runs[run], record.get("attempt", 1)
         if known.total is None or attempt <= known.attempt:
             return
+        self._publish_saved_ends(run, attempt)
         ends = [AttemptEnd.from_keys(keys) for keys in record.get("ends", ())]
         if not ends:  # an agent of an older release
             root = summarize_outcomes(known.outcomes.values())[1]
@@ -340,7 +371,9 @@ class OtherClientRuns:
         known.attempt, known.outcomes, known.has_ended = attempt, {}, False
         known.returned, known.latest = {}, 0.0
         known.active.clear()
-        if not record.get("unattended"):
+        if record.get("unattended"):
+            self._news.save_attempt_ends(run)
+        else:
             # If the client dies now, a node may never receive the attempt. Agents start it on all nodes or not at all.
             known.known_by.clear()
         self._news.records.restart_run(run, attempt)
@@ -349,14 +382,24 @@ class OtherClientRuns:
         """Publish the ends of attempts that are not in the view yet."""
         view = self._context.view.runs.get(run)
         latest = 0 if view is None else view.attempt - 1
-        for end in ends:
+        ends = list(ends)
+        for place, end in enumerate(ends, 1):
             if end.number > latest:
+                decision = decide_restart(ends[:place], self._context.options)
                 self._news.emit(
                     events.AttemptEnded(
                         pool=self._pool, run=run, number=end.number, cause=end.cause, message=end.message,
-                        restarts=True, reason=end.reason, step=end.progress, at=end.at or time.time(),
+                        restarts=True, reason=end.reason, pause=decision.pause, step=end.progress, left=decision.left,
+                        at=end.at or time.time(),
                     )
                 )  # fmt: skip
+
+    def _publish_saved_ends(self, run: str, attempt: int) -> None:
+        """Publish the ends of the attempts before ``attempt`` that the ledger contains and the view does not."""
+        view, row = self._context.view.runs.get(run), self._ledger_row(run)
+        for end in parse_attempt_ends(self._pool, run, (row and row.attempt_ends) or ()):
+            if view is not None and view.attempt <= end.number < attempt:
+                self._news.emit(end)
 
     def on_queued(self, link: Link, queued: QueuedRunKeys) -> None:
         """Publish a run that waits for nodes, as the head reports it."""
@@ -393,7 +436,8 @@ class OtherClientRuns:
         outcome = outcome_of(header)
         if (items := self._runs[run].items) is not None:  # one row per rank
             outcome = replace(outcome, index=outcome.rank, items=items.get(outcome.rank, 0))
-        if self._add_outcome(run, outcome, at):
+        attempt = header.get("attempt", 1) if self._runs[run].attempt == 1 else 1
+        if self._add_outcome(run, outcome, at, attempt):
             self._news.records.add_outcome(run, outcome, header.get("log", {}))
 
     def _count_items(self, run: str, done: dict[int, int], header: AgentOutcome) -> None:
@@ -416,9 +460,9 @@ class OtherClientRuns:
                 self._add_outcome(run, row, time.time())
         self._check_end(run)
 
-    def _add_outcome(self, run: str, outcome: Outcome, at: float) -> bool:
+    def _add_outcome(self, run: str, outcome: Outcome, at: float, attempt: int = 1) -> bool:
         """Publish an outcome. Return whether it is new."""
-        if new := self._runs[run].add(outcome, at):
+        if new := self._runs[run].add(outcome, at, attempt):
             self._news.emit(events.RankEnded(pool=self._pool, run=run, outcome=outcome, at=at))
         return new
 
@@ -434,8 +478,43 @@ class OtherClientRuns:
             state, cause, at = written.state, written.root_cause, written.ended_at or at
         else:
             state, cause = summarize_outcomes(known.outcomes.values())
+            if state == "failed" and self._may_restart(run):
+                self._await_decision(run)
+                return
             self._news.records.add_run_end(run, state, at, cause)
         self._end(run, state, at, cause)
+
+    def _may_restart(self, run: str) -> bool:
+        """Check whether the client of a failed run has yet to decide about another attempt."""
+        if self._context.options.on_loss != "restart":
+            return False
+        row = self._ledger_row(run)
+        if row is not None and (row.ended_at is not None or row.has_client):
+            return row.ended_at is None
+        return time.monotonic() - self._runs[run].known_since < DECISION_GRACE
+
+    def _await_decision(self, run: str) -> None:
+        known = self._runs[run]
+        if known.decided_after != known.attempt:
+            known.decided_after = known.attempt
+            self._context.background.spawn(self._await_next_attempt(run, known.attempt))
+
+    async def _await_next_attempt(self, run: str, attempt: int) -> None:
+        """Wait until the client of a failed run ends it, or until the ranks of its next attempt are known."""
+        known, context = self._runs[run], self._context
+        while not (known.has_ended or (known.attempt > attempt and known.known_by)):
+            if context.leaving or context.external_end:
+                break
+            row = self._ledger_row(run)
+            if row is not None and (row.attempts or 1) > known.attempt:
+                self._on_attempt(run, {"attempt": row.attempts or 1})
+            elif row is not None and row.ended_at is not None:
+                self._end(run, row.state, row.ended_at, row.root_cause)
+            elif row is None or not row.has_client:
+                self._check_end(run, caught_up=True)
+                if row is not None and not known.has_ended:
+                    self._report_lost(row)
+            await asyncio.sleep(DECISION_INTERVAL)
 
     def _end(self, run: str, state: RunStatus, at: float, cause: RootCause | None) -> None:
         known = self._runs[run]
@@ -449,8 +528,11 @@ class OtherClientRuns:
 
         The ledger also has the order of the failures and the times of the tasks, which the agents do not know.
         """
+        row = self._ledger_row(run)
+        return row if row is not None and row.ended_at is not None else None
+
+    def _ledger_row(self, run: str) -> RunRow | None:
         try:
-            row = self._context.ledger.run(run)
+            return self._context.ledger.run(run)
         except LedgerError:  # the agents' reports must suffice
             return None
-        return row if row is not None and row.ended_at is not None else None

@@ -304,6 +304,7 @@ class GeneratorPosition:
         self._taken = self._request["taken"] = until
 
 
+TASK_KINDS = ("gather", "sweep", "map")  # runs of independent tasks, which restart one by one
 MAX_QUEUED_TASKS = 32  # tasks that a quick run sends to a node in advance
 QUICK_TASK = 0.02  # seconds; shorter tasks are quick
 
@@ -355,11 +356,11 @@ class Run:
     # Slots save time and memory: a run has too many attributes for Python's key-sharing dictionaries, and a client may
     # create thousands of runs per second.
     __slots__ = (
-        "_arrived", "_asked", "_attempt_ends", "_begun", "_broke", "_claimed", "_context", "_end_reason", "_ending",
-        "_feedings", "_fetching", "_flying", "_loaded", "_log_starts", "_ranks", "_readings", "_seconds", "_spent",
-        "_stale", "_stopping", "_unread", "_unsent", "_waiting", "_where", "arrivals", "attempt", "cancelled",
-        "consumed", "future", "id", "is_retained", "is_script", "kind", "logs", "name", "nodes", "outcomes", "pool",
-        "requested_nodes", "root_cause", "sent", "state", "stocked", "tasks", "total", "values",
+        "_arrived", "_asked", "_attempt_ends", "_begun", "_broke", "_claimed", "_context", "_end_reason", "_end_rows",
+        "_ending", "_feedings", "_fetching", "_flying", "_loaded", "_log_starts", "_ranks", "_readings", "_seconds",
+        "_spent", "_stale", "_stopping", "_task_ends", "_unread", "_unsent", "_waiting", "_where", "arrivals",
+        "attempt", "cancelled", "consumed", "future", "id", "is_retained", "is_script", "kind", "logs", "name", "nodes",
+        "outcomes", "pool", "requested_nodes", "root_cause", "sent", "state", "stocked", "tasks", "total", "values",
     )  # fmt: skip
 
     def __init__(
@@ -380,6 +381,7 @@ class Run:
         self.state: RunStatus = "running"
         self.attempt = 1
         self._attempt_ends: list[AttemptEnd] = []
+        self._task_ends: dict[int, list[AttemptEnd]] = {}  # by index: failed attempts of a single task
         self._log_starts: dict[str, int] = {}  # log file -> first byte of the first attempt
         self._end_reason = ""  # why no attempt followed the last one
         self.cancelled = ""  # reason of the cancellation
@@ -574,7 +576,10 @@ class Run:
         return self._claimed if where is None else where.node == link.node
 
     def _send(self, link: Link, index: int, task: Task, extra: AnyHeader) -> None:
-        self._send_call(link, task, self._call_header(task, index) | extra, _call_body(task))
+        header = self._call_header(task, index) | extra
+        if (ends := self._task_ends.get(index)) is not None:
+            header["attempt"] = attempt_keys(len(ends) + 1, self._context.options, ends)
+        self._send_call(link, task, header, _call_body(task))
 
     def _call_header(self, task: Task, index: int) -> ClientCall:
         header: ClientCall = {
@@ -626,12 +631,60 @@ class Run:
 
     @property
     def may_restart(self) -> bool:
-        """Whether a failure may start the run again. Values that were streamed to or from ranks cannot be repeated."""
+        """Whether a failure may start the whole run again. Tasks of gathers, sweeps and maps run again one by one."""
         return (
             self._context.options.on_loss == "restart"
             and self.kind in ("broadcast", "single")
-            and not (self._claimed or self.consumed or any(task.feeds or task.stream for task in self.tasks))
+            and not (self._claimed or self.consumed)
         )
+
+    @property
+    def lost_job_node(self) -> int | None:
+        """Node of a job's step that loses its machine. The earlier steps have not run on the replacement."""
+        if not self.tasks[0].job:
+            return None
+        links, nodes = self._context.links, self._context.view.nodes
+        lost = (
+            each.node
+            for each in self._where.values()
+            if each.gone or each is not links[each.node] or nodes[each.node].is_preempted
+        )
+        return next(lost, None)
+
+    def _restart_task(self, link: Link, outcome: Outcome, task: Task) -> bool:
+        """Send a failed task of a gather, sweep or map again if the policy allows it. Return whether it does."""
+        context, index, error = self._context, outcome.index, outcome.error
+        is_over = self._stopping or self.cancelled or self.state != "running" or context.leaving
+        if context.options.on_loss != "restart" or is_over or self._claimed or self.is_retained:
+            return False
+        if not is_failure(outcome) or (error is not None and error.type == "PoolError"):  # no node received the task
+            return False
+        ends = self._task_ends.setdefault(index, [])
+        root = RootCause.from_outcome(outcome)
+        preempted = context.view.nodes[link.node].is_preempted
+        ends.append(describe_end(len(ends) + 1, root, [outcome], None, preempted=preempted))
+        decision = decide_restart(ends, context.options)
+        if decision.reason:
+            then = decision.reason if decision.restarts else f"not restarted: {decision.reason}"
+            context.news.emit_warning(f"{task.name}, call {index} of run {self.id}: {ends[-1].message}; {then}")
+        if not decision.restarts:
+            return False
+        self.values.pop(index, None)
+        self.logs.pop(index, None)
+        self._ranks.pop(index, None)
+        del self._where[index]
+        self._flying[link.node] = max(0, self._flying.get(link.node, 0) - 1)
+        self._waiting.appendleft(index)
+        if all(each.gone for each in context.links):
+            context.background.spawn(self._refill_replacements())
+        else:
+            self._refill()
+        return True
+
+    async def _refill_replacements(self) -> None:
+        await asyncio.sleep(0)  # the recovery of the last lost node begins
+        await self._context.roster.wait_replacements()
+        self._refill()
 
     def _try_restart(self, cause: RootCause) -> bool:
         """Restart a failed run if the policy allows it. Return whether it restarts."""
@@ -639,23 +692,23 @@ class Run:
         # A call that no rank has begun was rejected: a node is lost for good, or the arguments could not be sent.
         if not self.may_restart or self.cancelled or not self._begun or context.leaving or context.external_end:
             return False
+        if self.lost_job_node is not None:
+            return False
         context.background.run_deferred()  # publish the outcomes before the end of the attempt
-        if self.tasks[0].job and any(
-            link.gone or link is not context.links[link.node] or context.view.nodes[link.node].is_preempted
-            for link in self._where.values()
-        ):
-            return False  # the earlier steps of the job have not run on a replacement machine
         preempted = any(context.view.nodes[each.node].is_preempted for each in self._arrived if each.node >= 0)
         progress = context.view.metrics.max_step(self.id)
         end = describe_end(self.attempt, cause, self._arrived, progress, preempted=preempted)
         decision = decide_restart([*self._attempt_ends, end], context.options)
-        self._attempt_ends.append(replace(end, reason=decision.reason, at=time.time()))
+        end = replace(end, reason=decision.reason, at=time.time())
+        self._attempt_ends.append(end)
         context.news.emit(
             events.AttemptEnded(
                 pool=self.pool, run=self.id, number=self.attempt, cause=end.cause, message=end.message,
                 restarts=decision.restarts, reason=decision.reason, pause=decision.pause, step=progress,
+                left=decision.left, at=end.at,
             )
         )  # fmt: skip
+        context.news.save_attempt_ends(self.id)
         if not decision.restarts:
             self._end_reason = decision.reason
             return False
@@ -680,7 +733,9 @@ class Run:
             return
         ends = [AttemptEnd.from_keys(keys) for keys in record.get("ends", ())]
         self._context.registry.others.publish_ends(self.id, ends)
+        self._context.news.save_attempt_ends(self.id)
         self._attempt_ends = ends
+        self._context.background.run_deferred()  # publish the outcomes first
         self._reset()
         self.attempt, self.sent, self._begun = number, True, True
         self._context.news.records.restart_run(self.id, number)
@@ -688,11 +743,10 @@ class Run:
             link.claim_next_attempt(self.id, decides=not self._claimed)
 
     def _reset(self) -> None:
-        """Forget the outcomes, so that the calls can be sent again.
+        """Forget the published outcomes, so that the calls can be sent again.
 
         The nodes keep them until they receive the next attempt: if this client dies before that, the head decides.
         """
-        self._context.background.run_deferred()  # publish the outcomes first
         self.outcomes.clear()
         self.values.clear()
         self._loaded = {}  # a waiting thread may still load a value into the former dictionary
@@ -798,7 +852,9 @@ class Run:
         index = header["i"]
         if index in self.outcomes or index in self._fetching or is_notification(header, body):
             return
-        if header.get("attempt", 1) != self.attempt and (self.may_restart or self._claimed):
+        attempt = len(self._task_ends[index]) + 1 if index in self._task_ends else self.attempt
+        is_checked = self.may_restart or index in self._task_ends or (self._claimed and self.kind not in TASK_KINDS)
+        if header.get("attempt", 1) != attempt and is_checked:
             return  # an agent repeats the outcome of an earlier attempt
         self._begun |= header.get("begun", True)
         self._spent = self._spent or header.get("ends", "")
@@ -856,6 +912,8 @@ class Run:
     def _on_call_end(self, link: Link, outcome: Outcome) -> None:
         if self.state == "left":
             return  # the client that claims the run receives the outcome
+        if self.kind in ("gather", "sweep") and self._restart_task(link, outcome, self.tasks[outcome.index]):
+            return
         self._add_outcome(outcome)
         if self._ending is not None:
             return  # the results stay on the nodes
@@ -912,6 +970,7 @@ class Run:
                 self._refill()
             if self.may_restart:
                 delete_files(self.tasks)
+                self._context.news.records.set_columns(self.id, pid=None)  # this client starts no further attempt
             self.state, self._unsent = "left", len(self._waiting)
             self._notify_waiters()
 
@@ -1022,6 +1081,7 @@ class Run:
         if not self._begun and not self.cancelled:
             # No rank has run any user code, so the run can restart with a complete gang.
             stocked = self.stocked
+            self._context.background.run_deferred()  # publish the outcomes first
             self._reset()
             self.stocked = stocked
             for link in self.links:

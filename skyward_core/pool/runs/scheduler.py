@@ -241,7 +241,8 @@ class RunScheduler:
 
         Raises:
             PoolGone: If the pool has ended.
-            UsageError: If the tasks were pickled by an incompatible Python, or request nodes that the pool lacks.
+            UsageError: If the tasks were pickled by an incompatible Python, request nodes that the pool lacks, or
+                stream values on a pool with restarts.
         """
         context = self._context
         if context.external_end is not None:
@@ -250,6 +251,7 @@ class RunScheduler:
         try:
             context.check_interpreter(tasks)
             requested = self._requested_nodes(kind, tasks)
+            self._check_repeatable(tasks)
         except UsageError:
             delete_files(tasks)
             raise
@@ -304,6 +306,21 @@ class RunScheduler:
             raise UsageError(f"Pool {self._context.name} has no node {choice[-1]}: its nodes are {last}.")
         return None if len(choice) == has else choice
 
+    def _check_repeatable(self, tasks: Sequence[Task]) -> None:
+        """Check that another attempt could repeat the tasks if the pool restarts failed runs.
+
+        Raises:
+            UsageError: If values are streamed to or from a task.
+        """
+        streaming = next((task for task in tasks if task.feeds or task.stream), None)
+        if streaming is None or self._context.options.on_loss != "restart":
+            return
+        what, fix = ("yields values", "Return a list") if streaming.stream else ("reads an iterator", "Pass a list")
+        raise UsageError(
+            f'Cannot run {streaming.name} on pool {self._context.name}: it {what}, which on_loss="restart" cannot '
+            f'repeat in another attempt. {fix}, or create the pool with on_loss="replace".'
+        )
+
     def _has_enough_nodes(self, requested: int | tuple[int, ...]) -> bool:
         """Check whether enough requested nodes are present or may return."""
         links = self._context.links
@@ -332,6 +349,9 @@ class RunScheduler:
                 context.news.emit_warning(f"run {run.id} waits until the preempted machines end: {error}")
         if any(link.gone for link in context.links) or context.roster.has_pending_preemptions:
             await context.roster.wait_replacements()
+        if (lost := run.lost_job_node) is not None:
+            self._fail(run, f"node {lost} lost its machine, and the job's earlier steps have not run on another one")
+            return
         await self._restore_checkpoints(run)
         if context.is_standalone and gang is not None:
             try:

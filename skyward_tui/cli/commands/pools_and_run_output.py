@@ -33,7 +33,7 @@ from skyward_core.views.log_collapsing import (
     format_row,
     list_ranks,
 )
-from skyward_core.views.pool_view import RunView
+from skyward_core.views.pool_view import PoolView, RunView
 from skyward_core.views.rank_metrics_and_diagnostics import MetricStore
 from skyward_core.views.sweep_trials import TrialTableSource
 from skyward_tui.cli.commands.launched_and_attached_runs import show_trials, sorted_rows
@@ -141,7 +141,7 @@ def list_pools(console: Console, everything: bool) -> int:
     rows = [("pool", "state", "provider", "nodes", "price", when, "runs")]
     for pool in pools:
         runs = ", ".join(
-            f"{run.id} {run.function} {run_status(pool, run)[0]}" + unfetched_text(pool, run.id)
+            f"{run.id} {run.function} {_state_text(pool, run)}" + unfetched_text(pool, run.id)
             for run in pool.runs.values()
         )
         ready = f"{pool.nodes_ready}/{pool.node_count}"
@@ -161,6 +161,11 @@ def list_pools(console: Console, everything: bool) -> int:
             fetch = f"skyward-tui results {next(iter(each.runs))}"
             console.print_line(f"pool {name} has ended with unfetched {each}. Fetch with: {fetch}")
     return errors.OK
+
+
+def _state_text(pool: PoolView, run: RunView) -> str:
+    state, remark = run_status(pool, run)
+    return f"{state} ({remark})" if state == "restarting" else state
 
 
 def _show_receipts(session: Session, console: Console) -> None:
