@@ -341,9 +341,9 @@ class PoolOperations(DeprecatedMethods, PoolOperand):
             run: Id of the run.
 
         Returns:
-            Alerts, the most severe first. Each has a ``kind`` ("gpu", "nan", "stall", "memory", "throttled",
-                "straggler" or "plateau"), ``who`` (``rank``, or ``node`` and ``gpu``), ``since`` (Unix time by this
-                machine's clock) and a description in ``words``.
+            Alerts, the most severe first. Each has a ``kind`` ("gpu", "nan", "stall", "memory", "restarts",
+                "throttled", "straggler" or "plateau"), ``who`` (``rank``, or ``node`` and ``gpu``), ``since`` (Unix
+                time by this machine's clock) and a description in ``words``.
 
         Raises:
             UsageError: If the pool has no such run.

@@ -41,6 +41,7 @@ from skyward_core.store.unused_folder_pruning import prune_pools as prune_pools
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.pool_view import RunView, TaskView
 from skyward_core.views.rank_metrics_and_diagnostics import MetricStore
+from skyward_core.views.recording_entries import parse_attempt_ends
 from skyward_core.views.stdout_stderr_order import PIECE_BYTES, Place, merge_streams
 from skyward_core.views.sweep_trials import TrialTable
 
@@ -69,6 +70,8 @@ def run_view(ledger: Ledger, row: RunRow) -> RunView:
     """
     view = RunView(row.run, ledger.pool(row.token).name, row.function, row.kind, row.total, row.opened_at)
     view.nodes = row.nodes or ()
+    for end in parse_attempt_ends(view.pool, row.run, row.attempt_ends or ()):
+        view.add_ended_attempt(end)
     view.state, view.ended_at, view.root_cause = row.state, row.ended_at, row.root_cause
     for outcome, _ in ledger.outcomes(row.run):
         view.tasks[outcome.index] = TaskView(outcome.index, outcome.rank, outcome.node, outcome.kind, outcome=outcome)
@@ -186,6 +189,7 @@ class PastRun:
         arguments: Texts of the arguments.
         ranks: Number of ranks or tasks.
         attempts: Number of started attempts.
+        failed_attempts: Failed attempts before the last one: number, cause, message, step, seconds and dollars of each.
         counted: Unit of that number: "rank", "trial" or "task".
         state: Final state, "running" or "queued"; for a pool without a run, the state of the pool, or "failed" if the
             pool did not start.
@@ -205,6 +209,7 @@ class PastRun:
     arguments: tuple[str, ...] = ()
     ranks: int = 0
     attempts: int = 1
+    failed_attempts: tuple[dict[str, Any], ...] = ()
     counted: str = "rank"
     state: str
     opened_at: float
@@ -232,7 +237,9 @@ class PastRun:
     @property
     def note(self) -> str:
         """Number of attempts if there were several, and the error of the run or else its arguments."""
-        attempts = f"{self.attempts} attempts" if self.attempts > 1 else ""
+        spent = sum(each["dollars"] or 0.0 for each in self.failed_attempts)
+        cost = f" (${spent:,.2f} in failed ones)" if spent >= 0.005 else ""
+        attempts = f"{self.attempts} attempts{cost}" if self.attempts > 1 else ""
         return "; ".join(filter(None, (attempts, self.error or " ".join(self.arguments))))
 
     def seconds(self, now: float) -> float:
@@ -380,7 +387,7 @@ class _PoolCache:
             run=row.run, pool=sanitize_line(pool.name), key=pool.key, provider=_provider(pool),
             function=sanitize_line(row.function),
             script=summary.script, arguments=summary.arguments, ranks=row.total,
-            attempts=row.attempts or 1,
+            attempts=row.attempts or 1, failed_attempts=tuple(_failed_attempts(pool, bills, row)),
             counted=_COUNTED.get(row.kind, "task"), state=row.state,
             opened_at=row.opened_at, ended_at=row.ended_at, error=sanitize_line(error),
             dollars=_dollars(pool, bills, row.opened_at, end), is_up=pool.ended_at is None,
@@ -394,6 +401,16 @@ class _PoolCache:
             opened_at=pool.created_at, ended_at=pool.ended_at, is_up=pool.ended_at is None,
             dollars=_dollars(pool, bills, 0.0, time.time()),
         )  # fmt: skip
+
+
+def _failed_attempts(pool: PoolRow, bills: Sequence[Bill], row: RunRow) -> Iterator[dict[str, Any]]:
+    since = row.opened_at
+    for end in parse_attempt_ends(pool.name, row.run, row.attempt_ends or ()):
+        if end.restarts:
+            message, cost = sanitize_line(end.message), _dollars(pool, bills, since, end.starts_at)
+            facts = {"number": end.number, "cause": end.cause, "message": message, "step": end.step}
+            yield facts | {"seconds": max(0.0, end.at - since), "dollars": cost}
+            since = end.starts_at
 
 
 def _provider(pool: PoolRow) -> str:

@@ -45,7 +45,7 @@ MachineStatus = Literal["running", "orphaned", "ending", "agentless", "unreachab
 RestartCause = Literal["error", "loss", "preemption"]
 
 # Kinds of alerts about a running run, the most severe first.
-AlertKind = Literal["gpu", "nan", "stall", "memory", "throttled", "straggler", "plateau"]
+AlertKind = Literal["gpu", "nan", "stall", "memory", "restarts", "throttled", "straggler", "plateau"]
 
 
 @value
@@ -197,7 +197,9 @@ class Alert(Value):
 
     @property
     def who(self) -> str:
-        """Subject of the alert: ``rank 5``, ``n1`` or ``n1 GPU 4``."""
+        """Subject of the alert: ``rank 5``, ``n1``, ``n1 GPU 4`` or ``run``."""
+        if self.kind == "restarts":
+            return "run"
         if self.rank is not None:
             return f"rank {self.rank}"
         return f"n{self.node}" if self.gpu is None else f"n{self.node} GPU {self.gpu}"

@@ -72,6 +72,7 @@ def find_alerts(pool: PoolView, run: RunView, now: float, lags: LagTracker | Non
             *_stall_alerts(pool, run, now),
             *_straggler_alerts(pool, run, lags or LagTracker()),
             *_plateau_alerts(pool, run),
+            *_restart_alerts(run),
         ]
         if pool.machines is not None:
             found += _machine_alerts(pool.machines, run.opened_at, now)
@@ -95,6 +96,14 @@ def _plateau_alerts(pool: PoolView, run: RunView) -> Iterator[Alert]:
     for rank, name, diagnostics in pool.metrics.diagnostics(run.id):
         if (since := diagnostics.rests_since) is not None:
             yield Alert("plateau", rank, None, None, name, since, f"{name} no longer improves")
+
+
+def _restart_alerts(run: RunView) -> Iterator[Alert]:
+    """Yield an alert if the budget of the last restart is nearly used up."""
+    last = run.ended_attempts[-1] if run.ended_attempts else None
+    if last is not None and last.restarts and last.left is not None and last.left <= 1:
+        words = "the last restart" if last.left == 0 else "one restart left"
+        yield Alert("restarts", None, None, None, "", last.at, f"{words}: {last.reason}")
 
 
 def _stall_alerts(pool: PoolView, run: RunView, now: float) -> Iterator[Alert]:

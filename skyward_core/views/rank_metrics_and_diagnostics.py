@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from array import array
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Mapping
 from math import isfinite
@@ -282,6 +283,23 @@ class MetricStore:
         series = (names.get("step") for names in list(self._runs.get(run, {}).values()))
         steps = [max(one.latest, *one.line.values) for one in series if one is not None]
         return max((step for step in steps if isfinite(step)), default=None)
+
+    def repeated_work(self, run: str, at: float) -> tuple[float, float]:
+        """Return the steps that a run logged again after an attempt ended, and the seconds lost with them.
+
+        The seconds count from the first time that the run began these steps until it began them again.
+
+        Args:
+            run: Id of the run.
+            at: Unix time at which the attempt ended.
+        """
+        times, steps = self.first_trace(run, "step")
+        end = bisect_right(times, at)
+        if end in (0, len(times)):
+            return 0.0, 0.0
+        first = steps[end]
+        begin = next((place for place in range(end - 1, -1, -1) if steps[place] < first), 0)
+        return max(0.0, max(steps[:end]) - first + 1), times[end] - times[begin]
 
     def history(self, run: str, rank: int, name: str) -> list[tuple[float, float]]:
         """Return (Unix time, value) pairs of one metric, oldest first."""

@@ -192,7 +192,7 @@ class Form:
         plugin_settings: Texts of plugin parameters by names such as "torch.backend"; ignored for plugins not chosen.
         packages: Choice of packages, as written by :func:`format_choice`.
         timeout: Value without a field, taken from the launch that filled the form. Only the plan shows it.
-        grace, restarts, error_restarts, checkpoints, checkpoint_store, resume, debug_wait: As ``timeout``.
+        grace, checkpoints, checkpoint_store, resume, debug_wait: As ``timeout``.
         torchrun: As ``timeout``.
     """
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import isfinite
 from time import monotonic
 from typing import ClassVar
@@ -73,12 +73,19 @@ class MetricsPane(PaintedLines):
         self.all = False  # whether all metrics are charted
         self.instant: float | None = None  # Unix time of the cursor line; None without a cursor line
         self._span: tuple[float, float] | None = None  # (first, last) Unix time of the charts on the screen
+        self._restarts: tuple[float, ...] = ()  # Unix times at which attempts of the run ended
         self._columns = 1  # cells of each chart on the screen
         self._lefts: list[int] = []  # first column of each chart on the screen
         self._plain = Style()
 
-    def update(self, metrics: MetricStore, run: str, rank: int | None) -> bool:
+    def update(self, metrics: MetricStore, run: str, rank: int | None, restarts: Sequence[float] = ()) -> bool:
         """Show the metrics of a run. One rank is highlighted; if ``rank`` is None, the median of all ranks.
+
+        Args:
+            metrics: Metrics of the pool.
+            run: ID of the run.
+            rank: Rank to highlight.
+            restarts: Unix times at which attempts of the run ended, each marked by a vertical line.
 
         Returns:
             Whether the pane was updated, which happens at limited intervals.
@@ -88,7 +95,7 @@ class MetricsPane(PaintedLines):
             self._bands = {}
             self.instant = None
             self._seen = None
-        seen = (run, rank, metrics.version)
+        seen, self._restarts = (run, rank, metrics.version, restarts), tuple(restarts)
         now = monotonic()
         is_other = rank != self._rank or self._seen is None
         interval = REPAINT_SECONDS * (1 + len(self.ranks) // MANY_RANKS)
@@ -322,6 +329,9 @@ class MetricsPane(PaintedLines):
         self._columns = width - SCALE - 1
         self._lefts.append(left + SCALE)
         canvas = Canvas(self._columns, height - 1, self._span, (low, high))
+        for at in self._restarts:
+            if self._span[0] <= at <= self._span[1]:
+                canvas.draw_vertical(time_column(at, self._columns, self._span), _OTHERS)
         for line in chart.behind:
             canvas.draw_line(line, _OTHERS)
         canvas.draw_line(chart.front, _CHOSEN)
@@ -358,7 +368,8 @@ class MetricsPanel(RunPanel[MetricsPane]):
 
     def update_view(self, pool: PoolView, run: RunView | None, now: float, chosen: RunSelection) -> bool:
         rank = None if chosen.merged else chosen.rank
-        changed = run is not None and self.main.update(pool.metrics, run.id, rank)
+        restarts = [] if run is None else [each.at for each in run.ended_attempts]
+        changed = run is not None and self.main.update(pool.metrics, run.id, rank, restarts)
         has_metrics = run is not None and bool(self.main.names)
         changed |= has_metrics != self.has_content
         self.has_content = has_metrics

@@ -269,11 +269,11 @@ def pool_status(pool: PoolView, run: RunView | None, now: float) -> list[Content
     """Return the parts of the header about a pool, a run and the costs, the most important part first."""
     parts: list[Content] = []
     if run is not None:
-        run_state, remark = run_status(pool, run)
+        run_state, remark = run_status(pool, run, now)
         mark = state_style(run_state)
         remark = remark or f"{run.ended:,}/{run.total:,}"
         parts.append(Content.styled(f"{mark.glyph} {mark.word.upper()} {remark}", f"bold {mark.style}"))
-        if run.attempt > 1:
+        if run.attempt > 1 and run_state != "restarting":
             parts.append(Content.styled(f"attempt {run.attempt}", "$text-warning"))
         if run.state == "running" and run.checkpoint_at is not None:
             at_risk = max(0.0, now - run.checkpoint_at)

@@ -584,6 +584,7 @@ class LaunchFields(VerticalScroll, can_focus=False, inherit_bindings=False):
         yield field_row("Packages", packages, *self._option_fields("Packages"))
         yield ImageFields(id="image_settings")
         yield field_row("Options", Toggles(FLAGS, {"keep"}, id="options"))
+        yield field_row("Restarts", *self._option_fields("Restarts"))
         yield field_row("Nodes/trial", text_field("gang", "empty = one rank, 2, all"), id="gangs")
 
     def _option_fields(self, row: str) -> Iterator[Widget]:

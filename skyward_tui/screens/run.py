@@ -23,7 +23,7 @@ from skyward_tui.notifications import Notification
 from skyward_tui.panels.panel import RunPanel, RunSelection
 from skyward_tui.panels.rank_states_and_heat_map import RankChosen
 from skyward_tui.screens.base_screen import BaseScreen, pool_status
-from skyward_tui.text.number_and_time_format import clock, failure
+from skyward_tui.text.number_and_time_format import clock, duration, failure
 from skyward_tui.text.state_styles_and_rank_states import FAILURES, find_paused, state_style
 from skyward_tui.text.text_width_and_tables import clip, one_line
 from skyward_tui.ui.actions import Action, actions_by_id, bindings, first_key, with_keys
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from skyward_core.client.session_interface import SessionInterface
 
 
-_SEVERE: tuple[AlertKind, ...] = ("gpu", "nan", "stall", "memory")
+_SEVERE: tuple[AlertKind, ...] = ("gpu", "nan", "stall", "memory", "restarts")
 
 
 class AlertStrip(Chrome):
@@ -58,6 +58,42 @@ class AlertStrip(Chrome):
 
     def on_resize(self) -> None:
         self.show(self._alerts)
+
+
+class AttemptStrip(Chrome):
+    """Line with the attempts of a run that was restarted. Hidden during the first attempt."""
+
+    DEFAULT_CSS = read_style_sheet(__file__, "alert_strip")
+
+    def show(self, pool: PoolView, run: RunView | None, now: float) -> None:
+        """Show the attempts of a run."""
+        self.set_class(run is not None and bool(run.ended_attempts), "-there")
+        self.show_line(Content("") if run is None else attempt_line(pool, run, now, self.app.size.width))
+
+
+MARKS = 12  # attempts with a mark of their own
+
+
+def attempt_line(pool: PoolView, run: RunView, now: float, width: int) -> Content:
+    """Return a line such as ``✗● attempt 2 of 4 · rank 1 ended by SIGKILL · 12 steps, 0:41 lost``."""
+    ended = run.ended_attempts
+    if not ended:
+        return Content("")
+    last = ended[-1]
+    of = f" of {last.number + 1 + last.left}" if last.restarts and last.left is not None else ""
+    pause = 0.0 if run.restart_at is None else run.restart_at - now
+    waits = f" in {pause:.0f} s" if pause >= 1 else ""
+    lost = [pool.metrics.repeated_work(run.id, each.at) for each in ended if each.restarts]
+    steps, seconds = (sum(each[part] for each in lost) for part in (0, 1))
+    work = f" · {steps:,.0f} steps, {duration(seconds)} lost" if steps else ""
+    mark = state_style("restarting" if run.restart_at is not None else run.state)
+    current = f"{mark.glyph} " if last.restarts else " "
+    head = f" {state_style('failed').glyph * min(len(ended), MARKS)}"
+    number = f"attempt {run.attempt}{of}{waits}"
+    cause = clip(f" · {last.short_message}", max(0, width - len(head) - len(current) - len(number) - len(work) - 1))
+    return Content.assemble(
+        (head, "$text-error"), (current, mark.style), (number, "bold $text-warning"), cause, (work, "$text-warning")
+    )
 
 
 def alert_line(alerts: Sequence[Alert], width: int) -> Content:
@@ -252,7 +288,7 @@ class RunScreen(BaseScreen[None]):
         self._scroll_until = 0.0  # monotonic time until which the screen keeps scrolling to the rank's failure
         self.panels: dict[str, RunPanel[Any]] = {}
         self._crumbs: Breadcrumbs | None = None
-        self._alerts, self._strip = AlertWatch(), AlertStrip()
+        self._alerts, self._strip, self._attempts = AlertWatch(), AlertStrip(), AttemptStrip()
         self._alerts_of: PoolView | None = None
         # version of the checked data, and monotonic time of the check
         self._alerts_checked: tuple[object, float] = (None, 0.0)
@@ -260,6 +296,7 @@ class RunScreen(BaseScreen[None]):
 
     def body(self) -> ComposeResult:
         yield self._strip
+        yield self._attempts
         for row in PANELS:
             make: Callable[..., RunPanel[Any]] = resolve_name(row.made_by)
             panel = make(row, partial(setattr, self, "active", row.id))
@@ -407,6 +444,7 @@ class RunScreen(BaseScreen[None]):
         if any([panel.update_view(pool, run, now, chosen) for panel in self.panels.values()]):
             self._arrange_panels()
         self._check_alerts(pool, run, now)
+        self._attempts.show(pool, run, now)
         if time.monotonic() < self._scroll_until and (
             not self._is_untouched or self.panels[HOME_PANEL].scroll_to_failure()
         ):
@@ -440,7 +478,7 @@ class RunScreen(BaseScreen[None]):
         """Notify about an attempt that has just ended, if another one follows."""
         known, self._ended_attempts = self._ended_attempts, (run.id, len(run.ended_attempts))
         if known[0] == run.id and known[1] < len(run.ended_attempts) and run.ended_attempts[-1].restarts:
-            self.flash(one_line(run.ended_attempts[-1].text), "warning")
+            self.flash(one_line(run.ended_attempts[-1].short_text), "warning")
 
     def _check_alerts(self, pool: PoolView, run: RunView | None, now: float) -> None:
         """Check for alerts after events, and every second during a run, because a silent rank produces no event."""

@@ -8,6 +8,7 @@ from typing import Any
 from skyward_core.client.run_history import Receipt, RetainedResults
 from skyward_core.model.outcomes import Summary
 from skyward_core.model.output_files import FetchedFile, WrittenFile
+from skyward_core.views.events import attempt_end_row
 from skyward_core.views.pool_view import PoolView, RunView, TaskView
 from skyward_core.views.result_comparison import find_disagreements
 from skyward_core.views.sweep_trials import TrialRow, TrialTable
@@ -24,6 +25,8 @@ def run_json(run: RunView, receipt: Receipt | None = None) -> dict[str, Any]:
         "disagreements": [
             {"name": each.name, "usual": each.usual, "ranks": dict(each.ranks)} for each in find_disagreements(run)
         ],
+        "attempt": run.attempt,
+        "attempts": [attempt_end_row(each) for each in run.ended_attempts],
         "root_cause": run.root_cause.to_json() if run.root_cause else None,
         "figures": run.cause_metrics.to_json() if run.cause_metrics else None,
         "receipt": receipt.to_json() if receipt else None,

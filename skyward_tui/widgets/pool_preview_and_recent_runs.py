@@ -146,7 +146,7 @@ def _money(pool: PoolView, now: float) -> str:
 
 
 def _run(pool: PoolView, run: RunView, states: Sequence[RankState], now: float) -> Iterator[Part]:
-    state, remark = run_status(pool, run)
+    state, remark = run_status(pool, run, now)
     mark = state_style(state)
     lasted = (run.ended_at or now) - run.opened_at
     time = precise_duration(lasted) if run.ended_at is not None else duration(lasted)

@@ -109,7 +109,8 @@ def test_run_json_prints_one_object(cli: Cli) -> None:
     [line] = done.stdout.splitlines()
     found = json.loads(line)
     assert list(found) == [
-        "run", "pool", "function", "ranks", "aggregate", "disagreements", "root_cause", "figures", "receipt",
+        "run", "pool", "function", "ranks", "aggregate", "disagreements", "attempt", "attempts", "root_cause",
+        "figures", "receipt",
     ]  # fmt: skip
     assert found["function"] == "fine"
     assert [{**rank, "seconds": 0} for rank in found["ranks"]] == [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -437,17 +438,34 @@ async def test_dashboard_key_opens_the_only_page_or_shows_a_choice(
         await press(pilot, "P", until="the pool has ended: it has no dashboards")
 
 
-async def test_header_and_message_name_the_next_attempt_of_a_run(app: SkywardApp, session: FakeSession) -> None:
+@pytest.mark.parametrize("size", [(80, 24), (160, 48)])
+async def test_run_screen_shows_attempts_their_cost_and_the_last_restart(
+    app: SkywardApp, session: FakeSession, size: tuple[int, int]
+) -> None:
     view, run = session.pool_with_run("llama-ft")
+    killed = "rank 2 exited: its process was ended by SIGKILL (the kernel does this when memory runs out; see dmesg)"
     ended = events.AttemptEnded(
-        pool=view.name, run=run.id, number=1, cause="loss", message="rank 2 exited: SIGKILL", restarts=True,
-        reason="restart 1 of 3 after a lost rank", step=120.0,
+        pool=view.name, at=session.now, run=run.id, number=1, cause="loss", message=killed, restarts=True,
+        reason="restart 1 of 3 after a lost rank", step=120.0, pause=4.0, left=2,
     )  # fmt: skip
-    async with on_run_screen(app, SIZE) as (pilot, _):
+    for step in range(100, 121):
+        view.metrics.add_values(run.id, 0, session.now - (121 - step) * 2, {"step": step, "loss": 1 / step})
+    async with on_run_screen(app, size) as (pilot, _):
         assert "attempt" not in screen_text(app)
         session.emit(view, ended)
-        await until(pilot, lambda: "attempt 2" in screen_text(app))
-        assert "attempt 1 failed at step 120: rank 2 exited: SIGKILL; restart 1 of 3" in screen_text(app)
+        await until(pilot, lambda: "✗◌ attempt 2 of 4 in 4 s · rank 2 ended by SIGKILL" in screen_text(app))
+        assert "restart 1 of 3 after a lost rank, in 4 s: rank 2 ended by SIGKILL" in screen_text(app)
+        assert "RESTARTING attempt 2 in 4 s" in screen_text(app)
+        session.now += 10
+        view.metrics.add_values(run.id, 0, session.now, {"step": 109, "loss": 0.1})
+        session.emit(view, events.RankBegan(pool=view.name, run=run.id, index=0, rank=0, node=0))
+        line = "✗● attempt 2 of 4 · rank 2 ended by SIGKILL · 12 steps, 0:36 lost"
+        await until(pilot, lambda: line in screen_text(app))
+        if size[0] == 160:  # a vertical line marks the restart in the chart
+            await until(pilot, lambda: screen_text(app).count("⡇") >= 4)
+        session.emit(view, replace(ended, at=session.now, number=2, reason="restart 2 of 3", pause=0.0, left=1))
+        await until(pilot, lambda: "! restarts  run since" in screen_text(app))
+        assert "one restart left: restart 2 of 3" in screen_text(app)
 
 
 async def test_header_shows_the_time_since_the_newest_copied_checkpoint(app: SkywardApp, session: FakeSession) -> None:

@@ -198,11 +198,13 @@ class LaunchRequest(Value):
     )  # fmt: skip
     restarts: int | None = _option(
         "--restarts", "N", "Start the run again after lost ranks or machines, up to N times; always after preemptions.",
-        part="options", plan=("restarts", "up to {} after lost ranks or machines; always after preemptions"),
+        part="options", row="Restarts", placeholder="none; after lost ranks",
+        plan=("restarts", "up to {} after lost ranks or machines; always after preemptions"),
     )  # fmt: skip
     error_restarts: int | None = _option(
         "--error-restarts", "N", "Start the run again after errors of its code, up to N times.",
-        part="options", plan=("restarts", "up to {} after errors of the code"),
+        part="options", row="Restarts", label="after errors", placeholder="none",
+        plan=("restarts", "up to {} after errors of the code"),
     )  # fmt: skip
     checkpoint_store: str | None = _option(
         "--checkpoint-store", "URL", "Copy complete checkpoints to this folder, such as s3://bucket/runs.",

@@ -89,6 +89,7 @@ class WorkerConfig:
 
 
 MAX_FUNCTIONS = 64
+MAX_REASON = 120  # characters of the reason for an attempt in the log
 T = TypeVar("T")
 
 
@@ -334,6 +335,10 @@ class WorkerProcess:
         preemption.start_call(gang)
         set_attempt(header.get("attempt"))
         set_checkpoint_dir(header.get("checkpoints", run), create="checkpoints" in header)
+        if (attempt := header.get("attempt")) is not None and attempt["number"] > 1:
+            reason = attempt["message"].partition(" (")[0].partition("\n")[0][:MAX_REASON]
+            with suppress(OSError, ValueError):  # an earlier task may have closed the stream
+                sys.stderr.write(f"--- attempt {attempt['number']}: {reason} ---\n")
         place = self._set_place(gang)
         started = perf_counter()
         try:
