@@ -132,7 +132,7 @@ def finetune_with_jit_checkpoints(folder: str, waits: bool) -> tuple[int, int, i
     from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainerCallback, TrainingArguments
     from transformers.trainer_utils import get_last_checkpoint
 
-    attempt, place = sky.attempt().number, sky.checkpoint_dir()
+    attempt, place = sky.attempt().number, f"{folder}/checkpoints-{waits}"
     waits = waits and attempt == 1
 
     class Wait(TrainerCallback):
@@ -157,6 +157,7 @@ def finetune_with_jit_checkpoints(folder: str, waits: bool) -> tuple[int, int, i
         model=BertForSequenceClassification(config), args=arguments,
         train_dataset=[{"input_ids": row, "labels": int(row[0] > 9)} for row in ids], callbacks=[Wait()],
     )  # fmt: skip
+    Path(place).mkdir(exist_ok=True)
     last = get_last_checkpoint(place)
     trainer.train(resume_from_checkpoint=last)
     weights = b"".join(p.detach().numpy().tobytes() for p in trainer.model.parameters())
