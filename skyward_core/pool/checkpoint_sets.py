@@ -22,7 +22,7 @@ from skyward_core.util.light_dataclass import Value, value
 MAX_MANIFEST_BYTES = 32 << 20  # larger manifests are not read
 ZIP_TAIL_BYTES = 1 << 16  # bytes at the end of a zip file that may contain its end record
 # Files of these names are never empty, nor begin with zeros, as after a power cut before their blocks were written.
-BINARY = (".bin", ".ckpt", ".distcp", ".h5", ".keras", ".metadata", ".npz", ".pt", ".pth")
+BINARY = (".bin", ".ckpt", ".distcp", ".h5", ".keras", ".metadata", ".npz", ".pkl", ".pt", ".pth")
 CUT_OFF = "is cut off"
 
 _NUMBERED = re.compile(r"(checkpoint|ckpt|step|epoch|iter|iteration|global_?step)s?[-_=]?\d+.*", re.IGNORECASE)
@@ -235,6 +235,9 @@ def _is_whole(file: BinaryIO, name: str, head: bytes, size: int) -> bool:
         return bool(8 + length + max(ends, default=0) <= size)
     if b"PK\x03\x04".startswith(head[:4]) and not name.endswith(".distcp"):  # such a file may have several parts
         return _is_whole_zip(file, size)
+    if name.endswith(".pkl"):
+        file.seek(size - 1)
+        return file.read(1) == b"."  # the last instruction of a pickle
     if head.startswith(b"\x89HDF\r\n\x1a\n") and head[8] in (0, 2, 3):
         return bool(unpack_from("<Q", head, 40 if head[8] == 0 else 28)[0] <= size)
     return True

@@ -78,12 +78,12 @@ def inspected(folder: Path, files: Sequence[Write]) -> list[CheckpointSet]:
 def test_no_torn_checkpoint_is_chosen_after_a_power_cut_at_any_instant(
     writer: Callable[[int], Iterator[Write]], tmp_path: Path
 ) -> None:
-    """100 instants of a save, with and without zeros in place of unwritten blocks."""
+    """100 instants of a save and its last bytes, with and without zeros in place of unwritten blocks."""
     chance = random.Random(7)
     before = [*writer(1), *writer(2)]
     save = list(writer(3))
     total = sum(len(content) for _, content in save)
-    for instant in sorted(chance.sample(range(total), min(100, total))):
+    for instant in sorted({*chance.sample(range(total), min(100, total)), *range(total - 9, total)}):
         left, files = instant, list(before)
         for path, content in save:
             kept = content[:left]
