@@ -165,8 +165,8 @@ class OutputFileHandler:
                 header["size"],
                 header["path"],
                 header["at"],
-                header.get("instead", ""),
-                header.get("outdated", ()),
+                instead=header.get("instead", ""),
+                outdated=header.get("outdated", ()),
             )
             answer = {"written": is_written}
         except OSError as error:
