@@ -30,7 +30,7 @@ from skyward_core.pool.checkpoint_sets import (
 )
 from skyward_core.pool.checkpoint_store import CheckpointStore, LocalFile, StoredFile
 from skyward_core.pool.direct_connections import MIN_DIRECT_SIZE
-from skyward_core.pool.output_files import FetchedRow, FileListing, find_checkpoints, make_folders
+from skyward_core.pool.output_files import FetchedRow, FileListing, checkpoint_patterns, find_checkpoints, make_folders
 from skyward_core.store.ledger_rows import PoolRow
 from skyward_core.util.content_hash import ContentHash
 from skyward_core.views import events
@@ -110,9 +110,12 @@ class CheckpointCopies:
 
     def _earlier_rows(self, run: str) -> dict[str, FetchedRow]:
         """Return the checkpoints of an earlier run that are on this machine."""
-        ledger, is_local = self._context.ledger, self._context.is_local
+        ledger = self._context.ledger
         row = ledger.run(run)
-        earlier = {} if row is None else find_checkpoints(ledger.pool(row.token), run, is_local=is_local)
+        pool = None if row is None else ledger.pool(row.token)
+        earlier = {} if pool is None else find_checkpoints(pool, run, is_local=False)
+        if pool is not None and not earlier:  # the run may have been on this machine
+            earlier = find_checkpoints(pool, run, is_local=True)
         return earlier | self._context.outputs.checkpoints(run)
 
     @cached_property
@@ -128,6 +131,9 @@ class CheckpointCopies:
             run: Id of the run.
             found: Listing of the nodes.
         """
+        row = self._context.row
+        if not (self._context.options.uses_checkpoints or checkpoint_patterns(row.spec)):
+            return  # other output files
         rows = await asyncio.to_thread(self._context.outputs.checkpoints, run)
         sets = await asyncio.to_thread(_find_sets, rows)
         latest = select_latest(sets)

@@ -133,13 +133,18 @@ class Pool:
             The pool, to be started with :meth:`start`.
 
         Raises:
-            UsageError: If this process may not open enough files, or for the reasons of ``write_intent``.
+            UsageError: If the checkpoint store or the run to resume cannot be used, this process may not open enough
+                files, or for the reasons of ``write_intent``.
             PoolError: For the reasons of ``write_intent``.
         """
         if spec.options.checkpoint_store:
             from skyward_core.pool.checkpoint_store import open_files  # imported late: rarely used
 
             open_files(spec.options.checkpoint_store)
+        if spec.options.resume and (earlier := ledger.run(spec.options.resume)) is not None:
+            first = ledger.pool(earlier.token).spec["options"].get("resume")
+            if first:
+                raise UsageError(f"Run {earlier.run} continued the checkpoints of run {first}. Resume run {first}.")
         raise_file_limit(spec.most_nodes, spec.ranks_per_node, spec.least_nodes)
         intent = await write_intent(spec, ledger, cwd)
         pool = cls(intent.row, spec.provider, ledger)

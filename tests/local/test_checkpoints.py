@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
+from skyward_core.model.errors import UsageError
 from skyward_core.pool import checkpoint_restore_to_nodes, output_files
 from skyward_core.pool.blob_distribution import BlobDistributor
 from skyward_core.views.events import Event, PoolState
@@ -84,6 +85,9 @@ def test_new_client_resumes_from_the_store_with_the_newest_checkpoint(
     monkeypatch.chdir(tmp_path / "elsewhere")
     with compute(resume=run.id) as pool:
         assert "step-4/4" in (results := save_steps(2, str(store)) @ pool)[1] and results[0] == ["step-4/4"]
+        (again,) = pool.pool.view.runs
+    with pytest.raises(UsageError, match=f"Resume run {run.id}"), compute(resume=again):
+        pass
 
 
 @sky.function
