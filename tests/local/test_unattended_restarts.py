@@ -55,13 +55,16 @@ def kill_rank(folder: Path, number: int, rank: int) -> None:
     os.kill(int((folder / f"{number}.{rank}").read_text()), signal.SIGKILL)
 
 
+DIES = "import os\nfrom skyward_core.pool.runs.run import Run\nRun._end = lambda run: os._exit(1)\n"
+
+
 @contextmanager
-def client_of_run(folder: Path, restarts: int = 3, nodes: int = 2) -> Iterator[None]:
-    """Run ``work`` by a client that is killed at the end of the block."""
-    with subprocess.Popen([sys.executable, "-c", CLIENT, str(folder), str(restarts), str(nodes)]) as client:
+def client_of_run(folder: Path, restarts: int = 3, first: str = "") -> Iterator[subprocess.Popen[bytes]]:
+    """Run ``work`` by a client that is killed at the end of the block. ``first``: code that it runs before."""
+    with subprocess.Popen([sys.executable, "-c", first + CLIENT, str(folder), str(restarts), "2"]) as client:
         try:
-            wait_for_attempt(folder, 1, nodes)
-            yield
+            wait_for_attempt(folder, 1)
+            yield client
         finally:
             client.kill()
 
@@ -116,6 +119,22 @@ def test_client_and_head_share_the_budget_of_restarts(home: Path, tmp_path: Path
             wait_until(lambda: compute.runs[0].state == "failed")
             assert compute.runs[0].attempt == 3
             assert not (tmp_path / "4.0").exists()
+        finally:
+            compute.down()
+
+
+def test_client_that_dies_with_all_outcomes_leaves_the_decision_to_the_head(home: Path, tmp_path: Path) -> None:
+    with client_of_run(tmp_path, first=DIES) as client:
+        kill_rank(tmp_path, 1, 1)
+        assert client.wait(30) == 1
+    with sky.attach("shared") as compute, ThreadPoolExecutor() as beside:
+        try:
+            waiting = beside.submit(compute.wait)  # the head has not decided yet
+            try:
+                wait_for_attempt(tmp_path, 2)
+            finally:
+                (tmp_path / "end").touch()
+            assert waiting.result(30) == [(2, "2", "1")] * 2
         finally:
             compute.down()
 

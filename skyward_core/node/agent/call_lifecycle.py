@@ -475,6 +475,8 @@ class CallLifecycle:
                 call.owner = None
                 call.owner_lost_at = asyncio.get_running_loop().time()
                 self.send_credit(call)
+                if call.outcome is not None and self.is_withheld(call):
+                    self._registry.withdraw_outcome(call)  # the client has not decided yet
 
     def calls_awaiting_input(self) -> list[Call]:
         """Return the calls that wait for input from a disconnected client."""

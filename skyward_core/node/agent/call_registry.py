@@ -307,6 +307,14 @@ class CallRegistry:
             else:
                 record.outcomes[call.index] = outcome if record.kind != "sweep" else _shorten_outcome(outcome)
 
+    def withdraw_outcome(self, call: Call) -> None:
+        """Withhold an outcome that was recorded and sent to a client."""
+        call.undecided, call.outcome = call.outcome, None
+        self.active += 1
+        if (record := self.records.get(call.run)) is not None:
+            record.active += 1
+            record.outcomes.pop(call.index, None)
+
     def calls_of_run(self, run: str) -> list[Call]:
         return list(self._by_run.get(run, {}).values())
 
