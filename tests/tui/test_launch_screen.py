@@ -205,7 +205,6 @@ async def test_long_field_error_is_shown_completely(app: SkywardApp, script: Pat
             assert all(word in shown for word in words.split())
 
 
-@pytest.mark.proof("1 s of a processor")
 async def test_form_keeps_its_input_after_a_failed_start(app: SkywardApp, session: FakeSession, script: Path) -> None:
     session.auto = False
     async with on_launch_form(app, SIZE, "train.py") as (pilot, screen):
