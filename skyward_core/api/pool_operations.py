@@ -352,7 +352,7 @@ class PoolOperations(DeprecatedMethods, PoolOperand):
         pool = self.pool
 
         async def work() -> list[Alert]:
-            from skyward_core.views.alert_rules import find_alerts
+            from skyward_core.views.problem_alerts_and_stragglers import find_alerts
 
             await pool.context.metrics.start_collector().wait_for_samples()
             if (found := pool.view.runs.get(run)) is None:

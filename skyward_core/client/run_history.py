@@ -28,7 +28,7 @@ from skyward_core.store.ledger_rows import PoolRow as PoolRow
 from skyward_core.store.ledger_rows import Receipt as Receipt
 from skyward_core.store.ledger_rows import RetainedResults as RetainedResults
 from skyward_core.store.ledger_rows import RunRow as RunRow
-from skyward_core.store.past_pools import load_metrics as load_metrics
+from skyward_core.store.past_pool_views import load_metrics as load_metrics
 from skyward_core.store.pool_folder import fill_last_metrics, has_metrics, parse_rank
 from skyward_core.store.run_log_reader import LogRange
 from skyward_core.store.run_log_reader import RunLogs as RunLogs

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skyward_core.model.errors import UsageError
-from skyward_core.node.bootstrap.host_folders_and_processes import distrust_reason
+from skyward_core.node.bootstrap.host_inspection import distrust_reason
 from skyward_core.store.state_folder import SETTINGS_FILE, state_home
 from skyward_core.store.working_folder import current_paths
 from skyward_core.util.safe_file_access import (

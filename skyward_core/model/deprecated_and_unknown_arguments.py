@@ -14,7 +14,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from skyward_core.model.errors import SpecError
-from skyward_core.model.misuse_errors import PendingCallGuard, UncalledFunctionGuard
+from skyward_core.model.misuse_guards import PendingCallGuard, UncalledFunctionGuard
 from skyward_core.util.light_dataclass import Value
 
 T = TypeVar("T")

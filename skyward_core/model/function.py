@@ -20,7 +20,7 @@ from typing import (
 )
 from weakref import WeakKeyDictionary
 
-from skyward_core.model.misuse_errors import PendingCallGuard, UncalledFunctionGuard
+from skyward_core.model.misuse_guards import PendingCallGuard, UncalledFunctionGuard
 
 if TYPE_CHECKING:
     from inspect import Signature

@@ -122,6 +122,6 @@ class _DeferredFinder:
                 "the client that started the pool disconnected before it had sent this part of the "
                 "library. The next pool on this host sends it."
             )
-        from skyward_core.node.bootstrap.host_folders_and_processes import distrust_reason
+        from skyward_core.node.bootstrap.host_inspection import distrust_reason
 
         return distrust_reason(self._rest)

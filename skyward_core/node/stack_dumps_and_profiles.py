@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from skyward_core.node.agent.worker_processes import has_proc, recorded_worker, signal_process
-from skyward_core.node.bootstrap.host_folders_and_processes import distrust_reason
+from skyward_core.node.bootstrap.host_inspection import distrust_reason
 from skyward_core.protocol.node_paths import ANSWER, ASK, EXCEPTION_REQUEST, STACK_SIGNAL
 
 THREADS = 64  # maximum number of reported threads per rank

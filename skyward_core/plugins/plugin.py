@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from skyward_core.model.errors import SkywardError, UsageError
-from skyward_core.model.misuse_errors import StrictKeywords
+from skyward_core.model.misuse_guards import StrictKeywords
 from skyward_core.runtime.instance_info import instance_info, place_in_pool
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from skyward_core.pool.agent_link import Link
-from skyward_core.pool.direct_connections import MIN_DIRECT_SIZE, DirectConnections
+from skyward_core.pool.direct_file_transfers import MIN_DIRECT_SIZE, DirectConnections
 from skyward_core.protocol.frame_codec import Header
 from skyward_core.transport.background_loop import run_all
 from skyward_core.util.light_dataclass import Value, value

@@ -29,7 +29,7 @@ from skyward_core.pool.checkpoint_sets import (
     select_outdated,
 )
 from skyward_core.pool.checkpoint_store import CheckpointStore, LocalFile, StoredFile
-from skyward_core.pool.direct_connections import MIN_DIRECT_SIZE
+from skyward_core.pool.direct_file_transfers import MIN_DIRECT_SIZE
 from skyward_core.pool.output_files import FetchedRow, FileListing, checkpoint_patterns, find_checkpoints, make_folders
 from skyward_core.store.ledger_rows import PoolRow
 from skyward_core.util.content_hash import ContentHash

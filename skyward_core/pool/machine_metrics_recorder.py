@@ -12,7 +12,7 @@ from skyward_core.model.errors import UsageError
 from skyward_core.model.metric_definitions_and_series import Curves
 from skyward_core.pool.agent_link import Link
 from skyward_core.pool.pool_context import PoolContext
-from skyward_core.store.past_pools import load_metrics
+from skyward_core.store.past_pool_views import load_metrics
 from skyward_core.views import events
 from skyward_core.views.machine_metrics import MachineMetrics
 from skyward_core.views.pool_view import build_curves

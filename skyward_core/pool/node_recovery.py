@@ -28,7 +28,7 @@ from skyward_core.node.agent.peer_heartbeats import (
 from skyward_core.pool.agent_link import Link
 from skyward_core.pool.ledger_reconciliation import with_python
 from skyward_core.pool.pool_context import PoolContext, PoolEnd
-from skyward_core.pool.preemption_notices import describe_preemption
+from skyward_core.pool.preemption_notice_forwarding import describe_preemption
 from skyward_core.providers.provider_call_progress_and_cache import log_call, progress_listener
 from skyward_core.store.debug_log import get_logger
 from skyward_core.store.ledger_rows import Replacement

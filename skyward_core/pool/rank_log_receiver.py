@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from skyward_core.protocol.node_paths import ERR, OUT
-from skyward_core.store.past_pools import add_logs, add_output
+from skyward_core.store.past_pool_views import add_logs, add_output
 from skyward_core.store.pool_folder import PoolFolder, parse_rank
 from skyward_core.views.log_buffers_and_rank_activity import Clocks
 from skyward_core.views.stdout_stderr_order import Piece, StreamMerger, merge_streams

@@ -47,7 +47,7 @@ from skyward_core.pool.ledger_reconciliation import (
     with_python,
 )
 from skyward_core.pool.pool_context import PoolContext, PoolEnd
-from skyward_core.pool.preemption_notices import describe_preemption
+from skyward_core.pool.preemption_notice_forwarding import describe_preemption
 from skyward_core.protocol.frame_codec import WireError
 from skyward_core.providers import provider_from_json
 from skyward_core.providers.provider import Provider

@@ -1,7 +1,7 @@
 """Paths of the files in a node's folder.
 
 The client sends this module to hosts before the rest of the package, together with
-``bootstrap.host_folders_and_processes``, so it imports only ``os``.
+``bootstrap.host_inspection``, so it imports only ``os``.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from skyward_core.runtime import instance_info
-from skyward_core.runtime.import_hooks_and_gc_pause import call_when_imported
 from skyward_core.runtime.instance_info import InstanceInfo
+from skyward_core.runtime.skyward_alias_and_import_hooks import call_when_imported
 
 if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import AttemptKeys

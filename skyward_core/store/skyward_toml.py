@@ -72,7 +72,7 @@ def read_settings_files() -> Iterator[tuple[Path, Settings]]:
     own = state_home() / SETTINGS_FILE
     for path in (own, Path(SETTINGS_FILE)):
         if exists(path):
-            from skyward_core.node.bootstrap.host_folders_and_processes import distrust_reason
+            from skyward_core.node.bootstrap.host_inspection import distrust_reason
 
             if path != own and (reason := distrust_reason(str(path.absolute()))):
                 raise UsageError(

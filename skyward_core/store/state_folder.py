@@ -75,7 +75,7 @@ def _make_private(path: Path, *, named: bool) -> str:
         path.chmod(0o700)
         return ""
     # Imported late: most homes are private.
-    from skyward_core.node.bootstrap.host_folders_and_processes import is_writable_by_others
+    from skyward_core.node.bootstrap.host_inspection import is_writable_by_others
 
     return f"{path} is writable by other users" if is_writable_by_others(found) else ""
 
@@ -164,7 +164,7 @@ def ensure_socket_folder(owner: Path) -> Path:
     Raises:
         UsageError: If every candidate belongs to another user or is accessible to others.
     """
-    from skyward_core.node.bootstrap.host_folders_and_processes import distrust_reason
+    from skyward_core.node.bootstrap.host_inspection import distrust_reason
 
     wrong: list[str] = []
     # Another user may have taken the name in /tmp, and the path of the home may be too long or on a network disk.

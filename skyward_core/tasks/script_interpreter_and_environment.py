@@ -27,7 +27,7 @@ from typing import Any
 from skyward_core.model.errors import PoolError, ScriptError, UsageError
 from skyward_core.model.script_interpreter import Interpreter
 from skyward_core.node.bootstrap import image_environment as environment
-from skyward_core.node.bootstrap.host_folders_and_processes import distrust_reason
+from skyward_core.node.bootstrap.host_inspection import distrust_reason
 from skyward_core.node.bootstrap.image_environment import MADE_FILE, open_lock_file
 from skyward_core.store.state_folder import ENVIRONMENTS_FOLDER, state_home
 from skyward_core.tasks import missing_packages

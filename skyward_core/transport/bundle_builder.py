@@ -20,7 +20,7 @@ from pathlib import Path
 from types import CodeType
 
 from skyward_core.model.errors import PoolError
-from skyward_core.node.bootstrap.host_folders_and_processes import is_writable_by_others
+from skyward_core.node.bootstrap.host_inspection import is_writable_by_others
 from skyward_core.util.light_dataclass import Value, value
 
 DIGEST = 32  # bytes of the SHA-256 that detects archives cut off by a power loss
@@ -79,13 +79,13 @@ LOADED_AT_START = (
     "skyward_core/model/__init__.py",
     "skyward_core/model/errors.py",
     "skyward_core/model/function.py",
-    "skyward_core/model/misuse_errors.py",
+    "skyward_core/model/misuse_guards.py",
     "skyward_core/node/__init__.py",
     "skyward_core/node/agent/",
     "skyward_core/node/bootstrap/__init__.py",
     "skyward_core/node/bootstrap/host_command_server.py",
     "skyward_core/node/bootstrap/host_commands.py",
-    "skyward_core/node/bootstrap/host_folders_and_processes.py",
+    "skyward_core/node/bootstrap/host_inspection.py",
     "skyward_core/node/bootstrap/receive_file.py",
     "skyward_core/node/bootstrap/receive_working_folder.py",
     "skyward_core/node/bootstrap/socket_relay.py",
@@ -123,6 +123,7 @@ WITH_DRIVER = ("skyward_core/node/gpu_locks_and_usage.py",)
 # Code for optional features. Bytecode is more than twice as large as source, and every start would send it.
 RARELY_LOADED = (
     *WITH_DRIVER,
+    "skyward_core/node/agent/peer_heartbeats.py",
     "skyward_core/node/agent/preemption_notices.py",
     "skyward_core/node/agent/rank_inspection.py",
     "skyward_core/node/agent/retained_results.py",

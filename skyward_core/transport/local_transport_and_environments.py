@@ -504,7 +504,7 @@ async def prepare_interpreter(
         PoolError: If the environment cannot be created. The message has the installer's last lines.
     """
     from skyward_core.node.bootstrap import image_environment
-    from skyward_core.node.bootstrap.host_folders_and_processes import NVIDIA_DEVICES
+    from skyward_core.node.bootstrap.host_inspection import NVIDIA_DEVICES
     from skyward_core.node.bootstrap.installed_packages import unmet_requirements
 
     packages = image.get("apt") or ()

@@ -17,8 +17,8 @@ from textual.reactive import var
 from textual.widget import Widget
 
 from skyward_core.model.outcomes import AlertKind
-from skyward_core.views.alert_rules import Alert, AlertWatch, alerts_cache_key
 from skyward_core.views.pool_view import PoolView, RunView
+from skyward_core.views.problem_alerts_and_stragglers import Alert, AlertWatch, alerts_cache_key
 from skyward_tui.notifications import Notification
 from skyward_tui.panels.panel import RunPanel, RunSelection
 from skyward_tui.panels.rank_states_and_heat_map import RankChosen

@@ -16,7 +16,7 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.model.machines import Machine
-from skyward_core.pool import direct_connections
+from skyward_core.pool import direct_file_transfers
 from skyward_core.pool.agent_link import Link
 from skyward_core.transport.file_and_result_downloads import ResultDownload
 from skyward_core.transport.ssh.ssh_transport import SSHTransport
@@ -161,7 +161,7 @@ def test_direct_connection_is_reused_per_host_and_closed_when_idle(pair: Lab, mo
             assert noise(SIZE) @ compute == expected(SIZE)
         assert digest(data) @ compute == [hashlib.sha256(data).hexdigest()] * 2
         assert [lines(host) for host in pair.hosts] == [1] * 2
-        monkeypatch.setattr(direct_connections, "IDLE_TIMEOUT", 0.01)
+        monkeypatch.setattr(direct_file_transfers, "IDLE_TIMEOUT", 0.01)
         assert noise(SIZE) @ compute == expected(SIZE)
         until(lambda: [lines(host) for host in pair.hosts] == [0] * 2, "their end")
 

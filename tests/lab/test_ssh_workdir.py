@@ -21,7 +21,7 @@ import pytest
 import skyward_core as sky
 from skyward_core.model.errors import PoolError, SpecError
 from skyward_core.pool.agent_link import Link
-from skyward_core.pool.direct_connections import DirectConnections
+from skyward_core.pool.direct_file_transfers import DirectConnections
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.pool_folder import read_events
 from skyward_core.transport.file_and_result_downloads import PARTS, IncomingOutput

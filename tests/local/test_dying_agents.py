@@ -23,7 +23,7 @@ import pytest
 import skyward_core as sky
 from skyward_core.api.attach_and_results import Attached
 from skyward_core.node.bootstrap.host_commands import end_agent
-from skyward_core.node.bootstrap.host_folders_and_processes import (
+from skyward_core.node.bootstrap.host_inspection import (
     NODE_VARIABLE,
     find_node_processes,
     read_environment,

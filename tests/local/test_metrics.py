@@ -14,7 +14,7 @@ import pytest
 import skyward_core as sky
 from skyward_core.client.session import Session
 from skyward_core.pool.machine_metrics_recorder import AGENT_TOO_OLD
-from skyward_core.views.alert_rules import find_alerts
+from skyward_core.views.problem_alerts_and_stragglers import find_alerts
 from tests.support.cli import Cli
 from tests.support.fake_driver import compiled, needs_compiler
 from tests.support.faults import agent_pids

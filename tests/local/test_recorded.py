@@ -17,7 +17,7 @@ from skyward_core.client.replayable_recording_export import export_recording
 from skyward_core.model.errors import UsageError
 from skyward_core.pool import machine_metrics_recorder as machine_metrics
 from skyward_core.store.ledger import Ledger
-from skyward_core.store.past_pools import load_finished_pool
+from skyward_core.store.past_pool_views import load_finished_pool
 from skyward_core.store.recording_file import RecordingReader
 from tests.support.cli import Cli
 from tests.support.waiting import wait_until

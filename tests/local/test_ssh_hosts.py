@@ -34,7 +34,7 @@ from skyward_core.model.errors import (
     UsageError,
 )
 from skyward_core.model.specs import PoolSpec
-from skyward_core.node.bootstrap import host_folders_and_processes
+from skyward_core.node.bootstrap import host_inspection
 from skyward_core.providers.ssh.provider import SSH
 from skyward_core.transport import working_folder_upload
 from skyward_core.transport.ssh import connection, known_hosts
@@ -747,8 +747,8 @@ async def test_host_without_a_writable_folder_is_reported_with_reasons(
     from skyward_core.transport.ssh import bootstrap_channel
 
     parts = dict(marshal.loads(bootstrap_channel._bootstrap_code()))
-    source = Path(host_folders_and_processes.__file__).read_text().replace("ROOTS = (", 'ROOTS = ("/proc/none",) or (')
-    parts[host_folders_and_processes.__name__] = compile(source, "host", "exec")
+    source = Path(host_inspection.__file__).read_text().replace("ROOTS = (", 'ROOTS = ("/proc/none",) or (')
+    parts[host_inspection.__name__] = compile(source, "host", "exec")
     monkeypatch.setattr(bootstrap_channel, "_bootstrap_code", lambda: marshal.dumps([*parts.items()]))
     transport = SSHTransport(target(host, known_hosts_file), "p.0", patience=0)
     with pytest.raises(PoolError, match=r"no writable folder .*\(/proc/none"):

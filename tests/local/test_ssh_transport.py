@@ -27,8 +27,8 @@ import pytest
 from skyward_core.client.session import Session
 from skyward_core.model.errors import Cancelled, HostKeyError, PoolError, UsageError
 from skyward_core.model.specs import Image, Options, PoolSpec
-from skyward_core.node.bootstrap import host_command_server, host_folders_and_processes
-from skyward_core.node.bootstrap.host_folders_and_processes import find_node_processes, is_running
+from skyward_core.node.bootstrap import host_command_server, host_inspection
+from skyward_core.node.bootstrap.host_inspection import find_node_processes, is_running
 from skyward_core.providers.agent_status_and_termination import _can_reach
 from skyward_core.providers.ssh.provider import SSH
 from skyward_core.transport.background_loop import background_loop
@@ -142,8 +142,8 @@ async def test_full_disk_of_a_host_is_not_reported_as_a_lost_connection(
     source = tmp_path / "source"
     source.write_bytes(b"data")
     parts = dict(marshal.loads(bootstrap_channel._bootstrap_code()))
-    text = Path(host_folders_and_processes.__file__).read_text().replace("ROOTS = (", 'ROOTS = ("/proc/none",) or (')
-    parts[host_folders_and_processes.__name__] = compile(text, "host", "exec")
+    text = Path(host_inspection.__file__).read_text().replace("ROOTS = (", 'ROOTS = ("/proc/none",) or (')
+    parts[host_inspection.__name__] = compile(text, "host", "exec")
     with monkeypatch.context() as patch:
         patch.setattr(bootstrap_channel, "_bootstrap_code", lambda: marshal.dumps([*parts.items()]))
         patch.setattr(transport, "_facts", {})  # it is asked again
@@ -603,7 +603,7 @@ def test_pool_folder_of_a_live_agent_is_kept(tmp_path: Path) -> None:
 
 @pytest.fixture
 def worker(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    mark = {host_folders_and_processes.NODE_VARIABLE: str(tmp_path / "pools" / "orphans.a.0")}
+    mark = {host_inspection.NODE_VARIABLE: str(tmp_path / "pools" / "orphans.a.0")}
     code = "print('here', flush=True); input()"
     process = subprocess.Popen([sys.executable, "-c", code], env=mark, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     if process.stdout is not None:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from skyward_core.model.errors import PoolError
-from skyward_core.node.bootstrap.host_folders_and_processes import find_node_processes
+from skyward_core.node.bootstrap.host_inspection import find_node_processes
 from skyward_core.transport.local_transport_and_environments import _CODE, AgentStarter
 from tests.support.processes import descendants, exists
 from tests.support.waiting import until, wait_until

@@ -10,7 +10,7 @@ import pytest
 import skyward_core as sky
 from skyward_core.pool import output_files
 from skyward_core.pool.agent_link import Link
-from skyward_core.pool.direct_connections import DirectConnections
+from skyward_core.pool.direct_file_transfers import DirectConnections
 from skyward_core.transport.file_and_result_downloads import IncomingOutput
 from tests.support.loopback_hosts import Hosts
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from textual import events
 
-from skyward_core.views.alert_rules import Alert
+from skyward_core.views.problem_alerts_and_stragglers import Alert
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.dialogs.host_key_and_secret_variables import HostKeyScreen
 from skyward_tui.screens.run import AlertStrip, RunScreen, alert_line, alert_messages

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 import skyward_tui
 from skyward_core.client.replay_session import Playback, open_recording
-from skyward_core.views.alert_rules import find_alerts
+from skyward_core.views.problem_alerts_and_stragglers import find_alerts
 from skyward_tui import entry
 from skyward_tui.cli.main import DEMO, cli, has_terminal
 from tests.support.terminal import Terminal

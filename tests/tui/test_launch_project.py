@@ -8,7 +8,7 @@ import pytest
 from textual.widgets import Input, Select, Static
 
 from skyward_core.client.launch.launch_plan import LaunchPlan
-from skyward_core.node.bootstrap import host_folders_and_processes
+from skyward_core.node.bootstrap import host_inspection
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.dialogs.pickers import AcceleratorsScreen
 from skyward_tui.launch_form.form import Form, package_choices, plan_launch
@@ -160,7 +160,7 @@ def test_package_files_writable_by_others_are_not_offered(project: Path) -> None
     (project / "uv.lock").rename(shared / "uv.lock")
     assert ("uv.lock", "lock shared/uv.lock") in package_choices(script, "")
     shared.chmod(0o777)
-    assert host_folders_and_processes.distrust_reason(str(shared / "uv.lock"))
+    assert host_inspection.distrust_reason(str(shared / "uv.lock"))
     assert "uv.lock" not in [label for label, _ in package_choices(script, "")]
 
 

@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skyward_core.model.outcomes import Summary
-from skyward_core.views import alert_rules as alerts
 from skyward_core.views import events
-from skyward_core.views.alert_rules import REPEAT_SECONDS, Alert, AlertWatch, find_alerts
+from skyward_core.views import problem_alerts_and_stragglers as alerts
 from skyward_core.views.log_buffers_and_rank_activity import SILENCE_OF_NEW_RANKS
 from skyward_core.views.machine_metrics import MachineMetrics
 from skyward_core.views.pool_view import PoolView, RunView, apply
+from skyward_core.views.problem_alerts_and_stragglers import REPEAT_SECONDS, Alert, AlertWatch, find_alerts
 from skyward_core.views.rank_metrics_and_diagnostics import (
     BLOCK_SIZE,
     MAX_NAMES,

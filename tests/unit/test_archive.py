@@ -17,7 +17,7 @@ import pytest
 from skyward_core.model.errors import Hint, UsageError
 from skyward_core.model.outcomes import Outcome
 from skyward_core.store.ledger import Ledger
-from skyward_core.store.past_pools import load_finished_pool
+from skyward_core.store.past_pool_views import load_finished_pool
 from skyward_core.store.pool_folder import PoolFolder, node_events, read_events
 from skyward_core.store.state_folder import ensure_pool_folder
 from skyward_core.views import events

@@ -35,7 +35,7 @@ from skyward_core.pool.pool import Pool
 from skyward_core.providers.aws.boto_calls import shared_calls
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import Bill, Receipt, machine_ended_at, make_bills
-from skyward_core.store.past_pools import set_hourly_price, unreachable_view
+from skyward_core.store.past_pool_views import set_hourly_price, unreachable_view
 from skyward_core.views import events
 from skyward_core.views.pool_view import PoolView
 from skyward_tui.cli.main import cli

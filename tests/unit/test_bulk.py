@@ -24,7 +24,7 @@ import pytest
 from skyward_core.node.agent import file_transfer_server
 from skyward_core.node.agent.file_transfer_server import ACCEPT_RETRY_DELAY, MAX_UNAUTHENTICATED, FileTransferServer
 from skyward_core.plugins.pool_certificate_authority import Authority, node_name
-from skyward_core.pool.direct_connections import IDLE_TIMEOUT, MAX_AGE, Endpoint, IdleStreams, Transfer
+from skyward_core.pool.direct_file_transfers import IDLE_TIMEOUT, MAX_AGE, Endpoint, IdleStreams, Transfer
 from skyward_core.protocol import blocking_tls_connection
 from skyward_core.protocol.blocking_tls_connection import (
     CLIENT,

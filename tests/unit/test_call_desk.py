@@ -25,15 +25,15 @@ from skyward_core.node.agent.call_lifecycle import CallLifecycle, SlowCalls
 from skyward_core.node.agent.call_registry import MAX_RECORDS, Call, CallRegistry
 from skyward_core.node.agent.config import AgentConfig
 from skyward_core.node.agent.connected_clients import ClientRegistry
-from skyward_core.node.agent.connection import Connection
 from skyward_core.node.agent.fail_fast_without_client import FailFast
+from skyward_core.node.agent.frame_connection import Connection
 from skyward_core.node.agent.gpu_detection import resolve_ranks_per_gpu
 from skyward_core.node.agent.metrics_sampler_supervisor import SamplerProcess
 from skyward_core.node.agent.preemption_notices import PreemptionNotifier
 from skyward_core.node.agent.slot_dispatcher import SlotDispatcher
 from skyward_core.node.agent.worker_processes import Process
 from skyward_core.node.agent.worker_slot import RankPhases
-from skyward_core.node.bootstrap.host_folders_and_processes import find_node_processes
+from skyward_core.node.bootstrap.host_inspection import find_node_processes
 from skyward_core.node.machine_metrics_sampler import SampleFiles
 from skyward_core.protocol.frame_codec import NONE_SUMMARY, PICKLED_NONE, Decoder, Header, encode_json
 from skyward_core.runtime import preemption
@@ -113,7 +113,7 @@ from skyward_core.node.agent.connected_clients import ClientRegistry
 from skyward_core.node.agent.call_lifecycle import CallLifecycle
 from skyward_core.node.agent.call_registry import Call
 from skyward_core.node.agent.config import AgentConfig
-from skyward_core.node.agent.connection import Connection
+from skyward_core.node.agent.frame_connection import Connection
 from skyward_core.node.agent.agent_state_and_lease import NodeState
 
 async def main(folder, descriptor):

@@ -42,7 +42,7 @@ from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause, RunStatus
 from skyward_core.model.output_files import Unfetched, WrittenFile
 from skyward_core.model.specs import PoolSpec
 from skyward_core.node.agent.agent_state_and_lease import LAST_LINE_BYTES, last_line
-from skyward_core.pool.preemption_notices import describe_notice
+from skyward_core.pool.preemption_notice_forwarding import describe_notice
 from skyward_core.providers.local.provider import Local
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import Receipt

@@ -17,8 +17,8 @@ import pytest
 from skyward_core.node.agent import fail_fast_without_client, peer_heartbeats
 from skyward_core.node.agent.agent_state_and_lease import Lease
 from skyward_core.node.agent.call_registry import Call
-from skyward_core.node.agent.connection import Connection
 from skyward_core.node.agent.fail_fast_without_client import FailFast, sign_failure
+from skyward_core.node.agent.frame_connection import Connection
 from skyward_core.node.agent.gang_and_queue_requests import GangLock
 from skyward_core.node.agent.gang_state import EpochFile, Gang, ReservedPorts
 from skyward_core.node.agent.peer_heartbeats import sign_heartbeat

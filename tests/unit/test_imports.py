@@ -24,8 +24,8 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.runtime import import_hooks_and_gc_pause
-from skyward_core.runtime.import_hooks_and_gc_pause import pause_gc
+from skyward_core.runtime import skyward_alias_and_import_hooks
+from skyward_core.runtime.skyward_alias_and_import_hooks import pause_gc
 from tests.support.processes import run_command
 
 ROOT = Path(__file__).parents[2]
@@ -308,12 +308,12 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (folder / "tuners.py").write_text(note)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
-    import_hooks_and_gc_pause.install_gc_pause()
-    import_hooks_and_gc_pause.install_gc_pause()
-    assert sum(isinstance(finder, import_hooks_and_gc_pause._LargeFinder) for finder in sys.meta_path) == 1
+    skyward_alias_and_import_hooks.install_gc_pause()
+    skyward_alias_and_import_hooks.install_gc_pause()
+    assert sum(isinstance(finder, skyward_alias_and_import_hooks._LargeFinder) for finder in sys.meta_path) == 1
     yield folder
     atexit.unregister(
-        import_hooks_and_gc_pause._unfreeze_at_exit
+        skyward_alias_and_import_hooks._unfreeze_at_exit
     )  # tests end without a look through all that they have loaded
     for name in [name for name in sys.modules if name.partition(".")[0] == "peft"]:
         del sys.modules[name]
@@ -369,7 +369,7 @@ def test_small_library_is_imported_with_gc_enabled(library: Path) -> None:
 
 AT_THE_END = """
 import atexit, gc, os, subprocess, sys
-from skyward_core.runtime import import_hooks_and_gc_pause as large_imports
+from skyward_core.runtime import skyward_alias_and_import_hooks as large_imports
 
 # Called last.
 atexit.register(lambda: print("thaws" if large_imports._unfreeze_on_stop in gc.callbacks else "stays frozen"))

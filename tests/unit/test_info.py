@@ -13,7 +13,15 @@ import typing
 import pytest
 
 from skyward_core.runtime import instance_info as runtime_info
-from skyward_core.runtime.instance_info import InstanceInfo, Network, Peer, instance_info, set_current, set_place, using
+from skyward_core.runtime.instance_info import (
+    InstanceInfo,
+    Network,
+    Peer,
+    instance_info,
+    set_current,
+    set_place,
+    using,
+)
 
 
 @pytest.fixture(autouse=True)

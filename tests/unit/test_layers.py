@@ -23,7 +23,9 @@ PLANTED = {
     "The API for scripts and the client do not import each other": (
         "skyward_core/api/map_and_stream.py", "from ..client.doctor import look",
     ),
-    "A node needs nothing but Python and cloudpickle": ("skyward_core/node/agent/connection.py", "import asyncssh"),
+    "A node needs nothing but Python and cloudpickle": (
+        "skyward_core/node/agent/frame_connection.py", "import asyncssh",
+    ),
     "Layers of the agent": ("skyward_core/node/agent/call_registry.py", "from .slot_dispatcher import Slots"),
     "The library does not import the app": ("skyward_core/views/log_buffers_and_rank_activity.py", "import textual"),
     "App and command line import only client, model, views and util": (

@@ -35,7 +35,7 @@ from skyward_core.store.ledger_rows import (
     marked_pid,
     process_mark,
 )
-from skyward_core.store.past_pools import summarize_pool
+from skyward_core.store.past_pool_views import summarize_pool
 from skyward_core.util.light_dataclass import value
 from tests.support.child import Child, child
 from tests.support.ledger_runs import record_runs

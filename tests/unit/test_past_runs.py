@@ -26,10 +26,10 @@ from skyward_core.model.machines import Machine
 from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause, Summary
 from skyward_core.node.worker.result_pickles_and_summaries import summarize
 from skyward_core.protocol.stdout_stderr_order_marks import BEFORE, encode_mark
-from skyward_core.store import past_pools, pool_folder
+from skyward_core.store import past_pool_views, pool_folder
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import Receipt, make_bills
-from skyward_core.store.past_pools import add_logs, summarize_pool
+from skyward_core.store.past_pool_views import add_logs, summarize_pool
 from skyward_core.store.pool_folder import MetricsWriter, PoolFolder
 from skyward_core.store.state_folder import ensure_pool_folder
 from skyward_core.views import events, recording_entries, stdout_stderr_order
@@ -790,7 +790,7 @@ def test_history_searches_logs(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("at_once", [1, 64])
 def test_logs_of_ranks_are_merged_by_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
     """The merged log has every line of each rank, in the rank's order, for any chunk size."""
-    monkeypatch.setattr(past_pools, "MAX_OPEN_FILES", at_once)
+    monkeypatch.setattr(past_pool_views, "MAX_OPEN_FILES", at_once)
     for rank in range(3):
         data = marks = b""
         for step in range(4):

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, closing
 import pytest
 
 from skyward_core.node.agent.connected_clients import ClientRegistry
-from skyward_core.node.agent.connection import MAX_UNSENT_BYTES, Connection
+from skyward_core.node.agent.frame_connection import MAX_UNSENT_BYTES, Connection
 from skyward_core.protocol.frame_codec import Decoder, encode_frame
 from skyward_core.transport.local_transport_and_environments import SocketPipe
 from skyward_core.transport.ssh.bootstrap_channel import CommandOutput

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from skyward_core.node.agent import worker_processes
-from skyward_core.node.bootstrap import host_commands, host_folders_and_processes
+from skyward_core.node.bootstrap import host_commands, host_inspection
 from tests.support.processes import descendants, exists
 from tests.support.waiting import wait_until
 
@@ -124,29 +124,29 @@ def test_process_writing_to_a_removed_node_folder_is_found(tmp_path: Path) -> No
         child = subprocess.Popen(["sleep", "600"], stderr=errors)
     try:
         shutil.rmtree(folder)
-        assert host_folders_and_processes.find_node_processes(str(folder)) == [child.pid]
-        assert host_folders_and_processes.find_node_processes(str(tmp_path / "node")) == []
+        assert host_inspection.find_node_processes(str(folder)) == [child.pid]
+        assert host_inspection.find_node_processes(str(tmp_path / "node")) == []
     finally:
         child.kill()
         child.wait()
-    assert host_folders_and_processes.find_node_processes(str(folder)) == []
+    assert host_inspection.find_node_processes(str(folder)) == []
 
 
 def test_processes_with_the_node_variable_and_descendants_are_found(tmp_path: Path) -> None:
     folder, outer = str(tmp_path / "node:0"), str(tmp_path / "a-node-it-runs-in")
     code = "import os, subprocess\nprint(subprocess.Popen(['sleep', '600'], env={}).pid, flush=True)\ninput()"
-    marks = {host_folders_and_processes.NODE_VARIABLE: f"{outer}:{folder}"}
+    marks = {host_inspection.NODE_VARIABLE: f"{outer}:{folder}"}
     child = subprocess.Popen(
         [sys.executable, "-c", code], env=marks, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert child.stdout is not None
     below = int(child.stdout.readline())
     try:
-        assert host_folders_and_processes.find_node_processes(folder) == sorted([child.pid, below])
-        assert host_folders_and_processes.find_node_processes(outer) == sorted([child.pid, below])
+        assert host_inspection.find_node_processes(folder) == sorted([child.pid, below])
+        assert host_inspection.find_node_processes(outer) == sorted([child.pid, below])
         assert (
-            host_folders_and_processes.find_node_processes("/of/a/node")
-            == host_folders_and_processes.find_node_processes(str(tmp_path))
+            host_inspection.find_node_processes("/of/a/node")
+            == host_inspection.find_node_processes(str(tmp_path))
             == []
         )
     finally:

@@ -20,7 +20,7 @@ from skyward_core.model.errors import JobFileError, LedgerError, UsageError
 from skyward_core.model.machines import Machine
 from skyward_core.model.outcomes import Outcome
 from skyward_core.node.agent import retained_results
-from skyward_core.node.bootstrap import host_command_server, host_folders_and_processes
+from skyward_core.node.bootstrap import host_command_server, host_inspection
 from skyward_core.node.bootstrap.image_environment import MADE_FILE
 from skyward_core.protocol.frame_codec import Header, encode_frame
 from skyward_core.store.ledger import Ledger
@@ -213,13 +213,13 @@ def test_stale_folder_cleanup_retains_unfetched_results(tmp_path: Path) -> None:
     folder = power_cut(tmp_path, outcome("aa"), outcome("aa", 1), outcome("bb", kind="raised"), ack(aa=[0]))
     host_command_server.remove_stale_folders(str(tmp_path))
     left = folder.with_name("kept.p.t.0")
-    retained = host_folders_and_processes.read_retained_facts(str(left))
+    retained = host_inspection.read_retained_facts(str(left))
     assert retained["runs"] == {"aa": 7, "bb": 7}
     assert 6.9 * DAY < retained["until"] - time.time() <= 7 * DAY
     assert sorted(path.name for path in left.iterdir()) == ["agent.json", "kept.json", "spool"]
     assert [path.name for path in folder.parent.iterdir()] == ["kept.p.t.0"]
     host_command_server.remove_stale_folders(str(tmp_path))
-    assert host_folders_and_processes.read_retained_facts(str(left)) == retained
+    assert host_inspection.read_retained_facts(str(left)) == retained
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skyward_core.node.agent.call_registry import Call
-from skyward_core.node.agent.connection import Connection
+from skyward_core.node.agent.frame_connection import Connection
 from skyward_core.node.agent.gang_state import Gang
 from skyward_core.node.agent.worker_processes import Process
 from skyward_core.node.agent.worker_slot import Step, decide_step

@@ -16,7 +16,7 @@ from skyward_core.node.agent import plugin_context_supervisor, worker_slot
 from skyward_core.node.agent.agent_state_and_lease import NodeState
 from skyward_core.node.agent.call_registry import Call
 from skyward_core.node.agent.config import AgentConfig
-from skyward_core.node.agent.connection import Connection
+from skyward_core.node.agent.frame_connection import Connection
 from skyward_core.node.agent.gang_state import Gang
 from skyward_core.node.agent.log_tailing_and_size_limits import LogTail
 from skyward_core.node.agent.plugin_context_supervisor import PluginContextProcess

@@ -11,7 +11,7 @@ import pytest
 
 from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause
 from skyward_core.pool.gang_and_rank_setup import NodeGangState, busy_nodes, choose_nodes
-from skyward_core.pool.preemption_notices import PreemptionNotices
+from skyward_core.pool.preemption_notice_forwarding import PreemptionNotices
 from skyward_core.views import events
 from skyward_core.views.events import Event, QueuedRun, QueueNews, RankBegan, RankEnded
 from skyward_core.views.job_file_steps import failure_lines, steps_by_node, steps_of_job

@@ -16,7 +16,7 @@ import pytest
 from skyward_core.client import skyward_alias_installer
 from skyward_core.client import user_settings_and_app_state as settings
 from skyward_core.model.errors import UsageError
-from skyward_core.node.bootstrap import host_command_server, host_folders_and_processes
+from skyward_core.node.bootstrap import host_command_server, host_inspection
 from skyward_core.util.safe_file_access import write_atomic
 from tests.support.child import Child
 
@@ -117,9 +117,9 @@ def pool_folder(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_folder_writable_only_by_its_owner_is_trusted(pool_folder: Path) -> None:
-    assert host_folders_and_processes.distrust_reason(str(pool_folder)) == ""
-    assert host_folders_and_processes.distrust_reason(str(pool_folder / "not" / "there")) == ""
-    assert host_folders_and_processes.distrust_reason(f"{pool_folder}/../train.a.0/.") == ""
+    assert host_inspection.distrust_reason(str(pool_folder)) == ""
+    assert host_inspection.distrust_reason(str(pool_folder / "not" / "there")) == ""
+    assert host_inspection.distrust_reason(f"{pool_folder}/../train.a.0/.") == ""
 
 
 @as_root
@@ -127,7 +127,7 @@ def test_folder_writable_only_by_its_owner_is_trusted(pool_folder: Path) -> None
 def test_parent_folder_of_another_user_is_distrusted(pool_folder: Path, up: int) -> None:
     theirs = (pool_folder, *pool_folder.parents)[up]
     os.chown(theirs, STRANGER, STRANGER)
-    assert host_folders_and_processes.distrust_reason(str(pool_folder)) == f"{theirs} belongs to another user"
+    assert host_inspection.distrust_reason(str(pool_folder)) == f"{theirs} belongs to another user"
 
 
 @pytest.mark.parametrize("up", range(4))
@@ -135,36 +135,36 @@ def test_parent_folder_of_another_user_is_distrusted(pool_folder: Path, up: int)
 def test_parent_folder_writable_by_others_is_distrusted(pool_folder: Path, up: int, mode: int) -> None:
     open_to_all = (pool_folder, *pool_folder.parents)[up]
     open_to_all.chmod(mode)
-    assert host_folders_and_processes.distrust_reason(str(pool_folder)) == f"{open_to_all} can be written by others"
+    assert host_inspection.distrust_reason(str(pool_folder)) == f"{open_to_all} can be written by others"
 
 
 @as_root
 def test_group_writable_folder_is_trusted_only_for_the_own_group(pool_folder: Path) -> None:
     pool_folder.parent.chmod(0o775)
-    assert host_folders_and_processes.distrust_reason(str(pool_folder)) == ""
+    assert host_inspection.distrust_reason(str(pool_folder)) == ""
     os.chown(pool_folder.parent, 0, 100)
-    reason = host_folders_and_processes.distrust_reason(str(pool_folder))
+    reason = host_inspection.distrust_reason(str(pool_folder))
     assert reason == f"{pool_folder.parent} can be written by others"
 
 
 def test_sticky_parent_folder_is_trusted_but_not_as_target(pool_folder: Path) -> None:
     shared = pool_folder.parents[1]
     shared.chmod(0o1777)
-    assert host_folders_and_processes.distrust_reason(str(pool_folder)) == ""
-    assert host_folders_and_processes.distrust_reason(str(shared)) == f"{shared} can be written by others"
+    assert host_inspection.distrust_reason(str(pool_folder)) == ""
+    assert host_inspection.distrust_reason(str(shared)) == f"{shared} can be written by others"
 
 
 def test_trust_check_follows_links(pool_folder: Path, tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(pool_folder.parent)
-    assert host_folders_and_processes.distrust_reason(f"{link}/{pool_folder.name}") == ""
+    assert host_inspection.distrust_reason(f"{link}/{pool_folder.name}") == ""
     pool_folder.parent.chmod(0o777)
     assert (
-        host_folders_and_processes.distrust_reason(f"{link}/{pool_folder.name}")
+        host_inspection.distrust_reason(f"{link}/{pool_folder.name}")
         == f"{pool_folder.parent} can be written by others"
     )
     (tmp_path / "round").symlink_to("round")
-    assert "too many levels of links" in host_folders_and_processes.distrust_reason(f"{tmp_path}/round/x")
+    assert "too many levels of links" in host_inspection.distrust_reason(f"{tmp_path}/round/x")
 
 
 @as_root
@@ -172,14 +172,14 @@ def test_link_of_another_user_is_distrusted(pool_folder: Path, tmp_path: Path) -
     link = tmp_path / "link"
     link.symlink_to("cache/skyward")
     os.chown(link, STRANGER, STRANGER, follow_symlinks=False)
-    assert host_folders_and_processes.distrust_reason(f"{link}/pools") == f"{link} belongs to another user"
+    assert host_inspection.distrust_reason(f"{link}/pools") == f"{link} belongs to another user"
 
 
 @pytest.fixture
 def pool_roots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Two roots that replace those of this machine."""
     places = [tmp_path / "first", tmp_path / "second"]
-    monkeypatch.setattr(host_folders_and_processes, "ROOTS", tuple(map(str, places)))
+    monkeypatch.setattr(host_inspection, "ROOTS", tuple(map(str, places)))
     return places
 
 
@@ -197,9 +197,9 @@ def test_pool_folder_of_another_user_is_skipped(pool_roots: list[Path]) -> None:
     for path in (pool_roots[0], theirs.parent, theirs, theirs / "agent.json"):
         os.chown(path, STRANGER, STRANGER)
     ours = make_pool_folder(pool_roots[1], "train.a.0")
-    assert host_folders_and_processes.choose_root("train.a.0") == (str(pool_roots[1]), [], "")
+    assert host_inspection.choose_root("train.a.0") == (str(pool_roots[1]), [], "")
     (ours / "agent.json").unlink()
-    root, wrong, doubted = host_folders_and_processes.choose_root("train.a.0")
+    root, wrong, doubted = host_inspection.choose_root("train.a.0")
     assert (root, wrong, doubted) == (
         str(pool_roots[1]),
         [f"{pool_roots[0]}: {pool_roots[0]} belongs to another user"],
@@ -211,17 +211,17 @@ def test_own_pool_folder_writable_by_others_is_reported(pool_roots: list[Path]) 
     place = make_pool_folder(pool_roots[0], "train.a.0")
     place.parent.chmod(0o777)
     why = f"{place.parent} can be written by others"
-    assert host_folders_and_processes.choose_root("train.a.0") == ("", [why], why)
+    assert host_inspection.choose_root("train.a.0") == ("", [why], why)
 
 
 def test_root_folder_with_content_writable_by_others_is_skipped(pool_roots: list[Path]) -> None:
     (pool_roots[0] / "work").mkdir(parents=True)
     pool_roots[0].chmod(0o755)
     (pool_roots[0] / "work").chmod(0o777)
-    root, wrong, _ = host_folders_and_processes.choose_root("")
+    root, wrong, _ = host_inspection.choose_root("")
     assert (root, wrong) == (str(pool_roots[1]), [f"{pool_roots[0]}: {pool_roots[0]}/work can be written by others"])
     pool_roots[0].chmod(0o700)  # nobody else can come that far
-    assert host_folders_and_processes.choose_root("")[0] == str(pool_roots[0])
+    assert host_inspection.choose_root("")[0] == str(pool_roots[0])
 
 
 @as_root

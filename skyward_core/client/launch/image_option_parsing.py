@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from skyward_core.client.launch.argument_form_fields import ArgumentField
+from skyward_core.client.launch.parameter_form_fields import ArgumentField
 from skyward_core.model.errors import SpecError, UsageError, set_error_field
 from skyward_core.transport.working_folder_upload import unmatched_patterns
 from skyward_core.util.redaction import (

@@ -11,8 +11,8 @@ from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, get_origin
 
 from skyward_core import plugins
-from skyward_core.client.launch.argument_form_fields import ArgumentField as ArgumentField
-from skyward_core.client.launch.argument_form_fields import argument_fields as argument_fields
+from skyward_core.client.launch.parameter_form_fields import ArgumentField as ArgumentField
+from skyward_core.client.launch.parameter_form_fields import argument_fields as argument_fields
 from skyward_core.model.errors import SkywardError, UsageError, set_error_field
 from skyward_core.model.provider_capability_protocols import Offers, costs_money
 from skyward_core.model.provider_settings import declared_settings

@@ -34,7 +34,7 @@ from skyward_core.node.agent.worker_processes import (
     run_in_thread,
 )
 from skyward_core.node.agent.worker_slot import RankPhases
-from skyward_core.node.bootstrap.host_folders_and_processes import find_node_processes
+from skyward_core.node.bootstrap.host_inspection import find_node_processes
 from skyward_core.node.deferred_imports import SPARE
 from skyward_core.protocol.frame_codec import Header, encode_frame
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from skyward_core.node.agent.connection import Connection
+from skyward_core.node.agent.frame_connection import Connection
 from skyward_core.node.agent.generator_values import GeneratorBuffer
 from skyward_core.protocol.frame_codec import (
     MAX_SHORT_TEXT,

@@ -13,8 +13,8 @@ from skyward_core.node.agent.agent_state_and_lease import NodeState
 from skyward_core.node.agent.call_lifecycle import CallLifecycle
 from skyward_core.node.agent.call_registry import Call, attempt_number
 from skyward_core.node.agent.connected_clients import ClientRegistry
-from skyward_core.node.agent.connection import Connection
 from skyward_core.node.agent.fail_fast_without_client import FailFast
+from skyward_core.node.agent.frame_connection import Connection
 from skyward_core.node.agent.gang_and_queue_requests import GangRequests, Handler
 from skyward_core.node.agent.log_tailing_and_size_limits import LogTail
 from skyward_core.node.agent.slot_dispatcher import SlotDispatcher

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from skyward_core.node.bootstrap.host_folders_and_processes import NVIDIA_DEVICES
+from skyward_core.node.bootstrap.host_inspection import NVIDIA_DEVICES
 from skyward_core.protocol.node_paths import NodePaths, worker_socket_path
 
 NVML_LIBRARY = "libnvidia-ml.so.1"  # NVML if it is not in a usual folder

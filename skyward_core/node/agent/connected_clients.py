@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from skyward_core.node.agent.connection import Connection
+from skyward_core.node.agent.frame_connection import Connection
 from skyward_core.node.agent.log_tailing_and_size_limits import LogTail
 from skyward_core.protocol.frame_codec import encode_frame
 

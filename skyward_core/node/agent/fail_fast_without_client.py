@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from skyward_core.node.agent.agent_state_and_lease import NodeState
 from skyward_core.node.agent.call_registry import Call
-from skyward_core.node.agent.connection import Connection
+from skyward_core.node.agent.frame_connection import Connection
 from skyward_core.node.agent.slot_dispatcher import SlotDispatcher
 from skyward_core.protocol.frame_codec import Header, encode_json
 from skyward_core.protocol.frame_schema import validate_peer_frame

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from skyward_core.node.agent.config import AgentConfig
-from skyward_core.node.agent.connection import Connection
+from skyward_core.node.agent.frame_connection import Connection
 from skyward_core.protocol.frame_codec import Header
 
 if TYPE_CHECKING:

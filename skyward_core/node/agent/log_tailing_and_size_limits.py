@@ -15,7 +15,7 @@ from pathlib import Path
 
 from skyward_core.node.agent.call_registry import Call, Key
 from skyward_core.node.agent.config import AgentConfig
-from skyward_core.node.agent.connection import Connection
+from skyward_core.node.agent.frame_connection import Connection
 from skyward_core.node.agent.worker_processes import describe_shortage
 from skyward_core.protocol.frame_codec import CHUNK_BYTES
 from skyward_core.protocol.node_paths import ERR, MARKS, METRICS, OUT, log_stem

@@ -11,7 +11,7 @@ from signal import SIGKILL
 from typing import IO, cast
 
 from skyward_core.node.agent.config import AgentConfig
-from skyward_core.node.agent.connection import Connection
+from skyward_core.node.agent.frame_connection import Connection
 from skyward_core.node.agent.worker_processes import signal_group, spawn_monitor
 from skyward_core.protocol.frame_codec import CHUNK_BYTES
 from skyward_core.protocol.node_paths import sample_files

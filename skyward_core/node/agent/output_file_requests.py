@@ -22,7 +22,7 @@ from skyward_core.protocol.validators import is_relative_subpath
 
 if TYPE_CHECKING:
     from skyward_core.node.agent.agent_state_and_lease import NodeState
-    from skyward_core.node.agent.connection import Connection
+    from skyward_core.node.agent.frame_connection import Connection
     from skyward_core.protocol.frame_types import ClientOutput, ClientRestore, ClientWritten, WrittenKeys
 
 

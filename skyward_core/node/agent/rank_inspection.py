@@ -13,7 +13,7 @@ from skyward_core.node.stack_dumps_and_profiles import PathMapping, RankProcess,
 
 if TYPE_CHECKING:
     from skyward_core.node.agent.agent_state_and_lease import NodeState
-    from skyward_core.node.agent.connection import Connection
+    from skyward_core.node.agent.frame_connection import Connection
     from skyward_core.node.agent.slot_dispatcher import SlotDispatcher
     from skyward_core.node.agent.worker_slot import Slot
     from skyward_core.protocol.frame_types import ClientDebug, ClientProfile, ClientStacks

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from skyward_core.node.bootstrap.host_folders_and_processes import read_retained_facts
+from skyward_core.node.bootstrap.host_inspection import read_retained_facts
 from skyward_core.protocol.frame_codec import RESULT_KINDS
 from skyward_core.protocol.node_paths import ASK, ERR, OUT, NodePaths
 

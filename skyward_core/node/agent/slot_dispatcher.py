@@ -11,7 +11,7 @@ from skyward_core.node.agent.agent_state_and_lease import NodeState
 from skyward_core.node.agent.call_lifecycle import CallLifecycle
 from skyward_core.node.agent.call_registry import Call
 from skyward_core.node.agent.connected_clients import ClientRegistry
-from skyward_core.node.agent.connection import Connection
+from skyward_core.node.agent.frame_connection import Connection
 from skyward_core.node.agent.log_tailing_and_size_limits import NO_LIMIT
 from skyward_core.node.agent.plugin_context_supervisor import PluginContextProcess
 from skyward_core.node.agent.worker_processes import processor_seconds, reap

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from skyward_core.node.agent.config import AgentConfig
-from skyward_core.node.agent.connection import Connection
-from skyward_core.node.bootstrap.host_folders_and_processes import NODE_VARIABLE, distrust_reason
+from skyward_core.node.agent.frame_connection import Connection
+from skyward_core.node.bootstrap.host_inspection import NODE_VARIABLE, distrust_reason
 from skyward_core.protocol.node_paths import WORKER_PREFIX
 
 if TYPE_CHECKING:
@@ -264,7 +264,7 @@ put_off += [PutOff("platform", python_implementation=lambda: "PyPy" if "__pypy__
 put_off = [module for module in put_off if module.__name__ not in sys.modules]
 sys.modules.update((module.__name__, module) for module in put_off)
 from skyward_core.node.worker.{module} import main
-from skyward_core.runtime.import_hooks_and_gc_pause import unload_shadowed_modules
+from skyward_core.runtime.skyward_alias_and_import_hooks import unload_shadowed_modules
 import cloudpickle
 for module in put_off:
     module.forget()

@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from skyward_core.node.bootstrap.host_folders_and_processes import unique_token
+from skyward_core.node.bootstrap.host_inspection import unique_token
 
 LISTEN_TIMEOUT = 15.0  # seconds for the neighbour to connect and send
 CONNECT_TIMEOUT, SEND_SECONDS = 2.0, 1.0  # seconds

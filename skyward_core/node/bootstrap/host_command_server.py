@@ -1,7 +1,7 @@
 """Command server on a host, the first code that the client runs there.
 
 The client sends this module as bytecode, together with ``node.deferred_imports`` and
-``bootstrap.host_folders_and_processes``, and runs it with ``python -I -S`` through one command channel. The code uses
+``bootstrap.host_inspection``, and runs it with ``python -I -S`` through one command channel. The code uses
 only the standard library and must not contain secrets.
 
 A request on standard input consists of the length of a header in eight hexadecimal digits, the JSON header, and the
@@ -17,7 +17,7 @@ import signal
 import sys
 import time
 
-from skyward_core.node.bootstrap.host_folders_and_processes import (
+from skyward_core.node.bootstrap.host_inspection import (
     collect_facts,
     distrust_reason,
     find_node_processes,

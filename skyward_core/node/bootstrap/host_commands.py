@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from skyward_core.node.bootstrap import receive_working_folder
-from skyward_core.node.bootstrap.host_folders_and_processes import belongs_to_node, find_node_processes, is_running
+from skyward_core.node.bootstrap.host_inspection import belongs_to_node, find_node_processes, is_running
 from skyward_core.protocol.node_paths import NodePaths, pools_folder, worker_socket_path
 
 Receive = Callable[[int], bytes]

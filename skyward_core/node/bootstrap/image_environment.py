@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from skyward_core.node.bootstrap.host_folders_and_processes import parent_pids, with_descendants
+from skyward_core.node.bootstrap.host_inspection import parent_pids, with_descendants
 from skyward_core.node.bootstrap.package_index_restrictions import (
     PINNED,
     Index,

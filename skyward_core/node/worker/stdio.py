@@ -21,7 +21,7 @@ from time import monotonic, sleep  # user code may replace the functions of `tim
 from typing import Any
 
 from skyward_core.protocol.stdout_stderr_order_marks import BEFORE, MARK_INTERVAL, MarkWriter, file_identity
-from skyward_core.runtime.import_hooks_and_gc_pause import call_when_imported
+from skyward_core.runtime.skyward_alias_and_import_hooks import call_when_imported
 
 PIPE_BYTES = 1 << 20  # bytes that a child may print before this process forwards them
 READ_BYTES = 1 << 16

@@ -32,7 +32,7 @@ from skyward_core.node.worker.stdio import CapturedStreams
 from skyward_core.node.worker.stop_signal import Stopped, StopSignal, enable_stack_dumps
 from skyward_core.protocol.frame_codec import MAX_INLINE_BYTES, WINDOW, AnyHeader, Header
 from skyward_core.protocol.node_paths import MARKS, METRICS, NodePaths, log_stem
-from skyward_core.runtime import import_hooks_and_gc_pause, metric_logging, preemption
+from skyward_core.runtime import metric_logging, preemption, skyward_alias_and_import_hooks
 from skyward_core.runtime.instance_info import (
     import_for_call,
     not_reusable_reason,
@@ -95,14 +95,14 @@ T = TypeVar("T")
 
 def main(socket_path: str, folder: str, rank: str, number: str) -> None:
     """Serve calls until the agent ends this process, or until no agent has run for too long."""
-    import_hooks_and_gc_pause.install()
+    skyward_alias_and_import_hooks.install()
     paths = NodePaths(folder)
     log_path = f"{paths.spool}/{log_stem(int(rank), int(number))}"
     streams = CapturedStreams(log_path + MARKS)
     faulthandler.enable()
     stacks = paths.stacks(int(rank), int(number))
     enable_stack_dumps(stacks)
-    import_hooks_and_gc_pause.install_gc_pause()  # counts the currently open files as ours
+    skyward_alias_and_import_hooks.install_gc_pause()  # counts the currently open files as ours
     # Registered first, so it is called last. The remaining steps of the exit only free memory. They can take long for
     # large frameworks on a busy machine, and a stack dump would show no Python frames.
     atexit.register(faulthandler.cancel_dump_traceback_later)
@@ -118,8 +118,8 @@ def main(socket_path: str, folder: str, rank: str, number: str) -> None:
 
         hide_worker_frames(traceback)
 
-    import_hooks_and_gc_pause.call_when_imported(catch_breakpoints, "pdb")  # breakpoint() imports it, too
-    import_hooks_and_gc_pause.call_when_imported(shorten_stacks, "traceback")
+    skyward_alias_and_import_hooks.call_when_imported(catch_breakpoints, "pdb")  # breakpoint() imports it, too
+    skyward_alias_and_import_hooks.call_when_imported(shorten_stacks, "traceback")
     flush_metrics = metric_logging.start_writer(log_path + METRICS, config.log_limit)
     worker = WorkerProcess(socket_path, paths, config, streams, flush_metrics, stacks)
     try:

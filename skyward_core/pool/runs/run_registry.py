@@ -13,7 +13,7 @@ from skyward_core.model.errors import Hint, PoolError
 from skyward_core.model.outcomes import RunKind
 from skyward_core.pool.agent_link import Link
 from skyward_core.pool.blob_distribution import BlobCache
-from skyward_core.pool.direct_connections import DirectConnections
+from skyward_core.pool.direct_file_transfers import DirectConnections
 from skyward_core.pool.runs.map_run import MapRun
 from skyward_core.pool.runs.other_clients_runs import OtherClientRuns
 from skyward_core.pool.runs.result_loading_and_run_errors import already_fetched_error

@@ -12,9 +12,9 @@ from typing import Any
 
 from skyward_core.model.errors import PoolError
 from skyward_core.model.machines import Check, Machine
-from skyward_core.model.misuse_errors import StrictKeywords
+from skyward_core.model.misuse_guards import StrictKeywords
 from skyward_core.model.specs import PoolSpec
-from skyward_core.node.bootstrap.host_folders_and_processes import (
+from skyward_core.node.bootstrap.host_inspection import (
     find_node_processes,
     is_running,
     read_exit_reason,

@@ -23,7 +23,7 @@ from skyward_core.model.errors import (
     error_message,
 )
 from skyward_core.model.machines import FREE, Check, Machine
-from skyward_core.model.misuse_errors import StrictKeywords
+from skyward_core.model.misuse_guards import StrictKeywords
 from skyward_core.model.provider_capability_protocols import check_host_count
 from skyward_core.model.provider_settings import DeclaredSettings, Field, setting, word_list
 from skyward_core.model.specs import PoolSpec

@@ -3,7 +3,7 @@
 import sys
 
 import skyward_core
-from skyward_core.runtime import import_hooks_and_gc_pause
+from skyward_core.runtime import skyward_alias_and_import_hooks
 
-import_hooks_and_gc_pause.install()
+skyward_alias_and_import_hooks.install()
 sys.modules[__name__] = skyward_core

@@ -81,7 +81,7 @@ NOISY_START_FACTOR, UV_TIMEOUT_FACTOR = 6, 30
 BOOTSTRAP_MODULES = (
     "skyward_core.protocol.node_paths",
     "skyward_core.node.deferred_imports",
-    "skyward_core.node.bootstrap.host_folders_and_processes",
+    "skyward_core.node.bootstrap.host_inspection",
 )
 
 _OLD_MARSHAL = 2  # a format that every Python version reads

@@ -21,9 +21,9 @@ from skyward_core.model.metric_definitions_and_series import (
     curve_json,
 )
 from skyward_core.util.safe_file_access import exists
-from skyward_core.views.alert_rules import Alert, find_alerts
 from skyward_core.views.machine_metrics import MachineMetrics
 from skyward_core.views.pool_view import PoolView, build_curves
+from skyward_core.views.problem_alerts_and_stragglers import Alert, find_alerts
 from skyward_tui.cli.console_and_log_printer import Console
 from skyward_tui.cli.pool_and_run_lookup import live_pools, open_session, resolve_run
 from skyward_tui.cli.run_report import table

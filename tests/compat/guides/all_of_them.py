@@ -5,10 +5,10 @@ import sys
 import traceback
 
 from skyward_core import providers
-from skyward_core.runtime import import_hooks_and_gc_pause
+from skyward_core.runtime import skyward_alias_and_import_hooks
 
 if __name__ == "__main__":
-    import_hooks_and_gc_pause.install()
+    skyward_alias_and_import_hooks.install()
     providers.provider_override = "local"
     failed = 0
     for path in sys.argv[1:]:
