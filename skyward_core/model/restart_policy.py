@@ -8,7 +8,7 @@ code do not use up the restarts after lost machines.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from skyward_core.model.outcomes import Outcome, RestartCause, RootCause
 from skyward_core.model.root_cause import ECHO, cause_rank, is_failure
@@ -17,6 +17,7 @@ from skyward_core.protocol.frame_schema import PREEMPTED
 from skyward_core.util.light_dataclass import Value, value
 
 if TYPE_CHECKING:
+    from skyward_core.model.specs import Options
     from skyward_core.protocol.frame_types import AttemptEndKeys, AttemptKeys
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds before a restart after an attempt without progress
@@ -31,14 +32,12 @@ CAUSE_WORDS: Mapping[RestartCause, str] = {
 }
 
 
-class RestartLimits(Protocol):
-    """Budgets of a run, as in ``Options``."""
+@value
+class RestartLimits(Value):
+    """Budgets of a run, with the names of ``Options``."""
 
-    @property
-    def restarts(self) -> int: ...
-
-    @property
-    def error_restarts(self) -> int: ...
+    restarts: int
+    error_restarts: int
 
 
 @value
@@ -68,15 +67,10 @@ class AttemptEnd(Value):
     def to_keys(self) -> AttemptEndKeys:
         """Return the end as in frames, with a short message, because each call's frame has the ends of all attempts."""
         return {
-            "number": self.number,
-            "cause": self.cause,
-            "message": self.message[:MAX_SENT_MESSAGE],
-            "signature": self.signature,
-            "progress": self.progress,
-            "lost": list(self.lost_ranks),
-            "reason": self.reason,
-            "at": self.at,
-        }
+            "number": self.number, "cause": self.cause, "message": self.message[:MAX_SENT_MESSAGE],
+            "signature": self.signature, "progress": self.progress, "lost": list(self.lost_ranks),
+            "reason": self.reason, "at": self.at,
+        }  # fmt: skip
 
     @classmethod
     def from_keys(cls, keys: AttemptEndKeys) -> AttemptEnd:
@@ -85,7 +79,7 @@ class AttemptEnd(Value):
         return cls(keys["number"], cause, message, keys["signature"], keys["progress"], lost, keys["reason"], at)
 
 
-def attempt_keys(number: int, limits: RestartLimits, ends: Sequence[AttemptEnd]) -> AttemptKeys:
+def attempt_keys(number: int, limits: RestartLimits | Options, ends: Sequence[AttemptEnd]) -> AttemptKeys:
     """Return the attempt of a call as in its frame: all that the decision about a further attempt needs."""
     last = ends[-1] if ends else None
     return {
@@ -164,7 +158,7 @@ def last_place(traceback: str) -> str:
     return places[-1] if places else ""
 
 
-def decide_restart(ends: Sequence[AttemptEnd], limits: RestartLimits) -> RestartDecision:
+def decide_restart(ends: Sequence[AttemptEnd], limits: RestartLimits | Options) -> RestartDecision:
     """Decide whether a run starts again after a failed attempt.
 
     Args:

@@ -14,17 +14,49 @@ from skyward_core.node.agent.agent_state_and_lease import NodeState
 from skyward_core.node.agent.call_registry import Call
 from skyward_core.node.agent.frame_connection import Connection
 from skyward_core.node.agent.slot_dispatcher import SlotDispatcher
-from skyward_core.protocol.frame_codec import Header, encode_json
+from skyward_core.protocol.frame_codec import encode_json
 from skyward_core.protocol.frame_schema import validate_peer_frame
 
 if TYPE_CHECKING:
+    from typing import Any, TypedDict
+
     from skyward_core.node.agent.peer_heartbeats import PeerHeartbeats
     from skyward_core.protocol.frame_types import (
+        AgentOutcome,
+        AttemptKeys,
         FromPeer,
         GangPeers,
         PeerAttempt,
         PeerFailed,
     )
+
+    class PeerRequest(TypedDict, total=False):
+        """Signed request of an agent to another agent of its gang."""
+
+        nonce: str
+        to: int
+        step: str
+        run: str
+        node: int
+        left: float
+        epoch: int
+        info: dict[str, Any]
+        attempt: AttemptKeys
+
+    class PeerReport(TypedDict, total=False):
+        """Signed answer of an agent to another agent of its gang."""
+
+        nonce: str
+        run: str
+        attempt: AttemptKeys | None
+        active: int
+        client: bool
+        ends: list[AgentOutcome]
+        step: float | None
+        preempted: bool
+        ports: list[int]
+        begun: bool
+
 
 CLIENT_GRACE = 2.0  # seconds for a client to reconnect; a connected client stops the gang itself
 RETRY_DELAY = 5.0  # seconds until an unreachable node is notified once more
@@ -72,7 +104,7 @@ class FailFast:
         self._unauthenticated: dict[Connection, asyncio.TimerHandle] = {}
         self._authenticated: set[Connection] = set()  # connections with valid heartbeats
         self.peers: GangPeers | None = None
-        self.answer: Callable[[Header], Header] = lambda request: {}
+        self.answer: Callable[[PeerRequest], PeerReport] = lambda request: {}
         self.on_notice: Callable[[int, float], None] = lambda node, left: None
         self._notified: set[tuple[str, int]] = set()  # runs with the nodes that need no further notification
         self._notifications: dict[str, asyncio.Task[None]] = {}
@@ -205,7 +237,7 @@ class FailFast:
                 connection.send({"t": "report", "signature": _sign_body(key, "report", epoch, answer)}, answer)
         connection.close()
 
-    async def ask(self, node: int, request: Header) -> Header | None:
+    async def ask(self, node: int, request: PeerRequest) -> PeerReport | None:
         """Send a request about a restart to a node of the gang.
 
         Returns:
@@ -216,7 +248,7 @@ class FailFast:
         if peers is None or place is None:
             return None
         nonce = os.urandom(16).hex()
-        data = encode_json(request | {"to": node, "nonce": nonce}).encode()
+        data = encode_json({**request, "to": node, "nonce": nonce}).encode()
         frame: PeerAttempt = {"t": "attempt", "epoch": epoch, "signature": ""}
         frame["signature"] = _sign_body(peers["key"], "attempt", epoch, data)
         answer = await _exchange(frame, data, place[1:])
@@ -224,14 +256,14 @@ class FailFast:
             return None
         if answer[0]["signature"] != _sign_body(peers["key"], "report", epoch, answer[1]):
             return None
-        report: Header = json.loads(answer[1])
+        report: PeerReport = json.loads(answer[1])
         return report if report["nonce"] == nonce else None
 
     async def notify_preemption(self, left: float) -> None:
         """Notify the gang's other nodes that this node's machine is preempted in ``left`` seconds."""
         here, peers = self._state.config.node, self.peers
         nodes = [place[0] for place in peers["nodes"] if place[0] != here] if peers is not None else []
-        notice = {"step": "notice", "node": here, "left": left}
+        notice: PeerRequest = {"step": "notice", "node": here, "left": left}
         await asyncio.gather(*(self.ask(node, notice) for node in nodes))
 
     def _running_calls(self, run: str) -> list[Call]:

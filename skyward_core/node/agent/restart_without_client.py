@@ -22,24 +22,18 @@ from skyward_core.node.agent.fail_fast_without_client import CLIENT_GRACE, FailF
 from skyward_core.node.agent.gang_and_queue_requests import GangRequests
 from skyward_core.node.agent.gang_state import Gang
 from skyward_core.node.agent.slot_dispatcher import SlotDispatcher
-from skyward_core.protocol.frame_codec import MAX_SHORT_TEXT, AnyHeader, Header
+from skyward_core.protocol.frame_codec import MAX_SHORT_TEXT, AnyHeader
 from skyward_core.protocol.frame_schema import ATTEMPT_KEYS
 from skyward_core.protocol.validators import is_number, is_rank, is_rank_info
 
 if TYPE_CHECKING:
     from skyward_core.model.outcomes import Outcome
+    from skyward_core.node.agent.fail_fast_without_client import PeerReport, PeerRequest
     from skyward_core.protocol.frame_types import AgentOutcome, AttemptKeys
 
 HEAD = 0
 PEER_PATIENCE = 30.0  # seconds for which the head asks a node that does not answer, before it ends the run
 MAX_METRICS_BYTES = 1 << 20  # bytes at the end of a rank's metrics in which the largest step is searched
-
-
-class Limits:
-    """Budgets of a run; see ``restart_policy.RestartLimits``."""
-
-    def __init__(self, restarts: int, error_restarts: int) -> None:
-        self.restarts, self.error_restarts = restarts, error_restarts
 
 
 class UnattendedRestarts:
@@ -103,7 +97,10 @@ class UnattendedRestarts:
         self._unreachable.pop(run, None)
         if any(each["client"] or each["active"] for each in reports):
             return True
-        latest: AttemptKeys = max((each["attempt"] for each in reports), key=lambda keys: keys["number"])
+        attempts = [keys for each in reports if (keys := each["attempt"]) is not None]
+        if len(attempts) < len(reports):
+            return False  # a node has no call of the run
+        latest = max(attempts, key=lambda keys: keys["number"])
         if not ATTEMPT_KEYS(latest) or self._state.registry.is_cancelled(run):
             return False
         if any(each["preempted"] for each in reports):
@@ -120,28 +117,28 @@ class UnattendedRestarts:
             self._gang_requests.lock.end_hold()
 
     @staticmethod
-    def _next_attempt(latest: AttemptKeys, reports: list[Header], total: int) -> tuple[AttemptKeys | None, float]:
+    def _next_attempt(latest: AttemptKeys, reports: list[PeerReport], total: int) -> tuple[AttemptKeys | None, float]:
         """Return the next attempt according to the policy, or None, and the pause before it in seconds."""
         from dataclasses import replace  # agents import dataclasses and typing late
 
-        from skyward_core.model.restart_policy import AttemptEnd, attempt_keys, decide_restart, describe_end
+        from skyward_core.model import restart_policy as policy
         from skyward_core.model.root_cause import root_cause
 
-        ended = sorted((each for report in reports for each in report["ends"]), key=lambda each: float(each["at"]))
+        ended = sorted((each for report in reports for each in report["ends"]), key=lambda each: each.get("at", 0.0))
         outcomes = [_read_outcome(each) for each in ended]
         cause = root_cause(outcomes)
-        if cause is None or len(outcomes) < total or not any(each["begun"] for each in ended):
+        if cause is None or len(outcomes) < total or not any(each.get("begun") for each in ended):
             return None, 0.0
-        ends = [AttemptEnd.from_keys(keys) for keys in latest.get("ends", ())]
+        ends = [policy.AttemptEnd.from_keys(keys) for keys in latest.get("ends", ())]
         steps = [end.progress for end in ends] + [report["step"] for report in reports]
         progress = max((step for step in steps if step is not None), default=None)
-        end = describe_end(latest["number"], cause, outcomes, progress)
-        limits = Limits(latest["restarts"], latest.get("error_restarts", 0))
-        decision = decide_restart([*ends, end], limits)
+        end = policy.describe_end(latest["number"], cause, outcomes, progress)
+        limits = policy.RestartLimits(latest["restarts"], latest.get("error_restarts", 0))
+        decision = policy.decide_restart([*ends, end], limits)
         if not decision.restarts:
             return None, 0.0
-        end = replace(end, reason=decision.reason, at=ended[-1]["at"])
-        keys = attempt_keys(end.number + 1, limits, [*ends, end])
+        end = replace(end, reason=decision.reason, at=ended[-1].get("at", 0.0))
+        keys = policy.attempt_keys(end.number + 1, limits, [*ends, end])
         keys["unattended"] = True
         return keys, decision.pause
 
@@ -150,7 +147,7 @@ class UnattendedRestarts:
         calls = self._state.registry.calls.values()
         return not any(call.is_gang_call and call.outcome is None and call.run != run for call in calls)
 
-    async def _ask(self, nodes: Iterable[int], request: Header) -> list[Header | None]:
+    async def _ask(self, nodes: Iterable[int], request: PeerRequest) -> list[PeerReport | None]:
         """Send a request to all nodes of the gang except for this one. Return their answers, or None for each."""
         return await asyncio.gather(*(self._fail_fast.ask(node, request) for node in nodes if node != HEAD))
 
@@ -170,7 +167,7 @@ class UnattendedRestarts:
         ]
         info["head_port"] = self._gang_requests.reserve_rendezvous()
         epoch = self._gang_requests.next_epoch()
-        request: Header = {"step": "begin", "run": run, "epoch": epoch, "info": info, "attempt": keys}
+        request: PeerRequest = {"step": "begin", "run": run, "epoch": epoch, "info": info, "attempt": keys}
         self._due.pop((run, keys["number"]), None)
         for call in self._state.registry.calls_of_run(run):
             call.is_superseded = True  # a client that connects from now on continues with the next attempt
@@ -182,7 +179,7 @@ class UnattendedRestarts:
             self._fail_fast.stop_everywhere(run)
         return True
 
-    def _begin(self, request: Header) -> bool:
+    def _begin(self, request: PeerRequest) -> bool:
         """Begin an attempt on this node with new processes. Return whether this node has the calls of the run."""
         gang, run, epoch = self._state.gang, request["run"], request["epoch"]
         calls = self._state.registry.calls_of_run(run)
@@ -212,9 +209,9 @@ class UnattendedRestarts:
 
     # -- requests of the head ------------------------------------------------------------------------------
 
-    def _answer(self, request: Header) -> Header:
+    def _answer(self, request: PeerRequest) -> PeerReport:
         """Answer an authenticated request of the head."""
-        answer: Header = {"nonce": request["nonce"]}
+        answer: PeerReport = {"nonce": request["nonce"]}
         if request["to"] != self._state.config.node:
             return {"nonce": ""}
         if request["step"] == "notice":
@@ -222,13 +219,13 @@ class UnattendedRestarts:
                 self._fail_fast.on_notice(request["node"], request["left"])
             return answer
         if request["step"] == "report":
-            return answer | self._report(request["run"])
+            return {**answer, **self._report(request["run"])}
         if request["step"] == "prepare":
-            return answer | {"ports": self._gang_requests.reserve_rank_ports()}
-        is_valid = is_rank_info(request["info"]) and ATTEMPT_KEYS(request["attempt"])
-        return answer | {"begun": is_valid and self._begin(request)}
+            return {**answer, "ports": self._gang_requests.reserve_rank_ports()}
+        is_valid = is_rank_info(request["info"]) and bool(ATTEMPT_KEYS(request["attempt"]))
+        return {**answer, "begun": is_valid and self._begin(request)}
 
-    def _report(self, run: str) -> Header:
+    def _report(self, run: str) -> PeerReport:
         """Return how the calls of a run ended on this node."""
         calls = self._state.registry.calls_of_run(run)
         return {
@@ -255,20 +252,20 @@ class UnattendedRestarts:
         return max((step for step in steps if abs(step) < float("inf")), default=None)
 
 
-def _short_outcome(outcome: AgentOutcome) -> Header:
-    """Return the parts of an outcome that the decision needs."""
+def _short_outcome(outcome: AgentOutcome) -> AgentOutcome:
+    """Return an outcome without the parts that the decision does not need."""
     from skyward_core.model.restart_policy import last_place
 
-    error = outcome.get("error")
-    kept = ("i", "rank", "node", "kind", "exit_code", "signal", "begun", "at")
-    fields: AnyHeader = outcome
-    texts = error and [error["type"], error["message"][:MAX_SHORT_TEXT], last_place(error.get("traceback", ""))]
-    return {key: fields.get(key) for key in kept} | {"error": texts}
+    short: AgentOutcome = {**outcome, "summary": None, "last": None, "numbers": {}, "log": {}}
+    if error := outcome.get("error"):
+        place = last_place(error.get("traceback", ""))
+        short["error"] = {"type": error["type"], "message": error["message"][:MAX_SHORT_TEXT], "traceback": place}
+    return short
 
 
-def _read_outcome(keys: Header) -> Outcome:
+def _read_outcome(keys: AgentOutcome) -> Outcome:
     from skyward_core.model.outcomes import ErrorInfo, Outcome
 
-    error = keys["error"] and ErrorInfo(*keys["error"])
+    error = ErrorInfo(**given) if (given := keys.get("error")) else None
     place = keys["i"], keys["rank"], keys["node"], keys["kind"]
-    return Outcome(*place, error=error, exit_code=keys["exit_code"], signal=keys["signal"])
+    return Outcome(*place, error=error, exit_code=keys.get("exit_code"), signal=keys.get("signal"))

@@ -576,10 +576,10 @@ class Run:
         return self._claimed if where is None else where.node == link.node
 
     def _send(self, link: Link, index: int, task: Task, extra: AnyHeader) -> None:
-        header = self._call_header(task, index) | extra
+        header = self._call_header(task, index)
         if (ends := self._task_ends.get(index)) is not None:
             header["attempt"] = attempt_keys(len(ends) + 1, self._context.options, ends)
-        self._send_call(link, task, header, _call_body(task))
+        self._send_call(link, task, header | extra, _call_body(task))
 
     def _call_header(self, task: Task, index: int) -> ClientCall:
         header: ClientCall = {
