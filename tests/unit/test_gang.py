@@ -19,9 +19,10 @@ from skyward_core.node.agent.agent_state_and_lease import Lease
 from skyward_core.node.agent.call_registry import Call
 from skyward_core.node.agent.fail_fast_without_client import FailFast, sign_failure
 from skyward_core.node.agent.frame_connection import Connection
-from skyward_core.node.agent.gang_and_queue_requests import GangLock
+from skyward_core.node.agent.gang_and_queue_requests import GangLock, GangRequests
 from skyward_core.node.agent.gang_state import EpochFile, Gang, ReservedPorts
 from skyward_core.node.agent.peer_heartbeats import sign_heartbeat
+from skyward_core.node.agent.restart_without_client import UnattendedRestarts
 from skyward_core.protocol.frame_codec import Decoder, encode_frame
 from skyward_core.views import events
 from skyward_core.views.pool_view import PoolView, apply
@@ -566,3 +567,41 @@ async def test_forged_heartbeat_is_no_testimony(gang: list[Member], data: bytes)
     assert [each.node for each in heartbeats.witnesses()] == [0]
     assert await send_as_stranger(gang[0], signed_heartbeat() + signed_heartbeat()) == [], "the second is a repetition"
     assert [(each.node, each.silences) for each in heartbeats.witnesses()] == [(0, {}), (1, {2: 99.0})]
+
+
+# The head decides about a failed run where no client is there.
+
+ATTEMPT: Any = {"number": 1, "restarts": 3, "cause": "", "message": "", "lost": [], "ends": []}
+
+
+def fail_unattended(member: Member) -> UnattendedRestarts:
+    """End the rank of a run that may restart."""
+    node, record = member.node, member.node.state.registry.records["r1"]
+    member.call.header["attempt"] = record.attempt_keys = ATTEMPT
+    member.call.started_at, record.total = 1.0, 2
+    member.fail()
+    requests = GangRequests(node.state, node.slots, node.audience, member.fail_fast)
+    return UnattendedRestarts(node.state, node.slots, node.audience, node.desk, member.fail_fast, requests)
+
+
+async def test_outcome_is_published_after_an_error_during_the_restart(gang: list[Member]) -> None:
+    head, _ = fail_unattended(gang[0]), fail_unattended(gang[1])
+    assert gang[0].call.undecided is not None
+    head.check()  # the gang's addresses are unknown, as after the restart of an agent
+    await until(lambda: gang[0].call.outcome)
+
+
+async def test_unattended_restart_ignores_hostile_steps_and_withheld_outcomes_of_other_runs(gang: list[Member]) -> None:
+    head = fail_unattended(gang[0])
+    huge = json.dumps({"run": "r1", "values": {"step": 10**400}})
+    Path(gang[0].node.slots.slots[0].logs.metrics_path).write_text(f"{huge}\n{'[' * 100_000}")
+    assert head._largest_step("r1") is None
+    assert head._is_gang_idle("r2")
+
+
+async def test_run_that_is_cancelled_during_its_restart_starts_no_attempt(gang: list[Member]) -> None:
+    head, registry = fail_unattended(gang[0]), gang[0].node.state.registry
+    registry.cancel("r1")
+    head._start_again(gang[0].call, EPOCH + 1, ATTEMPT | {"number": 2})
+    (call,) = registry.calls.values()
+    assert (call.attempt, call.outcome and call.outcome["kind"]) == (2, "collateral")

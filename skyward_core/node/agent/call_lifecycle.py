@@ -349,7 +349,7 @@ class CallLifecycle:
         """Publish all withheld outcomes, or those of a run, because no attempt follows."""
         for call in list(self._registry.calls.values()):
             if run in ("", call.run):
-                call.is_final = True
+                call.is_final, call.is_superseded = True, False
                 self.release(call)
 
     def restore_outcome(self, call: Call, header: AgentOutcome, body: bytes) -> None:

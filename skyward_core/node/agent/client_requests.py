@@ -227,11 +227,7 @@ class ClientRequests:
         if self._registry.add(call) and len(self._clients) > 1:
             record = self._registry.records[call.run]
             self._clients.send_to_watchers({"t": "run"} | record.to_json(), skip=connection)
-        if self._registry.is_cancelled(call.run):
-            call.rank, call.stop_reason = slot.rank, "cancel"
-            self._lifecycle.finish_stopped(call)
-        else:
-            slot.enqueue(call)
+        slot.enqueue(call)
 
     def _claim_run(self, connection: Connection, header: ClientClaim, body: bytes) -> None:
         """Deliver the outcomes of a run to a client that did not dispatch it."""

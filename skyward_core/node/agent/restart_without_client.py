@@ -52,7 +52,7 @@ class UnattendedRestarts:
         self._fail_fast, self._gang_requests = fail_fast, gang_requests
         self._working: set[str] = set()
         self._due: dict[tuple[str, int], float] = {}  # run and number of an attempt -> loop time when it may start
-        self._unreachable: dict[str, float] = {}  # run -> loop time since when a node does not answer
+        self._unreachable: dict[tuple[str, int], float] = {}  # same key -> loop time since when a node does not answer
         fail_fast.answer = self._answer
 
     # -- decision, on the head -----------------------------------------------------------------------------
@@ -77,11 +77,13 @@ class UnattendedRestarts:
         )
 
     async def _decide(self, record: RunRecord) -> None:
+        follows = False
         try:
-            if not await self._try_decide(record):
-                self._lifecycle.release_all(record.run)
-        finally:
+            follows = await self._try_decide(record)
+        finally:  # even after an error, because withheld outcomes keep the machine busy
             self._working.discard(record.run)
+            if not follows:
+                self._lifecycle.release_all(record.run)
 
     async def _try_decide(self, record: RunRecord) -> bool:
         """Decide about a run, and start its next attempt if it is due. Return False if no attempt follows."""
@@ -92,9 +94,9 @@ class UnattendedRestarts:
         answers = await self._ask(nodes, {"step": "report", "run": run})
         reports = [each for each in (self._report(run), *answers) if each is not None]
         if len(reports) < len(nodes):
-            since = self._unreachable.setdefault(run, loop.time())
+            since = self._unreachable.setdefault((run, record.attempt), loop.time())
             return loop.time() - since < PEER_PATIENCE
-        self._unreachable.pop(run, None)
+        self._unreachable.pop((run, record.attempt), None)
         if any(each["client"] or each["active"] for each in reports):
             return True
         attempts = [keys for each in reports if (keys := each["attempt"]) is not None]
@@ -145,7 +147,7 @@ class UnattendedRestarts:
     def _is_gang_idle(self, run: str) -> bool:
         """Check whether no other run uses the gang, which the next attempt replaces."""
         calls = self._state.registry.calls.values()
-        return not any(call.is_gang_call and call.outcome is None and call.run != run for call in calls)
+        return not any(call.is_gang_call and call.end is None and call.run != run for call in calls)
 
     async def _ask(self, nodes: Iterable[int], request: PeerRequest) -> list[PeerReport | None]:
         """Send a request to all nodes of the gang except for this one. Return their answers, or None for each."""
@@ -245,7 +247,7 @@ class UnattendedRestarts:
             with suppress(OSError), open(slot.logs.metrics_path, "rb") as file:
                 file.seek(max(0, file.seek(0, 2) - MAX_METRICS_BYTES))
                 for line in file:
-                    with suppress(ValueError, KeyError, TypeError):  # ranks write the file
+                    with suppress(ValueError, KeyError, TypeError, OverflowError, RecursionError):  # ranks write it
                         entry = json.loads(line)
                         if entry["run"] == run:
                             steps.append(float(entry["values"]["step"]))

@@ -235,8 +235,14 @@ class Slot:
         return len(self.queue) + len(self.running)
 
     def enqueue(self, call: Call) -> None:
-        """Insert a call into the queue by its arrival order on the node, because tasks may come from another slot."""
+        """Insert a call into the queue by its arrival order on the node, because tasks may come from another slot.
+
+        A call of a cancelled run ends instead.
+        """
         call.rank = self.rank
+        if self._state.registry.is_cancelled(call.run):
+            call.stop_reason = "cancel"
+            return self._lifecycle.finish_stopped(call)
         place = len(self.queue)
         while place and self.queue[place - 1].order > call.order:
             place -= 1
