@@ -204,6 +204,18 @@ async def test_repeated_call_frame_starts_one_call_for_the_last_sender(node: Ser
     assert call.owner is other.connection, "who asked last gets the result"
 
 
+async def test_next_attempt_of_the_client_replaces_a_withheld_outcome(node: Served) -> None:
+    client = node.client()
+    client.add_note(REQUESTS_CALL)
+    (first,) = node.state.registry.calls.values()
+    undecided: Any = first.make_outcome({"kind": "exited"})
+    first.undecided = undecided  # the client was away for a moment after it had decided
+    attempt = {"number": 2, "restarts": 3, "cause": "loss", "message": "", "lost": [], "ends": []}
+    client.add_note(REQUESTS_CALL | {"attempt": attempt})
+    assert [each.attempt for each in node.state.registry.calls.values()] == [2]
+    assert node.state.registry.active == 1
+
+
 async def test_watching_clients_are_notified_of_a_new_run(node: Served) -> None:
     client, watcher, deaf = node.client(watch=True), node.client(watch=True), node.client()
     assert client.add_note(REQUESTS_CALL) == []

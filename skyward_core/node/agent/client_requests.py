@@ -215,8 +215,11 @@ class ClientRequests:
 
     def _call(self, connection: Connection, header: ClientCall, body: bytes) -> None:
         known = self._registry.calls.get((header["run"], header["i"]))
-        if known is not None and known.outcome is not None and attempt_number(header) > known.attempt:
-            self._lifecycle.acknowledge({header["run"]: [header["i"]]})  # the acknowledgement did not arrive
+        is_ended = known is not None and known.end is not None and not known.is_superseded
+        if known is not None and is_ended and attempt_number(header) > known.attempt:
+            if known.undecided is not None:  # withheld while the client was away for a moment
+                self._registry.record_outcome(known, known.undecided)
+            self._lifecycle.acknowledge({header["run"]: [header["i"]]})
             known = None
         if known is not None:
             self._lifecycle.claim(connection, known, header)
