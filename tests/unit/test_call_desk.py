@@ -152,6 +152,21 @@ async def test_next_agent_delivers_outcomes_of_a_killed_one(config: AgentConfig)
     assert call.result == b"result"
 
 
+async def test_next_agent_counts_only_the_latest_attempt_as_active(config: AgentConfig) -> None:
+    desk, successor = Desk(config.replace(node=0)), Desk(config.replace(node=0))
+    for number in (1, 2):
+        attempt: Any = {"number": number, "restarts": 3, "cause": "", "message": "", "lost": [], "ends": []}
+        one = desk.call(gang=True, run="r1", i=0, attempt=attempt)
+        one.owner, one.started_at = None, 1.0
+        desk.desk.on_call_started(one, encode_json(one.header))
+        desk.desk.finish(one, returned(one))
+    slots = SlotDispatcher(
+        successor.state, successor.audience, successor.desk, RankPhases(successor.audience.send_to_watchers)
+    )
+    await recover_state(successor.state, slots, successor.desk)
+    assert successor.state.registry.active == 1, "the outcome of the second attempt is withheld"
+
+
 async def test_result_file_is_removed_when_its_outcome_is_acknowledged(config: AgentConfig, desk: Desk) -> None:
     call = desk.call()
     (config.spool / "r1.0.result").write_bytes(b"x")
@@ -285,17 +300,6 @@ def outcome(index: int, kind: str = "returned") -> Any:
     return {"t": "outcome", "i": index, "kind": kind}
 
 
-def test_call_registry_finds_calls_by_run_and_index() -> None:
-    register = CallRegistry()
-    a, b, c = call("r1", 0), call("r1", 1), call("r2", 0)
-    assert [register.add(each) for each in (a, b, c)] == [True, False, True]
-    assert register.calls == {("r1", 0): a, ("r1", 1): b, ("r2", 0): c}
-    assert register.calls_of_run("r1") == [a, b]
-    assert register.select_calls("r1", [1, 7]) == [b]
-    assert register.calls_of_run("r9") == register.select_calls("r9", [0]) == []
-    assert register.active == 3
-
-
 def test_ended_call_stays_registered_until_acknowledged() -> None:
     register, one = CallRegistry(), call("r1", 0)
     register.add(one)
@@ -371,17 +375,6 @@ def test_journal_frame_of_a_call_has_header_rank_slot_and_log_offsets() -> None:
     assert next(Decoder().feed(one.given_frame(encode_json(other.header))))[0]["call"] == other.header, (
         "not encoded again"
     )
-
-
-async def test_cancel_timers_of_a_call_stops_its_pending_timers() -> None:
-    fired: list[int] = []
-    one = call("r", 0)
-    one.timers.append(asyncio.get_running_loop().call_later(0, fired.append, 1))
-    one.cancel_timers()
-    for _ in range(3):
-        await asyncio.sleep(0)
-    assert fired == []
-    assert one.timers == []
 
 
 # What an agent makes of what its provider's program says, and what a rank's process makes of notices.

@@ -127,8 +127,11 @@ def _restore_journal(state: NodeState, lifecycle: CallLifecycle) -> None:
         key = (fields["run"], fields["i"])
         known = registry.calls.get(key)
         if header["t"] == "given":
+            if known is not None and known.undecided is not None:  # an earlier attempt
+                registry.record_outcome(known, known.undecided)
             call = Call(*key, header["call"], body, None, rank=header["rank"], slot=header["slot"])
-            call.started_at, call.log_start = asyncio.get_running_loop().time(), header.get("log", {})
+            call.started_at = call.owner_lost_at = asyncio.get_running_loop().time()
+            call.log_start = header.get("log", {})
             registry.add(call)
             lifecycle.open_value_buffer(call)
         elif known is not None and known.outcome is None:
