@@ -44,6 +44,7 @@ from skyward_core.protocol.validators import (
     is_rank_info,
     is_relative_subpath,
     is_run_id,
+    is_signature,
     is_span,
     is_stack_frame,
     is_text,
@@ -704,23 +705,23 @@ FILE_FRAMES: FrameSchemas = {
 PEER_FRAMES: FrameSchemas = {
     "failed": FrameSchema(
         "A rank of the run failed on the node while its client is disconnected: stop the other ranks.",
-        {"run": is_run_id, "epoch": is_count, "node": is_rank, "signature": is_text},
+        {"run": is_run_id, "epoch": is_count, "node": is_rank, "signature": is_signature},
     ),
     "heartbeat": FrameSchema(
         "Sign of life during a run that may restart: `count` grows, and `silences` are seconds since the last sign of "
         "life of the nodes that the sender watches.",
         _SILENCES,
-        {"node": is_rank, "count": is_count, "signature": is_text},
+        {"node": is_rank, "count": is_count, "signature": is_signature},
     ),
     "heard": FrameSchema("The ranks were stopped, or (`kept`) the client is connected and decides.", {"kept": is_bool}),
     "attempt": FrameSchema(
         "Request of the head about a failed run without a client; the body is signed JSON. Its `step` is to report how "
         "the ranks ended, to reserve ports, or to begin the next attempt.",
-        {"epoch": is_count, "signature": is_text},
+        {"epoch": is_count, "signature": is_signature},
         body=MAX_PEER_BODY_BYTES,
     ),
     "report": FrameSchema(
-        'Answer to "attempt"; the body is signed JSON.', {"signature": is_text}, body=MAX_PEER_BODY_BYTES
+        'Answer to "attempt"; the body is signed JSON.', {"signature": is_signature}, body=MAX_PEER_BODY_BYTES
     ),
 }
 

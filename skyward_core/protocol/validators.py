@@ -59,6 +59,11 @@ def is_node_text(value: Any) -> TypeGuard[str]:
     return type(value) is str and _is_digits(value, 1, 7)
 
 
+def is_signature(value: Any) -> TypeGuard[str]:
+    """Check for text that ``hmac.compare_digest`` accepts."""
+    return type(value) is str and value.isascii()
+
+
 # Most ids consist only of letters and digits, which a single check of the whole string can confirm fast.
 def is_run_id(value: Any) -> TypeGuard[str]:
     if type(value) is not str or not 0 < len(value) <= 64:

@@ -332,9 +332,12 @@ async def gang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     members = [Member(tmp_path / str(number), number) for number in range(3)]
     for each in members:
         each.fail_fast.set_peers({"key": KEY, "nodes": [other.place for other in members]})
+    failed: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failed.append(context.get("protocol")))
     yield members
     for each in members:
         each.fail_fast.close()
+    assert not any(failed), "a frame of a stranger has raised an error in the agent"
 
 
 async def look_until(member: Member, what: Any) -> None:
