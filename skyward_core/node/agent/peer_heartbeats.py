@@ -6,7 +6,7 @@ died on a running machine, is not mistaken for a lost machine. Without such a ru
 
 One witness proves nothing: its own connection may be cut. So a node is lost only if two witnesses at different places
 miss it for :data:`LOSS_SECONDS`, nobody has seen a sign of life meanwhile, and both still see most of the gang
-(:func:`judge_nodes`, a pure function). The client decides, or without a client the head.
+(:func:`judge_nodes`, a pure function). Only a client decides: without one, a run with a lost node ends.
 """
 
 from __future__ import annotations
@@ -143,9 +143,7 @@ class PeerHeartbeats:
     """Heartbeats of one agent.
 
     :meth:`silences` are this agent's own observations, and :meth:`witnesses` also those that other agents sent with
-    their heartbeats. ``judge_nodes(nodes, heartbeats.witnesses())`` decides without a client which nodes are lost. All
-    agents send their observations to the gang's first node. A gang of two nodes has only one witness, so no node is
-    lost: compare ``silences()`` with a longer limit.
+    their heartbeats. All agents send their observations to the gang's first node.
     """
 
     def __init__(self, state: NodeState, gang: GangPeers) -> None:
