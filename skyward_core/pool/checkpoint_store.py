@@ -81,7 +81,8 @@ class CheckpointStore:
             manifests = self._manifests(run)
             kept = self._load_manifest(run, manifests[0]) if manifests else []
             known = {(file.path, file.size, file.at): file for file in kept}
-            stamp = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{time.time_ns() % 10**9:09}"
+            seconds, ns = divmod(time.time_ns(), 10**9)
+            stamp = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime(seconds))}-{ns:09}"
             stored = []
             for path, local in files.items():
                 at = local.changed_at / 1e9
