@@ -86,7 +86,7 @@ STOPS = [
      "pools that grow or shrink are not supported"),
     ("a daemon", "sky.Compute(provider=sky.Local(), url='http://localhost:7590')", "there is no daemon"),
     ("machines of others", "sky.Compute(provider=sky.Hyperstack())", "renting machines of Hyperstack is not supported"),
-    ("their retries", "sky.Retry", r"'Retry'\. .* calls are not retried"),
+    ("their retries", "sky.Retry", r"'Retry'\. .* starts failed calls again"),
 ]  # fmt: skip
 
 

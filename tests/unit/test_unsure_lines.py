@@ -306,9 +306,12 @@ class Stage:
         self.links = [self.link(node) for node in range(4)]
         self.links[3].up = False
         news = SimpleNamespace(emit=lambda event: apply(self.view, event), emit_warning=self.messages.append)
+        self.requested: list[int] = []
+        recovery = SimpleNamespace(replacements=SimpleNamespace(request_early=self.requested.append))
         context: Any = SimpleNamespace(
-            name="p", view=self.view, links=self.links, observer=observer, is_standalone=alone, news=news
-        )
+            name="p", view=self.view, links=self.links, observer=observer, is_standalone=alone, news=news,
+            recovery=recovery,
+        )  # fmt: skip
         self.notices = PreemptionNotices(context)
 
     def link(self, node: int) -> Any:
@@ -324,7 +327,7 @@ class Stage:
 def test_preemption_notice_is_shown_once_and_sent_to_other_nodes() -> None:
     stage = Stage()
     stage.hear(1)
-    assert stage.warned == [(0, 1, 60), (2, 1, 60)] and len(stage.messages) == 1
+    assert stage.warned == [(0, 1, 60), (2, 1, 60)] and len(stage.messages) == 1 and stage.requested == [1]
     stage.hear(1, left=59.0)
     assert len(stage.warned) == 2 and len(stage.messages) == 1
     stage.hear(2, left=None)
