@@ -233,7 +233,8 @@ def _is_whole(file: BinaryIO, name: str, head: bytes, size: int) -> bool:
         tensors = json.loads(file.read(length))
         ends = [each["data_offsets"][1] for key, each in tensors.items() if key != "__metadata__"]
         return bool(8 + length + max(ends, default=0) <= size)
-    if b"PK\x03\x04".startswith(head[:4]) and not name.endswith(".distcp"):  # such a file may have several parts
+    # An empty file marks an event, and a .distcp file may have several parts.
+    if head and b"PK\x03\x04".startswith(head[:4]) and not name.endswith(".distcp"):
         return _is_whole_zip(file, size)
     if name.endswith(".pkl"):
         file.seek(size - 1)

@@ -62,6 +62,7 @@ def plain_folder(step: int) -> Iterator[Write]:
     yield f"epoch_{step}/model.safetensors", safetensors(step)
     yield f"epoch_{step}/optimizer.bin", zipped(step)
     yield f"epoch_{step}/random_states_0.pkl", b"\x80\x04."
+    yield f"epoch_{step}/DONE", b""
 
 
 def inspected(folder: Path, files: Sequence[Write]) -> list[CheckpointSet]:
