@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ from skyward_core.protocol.validators import is_relative_subpath
 from skyward_core.util.light_dataclass import Value, value
 
 MANIFEST = ".json"  # ending of the name of a manifest
+_MANIFEST_NAME = re.compile(r"\d{8}T\d{6}-\d{9}\.json")  # other files are not deleted
 MAX_MANIFEST_BYTES = 32 << 20
 MAX_NAMES = 100_000  # names that are read from a listing
 SPARE_BYTES = 1 << 20  # bytes of the client's disk that stay free
@@ -159,7 +161,7 @@ class CheckpointStore:
         """Return the names of the manifests, the newest first."""
         if not is_relative_subpath(run) or "/" in run:
             raise OSError(f"{run!r:.80} is not the id of a run")
-        names = [name for name in self._files.names(run) if name.endswith(MANIFEST) and "/" not in name]
+        names = [name for name in self._files.names(run) if _MANIFEST_NAME.fullmatch(name)]
         return sorted(names, reverse=True)
 
     def _load_manifest(self, run: str, name: str) -> list[StoredFile]:

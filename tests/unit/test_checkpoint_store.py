@@ -83,6 +83,7 @@ def test_newest_copy_is_loaded_and_older_ones_are_deleted(
     store, disk = CheckpointStore(url), Disk(tmp_path / "disk")
     assert store.load(RUN, tmp_path / "none") == []
     uploads = count_names(monkeypatch, store, "upload")
+    store._files.write(f"{RUN}/notes.json", b"of the user")
     for step in range(1, 5):
         assert store.save(RUN, disk.save(step, f"step-{step}/a b.pt", "fixed.pt", "latest.pt"), keep=2)
     assert len([each for each in uploads if each.endswith("/fixed.pt")]) == 1, "an unchanged file is sent once"
@@ -90,7 +91,7 @@ def test_newest_copy_is_loaded_and_older_ones_are_deleted(
         "step-4/a b.pt": "step-4/a b.pt of step 4", "fixed.pt": "fixed.pt of step 1", "latest.pt": "latest.pt of step 4"
     }  # fmt: skip
     assert {path for path, _ in store.stored_files(RUN)} == {"step-3/a b.pt", "step-4/a b.pt", "fixed.pt", "latest.pt"}
-    assert len(store._manifests(RUN)) == 2
+    assert len(store._manifests(RUN)) == 2 and store._files.read(f"{RUN}/notes.json") == b"of the user"
     assert store.load("another", tmp_path / "none") == []
 
 
@@ -140,10 +141,11 @@ def test_hostile_manifest_of_a_store_is_refused(keys: dict[str, Any], tmp_path: 
     assert store.save(RUN, disk.save(1, "a.pt"), keep=9)
     place = tmp_path / "shared" / RUN
     good = json.loads((place / store._manifests(RUN)[0]).read_text())["files"][0]
-    for name, text in {"99999.json": json.dumps({"files": [good | keys]}), "99998.json": "[" * 9999}.items():
-        (place / name).write_text(text)
-    os.mkfifo(place / "99997.json")  # reading it would wait for a writer
-    (place / "99996.json").symlink_to("/dev/zero")
+    newer = [place / f"99999999T000000-00000000{number}.json" for number in range(4)]
+    newer[0].write_text(json.dumps({"files": [good | keys]}))
+    newer[1].write_text("[" * 9999)
+    os.mkfifo(newer[2])  # reading it would wait for a writer
+    newer[3].symlink_to("/dev/zero")
     assert contents(store, tmp_path / "loaded") == {"a.pt": "a.pt of step 1"}
     assert {each.name for each in (tmp_path / "loaded").rglob("*")} == {"a.pt"}
     assert not (tmp_path / "out").exists()
