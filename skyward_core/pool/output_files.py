@@ -6,6 +6,7 @@ import asyncio
 import errno
 import json
 import os
+import secrets
 import shutil
 import threading
 import time
@@ -579,7 +580,6 @@ def make_folders(target: Path, folder: Path) -> None:
         check_folder_owner(folder / target.relative_to(folder).parts[0])
 
 
-STORED = "store"  # subfolder for a copy from a checkpoint store
 RECORD = "outputs.jsonl"  # record of downloaded files, in the folder of the pool
 FOLDER = "outputs"  # default download folder, in the client's working folder
 QUIET_TIME = 2.0  # seconds without a change after which a file counts as complete
@@ -664,9 +664,7 @@ class Outputs:
         self._patterns: Sequence[str] = output_patterns(context.row.spec)
         self._fetch_lock = asyncio.Lock()
         self.torn_versions: dict[tuple[int, str], str] = {}
-        self._outdated: set[tuple[str, str]] = (
-            set()
-        )  # path and version of files of older checkpoints, which are not kept
+        self._outdated = set[tuple[str, str]]()  # path and version of files of checkpoints that are not kept
         self._ended_runs: dict[str, None] = {}  # runs that await their last scan
         self._wake = asyncio.Event()
         self._fetch_task: asyncio.Task[None] | None = None
@@ -821,8 +819,8 @@ class Outputs:
         return find_checkpoints(self._context.row, run, is_local=self._context.is_local, quiet=quiet)
 
     def stored_copy_folder(self, run: str) -> Path:
-        """Return the folder for a copy from a store."""
-        return self._folder(run, None) / STORED
+        """Return a new path for a copy from a store, beside the downloads of other clients."""
+        return self._folder(run, None) / f"store-{secrets.token_hex(4)}"
 
     def remove_outdated(self, rows: Iterable[FetchedRow]) -> None:
         """Delete downloaded files of checkpoints that are not kept, and do not download them again."""
@@ -830,7 +828,8 @@ class Outputs:
         for row in rows:
             if not self._context.is_local and patterns and matches(row.path, patterns) and row.is_unchanged:
                 self._outdated.add((row.path, row.version))
-                Path(row.target).unlink(missing_ok=True)
+                if Path(row.target).is_relative_to(self._base):  # the user may have downloaded it to another folder
+                    Path(row.target).unlink(missing_ok=True)
 
     def _wanted(self, files: Iterable[WrittenFile]) -> list[WrittenFile]:
         return [file for file in files if (file.path, file.version) not in self._outdated]

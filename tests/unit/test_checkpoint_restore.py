@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from skyward_core.node.agent.output_file_requests import file_version, find_written_files, restore_file
+from skyward_core.pool.output_files import FetchedRow, Outputs, file_fingerprint
 
 
 @pytest.fixture
@@ -83,6 +86,16 @@ def test_link_at_the_target_is_not_followed(folder: Path, blob: Path) -> None:
     os.mkfifo(folder / "third.pt.skyward-part")  # opening it would wait for a reader
     assert restore(folder, blob, "third.pt")
     assert outside.read_text() == "mine" and not (folder / "other.pt").is_symlink()
+
+
+def test_outdated_copies_that_the_user_fetched_to_another_folder_stay(tmp_path: Path) -> None:
+    context = SimpleNamespace(is_local=False, row=SimpleNamespace(spec={"image": {"checkpoints": ["**"]}}))
+    outputs: Any = SimpleNamespace(_context=context, _base=tmp_path / "outputs", _outdated=set())
+    for folder in ("outputs", "mine"):
+        (target := tmp_path / folder / "a.pt").parent.mkdir()
+        target.touch()
+        Outputs.remove_outdated(outputs, [FetchedRow(str(target), 0, "a.pt", "", file_fingerprint(target) or (0, 0))])
+        assert target.exists() == (folder == "mine")
 
 
 def test_incomplete_blob_and_own_folder_of_the_user_are_refused(folder: Path, blob: Path, tmp_path: Path) -> None:
