@@ -74,8 +74,7 @@ class CheckpointCopies:
         await self._place(rows, found)
 
     async def _place(self, rows: Mapping[str, FetchedRow], found: FileListing) -> None:
-        sets = await asyncio.to_thread(_find_sets, rows)
-        latest = {file.path: rows[file.path] for each in select_latest(sets) for file in each.files}
+        latest = await asyncio.to_thread(_select_latest, rows)
         failures: dict[Link, str] = {}
         for path, links in self._missing(found, latest).items():
             failures |= await self._copy(latest[path], [link for link in links if link not in failures], found)
@@ -345,13 +344,18 @@ def _inspect(target: str, path: str, _: tuple[int, int]) -> tuple[str, tuple[str
         return f"cannot be read: {error.strerror}", ()
 
 
+def _select_latest(rows: Mapping[str, FetchedRow]) -> dict[str, FetchedRow]:
+    """Return the files of the newest complete sets."""
+    return {file.path: rows[file.path] for each in select_latest(_find_sets(rows)) for file in each.files}
+
+
 def _stored_row(file: StoredFile, path: Path) -> FetchedRow:
     return FetchedRow(str(path), 0, file.path, file.sha256, (file.size, path.lstat().st_mtime_ns))
 
 
 def _copy_missing(rows: Mapping[str, FetchedRow], folder: Path) -> None:
-    """Copy files into the user's own folder. Existing files are kept."""
-    for path, row in rows.items():
+    """Copy the newest complete sets into the user's own folder. Existing files are kept."""
+    for path, row in _select_latest(rows).items():
         target = folder / path
         if not os.path.lexists(target) and str(target) != row.target:
             make_folders(target, folder)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from skyward_core.node.agent.output_file_requests import file_version, find_written_files, restore_file
+from skyward_core.pool.checkpoint_restore_to_nodes import _copy_missing
 from skyward_core.pool.output_files import FetchedRow, Outputs, file_fingerprint
 
 
@@ -96,6 +97,16 @@ def test_outdated_copies_that_the_user_fetched_to_another_folder_stay(tmp_path: 
         target.touch()
         Outputs.remove_outdated(outputs, [FetchedRow(str(target), 0, "a.pt", "", file_fingerprint(target) or (0, 0))])
         assert target.exists() == (folder == "mine")
+
+
+def test_own_folder_of_the_user_gets_only_the_newest_complete_set(tmp_path: Path) -> None:
+    rows = {}
+    for step, text in {1: "[1]", 2: "[2]", 3: "[3"}.items():
+        (target := tmp_path / f"{step}.json").write_text(text)
+        path = f"out/step-{step}/a.json"
+        rows[path] = FetchedRow(str(target), 0, path, "", (len(text), step))
+    _copy_missing(rows, tmp_path / "own")
+    assert [each.read_text() for each in (tmp_path / "own").rglob("a.json")] == ["[2]"]
 
 
 def test_incomplete_blob_and_own_folder_of_the_user_are_refused(folder: Path, blob: Path, tmp_path: Path) -> None:

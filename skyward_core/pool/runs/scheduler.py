@@ -446,7 +446,7 @@ class RunScheduler:
             if self._context.options.resume is not None:
                 await self._context.checkpoints.resume()
             was_waiting = run.end_waiting()
-        except (PoolError, OSError) as error:
+        except (SkywardError, OSError) as error:
             run.end_waiting()
             self._fail(run, f"cannot send edited modules or checkpoints to the nodes: {error}")
         finally:
