@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from skyward_core.model.errors import UsageError
+from skyward_core.model.output_files import matches
 from skyward_core.model.specs import Options
 from skyward_core.node.bootstrap.receive_working_folder import PARTIAL_SUFFIX
 from skyward_core.pool.agent_link import Link
@@ -130,8 +131,8 @@ class CheckpointCopies:
             run: Id of the run.
             found: Listing of the nodes.
         """
-        row = self._context.row
-        if not (self._context.options.uses_checkpoints or checkpoint_patterns(row.spec)):
+        patterns = checkpoint_patterns(self._context.row.spec)
+        if not patterns:
             return  # other output files
         rows = await asyncio.to_thread(self._context.outputs.checkpoints, run)
         sets = await asyncio.to_thread(_find_sets, rows)
@@ -152,14 +153,15 @@ class CheckpointCopies:
             self._context.news.emit_warning(f"checkpoints of run {run} are not saved: {error}")
             if self._context.is_local:
                 return
-        self._saved[run] = content
-        newest = latest[0]
-        self._context.news.emit(
-            events.CheckpointSaved(
-                pool=self._context.name, run=run, name=newest.name, size=newest.size, saved_at=newest.changed_at,
-                place=place,
-            )
-        )  # fmt: skip
+        else:
+            self._saved[run] = content
+        for newest in [each for each in latest if matches(each.files[0].path, patterns)][:1]:
+            self._context.news.emit(
+                events.CheckpointSaved(
+                    pool=self._context.name, run=run, name=newest.name, size=newest.size, saved_at=newest.changed_at,
+                    place=place,
+                )
+            )  # fmt: skip
         limits = self._context.options.keep_checkpoints, int(self._context.options.checkpoint_limit)
         outdated = [rows[file.path] for each in select_outdated(sets, *limits) for file in each.files]
         await asyncio.to_thread(self._context.outputs.remove_outdated, outdated)
