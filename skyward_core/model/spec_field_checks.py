@@ -68,7 +68,7 @@ def store_url(value: Any) -> str:
     scheme, _, place = text(value).partition("://")
     if not (scheme.isascii() and scheme.isalnum() and place):
         raise ValueError(f'should be a URL such as "s3://bucket/runs" or "file:///mnt/shared" (got {value!r:.80})')
-    if "@" in place.partition("/")[0]:
+    if "@" in place.partition("/")[0] or "?" in place:  # a query may contain a token
         raise ValueError("must not contain credentials: set them in the environment of the client")
     return str(value).rstrip("/")
 

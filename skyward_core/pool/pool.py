@@ -140,7 +140,7 @@ class Pool:
         if spec.options.checkpoint_store:
             from skyward_core.pool.checkpoint_store import open_files  # imported late: rarely used
 
-            open_files(spec.options.checkpoint_store)
+            await asyncio.to_thread(open_files, spec.options.checkpoint_store)  # may connect
         if spec.options.resume and (earlier := ledger.run(spec.options.resume)) is not None:
             first = ledger.pool(earlier.token).spec["options"].get("resume")
             if first:

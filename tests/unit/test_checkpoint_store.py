@@ -172,7 +172,7 @@ def test_missing_library_is_named_with_the_command_to_install_it(monkeypatch: py
         open_files("nothing://models")
 
 
-@pytest.mark.parametrize("url", ["models", "s3://", "s3://key:secret@models/x", "/mnt/shared", 3])
+@pytest.mark.parametrize("url", ["models", "s3://", "s3://key:secret@models/x", "az://x?sig=secret", "/mnt/shared", 3])
 def test_store_needs_a_url_without_credentials(url: Any) -> None:
     with pytest.raises(sky.SpecError, match="checkpoint_store") as caught:
         sky.Options(checkpoint_store=url)
