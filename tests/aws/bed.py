@@ -132,10 +132,6 @@ class Bed:
         """Set how long instances are pending."""
         self._ask("set", boot=seconds)
 
-    def minutes(self, seconds: float) -> None:
-        """Set the seconds that a minute of ``shutdown +N`` lasts in an instance."""
-        self._ask("set", minute=seconds)
-
     def no_capacity(
         self,
         zone: str | None = None,
@@ -270,18 +266,6 @@ class Bed:
     def move_client(self) -> None:
         """Ignore rules for loopback from now on: machines see this client only at its address in the lab."""
         self._ask("set", client_moved=True)
-
-    def unplug(self, instance_id: str) -> None:
-        """Disconnect an instance from the network. EC2 still reports it as running."""
-        self._ask("host", instance_id=instance_id, does="unplug")
-
-    def plug(self, instance_id: str) -> None:
-        """Reconnect an instance to the network."""
-        self._ask("host", instance_id=instance_id, does="plug")
-
-    def power_off(self, instance_id: str) -> None:
-        """Power off the host of an instance. EC2 still reports the instance as running."""
-        self._ask("host", instance_id=instance_id, does="power_off")
 
     def seconds_billed(self) -> list[Bill]:
         """Return the billed time and the cost of each instance, from "running" to the start of its shutdown."""

@@ -74,13 +74,6 @@ class Control:
                 backend.delete_subnet(subnet.id)
             backend.delete_vpc(backend.get_default_vpc().id)
 
-    def do_host(self, instance_id: str, does: str) -> None:
-        """Disconnect, reconnect or power off the host of an instance. EC2 does not notice."""
-        box = self._machine(instance_id).box
-        if box is None:
-            raise ValueError(f"{instance_id} has no host")
-        {"unplug": box.host.unplug, "plug": box.host.plug, "power_off": box.host.power_off}[does]()
-
     def do_rebalance(self, instance_id: str) -> None:
         with self._world.lock:
             self._machine(instance_id).rebalance = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-import time
 from typing import Any
 
 from tests.lab.tools import wait_until
@@ -26,17 +24,3 @@ def until_state(bed: Bed, ids: list[str], state: str) -> list[dict[str, Any]]:
 
     wait_until(there, f"{ids} to be {state}")
     return [found for found in bed.instances() if found["id"] in ids]
-
-
-def until_ssh(address: str, seconds: float = 30) -> None:
-    """Wait until a server listens at port 22."""
-
-    def listens() -> bool:
-        try:
-            with socket.create_connection((address, 22), timeout=1):
-                return True
-        except OSError:
-            time.sleep(0.02)
-            return False
-
-    wait_until(listens, f"sshd at {address}", seconds)
