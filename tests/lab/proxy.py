@@ -1,4 +1,4 @@
-"""TCP proxy that delays, jitters, stalls and disconnects, for kernels without netem."""
+"""TCP proxy that delays and jitters, for kernels without netem."""
 
 from __future__ import annotations
 
@@ -38,7 +38,6 @@ class DelayProxy:
         self._target = (address, port)
         self._random = random.Random(seed)
         self._connections: set[asyncio.Task[None]] = set()
-        self._flow = asyncio.Event()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="delay-proxy", daemon=True)
 
@@ -55,22 +54,10 @@ class DelayProxy:
         self._thread.join(10)
         self._loop.close()
 
-    def cut(self) -> None:
-        """Reset every connection. New connections are served."""
-        self._do(self._cut()).result(10)
-
-    def stall(self) -> None:
-        """Forward nothing until :meth:`resume`, without closing connections."""
-        self._loop.call_soon_threadsafe(self._flow.clear)
-
-    def resume(self) -> None:
-        self._loop.call_soon_threadsafe(self._flow.set)
-
     def _do(self, work: Coroutine[None, None, None]) -> Future[None]:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     async def _start(self) -> None:
-        self._flow.set()
         self._server = await asyncio.start_server(self._serve, self.address, 0)
         self.port = self._server.sockets[0].getsockname()[1]
 
@@ -110,7 +97,6 @@ class DelayProxy:
                 await news.acquire()
                 due, data = wire.popleft()
                 await asyncio.sleep(max(0.0, due - self._loop.time()))
-                await self._flow.wait()
                 if not data:
                     writer.write_eof()
                     return

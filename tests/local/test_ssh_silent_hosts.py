@@ -23,7 +23,6 @@ from tests.support.sshd import Host
 from tests.support.waiting import until
 
 READS = "its startup files read standard input"
-GUARD = r"case \$- in \*i\*\)"
 
 
 @pytest.fixture(autouse=True)
