@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import os
 import shutil
@@ -22,7 +21,7 @@ from skyward_core.pool import teardown
 from skyward_core.store.pool_folder import PoolFolder
 from skyward_core.transport.background_loop import submit
 from skyward_core.transport.ssh.bootstrap_channel import CommandChannel
-from skyward_core.views.events import Event, NodeLink, NodePhase, RankEnded
+from skyward_core.views.events import Event, NodeLink, NodePhase
 from skyward_tui.text.state_styles_and_rank_states import link_note
 from tests.support.fewer import without
 from tests.support.sessions import new_session
@@ -151,51 +150,6 @@ def test_teardown_reports_no_success_while_the_pool_folder_is_hidden(lab: Lab, m
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_new_agent_adopts_the_workers_of_a_killed_agent(pair: Lab) -> None:
-    def work() -> tuple[int, int]:
-        print("before", flush=True)
-        while not (Path.home() / "go").exists():
-            time.sleep(0.02)
-        print("after", flush=True)
-        return sky.instance_info().rank, os.getpid()
-
-    def which() -> int:
-        return os.getpid()
-
-    with pool(pair) as compute:
-        before = sky.function(which)() @ compute
-        with ThreadPoolExecutor(1) as beside:
-            running = beside.submit(lambda: sky.function(work)() @ compute)
-            until(lambda: compute.pool.view.logs.rank(1).end == 1, "the run's first line")
-            old = {link.node: link.welcome["pid"] for link in compute.pool.links}
-            for pid in agents(pair.hosts[1]):
-                os.kill(pid, signal.SIGKILL)
-            until(lambda: compute.pool.links[1].welcome["pid"] != old[1], "a new agent")
-            for host in pair.hosts:
-                (host.home / "go").touch()
-            assert running.result(DEADLINE) == list(enumerate(before)), "no worker was started anew"
-        until(lambda: compute.pool.view.logs.rank(1).lines(0, 9) == ["before", "after"], "the last line")
-        assert rank() @ compute == [0, 1]
-    assert compute.receipt is not None and compute.receipt.ok
-    nothing_runs(pair)
-    for host in pair.hosts:
-        (host.home / "go").unlink()
-
-
-@pytest.mark.proof("1 s of a processor")
-def test_killed_agent_and_workers_are_replaced(pair: Lab) -> None:
-    with pool(pair) as compute:
-        assert rank() @ compute == [0, 1]
-        old = compute.pool.links[1].welcome["pid"]
-        pair.hosts[1].kill_all()  # its sshd and its disk are well
-        until(lambda: compute.pool.links[1].welcome["pid"] != old, "a new agent")
-        assert rank() @ compute == [0, 1]
-        assert compute.pool.view.state == "up"
-    assert compute.receipt is not None and compute.receipt.ok
-    assert compute.receipt.created == 2
-
-
-@pytest.mark.proof("1 s of a processor")
 def test_agent_is_restarted_until_it_survives_its_start(pair: Lab) -> None:
     news: list[str] = []
 
@@ -222,58 +176,6 @@ def test_agent_is_restarted_until_it_survives_its_start(pair: Lab) -> None:
         assert rank() @ compute == [0, 1]
         assert compute.pool.view.state == "up"
     assert compute.receipt is not None and compute.receipt.ok
-
-
-@pytest.mark.proof("2 s of a processor", after=1)
-@pytest.mark.parametrize(
-    ("how", "code", "number"),
-    [
-        (lambda: os.kill(os.getpid(), signal.SIGKILL), None, signal.SIGKILL),
-        (None, None, signal.SIGKILL),  # from outside and without a word, as the kernel does it
-        (lambda: ctypes.string_at(0), None, signal.SIGSEGV),
-        (os.abort, None, signal.SIGABRT),
-        (lambda: os._exit(7), 7, None),
-    ],
-    ids=["SIGKILL", "out of memory", "segfault", "abort", "_exit"],
-)
-def test_death_of_a_worker_is_named_with_its_cause(pair: Lab, how, code, number) -> None:  # type: ignore[no-untyped-def]
-    def body() -> None:
-        if sky.instance_info().rank == 1:
-            print(time.time(), flush=True)
-            if how is not None:
-                how()
-            held = b"x" * 200_000_000
-            (Path.home() / "full").write_text(f"{os.getpid()} {len(held)}")
-        time.sleep(600)
-
-    ended: list[float] = []  # when rank 1's end was told
-
-    def note(event: Event) -> None:
-        if isinstance(event, RankEnded) and event.outcome.rank == 1:
-            ended.append(event.at)
-
-    with pool(pair) as compute, ThreadPoolExecutor(1) as beside:
-        compute.pool.news.subscribe(note, None)
-        running = beside.submit(lambda: sky.function(body)() @ compute)
-        if how is None:
-            full = pair.hosts[1].home / "full"
-            until(
-                lambda: running.done() or (full.exists() and full.read_text().endswith(" 200000000")),
-                "the memory to be taken",
-            )
-            died = time.time()
-            pair.hosts[1].run(f"kill -KILL {full.read_text().split()[0]}; rm ~/full")
-        with pytest.raises(sky.RunError, match="rank 1") as caught:
-            running.result(DEADLINE)
-        if how is not None:
-            text = compute.pool.view.logs.rank(1)  # a crash's stack, on standard error, may come before it
-            died = next(float(line) for line in text.lines(0, text.end) if line.startswith("1"))
-        until(lambda: ended, "the news of the end, which comes after the waiting thread has its own")
-        assert 0 <= ended[0] - died < allowed(2)
-        outcome = caught.value.outcomes[1]
-        assert (outcome.kind, outcome.exit_code, outcome.signal) == ("exited", code, number)
-        assert caught.value.root_cause.rank == 1
-        assert rank() @ compute == [0, 1]
 
 
 COMMAND = [sys.executable, "-m", "skyward_tui"]
@@ -304,42 +206,6 @@ def test_hosts_remove_a_pool_whose_client_does_not_return(make_lab: MakeLab, cap
     listed = subprocess.run([*COMMAND, "ls"], capture_output=True, text=True, timeout=DEADLINE)
     assert f"pool too: {message}" in listed.stderr
     assert "no pools are up" in listed.stdout
-
-
-@pytest.mark.proof("2 s of a processor")
-def test_two_concurrent_clients_receive_their_own_results(pair: Lab, home: Path) -> None:
-    def tag(number: int) -> list[Any]:
-        return ["ours", number, sky.instance_info().rank]
-
-    ours = sky.function(tag)
-    with (
-        pool(pair, name="shared") as compute,
-        Client(
-            pair,
-            """
-            from skyward_core.tasks.function_pickling import make_task
-            from skyward_core.client.session import Session
-            @sky.function
-            def tag(number):
-                return ["theirs", number, sky.instance_info().rank]
-            session = Session()
-            session.attach("shared").result(60)
-            print("attached", flush=True)
-            for number in range(50):
-                run = session.launch("shared", make_task(tag(number))).result(60)
-                session.wait("shared", run.id).result(60)
-                values = [outcome.summary.json for outcome in run.outcomes()]
-                assert values == [["theirs", number, rank] for rank in range(2)], values
-            print("right", flush=True)
-            session.detach()
-            """,
-        ) as other,
-    ):
-        assert other.read_line() == "attached"
-        for number in range(50):
-            assert ours(number) @ compute == [["ours", number, r] for r in range(2)]
-        assert other.read_line() == "right"
-        assert other.process.wait(DEADLINE) == 0
 
 
 # The client is killed in the middle of a run of 10 s: the run goes on, and those who come back miss nothing.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import json
 import os
@@ -26,12 +25,10 @@ from skyward_core.store.ledger import Ledger
 from skyward_core.store.pool_folder import read_events
 from skyward_core.transport.file_and_result_downloads import PARTS, IncomingOutput
 from skyward_core.views.events import PoolState
-from tests.support.cli import Cli
 from tests.support.pool_logs import last_run, log_of
-from tests.support.pythons import another_python, make_environment
 from tests.support.sessions import new_session
 
-from . import Host, Lab
+from . import Lab
 from .pools import DEADLINE, Client, agents, nothing_runs, pool, ssh, until
 
 SCRIPT = """
@@ -190,37 +187,6 @@ def write(name: str, word: str) -> None:
     os.utime(path, ns=(0, SECOND + next(EDITS)))
 
 
-@pytest.mark.proof("2 s of a processor")
-def test_next_run_uses_edited_modules(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(Path.cwd()))
-    write("far_helper", "one")
-    write("near_helper", "one")
-    write("later_helper", "one")
-    with pool(lab, ssh(lab, lab.hosts[:2]), name="far") as compute:
-        assert loads("far_helper") @ compute == ["one", "one"]
-        write("far_helper", "two")
-        assert loads("far_helper") @ compute == ["two", "two"]
-        # What this process loads, and ranks have not: a notebook's module, which was not even there.
-        write("new_helper", "one")
-        for name, word in (("near_helper", "two"), ("new_helper", "one")):
-            write(name, word)
-            importlib.invalidate_caches()
-            remote = sky.function(importlib.import_module(name).word)
-            assert remote() @ compute == [word, word]
-            del sys.modules[name]
-        write("far_helper", "three")
-        write("third_helper", "one")
-        with sky.attach("far") as other:
-            assert loads("third_helper") >> other == "one"
-            assert loads("far_helper") @ other == ["three", "three"]
-            write("far_helper", "four")
-            assert loads("far_helper") >> other == "four"
-        assert loads("far_helper") @ compute == ["four", "four"]
-        # What was sent before anybody loads it.
-        write("later_helper", "two")
-        assert loads("later_helper") @ compute == ["two", "two"]
-
-
 def test_files_written_by_ranks_are_not_overwritten_after_an_edit(lab: Lab) -> None:
     write("edited_helper", "one")
     for name in ("model.pt", "notes.txt"):
@@ -237,63 +203,6 @@ def test_files_written_by_ranks_are_not_overwritten_after_an_edit(lab: Lab) -> N
     events = read_events(folder)
     details = [event.detail for event in events if isinstance(event, PoolState) and "notes.txt" in event.detail]
     assert len(details) == 1 and details[0].startswith("node 0: notes.txt was changed by you and by ranks")
-
-
-# A project of another Python than the tool's on hosts of OpenSSH, each of which has it in a place of its own.
-
-
-SCRIPT_OF_PROJECT = """
-import os, sys
-
-rank = os.environ["RANK"]
-print("rank", rank, "of", os.environ["WORLD_SIZE"], "%d.%d" % sys.version_info[:2], __name__, *sys.argv[1:])
-with open(f"out-{rank}", "w") as file:
-    file.write("trained")
-"""
-
-
-def gives(host: Host, place: str, program: str) -> Path:
-    """Install an interpreter in a host's home."""
-    link = host.home / place
-    link.parent.mkdir(parents=True, exist_ok=True)
-    link.symlink_to(program)
-    return link
-
-
-@pytest.mark.proof("3 s of a processor")
-def test_ssh_ranks_use_the_python_version_of_the_project(
-    pair: Lab, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    known = another_python()
-    minor = ".".join(known.version.split(".")[:2])
-    monkeypatch.setenv("HOME", str(home))
-    monkeypatch.delenv("VIRTUAL_ENV", raising=False)
-    work = Path.cwd()
-    cli = Cli(work)
-    # Hosts see it, and do not trust it: others can write above it.
-    make_environment(known.path, work / ".venv")
-    (work / "pyproject.toml").touch()
-    cli.write("train.py", SCRIPT_OF_PROJECT)
-    first, second = pair.hosts
-    links = [
-        gives(first, f".local/bin/python{minor}", known.path),
-        gives(second, f".pyenv/versions/{known.version}/bin/python{minor}", known.path),
-    ]
-    (home / ".ssh").mkdir(mode=0o700)
-    (home / ".ssh/config").write_text(pair.ssh_config.read_text())
-    try:
-        hosts = ",".join(host.name for host in pair.hosts)
-        ended = cli("torchrun", "--nnodes", "2", "--hosts", hosts, "--output", "out-*", "train.py", "--epochs", "3")
-        for rank in range(2):
-            assert f"rank {rank} of 2 {minor} __main__ --epochs 3" in ended.stdout
-        assert {path.read_text() for path in work.glob("outputs/*/out-*")} == {"trained"}
-        links.pop().unlink()
-        refused = cli("run", "--hosts", hosts, "train.py", "--", status=1).stderr
-        assert f"Host {second.name} has no Python {minor} (it has Python " in refused
-        assert "needs the version that the script is loaded with" in refused
-    finally:
-        for link in links:
-            link.unlink()
 
 
 SIZE = 30_000_000
