@@ -42,7 +42,7 @@ GUIDE, SEEDS = (
 )
 MESH = "test_older_scripts.py::test_older_jax_and_keras_script_runs"
 PLACES = "test_older_scripts.py::test_older_script_with_places_shards_and_printing_ranks_runs"
-SLICES = "test_older_scripts.py::test_older_tensorflow_and_mig_script_runs"
+TENSORFLOW = "test_tensorflow.py::test_older_tensorflow_script_trains_one_model_on_all_ranks"
 ROWS = [
     Row("000.1", "Compute(provider=AWS(), nodes=4, accelerator=A100(), plugins=[plugins.torch()])", SEEDS, "same"),
     Row("000.1", "dist.is_initialized() is True in train() @ compute", SEEDS, "same"),
@@ -75,7 +75,7 @@ ROWS = [
     Row("002.2", "@integrations.torch(backend='nccl') over @compute", GUIDE, "same"),
     Row("002.3", "@integrations.keras(backend='jax'): one model, sharded data", MESH, "same"),
     Row("002.3", "keras.datasets.mnist.load_data()", MESH, "not, because nothing is downloaded: made-up pixels"),
-    Row("002.4", "@integrations.keras(backend='tensorflow')", SLICES, "same"),
+    Row("002.4", "@integrations.keras(backend='tensorflow')", TENSORFLOW, "same"),
     Row("002.5", "@integrations.jax(); jax.pmap; ComputePool(pip=['jax[cuda12]'])", MESH, "same"),
     Row("002", "JAX's four variables", MESH, "same"),
     Row("002.6", "@integrations.transformers(backend='nccl'); Trainer(...).train(); evaluate()", GUIDE, "same"),
@@ -86,7 +86,8 @@ ROWS = [
     Row("002.10", "DistributedSampler, DataLoader, set_epoch", GUIDE, "same"),
     Row("002.11", "if info.is_head: save_checkpoint; return {'node': ..., 'is_head': ...}",
         "instance_info_places_each_node", "same"),
-    Row("002.12", "Accelerator.NVIDIA.A100(mig='3g.40gb'): two workers per GPU", SLICES, "same"),
+    Row("002.12", "Accelerator.NVIDIA.A100(mig='3g.40gb'): two workers per GPU",
+        "mig_profiles_set_the_number_of_workers", "same"),
     Row("002.13", "profiles 3g.40gb, 2g.20gb, 1g.10gb: 2, 3 and 7 workers",
         "mig_profiles_set_the_number_of_workers", "same"),
     Row("002.14", "dist.barrier() before what the head does", SEEDS, "same"),

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
-import subprocess
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -415,9 +412,6 @@ def test_older_names_run_and_warn_about_their_replacement(tmp_path):
         assert errors.count(f"{old} is deprecated: use {new}") == 1
 
 
-ROOT = Path(__file__).parents[2]
-
-
 def lines_printed_by_script(script: str, folder: Path, **env: str) -> tuple[list[Any], list[str]]:
     """Return a script's JSON lines, and the output of its ranks."""
     done = run_script("import json\nimport skyward as sky\n" + script, folder, 180, **env)
@@ -536,58 +530,3 @@ def test_older_torch_script_with_both_samplers_runs(tmp_path: Path) -> None:
     assert first["head"] == second["head"]
     assert (first["backend"], first["token"]) == ("gloo", len("hf_made_up_for_this"))
     assert printed == [f"r000| epoch {epoch}" for epoch in (0, 1, 2)] * 2
-
-
-LIGHT = """
-@sky.integrations.keras(backend="tensorflow")
-@sky.compute
-def by_tensorflow():
-    import json, os
-    return [os.environ["KERAS_BACKEND"], len(json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"])]
-
-@sky.compute
-def slice_of_mine():
-    import os
-    info = sky.instance_info()
-    if info.is_head:
-        print("saved by the head")
-    return [info.rank, os.environ["CUDA_VISIBLE_DEVICES"]]
-
-with sky.ComputePool(
-    provider=sky.AWS(), nodes=2, image=sky.Image(pip=["keras>=3.2", "tensorflow"], env={"KERAS_BACKEND": "tensorflow"})
-) as pool:
-    print(json.dumps(by_tensorflow() @ pool))
-
-for accelerator in (sky.NVIDIA.A100, "A100"):
-    sky.ComputePool(provider=sky.AWS(), nodes=2, accelerator=accelerator, image=sky.Image(pip=["torch"]))
-
-with sky.ComputePool(
-    provider=sky.AWS(), accelerator=sky.Accelerator.NVIDIA.A100(mig="3g.40gb"), image=sky.Image(pip=["torch"])
-) as pool:
-    print(json.dumps(slice_of_mine() @ pool))
-"""
-
-
-@pytest.mark.proof("1 s of a processor")
-@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler for the driver's stand-in")
-def test_older_tensorflow_and_mig_script_runs(tmp_path: Path) -> None:
-    source, library = ROOT / "tests" / "support" / "fake_nvml.c", tmp_path / "libnvidia-ml.so.1"
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
-    lists = tmp_path / "bin" / "nvidia-smi"  # the set-up asks it whether the GPUs are cut already
-    lists.parent.mkdir()
-    lists.write_text("#!/bin/sh\necho '  MIG 3g.40gb     Device  0: (UUID: MIG-0-0)'\n")
-    lists.chmod(0o755)
-    # Asked for, and imported by nobody here: what is known of it is all that there has to be.
-    known = tmp_path / "site" / "tensorflow-2.19.0.dist-info" / "METADATA"
-    known.parent.mkdir(parents=True)
-    known.write_text("Metadata-Version: 2.1\nName: tensorflow\nVersion: 2.19.0\n")
-    env = {
-        "LD_LIBRARY_PATH": str(tmp_path),
-        "FAKE_GPUS": "2",
-        "PATH": f"{lists.parent}:{os.environ['PATH']}",
-        "PYTHONPATH": f"{ROOT}:{tmp_path}/site",
-    }
-    (configured, slices), printed = lines_printed_by_script(LIGHT, tmp_path, **env)
-    assert configured == [["tensorflow", 2], ["tensorflow", 2]]
-    assert slices == [[0, "MIG-0-0"], [1, "MIG-0-1"]]
-    assert printed == ["r000| saved by the head"]
