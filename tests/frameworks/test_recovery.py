@@ -15,10 +15,13 @@ from tests.support.cli import Cli
 from tests.support.waiting import wait_until
 
 SCRIPTS = Path(__file__).with_name("scripts")
-PATTERNS = {  # pattern -> number of ranks, file of its second checkpoint, needed package
+PATTERNS = {  # pattern -> number of ranks, file of an early checkpoint, needed package
     "snapshot": (2, "snapshot.pt", "torch"),
     "dcp": (2, "dcp/2/.metadata", "torch"),
     "trainer": (2, "trained/checkpoint-4/trainer_state.json", "transformers"),
+    "accelerate": (2, "epoch_2/complete", "accelerate"),
+    "lightning": (2, "trained/last.ckpt", "lightning"),
+    "keras": (1, "backup/training_metadata.json", "keras"),
 }
 
 

@@ -1,7 +1,8 @@
 """Training loops that resume from checkpoints, each as in the framework's public example. They know nothing of a pool.
 
 `snapshot`: PyTorch's multigpu_torchrun.py, on gloo. `dcp`: the recipe of torch.distributed.checkpoint.
-`trainer`: transformers' run_glue.py.
+`trainer`: transformers' run_glue.py. `accelerate`: examples/by_feature/checkpointing.py.
+`lightning`: ModelCheckpoint with save_last. `keras`: BackupAndRestore.
 """
 
 import os
@@ -94,6 +95,68 @@ def trainer():
     work = Trainer(trainer_shapes.small(), arguments, train_dataset=trainer_shapes.examples(64), callbacks=[Slow()])
     work.train(resume_from_checkpoint=last)
     return work.model.state_dict()
+
+
+def accelerate():
+    from accelerate import Accelerator, DataLoaderConfiguration
+
+    # Checkpoints of accelerate keep no generator of another sampler: a resumed run would shuffle differently.
+    accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(use_seedable_sampler=True))
+    optimizer = torch.optim.Adam((model := net()).parameters(), lr=0.01)
+    loader = DataLoader(TensorDataset(x, y), batch_size=4, shuffle=True)
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    saved = [int(path.parent.name.removeprefix("epoch_")) for path in Path().glob("epoch_*/complete")]
+    if saved:
+        accelerator.load_state(f"epoch_{max(saved)}")
+    for epoch in range(max(saved, default=0), EPOCHS):
+        loader.set_epoch(epoch)
+        for inputs, targets in loader:
+            optimizer.zero_grad()
+            accelerator.backward(torch.nn.functional.mse_loss(model(inputs), targets))
+            optimizer.step()
+        accelerator.save_state(f"epoch_{epoch + 1}")
+        accelerator.wait_for_everyone()
+        Path(f"epoch_{epoch + 1}", "complete").touch()
+        time.sleep(PAUSE)
+    return accelerator.unwrap_model(model).state_dict()
+
+
+def lightning():
+    import lightning
+    from lightning.pytorch.callbacks import ModelCheckpoint
+
+    class Regression(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.net = net()
+
+        def training_step(self, batch):
+            time.sleep(PAUSE / 4)
+            return torch.nn.functional.mse_loss(self.net(batch[0]), batch[1])
+
+        def configure_optimizers(self):
+            return torch.optim.Adam(self.parameters(), lr=0.01)
+
+    work = lightning.Trainer(
+        accelerator="cpu", devices=2, strategy="ddp", max_epochs=EPOCHS, logger=False, enable_progress_bar=False,
+        callbacks=[ModelCheckpoint("trained", save_last=True)], enable_model_summary=False,
+    )  # fmt: skip
+    work.fit(model := Regression(), DataLoader(TensorDataset(x, y), batch_size=4), ckpt_path="last")
+    return model.state_dict()
+
+
+def keras():
+    os.environ["KERAS_BACKEND"] = "torch"
+    import keras
+
+    keras.utils.set_random_seed(7)
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(16, activation="relu"), keras.layers.Dense(1)])
+    model.compile("adam", "mse")
+    # Weights and epoch are two files, written one after the other: the first backup has time to be seen complete.
+    slow = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, _: time.sleep(2 * (epoch == 0)))
+    backup = keras.callbacks.BackupAndRestore("backup")
+    model.fit(x, y, batch_size=4, epochs=EPOCHS, shuffle=False, verbose=0, callbacks=[backup, slow])
+    return {str(at): torch.tensor(each) for at, each in enumerate(model.get_weights())}
 
 
 weights = globals()[pattern]()
