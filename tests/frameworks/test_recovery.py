@@ -45,7 +45,7 @@ def test_public_checkpointing_example_resumes_after_a_killed_rank(tmp_path: Path
         pytest.skip(f"needs {package}")
     import torch
 
-    weights = []
+    results = []
     for disturbed in (False, True):
         (folder := tmp_path / str(disturbed)).mkdir()
         cli = Cli(folder)
@@ -59,6 +59,8 @@ def test_public_checkpointing_example_resumes_after_a_killed_rank(tmp_path: Path
             _, errors = running.communicate(timeout=90)
         assert running.returncode == 0, errors
         assert ("restart 1 of 1 after a lost rank" in errors) is disturbed
-        weights.append(torch.load(folder / "out.pt", weights_only=False))
+        results.append(torch.load(folder / "out.pt", weights_only=False))
+    weights = [result["weights"] for result in results]
     assert weights[0].keys() == weights[1].keys()
     assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
+    assert 0 < results[1]["steps"] < results[0]["steps"]  # the second attempt has not begun again

@@ -16,11 +16,18 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 EPOCHS, PAUSE = 24, 0.05
+steps = 0  # of this process, so of its attempt
 pattern, out = sys.argv[1:]
 rank = int(os.environ["RANK"])
 torch.manual_seed(7)
 x = torch.randn(32, 8, generator=torch.Generator().manual_seed(0))
 y = x.sum(1, keepdim=True)
+
+
+def pause(seconds=PAUSE):
+    global steps
+    steps += 1
+    time.sleep(seconds)
 
 
 def net():
@@ -53,7 +60,7 @@ def snapshot():
             step(model, optimizer, inputs, targets)
         if rank == 0:
             torch.save({"MODEL_STATE": model.module.state_dict(), "EPOCHS_RUN": epoch + 1}, "snapshot.pt")
-        time.sleep(PAUSE)
+        pause()
     return model.module.state_dict()
 
 
@@ -74,7 +81,7 @@ def dcp():
             step(model, optimizer, inputs, targets)
         state = dict(zip(("model", "optim"), get_state_dict(model, optimizer), strict=True))
         checkpoint.save(state, checkpoint_id=f"dcp/{epoch + 1}")
-        time.sleep(PAUSE)
+        pause()
     return model.module.state_dict()
 
 
@@ -85,7 +92,7 @@ def trainer():
 
     class Slow(TrainerCallback):
         def on_step_end(self, *_, **__):
-            time.sleep(PAUSE)
+            pause()
 
     arguments = TrainingArguments(
         "trained", max_steps=EPOCHS, save_steps=2, per_device_train_batch_size=4, use_cpu=True, report_to=[],
@@ -117,7 +124,7 @@ def accelerate():
         accelerator.save_state(f"epoch_{epoch + 1}")
         accelerator.wait_for_everyone()
         Path(f"epoch_{epoch + 1}", "complete").touch()
-        time.sleep(PAUSE)
+        pause()
     return accelerator.unwrap_model(model).state_dict()
 
 
@@ -131,7 +138,7 @@ def lightning():
             self.net = net()
 
         def training_step(self, batch):
-            time.sleep(PAUSE / 4)
+            pause(PAUSE / 4)
             return torch.nn.functional.mse_loss(self.net(batch[0]), batch[1])
 
         def configure_optimizers(self):
@@ -153,7 +160,7 @@ def keras():
     model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(16, activation="relu"), keras.layers.Dense(1)])
     model.compile("adam", "mse")
     # Weights and epoch are two files, written one after the other: the first backup has time to be seen complete.
-    slow = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, _: time.sleep(2 * (epoch == 0)))
+    slow = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, _: pause(2 * (epoch == 0)))
     backup = keras.callbacks.BackupAndRestore("backup")
     model.fit(x, y, batch_size=4, epochs=EPOCHS, shuffle=False, verbose=0, callbacks=[backup, slow])
     return {str(at): torch.tensor(each) for at, each in enumerate(model.get_weights())}
@@ -161,6 +168,6 @@ def keras():
 
 weights = globals()[pattern]()
 if rank == 0:
-    torch.save(weights, out)
+    torch.save({"weights": weights, "steps": steps}, out)
 if dist.is_initialized():
     dist.destroy_process_group()
