@@ -150,7 +150,8 @@ def test_body_of_four_gigabytes_is_refused_before_it_arrives() -> None:
 
 FORMS = {prefix: forms for _, prefix, _, forms in TABLES}
 SAMPLES: dict[validators.Check, Any] = {
-    validators.is_text: "x", validators.is_run_id: "r", validators.is_file_name: "ab", validators.is_bool: True,
+    validators.is_text: "x", validators.is_signature: "ab",
+    validators.is_run_id: "r", validators.is_file_name: "ab", validators.is_bool: True,
     validators.is_log_name: "r000.out", validators.is_valid_log_name: "r000.out", validators.is_plain: [1],
     validators.is_relative_subpath: "out/a b\n.pt", validators.is_number: 1.5, validators.is_integer: 1,
     validators.is_count: 1, validators.is_call_index: 0, validators.is_rank: 0, validators.is_rank_count: 2,
