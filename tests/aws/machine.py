@@ -346,8 +346,10 @@ class Machine:
         nics = list(self.instance.nics.values())
         world = self._world
         seen, world.seen = world.seen, set(world.machines)  # moto looks for it, even if queries do not show it yet
-        self.instance.terminate()
-        world.seen = seen
+        try:
+            self.instance.terminate()
+        finally:
+            world.seen = seen
         self.instance._state.code, self.instance._state.name = _CODES["terminated"], "terminated"
         self._ended_at = time.time()
         self.instance.state_reason, self.instance._reason = code, reason
