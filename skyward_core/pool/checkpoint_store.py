@@ -202,7 +202,7 @@ class _S3Files:
 
         self._bucket, _, prefix = url.removeprefix("s3://").partition("/")
         self._prefix = f"{prefix}/" if prefix else ""
-        self._client = boto3.client("s3")
+        self._client = boto3.Session().client("s3")  # the default session would keep the credentials of its first use
 
     def names(self, folder: str) -> Iterator[str]:
         """Yield the names of the files directly in a folder, without the folder."""
