@@ -43,6 +43,7 @@ from skyward_core.model.output_files import Unfetched, WrittenFile
 from skyward_core.model.specs import PoolSpec
 from skyward_core.node.agent.agent_state_and_lease import LAST_LINE_BYTES, last_line
 from skyward_core.pool.preemption_notice_forwarding import describe_notice
+from skyward_core.providers.aws import boto_calls
 from skyward_core.providers.local.provider import Local
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import Receipt
@@ -680,6 +681,7 @@ def test_leftovers_without_a_cloud_account_exits_with_success(tmp_path: Path, mo
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setattr(leftovers, "scannable_providers", lambda: ["aws"])
+    boto_calls.shared_calls.cache_clear()  # clients of earlier tests have credentials
     (script := tmp_path / "train.py").write_text("import skyward_core as sky\n\n@sky.function\ndef f(): ...\n")
     start = ["run", str(script), "--provider", "aws", "--set", "region=us-east-1", "--set", "instance_type=t3.micro"]
     for _ in range(2):
