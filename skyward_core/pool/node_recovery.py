@@ -411,6 +411,11 @@ class SilenceWatch:
             self._is_active = True
             context.background.spawn(self._watch())
 
+    def decides(self, link: Link) -> bool:
+        """Check whether other nodes of a node's gang can testify, so that this watch decides about its loss."""
+        gang = [each for each in self._context.links if each.epoch == link.epoch and each is not link]
+        return self._is_active and any(map(self._can_testify, gang))
+
     def on_collective_error(self, link: Link) -> None:
         """Handle the error of a rank that lost the connection to other ranks."""
         self._failed_collectives[link] = link.loop.time(), link.epoch
@@ -602,9 +607,12 @@ class NodeRecovery:
             return
         machine = context.machines[link.node]
         (seen,) = await context.describe([machine])
-        # "unreachable" means that only the link is down, so the machine may be healthy. "lost" means that other nodes
-        # get no answer either, which proves nothing in a standalone pool, whose nodes do not connect to each other.
-        alive = ("running", "unreachable", "lost") if context.is_standalone else ("running", "unreachable")
+        # "unreachable" means that only the link is down, so the machine may be healthy. "lost" means that one other
+        # node gets no answer either. That proves nothing in a standalone pool, whose nodes do not connect to each
+        # other, and less than the testimonies of the silence watch.
+        alive = ["running", "unreachable"]
+        if context.is_standalone or self.silence_watch.decides(link):
+            alive.append("lost")
         if seen.state in alive or link.up or context.leaving or context.external_end is not None:
             return
         if await self._context.shutdown.check_ended(wait=True):

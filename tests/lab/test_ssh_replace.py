@@ -13,6 +13,7 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.node.agent.peer_heartbeats import LOSS_SECONDS
+from skyward_core.providers import agent_status_and_termination
 from skyward_core.views.events import NodeSilence
 from tests.support.faults import on_loop
 from tests.support.sessions import new_session
@@ -147,9 +148,10 @@ def test_restarted_run_continues_from_the_checkpoint_of_the_head(
 ) -> None:
     """Only the head saves. The next attempt begins on all nodes with its checkpoint, even if the head is lost.
 
-    The client and the other node are the witnesses of the loss.
+    The client and the other node are the witnesses of the loss. One failed connection attempt does not decide.
     """
     less_patience(monkeypatch)
+    monkeypatch.setattr(agent_status_and_termination, "SILENT_HOST_TIMEOUT", 0.1)
     lab = make_lab(3)
     options = sky.Options(console=False, grace=0.5, start_timeout=60.0, on_loss="restart")
     compute = sky.Compute(provider=provider(lab), nodes=2, name="continues", options=options)
