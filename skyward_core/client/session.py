@@ -54,7 +54,7 @@ from skyward_core.store.past_pool_views import (
     unreachable_view,
 )
 from skyward_core.store.run_log_reader import RunLogs
-from skyward_core.store.working_folder import require_current_folder
+from skyward_core.store.working_folder_choice import require_current_folder
 from skyward_core.tasks.task_and_blob_values import Task
 from skyward_core.transport.background_loop import submit
 from skyward_core.transport.ssh.host_key_prompt import HostKeyPrompt

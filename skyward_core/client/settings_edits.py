@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from skyward_core.model.errors import UsageError
 from skyward_core.node.bootstrap.host_inspection import distrust_reason
 from skyward_core.store.state_folder import SETTINGS_FILE, state_home
-from skyward_core.store.working_folder import current_paths
+from skyward_core.store.working_folder_choice import current_paths
 from skyward_core.util.safe_file_access import (
     MAX_SETTINGS_BYTES,
     exists,

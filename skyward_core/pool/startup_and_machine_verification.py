@@ -61,7 +61,7 @@ from skyward_core.store.debug_log import get_logger
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.pool_folder import node_events
 from skyward_core.store.state_folder import prune_is_due
-from skyward_core.store.working_folder import resolve_workdir
+from skyward_core.store.working_folder_choice import resolve_workdir
 from skyward_core.tasks import import_path
 from skyward_core.tasks.python_compatibility import check_python, own_interpreter
 from skyward_core.transport.background_loop import run_all

@@ -13,7 +13,7 @@ import pytest
 
 from skyward_core.client.launch.plugin_and_provider_catalog import missing_frameworks
 from skyward_core.model.errors import ScriptError, UsageError
-from skyward_core.store.working_folder import choose_workdir, working_folder
+from skyward_core.store.working_folder_choice import choose_workdir, working_folder
 from skyward_core.tasks.argument_parsing_and_sweeps import RawArgument
 from skyward_core.tasks.script_functions import find_function, list_functions, parse_arguments, split_target
 

@@ -21,7 +21,7 @@ from skyward_core.store import pool_folder
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow, RunRow
 from skyward_core.store.state_folder import state_home
-from skyward_core.store.working_folder import require_current_folder
+from skyward_core.store.working_folder_choice import require_current_folder
 from skyward_core.util.redaction import Redactor, is_secret_name, secret_values, url_secrets
 from skyward_core.util.safe_file_access import expand_user, read_text, write_atomic
 

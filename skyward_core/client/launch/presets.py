@@ -16,7 +16,7 @@ from skyward_core.model.errors import SkywardError, UsageError
 from skyward_core.model.provider_settings import declared_settings
 from skyward_core.providers import DEFAULT_PROVIDER, provider_class, provider_names
 from skyward_core.store.state_folder import SETTINGS_FILE
-from skyward_core.store.working_folder import require_current_folder
+from skyward_core.store.working_folder_choice import require_current_folder
 from skyward_core.tasks.script_functions import find_function
 from skyward_core.util.safe_file_access import is_file
 from skyward_core.util.terminal_safe_text import sanitize_line
