@@ -19,7 +19,7 @@ from zipfile import is_zipfile
 from skyward_core import providers
 from skyward_core.model import errors
 from skyward_core.model.errors import ScriptError, UsageError
-from skyward_core.model.provider_settings import parse_settings
+from skyward_core.model.provider_settings_schema import parse_settings
 from skyward_core.providers import provider_class
 from skyward_core.runtime import skyward_alias_and_import_hooks
 from skyward_core.tasks import script_loader_child

@@ -13,7 +13,7 @@ from skyward_core import providers
 from skyward_core.model.errors import SkywardError, error_hint, error_message
 from skyward_core.model.machines import Check
 from skyward_core.model.provider_capability_protocols import ChecksSettings
-from skyward_core.model.provider_settings import declared_settings
+from skyward_core.model.provider_settings_schema import declared_settings
 from skyward_core.store.ledger import VERSION, Ledger
 from skyward_core.store.state_folder import ensure_socket_folder, state_home
 

@@ -14,7 +14,7 @@ from skyward_core import providers
 from skyward_core.client.launch.launch_request import parse_setting
 from skyward_core.model.errors import PoolError, SkywardError, UsageError, error_message
 from skyward_core.model.leftovers import Inventory
-from skyward_core.model.provider_settings import make_provider
+from skyward_core.model.provider_settings_schema import make_provider
 from skyward_core.pool import leftover_verdicts
 from skyward_core.pool.leftover_verdicts import JudgedLeftover as JudgedLeftover
 from skyward_core.pool.leftover_verdicts import Verdict as Verdict

@@ -17,7 +17,7 @@ from skyward_core.client import user_settings_and_app_state as settings
 from skyward_core.model.errors import Hint, SkywardError, Unreachable, UsageError, error_message
 from skyward_core.model.offers_and_rental_plans import Block, MachineRequirements, OfferList, Reservation
 from skyward_core.model.provider_capability_protocols import Offers, SellsBlocks
-from skyward_core.model.provider_settings import make_provider
+from skyward_core.model.provider_settings_schema import make_provider
 from skyward_core.providers import provider_class, provider_names
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import Purchase as Purchase

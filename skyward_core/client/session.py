@@ -34,7 +34,7 @@ from skyward_core.model.machines import Check
 from skyward_core.model.outcomes import PoolStatus
 from skyward_core.model.output_files import Unfetched
 from skyward_core.model.provider_capability_protocols import ChecksPython, RunsHere
-from skyward_core.model.provider_settings import make_provider
+from skyward_core.model.provider_settings_schema import make_provider
 from skyward_core.model.script_interpreter import Interpreter
 from skyward_core.model.specs import Options, PoolSpec
 from skyward_core.pool.fetch_retained_results import fetch_retained, fetch_run, is_fetched

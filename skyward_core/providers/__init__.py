@@ -147,7 +147,7 @@ def _load_entry_point(point: EntryPoint) -> Any:
     for attribute in ("about", "machine"):
         if not isinstance(getattr(found, attribute, None), str):
             raise UsageError(f"provider {point.name!r} ({point.value}): its class needs a str attribute {attribute!r}")
-    from skyward_core.model.provider_settings import settings_error
+    from skyward_core.model.provider_settings_schema import settings_error
 
     if reason := settings_error(found):
         raise UsageError(f"provider {point.name!r} ({point.value}): {reason}")

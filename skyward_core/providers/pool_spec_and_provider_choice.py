@@ -20,7 +20,7 @@ from skyward_core.model.provider_capability_protocols import (
     check_host_count,
     default_nodes,
 )
-from skyward_core.model.provider_settings import make_provider
+from skyward_core.model.provider_settings_schema import make_provider
 from skyward_core.model.specs import Image, Nodes, Options, PoolSpec, Spec, Worker, generate_pool_name
 from skyward_core.plugins.plugin import check_plugins
 from skyward_core.providers import provider_class, resolve_provider

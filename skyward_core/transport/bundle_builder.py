@@ -154,7 +154,7 @@ RARELY_LOADED = (
     "skyward_core/plugins/ssh_command_environment.py",
     "skyward_core/runtime/function_and_argument_adapters.py",
     "skyward_core/runtime/distributed_sampler.py",
-    "skyward_core/runtime/file_mounts.py",
+    "skyward_core/runtime/file_mount_unpacker.py",
     "skyward_core/runtime/output_decorators.py",
     "skyward_core/runtime/sharding.py",
     "skyward_core/runtime/shell_and_scripts.py",

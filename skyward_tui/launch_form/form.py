@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from skyward_core.client.launch.launch_plan import LaunchPlan
     from skyward_core.client.launch.plugin_and_provider_catalog import ArgumentField, FunctionInfo, ProviderInfo
     from skyward_core.client.launch.presets import Preset
-    from skyward_core.model.provider_settings import Setting
+    from skyward_core.model.provider_settings_schema import Setting
 
 
 PROJECT = "project"

@@ -18,7 +18,7 @@ from textual.suggester import SuggestFromList
 from textual.widget import Widget
 from textual.widgets import Input, Label, Select, Static
 
-from skyward_core.model.provider_settings import Field
+from skyward_core.model.provider_settings_schema import Field
 from skyward_core.util.terminal_safe_text import sanitize_in_place
 from skyward_tui.text.text_width_and_tables import clip_path, one_line
 from skyward_tui.ui.actions import bindings
@@ -27,7 +27,7 @@ from skyward_tui.widgets.screen_frame import Panel, TextLine
 
 if TYPE_CHECKING:
     from skyward_core.client.launch.plugin_and_provider_catalog import PluginInfo
-    from skyward_core.model.provider_settings import Setting
+    from skyward_core.model.provider_settings_schema import Setting
 
 
 class Toggles(Widget, can_focus=True):

@@ -24,7 +24,7 @@ from skyward_core.client.session import Session
 from skyward_core.model.errors import HostKeyError, PoolError, Unreachable
 from skyward_core.model.machines import Check
 from skyward_core.model.script_interpreter import Interpreter
-from skyward_core.providers.aws.ssh_and_host_key_rotation import Ec2Transport, HostKeyFile
+from skyward_core.providers.aws.ec2_ssh_transport import Ec2Transport, HostKeyFile
 from skyward_core.tasks.python_compatibility import MINOR_VERSION
 from skyward_core.transport.ssh.connection import ANSWER_TIMEOUT
 from skyward_core.transport.ssh.host_address_and_python import Target

@@ -234,7 +234,7 @@ PROVIDER = '''
 from skyward_core.model.errors import UsageError
 from skyward_core.model.machines import Check
 from skyward_core.providers.local.provider import Local
-from skyward_core.model.provider_settings import Field, Setting
+from skyward_core.model.provider_settings_schema import Field, Setting
 
 def which() -> Field:
     return Field(label="Shelf", placeholder="top or bottom", missing="name a shelf: top", suggestions=["top", "bottom"])

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import skyward_core as sky
 from skyward_core import providers
 from skyward_core.client.leftover_cleanup import find_accounts
-from skyward_core.model import provider_capability_protocols, provider_settings
+from skyward_core.model import provider_capability_protocols, provider_settings_schema
 from skyward_core.model.accelerators import Accelerator
 from skyward_core.model.errors import NoCapacity, SkywardError, SpecError, TooFewHosts, UsageError
 from skyward_core.model.machines import Machine
@@ -197,7 +197,7 @@ async def test_each_machine_is_ended_by_its_own_provider() -> None:
 def test_multi_provider_forwards_every_capability_of_its_providers() -> None:
     """A new capability of rented machines must be forwarded as well."""
     of_no_pool = {
-        provider_settings.HasSettings,
+        provider_settings_schema.HasSettings,
         provider_capability_protocols.NeedsPython,
         provider_capability_protocols.ChecksSettings,
         provider_capability_protocols.Offers,

@@ -15,8 +15,8 @@ from asyncssh.constants import MSG_IGNORE
 from packaging.requirements import Requirement
 
 from skyward_core.model.errors import HostKeyError, PoolError
-from skyward_core.providers.aws import ssh_and_host_key_rotation
-from skyward_core.providers.aws.ssh_and_host_key_rotation import INSTALL_KEY_COMMAND, MAKE_KEY_COMMAND, HostKeyFile
+from skyward_core.providers.aws import ec2_ssh_transport
+from skyward_core.providers.aws.ec2_ssh_transport import INSTALL_KEY_COMMAND, MAKE_KEY_COMMAND, HostKeyFile
 from skyward_core.transport.ssh import connection as connect
 from skyward_core.transport.ssh import known_hosts
 from skyward_core.transport.ssh.asyncssh_patches import asyncssh
@@ -335,7 +335,7 @@ async def test_invalid_output_of_host_key_generation_is_rejected(tmp_path: Path)
 
 
 async def test_server_that_keeps_its_first_key_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ssh_and_host_key_rotation, "KEY_ROTATION_TIMEOUT", 0.0)
+    monkeypatch.setattr(ec2_ssh_transport, "KEY_ROTATION_TIMEOUT", 0.0)
     machine = Machine(tmp_path / "known")
 
     async def first() -> str:

@@ -24,7 +24,7 @@ from skyward_core.node.agent import agent
 from skyward_core.node.agent.agent import DeadmanSwitch
 from skyward_core.node.bootstrap import hardware_and_network_benchmark
 from skyward_core.pool.startup_and_machine_verification import MachineVerifier, _parse_probe
-from skyward_core.providers.aws import instances_and_leftovers, spot_interruption_watcher
+from skyward_core.providers.aws import instances_and_leftovers, instance_metadata_preemption_poller
 from skyward_core.transport.ssh import bootstrap_channel
 from tests.support.waiting import wait_until
 
@@ -95,7 +95,7 @@ class Asking:
     """The program with shorter intervals and a longer patience."""
 
     def __init__(self, endpoint: str, **numbers: float) -> None:
-        text = spot_interruption_watcher.read_program()
+        text = instance_metadata_preemption_poller.read_program()
         for name, number in ({"POLL_INTERVAL": 0.01, "READ_TIMEOUT": 0.2} | numbers).items():
             head, found, rest = text.partition(f"\n{name} = ")
             assert found, name
@@ -105,7 +105,7 @@ class Asking:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=os.environ
-            | {spot_interruption_watcher.ENDPOINT_VARIABLE: endpoint, "http_proxy": "http://127.0.0.1:9"},
+            | {instance_metadata_preemption_poller.ENDPOINT_VARIABLE: endpoint, "http_proxy": "http://127.0.0.1:9"},
         )
         self._said: Queue[dict[str, Any]] = Queue()
         threading.Thread(target=self._read, daemon=True).start()

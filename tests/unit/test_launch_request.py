@@ -20,7 +20,7 @@ from skyward_core.client.launch.launch_plan import make_plan, make_spec
 from skyward_core.client.launch.launch_request import OPTIONS, LaunchRequest
 from skyward_core.client.launch.python_snippet import write_snippet
 from skyward_core.model.errors import SkywardError, UsageError
-from skyward_core.model.provider_settings import Setting
+from skyward_core.model.provider_settings_schema import Setting
 from skyward_core.model.specs import PoolSpec
 from skyward_core.providers import DEFAULT_PROVIDER, built_in_names, provider_class
 from skyward_core.views.pool_view import PoolView

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from skyward_core.node.worker.returned_exceptions import describe_error
-from skyward_core.runtime import file_mounts
+from skyward_core.runtime import file_mount_unpacker
 from skyward_core.tasks.job_file import make_mount_call
 
 
 @pytest.fixture(autouse=True)
 def rank_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_mounts, "instance_info", lambda: SimpleNamespace(local_rank=0, node=3, hostname="n3"))
+    monkeypatch.setattr(file_mount_unpacker, "instance_info", lambda: SimpleNamespace(local_rank=0, node=3, hostname="n3"))
 
 
 def place(source: Path, target: str) -> None:

@@ -17,7 +17,7 @@ from skyward_core.model import accelerators
 from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.model.machines import Machine
 from skyward_core.model.offers_and_rental_plans import MachineRequirements
-from skyward_core.model.provider_settings import Setting
+from skyward_core.model.provider_settings_schema import Setting
 from skyward_core.providers.slurm import allocation, provider, slurm_commands
 from skyward_core.providers.slurm.allocation import AllocationFolder
 from skyward_core.providers.slurm.provider import limit_seconds, list_allocations, make_comment

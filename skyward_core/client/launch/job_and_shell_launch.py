@@ -15,7 +15,7 @@ from skyward_core.client.launch.launch_plan import make_options, make_plugins
 from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.model.errors import JobFileError, UsageError, set_error_field
 from skyward_core.model.provider_capability_protocols import Offers, RunsHere
-from skyward_core.model.provider_settings import declared_settings, make_provider
+from skyward_core.model.provider_settings_schema import declared_settings, make_provider
 from skyward_core.model.specs import Image, Options, PoolSpec, Spec
 from skyward_core.providers import DEFAULT_PROVIDER, provider_class, provider_names
 from skyward_core.providers.pool_spec_and_provider_choice import make_pool_spec

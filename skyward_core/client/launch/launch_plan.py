@@ -39,7 +39,7 @@ from skyward_core.model.provider_capability_protocols import (
     check_host_count,
     costs_money,
 )
-from skyward_core.model.provider_settings import declared_settings, make_provider
+from skyward_core.model.provider_settings_schema import declared_settings, make_provider
 from skyward_core.model.script_interpreter import Interpreter
 from skyward_core.model.specs import Image, Options, PoolSpec, Worker
 from skyward_core.plugins import by_name

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from skyward_core.client.launch.launch_request import JOB_OPTIONS, NO_SCRIPT, LaunchRequest, options_of
 from skyward_core.client.launch.script_git_state import ScriptState
 from skyward_core.model.errors import JobFileError, SkywardError, UsageError
-from skyward_core.model.provider_settings import declared_settings
+from skyward_core.model.provider_settings_schema import declared_settings
 from skyward_core.providers import provider_class
 from skyward_core.store import pool_folder
 from skyward_core.store.ledger import Ledger

@@ -16,7 +16,7 @@ from skyward_core.model.errors import SkywardError, UsageError
 from skyward_core.util.light_dataclass import Value, value
 
 if TYPE_CHECKING:
-    from skyward_core.model.provider_settings import Setting
+    from skyward_core.model.provider_settings_schema import Setting
 
 
 @value
@@ -470,7 +470,7 @@ def parse_provider_settings(
 
 
 def _provider_settings(provider: str | None) -> Sequence[Setting]:
-    from skyward_core.model.provider_settings import declared_settings
+    from skyward_core.model.provider_settings_schema import declared_settings
     from skyward_core.providers import DEFAULT_PROVIDER, provider_class
 
     return declared_settings(provider_class(provider or DEFAULT_PROVIDER))

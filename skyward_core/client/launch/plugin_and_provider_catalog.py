@@ -15,7 +15,7 @@ from skyward_core.client.launch.parameter_form_fields import ArgumentField as Ar
 from skyward_core.client.launch.parameter_form_fields import argument_fields as argument_fields
 from skyward_core.model.errors import SkywardError, UsageError, set_error_field
 from skyward_core.model.provider_capability_protocols import Offers, costs_money
-from skyward_core.model.provider_settings import declared_settings
+from skyward_core.model.provider_settings_schema import declared_settings
 from skyward_core.model.script_interpreter import Interpreter as Interpreter
 from skyward_core.plugins import PluginInfo as PluginInfo
 from skyward_core.plugins import factory
@@ -53,7 +53,7 @@ from skyward_core.tasks.task_and_blob_values import Task as Task
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from skyward_core.model.provider_settings import Setting
+    from skyward_core.model.provider_settings_schema import Setting
 
 available_plugins = plugins.available
 

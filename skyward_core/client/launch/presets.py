@@ -13,7 +13,7 @@ from skyward_core.client.launch.launch_request import DEFAULTS, NO_SCRIPT, Launc
 from skyward_core.client.launch.plugin_and_provider_catalog import available_plugins, parameter_fields
 from skyward_core.client.settings_edits import read_table, replace_text, set_table, settings_paths, write_table
 from skyward_core.model.errors import SkywardError, UsageError
-from skyward_core.model.provider_settings import declared_settings
+from skyward_core.model.provider_settings_schema import declared_settings
 from skyward_core.providers import DEFAULT_PROVIDER, provider_class, provider_names
 from skyward_core.store.state_folder import SETTINGS_FILE
 from skyward_core.store.working_folder_choice import require_current_folder

@@ -16,7 +16,7 @@ from skyward_core.client.launch.image_option_parsing import LISTS, parse_image_o
 from skyward_core.client.launch.launch_plan import LaunchPlan, make_plan
 from skyward_core.client.launch.launch_request import LaunchRequest, options_of
 from skyward_core.model.errors import UsageError, set_error_field
-from skyward_core.model.provider_settings import parse_settings
+from skyward_core.model.provider_settings_schema import parse_settings
 from skyward_core.model.specs import Image, Nodes, Options
 from skyward_core.plugins import built_in
 from skyward_core.providers import DEFAULT_PROVIDER, provider_class

@@ -25,7 +25,7 @@ from skyward_core.model.leftovers import Inventory
 from skyward_core.model.machines import Check, Machine, OrderedHardware
 from skyward_core.model.misuse_guards import StrictKeywords
 from skyward_core.model.offers_and_rental_plans import Block, MachineRequirements, OfferList, RentalPlan, Reservation
-from skyward_core.model.provider_settings import DeclaredSettings, Field, setting, word_list
+from skyward_core.model.provider_settings_schema import DeclaredSettings, Field, setting, word_list
 from skyward_core.model.specs import PoolSpec
 from skyward_core.providers.agent_status_and_termination import end_machine, gather_bounded, update_machine
 from skyward_core.providers.aws import (
@@ -34,7 +34,7 @@ from skyward_core.providers.aws import (
     instances_and_leftovers,
     launch_and_reservations,
     offers_and_images,
-    spot_interruption_watcher,
+    instance_metadata_preemption_poller,
     zones_and_placement,
 )
 from skyward_core.providers.aws import security_groups_and_account_checks as account_setup
@@ -742,7 +742,7 @@ class AWS(JsonSettings, StrictKeywords):
         Args:
             machine: The machine.
         """
-        return spot_interruption_watcher.read_program() if machine.extra.get("market") == "spot" else ""
+        return instance_metadata_preemption_poller.read_program() if machine.extra.get("market") == "spot" else ""
 
     def transport(self, pool: str, machine: Machine, *, patience: float | None = None) -> SSHTransport:
         """Return the transport to one of the pool's machines.
@@ -752,7 +752,7 @@ class AWS(JsonSettings, StrictKeywords):
             machine: The machine.
             patience: Limit for connection attempts, in seconds; None for 30, or for the boot time of a new machine.
         """
-        from skyward_core.providers.aws.ssh_and_host_key_rotation import Ec2Transport, HostKeyFile
+        from skyward_core.providers.aws.ec2_ssh_transport import Ec2Transport, HostKeyFile
         from skyward_core.transport.ssh.ssh_transport import PATIENCE
 
         extra = machine.extra

@@ -25,7 +25,7 @@ from skyward_core.model.offers_and_rental_plans import (
     describe_nearest,
     matching_offers,
 )
-from skyward_core.model.provider_settings import DeclaredSettings, Field, setting
+from skyward_core.model.provider_settings_schema import DeclaredSettings, Field, setting
 from skyward_core.model.specs import PoolSpec
 from skyward_core.providers.agent_status_and_termination import end_machine, gather_bounded, update_machine
 from skyward_core.providers.provider import JsonSettings, describe_python

@@ -25,7 +25,7 @@ from skyward_core.model.errors import (
 from skyward_core.model.machines import FREE, Check, Machine
 from skyward_core.model.misuse_guards import StrictKeywords
 from skyward_core.model.provider_capability_protocols import check_host_count
-from skyward_core.model.provider_settings import DeclaredSettings, Field, setting, word_list
+from skyward_core.model.provider_settings_schema import DeclaredSettings, Field, setting, word_list
 from skyward_core.model.specs import PoolSpec
 from skyward_core.providers.agent_status_and_termination import (
     CHECK_TIMEOUT,
