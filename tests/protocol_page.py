@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from skyward_core.protocol import frame_schema
+from skyward_core.protocol import frame_schemas
 from skyward_core.protocol.frame_codec import VERSION
 from skyward_core.protocol.validators import Check, Checks, FrameSchema, split_keys
 from skyward_core.transport.ssh import bootstrap_channel
@@ -24,7 +24,7 @@ TYPES = ROOT / "skyward_core" / "protocol" / "frame_types.pyi"
 HEAD = f"""# Protocol
 
 The messages between client, agent and worker. This page is generated from the tables in
-`skyward_core/protocol/frame_schema.py`, which validate each frame before anything acts on it.
+`skyward_core/protocol/frame_schemas.py`, which validate each frame before anything acts on it.
 `python -m tests.protocol_page` writes it, and a test compares it.
 
 This is version {VERSION}. If client and agent have different versions, the client reports it and disconnects, but can
@@ -52,12 +52,12 @@ for files are closed after anything except a request or its answer.
 
 # Title, prefix of the types, name of their union, table.
 TABLES = (
-    ("From a client to an agent", "Client", "FromClient", frame_schema.FROM_CLIENT),
-    ("From an agent to clients", "Agent", "FromAgent", frame_schema.FROM_AGENT),
-    ("From an agent to its workers", "ToWorker", "ToWorker", frame_schema.TO_WORKER),
-    ("From workers to their agent", "Worker", "FromWorker", frame_schema.FROM_WORKER),
-    ("On connections for files", "File", "FileFrame", frame_schema.FILE_FRAMES),
-    ("Between the agents of a gang", "Peer", "FromPeer", frame_schema.PEER_FRAMES),
+    ("From a client to an agent", "Client", "FromClient", frame_schemas.FROM_CLIENT),
+    ("From an agent to clients", "Agent", "FromAgent", frame_schemas.FROM_AGENT),
+    ("From an agent to its workers", "ToWorker", "ToWorker", frame_schemas.TO_WORKER),
+    ("From workers to their agent", "Worker", "FromWorker", frame_schemas.FROM_WORKER),
+    ("On connections for files", "File", "FileFrame", frame_schemas.FILE_FRAMES),
+    ("Between the agents of a gang", "Peer", "FromPeer", frame_schemas.PEER_FRAMES),
 )
 WORDS = {"plain": "JSON", "integer": "whole number"}
 
@@ -76,7 +76,7 @@ def page() -> str:
 
 def answers() -> dict[str, Checks]:
     """Return the keys of answers by the kind of the request."""
-    return {kind: form.answer for kind, form in frame_schema.FROM_CLIENT.items() if form.answer}
+    return {kind: form.answer for kind, form in frame_schemas.FROM_CLIENT.items() if form.answer}
 
 
 def _kind(kind: str, form: FrameSchema) -> str:
@@ -131,7 +131,7 @@ def types() -> str:
         for kind, form in forms.items():
             definitions.append(_typed_dict(f"{prefix}{kind.capitalize()}", form.needs, form.may, kind))
         definitions.append(_union(union, [f"{prefix}{kind.capitalize()}" for kind in forms]))
-    known = frame_schema.FROM_AGENT["known"]
+    known = frame_schemas.FROM_AGENT["known"]
     for asked, checks in answers().items():
         definitions.append(_typed_dict(f"{asked.capitalize()}Answer", known.needs | checks, known.may, "known"))
     conditional = bootstrap_channel.FACTS_OF_ROOT | bootstrap_channel.FACTS_OF_POOL
@@ -143,7 +143,7 @@ def types() -> str:
 
 def _named_types() -> Iterator[str]:
     """Return the types of the schema's public constants that name values or keys."""
-    for name, constant in vars(frame_schema).items():
+    for name, constant in vars(frame_schemas).items():
         if not name.isupper() or name.startswith("_"):
             continue
         if callable(constant):
@@ -162,7 +162,7 @@ def _camel(constant: str) -> str:
 
 NAMES = {
     check: _camel(name)
-    for name, check in vars(frame_schema).items()
+    for name, check in vars(frame_schemas).items()
     if name.isupper() and not name.startswith("_") and callable(check)
 }
 
@@ -204,7 +204,7 @@ def _type(check: Check, *, named: bool = True) -> str:
 
 def _type_of_object(needs: Checks, may: Checks) -> str:
     """Return the name of the group of keys, or of the kind of frame, that has these keys."""
-    for name, constant in vars(frame_schema).items():
+    for name, constant in vars(frame_schemas).items():
         if name.isupper() and isinstance(constant, dict) and split_keys([constant]) == (needs, may):
             return _camel(name)
     for _, prefix, _, forms in TABLES:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from skyward_core.model.machines import Machine
 from skyward_core.pool.agent_link import Link
-from skyward_core.protocol.frame_schema import LONGEST_NOTICE, PREEMPTION_MESSAGE, is_same_deadline
+from skyward_core.protocol.frame_schemas import LONGEST_NOTICE, PREEMPTION_MESSAGE, is_same_deadline
 from skyward_core.views import events
 from skyward_core.views.pool_view import NodeView
 

@@ -15,7 +15,7 @@ from skyward_tui.text.error_advice import format_detail
 from skyward_tui.text.number_and_time_format import age, clock, duration, precise_duration, preemption_text
 from skyward_tui.text.state_styles_and_rank_states import FAILURES, is_absent, link_note, node_style, state_style
 from skyward_tui.text.text_width_and_tables import clip
-from skyward_tui.ui.time_refresh import refresh_token
+from skyward_tui.ui.time_refresh_rules import refresh_token
 from skyward_tui.widgets.virtual_list import VirtualList
 
 _PHASE_ORDER = PHASES[:-1]

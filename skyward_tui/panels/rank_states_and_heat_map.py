@@ -31,7 +31,7 @@ from skyward_tui.text.text_width_and_tables import clip, clip_parts
 from skyward_tui.ui.actions import first_key
 from skyward_tui.ui.panel_registry import PanelSpec
 from skyward_tui.ui.themes import read_style_sheet
-from skyward_tui.ui.time_refresh import refresh_token
+from skyward_tui.ui.time_refresh_rules import refresh_token
 from skyward_tui.widgets.metric_charts import sort_names
 from skyward_tui.widgets.virtual_list import HIGHLIGHT_STYLE, ChangeHighlight, VirtualList
 

@@ -29,7 +29,7 @@ from skyward_tui.text.number_and_time_format import (
 from skyward_tui.text.state_styles_and_rank_states import state_style
 from skyward_tui.ui.actions import GLOBAL_HINTS, HINTS, Action, actions_by_id, actions_in, first_key
 from skyward_tui.ui.themes import read_style_sheet
-from skyward_tui.ui.time_refresh import idle_token
+from skyward_tui.ui.time_refresh_rules import idle_token
 from skyward_tui.widgets.screen_frame import FLASH_SECONDS, Breadcrumbs, Hint, HintBar, TextLine, TooSmall
 from skyward_tui.widgets.virtual_list import CursorList
 

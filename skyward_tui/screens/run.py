@@ -30,7 +30,7 @@ from skyward_tui.ui.actions import Action, actions_by_id, bindings, first_key, w
 from skyward_tui.ui.panel_registry import HOME_PANEL, PANELS, STARTUP_PANEL
 from skyward_tui.ui.session_futures import flash_errors, wait_shielded
 from skyward_tui.ui.themes import read_style_sheet
-from skyward_tui.ui.time_refresh import refresh_token
+from skyward_tui.ui.time_refresh_rules import refresh_token
 from skyward_tui.widgets.screen_frame import Breadcrumbs, Chrome
 
 if TYPE_CHECKING:

@@ -39,7 +39,7 @@ from skyward_tui.text.state_styles_and_rank_states import (
 from skyward_tui.text.text_width_and_tables import clip, fit_width, one_line
 from skyward_tui.ui.actions import first_key
 from skyward_tui.ui.themes import read_style_sheet
-from skyward_tui.ui.time_refresh import refresh_token
+from skyward_tui.ui.time_refresh_rules import refresh_token
 from skyward_tui.widgets.metric_charts import MetricsChart
 from skyward_tui.widgets.virtual_list import CursorList, Part
 

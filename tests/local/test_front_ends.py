@@ -24,7 +24,7 @@ from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow
 from skyward_core.tasks.function_pickling import make_task
 from skyward_core.views.events import PoolEnded
-from skyward_tui.cli.commands import pools_and_run_output
+from skyward_tui.cli.commands import ls_logs_results_lock
 from skyward_tui.cli.console_and_log_printer import Console
 from skyward_tui.text.error_advice import format_detail, format_error
 from tests.support.sessions import new_session
@@ -111,7 +111,7 @@ def test_pool_of_another_release_is_rejected_but_can_be_ended(
         for text in (format_detail(view), format_error(refused.value)):
             assert f"has protocol version {VERSION}, this client {VERSION + 1}" in text
             assert text.endswith("; tear it down with: skyward-tui down older")
-        assert pools_and_run_output.list_pools.function(Console(), False) == 0
+        assert ls_logs_results_lock.list_pools.function(Console(), False) == 0
         # Who looks every second asks ever less often; who looks because a person says so, at once.
         watch, tries = session._watch, []
 

@@ -52,7 +52,7 @@ from skyward_core.views.events import NodeLink, NodeNotice, NodePhase, PoolOpene
 from skyward_core.views.log_collapsing import LiveLines
 from skyward_core.views.pool_view import PoolView, RunView, TaskView, apply
 from skyward_tui.cli import follow_run, pool_and_run_lookup
-from skyward_tui.cli.commands import cancel_down_prune, jobs_and_queue, leftovers, pools_and_run_output
+from skyward_tui.cli.commands import cancel_down_prune, exec_launch_queue, leftovers, ls_logs_results_lock
 from skyward_tui.cli.commands.launched_and_attached_runs import PoolCommand, run
 from skyward_tui.cli.console_and_log_printer import Console, LogPrinter
 from skyward_tui.cli.fault_tolerant_stdio import StandardStream
@@ -591,8 +591,8 @@ def test_ls_reports_a_pool_found_ended(monkeypatch: pytest.MonkeyPatch, capfd: p
     session = SimpleNamespace(
         refresh=lambda **_: over, retained_results=list, ledger=SimpleNamespace(unprinted_receipts=dict)
     )
-    monkeypatch.setattr(pools_and_run_output, "open_session", lambda console: nullcontext(session))
-    assert pools_and_run_output.list_pools.function(Console(), False) == errors.OK
+    monkeypatch.setattr(ls_logs_results_lock, "open_session", lambda console: nullcontext(session))
+    assert ls_logs_results_lock.list_pools.function(Console(), False) == errors.OK
     output = capfd.readouterr()
     assert output.err == "pool made: ended: the process that created it exited. No resources remain\n"
     assert output.out == "no pools are up\n"
@@ -1047,7 +1047,7 @@ def test_exec_honors_options_after_a_quoted_command_only(
         given.append((pool, tuple(words), console.as_json, options))
         return 0
 
-    monkeypatch.setattr(jobs_and_queue, "execute", execute)
+    monkeypatch.setattr(exec_launch_queue, "execute", execute)
     done = CliRunner().invoke(cli, shlex.split(line))
     ((pool, found, as_json, how),) = given
     assert (pool, found) == ("p", words), done.output

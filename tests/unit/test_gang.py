@@ -27,7 +27,7 @@ from skyward_core.protocol.frame_codec import Decoder, encode_frame
 from skyward_core.views import events
 from skyward_core.views.pool_view import PoolView, apply
 from skyward_tui.text.number_and_time_format import age, time_left
-from skyward_tui.ui.time_refresh import refresh_token
+from skyward_tui.ui.time_refresh_rules import refresh_token
 from tests.support.agent_parts import Node
 from tests.support.waiting import until
 

@@ -32,7 +32,7 @@ PLANTED = {
         "skyward_tui/panels/node_phases.py", "from skyward_core.plugins import by_name",
     ),
     "The command line does not import the app": (
-        "skyward_tui/cli/commands/pools_and_run_output.py", "from ...widgets.virtual_list import Roll",
+        "skyward_tui/cli/commands/ls_logs_results_lock.py", "from ...widgets.virtual_list import Roll",
     ),
     "Layers of the app": ("skyward_tui/widgets/virtual_list.py", "from ..app.app import SkywardApp"),
     "Screens do not import each other": ("skyward_tui/screens/pool_list.py", "from .run import RunScreen"),

@@ -46,7 +46,7 @@ from skyward_core.views.log_collapsing import (
     line_template,
     list_ranks,
 )
-from skyward_tui.cli.commands.pools_and_run_output import CollapsedPrinter
+from skyward_tui.cli.commands.ls_logs_results_lock import CollapsedPrinter
 from skyward_tui.cli.console_and_log_printer import Console
 from skyward_tui.panels.log_pane import LogViewport, Matcher
 from tests.support.examples import examples

@@ -23,9 +23,9 @@ from hypothesis import strategies as st
 from skyward_core.model.errors import NotPicklableError
 from skyward_core.model.function import function
 from skyward_core.node.worker import result_pickler
-from skyward_core.protocol import frame_schema, validators
+from skyward_core.protocol import frame_schemas, validators
 from skyward_core.protocol.frame_codec import CHUNK_BYTES, MAX_INLINE_BYTES, VERSION, Decoder, WireError, encode_frame
-from skyward_core.protocol.frame_schema import validate_agent_frame, validate_client_frame
+from skyward_core.protocol.frame_schemas import validate_agent_frame, validate_client_frame
 from skyward_core.tasks import function_pickling
 from skyward_core.tasks.function_pickling import make_task, make_tasks
 from skyward_core.tasks.task_and_blob_values import Task, read_tasks, write_tasks
@@ -90,7 +90,7 @@ def test_output_paths_outside_the_folder_are_refused(path: Any) -> None:
     assert is_refused(validate_client_frame, {"t": "output", "id": 1} | file)
     data = {"t": "known", "id": 1, "files": [file | {"size": 1, "at": 1.5}], "more": 0, "folder": "/w", "now": 2.5}
     with pytest.raises(WireError):
-        frame_schema.validate_answer("written", data)
+        frame_schemas.validate_answer("written", data)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_peers_frame_needs_certificates_and_errors_quote_no_secret() -> None:
         assert is_refused(validate_client_frame, {name: value for name, value in asked.items() if name != key})
     env = {"t": "known", "env": {"HF_TOKEN": "hf_verysecret", "N": 1}, "secrets": ["s"], "known": True, "apps": False}
     with pytest.raises(WireError, match=r"invalid type of key .*: dict") as caught:
-        frame_schema.validate_answer("setup", env)
+        frame_schemas.validate_answer("setup", env)
     assert "hf_" not in str(caught.value)
 
 
@@ -184,7 +184,7 @@ NONSENSE: list[Any] = [{"\x1b[2J": [-7.5]}, [{"../x": None}], -7.5]
 def test_every_key_of_a_frame_is_validated(who: str, kind: str) -> None:
     form = FORMS[who][kind]
     good = {key: sample(check) for key, check in form.needs.items()} | {"t": kind}
-    admit = partial(frame_schema.validate_header, FORMS[who])
+    admit = partial(frame_schemas.validate_header, FORMS[who])
     assert not is_refused(admit, good, form.body)
     assert not is_refused(admit, good | {key: sample(check) for key, check in form.may.items()}, form.body)
     assert is_refused(admit, good, form.body + 1)
@@ -196,11 +196,11 @@ def test_every_key_of_a_frame_is_validated(who: str, kind: str) -> None:
 @pytest.mark.parametrize("asked", sorted(answers()))
 def test_every_key_of_an_answer_is_validated(asked: str) -> None:
     good = {key: sample(check) for key, check in answers()[asked].items()} | {"t": "known", "id": 1}
-    frame_schema.validate_answer(asked, good)
+    frame_schemas.validate_answer(asked, good)
     for key in answers()[asked]:
         for value in NONSENSE:
             with pytest.raises(WireError, match=key):
-                frame_schema.validate_answer(asked, good | {key: value})
+                frame_schemas.validate_answer(asked, good | {key: value})
 
 
 values = st.recursive(
@@ -220,7 +220,7 @@ def test_invalid_frames_raise_only_wire_errors(data: st.DataObject) -> None:
         [None, 0, 1, "r", "r000.out", OUTCOME, RECORD, SUMMARY, ERROR, [0, 1], {"r000.out": [0, 1]}]
     )
     header = data.draw(st.dictionaries(st.sampled_from(keys or ["x"]), known | values)) | {"t": kind}
-    decoder = Decoder(lambda *frame: frame_schema.validate_header(forms, *frame))
+    decoder = Decoder(lambda *frame: frame_schemas.validate_header(forms, *frame))
     try:
         list(decoder.feed(encode_frame(header, b"body")))
     except WireError:

@@ -28,7 +28,7 @@ from skyward_core.store.ledger_rows import Receipt, RetainedResults
 from skyward_core.store.state_folder import ENVIRONMENTS_FOLDER, PRUNED_FILE, ensure_pool_folder, state_home
 from skyward_core.store.unused_folder_pruning import prune_environments, prune_pools, prune_when_due
 from skyward_core.tasks.job_file import JobFile
-from skyward_core.tasks.job_yaml_reader import strip_secrets
+from skyward_core.tasks.job_yaml_validation import strip_secrets
 from skyward_core.util.redaction import Redactor
 from skyward_tui.launch_form.job_file_plan import form_from_shell
 from tests.support.ledger_runs import record_runs

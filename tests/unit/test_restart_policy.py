@@ -14,7 +14,7 @@ import skyward_core as sky
 from skyward_core.model.outcomes import ErrorInfo, Outcome, RestartCause, RootCause
 from skyward_core.model.restart_policy import LONGEST_PAUSE, MAX_IDLE_ATTEMPTS, AttemptEnd, decide_restart, describe_end
 from skyward_core.model.root_cause import root_cause
-from skyward_core.protocol.frame_schema import PREEMPTED
+from skyward_core.protocol.frame_schemas import PREEMPTED
 from tests.support.examples import examples
 
 TRACEBACK = 'Traceback\n  File "train.py", line 7, in train\nValueError: bad\n'

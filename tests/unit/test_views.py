@@ -13,7 +13,7 @@ import pytest
 from skyward_core.model import outcomes
 from skyward_core.model.outcomes import ErrorInfo, NoticeKind, Outcome, RootCause, Summary
 from skyward_core.node.agent.worker_slot import PHASES
-from skyward_core.protocol import frame_schema
+from skyward_core.protocol import frame_schemas
 from skyward_core.util.light_dataclass import value
 from skyward_core.views import events as ev
 from skyward_core.views import pool_view
@@ -491,7 +491,7 @@ def test_agent_rank_phases_equal_those_of_the_model() -> None:
 
 @pytest.mark.parametrize(("frame", "kinds"), [("run", outcomes.RunKind), ("outcome", outcomes.OutcomeKind)])
 def test_protocol_accepts_each_kind_of_run_and_outcome(frame: str, kinds: Any) -> None:
-    assert all(frame_schema.FROM_AGENT[frame].checks["kind"](kind) for kind in get_args(kinds))
+    assert all(frame_schemas.FROM_AGENT[frame].checks["kind"](kind) for kind in get_args(kinds))
 
 
 def test_task_states_are_the_outcome_kinds() -> None:

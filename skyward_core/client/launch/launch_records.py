@@ -471,7 +471,7 @@ class JobRecord(ShellRecord):
             joined=request is None,
             **values,
         )
-        from skyward_core.tasks.job_yaml_reader import strip_secrets
+        from skyward_core.tasks.job_yaml_validation import strip_secrets
 
         try:
             return replace(record, text=strip_secrets(job.text, hidden, job.blanked))

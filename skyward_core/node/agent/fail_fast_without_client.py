@@ -15,7 +15,7 @@ from skyward_core.node.agent.call_registry import Call
 from skyward_core.node.agent.frame_connection import Connection
 from skyward_core.node.agent.slot_dispatcher import SlotDispatcher
 from skyward_core.protocol.frame_codec import encode_json
-from skyward_core.protocol.frame_schema import validate_peer_frame
+from skyward_core.protocol.frame_schemas import validate_peer_frame
 
 if TYPE_CHECKING:
     from typing import Any, TypedDict

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from skyward_core.node.agent.agent_state_and_lease import NodeState
 from skyward_core.node.agent.frame_connection import Connection
 from skyward_core.protocol.frame_codec import encode_json
-from skyward_core.protocol.frame_schema import validate_peer_frame
+from skyward_core.protocol.frame_schemas import validate_peer_frame
 
 if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import GangPeers, PeerHeartbeat

@@ -23,7 +23,7 @@ from skyward_core.node.agent.gang_and_queue_requests import GangRequests
 from skyward_core.node.agent.gang_state import Gang
 from skyward_core.node.agent.slot_dispatcher import SlotDispatcher
 from skyward_core.protocol.frame_codec import MAX_SHORT_TEXT, AnyHeader
-from skyward_core.protocol.frame_schema import ATTEMPT_KEYS
+from skyward_core.protocol.frame_schemas import ATTEMPT_KEYS
 from skyward_core.protocol.validators import is_number, is_rank, is_rank_info
 
 if TYPE_CHECKING:

@@ -363,7 +363,7 @@ def _target_pool(row: RunRow, before: PoolRow, pool: str | None, *, joined: bool
 
 def _rerun_command(found: CommandRecord, pool: str, console: Console, given: Given, dry_run: bool, **how: bool) -> int:
     """Run a command again, on a running pool."""
-    from skyward_tui.cli.commands.jobs_and_queue import execute
+    from skyward_tui.cli.commands.exec_launch_queue import execute
 
     _refuse_dry_run(dry_run)
     console.note(f"exec {pool} {found.command_line}")
@@ -384,7 +384,7 @@ def _rerun_job(found: JobRecord, pool: str | None, console: Console, given: Give
         dry_run: Whether to show only the plan.
         how: Other options of ``exec`` and ``launch``.
     """
-    from skyward_tui.cli.commands.jobs_and_queue import execute, launch
+    from skyward_tui.cli.commands.exec_launch_queue import execute, launch
 
     what = "exec" if found.run_alone else "launch"
     _change_folder(found.cwd, console, f"{what} {found.path}" + ("" if found.setup else " --no-setup"))

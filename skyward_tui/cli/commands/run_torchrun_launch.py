@@ -554,7 +554,7 @@ def launch(
     up, and shuts down after its idle time.
     """
     from skyward_core.client.launch import job_and_shell_launch
-    from skyward_tui.cli.commands import jobs_and_queue
+    from skyward_tui.cli.commands import exec_launch_queue
 
     if detach and down and idle_minutes is None:
         raise click.UsageError("--detach cannot be combined with --down, which ends the running job. Add -i MIN")
@@ -568,6 +568,6 @@ def launch(
         job=job, options=LaunchRequest.from_options(file, **options), idle_timeout=idle
     )
     ends = down and idle is None
-    return jobs_and_queue.launch(
+    return exec_launch_queue.launch(
         request, console, setup=not no_setup, detach=detach, down=ends, dry_run=dry_run, watch=watch
     )
