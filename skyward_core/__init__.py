@@ -48,7 +48,8 @@ _PUBLIC = {  # module: the public names in it
     "providers.unsupported_providers": "Container GCP Hyperstack JarvisLabs Lambda LambdaCloud MassedCompute Novita "
     "RunPod Salad Scaleway TensorDock VastAI Verda Vultr",
     "runtime.distributed_sampler": "DistributedSampler",
-    "runtime.instance_info": "Attempt Info InstanceInfo attempt checkpoint_dir instance_info is_head post_mortem",
+    "runtime.instance_info_and_attempt": "Attempt Info InstanceInfo attempt checkpoint_dir instance_info is_head "
+    "post_mortem",
     "runtime.metric_logging": "log",
     "runtime.output_decorators": "CallbackWriter redirect_output silent stderr stdout",
     "runtime.preemption": "on_preempt",

@@ -26,7 +26,7 @@ from skyward_core.pool.runs.result_loading_and_run_errors import (
     load,
     unloadable_error,
 )
-from skyward_core.runtime.instance_info import refuse_pool_while_loading
+from skyward_core.runtime.instance_info_and_attempt import refuse_pool_while_loading
 from skyward_core.store import debug_log
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow, Receipt, RunRow

@@ -22,7 +22,7 @@ from skyward_core.model.deprecated_and_unknown_arguments import apply_rules, che
 from skyward_core.model.errors import Hint, LedgerError, PoolError, SkywardError, TeardownError, UsageError
 from skyward_core.model.provider_capability_protocols import RunsHere, ServedByAnother, costs_money, hourly_price
 from skyward_core.model.specs import NAME, Image, Nodes, Options, Spec, Worker
-from skyward_core.runtime.instance_info import refuse_pool_while_loading
+from skyward_core.runtime.instance_info_and_attempt import refuse_pool_while_loading
 from skyward_core.store import debug_log, state_folder
 from skyward_core.tasks import script_loader_child
 from skyward_core.tasks.import_path import reject_pool_in_child

@@ -19,7 +19,7 @@ from skyward_core.tasks.argument_parsing_and_sweeps import MAX_COMBINATIONS
 from skyward_core.tasks.guarded_user_code import describe_exception, safe_repr
 from skyward_core.transport.background_loop import background_loop, submit
 from skyward_core.util.terminal_safe_text import sanitize_line
-from skyward_core.views.trial_sheet import TrialSheet
+from skyward_core.views.sweep_argument_combinations import TrialSheet
 
 if TYPE_CHECKING:
     from skyward_core.model.outcomes import Outcome

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from skyward_core.store.ledger_rows import Receipt
     from skyward_core.tasks.task_and_blob_values import Task
     from skyward_core.views.pool_view import PoolView
-    from skyward_core.views.trial_sheet import TrialSheet
+    from skyward_core.views.sweep_argument_combinations import TrialSheet
 
 
 LIST_METHODS = ("append", "clear", "copy", "extend", "insert", "pop", "remove", "reverse", "sort")

@@ -61,7 +61,7 @@ from skyward_core.transport.ssh.host_key_prompt import HostKeyPrompt
 from skyward_core.views.events import Event, PoolEnded
 from skyward_core.views.pool_view import PoolView, RunView
 from skyward_core.views.sweep_trials import TrialTableSource
-from skyward_core.views.trial_sheet import TrialSheet
+from skyward_core.views.sweep_argument_combinations import TrialSheet
 
 if TYPE_CHECKING:
     from skyward_core.client.launch.launch_records import LaunchRecord, ShellRecord

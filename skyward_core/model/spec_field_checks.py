@@ -226,7 +226,7 @@ def instance(kind: type) -> Check:
     return check
 
 
-POOL_VARIABLE = "COMPUTE_POOL"  # same as in runtime/instance_info.py, which must not import this module on ranks
+POOL_VARIABLE = "COMPUTE_POOL"  # same as in runtime/instance_info_and_attempt.py, which must not import this module
 
 
 def variables(value: Any) -> dict[str, str]:

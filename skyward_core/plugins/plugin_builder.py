@@ -12,7 +12,7 @@ from skyward_core.plugins.plugin import Plugin
 
 if TYPE_CHECKING:
     from skyward_core.model.specs import Image, PoolSpec
-    from skyward_core.runtime.instance_info import InstanceInfo
+    from skyward_core.runtime.instance_info_and_attempt import InstanceInfo
 
     Around = Callable[[InstanceInfo], AbstractContextManager[object]]
 

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.runtime.framework_rendezvous_and_thread_limits import is_gang_call
-from skyward_core.runtime.instance_info import instance_info
+from skyward_core.runtime.instance_info_and_attempt import instance_info
 from skyward_core.util.format_bytes import format_size
 
 SOCKET = "socket"

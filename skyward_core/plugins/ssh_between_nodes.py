@@ -36,7 +36,7 @@ from skyward_core.plugins.plugin_server_start_and_stop import (
 )
 
 if TYPE_CHECKING:
-    from skyward_core.runtime.instance_info import InstanceInfo
+    from skyward_core.runtime.instance_info_and_attempt import InstanceInfo
 
 
 NODE = "SKYWARD_NODE"  # environment variable that identifies the node's folder; see node_folder

@@ -30,7 +30,7 @@ from skyward_core.node.agent.output_file_requests import FolderWalk, file_versio
 from skyward_core.pool.agent_link import Link
 from skyward_core.pool.checkpoint_sets import inspect_content
 from skyward_core.protocol.frame_codec import WireError
-from skyward_core.runtime.instance_info import CHECKPOINTS
+from skyward_core.runtime.instance_info_and_attempt import CHECKPOINTS
 from skyward_core.store.ledger_rows import REMAINS, PoolRow, RemainingFiles
 from skyward_core.store.state_folder import pool_path
 from skyward_core.transport.file_and_result_downloads import (

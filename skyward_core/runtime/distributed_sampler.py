@@ -6,7 +6,7 @@ from typing import Any
 
 from torch.utils.data import DistributedSampler as _Sampler
 
-from skyward_core.runtime.instance_info import instance_info
+from skyward_core.runtime.instance_info_and_attempt import instance_info
 
 
 class DistributedSampler(_Sampler):  # type: ignore[misc]

@@ -6,7 +6,7 @@ import errno
 import os
 from typing import Any
 
-from skyward_core.runtime.instance_info import instance_info
+from skyward_core.runtime.instance_info_and_attempt import instance_info
 
 TYPE_CHECKING = False  # avoids importing typing
 

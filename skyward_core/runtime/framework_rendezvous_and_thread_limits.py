@@ -18,8 +18,8 @@ from collections.abc import Callable, Mapping
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from skyward_core.runtime import instance_info
-from skyward_core.runtime.instance_info import InstanceInfo
+from skyward_core.runtime import instance_info_and_attempt
+from skyward_core.runtime.instance_info_and_attempt import InstanceInfo
 from skyward_core.runtime.skyward_alias_and_import_hooks import call_when_imported
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def patch_jax_initialize(distributed: Any, place: Callable[[], Mapping[str, Any]
         was_up = distributed.is_initialized()
         shutdown()
         if was_up:
-            instance_info.mark_not_reusable("it shut down JAX's distributed runtime")
+            instance_info_and_attempt.mark_not_reusable("it shut down JAX's distributed runtime")
 
     distributed.initialize, distributed.shutdown = initialize_once, shut_down
 

@@ -15,7 +15,7 @@ from math import inf, isfinite
 from time import sleep, time  # user code may replace the functions of `time`
 from typing import Any, SupportsFloat
 
-from skyward_core.runtime.instance_info import call_in_progress, instance_info
+from skyward_core.runtime.instance_info_and_attempt import call_in_progress, instance_info
 
 WRITES_PER_SECOND = 20  # maximum writes per second
 MAX_PENDING = 20_000  # calls between two writes; of further calls, only the latest value of each metric is written

@@ -17,7 +17,7 @@ from contextvars import ContextVar
 from functools import partial, wraps
 from typing import Any, Literal, TypeVar, cast, overload
 
-from skyward_core.runtime.instance_info import InstanceInfo, instance_info
+from skyward_core.runtime.instance_info_and_attempt import InstanceInfo, instance_info
 
 F = TypeVar("F", bound=Callable[..., Any])
 Only = Literal["head"] | int | Sequence[int] | Callable[[InstanceInfo], object]

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
 
-from skyward_core.runtime.instance_info import instance_info
+from skyward_core.runtime.instance_info_and_attempt import instance_info
 
 T = TypeVar("T")
 T1 = TypeVar("T1")

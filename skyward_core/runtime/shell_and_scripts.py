@@ -15,7 +15,7 @@ from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
 from skyward_core.runtime import preemption, skyward_alias_and_import_hooks
-from skyward_core.runtime.instance_info import instance_info, mark_not_reusable
+from skyward_core.runtime.instance_info_and_attempt import instance_info, mark_not_reusable
 
 TYPE_CHECKING = False  # avoids importing typing
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from subprocess import Popen
 
-    from skyward_core.runtime.instance_info import InstanceInfo
+    from skyward_core.runtime.instance_info_and_attempt import InstanceInfo
 
 
 RENDEZVOUS_MODULE = "skyward_core.runtime.framework_rendezvous_and_thread_limits"

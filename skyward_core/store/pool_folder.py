@@ -39,7 +39,7 @@ from skyward_core.views.machine_metrics import (
 )
 from skyward_core.views.pool_view import PoolView, RunView
 from skyward_core.views.recording_entries import apply_entry, entry_time, parse_event
-from skyward_core.views.trial_sheet import TrialSheet
+from skyward_core.views.sweep_argument_combinations import TrialSheet
 
 EXCEPTION_SUFFIX = ".raised"  # ending of the file with a failed run's root-cause exception
 MIN_FREE_BYTES = 1 << 20  # bytes; more than a node sends of a log at once

@@ -49,7 +49,7 @@ from skyward_core.protocol.pickle_failures_and_reducers import (
     reduce_code,
     to_memoryview,
 )
-from skyward_core.runtime.function_and_argument_adapters import (
+from skyward_core.runtime.async_streaming_map_adapters import (
     MapChunkFunction,
     StreamedArgument,
     adapt_async_function,

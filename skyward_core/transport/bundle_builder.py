@@ -152,7 +152,7 @@ RARELY_LOADED = (
     "skyward_core/plugins/plugin_server_start_and_stop.py",
     "skyward_core/plugins/ssh_between_nodes.py",
     "skyward_core/plugins/ssh_command_environment.py",
-    "skyward_core/runtime/function_and_argument_adapters.py",
+    "skyward_core/runtime/async_streaming_map_adapters.py",
     "skyward_core/runtime/distributed_sampler.py",
     "skyward_core/runtime/file_mount_unpacker.py",
     "skyward_core/runtime/output_decorators.py",

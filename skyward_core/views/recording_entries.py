@@ -18,7 +18,7 @@ from skyward_core.protocol.validators import is_count, is_log_name, is_number, i
 from skyward_core.views import events
 from skyward_core.views.machine_metrics import MachineMetrics
 from skyward_core.views.pool_view import PoolView, apply
-from skyward_core.views.trial_sheet import TrialSheet
+from skyward_core.views.sweep_argument_combinations import TrialSheet
 
 TEXT = 1 << 20  # characters of a text
 NODES = 4096

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from skyward_core.views.pool_view import PoolView, RunView, TaskView
     from skyward_core.views.result_comparison import Difference
     from skyward_core.views.sweep_trials import TrialTable
-    from skyward_core.views.trial_sheet import TrialSheet
+    from skyward_core.views.sweep_argument_combinations import TrialSheet
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from skyward_core import providers
 from skyward_core.plugins.built_in import accelerate
 from skyward_core.plugins.built_in.torch import Automatic
 from skyward_core.plugins.plugin import enter_late
-from skyward_core.runtime import framework_rendezvous_and_thread_limits, instance_info, metric_logging
+from skyward_core.runtime import framework_rendezvous_and_thread_limits, instance_info_and_attempt, metric_logging
 from tests.compat.upstream import ACCELERATORS
 
 
@@ -57,15 +57,15 @@ def test_accelerators_are_made_by_name_and_as_custom_ones():
 def test_instance_info_has_the_attributes_of_three_generations():
     info = sky.InstanceInfo(
         node=1, total_nodes=2, rank=3, world_size=4, local_rank=1, ranks_per_node=2, head_addr="10.0.0.1",
-        peers=(instance_info.Peer(0, "10.0.0.1"), instance_info.Peer(1, "10.0.0.2")), pool="p", worker=1,
+        peers=(instance_info_and_attempt.Peer(0, "10.0.0.1"), instance_info_and_attempt.Peer(1, "10.0.0.2")), pool="p", worker=1,
         workers_per_rank=3,
-        network=instance_info.Network("eth0", 10.0),
+        network=instance_info_and_attempt.Network("eth0", 10.0),
     )  # fmt: skip
     assert (info.job_id, info.compute, info.nodes, info.head, info.host) == ("p", "p", 2, "10.0.0.1", "10.0.0.2")
     assert (info.workers_per_node, info.total_workers, info.global_worker_index) == (6, 12, 10)
     assert info.peers[1]["private_ip"] == "10.0.0.2" and info.network["bandwidth_gbps"] == 10.0
     assert sky.InstanceInfo.current() is None
-    with instance_info.using(info):
+    with instance_info_and_attempt.using(info):
         assert sky.Info.current() == info
 
 
@@ -101,9 +101,9 @@ def test_accelerate_plugin_sets_the_variables_of_its_configuration():
 
 def test_plugin_that_joins_all_ranks_refuses_a_single_call(monkeypatch):
     monkeypatch.setattr(framework_rendezvous_and_thread_limits, "_is_gang_call", False)
-    monkeypatch.setattr(instance_info, "_in_pool", None)  # another test of this process may have set it
+    monkeypatch.setattr(instance_info_and_attempt, "_in_pool", None)  # another test of this process may have set it
     with (
-        instance_info.using(sky.InstanceInfo(total_nodes=2, world_size=2, pool="p")),
+        instance_info_and_attempt.using(sky.InstanceInfo(total_nodes=2, world_size=2, pool="p")),
         pytest.raises(sky.UsageError, match=r"plugin shared joins all 2 ranks, .* this call runs on one rank"),
     ):
         enter_late((sky.plugins.shared(),))
@@ -131,7 +131,7 @@ def test_stdout_decorator_lets_several_ranks_print(capsys):
         print("heard")
 
     for rank in range(3):
-        with instance_info.using(sky.InstanceInfo(rank=rank, world_size=3)):
+        with instance_info_and_attempt.using(sky.InstanceInfo(rank=rank, world_size=3)):
             speak()
     assert capsys.readouterr().out == "heard\n" * 2
     with pytest.raises(TypeError, match="one rank index or several"):
@@ -156,10 +156,10 @@ def test_instance_info_names_accelerators_and_peers_of_three_generations():
         node=1,
         total_nodes=2,
         world_size=2,
-        peers=(instance_info.Peer(0, "10.0.0.1"), instance_info.Peer(1, "10.0.0.2", (7,))),
+        peers=(instance_info_and_attempt.Peer(0, "10.0.0.1"), instance_info_and_attempt.Peer(1, "10.0.0.2", (7,))),
         accelerator="NVIDIA A100-SXM4-40GB",
         accelerators=2,
-        network=instance_info.Network("eth0"),
+        network=instance_info_and_attempt.Network("eth0"),
     )
     for seen in (info, pickle.loads(pickle.dumps(info)), sky.InstanceInfo.from_json(info.to_json())):
         gpu = seen.accelerator
@@ -188,7 +188,7 @@ def test_instance_info_names_accelerators_and_peers_of_three_generations():
     ],
 )
 def test_accelerator_model_of_a_driver_name_is_that_of_the_catalogue(driver_name, model, memory):
-    found = instance_info.AcceleratorModel(driver_name, 1)
+    found = instance_info_and_attempt.AcceleratorModel(driver_name, 1)
     assert (found.name, found.memory_gb) == (model, memory)
 
 

@@ -29,7 +29,7 @@ from skyward_core.node.bootstrap.host_inspection import (
     read_environment,
 )
 from skyward_core.protocol.frame_codec import Decoder, encode_frame
-from skyward_core.runtime.instance_info import set_phase
+from skyward_core.runtime.instance_info_and_attempt import set_phase
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.pool_folder import PoolFolder
 from skyward_core.transport.background_loop import submit

@@ -456,7 +456,7 @@ class Meets(Plugin):
 
     @contextmanager
     def around_process(self, info: sky.InstanceInfo) -> Iterator[None]:
-        from skyward_core.runtime.instance_info import set_phase
+        from skyward_core.runtime.instance_info_and_attempt import set_phase
 
         if info.rank == 1:
             set_phase("importing")

@@ -29,7 +29,7 @@ from skyward_core.tasks.task_and_blob_values import Task
 from skyward_core.views import events
 from skyward_core.views.pool_view import PoolView, RunView, apply
 from skyward_core.views.sweep_trials import TrialTableSource
-from skyward_core.views.trial_sheet import TrialSheet
+from skyward_core.views.sweep_argument_combinations import TrialSheet
 
 if TYPE_CHECKING:
     from skyward_core.client.session_interface import Ask

@@ -10,11 +10,11 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from skyward_core.runtime.instance_info import InstanceInfo, Peer
+from skyward_core.runtime.instance_info_and_attempt import InstanceInfo, Peer
 
 PRELUDE = """
 import json, os, sys
-from skyward_core.runtime.instance_info import InstanceInfo, set_current
+from skyward_core.runtime.instance_info_and_attempt import InstanceInfo, set_current
 from skyward_core.plugins.plugin import enter_process
 from skyward_core import plugins
 info = InstanceInfo.from_json(sys.argv[1])

@@ -18,7 +18,7 @@ from skyward_core.model.specs import PoolSpec
 from skyward_core.providers.local.provider import Local
 from skyward_core.views import events
 from skyward_core.views.pool_view import PoolView
-from skyward_core.views.trial_sheet import TrialSheet
+from skyward_core.views.sweep_argument_combinations import TrialSheet
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.cli.main import cli
 from skyward_tui.screens.launch import LaunchScreen

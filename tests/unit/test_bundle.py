@@ -45,7 +45,7 @@ WORKER_SIDE = (
     "skyward_core.node.worker.worker",
     "skyward_core.node.bootstrap.socket_relay",
     "skyward_core.node.bootstrap.receive_file",
-    "skyward_core.runtime.instance_info",
+    "skyward_core.runtime.instance_info_and_attempt",
     "skyward_core.runtime.output_decorators",
     "skyward_core.runtime.sharding",
     "skyward_core.plugins",
@@ -425,7 +425,7 @@ LOADED = (
     ("start", "by_all"),
     [
         ("from skyward_core.node.agent.__main__ import preload_modules as preload; preload()", True),
-        ("import skyward_core.node.worker.worker, skyward_core.runtime.instance_info, cloudpickle", True),
+        ("import skyward_core.node.worker.worker, skyward_core.runtime.instance_info_and_attempt, cloudpickle", True),
         ("import skyward_core.node.bootstrap.host_commands", True),
         ("import skyward_core.node.agent.file_transfer_server, skyward_core.protocol.blocking_tls_connection", False),
         ("import skyward_core.node.bootstrap.image_environment, skyward_core.plugins.built_in.torch", False),

@@ -58,7 +58,7 @@ from skyward_tui.cli.console_and_log_printer import Console, LogPrinter
 from skyward_tui.cli.fault_tolerant_stdio import StandardStream
 from skyward_tui.cli.follow_run import Follower, LiveStatus, Row, status_rows
 from skyward_tui.cli.main import cli
-from skyward_tui.cli.run_report import aggregate_lines, failure_lines, receipt_line, run_table
+from skyward_tui.cli.run_report_and_receipts import aggregate_lines, failure_lines, receipt_line, run_table
 from skyward_tui.launch_form import form
 from skyward_tui.text.json_output import pool_json, run_json
 from tests.support.commands import COMMANDS

@@ -18,7 +18,7 @@ from skyward_core.node.agent.generator_values import GeneratorBuffer
 from skyward_core.pool.runs import run
 from skyward_core.pool.runs.run import ArgumentStream, Frames
 from skyward_core.protocol.frame_codec import WINDOW, Decoder, encode_frame
-from skyward_core.runtime.function_and_argument_adapters import MAX_READ_AHEAD, StreamedIterator
+from skyward_core.runtime.async_streaming_map_adapters import MAX_READ_AHEAD, StreamedIterator
 from tests.support.examples import examples
 
 

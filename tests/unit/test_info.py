@@ -12,8 +12,8 @@ import typing
 
 import pytest
 
-from skyward_core.runtime import instance_info as runtime_info
-from skyward_core.runtime.instance_info import (
+from skyward_core.runtime import instance_info_and_attempt as runtime_info
+from skyward_core.runtime.instance_info_and_attempt import (
     InstanceInfo,
     Network,
     Peer,
@@ -203,7 +203,7 @@ def test_instance_info_can_be_subclassed():
 
 def test_instance_info_in_a_rank_imports_no_dataclasses():
     code = (
-        "import sys\nfrom skyward_core.runtime import instance_info as info\n"
+        "import sys\nfrom skyward_core.runtime import instance_info_and_attempt as info\n"
         "info.set_place({'rank': 1, 'peers': [], 'pool': 'p'})\n"
         "assert info.instance_info().with_run('r').run == 'r' and info.instance_info().to_json()\n"
         "print('dataclasses' in sys.modules, 'inspect' in sys.modules)"

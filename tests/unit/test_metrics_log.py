@@ -11,7 +11,7 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.runtime import metric_logging
-from skyward_core.runtime.instance_info import InstanceInfo, using
+from skyward_core.runtime.instance_info_and_attempt import InstanceInfo, using
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from skyward_core.plugins import ssh_between_nodes
 from skyward_core.plugins.built_in.mpi import Mpi
 from skyward_core.plugins.plugin import check_plugins, check_standalone
 from skyward_core.plugins.plugin_server_start_and_stop import EXTRA_PATH
-from skyward_core.runtime.instance_info import InstanceInfo, Peer
+from skyward_core.runtime.instance_info_and_attempt import InstanceInfo, Peer
 from tests.support.plugin_gang import free_port
 from tests.support.waiting import wait_until
 

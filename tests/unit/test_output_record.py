@@ -28,7 +28,7 @@ from skyward_core.node.bootstrap.receive_working_folder import FolderItem, to_js
 from skyward_core.pool import output_files
 from skyward_core.pool.output_files import OutputRecord
 from skyward_core.protocol.validators import is_relative_subpath
-from skyward_core.runtime.instance_info import InstanceInfo, using
+from skyward_core.runtime.instance_info_and_attempt import InstanceInfo, using
 from skyward_core.runtime.output_decorators import silent, stderr, stdout
 from tests.support.examples import examples
 

@@ -38,7 +38,7 @@ from skyward_core.plugins.plugin import (
     with_pip,
 )
 from skyward_core.plugins.plugin_server_start_and_stop import check_port_free, set_variables
-from skyward_core.runtime.instance_info import InstanceInfo
+from skyward_core.runtime.instance_info_and_attempt import InstanceInfo
 from tests.support.processes import run_command
 
 SPEC = PoolSpec(name="p", provider=None)
@@ -489,8 +489,8 @@ from jax import distributed
 """
 SCRIPT = """
 import importlib.util, inspect, sys
-from skyward_core.runtime import instance_info as used_up
-from skyward_core.runtime.instance_info import InstanceInfo
+from skyward_core.runtime import instance_info_and_attempt as used_up
+from skyward_core.runtime.instance_info_and_attempt import InstanceInfo
 from skyward_core.runtime.framework_rendezvous_and_thread_limits import TorchrunEnvironment as ForCalls
 
 OWN = InstanceInfo(head_addr="192.0.2.2", head_port=9)

@@ -16,7 +16,7 @@ from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.model.specs import Image, PoolSpec
 from skyward_core.plugins.built_in.tensorflow import make_tf_config
 from skyward_core.runtime.framework_rendezvous_and_thread_limits import claim_port
-from skyward_core.runtime.instance_info import InstanceInfo, Peer
+from skyward_core.runtime.instance_info_and_attempt import InstanceInfo, Peer
 from tests.support.plugin_gang import places, run_gang
 
 GPU = "H100:8"
@@ -134,7 +134,7 @@ def test_plugins_join_no_group_in_a_world_of_one_rank():
     made = ", ".join(f"[plugins.{make}]" for make in JOINING.values())
     (report,) = run_gang(
         f"""
-        from skyward_core.runtime.instance_info import InstanceInfo
+        from skyward_core.runtime.instance_info_and_attempt import InstanceInfo
         words = ("RANK", "SIZE", "MASTER_", "JAX_", "TF_CONFIG", "ACCELERATE_USE_CPU")
         told = []
         for each in [{made}]:

@@ -13,7 +13,7 @@ from skyward_core.runtime.framework_rendezvous_and_thread_limits import (
     limit_machine_share,
     threads_per_rank,
 )
-from skyward_core.runtime.instance_info import InstanceInfo, Peer
+from skyward_core.runtime.instance_info_and_attempt import InstanceInfo, Peer
 from tests.support.plugin_gang import places, run_gang
 
 GPU = "A100:8"

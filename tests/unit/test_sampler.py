@@ -3,7 +3,7 @@
 import pytest
 
 import skyward_core as sky
-from skyward_core.runtime.instance_info import InstanceInfo, using
+from skyward_core.runtime.instance_info_and_attempt import InstanceInfo, using
 
 
 @pytest.mark.parametrize("shuffle", [True, False])

@@ -7,7 +7,7 @@ from collections import deque
 import numpy as np
 import pytest
 
-from skyward_core.runtime.instance_info import InstanceInfo, using
+from skyward_core.runtime.instance_info_and_attempt import InstanceInfo, using
 from skyward_core.runtime.sharding import shard
 
 # What is slow to import is so when a test needs it: every process of a run collects this file.

@@ -21,7 +21,7 @@ from skyward_core.node.agent.log_tailing_and_size_limits import PIECE_BYTES, POL
 from skyward_core.pool import rank_log_receiver
 from skyward_core.pool.rank_log_receiver import LogReceiver
 from skyward_core.protocol.frame_codec import CHUNK_BYTES, Decoder, WireError, encode_frame
-from skyward_core.runtime.instance_info import InstanceInfo, using
+from skyward_core.runtime.instance_info_and_attempt import InstanceInfo, using
 from skyward_core.runtime.sharding import shard
 from skyward_core.store.pool_folder import PoolFolder
 from skyward_core.store.run_log_reader import LogRange, merge_ranges

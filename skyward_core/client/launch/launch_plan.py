@@ -72,7 +72,7 @@ from skyward_core.tasks.script_interpreter_and_environment import (
 )
 from skyward_core.util.format_bytes import format_size
 from skyward_core.util.safe_file_access import expand_user
-from skyward_core.views.trial_sheet import TrialSheet
+from skyward_core.views.sweep_argument_combinations import TrialSheet
 
 if TYPE_CHECKING:
     from skyward_core.tasks.bounded_subprocess import CancellationToken

@@ -15,7 +15,7 @@ from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any
 
-from skyward_core.runtime.instance_info import VARIABLE, InstanceInfo, instance_info, set_phase
+from skyward_core.runtime.instance_info_and_attempt import VARIABLE, InstanceInfo, instance_info, set_phase
 
 # Workers do not import pathlib.
 # ruff: noqa: PTH108, PTH109

@@ -59,7 +59,7 @@ class PluginContextServer:
 
     def _enter(self, header: ToWorkerSetup, body: bytes) -> None:
         from skyward_core.plugins.plugin import enter_app, has_app_hook
-        from skyward_core.runtime.instance_info import instance_info, set_place
+        from skyward_core.runtime.instance_info_and_attempt import instance_info, set_place
 
         self._state = "entering"
         set_place(header["info"])

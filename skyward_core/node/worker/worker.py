@@ -33,7 +33,7 @@ from skyward_core.node.worker.stop_signal import Stopped, StopSignal, enable_sta
 from skyward_core.protocol.frame_codec import MAX_INLINE_BYTES, WINDOW, AnyHeader, Header
 from skyward_core.protocol.node_paths import MARKS, METRICS, NodePaths, log_stem
 from skyward_core.runtime import metric_logging, preemption, skyward_alias_and_import_hooks
-from skyward_core.runtime.instance_info import (
+from skyward_core.runtime.instance_info_and_attempt import (
     import_for_call,
     not_reusable_reason,
     set_attempt,
@@ -55,8 +55,8 @@ if TYPE_CHECKING:
         WorkerWant,
     )
     from skyward_core.runtime.framework_rendezvous_and_thread_limits import TorchrunEnvironment
-    from skyward_core.runtime.function_and_argument_adapters import StreamedIterator
-    from skyward_core.runtime.instance_info import InstanceInfo
+    from skyward_core.runtime.async_streaming_map_adapters import StreamedIterator
+    from skyward_core.runtime.instance_info_and_attempt import InstanceInfo
 
 
 class WorkerConfig:
@@ -428,7 +428,7 @@ class WorkerProcess:
         streamed: list[StreamedIterator] = []
         if header.get("fed"):
             # Few calls have such arguments.
-            from skyward_core.runtime.function_and_argument_adapters import collect_streamed_arguments
+            from skyward_core.runtime.async_streaming_map_adapters import collect_streamed_arguments
 
             streamed = collect_streamed_arguments()
         fn, (args, kwargs) = _load_checked("its function or arguments", lambda: self._load_function(header, body))

@@ -20,7 +20,7 @@ from skyward_core.plugins.plugin import Plugin, requirement, with_pip
 
 if TYPE_CHECKING:
     from skyward_core.model.specs import Image, PoolSpec
-    from skyward_core.runtime.instance_info import InstanceInfo
+    from skyward_core.runtime.instance_info_and_attempt import InstanceInfo
 
 
 # Fields and their environment variables, as Accelerate's launcher sets them.

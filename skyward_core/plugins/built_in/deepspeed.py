@@ -14,7 +14,7 @@ from skyward_core.plugins.plugin import requirement, with_pip
 
 if TYPE_CHECKING:
     from skyward_core.model.specs import Image, PoolSpec
-    from skyward_core.runtime.instance_info import InstanceInfo
+    from skyward_core.runtime.instance_info_and_attempt import InstanceInfo
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from skyward_core.plugins.plugin import Plugin, requirement, with_pip
 
 if TYPE_CHECKING:
     from skyward_core.model.specs import Image, PoolSpec
-    from skyward_core.runtime.instance_info import InstanceInfo
+    from skyward_core.runtime.instance_info_and_attempt import InstanceInfo
 
 _FETCH = "import sys; from huggingface_hub import snapshot_download as get; [get(name) for name in sys.argv[1:]]"
 

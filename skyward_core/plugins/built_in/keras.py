@@ -16,7 +16,7 @@ from skyward_core.plugins.plugin import Plugin, with_env, with_pip
 
 if TYPE_CHECKING:
     from skyward_core.model.specs import Image, PoolSpec
-    from skyward_core.runtime.instance_info import InstanceInfo
+    from skyward_core.runtime.instance_info_and_attempt import InstanceInfo
 
 Backend = Literal["jax", "torch", "tensorflow"]
 

@@ -20,7 +20,7 @@ from skyward_core.runtime.visible_nvidia_gpus import is_in_mig_mode, mig_slices,
 if TYPE_CHECKING:
     from skyward_core.model.accelerators import Accelerator
     from skyward_core.model.specs import PoolSpec
-    from skyward_core.runtime.instance_info import InstanceInfo
+    from skyward_core.runtime.instance_info_and_attempt import InstanceInfo
 
 _PROFILE = re.compile(r"(?P<plain>(?P<slices>\d)g\.\d+gb)(?P<extra>\+[\w.]+)?")
 

@@ -19,7 +19,7 @@ from skyward_core.plugins.plugin_server_start_and_stop import ServerPlugin, find
 from skyward_core.plugins.ssh_between_nodes import make_key_pair, secret_lines
 
 if TYPE_CHECKING:
-    from skyward_core.runtime.instance_info import InstanceInfo
+    from skyward_core.runtime.instance_info_and_attempt import InstanceInfo
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ from skyward_core.plugins.plugin_server_start_and_stop import (
 
 if TYPE_CHECKING:
     from skyward_core.model.specs import Image, PoolSpec
-    from skyward_core.runtime.instance_info import InstanceInfo
+    from skyward_core.runtime.instance_info_and_attempt import InstanceInfo
 
 START_TIMEOUT = 120.0  # seconds for the head to start, and for a node to join
 WITH_TOKENS = (2, 52)  # first version of Ray with token authentication

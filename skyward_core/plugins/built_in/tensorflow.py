@@ -17,7 +17,7 @@ from skyward_core.runtime.framework_rendezvous_and_thread_limits import limit_th
 
 if TYPE_CHECKING:
     from skyward_core.model.specs import Image, PoolSpec
-    from skyward_core.runtime.instance_info import InstanceInfo
+    from skyward_core.runtime.instance_info_and_attempt import InstanceInfo
 
 
 @dataclass(frozen=True)

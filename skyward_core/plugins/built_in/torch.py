@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from skyward_core.model.errors import UsageError
 from skyward_core.plugins.plugin import Plugin, enter_late, has_cuda, requirement, with_pip
-from skyward_core.runtime import instance_info
+from skyward_core.runtime import instance_info_and_attempt
 from skyward_core.runtime.framework_rendezvous_and_thread_limits import mentions_package, set_permanent_variables
-from skyward_core.runtime.instance_info import InstanceInfo, set_phase
+from skyward_core.runtime.instance_info_and_attempt import InstanceInfo, set_phase
 
 if TYPE_CHECKING:
     from skyward_core.model.specs import Image, PoolSpec
@@ -63,7 +63,7 @@ def patch_init_process_group(info: InstanceInfo, usable: Callable[[str], str]) -
         is_ours = (group is None or group is made) and dist.is_initialized()
         destroy(group)
         if is_ours:
-            instance_info.mark_not_reusable("it destroyed the process group of all ranks")
+            instance_info_and_attempt.mark_not_reusable("it destroyed the process group of all ranks")
 
     for module in (dist, c10d):
         module.init_process_group = init_process_group
@@ -260,7 +260,7 @@ def call_before(first: Callable[[], None], fn: Callable[..., Any]) -> Callable[.
 
 def _ensure_process_group() -> None:
     """Create the process group of all ranks for broadcasts. Do nothing for a task, which has a world of one rank."""
-    if instance_info.instance_info().world_size > 1:
+    if instance_info_and_attempt.instance_info().world_size > 1:
         enter_late((Torch(),))
 
 

@@ -27,7 +27,7 @@ from skyward_core.util.content_hash import BLOB_PREFIX
 if TYPE_CHECKING:
     from skyward_core.pool.pool_context import PoolContext
     from skyward_core.pool.runs.run import Run
-    from skyward_core.views.trial_sheet import TrialSheet
+    from skyward_core.views.sweep_argument_combinations import TrialSheet
 
 CANNOT_SAVE = "cannot save the list of combinations"
 

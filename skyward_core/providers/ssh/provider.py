@@ -37,7 +37,7 @@ from skyward_core.providers.agent_status_and_termination import (
 )
 from skyward_core.providers.provider import JsonSettings, describe_python
 from skyward_core.providers.provider_call_progress_and_cache import report_progress
-from skyward_core.runtime.instance_info import instance_info
+from skyward_core.runtime.instance_info_and_attempt import instance_info
 from skyward_core.store.skyward_toml import host_groups
 from skyward_core.transport.background_loop import short_switch_interval, submit
 from skyward_core.transport.bundle_builder import bundle

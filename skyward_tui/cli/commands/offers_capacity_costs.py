@@ -26,7 +26,7 @@ from skyward_core.model.offers_and_rental_plans import (
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_tui.cli.console_and_log_printer import Console
 from skyward_tui.cli.pool_and_run_lookup import note_unreachable, open_session
-from skyward_tui.cli.run_report import table
+from skyward_tui.cli.run_report_and_receipts import table
 from skyward_tui.cli.shared_options_and_command_class import command, offer_options, parse_time, settings_option
 from skyward_tui.text.number_and_time_format import ago, count, money
 

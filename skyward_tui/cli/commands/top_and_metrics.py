@@ -26,7 +26,7 @@ from skyward_core.views.pool_view import PoolView, build_curves
 from skyward_core.views.problem_alerts_and_stragglers import Alert, find_alerts
 from skyward_tui.cli.console_and_log_printer import Console
 from skyward_tui.cli.pool_and_run_lookup import live_pools, open_session, resolve_run
-from skyward_tui.cli.run_report import table
+from skyward_tui.cli.run_report_and_receipts import table
 from skyward_tui.cli.shared_options_and_command_class import command
 from skyward_tui.text.error_advice import format_error
 from skyward_tui.text.hardware_cells import HARDWARE_COLUMNS, quantity, rows
