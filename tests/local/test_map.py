@@ -19,7 +19,8 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.pool.agent_link import Link
-from skyward_core.pool.runs.run import ArgumentStream, Run
+from skyward_core.pool.runs.argument_stream import ArgumentStream
+from skyward_core.pool.runs.run import Run
 from tests.support.faults import agent_pids, on_loop
 from tests.support.sessions import new_session
 from tests.support.task_places import pool_rank

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from skyward_core.node.agent import generator_values
 from skyward_core.node.agent.generator_values import GeneratorBuffer
-from skyward_core.pool.runs import run
-from skyward_core.pool.runs.run import ArgumentStream, Frames
+from skyward_core.pool.runs import argument_stream
+from skyward_core.pool.runs.argument_stream import ArgumentStream, Frames
 from skyward_core.protocol.frame_codec import WINDOW, Decoder, encode_frame
 from skyward_core.runtime.async_streaming_map_adapters import MAX_READ_AHEAD, StreamedIterator
 from tests.support.examples import examples
@@ -105,7 +105,7 @@ def test_source_iterator_is_read_on_demand_and_closed() -> None:
 
 
 def test_slow_rank_bounds_the_read_ahead_of_other_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "MAX_KEPT_VALUES", 8)
+    monkeypatch.setattr(argument_stream, "MAX_KEPT_VALUES", 8)
     read: list[int] = []
     line = Line(2, (read.append(n) or n for n in range(10**9)))  # type: ignore[func-returns-value]
     assert [next(line.items[0]) for _ in range(8)] == list(range(8))
