@@ -1,4 +1,4 @@
-"""Package specifications of a project, and its local packages (folders that are installed in editable mode)."""
+"""Package specifications of a project, and its local packages: folders, their dependencies, editable installations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from skyward_core.node.bootstrap.package_index_restrictions import PINNED, normalize_name
+from skyward_core.node.bootstrap.package_index_restrictions import PINNED, normalize_name, package_name
 from skyward_core.tasks.parameter_types_from_source import parse_source
 from skyward_core.tasks.python_compatibility import VersionError, satisfies
 from skyward_core.util.light_dataclass import Value, value
@@ -34,6 +34,9 @@ _NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
 _PIN = re.compile(rf"{_NAME}\s*(?:\[[^\]]*\])?\s*==\s*[A-Za-z0-9._+!-]+")
 _DIRECT = re.compile(rf"(?P<name>{_NAME})\s*(?:\[[^\]]*\])?\s*@\s*(?P<address>\S+)")
 _REQUIREMENT = re.compile(rf"{_NAME}\s*(?:\[[^\]]*\])?\s*(?:$|[;@(<>=!~])")
+_EXTRAS = re.compile(r"[A-Za-z0-9._-]+\s*\[([^\]]*)\]")
+
+Extras = frozenset[str]
 
 
 class PackagesError(ValueError):
@@ -318,3 +321,165 @@ def _mapped_folders(source: str) -> Iterator[str]:
             for module, path in ast.literal_eval(node.value or ast.Dict([], [])).items():
                 if "." not in module and Path(path).name in (module, f"{module}.py"):
                     yield str(resolve_path(path).parent)
+
+
+@value
+class LocalDependencies(Value):
+    """Local packages, and all local packages on which they depend.
+
+    Attributes:
+        folders: Folders of the packages, the requested ones first.
+        names: Normalized names of the packages.
+        requirements: Other dependencies of the packages.
+    """
+
+    folders: tuple[str, ...]
+    names: frozenset[str]
+    requirements: tuple[str, ...]
+
+    def merge_requirements(self, requirements: Iterable[str]) -> tuple[str, ...]:
+        """Return requirements together with the dependencies of the packages, without the packages themselves."""
+        both = dict.fromkeys([*requirements, *self.requirements])
+        return tuple(each for each in both if package_name(each) not in self.names)
+
+
+def parse_extras(requirement: str) -> Extras:
+    """Return the extras in brackets after a name or a path."""
+    found = _EXTRAS.match(requirement) or re.search(r"\[([^\]]*)\]$", requirement)
+    return (
+        frozenset(normalize_name(each.strip()) for each in found[1].split(",") if each.strip())
+        if found
+        else frozenset()
+    )
+
+
+def resolve_local(asked: Mapping[str, Extras]) -> LocalDependencies:
+    """Return the local packages in the given folders, with their dependencies.
+
+    Args:
+        asked: Extras by folder.
+
+    Raises:
+        PackagesError: If a project file in a folder cannot be read, or requests something unsupported.
+    """
+    queue = list(asked.items())
+    seen: dict[str, set[str]] = {}
+    names: set[str] = set()
+    requirements: dict[str, None] = {}
+    while queue:
+        folder, extras = queue.pop(0)
+        new = {"", *extras} - seen.get(folder, set())
+        seen.setdefault(folder, set()).update(new)
+        package = _LocalProject(Path(folder))
+        names |= {package.name} - {""}
+        for text in package.depends_on(new):
+            if package_name(text) == package.name != "":
+                queue.append((folder, parse_extras(text)))
+            elif local := package.local_folder(text):
+                queue.append((local, parse_extras(text)))
+            else:
+                requirements[text] = None
+    return LocalDependencies(tuple(seen), frozenset(names), tuple(requirements))
+
+
+class _LocalProject:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._file = folder / "pyproject.toml"
+        content = read_toml(self._file) if is_file(self._file) else {}
+        self._tool = _as_table(content.get("tool"))
+        self._project = _as_table(content.get("project"))
+        self._legacy = {} if self._project else _legacy_requirements(folder)
+        self.name = normalize_name(str(self._project.get("name") or self._legacy.get("name") or ""))
+
+    def depends_on(self, extras: Iterable[str]) -> list[str]:
+        """Return the requirements of each extra; the extra "" stands for the unconditional requirements."""
+        found: list[str] = []
+        for extra in sorted(extras):
+            asked = self._extra_requirements(extra) if extra else self._base_requirements()
+            for each in asked:
+                if not isinstance(each, str) or "\n" in each or not is_requirement(each):
+                    raise PackagesError(f"{self._folder}: {each!r:.80} is not a requirement")
+            found += asked
+        return found
+
+    def local_folder(self, requirement: str) -> str:
+        """Return the folder of a dependency; "" if it is not a local package."""
+        address = local_path(direct_address(requirement)) if direct_address(requirement) else None
+        sources = _as_table(_as_table(self._tool.get("uv")).get("sources"))
+        source = next(
+            (given for name, given in sources.items() if normalize_name(name) == package_name(requirement)),
+            None,
+        )
+        if address is None and source is None:
+            return ""
+        path = source.get("path") if isinstance(source, dict) else address
+        folder = resolve_path(self._folder / str(path))
+        if path is None or not is_package(folder):
+            raise PackagesError(
+                f"{self._folder} depends on {requirement!r:.80}, whose source is not supported. Use a lock"
+            )
+        return str(folder)
+
+    def _base_requirements(self) -> list[Any]:
+        if "dependencies" not in (self._project.get("dynamic") or ()):
+            return _as_texts(self._project.get("dependencies") or self._legacy.get("install_requires"))
+        dynamic = _as_table(_as_table(_as_table(self._tool.get("setuptools")).get("dynamic")).get("dependencies"))
+        try:
+            files = [read_text(self._folder / str(name)) for name in _as_texts(dynamic.get("file"))]
+        except (OSError, UnicodeDecodeError) as error:
+            raise PackagesError(f"{self._file}: dependencies cannot be read: {error}") from None
+        return [line for text in files for line in _split_lines(text) if not line.startswith("-")]
+
+    def _extra_requirements(self, extra: str) -> list[Any]:
+        offered = _as_table(self._project.get("optional-dependencies") or self._legacy.get("extras_require"))
+        for name, given in offered.items():
+            if normalize_name(str(name)) == extra:
+                return _as_texts(given)
+        if not self._project:
+            return []  # only a build of the project could list its requirements
+        raise PackagesError(f"{self._file} has no extra {extra}")
+
+
+def _as_table(given: object) -> dict[str, Any]:
+    return given if isinstance(given, dict) else {}
+
+
+def _as_texts(given: object) -> list[Any]:
+    return list(given) if isinstance(given, list | tuple) else [given] if isinstance(given, str) else []
+
+
+def _split_lines(text: str) -> list[str]:
+    plain = (re.sub(r"(^|\s)#.*$", "", each).strip() for each in text.splitlines())
+    return [each for each in plain if each]
+
+
+def _legacy_requirements(folder: Path) -> dict[str, Any]:
+    """Return the literal arguments in ``setup.cfg`` and ``setup.py``. ``setup.py`` is parsed, not run."""
+    import configparser  # late: few projects are this old
+
+    found: dict[str, Any] = {}
+    config = configparser.ConfigParser(interpolation=None)
+    try:
+        if is_file(folder / "setup.cfg"):
+            config.read_string(read_text(folder / "setup.cfg"))
+        module = parse_source(read_text(folder / "setup.py")) if is_file(folder / "setup.py") else None
+    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError, configparser.Error) as error:
+        raise PackagesError(f"{folder}: setup.cfg or setup.py cannot be read: {error}") from None
+    for node in ast.walk(module) if module else ():
+        called = node.func if isinstance(node, ast.Call) else None
+        if isinstance(node, ast.Call) and (getattr(called, "id", "") or getattr(called, "attr", "")) == "setup":
+            for keyword in node.keywords:
+                try:
+                    found[keyword.arg or ""] = ast.literal_eval(keyword.value)
+                except (ValueError, RecursionError):
+                    continue
+    if name := config.get("metadata", "name", fallback=""):
+        found["name"] = name
+    if own := _split_lines(config.get("options", "install_requires", fallback="")):
+        found["install_requires"] = own
+    if config.has_section("options.extras_require"):
+        found["extras_require"] = {
+            extra: _split_lines(given) for extra, given in config.items("options.extras_require")
+        }
+    return found
