@@ -60,8 +60,8 @@ from skyward_core.transport.background_loop import submit
 from skyward_core.transport.ssh.host_key_prompt import HostKeyPrompt
 from skyward_core.views.events import Event, PoolEnded
 from skyward_core.views.pool_view import PoolView, RunView
-from skyward_core.views.sweep_trials import TrialTableSource
 from skyward_core.views.sweep_argument_combinations import TrialSheet
+from skyward_core.views.sweep_trials import TrialTableSource
 
 if TYPE_CHECKING:
     from skyward_core.client.launch.launch_records import LaunchRecord, ShellRecord

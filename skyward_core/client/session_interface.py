@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from skyward_core.transport.ssh.host_key_prompt import Ask as Ask
     from skyward_core.transport.ssh.known_hosts import ServerKey as ServerKey
     from skyward_core.views.pool_view import PoolView, RunView
-    from skyward_core.views.sweep_trials import TrialTableSource
     from skyward_core.views.sweep_argument_combinations import TrialSheet
+    from skyward_core.views.sweep_trials import TrialTableSource
 
 
 class SessionInterface:

@@ -18,8 +18,8 @@ from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import RunRow
 from skyward_core.tasks.task_and_blob_values import Task
 from skyward_core.views.pool_view import RunView, TaskView
-from skyward_core.views.sweep_trials import TrialTableSource, representative_task
 from skyward_core.views.sweep_argument_combinations import TrialSheet as TrialSheet
+from skyward_core.views.sweep_trials import TrialTableSource, representative_task
 
 if TYPE_CHECKING:
     from skyward_core.client.launch.launch_request import LaunchRequest

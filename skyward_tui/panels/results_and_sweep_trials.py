@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from skyward_core.client.session_interface import FileListing
-    from skyward_core.views.sweep_trials import TrialTableSource
     from skyward_core.views.sweep_argument_combinations import TrialSheet
+    from skyward_core.views.sweep_trials import TrialTableSource
 
 LISTING_SECONDS = 5.0  # seconds between two listings of written files; each listing sends a request to every node
 

@@ -15,8 +15,8 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
-from skyward_core.client import ssh_host_groups, ssh_hosts
-from skyward_core.client.ssh_hosts import HostGpuUsage
+from skyward_core.client import ssh_host_access, ssh_host_groups
+from skyward_core.client.ssh_host_access import HostGpuUsage
 from skyward_core.model.errors import SkywardError
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_tui.dialogs.basic_dialogs import ChoiceScreen
@@ -34,8 +34,8 @@ from skyward_tui.widgets.screen_frame import Breadcrumbs, Panel
 from skyward_tui.widgets.virtual_list import CursorList, Part
 
 if TYPE_CHECKING:
+    from skyward_core.client.ssh_host_access import GpuUse, HostGpuUsage
     from skyward_core.client.ssh_host_groups import HostGroup
-    from skyward_core.client.ssh_hosts import GpuUse, HostGpuUsage
     from skyward_core.model.machines import Check
 
 
@@ -242,7 +242,7 @@ class HostsScreen(ListScreen[HostList]):
         self._mark_changed()
         try:
             with flash_errors(self.app):
-                await run_in_daemon_thread(partial(ssh_hosts.list_gpu_use, probed, on_result))
+                await run_in_daemon_thread(partial(ssh_host_access.list_gpu_use, probed, on_result))
                 self._probed_at = self.app.clock()
         finally:
             self._probes -= 1
@@ -261,7 +261,7 @@ class HostsScreen(ListScreen[HostList]):
             return
         self.flash(f"checking {sanitize_line(row.host)} …")
         with flash_errors(self.app):
-            self._checked[row.host] = checks = await run_in_daemon_thread(partial(ssh_hosts.check, row.host))
+            self._checked[row.host] = checks = await run_in_daemon_thread(partial(ssh_host_access.check, row.host))
             problems = [check for check in checks if check.state == "fail"]
             result = problems[0].detail if problems else "ready"
             self.flash(f"{row.host}: {result}", "error" if problems else "done")
@@ -275,7 +275,7 @@ class HostsScreen(ListScreen[HostList]):
             return
         self.flash(f"fetching the host key of {sanitize_line(row.host)} …")
         with flash_errors(self.app):
-            shown = await run_in_daemon_thread(partial(ssh_hosts.fetch_host_key, row.host))
+            shown = await run_in_daemon_thread(partial(ssh_host_access.fetch_host_key, row.host))
             if shown.is_known():
                 return self.flash(
                     f"the host key of {sanitize_line(row.host)} is known: {shown.key.fingerprint}", "done"

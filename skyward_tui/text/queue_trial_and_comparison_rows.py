@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from skyward_core.client.run_comparison import ComparedRow, Comparison
     from skyward_core.views.pool_view import PoolView, RunView, TaskView
     from skyward_core.views.result_comparison import Difference
-    from skyward_core.views.sweep_trials import TrialTable
     from skyward_core.views.sweep_argument_combinations import TrialSheet
+    from skyward_core.views.sweep_trials import TrialTable
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,8 @@ def test_accelerators_are_made_by_name_and_as_custom_ones():
 def test_instance_info_has_the_attributes_of_three_generations():
     info = sky.InstanceInfo(
         node=1, total_nodes=2, rank=3, world_size=4, local_rank=1, ranks_per_node=2, head_addr="10.0.0.1",
-        peers=(instance_info_and_attempt.Peer(0, "10.0.0.1"), instance_info_and_attempt.Peer(1, "10.0.0.2")), pool="p", worker=1,
+        peers=(instance_info_and_attempt.Peer(0, "10.0.0.1"), instance_info_and_attempt.Peer(1, "10.0.0.2")),
+        pool="p", worker=1,
         workers_per_rank=3,
         network=instance_info_and_attempt.Network("eth0", 10.0),
     )  # fmt: skip

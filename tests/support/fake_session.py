@@ -28,8 +28,8 @@ from skyward_core.store.ledger_rows import Receipt
 from skyward_core.tasks.task_and_blob_values import Task
 from skyward_core.views import events
 from skyward_core.views.pool_view import PoolView, RunView, apply
-from skyward_core.views.sweep_trials import TrialTableSource
 from skyward_core.views.sweep_argument_combinations import TrialSheet
+from skyward_core.views.sweep_trials import TrialTableSource
 
 if TYPE_CHECKING:
     from skyward_core.client.session_interface import Ask

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from skyward_core.model.outcomes import ErrorInfo
 from skyward_core.views.pool_view import PoolView, RunView
-from skyward_core.views.sweep_trials import TrialTableSource
 from skyward_core.views.sweep_argument_combinations import TrialSheet
+from skyward_core.views.sweep_trials import TrialTableSource
 from tests.support.fake_session import FakeSession, value
 
 SHEET = TrialSheet.new(("lr", "seed"), [(lr, str(seed)) for lr in ("0.1", "0.01") for seed in range(1, 4)])

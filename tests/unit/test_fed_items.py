@@ -70,7 +70,7 @@ def test_readers_get_iterator_values_once_in_order(
 ) -> None:
     taken = iter(range(1_000_000))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run, "MAX_INLINE_BYTES", piece)
+        patch.setattr(argument_stream, "MAX_INLINE_BYTES", piece)
         line = Line(readers, (value for value in values))
         line.lossy = lambda: next(taken) in losses
         got: list[list[bytes]] = [[] for _ in range(readers)]

@@ -108,7 +108,8 @@ def test_names_used_by_script_modules_need_only_the_standard_library() -> None:
     """Nodes import such script modules, too."""
     run_with_standard_library(ASKED_FOR_AT_THE_TOP)
     in_a_rank = (
-        "from skyward_core.runtime import instance_info_and_attempt as info\ninfo.set_current(info.InstanceInfo(pool='p'))\n"
+        "from skyward_core.runtime import instance_info_and_attempt as info\n"
+        "info.set_current(info.InstanceInfo(pool='p'))\n"
         "import skyward_core as sky\n"
         "assert sky.Compute(provider=sky.SSH(hosts='@lab')).spec.provider.hosts == ('@lab',)"
     )

@@ -24,7 +24,7 @@ from skyward_core.node.agent import agent
 from skyward_core.node.agent.agent import DeadmanSwitch
 from skyward_core.node.bootstrap import hardware_and_network_benchmark
 from skyward_core.pool.startup_and_machine_verification import MachineVerifier, _parse_probe
-from skyward_core.providers.aws import instances_and_leftovers, instance_metadata_preemption_poller
+from skyward_core.providers.aws import instance_metadata_preemption_poller, instances_and_leftovers
 from skyward_core.transport.ssh import bootstrap_channel
 from tests.support.waiting import wait_until
 

@@ -18,7 +18,9 @@ from skyward_core.tasks.job_file import make_mount_call
 
 @pytest.fixture(autouse=True)
 def rank_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_mount_unpacker, "instance_info", lambda: SimpleNamespace(local_rank=0, node=3, hostname="n3"))
+    monkeypatch.setattr(
+        file_mount_unpacker, "instance_info", lambda: SimpleNamespace(local_rank=0, node=3, hostname="n3")
+    )
 
 
 def place(source: Path, target: str) -> None:

@@ -33,8 +33,8 @@ from skyward_core.views import events as ev
 from skyward_core.views.pool_view import PoolView, RunView, TaskView, apply
 from skyward_core.views.rank_metrics_and_diagnostics import MetricStore
 from skyward_core.views.recording_entries import parse_event
-from skyward_core.views.sweep_trials import TrialTable, TrialTableSource
 from skyward_core.views.sweep_argument_combinations import TrialSheet
+from skyward_core.views.sweep_trials import TrialTable, TrialTableSource
 from skyward_tui.cli.commands.launched_and_attached_runs import TrialReporter
 from skyward_tui.cli.console_and_log_printer import Console
 from tests.support.examples import examples

@@ -54,8 +54,8 @@ if TYPE_CHECKING:
         WorkerOutcome,
         WorkerWant,
     )
-    from skyward_core.runtime.framework_rendezvous_and_thread_limits import TorchrunEnvironment
     from skyward_core.runtime.async_streaming_map_adapters import StreamedIterator
+    from skyward_core.runtime.framework_rendezvous_and_thread_limits import TorchrunEnvironment
     from skyward_core.runtime.instance_info_and_attempt import InstanceInfo
 
 

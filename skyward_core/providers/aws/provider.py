@@ -30,11 +30,11 @@ from skyward_core.model.specs import PoolSpec
 from skyward_core.providers.agent_status_and_termination import end_machine, gather_bounded, update_machine
 from skyward_core.providers.aws import (
     boto_calls,
+    instance_metadata_preemption_poller,
     instance_tags,
     instances_and_leftovers,
     launch_and_reservations,
     offers_and_images,
-    instance_metadata_preemption_poller,
     zones_and_placement,
 )
 from skyward_core.providers.aws import security_groups_and_account_checks as account_setup
