@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Iterator
 
 from skyward_core import providers
 from skyward_core.model.errors import SkywardError, error_hint, error_message
-from skyward_core.model.machines import Check
+from skyward_core.model.machines_and_gpu_use import Check
 from skyward_core.model.provider_capability_protocols import ChecksSettings
 from skyward_core.model.provider_settings_schema import declared_settings
 from skyward_core.store.ledger import VERSION, Ledger

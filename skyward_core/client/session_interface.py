@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from skyward_core.client.log_search import LogSearch
     from skyward_core.client.run_comparison import Comparison
     from skyward_core.client.run_history import PastRun, RunPreviewData, RunSearch
-    from skyward_core.model.machines import Check
+    from skyward_core.model.machines_and_gpu_use import Check
     from skyward_core.model.output_files import Unfetched
     from skyward_core.model.script_interpreter import Interpreter
     from skyward_core.model.specs import PoolSpec

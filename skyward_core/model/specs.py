@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from typing import Protocol, TypeAlias
 
     from skyward_core.model.accelerators import Accelerator, Factory
-    from skyward_core.model.machines import Check, Machine
+    from skyward_core.model.machines_and_gpu_use import Check, Machine
     from skyward_core.model.offers_and_rental_plans import MachineRequirements
     from skyward_core.model.provider_capability_protocols import ServedByAnother
 

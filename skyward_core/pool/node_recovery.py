@@ -15,7 +15,7 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 from skyward_core.model.errors import LedgerError, PoolError, SkywardError, UsageError, error_message
-from skyward_core.model.machines import Machine
+from skyward_core.model.machines_and_gpu_use import Machine
 from skyward_core.model.provider_capability_protocols import notice_program
 from skyward_core.node.agent.peer_heartbeats import (
     LOSS_SECONDS,

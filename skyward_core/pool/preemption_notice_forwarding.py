@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from skyward_core.model.machines import Machine
+from skyward_core.model.machines_and_gpu_use import Machine
 from skyward_core.pool.agent_link import Link
 from skyward_core.protocol.frame_schemas import LONGEST_NOTICE, PREEMPTION_MESSAGE, is_same_deadline
 from skyward_core.views import events

@@ -12,7 +12,7 @@ from logging import DEBUG
 from typing import Any, TypeVar
 
 from skyward_core.model.errors import PoolError, Unreachable
-from skyward_core.model.machines import Machine
+from skyward_core.model.machines_and_gpu_use import Machine
 from skyward_core.store.debug_log import get_logger
 
 T = TypeVar("T")

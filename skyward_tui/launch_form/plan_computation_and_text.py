@@ -26,7 +26,7 @@ from skyward_tui.launch_form.form import (
     python_script,
     relative_path,
 )
-from skyward_tui.shutdown_signals import run_in_daemon_thread
+from skyward_tui.shutdown_and_daemon_threads import run_in_daemon_thread
 from skyward_tui.text.number_and_time_format import count, count_range, duration, hourly
 from skyward_tui.text.queue_trial_and_comparison_rows import gang_text
 

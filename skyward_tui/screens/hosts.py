@@ -21,7 +21,7 @@ from skyward_core.model.errors import SkywardError
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_tui.dialogs.basic_dialogs import ChoiceScreen
 from skyward_tui.screens.base_screen import ListScreen
-from skyward_tui.shutdown_signals import run_in_daemon_thread
+from skyward_tui.shutdown_and_daemon_threads import run_in_daemon_thread
 from skyward_tui.text.error_advice import format_detail, format_error
 from skyward_tui.text.hardware_cells import free_text, memory, usage_by_user, utilization
 from skyward_tui.text.number_and_time_format import ago, count
@@ -36,7 +36,7 @@ from skyward_tui.widgets.virtual_list import CursorList, Part
 if TYPE_CHECKING:
     from skyward_core.client.ssh_host_access import GpuUse, HostGpuUsage
     from skyward_core.client.ssh_host_groups import HostGroup
-    from skyward_core.model.machines import Check
+    from skyward_core.model.machines_and_gpu_use import Check
 
 
 _ROOMY = 110  # cells; a narrower list omits the GPU model

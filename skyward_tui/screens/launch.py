@@ -22,11 +22,11 @@ from textual.widget import Widget
 from textual.widgets import Button, Input, Select, Static
 
 from skyward_core.model.errors import Cancelled, PoolError, PoolGone, SkywardError, error_hint, error_message
-from skyward_core.model.machines import Check
+from skyward_core.model.machines_and_gpu_use import Check
 from skyward_core.model.provider_capability_protocols import Asks
 from skyward_core.util.safe_file_access import current_folder, expand_user, is_dir, resolve_path
 from skyward_core.views.pool_view import PoolView, RunView
-from skyward_tui import shutdown_signals
+from skyward_tui import shutdown_and_daemon_threads
 from skyward_tui.dialogs.basic_dialogs import AskScreen, ChoiceScreen
 from skyward_tui.dialogs.pickers import PresetsScreen
 from skyward_tui.launch_form.form import (
@@ -179,7 +179,7 @@ async def _load_presets(app: SkywardApp) -> list[Preset] | None:
     from skyward_core.client.launch.presets import presets
 
     try:
-        return await shutdown_signals.run_in_daemon_thread(presets)
+        return await shutdown_and_daemon_threads.run_in_daemon_thread(presets)
     except (SkywardError, OSError) as error:
         app.flash(format_error(error), "error")
         return None
@@ -770,8 +770,10 @@ class LaunchScreen(BaseScreen[None]):
         # Generated names are random, so use the name that the shown plan contains.
         named = form if shown.spec is None else replace(form, name=shown.spec.name)
         try:
-            plan = await shutdown_signals.run_in_daemon_thread(lambda: job_plan(named, pools, values, clone=True))
-            steps = await shutdown_signals.run_in_daemon_thread(lambda: job_steps(plan, folder))
+            plan = await shutdown_and_daemon_threads.run_in_daemon_thread(
+                lambda: job_plan(named, pools, values, clone=True)
+            )
+            steps = await shutdown_and_daemon_threads.run_in_daemon_thread(lambda: job_steps(plan, folder))
             await self._begin(form, plan, lambda pool: launch_job(self.app, plan, steps, pool), folder)
         except BaseException as error:
             rmtree(folder, ignore_errors=True)
@@ -884,7 +886,7 @@ class LaunchScreen(BaseScreen[None]):
                 return
         if name is not None:
             with flash_errors(self.app, "cannot save the preset: "):
-                file = await shutdown_signals.run_in_daemon_thread(lambda: save_preset(name, form))
+                file = await shutdown_and_daemon_threads.run_in_daemon_thread(lambda: save_preset(name, form))
                 self.app.flash(f"saved preset {name} in {file.name}", "done")
 
     def _fill_from_preset(self, form: Form, remarks: Sequence[str], preset: str) -> None:

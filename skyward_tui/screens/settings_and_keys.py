@@ -18,7 +18,7 @@ from skyward_core.client import user_settings_and_app_state as settings
 from skyward_core.model.errors import SkywardError
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_tui.screens.base_screen import ListScreen
-from skyward_tui.shutdown_signals import run_in_daemon_thread
+from skyward_tui.shutdown_and_daemon_threads import run_in_daemon_thread
 from skyward_tui.text.error_advice import format_error
 from skyward_tui.text.text_width_and_tables import clip, fit_width
 from skyward_tui.ui.actions import SCOPES, Action, actions_in, bindings, resolve_keymap

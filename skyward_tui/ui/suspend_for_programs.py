@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from textual.app import App
 from textual.app import SuspendNotSupported as SuspendNotSupported
 
-from skyward_tui.shutdown_signals import run_in_daemon_thread
+from skyward_tui.shutdown_and_daemon_threads import run_in_daemon_thread
 from skyward_tui.text.error_advice import format_error
 
 if TYPE_CHECKING:

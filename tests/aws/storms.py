@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 from skyward_core.model.errors import PoolError
-from skyward_core.model.machines import Machine
+from skyward_core.model.machines_and_gpu_use import Machine
 from skyward_core.pool import teardown
 from skyward_core.providers.aws import (
     boto_calls,

@@ -13,7 +13,7 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.client import leftover_cleanup
-from skyward_core.model.machines import Machine
+from skyward_core.model.machines_and_gpu_use import Machine
 from skyward_core.providers.aws import instances_and_leftovers, provider
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.pool_folder import read_events

@@ -15,7 +15,7 @@ from botocore.exceptions import ClientError, EndpointConnectionError
 
 import skyward_core as sky
 from skyward_core.model.errors import Cancelled, CredentialsRefused, NoCapacity, PoolError, SkywardError, Unreachable
-from skyward_core.model.machines import Machine, total_hourly
+from skyward_core.model.machines_and_gpu_use import Machine, total_hourly
 from skyward_core.model.offers_and_rental_plans import MachineRequirements
 from skyward_core.model.specs import Options, PoolSpec
 from skyward_core.pool import teardown

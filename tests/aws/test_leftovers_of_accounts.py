@@ -15,7 +15,7 @@ import pytest
 from skyward_core.client import leftover_cleanup
 from skyward_core.client.leftover_cleanup import LeftoverScan
 from skyward_core.client.session import Session
-from skyward_core.model.machines import Machine
+from skyward_core.model.machines_and_gpu_use import Machine
 from skyward_core.model.specs import Options, PoolSpec
 from skyward_core.providers.aws import instance_tags, instances_and_leftovers, provider
 from skyward_core.store.ledger import Ledger, ledger_id

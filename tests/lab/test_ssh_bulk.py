@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
-from skyward_core.model.machines import Machine
+from skyward_core.model.machines_and_gpu_use import Machine
 from skyward_core.pool import direct_file_transfers
 from skyward_core.pool.agent_link import Link
 from skyward_core.transport.file_and_result_downloads import ResultDownload

@@ -25,7 +25,7 @@ AT_ANY_MOMENT = {HANGUP, -signal.SIGHUP}
 
 # On a busy machine it takes longer to get that far than a person would wait for one that hangs.
 PATIENT = (
-    "from skyward_tui import shutdown_signals; shutdown_signals.LAST_RESORT = 50; "
+    "from skyward_tui import shutdown_and_daemon_threads; shutdown_and_daemon_threads.LAST_RESORT = 50; "
     "from skyward_tui.cli.main import main; main()"
 )
 

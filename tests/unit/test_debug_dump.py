@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from skyward_core.client import bug_report
-from skyward_core.model.machines import Machine
+from skyward_core.model.machines_and_gpu_use import Machine
 from skyward_core.model.outcomes import RootCause
 from skyward_core.store.ledger import Ledger
 from skyward_tui.cli.commands import doctor_and_debug_dump

@@ -21,7 +21,7 @@ import pytest
 
 from skyward_core.client.session import RETRY_PAUSES, BackOff, ReadOnlySession, Session, run_provider_check
 from skyward_core.model.errors import LedgerError, PoolError, SpecError, UsageError
-from skyward_core.model.machines import Check
+from skyward_core.model.machines_and_gpu_use import Check
 from skyward_core.model.outcomes import RootCause
 from skyward_core.pool import agent_link
 from skyward_core.pool.output_files import list_files

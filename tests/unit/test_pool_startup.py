@@ -19,7 +19,7 @@ from skyward_core.model.errors import (
     TooFewHosts,
     Unreachable,
 )
-from skyward_core.model.machines import Machine
+from skyward_core.model.machines_and_gpu_use import Machine
 from skyward_core.model.outcomes import MachineStatus
 from skyward_core.model.provider_capability_protocols import FindsMachines
 from skyward_core.model.specs import Image, Nodes, Options, PoolSpec

@@ -22,7 +22,7 @@ from skyward_core.model.errors import (
     error_hint,
     error_message,
 )
-from skyward_core.model.machines import FREE, Check, Machine
+from skyward_core.model.machines_and_gpu_use import FREE, Check, Machine
 from skyward_core.model.misuse_guards import StrictKeywords
 from skyward_core.model.provider_capability_protocols import check_host_count
 from skyward_core.model.provider_settings_schema import DeclaredSettings, Field, setting, word_list
