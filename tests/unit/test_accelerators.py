@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import doctest
-import importlib
-import json
 import pickle
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +16,7 @@ from skyward_core import accelerators
 from skyward_core.model.accelerators import Accelerator
 from skyward_core.model.accelerators.catalog import key
 from skyward_core.model.errors import NoCapacity, UsageError
-from skyward_core.model.machines_and_gpu_use import FREE_BELOW, GpuProcess, GpuUse
+from skyward_core.model.machines_and_gpu_use import GpuProcess, GpuUse
 from skyward_core.model.specs import PoolSpec, Worker
 from skyward_core.node import gpu_locks_and_usage
 from skyward_core.providers.pool_spec_and_provider_choice import make_pool_spec
@@ -30,7 +26,6 @@ from tests.accelerator_stubs import stubs
 
 ENTRIES = accelerators.all()
 VARIANTS = [(entry, variant) for entry in ENTRIES for variant in entry.variants]
-FIGURES = ("bandwidth_gbs", "fp16_tflops", "bf16_tflops")
 
 
 class TestCatalogue:
@@ -56,12 +51,6 @@ class TestCatalogue:
             if entry.cuda and entry.cuda.max:
                 assert version(entry.cuda.min) < version(entry.cuda.max), entry
 
-    def test_gpus_of_higher_capability_need_newer_cuda_toolkits(self) -> None:
-        spans = sorted({(version(e.capability), version(e.cuda.min)) for e in ENTRIES if e.capability and e.cuda})
-        late = {(3, 7), (10, 3), (12, 1)}  # came out after parts of a higher capability
-        lowest = [toolkit for capability, toolkit in spans if capability not in late]
-        assert lowest == sorted(lowest)
-
     def test_mig_profiles_fit_into_the_gpu(self) -> None:
         for entry, variant in VARIANTS:
             for profile, count in variant.mig.items():
@@ -76,25 +65,10 @@ class TestCatalogue:
                 counts = list(variant.mig.values())
                 assert counts == sorted(counts, reverse=True) and counts[-1] == 1, entry
 
-    def test_catalogue_throughput_and_memory_values_are_plausible(self) -> None:
-        for entry, variant in VARIANTS:
-            for figure in FIGURES:
-                value = getattr(variant, figure)
-                assert value is None or 0 < value < 10_000, (entry, figure)
-            if variant.fp16_tflops and variant.bf16_tflops:
-                assert variant.bf16_tflops <= variant.fp16_tflops, entry
-
     def test_gpus_before_capability_8_have_no_bf16_throughput(self) -> None:
         old = [v for e, v in VARIANTS if e.capability and version(e.capability) < (8, 0)]
         assert old
         assert all(variant.bf16_tflops is None for variant in old)
-
-    def test_every_table_row_of_the_catalogue_file_is_referenced(self) -> None:
-        data = json.loads(Path(accelerators.__file__).with_name("catalogue.json").read_text(encoding="utf-8"))
-        rows = data["accelerators"]
-        assert {row["capability"] for row in rows} - {None} == set(data["cuda"])
-        assert {s for row in rows for s in row["sources"]} == set(data["sources"]) - {"cuda-notes"}
-        assert {v["mig"] for row in rows for v in row["variants"] if "mig" in v} == set(data["mig"])
 
 
 def version(text: str) -> tuple[int, ...]:
@@ -109,22 +83,15 @@ class TestParse:
             ("A100:8", Accelerator("A100", 8)),
             ("a100 : 8", Accelerator("A100", 8)),
             ("A100-80GB:4", Accelerator("A100", 4, 80)),
-            ("a100-80gb", Accelerator("A100", 1, 80)),
             ("A100-80GB/3g.40gb:2", Accelerator("A100", 2, 80, "3g.40gb")),
-            ("A100/3G.40GB", Accelerator("A100", 1, None, "3g.40gb")),
             ("rtx 4090:2", Accelerator("RTX-4090", 2)),
-            ("rtx_4090", Accelerator("RTX-4090")),
             ("tpu v5e:8", Accelerator("TPU-v5e", 8)),
             ("Trillium", Accelerator("TPU-v6e")),
             # As NVML and EC2 name them.
             ("NVIDIA A100-SXM4-80GB", Accelerator("A100", 1, 80)),
-            ("NVIDIA A100-PCIE-40GB", Accelerator("A100-PCIe", 1, 40)),
             ("NVIDIA H100 80GB HBM3", Accelerator("H100", 1, 80)),
-            ("NVIDIA GeForce RTX 4090", Accelerator("RTX-4090")),
             ("NVIDIA RTX 6000 Ada Generation", Accelerator("RTX-6000-Ada")),
-            ("NVIDIA B300 SXM6 AC", Accelerator("B300")),
             ("Tesla T4", Accelerator("T4")),
-            ("Radeon Pro V520", Accelerator("V520")),
             ("Gaudi HL-205", Accelerator("Gaudi")),
         ],
     )
@@ -137,10 +104,6 @@ class TestParse:
                 asked = Accelerator(entry.name, 8, variant.memory_gb, next(iter(variant.mig), None))
                 assert accelerators.parse(str(asked)) == asked
             assert accelerators.parse(str(Accelerator(entry.name))) == Accelerator(entry.name)
-
-    def test_str_of_accelerator_has_memory_and_count(self) -> None:
-        assert str(Accelerator("a100", 8, 80)) == "A100-80GB:8"
-        assert str(Accelerator("A100")) == "A100"
 
     @pytest.mark.parametrize(
         ("text", "message"),
@@ -232,18 +195,11 @@ class TestSearch:
         assert {e.maker for e in accelerators.search("amd")} == {"AMD"}
         assert accelerators.search("nothing like it") == []
 
-    def test_search_lists_names_with_the_prefix_first(self) -> None:
-        assert accelerators.search("a4")[0].name == "A40"
-
 
 class TestPackage:
     def test_stub_file_matches_the_catalogue(self) -> None:
         stub = Path(accelerators.__file__).with_suffix(".pyi").read_text(encoding="utf-8")
         assert stub == stubs(), "run: python -m tests.accelerator_stubs"
-
-    def test_stub_file_defines_exactly_the_public_names(self) -> None:
-        defined = set(re.findall(r"^def (\w+)|as (\w+)$", stubs(), re.MULTILINE))
-        assert {a or b for a, b in defined} == set(dir(accelerators))
 
     def test_documentation_page_of_accelerators_passes_doctest(self) -> None:
         page = Path(__file__).parents[2] / "docs" / "where" / "accelerators.md"
@@ -254,35 +210,6 @@ class TestPackage:
         assert len(test.examples) >= 8
         report: list[str] = []
         assert not doctest.DocTestRunner().run(test, out=report.append).failed, "".join(report)
-
-    def test_import_reads_no_catalogue_and_only_the_standard_library(self) -> None:
-        script = """
-import sys, skyward_core
-assert "skyward_core.model.accelerators" not in sys.modules
-from skyward_core import accelerators
-from skyward_core.model.accelerators import catalog as catalogue
-assert catalogue.entries.cache_info().currsize == 0
-accelerators.A100(count=8)
-assert catalogue.entries.cache_info().currsize == 1
-heavy = {"pydantic", "textual", "asyncssh", "boto3", "click", "torch", "numpy"} & set(sys.modules)
-assert not heavy, heavy
-"""
-        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
-        assert done.returncode == 0, done.stderr
-
-    def test_catalogue_is_read_from_a_zip_archive(self, tmp_path: Path) -> None:
-        import zipfile
-
-        package = Path(importlib.import_module("skyward_core").__file__ or "").parent
-        bundle = tmp_path / "bundle.zip"
-        with zipfile.ZipFile(bundle, "w") as archive:
-            for source in [*package.rglob("*.py"), package / "model" / "accelerators" / "catalogue.json"]:
-                archive.write(source, f"skyward_core/{source.relative_to(package)}")
-        script = f"import sys; sys.path.insert(0, {str(bundle)!r}); from skyward_core import accelerators as a; "
-        script += "print(a.__file__, a.parse('h100:8'))"
-        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.split() == [f"{bundle}/skyward_core/model/accelerators/__init__.py", "H100:8"]
 
 
 # Which GPUs of hosts that people share a pool takes, and what is said of the others.
@@ -315,11 +242,9 @@ FEW = host_usages([gpu(0, busy=True), gpu(1)], [gpu(0), gpu(1, holder="pool x of
     ("asked", "expected"),
     [
         ({"nodes": 2}, {"a": ["GPU-1"], "b": ["GPU-0"]}),
-        ({"nodes": 1}, {"a": ["GPU-1"]}),
         ({"nodes": "1:3"}, {"a": ["GPU-1"], "b": ["GPU-0"]}),
         ({"nodes": 1, "worker": Worker(ranks_per_node=2)}, {"b": ["GPU-0", "GPU-2"]}),
         ({"nodes": 1, "accelerator": "H100:2"}, {"b": ["GPU-0", "GPU-2"]}),
-        ({"nodes": 1, "accelerator": "H100:1"}, {"a": ["GPU-1"]}),
     ],
 )
 def test_hosts_are_chosen_in_order_by_free_gpus(asked: dict[str, Any], expected: object) -> None:
@@ -375,7 +300,6 @@ def test_pool_of_free_gpus_defaults_to_one_rank_per_gpu() -> None:
     ("data", "state"),
     [
         ({}, "free"),
-        ({"used": FREE_BELOW - 1}, "free"),
         ({"used": None}, "free"),
         ({"used": 3_000_000_000}, "used: 3.0 GB of memory, by unknown processes"),
         ({"holder": "pool x of bob", "busy": True}, "taken by pool x of bob; used by bob (python, 12.0 GB)"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import random
 import time
 import zlib
 from collections.abc import AsyncIterator, Callable
@@ -16,7 +15,7 @@ import pytest
 from skyward_core.model.errors import CredentialsRefused, HostKeyError, PoolError, UsageError
 from skyward_core.pool import agent_link
 from skyward_core.pool.agent_link import Link, describe_client
-from skyward_core.protocol.frame_codec import MAX_INLINE_BYTES, VERSION, Decoder, Header, WireError, encode_frame
+from skyward_core.protocol.frame_codec import VERSION, Decoder, Header, WireError, encode_frame
 from skyward_core.tasks.task_and_blob_values import SourceText
 from skyward_core.transport.file_and_result_downloads import ResultDownload
 from tests.support.waiting import until
@@ -132,21 +131,6 @@ def listener(link: Link) -> Listener:
     return link._listener  # type: ignore[return-value]
 
 
-async def test_call_and_pending_acknowledgement_are_sent_in_one_write(
-    link: Link, transport: Transport, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(agent_link, "ACK_DELAY", 60.0)
-    link.acknowledge("before", 0)
-    count = len(transport.pipe.writes)
-    link.call({"t": "call", "run": "next", "i": 0}, b"pickle")  # type: ignore[typeddict-item]
-    assert len(transport.pipe.writes) == count + 1
-    assert transport.pipe.sent[-2:] == [
-        ({"t": "ack", "calls": {"before": [0]}}, b""),
-        ({"t": "call", "run": "next", "i": 0}, b"pickle"),
-    ]
-    assert not link.flush_acknowledgements(), "acknowledged twice"
-
-
 async def up_with(*frames: Header) -> Link:
     """Return a link whose agent sends these frames together with its welcome."""
     transport = Transport()
@@ -198,21 +182,6 @@ async def test_link_passes_frames_to_its_listener(link: Link, transport: Transpo
 
 def call_header(run: str, index: int) -> Any:
     return {"t": "call", "run": run, "i": index}
-
-
-async def test_node_times_follow_steps_of_the_client_clock(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The agent sends its clock only once, in the welcome of a connection that may last for weeks."""
-    ahead = 1e6
-    monkeypatch.setattr(agent_link.ClockSteps, "_now", staticmethod(lambda: ahead))
-    link._on_welcome({**WELCOME, "now": time.time() - 50})  # type: ignore[typeddict-item]
-    assert link.to_client_time(1000.0) == pytest.approx(1050, abs=5)
-    ahead += 1.0  # it drifts
-    assert link.to_client_time(1000.0) == pytest.approx(1050, abs=5)
-    ahead += 3600
-    assert link.to_client_time(1000.0) == pytest.approx(4651, abs=5)
-    assert link.to_node_time(link.to_client_time(1000.0)) == pytest.approx(1000)
-    ahead -= 3600
-    assert link.time_of({"at": 1000.0}) == pytest.approx(1051, abs=5)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("seconds", [3600.0, -3600.0])
@@ -269,17 +238,6 @@ async def test_source_text_is_sent_before_calls_and_after_reconnection(link: Lin
     link.send_sources((text("d3"), text("e4", place="")))
     assert transport.pipe.sent[-1][0] == {"t": "source", "hash": "e4", "name": "train.py"}
     assert len(transport.pipe.sent) == len(kinds) + 1
-
-
-async def test_large_source_text_is_not_sent_and_few_are_repeated(link: Link, transport: Transport) -> None:
-    transport.pipe.sent.clear()
-    link.send_sources((SourceText("0", "train.py", "/train.py", random.Random(1).randbytes(MAX_INLINE_BYTES + 1)),))
-    assert transport.pipe.sent == []
-    link.send_sources(text(f"c{number}") for number in range(agent_link.MAX_SOURCES + 1))
-    transport.pipe.on_lost(None)
-    await until(lambda: link.up)
-    again = [header["hash"] for header, _ in transport.pipe.sent if header["t"] == "source"]
-    assert again == [f"c{number}" for number in range(1, agent_link.MAX_SOURCES + 1)]
 
 
 async def test_acknowledgements_are_batched_and_survive_a_drop(link: Link, transport: Transport) -> None:
@@ -400,11 +358,6 @@ async def test_late_loss_of_an_old_pipe_does_not_affect_the_new_one(link: Link, 
     assert link.send({"t": "ping"})
 
 
-async def test_invalid_bytes_on_a_link_close_its_connection(transport: Transport) -> None:
-    transport.pipe.on_data(b"\xff" * 100)
-    assert transport.pipe.closed
-
-
 async def test_concurrent_requests_get_their_own_answers(link: Link, transport: Transport) -> None:
     asked = [asyncio.create_task(link.ask({"t": "drop"})) for _ in range(2)]
     await until(lambda: len(link._pending_requests) == 2)
@@ -419,15 +372,7 @@ async def test_concurrent_requests_get_their_own_answers(link: Link, transport: 
     ("asked", "answer"),
     [
         ("where", {"t": "known"}),
-        ("where", {"t": "known", "error": "words"}),
-        ("where", {"t": "known", "runs": {"r": {"calls": "1", "active": 0, "total": 2}}}),
         ("setup", {"t": "known", "env": {"A": 1}, "secrets": [], "known": True, "apps": False}),
-        ("setup", {"t": "known", "env": None, "secrets": "abc", "known": True, "apps": False}),
-        ("peers", {"t": "known", "port": 1 << 16}),
-        ("peers", {"t": "known", "port": "22"}),
-        ("claim", {"t": "known", "calls": [[]]}),
-        ("pull", {"t": "known", "error": []}),
-        ("form", {"t": "known"}),
         ("ping", {"t": "formed", "head_addr": "", "head_port": 1}),
         ("ports", {"t": "known", "ports": [-1]}),
     ],
@@ -467,22 +412,6 @@ async def test_lost_connection_fails_pending_requests(link: Link, transport: Tra
     link.up = False
     with pytest.raises(ConnectionError, match="link to node 3 is down"):
         await link.ask({"t": "ping"})
-
-
-@pytest.mark.parametrize(
-    ("header", "body", "news"),
-    [
-        ({"kind": "returned"}, b"", True),
-        ({"kind": "raised"}, b"", True),
-        ({"kind": "returned"}, b"value", False),
-        ({"kind": "returned", "file": "x.result"}, b"", False),
-        ({"kind": "exited"}, b"", False),
-        ({"kind": "collateral"}, b"", False),
-        ({"kind": "lost"}, b"", False),
-    ],
-)
-def test_outcome_without_its_value_is_only_a_notification(header: Any, body: bytes, news: bool) -> None:
-    assert agent_link.is_notification(header, body) is news
 
 
 async def test_goodbye_ends_a_link_without_reconnection(link: Link, transport: Transport, listener: Listener) -> None:
@@ -545,30 +474,6 @@ async def test_download_of_a_missing_file_is_an_error(link: Link, tmp_path: Path
     transport.pipe.say(data(request, 0, last=True))  # what still comes of it is passed over
 
 
-async def test_download_uses_a_direct_path_of_the_transport(link: Link, tmp_path: Path, transport: Transport) -> None:
-    transport.files = {"x.result"}
-    transport.pipe.sent.clear()
-    await link.fetch("x.result", ResultDownload(tmp_path / "x", 10))
-    assert (tmp_path / "x").read_bytes() == b"the short way"
-    assert transport.pipe.sent == []
-
-
-async def test_log_offsets_of_a_replacement_machine_continue_the_node_logs() -> None:
-    link = Link(3, Transport(), Listener(), logs_from={"r000.out": 10})  # type: ignore[arg-type]
-    await link.connect()
-    try:
-        transport, listener = parts(link)
-        assert transport.pipe.sent[1][0] == {"t": "tail", "cursors": {"r000.out": 2}}
-        transport.pipe.say({"t": "log", "f": "r000.out", "at": 2}, b"hi\n")
-        transport.pipe.say({"t": "log", "f": "r000.err", "at": 0}, b"oh\n")
-        assert [header["at"] for header, _ in listener.frames] == [12, 0]
-        outcome = OUTCOME | {"kind": "raised", "log": {"r000.out": [2, 5]}}
-        transport.pipe.say(outcome, b"x")
-        assert listener.frames[-1][0]["log"] == {"r000.out": [12, 15]}
-    finally:
-        await link.close()
-
-
 async def test_pipe_lost_while_opening_is_reported_once() -> None:
     class Broken(Transport):
         async def open(self, on_data: Any, on_lost: Any) -> Pipe:
@@ -594,23 +499,6 @@ async def test_invalid_frame_ends_the_connection(link: Link, transport: Transpor
         await until(lambda: transport.pipe is not before and link.up)  # noqa: B023
         assert f"of frame '{wrong['t']}'" in listener.links[-2][1]
     assert listener.frames == []
-
-
-async def test_replies_to_a_batch_of_frames_are_one_write(link: Link, transport: Transport, listener: Listener) -> None:
-    pipe = transport.pipe
-    written: list[bytes] = []
-
-    def answer(link: Link, header: Header, body: bytes) -> None:
-        link.call(call_header("r", header["i"] + 10), b"body")
-        assert not written, "not before the whole batch is read"
-
-    listener.on_frame = answer  # type: ignore[method-assign]
-    pipe.write = written.append  # type: ignore[method-assign, assignment]
-    pipe.on_data(b"".join(encode_frame(OUTCOME | {"i": index}) for index in range(3)))
-    (data,) = written
-    assert [header["i"] for header, _ in Decoder().feed(data)] == [10, 11, 12]
-    link.send({"t": "use"})
-    assert len(written) == 2, "alone it goes at once"
 
 
 async def test_replies_to_valid_frames_of_a_broken_batch_are_sent(

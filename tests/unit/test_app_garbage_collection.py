@@ -9,7 +9,7 @@ from weakref import ref
 import pytest
 
 import skyward_tui.app as skyward_app
-from skyward_tui.app import REST_SECONDS, collect_if_due, defer_collection, freeze_imports
+from skyward_tui.app import REST_SECONDS, collect_if_due, defer_collection
 
 
 class Thing:
@@ -53,40 +53,3 @@ def test_deferred_collection_runs_only_while_no_user_is_active(monkeypatch: pyte
     left = old_garbage()
     collect_if_due(REST_SECONDS * 2)
     assert left() is not None, "it had just looked"
-
-
-def test_objects_present_at_first_collection_are_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(skyward_app, "DUE", 4)
-    defer_collection()
-    thing = Thing()
-    first, later = ref(thing), []
-    many = make_garbage_collected_objects()
-    collect_if_due(REST_SECONDS * 2)
-    assert gc.get_freeze_count() > len(many)
-    del thing
-    later.append(old_garbage())
-    many += make_garbage_collected_objects()
-    collect_if_due(REST_SECONDS * 2)
-    assert later[0]() is None and first() is not None
-
-
-def test_collect_if_due_does_nothing_unless_collection_is_deferred(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(skyward_app, "DUE", 0)
-    monkeypatch.setattr(gc, "get_threshold", lambda: (700, 10, 10))  # type: ignore[attr-defined]
-    looks: list[int] = []
-    monkeypatch.setattr(gc, "collect", lambda *which: looks.append(1))  # type: ignore[attr-defined]
-    collect_if_due(REST_SECONDS * 2)
-    assert looks == []
-
-
-@pytest.mark.proof("1 s of a processor")
-def test_objects_created_during_freeze_imports_are_not_collected() -> None:
-    with freeze_imports():
-        assert not gc.isenabled()
-        left = old_garbage()
-    gc.collect()
-    assert gc.isenabled()
-    assert left() is not None
-    gc.unfreeze()
-    gc.collect()
-    assert left() is None

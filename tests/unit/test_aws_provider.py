@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import getpass
 import json
 import os
 import random
@@ -13,7 +12,6 @@ import threading
 import time
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +19,6 @@ from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError, ReadTimeoutError
-from botocore.loaders import JSONFileLoader
 from botocore.parsers import ResponseParserError
 
 from skyward_core.model.errors import CredentialsRefused, NoCapacity, Unreachable, UsageError
@@ -37,19 +34,14 @@ from skyward_core.providers.aws import (
     zones_and_placement,
 )
 from skyward_core.providers.aws.boto_calls import AwsAccount, AwsCalls
-from skyward_core.providers.aws.ec2_errors import CallFailed, CapacityRefused, NoImage
+from skyward_core.providers.aws.ec2_errors import CallFailed, CapacityRefused
 from skyward_core.providers.aws.instances_and_leftovers import to_machine
-from skyward_core.providers.aws.launch_and_reservations import (
-    InstanceLaunch,
-    LaunchAttempt,
-    LaunchParameters,
-    user_data,
-)
+from skyward_core.providers.aws.launch_and_reservations import InstanceLaunch, LaunchAttempt, LaunchParameters
 from skyward_core.providers.aws.launch_journal_and_keys import KeyPair, LaunchJournal
-from skyward_core.providers.aws.offers_and_images import BilledExtras, BootImage, InstanceType, PriceCache, find_image
+from skyward_core.providers.aws.offers_and_images import BilledExtras, BootImage, InstanceType, find_image
 from skyward_core.providers.aws.security_groups_and_account_checks import SecurityResources
 from skyward_core.providers.aws.zones_and_placement import Zone, sort_by_topology
-from skyward_core.providers.provider_call_progress_and_cache import IncompleteSearch, progress_listener
+from skyward_core.providers.provider_call_progress_and_cache import IncompleteSearch
 from skyward_core.store.ledger import known_ledger_id, ledger_id
 from skyward_core.store.ledger_rows import make_bills
 
@@ -116,45 +108,11 @@ async def test_offer_price_includes_volumes_of_the_image(volumes: dict[str, int]
     assert max(expected, image.disk_gb) + volumes.get("sdb", 0) == gb
 
 
-async def test_offer_with_default_image_needs_no_image_lookup() -> None:
-    calls: Any = Calls(sda1=300)
-    (offer,) = (
-        await offers_and_images.query_region(calls, "aws", "here", MachineRequirements(), BilledExtras(100, False))
-    ).offers
-    assert offer.beside_hourly == pytest.approx(1.0) and calls.asked == 0
-
-
-async def test_region_without_the_image_is_skipped_if_others_have_it() -> None:
-    calls: Any = Calls(sda1=300)
-    extras = BilledExtras(100, False, "ami-1")
-    found = await offers_and_images.list_offers(calls, "aws", ["elsewhere", "here"], MachineRequirements(), extras)
-    assert [each.region for each in found.offers] == ["here"]
-    assert any("region elsewhere has no machine image ami-1" in note for note in found.notes)
-    with pytest.raises(UsageError, match="has no machine image ami-1"):
-        await offers_and_images.list_offers(calls, "aws", ["elsewhere"], MachineRequirements(), extras)
-    with pytest.raises(NoImage):
-        await extras.total_disk_gb(calls, PriceCache("played"), "elsewhere")
-
-
 # The order of nodes by EC2's network topology, and placement groups.
 
 
 def machines(names: str) -> list[Machine]:
     return [Machine(name, node, "", "") for node, name in enumerate(names)]
-
-
-@pytest.mark.parametrize(
-    ("paths", "order"),
-    [
-        ({}, "abcdef"),
-        (dict(zip("abcdef", ["xp1", "xp2", "xq1", "xp1", "xp2", "xq1"], strict=True)), "adbecf"),
-        (dict(zip("abcdef", ["x1", "y1", "x2", "y2", "x1", "y1"], strict=True)), "aecbfd"),
-        ({"a": "x1", "d": "x1"}, "adbcef"),
-        ({"b": "", "e": "x", "f": "x"}, "abcdef"),
-    ],
-)
-def test_machines_are_sorted_by_network_topology(paths: dict[str, str], order: str) -> None:
-    assert "".join(each.id for each in sort_by_topology(machines("abcdef"), paths)) == order
 
 
 def test_topology_order_keeps_neighbors_of_every_layer_adjacent() -> None:
@@ -206,24 +164,6 @@ def launching(
     return launch, LaunchAttempt(place, kind, grouped=True)
 
 
-@pytest.mark.parametrize(("has_group", "sent"), [(True, ["skyward-p-t1", None]), (False, [None])])
-async def test_launch_retries_without_placement_group_if_not_permitted(
-    has_group: bool, sent: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
-
-    async def make(*_: Any) -> None:
-        if not has_group:
-            raise CallFailed("you may not", "UnauthorizedOperation")
-
-    monkeypatch.setattr(zones_and_placement, "create_placement_group", make)
-    calls: Any = Full()
-    launch, attempt = launching(calls, monkeypatch)
-    with pytest.raises(NoCapacity, match="there is none"):
-        await launch.launch_machines([attempt])
-    assert calls.sent == sent
-
-
 class NotYet(Full):
     """EC2 that does not know the pool's new resources yet."""
 
@@ -260,13 +200,7 @@ async def test_launch_waits_for_resources_that_ec2_does_not_know_yet(
 # The launch journal, tags and shared resources.
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
-    return tmp_path
-
-
-def test_concurrent_clients_use_one_ledger_id(home: Path) -> None:
+def test_concurrent_clients_use_one_ledger_id(tmp_path: Path) -> None:
     for _ in range(20):
         gate = threading.Barrier(4)
         found: list[str] = []
@@ -281,20 +215,7 @@ def test_concurrent_clients_use_one_ledger_id(home: Path) -> None:
         for each in clients:
             each.join()
         assert len(found) == 4 and set(found) == {known_ledger_id("aws")}
-        (home / "aws" / "ledger-id").unlink()
-
-
-def test_owner_tag_of_user_without_a_name_is_the_user_id(monkeypatch: pytest.MonkeyPatch) -> None:
-    def nobody() -> str:
-        raise KeyError("getpwuid(): uid not found: 1234")
-
-    monkeypatch.setattr(getpass, "getuser", nobody)
-    monkeypatch.setattr("os.getuid", lambda: 1234)
-    assert (
-        instance_tags.pool_tags("p", "t")[instance_tags.OWNER]
-        == instance_tags.purchase_tags("t")[instance_tags.OWNER]
-        == "1234"
-    )
+        (tmp_path / "aws" / "ledger-id").unlink()
 
 
 @pytest.mark.parametrize(("tag", "node"), [("3", 3), ("\x1b[2J", 1), ("9" * 30, 1), ("-1", 1), ("²", 1)])
@@ -429,30 +350,6 @@ async def test_incomplete_search_names_the_machines_that_are_known(monkeypatch: 
 
 
 # Sessions with AWS.
-
-
-def test_sessions_read_service_descriptions_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    (config := tmp_path / "config").write_text("[profile theirs]\nregion = eu-north-1\n")
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
-    read: list[str] = []
-    load = JSONFileLoader.load_file
-
-    def noted(self: JSONFileLoader, path: str) -> Any:
-        read.append(path)
-        return load(self, path)
-
-    monkeypatch.setattr(JSONFileLoader, "load_file", noted)
-    theirs = AwsCalls(AwsAccount(profile="theirs", endpoint="http://127.0.0.1:9"))
-    theirs.ec2_endpoint("eu-west-1")
-    assert theirs.default_region() == "eu-north-1"
-    read.clear()
-    ours = AwsCalls(AwsAccount(endpoint="http://127.0.0.1:8"))
-    assert ours.ec2_endpoint("eu-west-1") == "http://127.0.0.1:8"
-    theirs._reset_session()
-    assert theirs.default_region() == "eu-north-1"
-    assert theirs.ec2_endpoint("us-east-1") == "http://127.0.0.1:9"
-    assert [path for path in read if "ec2" in path] == []
-    assert ours._client("ec2", "eu-west-1") is not theirs._client("ec2", "eu-west-1")
 
 
 def test_error_names_unknown_aws_profile() -> None:
@@ -652,15 +549,10 @@ async def test_instance_family_without_an_image_requires_ami(name: str) -> None:
     [
         ("RHEL-9.4.0_HVM-20240605-x86_64", "", "ec2-user"),
         ("mine", "Red Hat Enterprise Linux", "ec2-user"),
-        ("suse-sles-15-sp6-v2024", "SUSE Linux", "ec2-user"),
         ("Rocky-9-EC2-Base-9.4", "", "rocky"),
-        ("AlmaLinux OS 9.4", "", "ec2-user"),
         ("debian-12-amd64", "", "admin"),
-        ("CentOS Stream 9 x86_64", "", "ec2-user"),
         ("CentOS 7 x86_64", "", "centos"),
-        ("Fedora-Cloud-Base-40", "", "fedora"),
         ("al2023-ami-2023", "", "ec2-user"),
-        ("Deep Learning AMI (Amazon Linux 2)", "Linux/UNIX", "ec2-user"),
         ("ubuntu-noble-24.04", "Linux/UNIX", "ubuntu"),
         ("mine", "Linux/UNIX", "ubuntu"),
     ],
@@ -718,70 +610,7 @@ async def test_prices_of_other_aws_partitions_are_unknown_with_a_reason(
     assert any(region in note and reason in note for note in found.notes)
 
 
-# The client's address.
-
-
-class Doors(Calls):
-    """EC2's security group of one pool."""
-
-    def __init__(self, *networks: str) -> None:
-        self.networks = list(networks)
-        self.asked = 0
-
-    async def call_all(self, *_: Any, **__: Any) -> list[Any]:
-        self.asked += 1
-        return [{"GroupId": "sg-1"}]
-
-    async def call(self, service: str, region: str, name: str, **params: Any) -> Any:
-        (rule,) = params["IpPermissions"]
-        (network,) = (each["CidrIp"] for each in rule["IpRanges"])
-        (self.networks.append if name.startswith("authorize") else self.networks.remove)(network)
-        return {}
-
-
-async def test_ssh_is_allowed_from_the_client_s_new_address_instead_of_the_old_one() -> None:
-    folder, calls, heard = LaunchJournal("p", "t"), Doors("10.0.0.1/32"), list[str]()
-    folder.add("belongings", region="r", vpc="v", group="g", key="g", network="10.0.0.1/32")
-    here = ["10.0.0.1/32"]
-
-    async def find() -> str:
-        return here[0]
-
-    admit = partial(security_groups_and_account_checks.admit_client, calls, folder, find)  # type: ignore[arg-type]
-    assert await admit() == 0.0 and calls.asked == 0, "nothing has changed"
-    here[0] = "10.9.9.9/32"
-    begun = time.time()
-    with progress_listener(heard.append):
-        assert all(at >= begun for at in await asyncio.gather(*(admit() for _ in range(8))))
-    assert calls.networks == ["10.9.9.9/32"] and calls.asked == 1, "once for all machines"
-    assert heard == [
-        "this machine's address has changed: SSH is now allowed from 10.9.9.9/32; 10.0.0.1/32 is no longer allowed"
-    ]
-
-
-# The shutdown of machines without an agent.
-
-
-def test_machine_schedules_its_shutdown_at_every_boot() -> None:
-    config = json.loads(user_data(KeyPair("private", "public"), 25).partition("\n")[2])
-    (script,) = config["write_files"]
-    assert script["path"].startswith("/var/lib/cloud/scripts/per-boot/") and script["permissions"] == "0755"
-    assert script["content"] == "#!/bin/sh\nshutdown -P +25\n" and config["runcmd"] == [[script["path"]]]
-
-
 # Machines that EC2 ends while they start, and limits of an account.
-
-
-def test_instance_launch_error_code_ends_the_attempt_or_the_region() -> None:
-    def failed(code: str) -> Any:
-        return ec2_errors.translate_error(client_error(code), "ec2", "r", "run_instances")
-
-    for code in ("SecurityGroupLimitExceeded", "NetworkInterfaceLimitExceeded", "InvalidAMIID.NotFound"):
-        assert ec2_errors.is_region_failure(failed(code)), code
-    for code in ("InsufficientInstanceCapacity", ec2_errors.NO_SPOT_ROLE, "VcpuLimitExceeded"):
-        assert ec2_errors.is_attempt_failure(failed(code)) and not ec2_errors.is_region_failure(failed(code)), code
-    assert "iam:CreateServiceLinkedRole" in str(failed(ec2_errors.NO_SPOT_ROLE))
-    assert not ec2_errors.is_region_failure(failed("InvalidParameterValue"))
 
 
 @pytest.mark.parametrize(

@@ -21,28 +21,21 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import skyward_core as sky
-from skyward_core.client.launch.launch_plan import LaunchPlan, make_plan
-from skyward_core.client.launch.launch_request import LaunchRequest
-from skyward_core.client.leftover_cleanup import JudgedLeftover
 from skyward_core.client.pool_costs import _daily_costs, costs
 from skyward_core.model.errors import LedgerError, PoolError, SpecError
-from skyward_core.model.leftovers import Leftover
 from skyward_core.model.machines_and_gpu_use import Machine
 from skyward_core.model.specs import Options, PoolSpec
 from skyward_core.pool import budget_and_cloud_expiry_date
 from skyward_core.pool.budget_and_cloud_expiry_date import EXPIRY_MARGIN, Expiry, expiry_time
 from skyward_core.pool.pool import Pool
-from skyward_core.providers.aws.boto_calls import shared_calls
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import Bill, Receipt, machine_ended_at, make_bills
 from skyward_core.store.past_pool_views import set_hourly_price, unreachable_view
 from skyward_core.views import events
 from skyward_core.views.pool_view import PoolView
 from skyward_tui.cli.main import cli
-from skyward_tui.launch_form.plan_computation_and_text import plan_rows
 from skyward_tui.text.json_output import pool_json
 from skyward_tui.text.number_and_time_format import hourly
-from skyward_tui.text.teardown_and_leftovers import leftovers_amount
 from tests.support.ledger_runs import record_runs
 from tests.support.pool_parts import World
 from tests.support.waiting import until
@@ -185,24 +178,6 @@ async def test_unknown_price_is_reported_as_unenforced_budget(world: Dear) -> No
         assert watched.states == [] and not world.ended
 
 
-@pytest.mark.parametrize("hourly", [HOURLY, None])
-async def test_pool_without_budget_is_not_watched(world: Dear, hourly: float | None) -> None:
-    world.hourly = hourly
-    async with started(world, None) as watched:
-        await asyncio.wait_for(watched.pool.context.limits.budget.watch(), 10)  # it has nothing to wait for
-        assert watched.states == [] and not any("budget" in each for each in watched.to_argv)
-
-
-async def test_budget_watch_handles_a_price_of_zero(world: Dear) -> None:
-    async with started(world, 1e6) as watched:
-        view = watched.pool.view
-        view.spent_before, view.price_hourly = 0.9e6, 0.0
-        watching = asyncio.create_task(watched.pool.context.limits.budget.watch())
-        await until(lambda: watched.states == ["near"] or watching.done())
-        watching.cancel()
-        assert any(each.endswith("of its budget of $1,000,000.00") for each in watched.to_argv)
-
-
 def test_spent_budget_stops_the_runs_of_a_real_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
 
@@ -246,75 +221,6 @@ def test_rented_pool_needs_confirmation_and_has_unknown_price() -> None:
     assert hourly(free) == "" and pool_json(free)["price_hourly"] == 0
     view.price_hourly = 7.5
     assert hourly(view) == "$7.50/h" and not view.has_unknown_price
-
-
-NOBODY = {
-    "AWS_EC2_METADATA_DISABLED": "true",
-    "AWS_CONFIG_FILE": "/dev/null",
-    "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
-}
-
-
-@pytest.fixture
-def no_aws_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Remove all credentials, and fail on calls to a service."""
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_REGION", "AWS_DEFAULT_REGION"):
-        monkeypatch.delenv(name, raising=False)
-    for name, text in NOBODY.items():
-        monkeypatch.setenv(name, text)
-    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
-    shared_calls.cache_clear()  # of an earlier test's credentials
-
-
-def plan_of(folder: Path, region: str, accelerator: str | None = "T4:4", provider: str = "aws") -> LaunchPlan:
-    script = folder / "train.py"
-    script.write_text("import skyward_core as sky\n\n@sky.function\ndef train():\n    pass\n")
-    settings = {"region": region} if provider == "aws" else {}
-    return make_plan(
-        LaunchRequest(
-            script=str(script), function="train", provider=provider, settings=settings, accelerator=accelerator, nodes=2
-        )
-    )
-
-
-def test_launch_plan_on_aws_shows_prices_and_attempts(tmp_path: Path, no_aws_credentials: None) -> None:
-    plan = plan_rows(plan_of(tmp_path, "us-east-1"))
-    assert ("cost", "$7.86/h") in plan
-    assert ("tries", "g4dn.12xlarge in us-east-1, $3.93/h each (price list of this release)") in plan
-    assert sum(name == "makes" for name, _ in plan) == 3
-    assert any("no AWS credentials were found" in text for _, text in plan)
-    assert not any("nothing is rented" in text for _, text in plan)
-
-
-def test_launch_plan_describes_behavior_of_command_or_app(tmp_path: Path, no_aws_credentials: None) -> None:
-    (tmp_path / "train.py").write_text("import skyward_core as sky\n\n@sky.function\ndef train(): ...\n")
-    asked = LaunchRequest(
-        script=str(tmp_path / "train.py"), provider="aws", settings={"region": "us-east-1"},
-        accelerator="T4:4", pool="mine", keep=True, budget=5,
-    )  # fmt: skip
-    here, there = dict(plan_rows(make_plan(asked))), dict(plan_rows(make_plan(asked), as_options=True))
-    assert here["budget"] == "$5.00 in total; when spent, the app asks"
-    assert there["budget"] == "$5.00 in total; when spent, the pool is torn down"
-    assert here["then"] == "pool stays up (X: tear down)"
-    assert there["then"] == "pool stays up (skyward-tui down mine: tear down)"
-
-
-def test_launch_plan_shows_unknown_price_as_question_mark(tmp_path: Path, no_aws_credentials: None) -> None:
-    plan = plan_rows(plan_of(tmp_path, "eu-west-1"))
-    assert ("cost", "$?/h") in plan
-    assert any(text.startswith("no offer in eu-west-1 fits the request") for _, text in plan)
-
-
-def test_launch_plan_of_existing_machines_has_no_cost(tmp_path: Path, no_aws_credentials: None) -> None:
-    assert "cost" not in dict(plan_rows(plan_of(tmp_path, "", None, "local")))
-    plan = sky.Compute(provider=sky.Local(), nodes=2).plan()
-    assert (plan.attempts, plan.hourly, str(plan)) == ((), 0.0, "nothing is rented")
-
-
-def test_leftover_without_cost_is_shown_without_price() -> None:
-    thing = Leftover("instance", "i-1", "here", "p", "t", "led", ours=True, owner="me", is_machine=True, hourly=0.0)
-    assert leftovers_amount([JudgedLeftover(thing, "left", 0)]) == "1 machine"
-    assert leftovers_amount([JudgedLeftover(replace(thing, hourly=1.5), "left", 0)]) == "1 machine ($1.50/h)"
 
 
 # What pools have cost, added up from what the ledger knows of their machines.
@@ -509,10 +415,3 @@ async def test_detaching_client_does_not_wait_for_a_silent_account(monkeypatch: 
     keeper, _ = expiry_and_messages(stuck, "running")
     await asyncio.wait_for(keeper.extend_for_runs(), 30)
     stuck.twice.set()
-
-
-async def test_provider_without_account_gets_no_expiry_time() -> None:
-    keeper, messages = expiry_and_messages(object(), "running")
-    await keeper.renew()
-    await keeper.extend_for_runs()
-    assert messages == []

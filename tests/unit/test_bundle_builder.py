@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import compileall
 import hashlib
-import importlib.util
-import json
 import os
 import signal
 import subprocess
@@ -18,21 +16,10 @@ from typing import Any
 
 import pytest
 
-from skyward_core.node import library_bundle_importer
 from skyward_core.node.bootstrap import host_command_server
 from skyward_core.protocol.node_paths import deferred_bundle_path
 from skyward_core.transport import bundle_builder
-from skyward_core.transport.bundle_builder import (
-    LATE_FILES,
-    SOURCELESS,
-    Bundle,
-    _bundle_for_other,
-    _without_docstrings,
-    bundle,
-    bundle_for,
-    bundle_with_nvml,
-)
-from tests.support.pythons import another_python
+from skyward_core.transport.bundle_builder import Bundle, _without_docstrings, bundle, bundle_with_nvml
 
 # Modules that a node imports. The names are listed, so that a new module on the worker's path must be added here
 # deliberately.
@@ -114,37 +101,6 @@ each = list('generator' for _ in 'x')
     assert found["documented"].__doc__ is found["Kept"].method.__doc__ is None and found["Kept"].__doc__ == "kept"
     assert (found["told"](), found["first"](), found["each"]) == ("told", "lambda", ["generator"])
     assert found["documented"]([1]) == ["1 what"] and found["Kept"]().method() == "value"
-
-
-@pytest.mark.parametrize("is_here", [True, False])
-def test_other_python_version_uses_its_bytecode_or_the_sources(
-    is_here: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> None:
-    other = another_python()
-    request.addfinalizer(_bundle_for_other.cache_clear)
-    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
-    _bundle_for_other.cache_clear()
-    made = bundle_for(True, ".".join(other.version.split(".")[:2]))
-    assert made.name != bundle_with_nvml().name and dict(made.files) == dict(bundle_with_nvml().files)
-    made.compile_bytecode(other.path if is_here else "")
-    path = tmp_path / made.name
-    host_command_server.unpack(made.archive, str(path))
-    script = (
-        "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from skyward_core.node.agent.__main__ import preload_modules as preload; preload()\n"
-        "import skyward_core.node.worker.worker, cloudpickle\n"
-        "ours = [m for n, m in sys.modules.items() if n.startswith(('skyward_core', 'cloudpickle'))]\n"
-        "print(*(getattr(m, '__file__', '') for m in ours))"
-    )
-    command = [other.path, "-I", "-S", "-B", "-c", script, str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert {name.endswith(".pyc") for name in done.stdout.split()} == {is_here}
-
-
-def test_bundle_excludes_client_only_modules() -> None:
-    there = {path for path, _ in bundle().files if path.startswith(("skyward_core/api/", "skyward_core/client/"))}
-    assert "skyward_core/api/compute.py" in there
-    assert not any(path.startswith("skyward_core/client/") for path in there)
 
 
 def test_pynvml_is_only_in_the_bundle_with_nvml() -> None:
@@ -241,21 +197,6 @@ def test_partial_archive_of_a_killed_process_is_removed_by_next_packing(
     assert [path.name for path in archive_folder.iterdir()] == ["plain"]
 
 
-@pytest.mark.parametrize("why", ["bytecode disabled", "no bytecode files", "no cache folder"])
-def test_bundle_archive_is_not_cached_without_bytecode_or_folder(
-    why: str, unpacked_bundle: Path, archive_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if why == "bytecode disabled":
-        monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    elif why == "no bytecode files":
-        monkeypatch.setattr(importlib.util, "cache_from_source", lambda path: f"{path}.none")
-    else:
-        archive_folder.rmdir()
-    bundle.cache_clear()
-    assert bundle().archive
-    assert not archive_folder.exists() or not list(archive_folder.iterdir())
-
-
 def test_worker_side_modules_import_from_the_bundle_alone(unpacked_bundle: Path) -> None:
     script = (
         "import importlib\n"
@@ -263,23 +204,6 @@ def test_worker_side_modules_import_from_the_bundle_alone(unpacked_bundle: Path)
         "print(*sorted({name.partition('.')[0] for name in sys.modules}))"
     )
     assert not CLIENT_SIDE & set(run_in_bundle(unpacked_bundle, script, *WORKER_SIDE).split())
-
-
-def test_bundle_zip_files_are_valid_and_disjoint(unpacked_bundle: Path, tmp_path: Path) -> None:
-    rest = tmp_path / "rest" / "all.zip"
-    host_command_server.unpack(bundle_with_nvml().rest, str(rest))
-    with zipfile.ZipFile(unpacked_bundle) as first, zipfile.ZipFile(rest) as second:
-        assert first.testzip() is None and second.testzip() is None  # the checksums, too
-        names, others = set(first.namelist()), set(second.namelist())
-        for path, data in bundle_with_nvml().files:
-            for archive, held in ((first, names), (second, others)):
-                assert path not in held or archive.read(path) == data
-    assert not names & others
-    assert all(path.startswith(LATE_FILES) for path in others) and not any(
-        path.startswith(LATE_FILES) for path in names
-    )
-    left_out = {path for path, _ in bundle_with_nvml().files} - names - others
-    assert all(path.startswith(SOURCELESS) and path + "c" in names | others for path in left_out)
 
 
 def _imports(name: str, first: Path, patience: float) -> subprocess.Popen[str]:
@@ -332,31 +256,6 @@ def test_deferred_archive_owned_by_another_user_is_not_imported(unpacked_bundle:
     assert f"skyward_core.pool is not on this node: {rest} belongs to another user" in errors
 
 
-def test_import_does_not_wait_again_after_a_timeout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(library_bundle_importer, "BUNDLE_TIMEOUT", 0.05)
-    finder = library_bundle_importer._DeferredFinder(str(tmp_path / "none"))
-    with pytest.raises(ModuleNotFoundError):
-        finder.find_spec("skyward_core.pool", None)
-    monkeypatch.setattr(library_bundle_importer, "BUNDLE_TIMEOUT", 3600.0)
-    other = library_bundle_importer._DeferredFinder(str(tmp_path / "none"))
-    with monkeypatch.context() as changed, pytest.raises(ModuleNotFoundError) as found:
-        changed.setattr(os, "geteuid", lambda: 12345)
-        other.find_spec("skyward_core.pool.pool", None)  # at once: no wait would help
-    assert "this process changed to user 12345, but only user" in str(found.value)
-    with pytest.raises(ModuleNotFoundError):
-        finder.find_spec("skyward_core.views", None)
-
-
-def test_existing_bundle_on_a_host_is_never_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    name = "bundle-0/all.zip"
-    for content in (b"first", b"second"):
-        archive = zlib.compress(content)
-        monkeypatch.setattr(host_command_server, "receive", lambda size, archive=archive: archive)
-        host_command_server.save_bundle(str(tmp_path), name, len(archive))
-    assert (tmp_path / name).read_bytes() == b"first"
-    assert list(tmp_path.iterdir()) == [tmp_path / "bundle-0"]
-
-
 def test_bundle_writers_with_equal_pids_use_separate_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive, written = zlib.compress(b"whole"), []
     unpack = host_command_server.unpack
@@ -375,15 +274,7 @@ def test_bundle_writers_with_equal_pids_use_separate_files(tmp_path: Path, monke
     assert (tmp_path / "bundle-0/all.zip").read_bytes() == b"whole"
 
 
-@pytest.mark.parametrize("compiles", [True, False])
-def test_worker_frames_are_hidden_in_user_tracebacks(
-    compiles: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not compiles:
-        monkeypatch.setattr(importlib.util, "cache_from_source", lambda path: f"{path}.none")
-    bundle.cache_clear()
-    path = tmp_path / bundle().name
-    host_command_server.unpack(bundle().archive, str(path))
+def test_worker_frames_are_hidden_in_user_tracebacks(unpacked_bundle: Path) -> None:
     script = (
         "from skyward_core.node.worker.worker import WorkerProcess\n"
         "from skyward_core.node.worker.returned_exceptions import describe_error\n"
@@ -395,7 +286,7 @@ def test_worker_frames_are_hidden_in_user_tracebacks(
         "    error = error.with_traceback(error.__traceback__.tb_next)\n"
         "    print(describe_error(error)[0]['traceback'])\n"
     )
-    text = run_in_bundle(path, script)
+    text = run_in_bundle(unpacked_bundle, script)
     assert "in <lambda>" in text and "worker.py" not in text
 
 
@@ -442,76 +333,3 @@ def test_modules_loaded_by_nodes_are_precompiled_in_the_bundle(start: str, by_al
             for path in loaded:
                 entry = archive.getinfo(path.removeprefix(f"{unpacked_bundle}/"))
                 assert entry.compress_type == zipfile.ZIP_STORED, path
-
-
-def preload_agent(path: Path, script: str, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run a script after the code with which a host's channel starts an agent from the bundle."""
-    channel = (
-        "import sys; p = type(sys)('skyward_core'); p.__path__ = [sys.argv[1] + '/skyward_core']\n"
-        "sys.modules['skyward_core'] = p; sys.path.insert(0, sys.argv[1])\n"
-        "from skyward_core.node.bootstrap import host_command_server as server\n"
-        "server.preload_agent(sys.argv[1])\n"
-    )
-    command = [sys.executable, "-I", "-S", "-c", channel + script, str(path), *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 0, done.stderr
-    return done
-
-
-def test_listening_agent_has_loaded_no_deferred_module(unpacked_bundle: Path, tmp_path: Path) -> None:
-    config = {"pool": "p", "node": 0, "nodes": 1, "folder": str(tmp_path), "socket": str(tmp_path / "s")}
-    config |= {"idle_timeout": 600.0, "grace": 5.0}
-    script = (
-        "import urllib.parse\n"  # which pathlib does late since Python 3.13
-        "before = set(sys.modules)\n"
-        "import asyncio, json, os, signal\n"
-        "from skyward_core.node.agent.agent import Agent\n"
-        "from skyward_core.node.agent.config import AgentConfig\n"
-        "config = AgentConfig.from_json(json.loads(sys.argv[2]))\n"
-        "config.spool.mkdir()\n"
-        "PUT_OFF = ('inspect', 'typing')\n"
-        "def listening():\n"
-        "    print(set(sys.modules) - before, *(type(sys.modules[name]).__name__ for name in PUT_OFF), flush=True)\n"
-        "    os.kill(os.getpid(), signal.SIGTERM)\n"
-        "asyncio.run(Agent(config).run(listening))\n"
-    )
-    done = preload_agent(unpacked_bundle, script, json.dumps(config))
-    assert done.stdout == "set() LazyModule LazyModule\n"
-
-
-def test_agent_loads_deferred_modules_on_first_use(unpacked_bundle: Path) -> None:
-    script = (
-        "names = ['skyward_core.node.agent.agent']\n"
-        "names += ['ast', 'ssl', 'tokenize', '_locale', 'ctypes', 'dataclasses']\n"
-        "print(*(name in sys.modules for name in names))\n"
-        "import asyncio, inspect\n"
-        "async def main(): return inspect.iscoroutinefunction(main), asyncio.coroutines.inspect.isfunction(main)\n"
-        "print(*asyncio.run(main()))\n"
-        "import ast, inspect, ssl\n"
-        "import typing\n"
-        "print(typing.TYPE_CHECKING, typing.Optional[int], type(typing).__name__)\n"
-        "from typing import NamedTuple\n"
-        "import typing\n"
-        "print(NamedTuple('Point', [('x', int)])(3).x, typing.Optional[int], type(typing).__name__)\n"
-        "print(inspect.__file__ == asyncio.coroutines.inspect.__file__, callable(ssl.SSLContext))\n"
-        "import pathlib, subprocess, urllib.parse\n"
-        "print(urllib.parse.urlsplit('http://[::1]/').netloc, pathlib.Path('/a').as_uri())\n"
-        "print(subprocess.run(['echo', 'é'], capture_output=True, text=True).stdout)\n"
-        "async def fails(): 1 / 0\n"
-        "async def end():\n"
-        "    asyncio.get_running_loop().set_debug(True)\n"
-        "    task = asyncio.ensure_future(fails()); await asyncio.wait([task]); task.print_stack(file=sys.stderr)\n"
-        "asyncio.run(end())"
-    )
-    done = preload_agent(unpacked_bundle, script)
-    assert done.stdout.splitlines() == [
-        "True False False False False False False",
-        "True True",
-        "False <class 'skyward_core.node.deferred_imports.TypingStub'> LazyModule",
-        "3 typing.Optional[int] module",
-        "True True",
-        "[::1] file:///a",
-        "é",
-        "",
-    ]
-    assert "ZeroDivisionError" in done.stderr

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from skyward_core.node.agent import call_journal, call_lifecycle, metrics_sampler_supervisor, preemption_notices
+from skyward_core.node.agent import call_journal, metrics_sampler_supervisor, preemption_notices
 from skyward_core.node.agent.agent import recover_state
 from skyward_core.node.agent.agent_state_and_lease import NodeState
 from skyward_core.node.agent.call_lifecycle import CallLifecycle, SlowCalls
@@ -27,7 +27,6 @@ from skyward_core.node.agent.config import AgentConfig
 from skyward_core.node.agent.connected_clients import ClientRegistry
 from skyward_core.node.agent.fail_fast_without_client import FailFast
 from skyward_core.node.agent.frame_connection import Connection
-from skyward_core.node.agent.gpu_detection import resolve_ranks_per_gpu
 from skyward_core.node.agent.metrics_sampler_supervisor import SamplerProcess
 from skyward_core.node.agent.preemption_notices import PreemptionNotifier
 from skyward_core.node.agent.slot_dispatcher import SlotDispatcher
@@ -472,28 +471,6 @@ async def test_ranks_are_notified_once_about_preemption_of_other_nodes(tmp_path:
     again.stop()
 
 
-def running() -> subprocess.Popen[bytes]:
-    return subprocess.Popen(["sleep", "600"], start_new_session=True)
-
-
-@pytest.mark.parametrize("sent", [False, True])
-async def test_next_agent_sends_pending_preemption_signal_once(tmp_path: Path, sent: bool) -> None:
-    node = Node(tmp_path, notices="import sys; sys.stdin.read()")
-    file = Path(node.state.config.paths.notices)
-    with running() as rank:
-        process = node.slots.slots[0].process = Process(rank.pid)
-        process.connection, process.is_ready = node.peer, True
-        file.write_text(json.dumps([[1, True, monotonic() + 60, [rank.pid], sent]]))
-        desk = make_notifier(node)
-        desk.start()
-        desk.stop()
-        assert json.loads(file.read_text())[0][4] is True
-        if sent:
-            assert rank.poll() is None
-            rank.kill()
-        assert rank.wait() == (-signal.SIGKILL if sent else -signal.SIGTERM)
-
-
 # -- in a rank's process ---------------------------------------------------------------------------------------
 
 
@@ -600,17 +577,6 @@ def test_invalid_notice_file_yields_no_preemption_notices(write_notices: Any, tm
         assert preemption.pending_notices() == []
 
 
-async def test_preemption_monitor_is_not_started_without_a_notice_source(tmp_path: Path) -> None:
-    from skyward_core.node.agent.agent import Agent
-
-    agent = Agent(Node(tmp_path).state.config)
-    agent._start_preemption_monitor()
-    agent.on_remote_notice(0, 60.0)
-    assert agent._preemption is None and agent.notice_frames() == []
-    assert not Path(agent._state.config.paths.notices).exists()
-    await asyncio.sleep(0)
-
-
 # The process that measures a machine, as its agent sees to it: it may hang or die, and readers come and go.
 
 
@@ -713,34 +679,6 @@ async def test_metrics_sampler_that_cannot_start_is_given_up(
     await until(lambda: [why for why in reader.whys() if why.endswith("; it will not be restarted")])
 
 
-async def test_metrics_sampler_starts_only_with_the_first_reader(meter_node: Metered) -> None:
-    data: Header = {}
-    assert (meter_node.processes, data) == ([], {})
-    meter_node.meter.stop()
-    meter_node.meter.ensure_running()
-    assert meter_node.processes == []
-
-
-async def test_metrics_sampler_runs_from_a_package_folder_with_a_colon(
-    meter_node: Metered, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ours = Path(metrics_sampler_supervisor.__file__).parents[2]
-    folder = tmp_path / "14:55"
-    folder.mkdir()
-    (folder / ours.name).symlink_to(ours)
-    monkeypatch.setattr(sys, "path", [str(folder), *(each for each in sys.path if Path(each) != ours.parent)])
-    reader = Reader(meter_node.meter)
-    await until(lambda: any(body for _, body in reader.frames) or reader.whys())
-    assert not reader.whys()
-    # A child that counts GPUs finds its packages by that path alone, too.
-    python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
-    python.chmod(0o700)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a")
-    config = meter_node.state.config.replace(python=str(python), path=[str(folder)])
-    assert resolve_ranks_per_gpu(config).devices == ["GPU-a"]
-
-
 # Which calls are told of while they run.
 
 ASKED: Any = {}
@@ -772,31 +710,3 @@ def test_running_calls_among_many_are_announced_once(monkeypatch: pytest.MonkeyP
 
     asyncio.run(asyncio.wait_for(story(), 20))
     assert received == [(index % 4, index) for index in range(0, 100, 10) if index != 50] + [(0, 100)]
-
-
-def test_quick_calls_share_one_announcement_timer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(call_lifecycle, "ANNOUNCE_DELAY", 0.01)
-    looks = 0
-
-    class Counted(SlowCalls):
-        def _announce_due(self) -> None:
-            nonlocal looks
-            looks += 1
-            super()._announce_due()
-
-    async def story() -> float:
-        slow = Counted(lambda rank, sent_call: None)
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        for index in range(2000):
-            each = sent_call(index)
-            slow.add(0, each)
-            await asyncio.sleep(0)
-            each.outcome = RETURNED
-        took = loop.time() - began
-        slow.on_end()
-        assert slow._timer is None, "no call runs, so the agent need not wake up"
-        return took
-
-    took = asyncio.run(story())
-    assert looks <= took / 0.01 + 1

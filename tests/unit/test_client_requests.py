@@ -15,7 +15,6 @@ from skyward_core.node.agent.metrics_sampler_supervisor import SamplerProcess
 from skyward_core.node.worker.agent_channel import AgentChannel
 from skyward_core.protocol.frame_codec import VERSION, Decoder, Header, encode_frame
 from tests.support.agent_parts import Node, Speaker
-from tests.support.waiting import until
 
 CALL: Header = {"t": "call", "run": "r", "i": 0, "fn": ["ab", 1], "args": ["cd", 1]}
 
@@ -167,27 +166,6 @@ async def test_welcome_describes_the_node_and_its_known_runs(node: Served) -> No
     assert [(run["run"], run["function"], run["total"]) for run in welcome["runs"]] == [("aa11", "train", 1)]
 
 
-@pytest.mark.parametrize("short", ["joining", "running", ""])
-async def test_short_rank_phase_is_not_in_the_welcome(node: Served, short: str) -> None:
-    client = node.client(watch=True)
-    node.phases.set_phase(3, "importing")
-    await until(client.take_frames)
-    node.phases.set_phase(3, short)
-    late = Speaker(node.requests.accept())
-    (welcome,) = late.add_note({"t": "hello", "version": VERSION, "watch": True})
-    node.phases.set_phase(3, "importing")
-    node.phases.set_phase(2, "joining")
-    heard: list[Header] = []
-
-    def rank_2_is_told() -> bool:
-        heard.extend(late.take_frames())
-        return any(header["rank"] == 2 for header in heard)
-
-    await until(rank_2_is_told)
-    assert {each["rank"]: each["phase"] for each in (*welcome["phases"], *heard)} == {3: "importing", 2: "joining"}
-    assert [header["phase"] for header in client.take_frames()] == ["joining"]
-
-
 async def test_observer_holds_the_lease_only_after_using_the_pool(node: Served) -> None:
     watcher = node.client(observer=True)
     assert not node.audience.is_in_use
@@ -232,11 +210,6 @@ async def test_call_for_a_rank_of_another_node_ends_the_connection(node: Served)
     assert not node.state.registry.calls
 
 
-async def test_unknown_request_is_answered_with_an_error(node: Served) -> None:
-    (error,) = Speaker(node.requests.accept()).add_note({"t": "nonsense"})
-    assert error == {"t": "error", "message": "unknown request 'nonsense'"}
-
-
 async def test_waiting_calls_of_a_run_are_stopped_by_index_or_all(node: Served) -> None:
     client = node.client()
     for index in range(3):
@@ -277,15 +250,6 @@ async def test_claim_of_an_orphaned_run_returns_its_outcomes(node: Served) -> No
     assert [(header["t"], header["i"]) for header in answer[1:]] == [("outcome", 0)]
 
 
-async def test_acknowledged_call_is_removed_from_the_registry(node: Served) -> None:
-    client = node.client()
-    client.add_note(REQUESTS_CALL)
-    client.add_note({"t": "stop", "run": "aa11"})
-    assert node.state.registry.calls
-    client.add_note({"t": "ack", "calls": {"aa11": [0]}})
-    assert not node.state.registry.calls
-
-
 async def test_dropped_blobs_stay_while_a_client_or_call_needs_them(node: Served) -> None:
     used, spare = BLOB, "cd" * 16
     for name in (used, spare):
@@ -304,20 +268,6 @@ async def test_shutdown_request_names_client_and_dropped_results(node: Served) -
     node.client(who="process 7 on here").add_note({"t": "shutdown", "drop": ["aa11"], "keep": 60.0})
     assert node.life.ends == [("process 7 on here", "")]
     assert (node.life.given_up, node.life.keep) == (["aa11"], 60.0)
-
-
-async def test_lock_of_a_vanished_client_is_granted_as_unclean(node: Served) -> None:
-    first, second = node.client(who="one"), node.client(who="two")
-    assert [header["t"] for header in first.add_note({"t": "lock"})] == ["granted"]
-    assert second.add_note({"t": "lock"}) == [{"t": "held", "by": "one"}]
-    first.leave()
-    assert second.take_frames() == [{"t": "granted", "unclean": True}]
-
-
-async def test_form_request_returns_the_head_port(node: Served) -> None:
-    (formed,) = node.client().add_note({"t": "form", "id": 3})
-    assert (formed["t"], formed["id"]) == ("formed", 3)
-    assert formed["head_port"] > 0
 
 
 async def test_new_epoch_numbers_are_unique_and_increasing(node: Served) -> None:

@@ -106,13 +106,6 @@ def test_debug_dump_overwrites_no_existing_file(
     assert Path("out.zip").read_text() == "mine" and not Path("nowhere.zip").exists()
 
 
-def test_debug_dump_without_a_path_gets_a_default_name(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["debug-dump", "--json"], standalone_mode=False) == 0
-    (made,) = Path().glob("skyward-debug-*.zip")
-    lines = json.loads(capfd.readouterr().out.splitlines()[-1])
-    assert lines["path"] == made.name and "ledger.json" in lines["files"]
-
-
 def test_debug_dump_without_readable_ledger_has_the_other_parts(world: Path) -> None:
     world.mkdir()
     (world / "ledger.db").mkdir()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.model.errors import PoolError, UsageError
+from skyward_core.model.errors import PoolError
 from skyward_core.model.machines_and_gpu_use import Machine
 from skyward_core.providers.provider_call_progress_and_cache import log_call
 from skyward_core.store import debug_log
@@ -72,39 +72,6 @@ def test_debug_log_contains_messages_from_the_chosen_level(
         debug_log.LEVELS[debug_log.LEVELS.index(asked.lower()) :]
     ), "each once"
     assert " skyward.test - [" in lines[-1] and lines[-1].split()[1] == "ERROR"
-
-
-@pytest.mark.parametrize("asked", ["loud", "1", "DEBUG ", "critical"])
-def test_invalid_log_level_is_rejected(
-    asked: str, unconfigured_logger: logging.Logger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SKYWARD_LOG", asked)
-    with pytest.raises(UsageError, match="Use one of: debug, info, warning, error"):
-        debug_log.start_logging()
-
-
-def test_debug_messages_do_not_reach_handlers_of_a_script(
-    unconfigured_logger: logging.Logger, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setenv("SKYWARD_LOG", "debug")
-    debug_log.start_logging()
-    debug_log.get_logger("test").debug("a frame")
-    assert not caplog.records
-
-
-def test_unwritable_debug_log_is_reported_once(
-    unconfigured_logger: logging.Logger, world: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("SKYWARD_LOG", "debug")
-    world.mkdir()
-    (world / "debug").write_text("in the way")
-    assert debug_log.start_logging().startswith("Cannot write the debug log: ")
-    assert debug_log.start_logging() == ""
-    debug_log.get_logger("test").error("a word")
-    assert capfd.readouterr() == ("", "")
-    (world / "debug").unlink()
-    debug_log.get_logger("test").error("another")
-    assert (world / "debug" / "debug.log").read_text().endswith("another\n"), "it is tried again"
 
 
 def test_debug_log_files_are_private(world: Path) -> None:
@@ -187,21 +154,3 @@ async def test_provider_calls_are_logged_with_duration_and_result(caplog: pytest
     assert good.getMessage().endswith(" s: machines 1 running, 1 gone")
     assert bad.levelno == logging.WARNING and bad.getMessage().endswith(" s: PoolError: no answer")
     assert {vars(each)["pool"] for each in caplog.records} == {"p"}
-
-
-def test_debug_log_rotated_by_another_process_is_not_rotated_again(
-    world: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(debug_log, "MAX_FILE_BYTES", 400)
-    one, other = _FileHandler(), _FileHandler()
-    one.emit(record("first " + "x" * 200))
-    other.emit(record("second " + "x" * 200))
-    one.emit(record("a"))
-    aside, current = debug_log.log_files()
-    assert "first" in aside.read_text() and current.read_text().endswith(" a\n"), "there is room for it in both"
-    one._rotate(400)
-    one.emit(record("b"))
-    other._rotate(200)
-    assert "second" in aside.read_text(), "which both wanted to put aside"
-    for file in (one, other):
-        file.close()

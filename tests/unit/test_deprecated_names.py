@@ -53,14 +53,6 @@ def test_deprecated_pip_and_env_of_a_pool_become_its_image():
     assert str(pool.spec.accelerator) == "A100:2"
 
 
-@pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_deprecated_mig_accelerator_adds_one_rank_per_slice():
-    pool = older_api_names.ComputePool(accelerator=sky.Accelerator.NVIDIA.A100(mig="3g.40gb"))
-    assert [plugin.name for plugin in pool.spec.plugins] == ["automatic", "mig"]
-    assert pool.spec.ranks_per_node == 2
-    assert older_api_names.ComputePool(accelerator="A100").spec.ranks_per_node == 1
-
-
 def test_deprecated_accelerators_by_maker_warn_and_work():
     with pytest.warns(FutureWarning, match=r"use sky\.accelerators\.A100\(\)"):
         assert sky.NVIDIA.A100 == sky.accelerators.A100

@@ -21,7 +21,6 @@ from typing import Any
 
 import pytest
 
-from skyward_core.node.agent import file_transfer_server
 from skyward_core.node.agent.file_transfer_server import ACCEPT_RETRY_DELAY, MAX_UNAUTHENTICATED, FileTransferServer
 from skyward_core.plugins.pool_certificate_authority import Authority, node_name
 from skyward_core.pool.direct_file_transfers import IDLE_TIMEOUT, MAX_AGE, Endpoint, IdleStreams, Transfer
@@ -185,14 +184,6 @@ def test_client_with_another_certificate_authority_is_rejected(hosts: list[Host]
     assert not files(hosts[0].blobs)
 
 
-def test_refused_connection_is_a_connection_error(client: Client, target: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as gone:
-        place = gone.getsockname()
-    with pytest.raises(TlsConnectionError, match="refused"):
-        client.download(Endpoint(place, node_name(0)), target)
-    assert not target.exists()
-
-
 class Half:
     """Upload to the first node that is halted in the middle: one part has arrived, the test holds the rest."""
 
@@ -352,42 +343,6 @@ def test_download_survives_a_broken_idle_connection(
     assert 1_000_000 < asked[2] <= 2_000_000 and len(asked) == 3
 
 
-def test_new_connection_that_breaks_is_not_retried(authority: Authority, client: Client, target: Path) -> None:
-    fickle = Fickle(authority, [2_000_000])
-    landing = ResultDownload(target, len(PICKLE))
-    with pytest.raises(TlsConnectionError, match="closed the connection"):
-        client.transfer(fickle.node).download_result(RESULT, landing)
-    fickle.end()
-    assert 1_000_000 < landing.at <= 2_000_000
-
-
-def test_stopped_transfer_does_not_reconnect(
-    authority: Authority, client: Client, target: Path, connections: list[TlsConnection]
-) -> None:
-    fickle = Fickle(authority, [len(PICKLE), 0])
-    client.download(fickle.node, target, len(PICKLE))
-    transfer = client.transfer(fickle.node)
-    with ThreadPoolExecutor(1) as beside:
-        getting = beside.submit(transfer.download_result, RESULT, ResultDownload(target, len(PICKLE)))
-        wait_until(lambda: len(fickle.offsets) == 2)
-        transfer.stop()
-        with pytest.raises(TlsConnectionError):
-            getting.result()
-    with pytest.raises(TlsConnectionError):
-        fickle.end()
-    assert len(connections) == 1
-
-
-def test_idle_blob_connection_is_closed(
-    hosts: list[Host], client: Client, target: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(file_transfer_server, "IDLE_TIMEOUT", 0.001)
-    assert client.download(hosts[0].node, target) == DATA
-    wait_until(lambda: threads_of_servers() == 0)
-    monkeypatch.undo()
-    assert client.download(hosts[0].node, target) == DATA
-
-
 def test_idle_connections_are_bounded_in_number_and_age(hosts: list[Host], client: Client) -> None:
     streams = client.streams
     node, other = hosts[0].node, hosts[1].node
@@ -430,20 +385,6 @@ def no_thread_raises(recwarn: pytest.WarningsRecorder) -> Iterator[None]:
 def head(hosts: list[Host]) -> Host:
     (hosts[0].blobs / NAME).write_bytes(DATA)
     return hosts[0]
-
-
-def test_missing_blob_and_invalid_name_are_refused(hosts: list[Host], head: Host) -> None:
-    for name, size, reason in (("0" * 32, 5, "no such blob"), ("../secret.result", 10, "not a blob name")):
-        with pytest.raises(OSError, match=reason):
-            hosts[1].peers.fetch(name, size, head.place)
-    assert not files(hosts[1].blobs)
-
-
-def test_fetched_blob_with_wrong_content_is_not_kept(hosts: list[Host], head: Host) -> None:
-    (head.blobs / NAME).write_bytes(b"X" + DATA[1:])
-    with pytest.raises(OSError, match="content does not match"):
-        hosts[1].peers.fetch(NAME, len(DATA), head.place)
-    assert not files(hosts[1].blobs)
 
 
 def test_node_of_another_pool_is_rejected_as_blob_peer(tmp_path: Path, head: Host) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import abc
 import ast
 import builtins
 import copy
-import dataclasses
 import errno
 import inspect
 import itertools
@@ -20,7 +18,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Generic, TypeVar, get_args
+from typing import Any, get_args
 
 import click
 import pytest
@@ -101,22 +99,9 @@ def test_hint_is_kept_when_its_error_is_pickled_or_copied(kind: type[errors.Skyw
     assert str(error).startswith("no pool is up; tear it down with: ")
 
 
-def test_error_causes_are_distinct_subclasses_of_pool_error() -> None:
-    kinds = (sky.Unreachable, sky.CredentialsRefused, sky.NoCapacity, sky.HostKeyError, sky.PoolExistsError)
-    for kind in kinds:
-        assert [other for other in kinds if issubclass(kind, other)] == [kind]
-        assert issubclass(kind, sky.PoolError)
-    assert issubclass(sky.TooFewHosts, sky.NoCapacity) and issubclass(sky.TooFewHosts, sky.UsageError)
-
-
 def test_error_hint_is_sanitized_for_printing() -> None:
     text = str(sky.PoolError("no", hint=Hint("down", "p\x1b[2J\u202e\x07")))
     assert not any(is_harmful(character) for character in text)
-
-
-def test_remote_error_names_the_original_type() -> None:
-    assert str(errors.RemoteError("mine.Odd", "broke")) == "mine.Odd: broke"
-    assert str(errors.RemoteError("mine.Odd", "")) == "mine.Odd"
 
 
 def test_remote_traceback_is_printed_as_the_cause() -> None:
@@ -241,22 +226,6 @@ class Field(ValueError):
         raise RuntimeError("nobody asks")
 
 
-class New(LookupError):
-    def __new__(cls, *args: object) -> New:
-        assert args
-        return super().__new__(cls, *args)
-
-
-@dataclasses.dataclass(frozen=True)
-class Frozen(KeyError):
-    key: str
-
-
-@dataclasses.dataclass
-class Unhashable(Exception):
-    key: str
-
-
 class Slotted(OSError):
     __slots__ = ("place",)
 
@@ -284,18 +253,7 @@ class Ours(errors.SkywardError, KeyError):
     pass
 
 
-T = TypeVar("T")
-
-
 class WithMeta(KeyError, metaclass=Meta):
-    pass
-
-
-class Abstract(TypeError, abc.ABC):
-    pass
-
-
-class Typed(IndexError, Generic[T]):
     pass
 
 
@@ -310,10 +268,6 @@ class Property(RuntimeError):
         return 3
 
 
-class Group(ExceptionGroup[ValueError], ValueError):
-    pass
-
-
 class Ended(StopIteration, ValueError):
     pass
 
@@ -322,30 +276,19 @@ class Gone(KeyboardInterrupt):
     pass
 
 
-class Down(errors.PoolGone, ValueError):
-    pass
-
-
 @pytest.mark.parametrize(
     ("cause", "kinds", "not_this"),
     [
         (Field("lr", 3), (Field, ValueError), None),
-        (New("x"), (New, LookupError), None),
-        (Frozen("x"), (Frozen, KeyError), None),
-        (Unhashable("x"), (Unhashable,), None),
         (Slotted(2, "x"), (Slotted, OSError), None),
         (Odd("x"), (Odd, ArithmeticError), None),
         (Both("x"), (Both, ValueError, OSError), None),
         (Ours("x"), (Ours, KeyError), None),
         (WithMeta("x"), (KeyError,), WithMeta),
-        (Abstract("x"), (TypeError,), Abstract),
-        (Typed[int]("x"), (IndexError,), Typed),
         (Registered("x"), (ConnectionError,), Registered),
         (Property("x"), (RuntimeError,), Property),
-        (Group("x", [ValueError()]), (ValueError,), Group),
         (Ended("x"), (ValueError,), StopIteration),
         (Gone("x"), (), BaseException),
-        (Down("x"), (ValueError,), errors.PoolError),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
 )
@@ -405,66 +348,37 @@ ECHOES = [
         f"{GLOO}pair.cc:537] Read error [127.0.0.1]:25494: Connection reset by peer. This is typically caused by a "
         f"remote worker hanging or bugs in the application. {HINT}",
     ),
-    (
-        "RuntimeError",
-        f"{GLOO}pair.cc:553] Connection closed by peer [127.0.0.1]:26504. This is typically caused by a remote worker "
-        f"crashing. {HINT}",
-    ),
-    ("RuntimeError", f"{GLOO}unbound_buffer.cc:78] Timed out waiting 12000ms for recv operation to complete"),
     ("RuntimeError", f"{GLOO}unbound_buffer.cc:129] Timed out waiting 12000ms for send operation to complete"),
-    (
-        "RuntimeError",
-        "[Rank 0]: Rank 1 failed to pass monitoredBarrier in 1800000 ms\n Original exception: \n"
-        f"{GLOO}pair.cc:537] Read error [127.0.0.1]:58587: Connection reset by peer.",
-    ),
     (
         "RuntimeError",
         "Rank 2 successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0. "
         "Please check rank 0 logs for faulty rank.",
     ),
-    ("torch.distributed.DistNetworkError", "Connection reset by peer"),
     (
         "torch.distributed.DistNetworkError",
         "Failed to recv, got 0 bytes. Connection was likely closed. Did the remote server shutdown or crash?",
     ),
-    (
-        "torch.distributed.DistNetworkError",
-        "The client socket has timed out after 12000ms while trying to connect to (127.0.0.1, 38777).",
-    ),
-    ("torch.distributed.DistStoreError", "wait timeout after 12000ms, keys: /default_pg/0//cpu//0/0"),
     ("torch.distributed.DistStoreError", "Timed out after 13 seconds waiting for clients. 2/3 clients joined."),
     (
         "ValueError",
         "UNKNOWN: Gloo AllGather failed: [external/gloo/gloo/transport/tcp/pair.cc:538] Read error "
         "[127.0.0.1]:25761: Connection reset by peer",
     ),
-    (
-        "jax.errors.JaxRuntimeError",
-        "UNKNOWN: Gloo AllGather failed: [external/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer "
-        "[127.0.0.1]:48041",
-    ),
     ("jax.errors.JaxRuntimeError", "UNAVAILABLE: Failed to send RPC to coordination service."),
-    ("jax.errors.JaxRuntimeError", "DEADLINE_EXCEEDED: Barrier timed out."),
     ("RuntimeError", "Connection reset by peer"),
 ]
 
 REAL = [
     ("ValueError", "mine"),
     ("RuntimeError", "peer review failed"),
-    ("RuntimeError", "the feature store is unavailable"),
     ("RuntimeError", "a barrier island, a heartbeat, a broken pipe dream"),
     ("RuntimeError", "no gloo on this roof"),
-    ("RuntimeError", "NCCL is not built in"),
     ("RuntimeError", "CUDA error: an illegal memory access was encountered"),
-    ("torch.OutOfMemoryError", "CUDA out of memory."),
     ("ValueError", "UNKNOWN: column"),
-    ("ValueError", "ABORTED: by the curator"),
     ("jax.errors.JaxRuntimeError", "RESOURCE_EXHAUSTED: Out of memory allocating 99 bytes."),
-    ("jax.errors.JaxRuntimeError", "INVALID_ARGUMENT: shapes do not match"),
     ("requests.exceptions.ConnectionError", "Connection reset by peer"),
     ("mine.DistrictError", "Connection closed by peer"),
     ("KeyError", "'gloo/transport/'"),
-    ("skyward_core.model.errors.NotPicklableError", "the result of f() cannot be sent back"),
 ]
 
 
@@ -512,18 +426,6 @@ def test_error_of_user_code_is_no_symptom(type_: str, message: str) -> None:
 def test_root_cause_is_independent_of_outcome_order() -> None:
     outcomes = [raised(0, *ECHOES[0]), raised(1, *ECHOES[6]), ABORTED, STOPPED, RETURNED, KILLED]
     assert {culprit(*order) for order in itertools.permutations(outcomes)} == {KILLED.rank}
-
-
-def test_first_symptom_is_root_cause_if_all_are_symptoms() -> None:
-    assert culprit(raised(2, *ECHOES[1]), raised(1, *ECHOES[0])) == 2
-    assert culprit(ABORTED, exited(1, number=signal.SIGABRT)) == ABORTED.rank
-    assert culprit(ABORTED) == ABORTED.rank
-
-
-def test_connection_error_of_user_code_may_be_the_root_cause() -> None:
-    own = raised(1, "ConnectionResetError", "[Errno 104] Connection reset by peer")
-    assert is_symptom(own)
-    assert culprit(raised(0, *ECHOES[0]), own) == 1
 
 
 def test_root_cause_is_none_without_a_failure() -> None:
@@ -626,15 +528,6 @@ def test_library_texts_name_no_command_outside_hints() -> None:
         if re.search(r"skyward[-_]tui(?!\[)", text)  # extras are installed without a command
     ]
     assert not found, found
-
-
-@pytest.mark.parametrize("hint", HINTS, ids=lambda hint: hint.action)
-def test_command_hints_name_existing_commands(hint: Hint) -> None:
-    words = format_error(PoolError("no.", hint=hint))
-    assert words == f"no; {advice(hint)}"
-    commands = re.findall(r"skyward-tui (\w+)", words)
-    assert set(commands) <= set(COMMANDS)
-    assert commands or "pip install -U skyward-tui" in words
 
 
 def test_command_in_a_hint_is_quoted_for_the_shell() -> None:

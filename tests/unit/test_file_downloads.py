@@ -77,29 +77,6 @@ def test_downloaded_result_file_is_private(tmp_path: Path, in_place: bool) -> No
     assert landing.path.stat().st_mode & 0o777 == 0o600
 
 
-def test_result_may_arrive_byte_by_byte(tmp_path: Path) -> None:
-    data = pickled(VALUES["small"])
-    landing = ResultDownload(tmp_path / "x.pickle", len(data), in_place=True)
-    land(landing, data, 1)
-    assert landing.load() == VALUES["small"]
-
-
-def test_long_buffers_of_a_result_stay_out_of_the_file(tmp_path: Path) -> None:
-    data = pickled(VALUES["several"])
-    landing = landed(tmp_path, data)
-    assert landing.path.stat().st_size < 1000
-    room = ResultDownload(tmp_path / "y.pickle", len(data))
-    land(room, data, 1 << 20)
-    assert room.path.read_bytes() == data
-
-
-def test_shared_object_in_a_result_stays_shared(tmp_path: Path) -> None:
-    data = pickled([RUN, RUN])
-    landing = landed(tmp_path, data)
-    first, second = landing.load()
-    assert first == RUN and first is second
-
-
 def test_arrays_of_a_downloaded_result_are_writable(tmp_path: Path) -> None:
     numpy = pytest.importorskip("numpy")
     array = numpy.arange(MIN_BUFFER_SIZE, dtype="f8").reshape(-1, 64)
@@ -132,26 +109,6 @@ def test_result_is_saved_to_a_file_if_memory_is_short(tmp_path: Path, monkeypatc
     data = pickled(RUN)
     landing = landed(tmp_path, data)
     assert landing.path.read_bytes() == data
-
-
-def test_partial_result_file_is_continued(tmp_path: Path) -> None:
-    data = pickled(RUN)
-    (tmp_path / "x.pickle").write_bytes(data[:100_000])
-    landing = ResultDownload(tmp_path / "x.pickle", len(data))
-    assert landing.at == 100_000
-    land(landing, data, 1 << 20)
-    assert landing.load() == RUN
-
-
-def test_in_place_download_starts_again_at_zero(tmp_path: Path) -> None:
-    data = pickled(RUN)
-    for _ in range(2):
-        landing = ResultDownload(tmp_path / "x.pickle", len(data), in_place=True)
-        assert landing.at == 0
-        landing.write(data[:1_000_000])
-        landing.close()
-    land(landing, data, 1 << 20)
-    assert landing.load() == RUN
 
 
 # Files of ranks on their way here: several come at once, and share the folder of what is not whole yet.

@@ -11,8 +11,6 @@ from subprocess import DEVNULL, PIPE
 
 import pytest
 
-from skyward_core.tasks import script_loader_parent
-from skyward_core.tasks.script_loader_parent import build_task
 from tests.support.fewer import FOLDER
 from tests.support.forked import Loaded
 from tests.support.forked_clients import run_script
@@ -63,37 +61,6 @@ def test_forked_process_equals_a_started_one(tmp_path: Path) -> None:
     assert (status, text["parent"], text["env"], text["cwd"]) == (3, os.getpid(), env, str(tmp_path))
     assert (text["leads"], other["leads"]) == (False, True)
     assert len({drawn for _, _, drawn in (*forked, *started)}) == 4, "each draws other numbers"
-
-
-def test_forked_process_has_the_import_path_of_a_started_one(tmp_path: Path) -> None:
-    env = os.environ | {"PYTHONPATH": os.pathsep.join((str(tmp_path / "a"), str(tmp_path / "b")))}
-    _, forked, _ = forked_answer(env, tmp_path, "0")
-    _, started, _ = forked_answer(env | {"PYTHONOWN": "1"}, tmp_path, "0")
-    assert forked["path"] == started["path"]
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a/sitecustomize.py").write_text("import os\nos.environ['SEEN'] = ''\n")
-    assert "SEEN" in forked_answer(env, tmp_path, "0")[1]["env"], "what is for its start is started"  # type: ignore[operator]
-
-
-def test_forked_loader_has_modules_of_a_started_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
-    script, found = tmp_path / "script.py", tmp_path / "found"
-    script.write_text(
-        "import json, os, sys\nMODULES = sorted(sys.modules)\n"
-        "for name in ('LINES', 'COLUMNS'): os.environ.pop(name, None)  # libraries of ours set them past Python\n"
-        "REST = sys.path, sys.argv, list(sys.flags), os.getcwd(), dict(os.environ)\n"
-        f"print(json.dumps([MODULES, REST]), file=open({str(found)!r}, 'a'))\n"
-        "import skyward_core as sky\n@sky.function\ndef f(): ...\n"
-    )
-    build_task(script, "f", {})
-    monkeypatch.setattr(script_loader_parent, "subprocess", subprocess)
-    build_task(script, "f", {})
-    (forked, *rest), (started, *others) = map(json.loads, found.read_text().splitlines())
-    assert rest == others
-    more = {*forked} - {*started}
-    assert "ctypes" in more  # by what takes the requests
-    assert not [name for name in more if name.startswith(("skyward", "cloudpickle"))]
-    assert {*started} <= {*forked}
 
 
 def test_forked_client_script_runs_as_python_runs_it(tmp_path: Path) -> None:

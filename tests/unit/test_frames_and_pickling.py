@@ -28,7 +28,7 @@ from skyward_core.protocol.frame_codec import CHUNK_BYTES, MAX_INLINE_BYTES, VER
 from skyward_core.protocol.frame_schemas import validate_agent_frame, validate_client_frame
 from skyward_core.tasks import function_pickling
 from skyward_core.tasks.function_pickling import make_task, make_tasks
-from skyward_core.tasks.task_and_blob_values import Task, read_tasks, write_tasks
+from skyward_core.tasks.task_and_blob_values import Task
 from skyward_core.util.content_hash import hash_bytes
 from tests.protocol_page import TABLES, answers, parts_of
 from tests.support.any_text import CHARACTERS
@@ -245,23 +245,6 @@ def decode(*chunks: bytes) -> list[tuple[dict, bytes]]:
     return [found for chunk in chunks for found in decoder.feed(chunk)]
 
 
-def test_frames_decode_at_every_single_cut() -> None:
-    for cut in range(len(STREAM) + 1):
-        assert decode(STREAM[:cut], STREAM[cut:]) == FRAMES
-
-
-def test_many_frames_decode_in_one_chunk_and_in_random_chunks() -> None:
-    chance = random.Random(7)
-    data = STREAM * 500
-    chunks = []
-    while data:
-        size = chance.choice((1, 2, 7, 8, 9, 100, 1000, 100_000))
-        chunks.append(data[:size])
-        data = data[size:]
-    assert decode(*chunks) == FRAMES * 500
-    assert decode(STREAM * 500) == FRAMES * 500
-
-
 def test_frame_is_yielded_as_soon_as_it_is_complete() -> None:
     decoder = Decoder()
     whole = encode_frame({"t": "a"}, b"body")
@@ -313,12 +296,6 @@ def test_invalid_bytes_are_a_wire_error(garbage: bytes) -> None:
         decode(garbage)
     with pytest.raises(WireError):
         decode(STREAM + garbage)
-
-
-def test_frame_header_is_compact_json() -> None:
-    data = encode_frame({"t": "a", "b": [1, 2]})
-    assert json.loads(data[8:]) == {"t": "a", "b": [1, 2]}
-    assert b" " not in data[8:]
 
 
 # What travels, and the words for what cannot.
@@ -398,14 +375,6 @@ def test_context_variable_keeps_its_default_and_identity(monkeypatch: pytest.Mon
     assert own.name == "of_script" and own is not of_script, "a node has no such script"
 
 
-def test_task_of_a_generator_function_streams() -> None:
-    def count(n: int):  # type: ignore[no-untyped-def]
-        yield from range(n)
-
-    assert make_task(function(count)(3)).stream
-    assert [task.stream for task in make_tasks((function(count)(3), train()), (), None)] == [True, False]
-
-
 def test_blobs_are_named_by_content(tmp_path: Path) -> None:
     data = random.Random(1).randbytes(3 * MAX_INLINE_BYTES)
     first, second = (make_task(train(data), folder=tmp_path) for _ in range(2))
@@ -466,43 +435,6 @@ def test_function_is_pickled_once_per_group() -> None:
     assert [pickle.loads(t.args.read())[0][0] for t in tasks] == [*range(50), 1, 99]
 
 
-@pytest.mark.parametrize("size", [10, 4 * MAX_INLINE_BYTES])
-def test_task_is_written_to_and_read_from_a_folder(size: int, tmp_path: Path) -> None:
-    made, target = tmp_path / "made", tmp_path / "task"
-    made.mkdir()
-    target.mkdir()
-    task = make_task(train(bytes(size), lr=0.5).with_timeout(3.5), folder=made)
-    write_tasks([task], target)
-    (again,) = read_tasks(target)
-    assert (again.name, again.timeout, again.stream) == ("train", 3.5, False)
-    assert [(b.hash, b.size) for b in (again.fn, again.args)] == [(b.hash, b.size) for b in (task.fn, task.args)]
-    assert (again.args.data is None) == (size > MAX_INLINE_BYTES)
-    assert pickle.loads(again.args.read()) == ((bytes(size),), {"lr": 0.5})
-
-
-class Tag:
-    """Plugin that adds its name to the function's result."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def decorate(self, fn: Any) -> Any:
-        name = self.name
-
-        @functools.wraps(fn)
-        def wrapped(*args: Any, **kwargs: Any) -> list[Any]:
-            return [name, *fn(*args, **kwargs)]
-
-        return wrapped
-
-
-def test_first_plugin_decorates_outermost() -> None:
-    task = local_function(lambda: ["body"])
-    assert call(make_task(task(), [Tag("a"), Tag("b")])) == ["a", "b", "body"]
-    (grouped,) = make_tasks((task(),), [Tag("a"), Tag("b")], None)
-    assert call(grouped) == ["a", "b", "body"]
-
-
 # -- what cannot travel ------------------------------------------------------------------------------------------
 
 
@@ -546,13 +478,6 @@ def test_error_names_the_unpicklable_argument_and_its_place(pending: Any, argume
     assert f"{place} (cannot pickle '_thread.lock' object)" in message
 
 
-def test_error_names_unpicklable_closure_value() -> None:
-    guard = Config({"lock": LOCK})
-    assert payload_refused(local_function(lambda: guard)()) == (
-        "function <lambda> cannot be pickled: lock object at guard.parts['lock'] (cannot pickle '_thread.lock' object)"
-    )
-
-
 @pytest.mark.parametrize(
     ("body", "place"),
     [
@@ -565,19 +490,6 @@ def test_unpicklable_part_of_a_function_is_named(body: Any, place: str) -> None:
     assert f" lock object at {place} (" in payload_refused(local_function(body)(1))
 
 
-def test_error_does_not_blame_attribute_named_like_a_global() -> None:
-    guard = [threading.Condition()]
-    message = payload_refused(local_function(lambda x: (x.LOCK, guard))(1))
-    assert " at guard[0]" in message
-    assert "LOCK (" not in message
-
-
-def test_error_names_closure_behind_a_plugin_wrapper() -> None:
-    guard = [LOCK]
-    with pytest.raises(NotPicklableError, match=r"lock object at guard\[0\]"):
-        make_task(local_function(lambda: guard)(), [Tag("a")])
-
-
 def test_error_names_attribute_of_a_script_class() -> None:
     class Model:
         shared = LOCK
@@ -587,30 +499,6 @@ def test_error_names_attribute_of_a_script_class() -> None:
     assert "lock object at Model.shared" in payload_refused(train(Model()))
 
 
-def test_error_quotes_the_object_that_refuses_pickling() -> None:
-    class Stubborn:
-        def __reduce__(self) -> Any:
-            raise RuntimeError("I stay here")
-
-    message = payload_refused(train([Stubborn()]))
-    assert message.endswith("Stubborn object at config[0] (I stay here)")
-
-
-def test_arguments_that_fail_only_together_are_an_error() -> None:
-    class Once:
-        def __init__(self) -> None:
-            self.count = 0
-
-        def __reduce__(self) -> Any:
-            self.count += 1
-            if self.count == 1:
-                raise RuntimeError("not the first time")
-            return (int, ())
-
-    message = "the arguments of train() cannot be pickled: RuntimeError: not the first time"
-    assert payload_refused(train(Once())) == message
-
-
 def test_extreme_nesting_is_an_error_not_a_crash() -> None:
     deep: list[Any] = []
     for _ in range(100_000):
@@ -618,39 +506,6 @@ def test_extreme_nesting_is_an_error_not_a_crash() -> None:
     assert "argument 'config' of train() cannot be pickled" in payload_refused(train(deep))
     while deep:  # taken apart by hand: its own end would recurse as deep
         deep = deep.pop()
-
-
-@pytest.mark.parametrize(
-    "args, kwargs, why",
-    [
-        ((), {"a": 1, "b": 2, "d": 3}, "got an unexpected keyword argument 'd'"),
-        ((1,), {}, "missing a required argument: 'b'"),
-        ((1, 2, 3), {}, "too many positional arguments"),
-        ((1,), {"a": 1, "b": 2}, "multiple values for argument 'a'"),
-    ],
-)
-def test_call_that_does_not_fit_the_signature_is_refused(args: Any, kwargs: Any, why: str) -> None:
-    @function
-    def add(a: int, b: int, *, c: int = 0) -> int:
-        return a + b + c
-
-    for make in (make_task, lambda pending: list(make_tasks((add(1, 2), pending), (), None))):
-        with pytest.raises(TypeError, match=rf"add\(a.*c: 'int' = 0\).* cannot be called with these arguments: {why}"):
-            make(add(*args, **kwargs))
-    assert call(make_task(add(1, 2, c=3))) == 6
-
-
-def test_decorator_may_supply_arguments() -> None:
-    def inject(fn: Any) -> Any:
-        return functools.wraps(fn)(lambda *args: fn(*args, rank=7))
-
-    @function
-    @inject
-    def place(x: int, rank: int) -> tuple[int, int]:
-        return x, rank
-
-    assert call(make_task(place(1))) == (1, 7)  # type: ignore[call-arg]
-    assert call(make_task(function(max)(1, 2))) == 2
 
 
 @given(

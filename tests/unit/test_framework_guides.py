@@ -93,19 +93,6 @@ def test_commands_in_a_guide_parse(page: str) -> None:
             parse_arguments(find_function(script, None), values["arguments"])
 
 
-def test_check_finds_a_stray_excerpt_line() -> None:
-    source = ["a", "b", "c", "d"]
-    assert stray_line(["a", "b", "...", "d"], source) is None
-    assert stray_line(["a", "c"], source) == "c"
-    assert stray_line(["c", "...", "a"], source) == "a"
-    assert stray_line(["d", "e"], source) == "e"
-
-
-def test_check_finds_a_wrong_command() -> None:
-    with pytest.raises(click.UsageError):
-        parse("skyward-tui run ddp.py --node-count 4")
-
-
 # The way to a page of a pool's head is made once, however often is asked for it.
 
 

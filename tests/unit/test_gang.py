@@ -24,10 +24,6 @@ from skyward_core.node.agent.gang_state import EpochFile, Gang, ReservedPorts
 from skyward_core.node.agent.peer_heartbeats import sign_heartbeat
 from skyward_core.node.agent.restart_without_client import UnattendedRestarts
 from skyward_core.protocol.frame_codec import Decoder, encode_frame
-from skyward_core.views import events
-from skyward_core.views.pool_view import PoolView, apply
-from skyward_tui.text.number_and_time_format import age, time_left
-from skyward_tui.ui.time_refresh_rules import refresh_token
 from tests.support.agent_parts import Node
 from tests.support.waiting import until
 
@@ -48,8 +44,6 @@ class Client:
 @pytest.mark.parametrize(
     ("steps", "sent"),
     [
-        ("request a, request a", "a granted"),
-        ("request a, request b", "a granted, a wanted, b waits for a"),
         ("request a, request b, release a", "a granted, a wanted, b waits for a, b granted"),
         (
             "request a, request b, request c, release a, release b",
@@ -91,27 +85,6 @@ def test_gang_lock_is_granted_in_order_of_requests(steps: str, sent: str) -> Non
     assert ", ".join(log) == sent
 
 
-def test_gang_status_frame_has_epoch_and_broken_reason() -> None:
-    assert Gang().status_frame() == {"t": "gang", "epoch": 0, "broken": ""}
-    broken = {"t": "gang", "epoch": 3, "broken": "rank 1 ended"}
-    assert Gang(3, broken="rank 1 ended").status_frame() == broken
-    assert Gang(3, broken="rank 1 ended", spent="a script has run").status_frame() == broken
-    spent = {"t": "gang", "epoch": 3, "broken": "a script has run", "spent": True}
-    assert Gang(3, spent="a script has run").status_frame() == spent
-
-
-def test_reserved_port_is_kept_for_its_listener() -> None:
-    port = ReservedPorts("127.0.0.1")
-    others = [ReservedPorts("127.0.0.1") for _ in range(50)]
-    assert port.number not in {other.number for other in others}
-    with socket.socket() as server:
-        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        server.bind(("127.0.0.1", port.number))
-        server.listen()
-        with socket.create_connection(("127.0.0.1", port.number), timeout=5):
-            pass
-
-
 def listens_at(number: int) -> bool:
     with socket.socket() as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -141,17 +114,6 @@ def test_consecutive_ports_are_reserved_for_further_plugins() -> None:
     assert any(free(number) for number in row)  # the others may be somebody's already
 
 
-def test_reserved_port_ranges_of_two_agents_do_not_overlap() -> None:
-    ours, others = ReservedPorts("127.0.0.1", 12), ReservedPorts("127.0.0.1")
-    others.number = ours.number - 1  # a row that begins before ours, and would reach into it
-    assert not others._reserve_following(2)
-
-
-def test_first_port_is_reserved_if_no_range_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ReservedPorts, "_reserve_following", lambda self, count: False)
-    assert listens_at(ReservedPorts("127.0.0.1", 12).number)
-
-
 def test_port_is_reserved_on_an_ipv6_address() -> None:
     try:
         port = ReservedPorts("::1")
@@ -167,74 +129,6 @@ def test_latest_epoch_number_survives_the_agent(tmp_path: Path) -> None:
         epochs.save(number)
     assert epochs.latest == 12
     assert EpochFile(tmp_path / "epoch").latest == 12
-
-
-# How often time alone changes what is shown of pools.
-
-T = 1_800_000_000.0
-
-
-def count_beats(pool: PoolView, seconds: int = 10) -> int:
-    """Return the number of different values within some seconds."""
-    return len({refresh_token([pool], T + second) for second in range(seconds)})
-
-
-@pytest.fixture
-def pool() -> PoolView:
-    view = PoolView("p", created_at=T - 500)
-    apply(view, events.PoolOpened(pool="p", spec={"nodes": 1, "worker": {"ranks_per_node": 1}}, created_at=T))
-    apply(view, events.NodePhase(pool="p", node=0, phase="ready"))
-    apply(view, events.PoolState(pool="p", state="up"))
-    return view
-
-
-def test_idle_pool_repaints_every_10_seconds_and_running_every_second(pool: PoolView) -> None:
-    assert count_beats(pool) == 1 and count_beats(pool, 20) == 2
-    apply(pool, events.RunOpened(pool="p", run="r", function="f", kind="broadcast", total=1, at=T))
-    assert count_beats(pool) == 10
-    apply(pool, events.RunEnded(pool="p", run="r", state="done", at=T))
-    assert count_beats(pool) == 1
-
-
-@pytest.mark.parametrize("state", ["starting", "stopping"])
-def test_starting_or_stopping_pool_repaints_every_second(pool: PoolView, state: str) -> None:
-    apply(pool, events.PoolState(pool="p", state=state))  # type: ignore[arg-type]
-    assert count_beats(pool) == 10
-
-
-def test_pool_with_connecting_or_preempted_node_repaints_every_second(pool: PoolView) -> None:
-    apply(pool, events.NodePhase(pool="p", node=0, phase="gone"))
-    assert count_beats(pool) == 1
-    apply(pool, events.NodePhase(pool="p", node=0, phase="connected"))
-    assert count_beats(pool) == 10
-    apply(pool, events.NodePhase(pool="p", node=0, phase="ready"))
-    apply(pool, events.NodeNotice(pool="p", node=0, kind="terminate", ends_at=T + 90, at=T))
-    assert count_beats(pool) == 10
-
-
-def test_lease_countdown_repaints_every_second_only_near_its_end(pool: PoolView) -> None:
-    apply(pool, events.LeaseNews(pool="p", ends_at=T + 3600))
-    assert count_beats(pool) == 1
-    apply(pool, events.LeaseNews(pool="p", ends_at=T + 300))
-    assert count_beats(pool) == 10
-
-
-def test_ended_pool_repaints_every_10_seconds(pool: PoolView) -> None:
-    apply(pool, events.RunOpened(pool="p", run="r", function="f", kind="broadcast", total=1, at=T))
-    apply(pool, events.PoolEnded(pool="p", receipt={"gone": [0]}, at=T))
-    assert count_beats(pool) == 1
-
-
-@pytest.mark.parametrize(
-    ("seconds", "expected"),
-    [(0, "<1m"), (59, "<1m"), (60, "1m"), (3599, "59m"), (3600, "1h 00m"), (7500, "2h 05m"), (270_000, "3d 03h")],
-)
-def test_age_is_formatted_in_minutes(seconds: int, expected: str) -> None:
-    assert age(seconds) == expected
-
-
-def test_time_left_shows_seconds_only_in_the_last_minutes() -> None:
-    assert (time_left(599), time_left(600), time_left(7500)) == ("9:59", "10m", "2h 05m")
 
 
 # How long a node lives without us, by a clock in the test's hand.

@@ -26,8 +26,7 @@ from skyward_tui.panels.machine_metrics import _UNITS, NODE_COLUMNS
 from skyward_tui.text.hardware_cells import HARDWARE_COLUMNS, outlier_metrics, problem_text, quantity, rows, share
 from skyward_tui.text.state_styles_and_rank_states import _STATE_STYLES, state_style
 from skyward_tui.text.text_width_and_tables import plain_ascii
-from skyward_tui.ui.themes import ColourRemover, PlainAscii
-from skyward_tui.widgets.metric_charts import Canvas, spark
+from skyward_tui.ui.themes import ColourRemover
 
 
 def gang(nodes: int, gpus: int, slow: tuple[int, int] | None = None) -> MachineMetrics:
@@ -52,9 +51,7 @@ def test_one_slow_gpu_of_256_is_an_outlier() -> None:
     ("name", "others", "near", "far"),
     [
         ("cpu", [97.0, 97.1, 96.9, 97.0], 94.0, 60.0),
-        ("util", [98, 98, 98, 98], 90, 12),
         ("temp", [60, 60, 61, 60], 67, 80),
-        ("power", [650, 651, 649, 650], 625, 300),
         ("cpu", [0.1, 0.1, 0.2, 0.1], 4.0, 50.0),
     ],
 )
@@ -78,23 +75,13 @@ def test_nodes_of_one_machine_are_not_compared_with_each_other(machines: int) ->
     assert outlier_metrics(book) == {}
 
 
-def test_old_metrics_are_not_shown_as_current() -> None:
-    book = gang(1, 1)
-    book.set_silence_reason(1, "its agent is from an older release")
-    assert [(row[0], row[2], row[-1]) for row in rows(book, 60.0)] == [
-        ("n0", "", "no data"), ("n1", "", "its agent is from an older release")
-    ]  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("figures", "message"),
     [
         ({"lost": 1}, "lost by the driver"),
         ({"xid": 79, "ecc": 2}, "Xid 79; 2 ECC errors"),
         ({"throttle": 0x44}, "throttling: power cap, too hot (hardware)"),
-        ({"throttle": 0, "ecc": 0, "util": 5}, ""),
         ({"mem_used": 97.0, "mem_total": 100.0}, "memory nearly full"),
-        ({"mem_used": 97.0}, ""),
     ],
 )
 def test_problem_text_names_each_problem(figures: dict[str, float], message: str) -> None:
@@ -170,16 +157,6 @@ def test_pool_cannot_be_pickled() -> None:
             make(POOLS[0])
 
 
-def test_broadcast_refuses_a_group() -> None:
-    with pytest.raises(TypeError, match=r"^compute\.broadcast takes a call, got a group of 2\. Use group >> compute"):
-        POOLS[0].broadcast(f(1) & f(2))
-
-
-def test_map_refuses_several_iterables() -> None:
-    with pytest.raises(TypeError, match=r"^compute\.map takes one iterable.* zip\(a, b\)\)\.$"):
-        POOLS[0].map(pow, [1, 2], [3, 4])
-
-
 @pytest.mark.parametrize("verb", ["gather", "gather_stream", "run_parallel"])
 def test_group_verb_refuses_an_argument_that_is_not_a_group(verb: str) -> None:
     for wrong in (f, f(1), [f(1)]):
@@ -231,15 +208,6 @@ def test_state_glyphs_differ_in_plain_ascii() -> None:
         assert len({state_style(state).text for state in group}) == len(group)
 
 
-def test_chart_is_drawn_in_plain_ascii() -> None:
-    canvas = Canvas(12, 3, (0, 11), (0, 1))
-    canvas.draw_line([(x, x / 11) for x in range(12)], 1)
-    rows = [plain_ascii("".join(text for text, _ in canvas.runs(row))) for row in range(3)]
-    assert all(row.isascii() and row.strip() for row in rows)
-    assert rows[0].strip() and rows[0].index(rows[0].strip()[0]) > rows[2].index(rows[2].strip()[0])
-    assert plain_ascii(spark([(x, x) for x in range(8)], 8)) == "_.,-~=*#"
-
-
 def test_colour_remover_reverses_the_cursor_and_dims_grey() -> None:
     styles = {"plain": "", "state": "red bold", "cursor": "black on white", "muted": "bright_black"}
     segments = [Segment(name, Style.parse(style)) for name, style in styles.items()]
@@ -249,8 +217,3 @@ def test_colour_remover_reverses_the_cursor_and_dims_grey() -> None:
     assert painted["cursor"] == Style(reverse=True)
     assert painted["muted"] == Style(dim=True)
     assert painted["none"] is None
-
-
-def test_plain_ascii_filter_keeps_styles() -> None:
-    red = Style.parse("red")
-    assert PlainAscii().apply([Segment("✗", red), Segment("x", red)], BLACK) == [Segment("x", red)] * 2

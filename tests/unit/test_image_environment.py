@@ -121,35 +121,6 @@ def test_installer_ignores_modules_and_settings_of_working_folder(
     assert (project / "here").read_text().strip() == str(project), "set-up commands are the person's own"
 
 
-@pytest.mark.proof("1 s of a processor")
-def test_environment_with_missing_interpreter_is_created_again(tmp_path: Path, wheels: dict[str, str]) -> None:
-    """A system update removed the Python of the environment."""
-    image, env = {"pip": ["skytiny==1.0"]}, without_uv(wheels, tmp_path)
-    root = tmp_path / "root"
-    root.mkdir()
-    python, _ = ensure(image, root, env)
-    Path(python).unlink()
-    Path(python).symlink_to(tmp_path / "gone")
-    assert image_environment.find_ready_environment(image, root) == ""
-    assert version_in(ensure(image, root, env)[0]) == "1.0"
-    assert image_environment.find_ready_environment(image, root) == python
-
-
-@pytest.mark.proof("1 s of a processor")
-def test_reused_interpreter_is_checked_for_its_packages_again(
-    tmp_path: Path, wheels: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The requested packages were in the client's environment and were removed later."""
-    image, env = {"pip": ["skytiny"], "setup": ["echo set up"]}, without_uv(wheels, tmp_path)
-    root = tmp_path / "root"
-    root.mkdir()
-    with monkeypatch.context() as patch:
-        patch.setattr(image_environment, "find_unmet_requirements", lambda python, requirements: [])
-        assert ensure(image, root, env)[0] == sys.executable
-    assert image_environment.find_ready_environment(image, root) == ""
-    assert version_in(ensure(image, root, env)[0]) == "2.0"
-
-
 def test_link_in_place_of_an_environment_is_replaced_not_followed(tmp_path: Path) -> None:
     image = {"setup": ["true"]}
     folder = tmp_path / f"env-{image_environment.environment_key(image, sys.executable)}"
@@ -165,24 +136,6 @@ def test_link_in_place_of_an_environment_is_replaced_not_followed(tmp_path: Path
     assert (tmp_path / "theirs" / "thesis.tex").exists()
 
 
-def test_error_names_incomplete_environment_that_cannot_be_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    image = {"setup": ["true"]}
-    folder = tmp_path / f"env-{image_environment.environment_key(image, sys.executable)}"
-    (folder / "kept").mkdir(parents=True)
-    (folder / "kept").chmod(0o500)
-    (folder / "kept" / "file").touch() if os.getuid() == 0 else None
-    if os.getuid() == 0:  # whom no mode stops
-
-        def refuse(*given: object, **more: object) -> None:
-            raise PermissionError(13, "Permission denied", str(folder / "kept"))
-
-        monkeypatch.setattr(os, "rmdir", refuse)
-    with pytest.raises(image_environment.EnvironmentFailed, match=rf"{folder}.*by hand"):
-        ensure(image, tmp_path, {})
-
-
 @pytest.mark.skipif(os.getuid() != 0, reason="mounts a small disk, which takes root")
 def test_full_disk_during_environment_setup_is_reported(tmp_path: Path) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(tmp_path)], check=True)
@@ -194,11 +147,6 @@ def test_full_disk_during_environment_setup_is_reported(tmp_path: Path) -> None:
         subprocess.run(["umount", str(tmp_path)], check=True)
 
 
-def test_image_with_only_setup_commands_keeps_the_interpreter(tmp_path: Path) -> None:
-    python, _ = ensure({"setup": [f"echo hi > {tmp_path}/file"]}, tmp_path, {})
-    assert python == sys.executable and (tmp_path / "file").read_text() == "hi\n"
-
-
 def test_environment_key_depends_on_content_but_not_on_secrets() -> None:
     one = image_environment.environment_key({"pip": ["a"], "env": {"TOKEN": "x"}}, "/usr/bin/python")
     assert one == image_environment.environment_key({"pip": ["a"], "env": {"TOKEN": "y"}}, "/usr/bin/python")
@@ -207,12 +155,6 @@ def test_environment_key_depends_on_content_but_not_on_secrets() -> None:
         != image_environment.environment_key({"pip": ["b"]}, "/usr/bin/python")
         != image_environment.environment_key({"pip": ["b"]}, "/opt/python")
     )
-
-
-def test_failed_install_error_quotes_the_installer(tmp_path: Path, wheels: dict[str, str]) -> None:
-    with pytest.raises(image_environment.EnvironmentFailed, match=r"(?s)install failed with exit code .*skytiny"):
-        ensure({"pip": ["skytiny==9.9"]}, tmp_path, wheels)
-    assert not list(tmp_path.glob("env-*/.made"))
 
 
 # A uv that notes what it is told: of the environments that it is to make there is only an interpreter.
@@ -271,13 +213,6 @@ def test_isolated_environment_excludes_packages_of_its_interpreter(tmp_path: Pat
     code = "import importlib.util as u; print(u.find_spec('cloudpickle'))"
     done = subprocess.run([python, "-I", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "None\n"
-
-
-def test_apt_packages_need_debian_or_ubuntu(tmp_path: Path) -> None:
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    with pytest.raises(image_environment.EnvironmentFailed, match="Debian or Ubuntu"):
-        ensure({"apt": ["no-such-package"]}, tmp_path, {"PATH": str(empty)})
 
 
 BACKEND = """
@@ -406,13 +341,10 @@ def test_requirements_are_checked_without_packaging_and_pip(tmp_path: Path) -> N
     ("marker", "held"),
     [
         ("python_version >= '3.11' and (os_name == \"posix\" or sys_platform == 'win32')", True),
-        ("python_version < '3.9'", False),
         ("python_full_version >= '3.11.0'", True),
         ("'linux' in sys_platform", sys.platform.startswith("linux")),
         ("platform_machine not in 'a b' and extra == ''", True),
         ("python_version ~= '3.11'", None),
-        ("platform_release > '1'", None),
-        ("python_version == '3.*'", None),
         ("__import__('os') == 'x'", None),
         ("(" * 50, None),
     ],

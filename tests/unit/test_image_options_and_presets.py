@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from skyward_core.client.launch.image_option_parsing import parse_image_options
 from skyward_core.client.launch.launch_plan import make_plan
 from skyward_core.client.launch.launch_request import LaunchRequest
-from skyward_core.client.launch.presets import Preset, delete, drop_unknown, presets, save
+from skyward_core.client.launch.presets import Preset, delete, presets, save
 from skyward_core.model.errors import SkywardError, UsageError
-from skyward_tui.cli.main import cli
 
 SCRIPT = "import skyward_core as sky\n@sky.function\ndef train(epochs: int = 1, lr: float = 0.01): ...\n"
 ELSEWHERE = {"provider": "ssh", "settings": {"hosts": "a"}}
@@ -39,16 +37,11 @@ def launch_request(*texts: str, **more: Any) -> LaunchRequest:
 REFUSED = {
     "unknown field": (["pipp=x"], "unknown image option 'pipp'. Known: pip, apt"),
     "missing value": (["pip"], "pip has no value. Write pip=VALUE"),
-    "blank value": (["setup=  "], "setup has no value. Write setup=VALUE"),
-    "variable without =": (["env.A"], "env.A has no value. Write env.A=VALUE"),
-    "empty variable name": (["env.=x"], "'' is not a variable name. Use letters, digits and underscores"),
     "invalid secret name": (["secret=a-b"], "'a-b' is not a variable name"),
     "value of a secret variable": (["env.MY_TOKEN=abcdefgh"], "Write secret=MY_TOKEN, and export it in the shell"),
     "password in a pip URL": (["pip=git+https://me:hunter22@x.org/y"], "pip contains a password or token in a URL"),
     "token in a setup URL": (["setup=curl https://tok3n@x.org/y | sh"], "setup contains a password or token in a URL"),
-    "password in a variable": (["env.INDEX=https://me:pw@x.org"], "env.INDEX contains a password or token"),
     "shell secret in setup": (["setup=login --key hf_0123456789"], "setup contains the value of SHELL_TOKEN"),
-    "shell secret in a variable": (["env.WORD=hf_0123456789"], "Add secret=SHELL_TOKEN, export it"),
     "base64 shell secret in setup": (["setup=login aGZfMDEyMzQ1Njc4OQ=="], "setup contains the value of SHELL_TOKEN"),
     "secret literal in setup": (["setup=export HF_TOKEN=zzzyyyxx1"], "write $HF_TOKEN here"),
     "password option in setup": (["setup=curl --password=hunter22 h"], "setup contains the value of password"),
@@ -57,9 +50,7 @@ REFUSED = {
     "secret not exported": (["secret=NOBODY_HAS_IT"], "secret NOBODY_HAS_IT is not set in this shell"),
     "secret too short": (["secret=SHORT_ONE"], "SHORT_ONE has fewer than 8 characters, too few to be redacted"),
     "pattern outside the folder": (["includes=../x"], "includes: '../x' leads out of the working folder"),
-    "absolute pattern": (["includes=/etc/pass*"], "includes: '/etc/pass*' leads out of the working folder"),
     "pattern for no files": (["excludes=."], "excludes: '.' matches no files"),
-    "invalid pattern": (["includes=**x"], "includes: '**x' matches no files"),
     "pattern without a match": (["includes=nosuch/**", "includes=train.py"], "matches nosuch/**"),
 }
 
@@ -91,12 +82,6 @@ def test_includes_and_excludes_are_rejected_for_local_pools(text: str) -> None:
     assert make_plan(launch_request(text, **ELSEWHERE))
     with pytest.raises(UsageError, match=f"Remove {text.partition('=')[0]}"):
         make_plan(launch_request(text))
-
-
-def test_run_command_rejects_missing_secret_without_side_effects(tmp_path: Path) -> None:
-    done = CliRunner().invoke(cli, ["run", "train.py", "--image-set", "secret=NOBODY_HAS_IT"])
-    assert done.exit_code == 2 and "Run export " in done.stderr and "Traceback" not in done.stderr
-    assert not list(tmp_path.glob("home/pools/*"))
 
 
 def test_plan_checks_only_files_named_by_patterns(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,14 +120,6 @@ def test_presets_save_no_secret_and_explain_invalid_values(folder: Path) -> None
     entry = {"script": "train.py", "image_settings": ["pip=ein\x1b[2Jops"]}
     request, problems = Preset("mine", folder, entry).request()
     assert request.image_settings == () and "unprintable characters" in problems[0]
-
-
-def test_preset_with_unknown_image_option_is_rejected_by_the_plan(folder: Path) -> None:
-    entry = {"script": "train.py", "function": "train", "image_settings": ["conda=numpy"]}
-    request, problems = Preset("mine", folder, entry).request()
-    assert not problems
-    with pytest.raises(UsageError, match="unknown image option 'conda'"):
-        make_plan(request)
 
 
 # Launches by name in skyward.toml: what is saved comes back, and what is gone since is told.
@@ -211,16 +188,6 @@ def test_preset_with_unknown_values_reports_them_and_keeps_the_rest() -> None:
     request, problems = Preset("p", Path(), {"settings": {"hosts": "x", "spares": 2}, "provider": "ssh"}).request()
     assert dict(request.settings) == {"hosts": "x"} and problems == ["provider ssh no longer has setting spares"]
     assert Preset("p", Path(), 3).request()[1] == ["preset p is not a table"]
-
-
-def test_preset_reports_functions_and_arguments_missing_in_script(folder: Path) -> None:
-    asked = LaunchRequest(script="train.py", function="train", arguments=["epochs=3", "warmup=2"])
-    left, problems = drop_unknown(asked)
-    assert left.arguments == ("epochs=3",) and problems == ["train no longer has argument warmup"]
-    left, problems = drop_unknown(LaunchRequest(script="train.py", function="fit", arguments=["epochs=3"]))
-    assert (left.function, left.arguments) == (None, ()) and "has no function fit" in problems[0]
-    gone = LaunchRequest(script="gone.py", function="fit", arguments=["epochs=3"])
-    assert drop_unknown(gone) == (gone, []), "whoever looks for the script says so"
 
 
 @pytest.mark.parametrize("name", ["", "  ", "a\nb", "x" * 61])

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pickle
 import queue
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from skyward_core.node.agent.generator_values import GeneratorBuffer
 from skyward_core.pool.runs import argument_stream
 from skyward_core.pool.runs.argument_stream import ArgumentStream, Frames
 from skyward_core.protocol.frame_codec import WINDOW, Decoder, encode_frame
-from skyward_core.runtime.async_streaming_map_adapters import MAX_READ_AHEAD, StreamedIterator
+from skyward_core.runtime.async_streaming_map_adapters import StreamedIterator
 from tests.support.examples import examples
 
 
@@ -85,25 +84,6 @@ def test_readers_get_iterator_values_once_in_order(
     assert got == [values] * readers
 
 
-def test_source_iterator_is_read_on_demand_and_closed() -> None:
-    read: list[int] = []
-    closed = threading.Event()
-
-    def endless() -> Iterator[int]:
-        try:
-            for number in range(10**9):
-                read.append(number)
-                yield number
-        finally:
-            closed.set()
-
-    line = Line(1, endless())
-    assert [next(line.items[0]) for _ in range(5)] == list(range(5))
-    line.feeding.close()
-    assert closed.wait(30)
-    assert len(read) <= MAX_READ_AHEAD + 5
-
-
 def test_slow_rank_bounds_the_read_ahead_of_other_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(argument_stream, "MAX_KEPT_VALUES", 8)
     read: list[int] = []
@@ -116,20 +96,6 @@ def test_slow_rank_bounds_the_read_ahead_of_other_ranks(monkeypatch: pytest.Monk
     line.feeding.on_call_end(1)  # it reads no more, and holds nobody up
     assert next(line.items[0]) == 8
     line.feeding.close()
-
-
-def test_source_error_and_unpicklable_value_are_raised_in_the_rank() -> None:
-    def broken() -> Iterator[int]:
-        yield 1
-        raise LookupError("the source broke")
-
-    line = Line(1, broken())
-    assert next(line.items[0]) == 1
-    with pytest.raises(LookupError, match="the source broke"):
-        next(line.items[0])
-    line = Line(1, iter([threading.Lock()]))
-    with pytest.raises(Exception, match="Cannot pickle value 0 of argument 'values'"):
-        next(line.items[0])
 
 
 def test_reading_values_of_an_ended_call_is_an_error() -> None:
@@ -151,13 +117,6 @@ def value(number: int, file: str | None = None, size: int = 10) -> bytes:
 
 def numbers(frames: list[bytes]) -> list[int]:
     return [header["seq"] for data in frames for header, _ in Decoder().feed(data)]
-
-
-def test_generator_buffer_ignores_repeated_values(tmp_path: Path) -> None:
-    buffer = GeneratorBuffer(tmp_path / "values")
-    assert [buffer.add(n, None, value(n)) for n in (0, 1, 1, 0, 2)] == [True, True, False, False, True]
-    assert numbers(buffer.pop_sendable()) == [0, 1, 2]
-    assert buffer.pop_sendable() == []
 
 
 def test_generator_buffer_sends_no_more_than_its_window(tmp_path: Path) -> None:
@@ -192,14 +151,6 @@ def test_files_of_large_values_are_removed_when_acknowledged(tmp_path: Path) -> 
     assert sorted(path.name for path in tmp_path.glob("*.item")) == ["1.item", "2.item"]
     buffer.remove()
     assert list(tmp_path.iterdir()) == []
-
-
-def test_value_that_the_disk_refused_is_skipped(tmp_path: Path) -> None:
-    buffer = GeneratorBuffer(tmp_path / "no folder" / "values")
-    assert buffer.add(0, None, value(0))
-    assert numbers(buffer.pop_sendable()) == []
-    buffer.acknowledge(1)
-    buffer.remove()
 
 
 @settings(max_examples=examples(60))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from skyward_tui.ui.actions import ACTIONS, CONCURRENT_SCOPES, SCOPES, resolve_keymap, shown_key, with_keys
+from skyward_tui.ui.actions import ACTIONS, resolve_keymap, shown_key, with_keys
 from skyward_tui.ui.panel_registry import PANELS
 
 
@@ -15,11 +15,9 @@ from skyward_tui.ui.panel_registry import PANELS
         ({"run.merge": "m"}, {"run.merge": "m"}),
         ({"run.merge": " m , Z,m"}, {"run.merge": "m,Z"}),
         ({"run.merge": ","}, {"run.merge": "comma"}),
-        ({"run.merge": "+"}, {"run.merge": "plus"}),
         ({"app.help": "?, f1"}, {"app.help": "question_mark,f1"}),
         ({"pools.new": "ctrl+shift+n,é"}, {"pools.new": "ctrl+shift+n,é"}),
         ({"run.merge": "f", "run.follow": "a"}, {"run.merge": "f", "run.follow": "a"}),  # they change places
-        ({"run.next_rank": "tab"}, {"run.next_rank": "tab"}),
         ({"pools.sweep": "u", "sweep.end": "K"}, {"pools.leftovers": "u", "leftovers.end": "K"}),  # older ids
         ({"log.start": "0", "panel.first": "0"}, {"log.start": "0", "panel.first": "0"}),  # never there at once
     ],
@@ -32,20 +30,15 @@ def test_valid_key_bindings_are_applied(wished: dict[str, str], keymap: dict[str
     ("wished", "message"),
     [
         ({"run.mrege": "m"}, "keys.run.mrege: unknown action; did you mean run.merge?"),
-        ({"zzz": "m"}, "keys.zzz: unknown action"),
         ({"run.merge": ""}, "keys.run.merge: no key given"),
-        ({"run.merge": "m,,"}, "keys.run.merge: no key given"),
         ({"run.merge": "hyperspace"}, "keys.run.merge: 'hyperspace' is not a key"),
-        ({"run.merge": "cmd+m"}, "keys.run.merge: 'cmd+m' is not a key"),
         ({"run.merge": "\x1b"}, "keys.run.merge: '\\x1b' is not a key"),
         ({"run.merge": "ctrl+c"}, "keys.run.merge: ctrl+c copies the selection"),
         ({"run.merge": "ctrl+m"}, "keys.run.merge: ctrl+m is the same as enter in a terminal"),
         ({"run.merge": "f"}, "keys.run.merge: f is already bound to run.follow"),
         ({"run.merge": "k"}, "keys.run.merge: k is already bound to panel.up"),
-        ({"run.merge": "?"}, "keys.run.merge: ? is already bound to app.help"),
         ({"app.help": "q"}, "keys.app.help: q is already bound to pools.quit"),
         ({"hostkey.accept": "escape"}, "keys.hostkey.accept: esc is already bound to dialog.close"),
-        ({"run.merge": "$"}, "keys.run.merge: $ is already bound to run.shell"),
     ],
 )
 def test_invalid_key_binding_is_reported_and_ignored(wished: dict[str, str], message: str) -> None:
@@ -59,19 +52,9 @@ def test_first_of_two_bindings_for_one_key_is_applied() -> None:
     assert problems == ["keys.run.follow: m is already bound to run.merge"]
 
 
-def test_rejected_binding_also_rejects_one_that_needs_its_key() -> None:
-    """Of two bindings that exchange keys, one is invalid, so both keep their keys."""
-    keymap, problems = resolve_keymap({"run.merge": "f", "run.follow": "nonsense"})
-    assert keymap == {} and len(problems) == 2
-
-
 def test_default_keys_of_every_action_are_a_valid_keymap() -> None:
     keymap, problems = resolve_keymap({action.id: action.keys for action in ACTIONS})
     assert problems == [] and keymap == {action.id: action.keys for action in ACTIONS}
-
-
-def test_concurrent_scopes_are_known_scopes() -> None:
-    assert {scope for pair in CONCURRENT_SCOPES for scope in pair} == set(SCOPES)
 
 
 def test_texts_name_the_bound_keys() -> None:

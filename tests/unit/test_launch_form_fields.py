@@ -103,29 +103,20 @@ def test_field_help_comes_from_the_docstring(fields: dict[str, ArgumentField]) -
     ("name", "text", "why"),
     [
         ("epochs", "3", ""),
-        ("epochs", "3.5", "must be int, got '3.5'"),
         ("lr", "1e-3", ""),
         ("lr", "fast", "must be float, got 'fast'"),
         ("mode", "SLOW", "must be one of FAST, EXACT (Mode), got 'SLOW'"),
         ("mode", "e", ""),
-        ("kind", "c", "must be Literal['a', 'b', 3], got 'c'"),
         ("out", "None", ""),
         ("model", "anything", ""),
-        ("model", "None", ""),
         ("more", "1,2", ""),
         ("more", "1,x", "must be list[int], got '1,x'"),
-        ("rest", "x", "must be int | float, got 'x'"),
     ],
 )
 def test_field_text_is_validated_by_the_parameter_type(
     fields: dict[str, ArgumentField], name: str, text: str, why: str
 ) -> None:
     assert fields[name].validation_error(text) == why
-
-
-def test_choice_field_matches_names_and_values(fields: dict[str, ArgumentField]) -> None:
-    assert [fields["mode"].match_choice(text) for text in ("FAST", "e", "x")] == ["FAST", "EXACT", None]
-    assert fields["check"].match_choice("yes") == "true"
 
 
 def test_path_field_reports_a_missing_path(
@@ -138,16 +129,6 @@ def test_path_field_reports_a_missing_path(
     assert data.missing_path_error("b.csv", script) == "b.csv does not exist on this machine"
     assert data.missing_path_error("~nobody-is-called-so/x", script) and data.missing_path_error("a\0b", script)
     assert fields["out"].missing_path_error("None", script) == "" == fields["epochs"].missing_path_error("3", script)
-
-
-def test_choice_with_unprintable_value_becomes_a_text_field(tmp_path: Path) -> None:
-    script = tmp_path / "odd.py"
-    script.write_text(
-        "import skyward_core as sky\nfrom typing import Literal\n@sky.function\n"
-        "def f(a: Literal['x', '\\x1b[2J'] = 'x'): ...\n"
-    )
-    (field,) = argument_fields(find_function(script, None))
-    assert (field.kind, field.choices) == ("text", ())
 
 
 # The line of arguments and the fields below it say the same.
@@ -166,10 +147,8 @@ def test_parse_arguments_splits_a_line_like_a_shell() -> None:
         ("", "lr", "0.1", "lr=0.1"),
         ("note=x", "lr", "0.1", "lr=0.1 note=x"),
         ("epochs=3 lr=1 more=2", "lr", None, "epochs=3 more=2"),
-        ("epochs=3 more=2", "epochs", "4", "epochs=4 more=2"),
         ("epochs=3", "note", "a b", "epochs=3 note='a b'"),
         ("epochs=3 note= 'a thing'", "lr", "[1, 2]", "epochs=3 lr='[1, 2]' note= 'a thing'"),
-        ("epochs=3", "lr", None, "epochs=3"),
         ("note='a", "lr", "1", "note='a"),
     ],
 )
@@ -204,20 +183,14 @@ def test_image_texts_round_trip_through_form_fields(texts: list[str], setup: lis
     assert sorted(again) == sorted(texts)
 
 
-def test_setup_commands_are_joined_in_one_line() -> None:
-    assert split_by_field(["setup=make one", "setup=make two"]) == {"setup": "make one && make two"}
-
-
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
         ("pip", "einops", ""),
-        ("pip", "", ""),
         ("pip", "'half", "No closing quotation"),
         ("pip", "https://me:word@host/x.whl", "contains a password or token in a URL"),
         ("setup", "it's one line && 'half", ""),
         ("env", "A=1 B=", ""),
-        ("env", "A", "env.A has no value. Write env.A=VALUE"),
         ("env", "1A=x", "'1A' is not a variable name"),
         ("env", "MY_TOKEN=x", "MY_TOKEN has the name of a secret"),
         ("secrets", "MY_TOKEN OTHER", ""),
@@ -228,10 +201,6 @@ def test_image_field_validation_error_names_the_cause(name: str, text: str, word
     error = FIELDS[name].validation_error(text)
     assert error.startswith(words) if words.startswith(("env.", "'", "No", "MY")) else words in error
     assert bool(error) == bool(words)
-
-
-def test_field_texts_are_split_like_shell_words() -> None:
-    assert field_texts("pip", shlex.join(["a b", "c"])) == ["pip=a b", "pip=c"]
 
 
 # Arguments that are given several values, as texts.
@@ -264,9 +233,7 @@ def test_sweep_argument_text_expands_to_values(text: str, values: list[str]) -> 
     ("pairs", "message"),
     [
         (["n=1,,2"], "a value is missing"),
-        (["n=1,"], "a value is missing"),
         (["n=1,2,1"], "1 is repeated"),
-        (["n=1..3,2"], "2 is repeated"),
         (["n=3..1"], "a range must be ascending"),
         (["n=0..999999999999"], "more than 4,096 values"),
         (["n=1..200", "m=1..200"], "more than 4,096 combinations"),
@@ -347,14 +314,11 @@ def test_plugin_parameters_that_cannot_be_text_have_no_field(custom_plugin: None
     [
         ("torch.backend", "gloo", "gloo"),
         ("torch.backend", "None", None),
-        ("torch.init", "no", False),
         ("keras.seed", "7", 7),
-        ("keras.backend", "torch", "torch"),
         ("accelerate.mixed_precision", "bf16", "bf16"),
         ("accelerate.fsdp", '{"sharding_strategy": "FULL_SHARD"}', {"sharding_strategy": "FULL_SHARD"}),
         ("huggingface.models", "a/b,c/d", ["a/b", "c/d"]),
         ("dask.memory_limit", "2GiB", "2GiB"),
-        ("dask.memory_limit", "1000", 1000),
     ],
 )
 def test_plugin_field_text_is_converted_to_the_parameter_type(key: str, text: str, value: Any) -> None:
@@ -368,7 +332,6 @@ def test_plugin_field_text_is_converted_to_the_parameter_type(key: str, text: st
     ("texts", "words"),
     [
         ({"mine.word": "a", "mine.pace": "fats"}, "pace of plugin mine must be Literal"),
-        ({"mine.pace": "fast"}, "plugin mine needs word"),
         ({"mine.word": "a", "mine.odd": "x"}, "odd of plugin mine has a type that cannot be given as text"),
         ({"mine.word": "a", "mine.token": "x"}, "token of plugin mine is a secret, and launches are saved"),
         ({"mine.word": "a", "mine.made": "1"}, "plugin mine has no argument 'made'"),

@@ -16,7 +16,6 @@ from skyward_core.client.launch import script_git_state
 from skyward_core.client.launch.launch_plan import make_plan, resolve_call
 from skyward_core.client.launch.launch_records import (
     LaunchRecord,
-    delete_launch_record,
     diff_path,
     load_launch_record,
     save_before_launch,
@@ -92,12 +91,9 @@ def test_launch_of_a_pool_without_folder_is_not_saved(world: World) -> None:
     ("text", "message"),
     [
         ("{", "cannot be read"),
-        ("[]", "it is not a launch"),
         ("\udcff", "cannot be read"),
-        ("{}", "another version"),
         ({"request": {"script": "t.py", "orbit": 1}}, r"in an unknown format \(orbit\)"),
         ({"request": {"script": "t.py"}, "source": {"moon": 1}}, "another version"),
-        ({"request": {"script": 3}}, "another version"),
         ({"request": 1}, "another version"),
     ],
 )
@@ -139,14 +135,6 @@ def test_arguments_replace_recorded_ones_of_the_same_name() -> None:
     assert launch.with_arguments(["n=3", "m=1"], None).request.arguments == ("lr=0.1", "n=3", "m=1")
     with pytest.raises(UsageError, match="called a function"):
         launch.with_arguments((), ["--lr", "1"])
-
-
-def test_script_arguments_replace_all_recorded_ones() -> None:
-    launch = LaunchRecord(request=LaunchRequest(script="t.py", script_args=["--lr", "1"]), cwd=Path("/"))
-    assert launch.with_arguments((), None).request.script_args == ("--lr", "1")
-    assert launch.with_arguments((), ["-x"]).request.script_args == ("-x",)
-    with pytest.raises(UsageError, match="takes no --arg"):
-        launch.with_arguments(["lr=1"], None)
 
 
 def test_recorded_relative_paths_become_absolute(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,21 +237,6 @@ def test_saved_git_diff_is_private_and_applies(world: World, tmp_path: Path, mon
     assert not (tmp_path / "ran").exists()
 
 
-def test_git_variables_of_a_hook_are_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    commits = []
-    for name in ("mine", "other"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "t.py").write_text(name)
-        git(tmp_path / name, "init", "-q")
-        git(tmp_path / name, "add", "t.py")
-        git(tmp_path / name, "commit", "-qm", name)
-        commits.append(ScriptState.capture(tmp_path / name / "t.py").commit)
-    monkeypatch.setenv("GIT_DIR", str(tmp_path / "other" / ".git"))
-    monkeypatch.setenv("GIT_INDEX_FILE", ".git/index")
-    found = ScriptState.capture(tmp_path / "mine" / "t.py")
-    assert (found.commit, found.changed) == (commits[0], ()) and commits[0] != commits[1]
-
-
 def test_long_saved_diff_is_cut(tmp_path: Path) -> None:
     script = committed_script(tmp_path)
     script.write_text("".join(f"line {number}\n" for number in range(200_000)))
@@ -271,14 +244,6 @@ def test_long_saved_diff_is_cut(tmp_path: Path) -> None:
     assert found.cut and MAX_DIFF_BYTES - 100 < len(found.diff) <= MAX_DIFF_BYTES
     assert found.diff.endswith(b"\n") and found.changed == ("train.py",)
     assert found.changes_since(found) == ["files with uncommitted changes at that launch: train.py"], "who knows?"
-
-
-def test_record_saved_before_launch_can_be_deleted(world: World) -> None:
-    save_before_launch(world.key, "ab12", REQUEST, joined=True)
-    assert world.stored_record().request == REQUEST
-    delete_launch_record(world.key, "ab12")
-    with pytest.raises(UsageError, match="has no saved launch"):
-        world.stored_record()
 
 
 def test_failing_save_before_launch_does_not_prevent_the_launch(world: World) -> None:
@@ -296,13 +261,6 @@ def test_hanging_git_does_not_delay_a_launch(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(script_git_state, "GIT_TIMEOUT", 0.1)
     found = ScriptState.capture(tmp_path / "t.py")
     assert found.commit == "" and found.script
-
-
-def test_script_without_git_or_repository_has_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "t.py").write_text("")
-    assert ScriptState.capture(tmp_path / "t.py").commit == ""
-    monkeypatch.setenv("PATH", "")
-    assert ScriptState.capture(tmp_path / "t.py").commit == ""
 
 
 def git(folder: Path, *words: str) -> None:
@@ -348,12 +306,6 @@ def test_launch_on_ssh_rejects_script_with_local_imports(script: Path) -> None:
     assert make_plan(LaunchRequest(script="train.py")), "here it finds them"
 
 
-def test_script_pool_on_ssh_rejects_script_with_local_imports(script: Path) -> None:
-    script.write_text(SCRIPT + "with sky.Compute(provider=sky.SSH(['gpu1.invalid']), nodes=1): pass\n")
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
-    assert done.returncode == 1 and "imports helper, package from its folder" in done.stderr
-
-
 def test_script_without_own_folder_imports_is_accepted(script: Path, tmp_path: Path) -> None:
     folder = tmp_path / "project"
     folder.mkdir()
@@ -395,12 +347,3 @@ def test_missing_packages_hint_names_project_package_files(project_with_data: Pa
     plan = make_plan(LaunchRequest(script="train.py", script_args=()))
     assert ("note", in_form) in plan_rows(plan)
     assert missing_packages(requirements="requirements.txt") == ""
-
-
-def test_imports_inside_a_function_are_not_counted_as_missing(project_with_data: Path) -> None:
-    text = "import skyward_core as sky\n@sky.function\ndef f():\n    import no_such_thing\n"
-    Path("train.py").write_text(text)
-    Path("requirements.txt").write_text("click\n")
-    assert missing_packages_text(make_plan(LaunchRequest(script="train.py"))) == ""
-    Path("train.py").write_text(f"import no_such_thing\n{text}")
-    assert "Choose requirements.txt" in missing_packages_text(make_plan(LaunchRequest(script="train.py")))

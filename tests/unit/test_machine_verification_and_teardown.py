@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -16,14 +15,11 @@ from skyward_core.model.errors import NoCapacity, PoolError, UsageError
 from skyward_core.model.machines_and_gpu_use import Machine, OrderedHardware
 from skyward_core.model.specs import Options, PoolSpec
 from skyward_core.pool import fetch_retained_results, node_recovery, teardown
-from skyward_core.pool import startup_and_machine_verification as startup
 from skyward_core.pool.ledger_reconciliation import close_if_gone
 from skyward_core.pool.pool import Pool
-from skyward_core.pool.startup_and_machine_verification import EnvironmentLocks
 from skyward_core.providers import provider_call_progress_and_cache as provider_calls
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import Receipt
-from skyward_core.util.redaction import Redactor
 from skyward_core.views import events
 from tests.support.pool_parts import Client, Transport, World, dead_process, intended, machine
 from tests.support.waiting import until
@@ -175,17 +171,6 @@ async def test_teardown_during_machine_replacement_ends_the_new_machine(shop: Sh
     assert [each.id for each in ledger.machines(pool.row.token)] == ["m0"]
 
 
-async def test_slow_hardware_measurement_is_reported(
-    shop: Shop, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(startup, "NODE_PROBE_TIMEOUT", 0.05)
-    shop.gpus["m1"] = None
-    pool = await started(spec(shop, 2), ledger)
-    assert pool.view.nodes[1].detail == "not measured: no result within 0.05 s"
-    assert shop.asked == [] and shop.open == set()
-    await pool.down()
-
-
 async def attached_pool(
     shop: Shop, ledger: Ledger, gpus: int | None, *, observer: bool = False, cut_off: str = ""
 ) -> Pool:
@@ -212,12 +197,6 @@ async def test_client_attaching_to_an_unfinished_pool_verifies_machines(shop: Sh
     assert shop.sent == [] and again.view.nodes_ready == 2, "once it is up nobody is kept waiting by that"
     await again.detach()
     await pool.down()
-
-
-async def test_observer_attaching_to_an_unfinished_pool_verifies_nothing(shop: Shop, ledger: Ledger) -> None:
-    pool = await attached_pool(shop, ledger, 1, observer=True)
-    assert shop.sent == [] and shop.asked == [] and pool.view.nodes_ready == 2
-    await pool.detach()
 
 
 async def test_observer_that_becomes_client_continues_machine_replacement(shop: Shop, ledger: Ledger) -> None:
@@ -319,19 +298,6 @@ async def test_attach_fails_if_the_provider_does_not_answer(world: Silent, ledge
     await client.close()
 
 
-async def test_lost_node_with_a_silent_provider_is_reported(world: Silent, ledger: Ledger) -> None:
-    pool = await started(spec(world, 2), ledger)
-    messages: list[str] = []
-    pool.news.subscribe(lambda event: messages.append(getattr(event, "detail", "")), None)
-    world.unanswered = {"describe"}
-    pool.links[1].mark_lost("for a test")
-    async with asyncio.timeout(60):
-        await pool.context.recovery.reconnect_lost()
-    assert any("has not answered within 0.05 s (describe)" in each for each in messages)
-    world.unanswered = set()
-    assert (await pool.down()).ok
-
-
 async def test_teardown_reports_resources_that_could_not_be_removed(world: Silent, ledger: Ledger) -> None:
     world.unanswered = {"teardown"}
     pool = await started(spec(world, 1), ledger)
@@ -384,33 +350,6 @@ async def test_observer_keeps_a_new_pool_of_the_same_name(
     monkeypatch.setattr(world, "teardown", clear)
     closed = await close_if_gone(ledger.pool(row.token), cast(Any, world), ledger)
     assert closed is not None and closed.ok and cleared == []
-
-
-# What packages ranks had is written down by whoever gets to it, though the one before was called off.
-
-
-async def test_cancelled_package_listing_is_saved_by_the_next_attempt(tmp_path: Path) -> None:
-    asked, answered = asyncio.Event(), asyncio.Event()
-
-    async def installed() -> dict[str, str]:
-        asked.set()
-        await answered.wait()
-        return {"numpy": "2.0"}
-
-    archive, news = SimpleNamespace(folder=tmp_path), SimpleNamespace(redactor=Redactor())
-    context: Any = SimpleNamespace(name="p", is_local=True, archive=archive, news=news)
-    link: Any = SimpleNamespace(node=0, transport=SimpleNamespace(installed=installed))
-    locks = EnvironmentLocks(context)
-    locks.save(link, {"image": {"pip": []}, "interpreter": None}, None)
-    a_while_after_the_start = asyncio.create_task(locks.save_remaining())
-    await asyncio.wait_for(asked.wait(), 10)
-    the_pool_ends = asyncio.create_task(locks.save_remaining())
-    await asyncio.sleep(0)
-    a_while_after_the_start.cancel()
-    answered.set()
-    await asyncio.wait_for(the_pool_ends, 10)
-    (file,) = [each for each in tmp_path.rglob("*") if each.is_file()]
-    assert "numpy" in file.read_text()
 
 
 # Immediate teardown (``down --now``).

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
@@ -13,7 +12,6 @@ from hypothesis import strategies as st
 
 import skyward_core as sky
 from skyward_core import providers
-from skyward_core.client.leftover_cleanup import find_accounts
 from skyward_core.model import provider_capability_protocols, provider_settings_schema
 from skyward_core.model.accelerators import Accelerator
 from skyward_core.model.errors import NoCapacity, SkywardError, SpecError, TooFewHosts, UsageError
@@ -33,7 +31,6 @@ from skyward_core.providers.aws.boto_calls import AwsAccount, AwsCalls
 from skyward_core.providers.first_available_provider import MultiProvider
 from skyward_core.providers.pool_spec_and_provider_choice import make_pool_spec
 from skyward_core.providers.provider_call_progress_and_cache import AnswerCache, progress_listener, use_cached_answers
-from skyward_core.store.ledger import Ledger
 
 AWS = sky.AWS(region="us-east-1")
 
@@ -103,12 +100,9 @@ def test_pool_options_become_machine_requirements() -> None:
     ("fields", "kind", "words"),
     [
         ({"provider": "local", "vcpus": 4}, UsageError, "provider local has no offers to choose from by vcpus"),
-        ({"provider": "local", "selection": "first"}, UsageError, "by selection"),
         ({"provider": AWS, "region": "eu-west-1"}, UsageError, "is limited to us-east-1: eu-west-1 is not among them"),
         ({"provider": AWS, "allocation": "cheap"}, SpecError, "allocation: should be 'on-demand' or 'spot'"),
-        ({"provider": AWS, "selection": "best"}, SpecError, "selection: should be 'cheapest' or 'first'"),
         ({"provider": AWS, "max_hourly_cost": 0}, SpecError, "max_hourly_cost: should be a number above 0"),
-        ({"provider": AWS, "memory_gb": "much"}, SpecError, "memory_gb: should be"),
         ({"provider": AWS, "architecture": "sparc"}, SpecError, "architecture: should be"),
     ],
 )  # fmt: skip
@@ -132,13 +126,6 @@ def test_incompatible_specs_of_one_pool_are_rejected() -> None:
     with pytest.raises(UsageError, match=r"expected sky\.Spec"):
         pool_spec(AWS)  # type: ignore[arg-type]
     assert pool_spec(one, nodes=2).provider is AWS, "one alone is what it says"
-
-
-def test_multi_provider_round_trips_through_json() -> None:
-    spec = pool_spec(sky.Spec(provider=AWS), sky.Spec(provider=sky.AWS(region="us-west-2")))
-    again = providers.provider_from_json(spec.provider.to_json())
-    assert isinstance(again, MultiProvider) and again.to_json() == spec.provider.to_json()
-    assert again.name == "aws" and spec.describe()["rents"] is True
 
 
 def choose_provider(selection: str, *shops: Any, **options: Any) -> tuple[sky.PoolSpec, MultiProvider]:
@@ -211,30 +198,6 @@ def test_multi_provider_forwards_every_capability_of_its_providers() -> None:
     alone = {each for each in all_of_them - of_no_pool if isinstance(AWS, each)}
     assert provider_capability_protocols.FindsMachines in alone
     assert {each for each in alone if not isinstance(MultiProvider([AWS, AWS]), each)} == set()
-
-
-async def test_progress_of_a_provider_is_reported_with_its_name() -> None:
-    class Talker(Shop):
-        async def create(self, spec: sky.PoolSpec, token: str) -> list[Machine]:
-            from skyward_core.providers.provider_call_progress_and_cache import report_progress
-
-            report_progress("looking")
-            return await super().create(spec, token)
-
-    spec, several = choose_provider("first", Talker("left", {"a": 1.0}, ("a",)), Talker("right", {"b": 2.0}))
-    heard: list[str] = []
-    with progress_listener(heard.append):
-        await several.create(spec, "t")
-    assert heard == ["spec 1 (left): looking", "spec 1 (left): sold out; spec 2 (right): looking"]
-
-
-def test_account_search_covers_regions_of_all_providers(tmp_path: Path) -> None:
-    spec = pool_spec(sky.Spec(provider=AWS), sky.Spec(provider=sky.AWS(region="us-west-2")))
-    ledger = Ledger(tmp_path / "ledger.db")
-    ledger.record_intent("t", "p", spec.provider.to_json(), spec.describe())
-    (account,) = find_accounts(ledger)
-    ledger.close()
-    assert account.region == ("us-east-1", "us-west-2")
 
 
 class Remembering(Shop):
@@ -381,18 +344,11 @@ async def test_errors_and_answers_of_another_session_are_not_cached() -> None:
 
 
 def test_answer_cache_is_bounded() -> None:
-    cache = AnswerCache()
-    for question in range(2 * provider_calls.MAX_CACHED_ANSWERS):
+    cache, most = AnswerCache(), provider_calls.MAX_CACHED_ANSWERS
+    for question in range(2 * most):
         cache.put(question, question + 1)
     with use_cached_answers():
-        assert (
-            cache.get(0) is None
-            and cache.get(2 * provider_calls.MAX_CACHED_ANSWERS - 1) == 2 * provider_calls.MAX_CACHED_ANSWERS
-        )
-        assert (
-            len([each for each in range(2 * provider_calls.MAX_CACHED_ANSWERS) if cache.get(each)])
-            == provider_calls.MAX_CACHED_ANSWERS
-        )
+        assert [each for each in range(2 * most) if cache.get(each)] == list(range(most, 2 * most))
 
 
 # Offers: which of them a wish is tried with, and in which order.
@@ -408,10 +364,7 @@ T4 = Offer(
     [
         (MachineRequirements(accelerator=Accelerator("T4", 4)), ""),
         (MachineRequirements(accelerator=Accelerator("T4", 4), vcpus=48, memory_gb=192, max_hourly=3.932), ""),
-        (MachineRequirements(instance_type="g4dn.12xlarge"), ""),
         (MachineRequirements(accelerator=Accelerator("T4", 1)), "has 4 T4"),
-        (MachineRequirements(accelerator=Accelerator("A100", 4)), "has 4 T4"),
-        (MachineRequirements(), "has 4 T4"),
         (MachineRequirements(instance_type="g4dn.xlarge"), "is not g4dn.xlarge"),
         (MachineRequirements(accelerator=Accelerator("T4", 4), vcpus=49), "has 48 vCPUs"),
         (MachineRequirements(accelerator=Accelerator("T4", 4), memory_gb=192.5), "has 192 GB of memory"),
@@ -436,14 +389,6 @@ def test_offer_of_unknown_price_fails_any_price_limit() -> None:
     )
 
 
-def test_offered_gpu_memory_matches_its_rounded_size() -> None:
-    large = replace(T4, accelerator="A100", count=8, memory_each_gb=79.6)
-    assert mismatch_reason(large, MachineRequirements(accelerator=Accelerator("A100", 8, memory_gb=80.0))) == ""
-    assert "of 79.6 GB" in mismatch_reason(
-        large, MachineRequirements(accelerator=Accelerator("A100", 8, memory_gb=40.0))
-    )
-
-
 def test_spot_offers_come_first_if_spot_is_preferred() -> None:
     spot = replace(T4, market="spot", zone="us-east-1b", hourly=9.0)
     wish = MachineRequirements(accelerator=Accelerator("T4", 4), allocation="spot-if-available")
@@ -451,13 +396,6 @@ def test_spot_offers_come_first_if_spot_is_preferred() -> None:
     assert matching_offers([T4, spot], replace(wish, allocation="cheapest")) == [T4, spot]
     assert matching_offers([T4, spot], replace(wish, allocation="spot")) == [spot]
     assert matching_offers([T4, spot], replace(wish, allocation="on-demand")) == [T4]
-
-
-def test_offers_of_equal_price_are_sorted_by_region_order() -> None:
-    there = replace(T4, region="eu-west-1", zone="eu-west-1a")
-    wish = MachineRequirements(accelerator=Accelerator("T4", 4), regions=("us-east-1", "eu-west-1"))
-    assert matching_offers([there, T4], wish) == [T4, there]
-    assert matching_offers([there, T4], replace(wish, regions=("eu-west-1", "us-east-1"))) == [there, T4]
 
 
 OFFERS = st.builds(

@@ -9,12 +9,10 @@ import random
 import resource
 import signal
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from skyward_core.model.errors import Hint, UsageError
 from skyward_core.model.outcomes import Outcome
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.past_pool_views import load_finished_pool
@@ -49,16 +47,6 @@ def test_pool_folder_saves_log_bytes_and_cursors(archive: PoolFolder, world: Pat
     assert archive.cursors == {"r003.out": len(data), "r003.err": 5}
     assert archive.read_log_tail("r003.out", 1000) == data[-1000:]
     assert archive.read_log_tail("r003.err", 1000) == b"oops\n"
-
-
-def test_next_client_continues_log_at_the_cursor(archive: PoolFolder) -> None:
-    archive.write_log("r000.out", 0, b"first half, ")
-    with_two = PoolFolder("p.t1")
-    assert with_two.cursors == {"r000.out": 12}
-    with_two.write_log("r000.out", 12, b"second half")
-    archive.write_log("r000.out", 12, b"second half")  # both clients are sent the same bytes
-    assert archive.read_log_tail("r000.out", 99) == b"first half, second half"
-    with_two.close()
 
 
 def test_log_name_outside_the_log_folder_is_rejected(archive: PoolFolder, world: Path) -> None:
@@ -144,19 +132,14 @@ def test_invalid_journal_lines_are_skipped(reader: str, world: Path, monkeypatch
     first, last = (json.dumps(events.to_json(event)).encode() for event in details)
     wrong = [
         first.replace(b'"a"', b'"\xff\xfe"'),  # no UTF-8
-        b"\xff" * 100 + b'"NodePhase"',
         first[:-9],  # cut short
         b'["NodePhase"]',
-        b'"NodePhase"',
         b"[" * 9_000 + b'"NodePhase"',
         b'{"event": ["NodePhase"]}',
         b'{"event": "NodePhase", "pool": "p"}',
         first.replace(b"3.0", b'"NodePhase"'),
-        first.replace(b"3.0", b"-1.0"),
         first.replace(b'"node": 0', b'"node": "0"'),
         first.replace(b'"node": 0', b'"node": 99999999'),
-        first.replace(b'"ready"', b'"evil"'),
-        first.replace(b'"a"', b'["a"]'),
         first.replace(b'"p"', b"7"),
         first.replace(b'"a"', b'"' + b"a" * 35_000 + b'"'),  # of several pieces
     ]
@@ -190,20 +173,6 @@ def test_damaged_events_do_not_change_the_loaded_pool(world: Path, event: int, f
     ledger.close()
     assert len(view.nodes) == 1 and list(view.runs) == ["r"]
     assert view.runs["r"].total == 1 and view.runs["r"].tasks[0].state == "returned"
-
-
-def test_events_after_close_are_not_written(world: Path) -> None:
-    client = PoolFolder("p.t2")
-    client.add_event(EVENTS[0])
-    client.close()
-    client.add_event(EVENTS[1])
-    client.flush()
-    assert list(read_events(client.folder)) == EVENTS[:1]
-
-
-def test_reading_events_of_pool_without_journal_raises(world: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        list(read_events(world / "nowhere"))
 
 
 # -- a run's part ------------------------------------------------------------------------------------------------
@@ -250,26 +219,6 @@ def test_log_range_beyond_received_bytes_takes_no_memory(ledger: Ledger) -> None
     assert read_log(ledger, "r2", 0) == b"two and three\n"
 
 
-def test_read_log_of_removed_file_is_empty(ledger: Ledger, archive: PoolFolder) -> None:
-    (archive.logs / "r000.out").unlink()
-    assert read_log(ledger, "r1", 0) == b""
-
-
-def test_read_log_of_unknown_run_is_a_usage_error(ledger: Ledger) -> None:
-    with pytest.raises(UsageError, match="No run 'nope' in the ledger; ") as caught:
-        read_log(ledger, "nope", 0)
-    assert caught.value.hint == Hint("list-all")
-
-
-def test_repeated_node_phase_is_listed_once_per_phase() -> None:
-    view = PoolView("p")
-    apply(view, events.PoolOpened(pool="p", spec={"nodes": 1}, created_at=1.0, at=1.0))
-    synced = events.NodePhase(pool="p", node=0, phase="synced", detail="wheels", at=2.0)
-    for event in (synced, synced, replace(synced, phase="ready")):
-        apply(view, event)
-    assert view.nodes[0].details == ((2.0, "synced", "wheels"), (2.0, "ready", "wheels"))
-
-
 def test_past_node_phases_are_loaded_for_a_later_client(archive: PoolFolder) -> None:
     def phase_event(node: int, detail: str, at: float) -> events.NodePhase:
         return events.NodePhase(pool="p", node=node, phase="installed", detail=detail, at=at)
@@ -290,16 +239,3 @@ def test_past_node_phases_are_loaded_for_a_later_client(archive: PoolFolder) -> 
     lines = [line for _, _, line in view.nodes[1].details]
     assert lines == [*(f"part-{number}" for number in range(21, 60)), "seen here"]
     assert len(lines) == MAX_NODE_DETAILS and view.nodes[0].details == () and view.version > version
-
-
-def test_age_of_a_node_is_known_to_a_client_that_attaches_later(archive: PoolFolder) -> None:
-    archive.add_event(events.PoolOpened(pool="p", spec={"nodes": 2}, created_at=1.0, at=1.0))
-    for node, phase, at in (0, "installed", 2.0), (0, "ready", 3.0), (0, "ready", 50.0), (1, "ready", 4.0):
-        archive.add_event(events.NodePhase(pool="p", node=node, phase=phase, at=at))  # type: ignore[arg-type]
-    archive.flush()
-    view = PoolView("p")
-    apply(view, events.PoolOpened(pool="p", spec={"nodes": 2}, created_at=1.0, at=90.0))
-    apply(view, events.NodePhase(pool="p", node=0, phase="ready", at=91.0))
-    apply(view, events.NodePhase(pool="p", node=1, phase="gone", at=91.0))
-    restore_node_details(view, node_events(archive.folder, 90.0))
-    assert [node.since for node in view.nodes] == [3.0, 91.0]

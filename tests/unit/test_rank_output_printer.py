@@ -154,27 +154,6 @@ def test_ended_call_does_not_wait_for_a_stuck_terminal(console: Opens, monkeypat
     assert out.getvalue().splitlines() == [f"r000| {number}" for number in range(100)]
 
 
-def test_output_for_a_closed_terminal_is_dropped_without_error(console: Opens) -> None:
-    readable, writable = os.pipe()
-    shown, news = console(out := open(writable, "w", buffering=1))  # noqa: SIM115
-    os.close(readable)
-    news.print(0, "out", b"x\n")
-    shown._thread.join(20)
-    for _ in range(1000):
-        news.print(0, "out", b"y" * 1000 + b"\n")
-    assert shown._queue.empty()
-    shown.close()
-    with pytest.raises(BrokenPipeError):
-        out.close()
-
-
-def test_rank_output_to_a_closed_stream_is_no_error(console: Opens) -> None:
-    shown, news = console(out := io.StringIO())
-    out.close()
-    news.print(0, "out", b"x\n")
-    shown.close()
-
-
 class Full(io.StringIO):
     def write(self, text: str) -> int:
         raise OSError(28, "No space left on device")
@@ -248,27 +227,6 @@ def test_progress_bars_are_drawn_only_during_a_blocking_call(
     shown.close()
     assert out.lines[4:] == ["r001|  20% and more than there", " is room for"]
     assert "owned" not in out.getvalue() and "[2J" not in out.getvalue()
-
-
-def test_call_ends_although_the_terminal_accepts_no_output(console: Opens, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stdout_line_interleaving, "LOCK_TIMEOUT", 0.01)
-    monkeypatch.setenv("TERM", "xterm")
-    gate, stuck = threading.Event(), threading.Event()
-
-    class Stopped(Screen):
-        def write(self, text: str) -> int:
-            stuck.set()
-            gate.wait(60)
-            return super().write(text)
-
-    shown, news = console(out := Stopped())
-    with shown.live():
-        news.print(0, "err", b"\r 10%")
-        assert stuck.wait(60)
-    gate.set()
-    print("the script goes on")
-    shown.close()
-    assert out.lines == ["the script goes on", "r000|  10%"]
 
 
 @pytest.mark.parametrize("which", ["stdout", "stderr", "TERM"])
@@ -347,13 +305,6 @@ def test_consoles_closed_in_any_order_restore_stdout(console: Opens) -> None:
     second.close()
     assert sys.stdout is out
     assert out.getvalue() == "r000| still shown\n"
-
-
-def test_stdout_replaced_by_the_script_is_not_restored(console: Opens, monkeypatch: pytest.MonkeyPatch) -> None:
-    shown, _ = console(io.StringIO())
-    monkeypatch.setattr(sys, "stdout", mine := io.StringIO())
-    shown.close()
-    assert sys.stdout is mine
 
 
 def test_forked_child_prints_although_console_holds_its_lock(console: Opens) -> None:

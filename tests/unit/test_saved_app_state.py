@@ -39,21 +39,6 @@ def test_invalid_app_state_is_reported(text: str) -> None:
         parse_state(text)
 
 
-def test_unreadable_app_state_file_is_reported(home: Path) -> None:
-    settings.save_state("app", "{}")
-    (home / "app.json").write_bytes(b"\xff")
-    with pytest.raises(InvalidStateFile, match="cannot read"):
-        load_state()
-    (home / "app.json").unlink()
-    (home / "app.json").mkdir()
-    with pytest.raises(InvalidStateFile, match="cannot read"):
-        load_state()
-
-
-def test_unknown_keys_of_app_state_are_ignored() -> None:
-    assert parse_state('{"version": 1, "theme": "nord", "more": [1]}') == SavedState(theme="nord")
-
-
 @pytest.mark.parametrize(
     ("saved", "wished", "asked", "theme", "wrong"),
     [

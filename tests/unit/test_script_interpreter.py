@@ -10,14 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.client.launch.launch_plan import make_plan
-from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.model.errors import ScriptError, UsageError
 from skyward_core.model.script_interpreter import Interpreter
 from skyward_core.model.specs import PoolSpec
 from skyward_core.providers.local.provider import Local
 from skyward_core.tasks import bounded_subprocess, import_path, script_interpreter_and_environment
-from skyward_core.tasks.packages import inline_metadata
 from skyward_core.tasks.python_compatibility import (
     OWN_SOURCE,
     incompatibility,
@@ -30,12 +27,10 @@ from skyward_core.tasks.script_interpreter_and_environment import (
     UnusablePython,
     choose_interpreter,
     find_missing_modules,
-    has_module,
     query_python,
     read_python,
     resolve_interpreter,
 )
-from skyward_core.views.pool_view import PoolView
 from tests.support.pythons import all_ended, another_python, hanging_python
 from tests.support.waiting import wait_until
 
@@ -222,9 +217,7 @@ def test_unusable_python_option_is_an_error(project: Path, tmp_path: Path, monke
         (str(venv), f"is a folder. Name the interpreter in it: {venv}/bin/python"),
         ("python9", "PATH has no such program. Give a path"),
         (other.version, f"PATH has no such program. Give {other.path}"),
-        ("3.1", "Give a path: Python 3.1 was not found"),
         ("", " is empty"),
-        (f"{tmp_path}/none", "No such file"),
         (str(program(tmp_path / "hello", "hello")), "it is not a usable Python"),
         (str(program(tmp_path / "other", '["/p", "/", [3, 12, 1], "pypy"]')), "it is pypy, but CPython is required"),
         (str(project / "pyproject.toml"), "it cannot be run: Permission denied"),
@@ -237,16 +230,6 @@ def test_unusable_python_option_is_an_error(project: Path, tmp_path: Path, monke
 def test_python_option_is_searched_on_the_path(project: Path, tmp_path: Path) -> None:
     venv = environment(tmp_path / "venv")
     assert chosen(project, "python", PATH=f"{venv}/bin").path == f"{venv}/bin/python"
-
-
-def test_script_gets_the_python_that_its_metadata_requires(project: Path) -> None:
-    other = another_python()
-    minor = ".".join(other.version.split(".")[:2])
-    script(project).write_text(f'# /// script\n# requires-python = "=={minor}.*"\n# ///\n')
-    found = choose_interpreter(script(project))
-    assert found.minor == minor and found.base != found.path
-    assert found.environment == {"pip": [], "alone": True}
-    assert Path(found.path).parent.parent == Path(found.prefix) and not Path(found.path).exists()
 
 
 def test_environment_path_depends_on_inline_metadata_content(project: Path) -> None:
@@ -311,9 +294,7 @@ OTHER = Interpreter("/p/bin/python", "/p", "3.99.1", ".venv of project p")
     ("task", "pool", "here", "why"),
     [
         (None, None, True, ""),
-        (None, own_interpreter(), True, ""),
         (own_interpreter(), own_interpreter(), True, ""),
-        (OTHER, OTHER, True, ""),
         (OTHER, None, True, ""),
         (None, OTHER, False, "bytecode"),
         (OTHER, own_interpreter(), False, "bytecode"),
@@ -336,36 +317,6 @@ def test_incompatible_interpreters_of_task_and_pool_are_explained(
     assert why in message and bool(message) == bool(why)
 
 
-def test_plan_on_a_pool_of_another_python_is_rejected(project: Path) -> None:
-    minor = ".".join(another_python().version.split(".")[:2])
-    block = f'# /// script\n# requires-python = "=={minor}.*"\n# ///\n'
-    script(project).write_text(block + "import skyward_core as sky\n@sky.function\ndef f(): ...\n")
-    plan = make_plan(LaunchRequest(script=str(script(project)), pool="p"))
-    of_ours, of_its_own, older = (
-        PoolView("p", "ssh", spec=spec)
-        for spec in ({"interpreter": own_interpreter().describe()}, {"interpreter": plan.interpreter.describe()}, {})
-    )
-    with pytest.raises(UsageError, match=r"^f cannot run in pool p: .* needs the same Python version") as caught:
-        plan.on_pool(of_ours)
-    assert caught.value.field == "python" and not Path(plan.interpreter.prefix).exists()
-    assert plan.on_pool(of_its_own).pool is of_its_own and plan.on_pool(older).pool is older
-
-
-def test_plan_resolves_the_interpreter_once(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script(project).write_text(BLOCK + "import skyward_core as sky\n@sky.function\ndef f(): ...\n")
-    read: list[Path] = []
-    plain = inline_metadata.read_inline_metadata
-
-    def noted(path: Path) -> inline_metadata.InlineMetadata | None:
-        read.append(path)
-        return plain(path)
-
-    monkeypatch.setattr("skyward_core.tasks.script_interpreter_and_environment.read_inline_metadata", noted)
-    plan = make_plan(LaunchRequest(script=str(script(project))))
-    assert plan.spec is not None and plan.spec.interpreter is plan.interpreter
-    assert read == [script(project)]
-
-
 def test_hanging_interpreter_is_named_and_killed(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounded_subprocess, "DEFAULT_TIMEOUT", 2)
     children = hanging_python(project / ".venv")
@@ -379,32 +330,6 @@ def test_hanging_interpreter_is_named_and_killed(project: Path, monkeypatch: pyt
     program.symlink_to(sys.executable)  # another program is asked anew
     monkeypatch.setattr(bounded_subprocess, "DEFAULT_TIMEOUT", 60)
     assert choose_interpreter(script(project), ask=query_python).path == str(program)
-
-
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("#!/bin/sh\nsleep 600\n", "no answer for 0.3 s"),
-        ("#!/bin/sh\necho broken >&2; exit 3\n", r"it exited with status 3 \(broken\)"),
-        ("no program", "it cannot be run: "),
-    ],
-)
-def test_failed_package_query_of_an_interpreter_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, why: str
-) -> None:
-    if "sleep" in text:
-        monkeypatch.setattr(bounded_subprocess, "DEFAULT_TIMEOUT", 0.3)
-    program = tmp_path / "python"
-    program.write_text(text)
-    program.chmod(0o755)
-    with pytest.raises(ScriptError, match=f"Cannot list the packages of {program}: {why}"):
-        has_module(Interpreter(str(program), str(tmp_path), "3.12.1", "--python"), "torch")
-
-
-@pytest.mark.parametrize("python", ["~nobody-of-that-name/python", "/" + "x" * 300, "a\0b", "/a\0b"])
-def test_python_option_with_an_impossible_path_is_rejected(project: Path, python: str) -> None:
-    with pytest.raises(UsageError, match=r"--python .* cannot be used|no such program"):
-        choose_interpreter(script(project), python)
 
 
 def test_pythons_in_the_working_folder_are_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -435,10 +360,8 @@ def test_python_version_is_read_from_files_without_running_it(project: Path) -> 
         ("version = 3.12.4", "", "3.12.4"),
         ("version_info = 3.13.1.final.0\nimplementation = CPython", "", "3.13.1"),
         ("version = 3.12.4", "/nowhere/3/bin/python3.13", "3.13"),  # the link leads to another Python since
-        ("", "/nowhere/3/bin/python3.13", "3.13"),
         ("", "/nowhere/cpython-3.13.2-linux-x86_64-gnu/bin/python3.13", "3.13.2"),
         ("version = a\n\0\nhome", "", ""),
-        ("", "", ""),
     ],
 )
 def test_environment_version_is_read_from_pyvenv_cfg_or_link(
@@ -504,11 +427,6 @@ def no_script_folders(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_import_path_is_split_at_the_standard_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", ["", "/mine", LIBRARY, "/site"])
     assert import_path.import_path_entries() == (["", "/mine"], [LIBRARY, "/site"])
-
-
-def test_import_path_without_standard_library_comes_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "path", ["/mine", "/site"])
-    assert import_path.import_path_entries() == ([], ["/mine", "/site"])
 
 
 def test_script_folders_precede_sys_path_newest_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

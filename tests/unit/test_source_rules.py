@@ -68,6 +68,26 @@ def test_no_test_module_imports_another() -> None:
     assert imports == []
 
 
+UNTYPED_HEADERS = {"Header", "AnyHeader"}
+
+
+def test_keys_of_untyped_header_parameters_are_not_used() -> None:
+    """Handlers outside ``protocol/`` take frames of a declared type, so that type checkers know their keys."""
+    found = [
+        f"{module}:{node.lineno}"
+        for module, path in MODULES.items()
+        if not module.startswith("skyward_core.protocol.")
+        for scope in nodes_of(path)
+        if isinstance(scope, ast.FunctionDef | ast.AsyncFunctionDef)
+        for argument in (*scope.args.args, *scope.args.kwonlyargs)
+        if isinstance(argument.annotation, ast.Name) and argument.annotation.id in UNTYPED_HEADERS
+        for node in ast.walk(scope)
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant)
+        if isinstance(node.value, ast.Name) and node.value.id == argument.arg
+    ]
+    assert found == []
+
+
 def test_test_extra_equals_the_dependency_groups() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     groups = project["dependency-groups"]
@@ -187,64 +207,3 @@ def test_bundled_modules_import_no_client_only_module() -> None:
     stay = {name for name, path in MODULES.items() if path.relative_to(ROOT).as_posix() in CLIENT_FILES}
     assert len(stay) == len(CLIENT_FILES) and not stay & set(there)
     assert {name: imported(name) & stay for name in there if imported(name) & stay} == {}
-
-
-QUESTIONS = {"exists", "is_file", "is_dir", "is_symlink", "resolve", "expanduser", "stat", "lstat", "iterdir", "glob",
-             "rglob", "samefile", "readlink", "read_text", "read_bytes"}  # fmt: skip
-# Modules that read text of users, projects and variables, and what of theirs asks about files of our own alone.
-ASKING = ("skyward_tui", "skyward_core/api", "skyward_core/client", "skyward_core/tasks",
-          "skyward_core/store/state_folder.py", "skyward_core/store/skyward_toml.py")  # fmt: skip
-OF_OURS = {
-    "skyward_core/api/attach_and_results.py": 4,
-    "skyward_core/client/bug_report.py": 1,
-    "skyward_core/client/replayable_recording_export.py": 3,
-    "skyward_core/client/log_search.py": 1,
-    "skyward_core/client/run_history.py": 1,
-    "skyward_core/client/skyward_alias_installer.py": 4,
-    "skyward_core/client/node_file_copy.py": 5,  # of a node, and of what was just copied
-    "skyward_core/client/settings_edits.py": 1,
-    "skyward_core/store/state_folder.py": 7,
-    "skyward_core/tasks/task_and_blob_values.py": 4,
-    "skyward_core/tasks/script_loader_parent.py": 3,
-    "skyward_core/tasks/script_interpreter_and_environment.py": 7,
-    "skyward_core/tasks/script_loader_child.py": 2,  # of a script that was parsed before
-    "skyward_tui/cli/commands/examples_and_shim.py": 1,
-    "skyward_tui/cli/commands/run_torchrun_launch.py": 1,
-    "skyward_tui/file_export.py": 1,
-    "skyward_tui/launch_form/form.py": 1,
-    "skyward_tui/ui/themes.py": 1,
-}
-
-
-def bare_questions(node: ast.AST, caught: bool = False) -> int:
-    """Count the questions about paths that may raise: those of pathlib, unless an ``OSError`` is caught around them."""
-    if isinstance(node, ast.Try):
-        names = {
-            each.id
-            for handler in node.handlers
-            for each in ast.walk(handler.type or handler)
-            if isinstance(each, ast.Name)
-        }
-        inside = sum(bare_questions(each, caught or "OSError" in names) for each in node.body)
-        return inside + sum(bare_questions(each, caught) for each in (*node.handlers, *node.orelse, *node.finalbody))
-    asks = (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr in QUESTIONS
-        and not (
-            isinstance(node.func.value, ast.Name)
-            and node.func.value.id in ("os", "accelerators", "providers", "connect")
-        )
-    )
-    return (asks and not caught) + sum(bare_questions(each, caught) for each in ast.iter_child_nodes(node))
-
-
-def test_user_paths_are_checked_only_by_safe_file_access() -> None:
-    """``util/safe_file_access.py`` handles paths for which pathlib raises, and reads regular files up to a limit."""
-    questions = {
-        name: number
-        for path in MODULES.values()
-        if (name := path.relative_to(ROOT).as_posix()).startswith(ASKING) and "/examples/" not in name
-        if (number := sum(map(bare_questions, ast.parse(text_of(path)).body)))
-    }
-    assert questions == OF_OURS

@@ -172,17 +172,15 @@ def test_preemption_notice_is_reported_once_with_remaining_time(service: Service
     "output",
     [
         b"",
-        b"[]",
         b"{}",
         b"[" * 4000,
         b"\xff\x00\x1b]0;owned\x07",
         b'{"action": "explode", "time": "2027-01-15T08:02:00Z"}',
         b'{"action": ["terminate"], "time": "2027-01-15T08:02:00Z"}',
         b'{"action": "terminate", "time": "soon"}',
-        b'{"action": "terminate", "time": 7}',
         b'{"action": "terminate", "time": "2027-01-15T08:02:00Z"}' + b" " * 5000,
     ],
-    ids=range(10),
+    ids=range(8),
 )
 def test_invalid_metadata_answer_is_reported_once_as_an_error(service: Service, output: bytes) -> None:
     service.says[ACTION] = output
@@ -213,7 +211,6 @@ def test_failing_or_hanging_metadata_service_is_polled_again(service: Service) -
     ("state", "code", "preempted"),
     [
         ("shutting-down", "Server.SpotInstanceTermination", True),
-        ("terminated", "Server.SpotInstanceTermination", True),
         ("terminated", "Client.UserInitiatedShutdown", False),
         ("terminated", "Client.InstanceInitiatedShutdown", False),
     ],
@@ -248,33 +245,17 @@ T4 = OrderedHardware("T4", 4, 16.0)
     ("arrived", "message"),
     [
         (MeasuredHardware(gpus=[("Tesla T4", 15.0)] * 4, disk=120.0), ""),
-        (MeasuredHardware(gpus=[("Tesla T4", 15.0)] * 5), ""),
         (MeasuredHardware(gpus=[("Tesla T4", 15.0)] * 3), "it has 3 GPUs instead of 4 x T4 of 16 GB"),
-        (MeasuredHardware(gpus=[]), "it has 0 GPUs instead of 4 x T4 of 16 GB"),
         (
             MeasuredHardware(gpus=[*[("Tesla T4", 15.0)] * 3, ("Tesla T4", 8.0)]),
             "one of its GPUs has 8.0 GB, but 4 x T4 of 16 GB",
         ),
         (MeasuredHardware(gpus=None), ""),
         (MeasuredHardware(disk=4.2), "its disk writes 4.2 MB/s, less than the required 5 MB/s"),
-        (MeasuredHardware(disk=None, offset=3600.0, rate=0.0), ""),
     ],
 )
 def test_mismatch_with_ordered_hardware_names_the_measured_value(arrived: MeasuredHardware, message: str) -> None:
     assert find_mismatch(T4, arrived).startswith(message) and bool(find_mismatch(T4, arrived)) == bool(message)
-
-
-def test_machine_ordered_without_gpus_needs_none() -> None:
-    assert find_mismatch(OrderedHardware(), MeasuredHardware(gpus=[], disk=50.0)) == ""
-
-
-def test_measured_hardware_is_formatted() -> None:
-    found = MeasuredHardware(
-        gpus=[("Tesla T4", 15.0)] * 4, disk=120.4, tflops=51.2, offset=-40.0, neighbour=1, rate=1204.0, notes=["x"]
-    )
-    assert str(found) == (
-        "4 x Tesla T4 of 15 GB, 51 TFLOP/s in float16, disk 120 MB/s, to node 1 1,204 MB/s, clock 40 s behind, x"
-    )
 
 
 def node_facts(**more: Any) -> Any:
@@ -294,7 +275,6 @@ def test_host_benchmark_output_is_sanitized_and_only_ordered_parts_count() -> No
         ({0: 900.0, 1: 900.0, 2: 900.0}, set()),
         ({0: 900.0, 1: 0.0, 2: 0.0}, {2}),
         ({0: 0.0, 1: 900.0, 2: 900.0}, set()),
-        ({0: 0.0, 1: 0.0, 2: 0.0}, set()),
         ({0: 0.0, 1: 0.0}, set()),
         ({0: None, 1: 0.0, 2: 0.0, 3: 0.0}, set()),
     ],
@@ -348,39 +328,6 @@ def neighbor(serve: Callable[[socket.socket], None]) -> Iterator[dict[str, Any]]
         yield {"address": "127.0.0.1", "port": server.getsockname()[1], "word": "w"}
 
 
-def test_benchmark_transfer_is_bounded_on_a_fast_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hardware_and_network_benchmark, "MAX_SEND_BYTES", 3 << 20)
-    monkeypatch.setattr(hardware_and_network_benchmark, "SEND_SECONDS", 60.0)
-    taken = []
-
-    def take(connection: socket.socket) -> None:
-        while piece := connection.recv(1 << 20):
-            taken.append(len(piece))
-        connection.sendall((3 << 20).to_bytes(8, "big"))
-
-    with neighbor(take) as request:
-        sent = hardware_and_network_benchmark.measure_send(request)
-    assert sent["rate"] > 0 and sum(taken) == (3 << 20) + 1
-
-
-def test_unreachable_neighbor_is_reported() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    assert hardware_and_network_benchmark.measure_send({"address": "127.0.0.1", "port": port, "word": "w"})["why"]
-
-
-def test_neighbor_that_confirms_nothing_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hardware_and_network_benchmark, "SEND_SECONDS", 0.05)
-
-    def take(connection: socket.socket) -> None:
-        while connection.recv(1 << 16):
-            pass
-
-    with neighbor(take) as request:
-        sent = hardware_and_network_benchmark.measure_send(request)
-    assert (sent["rate"], sent["why"]) == (0.0, "nothing was received")
-
-
 def test_nvidia_smi_output_is_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hardware_and_network_benchmark, "DRIVER_RETRY_DELAY", 60.0)
     monkeypatch.setattr(hardware_and_network_benchmark, "DRIVER", 0.005)
@@ -403,19 +350,6 @@ def test_nvidia_smi_output_is_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(hardware_and_network_benchmark, "DRIVER", 0.05)
     program.write_text("#!/bin/sh\nexec sleep 30\n")
     assert hardware_and_network_benchmark._list_gpus()[1].startswith("nvidia-smi failed: ")
-
-
-@pytest.mark.parametrize("first", ["NVIDIA-SMI has failed; exit 9", "No devices were found; exit 6"])
-def test_nvidia_smi_is_retried_while_the_driver_loads(
-    first: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(hardware_and_network_benchmark, "DRIVER_RETRY_DELAY", 0.01)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    program = tmp_path / "nvidia-smi"
-    once = f"if mkdir {tmp_path}/asked 2>/dev/null; then echo {first}; fi"
-    program.write_text(f"#!/bin/sh\n{once}\necho 'Tesla T4, 15360 MiB, 570.0'\n")
-    program.chmod(0o755)
-    assert hardware_and_network_benchmark._list_gpus() == ([("Tesla T4", 15360.0)], "")
 
 
 def test_unauthenticated_connections_do_not_block_the_benchmark_peer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import binascii
 import json
 import os
-import queue
 import shlex
 import shutil
 import socket
-import ssl
 import struct
 import subprocess
 import sys
 import tempfile
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,7 +22,6 @@ import asyncssh
 import pytest
 from cryptography.exceptions import InternalError, UnsupportedAlgorithm
 
-from skyward_core.model.errors import SkywardError
 from skyward_core.model.specs import Nodes, PoolSpec
 from skyward_core.node import library_bundle_importer
 from skyward_core.node.bootstrap import host_command_server, receive_file
@@ -36,10 +31,8 @@ from skyward_core.providers import agent_status_and_termination
 from skyward_core.providers.ssh.provider import SSH
 from skyward_core.transport.bundle_builder import bundle
 from skyward_core.transport.ssh import bootstrap_channel, connection, ssh_config_and_preopened_sockets, ssh_transport
-from skyward_core.transport.ssh.connection import ANSWER_TIMEOUT
 from skyward_core.transport.ssh.host_address_and_python import Target
-from skyward_core.transport.ssh.ssh_config_and_preopened_sockets import PreopenedSockets, Route
-from skyward_core.transport.ssh.ssh_transport import SSHTransport
+from skyward_core.transport.ssh.ssh_config_and_preopened_sockets import Route
 from tests.support.processes import run_command
 
 SHELLS = ("sh", "bash", "dash", "zsh", "ksh", "tcsh", "fish")
@@ -220,26 +213,15 @@ def test_bootstrap_commands_contain_no_single_quotes() -> None:
 
 BAD, HOSTS = "gpu1", ["gpu0", "gpu1", "gpu2"]
 RAISED = [
-    ValueError("PKCS#11 support not available"), UnicodeError("label empty or too long"),
-    UnicodeEncodeError("idna", "x" * 70, 0, 70, "label too long"), asyncssh.KeyImportError("Invalid private key"),
-    asyncssh.KeyEncryptionError("Unknown cipher"), asyncssh.ConfigParseError("Invalid port"),
-    asyncssh.PermissionDenied("no key"), binascii.Error("padding"), asyncssh.ProtocolError("odd packet"),
-    asyncssh.ConnectionLost("gone"),
-    asyncssh.KeyExchangeFailed("no cipher"), asyncssh.HostKeyNotVerifiable("odd certificate"),
-    asyncssh.ChannelOpenError(1, "prohibited"), asyncssh.SFTPFailure("no"), ConnectionResetError(104, "reset"),
-    socket.gaierror(-2, "not known"), TimeoutError(),
-    PermissionError(13, "denied", "~/.ssh/id"), ssl.SSLError(1, "odd"),
-    EOFError(), asyncio.IncompleteReadError(b"", 8), asyncio.InvalidStateError("odd"), struct.error("short"),
-    zlib.error("odd data"),
-    RecursionError("too deep"), MemoryError(), NotImplementedError("no agent"), TypeError("odd"),
-    KeyError("Host"), IndexError("range"), AttributeError("no such option"), AssertionError(), OverflowError("port"),
-    ZeroDivisionError("division by zero"), ImportError("No module named 'fido2'"), RuntimeError("no home"),
-    UnsupportedAlgorithm("dsa"), InternalError("openssl", []), queue.Empty(), OSError("odd"),
+    ValueError("PKCS#11 support not available"), UnicodeEncodeError("idna", "x" * 70, 0, 70, "label too long"),
+    asyncssh.KeyImportError("Invalid private key"), asyncssh.ConfigParseError("Invalid port"),
+    asyncssh.PermissionDenied("no key"), asyncssh.ConnectionLost("gone"), asyncssh.KeyExchangeFailed("no cipher"),
+    asyncssh.HostKeyNotVerifiable("odd certificate"), asyncssh.ChannelOpenError(1, "prohibited"), TimeoutError(),
+    ConnectionResetError(104, "reset"), socket.gaierror(-2, "not known"), PermissionError(13, "denied", "~/.ssh/id"),
+    asyncio.IncompleteReadError(b"", 8), struct.error("short"), RecursionError(), MemoryError(), KeyError("x"),
+    UnsupportedAlgorithm("dsa"), InternalError("openssl", []), OSError("odd"),
 ]  # fmt: skip
-SOME = RAISED[::6]
-AWAITS = [
-    "resolve", "connect", "create_session", "create_session, the second", "wait_closed",
-]  # fmt: skip
+AWAITS = ["resolve", "connect", "create_session", "create_session, the second", "wait_closed"]
 HOST_FACTS: dict[str, Any] = {
     "python": "/usr/bin/python3", "version": [3, 11, 4], "home": "/root", "hostname": "h", "system": "Linux",
     "machine": "x86_64", "uid": 0, "address": "10.0.0.1", "port": 22, "time": 1.5, "root": "/root/.cache/skyward",
@@ -361,74 +343,6 @@ async def test_connection_error_of_one_host_does_not_affect_others(fault: Fault)
         assert len(line.detail) > 20
 
 
-@pytest.mark.parametrize("fault", [("connect", each) for each in SOME], indirect=True, ids=_id)
-async def test_jump_host_error_is_reported_for_each_host_behind_it(fault: Fault) -> None:
-    behind = SSH(["gpu7", "gpu8"], config=False, jump=BAD)
-    checks = await behind.check()
-    assert [(line.subject, line.state) for line in checks] == [("gpu7", "fail"), ("gpu8", "fail")]
-    assert fault.raised
-
-
-@pytest.mark.parametrize("fault", [("create_unix_connection", each) for each in SOME], indirect=True, ids=_id)
-async def test_unreachable_agent_over_ssh_is_a_connection_error(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def create_unix_connection(self: Connection, *_: Any, **more: Any) -> None:
-        fault.check(self.host, "create_unix_connection")
-
-    async def forward_local_port(self: Connection, *_: Any) -> None:
-        fault.check(self.host, "create_unix_connection")
-
-    monkeypatch.setattr(Connection, "create_unix_connection", create_unix_connection, raising=False)
-    monkeypatch.setattr(Connection, "forward_local_port", forward_local_port, raising=False)
-    transport = SSHTransport(SSH([BAD], config=False).target(BAD), "p.0", patience=0)
-    if not isinstance(fault.error, asyncssh.ChannelOpenError):  # then another way there is tried
-        with pytest.raises((OSError, SkywardError)) as refused:
-            await transport.open(lambda data: None, lambda error: None)
-        assert isinstance(refused.value, OSError)
-    with pytest.raises(OSError):
-        await transport.forward_port("10.0.0.1", 80)
-    await transport.close()
-
-
-@pytest.mark.parametrize("fault", [(at, each) for each in SOME for at in AWAITS[:2]], indirect=True, ids=_id)
-async def test_failed_host_key_fetch_is_a_skyward_error(fault: Fault) -> None:
-    with pytest.raises(SkywardError):
-        await connection.fetch_host_key(Target(BAD, config=False))
-
-
-@pytest.mark.parametrize("fault", [(at, each) for each in SOME for at in AWAITS[:2]], indirect=True, ids=_id)
-async def test_failed_early_login_is_retried_on_demand(fault: Fault) -> None:
-    async def begin(link: connection.HostConnection) -> None:
-        pytest.fail("there is no login")
-
-    target = Target(BAD, config=False)
-    await connection.open_early([target], PreopenedSockets([]), begin)
-    with pytest.raises(SkywardError):
-        await connection.connect(target, patience=0)
-    is_rejected = fault.where == "connect" and isinstance(fault.error, asyncssh.PermissionDenied)
-    assert fault.raised == (1 if is_rejected else 2), "a rejected login is not repeated"
-    await connection.close_early([target])
-
-
-@pytest.mark.parametrize("fault", [("", OSError())], indirect=True)
-async def test_wait_for_an_ssh_channel_is_bounded(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def hangs(*_: Any, **more: Any) -> None:
-        await asyncio.Event().wait()
-
-    monkeypatch.setattr(connection, "LEAST_TIMEOUT", 0.5)
-    monkeypatch.setenv(ANSWER_TIMEOUT, "0.5")
-    ways = [SSHTransport(SSH([host], config=False).target(host), "p.0", patience=0) for host in HOSTS[:2]]
-    channel = await ways[0].channel()
-    ways[0]._facts = channel.facts
-    monkeypatch.setattr(Connection, "create_unix_connection", hangs, raising=False)
-    monkeypatch.setattr(Connection, "create_session", hangs)
-    ended = await asyncio.gather(
-        ways[0].open(lambda data: None, lambda error: None), ways[1].channel(), return_exceptions=True
-    )
-    assert [str(each).split(" after a request")[0] for each in ended] == [
-        f"Host {host} sent nothing for 0.5 s" for host in HOSTS[:2]
-    ]
-
-
 # What a host says before it has an agent: what is not as it should be is refused before anything acts on it.
 
 STATUS: dict[str, Any] = {"kept": {}, "orphans": [], "left": False, "ended": "", "ended_at": 0.0}
@@ -506,24 +420,6 @@ def test_invalid_task_result_of_a_host_is_rejected(what: str) -> None:
 
 # A module of a bundle is what ``zipimporter`` makes of it, and is read once.
 
-COUNTING = """
-import sys, zipimport
-sys.path.insert(0, sys.argv[1])
-import skyward_core
-loads = []
-real = zipimport.zipimporter.get_code
-def get_code(self, name):
-    code = real(self, name)
-    loads.append(name)
-    return code
-def get_filename(self, name):
-    raise AssertionError(name + " is read to know its file")
-zipimport.zipimporter.get_code, zipimport.zipimporter.get_filename = get_code, get_filename
-import skyward_core.node.worker.worker, skyward_core.plugins.built_in.mig, skyward_core.providers.ssh.provider
-print(len(loads) - len(set(loads)), "skyward_core.node.worker.worker" in loads)
-print(skyward_core.plugins.built_in.mig.__file__)
-"""
-
 
 @pytest.fixture(scope="module")
 def unpacked(tmp_path_factory: pytest.TempPathFactory) -> str:
@@ -551,23 +447,6 @@ def test_bundle_importer_finds_modules_like_zipimport(unpacked: str, which: str)
         assert ours is not None and theirs is not None and type(ours.loader) is library_bundle_importer._Importer
         assert ours.origin == theirs.origin and ours.has_location and ours.cached == theirs.cached, name
         assert ours.submodule_search_locations == theirs.submodule_search_locations
-
-
-def test_bundle_importer_returns_code_repeatedly(unpacked: str) -> None:
-    name, place = "skyward_core.protocol.frame_codec", f"{unpacked}/skyward_core/protocol"
-    importer = library_bundle_importer._Importer(place)
-    assert importer.find_spec(name) is not None
-    code = importer.get_code(name)
-    assert code == importer.get_code(name) == zipimporter(place).get_code(name)
-    assert importer.find_spec("skyward_core.protocol.no_such_module") is None
-    with pytest.raises(ImportError, match="no_such_module"):
-        importer.get_code("skyward_core.protocol.no_such_module")
-
-
-def test_bundle_importer_reads_each_module_once(unpacked: str) -> None:
-    done = subprocess.run([sys.executable, "-I", "-c", COUNTING, unpacked], capture_output=True, text=True, check=False)
-    file = f"{unpacked}/skyward_core/plugins/built_in/mig.py"
-    assert done.stdout.splitlines() == ["0 True", file], done.stderr
 
 
 def test_other_zip_files_are_imported_by_zipimport(tmp_path: Path) -> None:

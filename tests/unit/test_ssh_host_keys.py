@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import stat
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from asyncssh.constants import MSG_IGNORE
 from packaging.requirements import Requirement
 
 from skyward_core.model.errors import HostKeyError, PoolError
@@ -57,11 +52,6 @@ def test_host_key_of_another_port_is_a_separate_entry(file: Path) -> None:
     assert known_hosts.look_up([file], "gpu2", 22).verdict(other) == "unknown"
 
 
-def test_host_key_of_another_type_counts_as_changed(file: Path) -> None:
-    file.write_text(line("gpu1", key("ssh-ed25519")))
-    assert known_hosts.look_up([file], "gpu1", 22).verdict(key("ecdsa-sha2-nistp256")) == "changed"
-
-
 def test_cert_authority_and_revoked_entries_are_separated(file: Path) -> None:
     authority, bad = key(), key()
     file.write_text(line("@cert-authority *.lab", authority) + line("@revoked *", bad))
@@ -80,14 +70,6 @@ def test_known_hosts_reads_hashed_names_and_skips_broken_lines(file: Path) -> No
     digest = hmac.new(salt, b"gpu1", hashlib.sha1).digest()
     hashed = f"|1|{base64.b64encode(salt).decode()}|{base64.b64encode(digest).decode()}"
     file.write_text("what is this\n@odd gpu1 x\n" + line(hashed, one))
-    assert known_hosts.look_up([file], "gpu1", 22).verdict(one) == "known"
-
-
-def test_known_hosts_is_read_again_after_a_change(file: Path) -> None:
-    one = key()
-    file.write_text("")
-    assert known_hosts.look_up([file], "gpu1", 22).verdict(one) == "unknown"
-    known_hosts.accept_key(known_hosts.ServerKey("gpu1", "gpu1", 22, one, file))
     assert known_hosts.look_up([file], "gpu1", 22).verdict(one) == "known"
 
 
@@ -150,128 +132,6 @@ async def test_revoked_host_keys_option_of_ssh_config_is_read(tmp_path: Path, mo
     config.write_text("Host box\n  RevokedHostKeys ~/bad\n")
     route = await connect.resolve(connect.Target("box"))  # type: ignore[attr-defined]
     assert route.revoked == (tmp_path / "bad",)
-
-
-@pytest.mark.parametrize(("before", "level"), [("", "WARNING"), ("INFO", "INFO")])
-def test_import_quiets_asyncssh_logging_unless_a_level_is_set(before: str, level: str) -> None:
-    script = (
-        "import logging\nlogging.basicConfig(level=logging.INFO)\nlogger = logging.getLogger('asyncssh')\n"
-        f"logger.setLevel({before!r} or logging.NOTSET)\n"
-        "import skyward_core.transport.ssh.asyncssh_patches\n"
-        "print(logging.getLevelName(logging.getLogger('asyncssh.sftp').getEffectiveLevel()))\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == level
-
-
-def test_asyncssh_import_skips_slow_parts_and_restores_patches() -> None:
-    script = (
-        "import ctypes.util, sys; search = ctypes.util.find_library\n"
-        "asked = []; ctypes.util.find_library = lambda name: asked.append(name)\n"
-        "ours = ctypes.util.find_library\n"
-        "from skyward_core.transport.ssh.asyncssh_patches import asyncssh\n"
-        "print(asked, 'asyncssh.crypto.x509' in sys.modules, ctypes.util.find_library is ours)\n"
-        "print(asyncssh.crypto.X509Name if hasattr(asyncssh.crypto, 'X509Name') else None)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    first, second = done.stdout.splitlines()
-    assert first == "[] False True"
-    assert second == "None"
-
-
-class Connection:
-    """Attributes of a connection that :func:`_disable_ignore_packets` uses."""
-
-    def __init__(self, cipher: str) -> None:
-        self.cipher = cipher
-        self.sent: list[int] = []
-
-    def get_extra_info(self, name: str) -> str:
-        return {"send_cipher": self.cipher}[name]
-
-    def send_packet(self, pkttype: int, *args: bytes, handler: Any = None) -> None:
-        self.sent.append(pkttype)
-
-
-@pytest.mark.parametrize(("cipher", "sent"), [(next(iter(connect.AEAD)), [94]), ("aes128-cbc", [MSG_IGNORE, 94])])
-def test_ssh_ignore_packets_are_dropped_only_for_aead_ciphers(cipher: str, sent: list[int]) -> None:
-    connection: Any = Connection(cipher)
-    connect._disable_ignore_packets(connection)
-    for kind in (MSG_IGNORE, 94):
-        connection.send_packet(kind, b"")
-    assert connection.sent == sent
-
-
-async def test_asyncssh_still_sends_ignore_packets_without_the_patch() -> None:
-    """The server records packets: without the patch an ignore packet precedes data, with the patch none does."""
-    key = asyncssh.generate_private_key("ssh-ed25519")
-
-    async def echo(process: Any) -> None:
-        process.stdout.write(await process.stdin.readline())
-        process.exit(0)
-
-    class Open(asyncssh.SSHServer):
-        def begin_auth(self, username: str) -> bool:
-            return False
-
-    server = await asyncssh.listen("127.0.0.1", 0, server_host_keys=[key], server_factory=Open, process_factory=echo)
-    async with server:
-        fillers = {}
-        for ours in (False, True):
-            async with asyncssh.connect(
-                "127.0.0.1", server.get_port(), known_hosts=None, username="u", config=None, client_keys=None
-            ) as ssh:
-                counted: list[int] = []
-                if ours:
-                    connect._disable_ignore_packets(ssh)
-                _count(ssh, counted)
-                async with asyncio.timeout(30):
-                    await ssh.run("x", input="hello\n")
-                fillers[ours] = counted.count(MSG_IGNORE)
-    assert fillers[False], "asyncssh sends none any more: ours can go"
-    assert not fillers[True]
-
-
-async def test_ssh_cipher_object_is_created_once_per_connection() -> None:
-    from asyncssh.crypto import cipher
-
-    made = vars(cipher)["AESGCM"]
-    key, iv = b"k" * 16, b"i" * 12
-    begun, ours = made.cache_info().misses, cipher.GCMCipher("aes128-gcm", key, iv)
-    theirs = cipher.GCMCipher("aes128-gcm", key, iv)
-    for text in (b"one", b"other"):
-        sealed, mac = ours.encrypt_and_sign(b"head", text)
-        assert theirs.verify_and_decrypt(b"head", sealed[4:], mac) == text
-    assert made.cache_info().misses == begun + 1, "it makes its ciphers otherwise by now: look for the place"
-    sealed, mac = ours.encrypt_and_sign(b"head", b"third")
-    assert theirs.verify_and_decrypt(b"head", sealed[4:], bytes(16)) is None
-
-
-def _count(ssh: Any, counted: list[int]) -> None:
-    """Record the packets that are sent, at the place that numbers them."""
-    send = ssh._send_pkt if hasattr(ssh, "_send_pkt") else None
-    assert send is None, "look at how packets are counted"
-    wire = ssh.send_packet
-
-    def send_packet(pkttype: int, *args: bytes, handler: Any = None) -> None:
-        before = ssh._send_seq
-        wire(pkttype, *args, handler=handler)
-        counted.extend([pkttype] * (ssh._send_seq - before))
-
-    ssh.send_packet = send_packet
-
-
-@pytest.mark.parametrize("before", ["", "import typing_extensions\n"])
-def test_asyncssh_import_does_not_load_typing_extensions(before: str) -> None:
-    script = (
-        f"import sys, typing\n{before}"
-        "from skyward_core.transport.ssh.asyncssh_patches import asyncssh\n"
-        "print('typing_extensions' in sys.modules, asyncssh.connection.Self is typing.Self)\n"
-        "import typing_extensions\n"
-        "print(type(typing_extensions) is type(sys), callable(typing_extensions.deprecated))"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == [f"{bool(before)} True", "True True"]
 
 
 # A machine gets a host key of its own at the first login; whoever is cut off at that lets the next one in.

@@ -92,14 +92,6 @@ def test_state_folder_of_another_user_is_rejected(
     assert mode(place) == bits and not list(place.iterdir())
 
 
-def test_skyward_home_variable_selects_a_private_state_folder(world: Path) -> None:
-    assert state_folder.state_home() == world
-    assert mode(world) == 0o700
-    assert state_folder.state_home() == world, "a second time finds it"
-    assert state_folder.ensure_pool_folder("p.t1") == world / "pools" / "p.t1"
-    assert mode(world / "pools" / "p.t1") == 0o700
-
-
 def test_relative_and_tilde_skyward_home_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SKYWARD_HOME", "rel")
     assert state_folder.state_home() == tmp_path / "rel"
@@ -249,19 +241,3 @@ def test_settings_writable_by_another_user_are_not_read(theirs: str, tmp_path: P
     tmp_path.chmod(0o777)
     with pytest.raises(UsageError, match="can be written by others"):
         skyward_toml.host_groups()
-
-
-def test_unreadable_settings_are_a_usage_error(tmp_path: Path) -> None:
-    (tmp_path / "skyward.toml").mkdir()
-    with pytest.raises(UsageError, match=r"Cannot read .*skyward\.toml: "):
-        skyward_toml.host_groups()
-
-
-def test_unusable_state_folder_error_says_how_to_fix_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "file"))
-    with pytest.raises(UsageError) as caught:
-        state_folder.state_home()
-    message = str(caught.value)
-    assert message.startswith(f"Cannot create the private folder {tmp_path / 'file'}: ")
-    assert message.endswith(". Set SKYWARD_HOME to another folder.")
