@@ -298,7 +298,7 @@ class PoolOperations(DeprecatedMethods, PoolOperand):
         Raises:
             PoolError: If the pool is not up.
         """
-        from skyward_core.pool.rank_inspection import collect_stacks  # imported late: rarely used
+        from skyward_core.pool.rank_inspection_and_debugger import collect_stacks  # imported late: rarely used
 
         context = self.pool.context
         run_id = next(reversed(context.view.runs), "") if run is None else run

@@ -591,13 +591,13 @@ class Session(SessionInterface):
     async def stacks(
         self, pool: str, run: str = "", ranks: Sequence[int] | None = None, *, signal: bool = False
     ) -> Stacks:
-        from skyward_core.pool.rank_inspection import collect_stacks
+        from skyward_core.pool.rank_inspection_and_debugger import collect_stacks
 
         return await collect_stacks((await self._observe_pool(pool)).context, run, ranks, signal=signal)
 
     @verb
     async def profile(self, pool: str, rank: int, seconds: float) -> str:
-        from skyward_core.pool.rank_inspection import profile_rank
+        from skyward_core.pool.rank_inspection_and_debugger import profile_rank
 
         return await profile_rank((await self._observe_pool(pool)).context, rank, seconds)
 
@@ -610,7 +610,7 @@ class Session(SessionInterface):
             UsageError: If the rank does not exist.
             PoolError: If the pool does not exist or cannot be reached, or if the rank is not at a breakpoint.
         """
-        from skyward_core.pool.rank_inspection import send_to_debugger
+        from skyward_core.pool.rank_inspection_and_debugger import send_to_debugger
 
         return await send_to_debugger((await self._observe_pool(pool)).context, rank, who, text=text, eof=eof)
 

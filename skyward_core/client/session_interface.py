@@ -272,7 +272,7 @@ class SessionInterface:
     def stacks(
         self, pool: str, run: str = "", ranks: Sequence[int] | None = None, *, signal: bool = False
     ) -> Future[Stacks]:
-        """Collect the stacks of ranks; see ``rank_inspection.collect_stacks``. Does not keep the pool alive.
+        """Collect the stacks of ranks; see ``pool.rank_inspection_and_debugger``. Does not keep the pool alive.
 
         Args:
             signal: Whether to send a signal to ranks whose stacks cannot be read otherwise.

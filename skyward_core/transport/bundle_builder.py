@@ -125,7 +125,7 @@ RARELY_LOADED = (
     *WITH_DRIVER,
     "skyward_core/node/agent/peer_heartbeats.py",
     "skyward_core/node/agent/preemption_notices.py",
-    "skyward_core/node/agent/rank_inspection.py",
+    "skyward_core/node/agent/rank_inspection_and_debugger.py",
     "skyward_core/node/agent/retained_results.py",
     "skyward_core/node/agent/metrics_sampler_supervisor.py",
     "skyward_core/node/agent/output_file_requests.py",

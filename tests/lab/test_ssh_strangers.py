@@ -12,7 +12,7 @@ import skyward_core
 import skyward_core as sky
 from skyward_core.client.session import Session
 from skyward_core.node.bootstrap.host_inspection import NODE_VARIABLE
-from skyward_core.pool.rank_inspection import send_to_debugger
+from skyward_core.pool.rank_inspection_and_debugger import send_to_debugger
 from skyward_core.protocol.frame_codec import encode_frame
 from skyward_core.transport.background_loop import submit
 from skyward_core.transport.bundle_builder import bundle

@@ -24,7 +24,7 @@ from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.model.thread_stacks import Stacks
 from skyward_core.node import stack_dumps_and_profiles
 from skyward_core.node.stack_dumps_and_profiles import PathMapping, RankProcess, capture_stacks
-from skyward_core.pool import rank_inspection
+from skyward_core.pool import rank_inspection_and_debugger
 from skyward_core.protocol.node_paths import STACK_SIGNAL
 from skyward_core.views.stack_groups_and_profiles import group_stacks, hottest_lines, parse_profile
 from tests.support.cli import begun, call
@@ -731,7 +731,7 @@ def test_agent_of_an_older_release_without_stacks_is_named(
 def test_frozen_agent_does_not_block_stacks_of_other_nodes(
     four_rank_pool: sky.Compute, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rank_inspection, "ANSWER_TIMEOUT", 10_000.0)
+    monkeypatch.setattr(rank_inspection_and_debugger, "ANSWER_TIMEOUT", 10_000.0)
     session.observe("four").result(60)
     (agent,) = agent_pids(four_rank_pool)
     os.kill(agent, signal.SIGSTOP)

@@ -26,7 +26,7 @@ from skyward_core.node.stack_dumps_and_profiles import (
     parse_faulthandler,
     parse_py_spy,
 )
-from skyward_core.pool.rank_inspection import _split_by_run
+from skyward_core.pool.rank_inspection_and_debugger import _split_by_run
 from skyward_core.protocol.validators import is_stack_frame
 from skyward_core.views.pool_view import RunView
 from skyward_core.views.stack_groups_and_profiles import (

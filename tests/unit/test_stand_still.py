@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skyward_core.node.agent import slot_dispatcher
-from skyward_core.node.agent.rank_inspection import _DebuggerSession
+from skyward_core.node.agent.rank_inspection_and_debugger import _DebuggerSession
 from skyward_core.node.agent.slot_dispatcher import ALL_PAUSES, PauseClock
 from skyward_core.util.redaction import Redactor
 

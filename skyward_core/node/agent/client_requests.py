@@ -25,7 +25,7 @@ from skyward_core.protocol.frame_schemas import AGENT_FEATURES, validate_client_
 if TYPE_CHECKING:
     from skyward_core.node.agent.metrics_sampler_supervisor import SamplerProcess
     from skyward_core.node.agent.output_file_requests import OutputFileHandler
-    from skyward_core.node.agent.rank_inspection import DebuggerRelay, DiagnosticsHandler
+    from skyward_core.node.agent.rank_inspection_and_debugger import DebuggerRelay, DiagnosticsHandler
     from skyward_core.protocol.frame_types import (
         AgentPong,
         ClientAck,
@@ -343,13 +343,13 @@ class ClientRequests:
 
     @cached_property
     def _diagnostics(self) -> DiagnosticsHandler:
-        from skyward_core.node.agent.rank_inspection import DiagnosticsHandler
+        from skyward_core.node.agent.rank_inspection_and_debugger import DiagnosticsHandler
 
         return DiagnosticsHandler(self._state, self._slots)
 
     @cached_property
     def _debugger(self) -> DebuggerRelay:
-        from skyward_core.node.agent.rank_inspection import DebuggerRelay
+        from skyward_core.node.agent.rank_inspection_and_debugger import DebuggerRelay
 
         return DebuggerRelay(self._state, self._slots)
 
