@@ -41,7 +41,7 @@ from skyward_tui.cli.console_and_log_printer import Console, is_color_enabled
 from skyward_tui.cli.fault_tolerant_stdio import StandardStream
 from skyward_tui.cli.run_report_and_receipts import COLORS, state_text
 from skyward_tui.text.ansi_colours import plain
-from skyward_tui.text.error_advice import format_detail
+from skyward_tui.text.error_hint_text import format_detail
 from skyward_tui.text.number_and_time_format import count, duration, hourly, money, saving_text
 from skyward_tui.text.text_width_and_tables import clip
 

@@ -12,7 +12,7 @@ from skyward_core.client.session import Session
 from skyward_core.client.sweep_launch_and_resumption import gang_runs
 from skyward_core.model.errors import PoolError, UsageError
 from skyward_tui.cli.console_and_log_printer import Console
-from skyward_tui.text.error_advice import format_detail, format_error
+from skyward_tui.text.error_hint_text import format_detail, format_error
 from skyward_tui.text.queue_trial_and_comparison_rows import queue_rows
 
 SHOWN = 5  # number of matches listed for an ambiguous word; they fit one line

@@ -33,7 +33,7 @@ from skyward_tui.dialogs.basic_dialogs import ChoiceScreen, Dialog
 from skyward_tui.launch_form.form import Form, example_paths, relative_path
 from skyward_tui.launch_form.recent_launches import MAX_SHOWN, example_row, missing_packages, recent_row
 from skyward_tui.shutdown_and_daemon_threads import run_in_daemon_thread
-from skyward_tui.text.error_advice import format_error
+from skyward_tui.text.error_hint_text import format_error
 from skyward_tui.text.hardware_cells import OFFERS_HEAD, OfferRow, offer_rows
 from skyward_tui.text.text_width_and_tables import fit_width, one_line
 from skyward_tui.ui.actions import bindings

@@ -26,7 +26,7 @@ from skyward_tui.panels.log_pane import NEAR, Files, LogPane, Matcher
 from skyward_tui.panels.panel import PanelExport, RunPanel, RunSelection
 from skyward_tui.panels.rank_states_and_heat_map import RankChosen
 from skyward_tui.source_lookup_and_editor import open_in_editor
-from skyward_tui.text.error_advice import format_detail
+from skyward_tui.text.error_hint_text import format_detail
 from skyward_tui.text.number_and_time_format import count, failure
 from skyward_tui.text.state_styles_and_rank_states import (
     FAILURES,

@@ -38,7 +38,7 @@ from skyward_core.util.terminal_safe_text import is_plain_ascii
 from skyward_core.views.log_buffers_and_rank_activity import Line, LogRing, Ring, rank_prefix
 from skyward_core.views.log_collapsing import CollapsedRing
 from skyward_tui.text.ansi_colours import CELL_LIMIT, ParsedLine, parse, plain
-from skyward_tui.text.error_advice import format_error
+from skyward_tui.text.error_hint_text import format_error
 from skyward_tui.text.number_and_time_format import count
 from skyward_tui.ui.actions import bindings
 from skyward_tui.ui.themes import read_style_sheet

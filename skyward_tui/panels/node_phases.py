@@ -11,7 +11,7 @@ from textual.content import Content
 from skyward_core.views.job_file_steps import StepOnNode, failure_lines, steps_by_node, steps_of_job
 from skyward_core.views.pool_view import PHASES, NodeView, PoolView, RunView
 from skyward_tui.panels.panel import RunPanel, RunSelection
-from skyward_tui.text.error_advice import format_detail
+from skyward_tui.text.error_hint_text import format_detail
 from skyward_tui.text.number_and_time_format import age, clock, duration, precise_duration, preemption_text
 from skyward_tui.text.state_styles_and_rank_states import FAILURES, is_absent, link_note, node_style, state_style
 from skyward_tui.text.text_width_and_tables import clip

@@ -32,7 +32,7 @@ from skyward_tui.source_lookup_and_editor import (
     source_folders,
     source_positions,
 )
-from skyward_tui.text.error_advice import failure_hints
+from skyward_tui.text.error_hint_text import failure_hints
 from skyward_tui.text.hardware_cells import metrics_line
 from skyward_tui.text.number_and_time_format import failure, precise_duration
 from skyward_tui.text.state_styles_and_rank_states import append_block, block_room, last_lines, state_style

@@ -23,7 +23,7 @@ from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.pool_view import RunView
 from skyward_tui.screens.base_screen import BaseScreen, ListScreen
 from skyward_tui.text.ansi_colours import plain
-from skyward_tui.text.error_advice import format_error
+from skyward_tui.text.error_hint_text import format_error
 from skyward_tui.text.number_and_time_format import ago, count, duration, money, number, run_status
 from skyward_tui.text.queue_trial_and_comparison_rows import task_note
 from skyward_tui.text.state_styles_and_rank_states import append_block, block_room, state_style

@@ -22,7 +22,7 @@ from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_tui.dialogs.basic_dialogs import ChoiceScreen
 from skyward_tui.screens.base_screen import ListScreen
 from skyward_tui.shutdown_and_daemon_threads import run_in_daemon_thread
-from skyward_tui.text.error_advice import format_detail, format_error
+from skyward_tui.text.error_hint_text import format_detail, format_error
 from skyward_tui.text.hardware_cells import free_text, memory, usage_by_user, utilization
 from skyward_tui.text.number_and_time_format import ago, count
 from skyward_tui.text.state_styles_and_rank_states import state_style

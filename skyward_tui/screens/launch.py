@@ -64,7 +64,7 @@ from skyward_tui.screens.launch_field_groups import (
     worst_state,
 )
 from skyward_tui.screens.launch_sidebar import LaunchSidebar, PlanPanel
-from skyward_tui.text.error_advice import format_error
+from skyward_tui.text.error_hint_text import format_error
 from skyward_tui.text.hardware_cells import ANY
 from skyward_tui.text.queue_trial_and_comparison_rows import sweep_outcome
 from skyward_tui.text.teardown_and_leftovers import receipt_line

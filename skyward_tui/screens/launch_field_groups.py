@@ -32,7 +32,7 @@ from skyward_tui.launch_form.form import (
     setting_fields,
     value_list_error,
 )
-from skyward_tui.text.error_advice import format_detail
+from skyward_tui.text.error_hint_text import format_detail
 from skyward_tui.text.text_width_and_tables import clip_path, one_line
 from skyward_tui.ui.actions import bindings, with_keys
 from skyward_tui.ui.themes import read_style_sheet

@@ -19,7 +19,7 @@ from skyward_core.model.errors import SkywardError
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_tui.screens.base_screen import ListScreen
 from skyward_tui.shutdown_and_daemon_threads import run_in_daemon_thread
-from skyward_tui.text.error_advice import format_error
+from skyward_tui.text.error_hint_text import format_error
 from skyward_tui.text.text_width_and_tables import clip, fit_width
 from skyward_tui.ui.actions import SCOPES, Action, actions_in, bindings, resolve_keymap
 from skyward_tui.ui.themes import SKYWARD, read_style_sheet

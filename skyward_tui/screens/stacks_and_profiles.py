@@ -39,7 +39,7 @@ from skyward_core.views.stack_groups_and_profiles import (
 from skyward_tui.dialogs.basic_dialogs import ChoiceScreen
 from skyward_tui.screens.base_screen import BaseScreen
 from skyward_tui.source_lookup_and_editor import SourceFile, find_source, source_folders
-from skyward_tui.text.error_advice import format_error
+from skyward_tui.text.error_hint_text import format_error
 from skyward_tui.text.number_and_time_format import ago, clock, count, duration
 from skyward_tui.text.state_styles_and_rank_states import RankState, last_line, rank_states, state_style
 from skyward_tui.text.text_width_and_tables import clip, fit_width

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from skyward_core.model.errors import SkywardError
-from skyward_tui.text.error_advice import format_error
+from skyward_tui.text.error_hint_text import format_error
 
 if TYPE_CHECKING:
     from skyward_tui.app import SkywardApp

@@ -18,7 +18,7 @@ from textual.app import App
 from textual.app import SuspendNotSupported as SuspendNotSupported
 
 from skyward_tui.shutdown_and_daemon_threads import run_in_daemon_thread
-from skyward_tui.text.error_advice import format_error
+from skyward_tui.text.error_hint_text import format_error
 
 if TYPE_CHECKING:
     from skyward_tui.app import SkywardApp

@@ -12,7 +12,7 @@ from textual.content import Content
 from textual.widget import Widget
 
 from skyward_core.views.pool_view import NodeView, PoolView, RunView
-from skyward_tui.text.error_advice import format_detail
+from skyward_tui.text.error_hint_text import format_detail
 from skyward_tui.text.number_and_time_format import (
     ago,
     count,

@@ -26,7 +26,7 @@ from skyward_core.tasks.function_pickling import make_task
 from skyward_core.views.events import PoolEnded
 from skyward_tui.cli.commands import ls_logs_results_lock
 from skyward_tui.cli.console_and_log_printer import Console
-from skyward_tui.text.error_advice import format_detail, format_error
+from skyward_tui.text.error_hint_text import format_detail, format_error
 from tests.support.sessions import new_session
 from tests.support.waiting import wait_until
 

@@ -44,7 +44,7 @@ from skyward_core.transport.ssh.host_address_and_python import Target
 from skyward_core.transport.ssh.host_key_prompt import HostKeyPrompt
 from skyward_core.transport.ssh.ssh_config_and_preopened_sockets import PreopenedSockets
 from skyward_core.transport.ssh.ssh_transport import SSHTransport
-from skyward_tui.text.error_advice import format_detail, format_error
+from skyward_tui.text.error_hint_text import format_detail, format_error
 from tests.support.one_host import NOISE, Reports, config, greet, provider, running, target
 from tests.support.pythons import python_without
 from tests.support.sshd import Host

@@ -37,7 +37,7 @@ from skyward_core.util.redaction import Redactor
 from skyward_core.views import events
 from skyward_core.views.pool_view import PoolView, apply
 from skyward_tui.cli.console_and_log_printer import Console
-from skyward_tui.text.error_advice import advice, format_detail, format_error
+from skyward_tui.text.error_hint_text import advice, format_detail, format_error
 from tests.support.commands import COMMANDS
 from tests.support.hostile_text import is_harmful
 from tests.support.sessions import new_session

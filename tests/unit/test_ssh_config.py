@@ -27,7 +27,7 @@ from skyward_core.transport.ssh.asyncssh_patches import asyncssh
 from skyward_core.transport.ssh.connection import connect
 from skyward_core.transport.ssh.host_address_and_python import Target, why_unsafe
 from skyward_core.transport.ssh.ssh_config_and_preopened_sockets import jump_target, resolve
-from skyward_tui.text.error_advice import format_error
+from skyward_tui.text.error_hint_text import format_error
 from tests.support.examples import examples
 from tests.support.host_key import PUBLIC
 from tests.support.processes import exists

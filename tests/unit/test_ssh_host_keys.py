@@ -15,7 +15,7 @@ from skyward_core.providers.aws.ec2_ssh_transport import INSTALL_KEY_COMMAND, MA
 from skyward_core.transport.ssh import connection as connect
 from skyward_core.transport.ssh import known_hosts
 from skyward_core.transport.ssh.asyncssh_patches import asyncssh
-from skyward_tui.text.error_advice import format_error
+from skyward_tui.text.error_hint_text import format_error
 
 
 def key(kind: str = "ssh-ed25519") -> asyncssh.SSHKey:

@@ -20,7 +20,7 @@ from skyward_tui.cli.follow_run import Follower
 from skyward_tui.cli.pool_and_run_lookup import live_and_retained_pools, open_session, resolve_run
 from skyward_tui.cli.run_report_and_receipts import drop_receipts, queue_receipt, receipt_line
 from skyward_tui.cli.shared_options_and_command_class import command
-from skyward_tui.text.error_advice import format_error
+from skyward_tui.text.error_hint_text import format_error
 from skyward_tui.text.teardown_and_leftovers import unfetched_lines
 
 T = TypeVar("T")

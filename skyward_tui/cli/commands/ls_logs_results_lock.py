@@ -48,7 +48,7 @@ from skyward_tui.cli.run_report_and_receipts import (
     unfetched_text,
 )
 from skyward_tui.cli.shared_options_and_command_class import command
-from skyward_tui.text.error_advice import format_detail, format_error
+from skyward_tui.text.error_hint_text import format_detail, format_error
 from skyward_tui.text.json_output import (
     pool_json,
     retained_json,

@@ -42,7 +42,7 @@ from skyward_tui.cli.pool_and_run_lookup import (
 )
 from skyward_tui.cli.run_report_and_receipts import GLYPHS, outcome_note, table
 from skyward_tui.cli.shared_options_and_command_class import command, parse_time, variable_options, watch_option
-from skyward_tui.text.error_advice import format_error
+from skyward_tui.text.error_hint_text import format_error
 from skyward_tui.text.json_output import run_json
 from skyward_tui.text.number_and_time_format import count, duration, money
 from skyward_tui.text.queue_trial_and_comparison_rows import ComparedLine, comparison_lines
