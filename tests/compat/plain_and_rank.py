@@ -499,26 +499,19 @@ def points() -> dict[str, Callable[[], object]]:
 
 
 def look() -> dict[str, object]:
-    """Return all properties. Skips child processes for a script without a file, because a plain process could not start
-    them either.
-    """
-    has_file = "__file__" in globals()
+    """Return all properties."""
     found: dict[str, object] = {}
     for name, point in points().items():
-        if has_file or not name.startswith("children"):
-            try:
-                found[name] = point()
-            except Exception as error:  # noqa: BLE001  it is the point's answer
-                found[name] = f"{type(error).__name__}: {error}"
+        try:
+            found[name] = point()
+        except Exception as error:  # noqa: BLE001  it is the point's answer
+            found[name] = f"{type(error).__name__}: {error}"
     return json.loads(json.dumps(found, default=repr))
 
 
 @sky.function
-def seen(to: str = "") -> dict[str, object]:
-    found = look()
-    if to:
-        Path(to).write_text(json.dumps(found))
-    return found
+def seen() -> dict[str, object]:
+    return look()
 
 
 @sky.function

@@ -73,3 +73,7 @@ def test_migration_table_describes_every_name_of_a_generation(column: int, gener
     assert {name for name in data if name.removeprefix("sky.") not in generation} <= {
         "sky.AMD", "sky.Pool", "sky.accelerators.Custom"
     }  # fmt: skip
+
+
+def test_upgrade_page_names_the_older_import() -> None:
+    assert re.search(r"`import skyward as sky` finds this library when a script is run by", PAGE.read_text("utf-8"))

@@ -287,3 +287,10 @@ def test_emit_prints_a_line_and_logs_its_metrics(capsys, monkeypatch):
     assert logged == [{"epoch.loss": 0.5, "epoch.n": 3}, {"lr": 0.1}]
     message = 'epoch {"loss": 0.5, "n": 3, "best": true, "note": "ok"}\nlr 0.1\nsaved\n'
     assert capsys.readouterr().out == message
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_mig_profile_of_an_accelerator_sets_the_ranks_per_node():
+    for profile, workers in (("3g.40gb", 2), ("2g.20gb", 3), ("1g.10gb", 7)):
+        pool = sky.ComputePool(accelerator=sky.Accelerator.NVIDIA.A100(mig=profile, memory="80GB"))
+        assert pool.spec.ranks_per_node == workers

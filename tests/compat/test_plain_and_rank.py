@@ -30,12 +30,6 @@ VARIABLES = {
 }  # fmt: skip
 
 # A cell of a notebook: a main module without a file, and source that is known by a name that no file has.
-CELL = f"""
-import linecache, pathlib, sys
-text, name = pathlib.Path({SCRIPT!r}).read_text(), "<cell 1>"
-linecache.cache[name] = len(text), None, text.splitlines(keepends=True), name
-exec(compile(text, name, "exec"))
-"""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -137,42 +131,6 @@ def test_files_left_open_are_written_as_by_a_plain_process(folder: Path, local: 
     assert contents(folder / "left-by-script") == left_open("plain-daemon", "numpy", "daemon")
 
 
-@pytest.mark.proof("10 s of a processor")
-@pytest.mark.parametrize("library", ["torch", "pandas", "jax", "transformers"])
-def test_files_left_open_beside_large_libraries_are_written(folder: Path, library: str) -> None:
-    call = f"sky.script({SCRIPT!r}, ['open', 'rank-{library}', {library!r}]) >> compute"
-    pool = "sky.Compute(provider=sky.Local(), nodes=1, options=sky.Options(console=False))"
-    code = f"import skyward_core as sky\nwith {pool} as compute:\n    {call}\n"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE)
-    assert contents(folder / f"rank-{library}") == left_open(f"plain-{library}", library)
-
-
-@pytest.mark.proof("1 s of a processor")
-def test_rank_of_the_command_line_is_like_a_plain_process(folder: Path, plain: dict[str, Any]) -> None:
-    command = ["-m", "skyward_tui", "run", f"{SCRIPT}:seen", "--json", "--arg", "to=seen.json"]
-    (folder / "saved.pickle").unlink(missing_ok=True)
-    assert run(*command)["ranks"][0]["outcome"] == "returned"
-    found = json.loads((folder / "seen.json").read_text())
-    assert differing(plain, found) == ANYWHERE | {"sys.argv", "sys.orig_argv"}
-    assert found["sys.argv"] == [[SCRIPT]] * 2
-    assert found["sys.orig_argv"] == [sys.executable, SCRIPT]
-    assert more_variables(plain, found) == VARIABLES
-    assert run(SCRIPT, "load", "saved.pickle") is True
-
-
-@pytest.mark.proof("3 s of a processor")
-@pytest.mark.parametrize(
-    ("way", "more"), [(("-m", "plain_and_rank"), {"main module"}), (("-m", "skyward_core", SCRIPT), {"sys.path"})]
-)
-def test_rank_of_a_script_started_otherwise_is_like_a_plain_process(
-    folder: Path, way: tuple[str, ...], more: set[str]
-) -> None:
-    there, found = run(*way, *WORDS), run(*way, *WORDS, where="local")["seen"]
-    assert differing(there, found) == ANYWHERE | more
-    assert found["sys.argv"][0][1:] == [*WORDS]
-    assert found["sys.path"] == [*dict.fromkeys(there["sys.path"])]
-
-
 CLIENT = """
 import subprocess, sys
 import skyward_core as sky
@@ -202,16 +160,6 @@ def test_each_client_of_a_pool_has_its_own_argv(folder: Path) -> None:
     output = subprocess.run(command, check=True, timeout=PATIENCE, capture_output=True, text=True).stdout
     first, second = command[1:], ["client.py", "second", "--lr", "0.2"]
     assert output.splitlines() == [str(each) for each in (first, [*first, "added"], [*first, "added"], second, first)]
-
-
-@pytest.mark.proof("1 s of a processor")
-def test_rank_of_a_notebook_is_like_a_plain_process(folder: Path) -> None:
-    there, found = run("-c", CELL, *WORDS), run("-c", CELL, *WORDS, where="local")
-    assert differing(there, found["seen"]) == ANYWHERE | {"sys.path"}
-    assert found["seen"]["sys.path"] == [str(folder), *there["sys.path"][1:]]
-    assert found["seen"]["source of functions"][0].startswith("def square(x: int)")
-    assert "# the line that a traceback shows" in found["traceback"][0]
-    assert found["box"] == [True, "Box of 1", True]
 
 
 @pytest.mark.proof("2 s of a processor")

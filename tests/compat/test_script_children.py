@@ -13,21 +13,6 @@ from tests.support.processes import run_command
 
 ROOT = Path(__file__).parents[2]
 # One pool of the script's own, as in many that have no guard; a child imports the script as it begins.
-SCRIPT = """
-import multiprocessing
-import skyward as sky
-
-def says():
-    pool = sky.Compute(provider=sky.AWS(), accelerator="A100", nodes=3)
-    print("child:", sky.__name__, pool.spec.provider.name, pool.spec.nodes, flush=True)
-
-if __name__ == "__main__":
-    for how in ("spawn", "forkserver", "fork"):
-        child = multiprocessing.get_context(how).Process(target=says)
-        child.start()
-        child.join()
-        assert child.exitcode == 0
-"""
 UNGUARDED = """
 import multiprocessing
 import skyward as sky
@@ -51,12 +36,6 @@ def run(tmp_path: Path, source: str) -> subprocess.CompletedProcess[str]:
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": path, "SKYWARD_HOME": str(tmp_path / "home")},
     )
-
-
-@pytest.mark.proof("1 s of a processor")
-def test_child_processes_import_the_older_name_and_use_the_run_provider(tmp_path: Path) -> None:
-    done = run(tmp_path, SCRIPT)
-    assert (done.returncode, done.stdout) == (0, "child: skyward_core local 2\n" * 3), done.stderr
 
 
 def test_child_process_of_an_unguarded_script_creates_no_pool(tmp_path: Path) -> None:
