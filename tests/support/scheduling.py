@@ -15,7 +15,7 @@ SHARING = {"tests/aws": 2}
 # (`sources.py`), and tests that import PyTorch, which takes two seconds of CPU time.
 TOGETHER = {
     "sources": ("errors", "node_paths", "protocol", "source_rules"),
-    "torch": ("metric_logging", "plugins_others", "reference", "sampler", "shard"),
+    "torch": ("metric_logging", "framework_plugins", "public_docstrings", "distributed_sampler", "shard"),
 }
 PLACES = {f"tests/unit/test_{name}.py": place for place, names in TOGETHER.items() for name in names}
 

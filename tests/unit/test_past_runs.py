@@ -20,7 +20,7 @@ from skyward_core.client import log_search
 from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.client.log_search import LineMatch, LogSearch, matching_lines
 from skyward_core.client.run_comparison import Comparison, compare_runs
-from skyward_core.client.run_history import COLUMNS, PastRun, RunSearch, past_runs, sorted_runs
+from skyward_core.client.run_history import RunSearch, past_runs
 from skyward_core.model.errors import UsageError
 from skyward_core.model.machines_and_gpu_use import Machine
 from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause, Summary
@@ -114,17 +114,6 @@ def test_invalid_launch_file_hides_no_run(ledger_with_past_runs: Ledger, tmp_pat
         for file in tmp_path.glob("pools/llama.a/launches/*.json"):
             file.write_text(broken)
         assert ids(ledger_with_past_runs, "train") == ["r2", "r1", "r0"]
-
-
-@pytest.mark.parametrize("by", COLUMNS)
-def test_runs_are_sorted_by_any_column(ledger_with_past_runs: Ledger, by: str) -> None:
-    found = past_runs(ledger_with_past_runs, RunSearch(), {}, {})
-    up = sorted_runs(found, by, time.time(), falling=False)
-    assert sorted(run.run for run in up) == sorted(run.run for run in found)
-    if by == "cost":
-        assert [run.dollars or 0.0 for run in up] == sorted(run.dollars or 0.0 for run in found)
-    if by == "when":
-        assert up == found[::-1] and sorted_runs(found, by, 0.0, falling=True) == found
 
 
 def test_history_prints_a_table_and_json(ledger_with_past_runs: Ledger) -> None:
@@ -240,21 +229,6 @@ def test_compared_metrics_include_killed_ranks(two_runs: Ledger) -> None:
     left, right, differs = rows(compare_runs(two_runs, "first", "second"), "numbers")["loss"]
     assert left == (pytest.approx(0.3), 0.1, 1.0), "the median of the last ones, the least and the greatest of all"
     assert right == (pytest.approx((0.6 + 1.1) / 2), 0.3, 2.0) and differs
-
-
-def test_compared_curves_begin_with_their_runs(two_runs: Ledger) -> None:
-    found = compare_runs(two_runs, "first", "second")
-    left, right = found.left.curve("loss"), found.right.curve("loss")
-    assert [at for at, _ in left] == [at for at, _ in right] and 0 <= left[0][0] <= 1 and left[-1][0] == 9
-    assert left[-1][1] == pytest.approx((0.1 + 1.1) / 2) and found.left.curve("other") == []
-
-
-def test_few_results_are_compared_one_by_one(two_runs: Ledger) -> None:
-    found = compare_runs(two_runs, "first", "second")
-    assert list(rows(found, "results")) == ["r0", "r1"]
-    assert rows(found, "aggregate_rows")["value"][2]
-    record_runs(two_runs, opened=[("a", "wide", "train", "broadcast", 256, BEGAN)])
-    assert compare_runs(two_runs, "first", "wide").results() == []
 
 
 def test_run_with_few_records_is_compared(two_runs: Ledger) -> None:
@@ -505,19 +479,6 @@ def test_metrics_before_a_failure_are_kept(view: PoolView) -> None:
     assert found.to_json()["gpus"][0]["mem_used"] == 79.0
 
 
-def test_driver_error_long_after_a_failure_is_not_attributed(view: PoolView) -> None:
-    assert view.machines is not None
-    view.machines.feed(1, sample(1010.0, 20, {"util": 90, "mem_used": 40, "mem_total": 80}))
-    failed(view, 1010.6)
-    view.machines.feed(1, sample(1100.0, 3, {"util": 0, "xid": 79, "lost": 1}))
-    found = end_run(view).cause_metrics
-    assert found is not None and found.describe() == []
-    assert PastRun(
-        run="r", pool="p", key="p.1", provider="local", function="f", state="failed", opened_at=0.0, ended_at=1.0,
-        figures=found.to_json(),
-    ).figures_note == "", "memory that is far from full is no clue"  # fmt: skip
-
-
 def test_old_metrics_are_not_attributed_to_a_failure(view: PoolView) -> None:
     assert view.machines is not None
     view.machines.feed(1, sample(900.0, 97))
@@ -616,14 +577,6 @@ def test_log_search_returns_first_match_with_rank_and_count(ledger: Ledger) -> N
     assert set(search_matches(ledger, "0.5")) == {"r1", "r2"}
 
 
-def test_words_in_the_ledger_need_not_be_in_the_log(ledger: Ledger) -> None:
-    stored_run(ledger, "r1", {0: b"nan\n"}, opened_at=NOW - 90, function="train")
-    stored_run(ledger, "r2", {0: b"nan\n"}, opened_at=NOW - 60, function="evaluate")
-    assert list(search_matches(ledger, "evaluate", "nan")) == ["r2"]
-    of_ledger = search(ledger, "evaluate")
-    assert of_ledger.runs == 1, "the one that has it there is not looked through"
-
-
 def test_results_and_errors_are_searched_too(ledger: Ledger) -> None:
     stored_run(ledger, "r1", {0: b"\n"}, opened_at=NOW - 90, given="accuracy 0.93\x1b]0;x\x07")
     error = ErrorInfo("OSError", "disk full\nbadly")
@@ -650,15 +603,6 @@ def test_unreadable_logs_are_counted_and_others_searched(ledger: Ledger) -> None
     looking = search(ledger, "nan")
     assert list(looking.step(60)) == ["r2"] and looking.done
     assert (looking.runs, looking.searched, looking.unread) == (2, 2, 1)
-
-
-def test_growing_log_is_searched_to_its_end(ledger: Ledger) -> None:
-    folder = stored_run(ledger, "r1", {0: b"step 1\nna"}, opened_at=NOW, state="running")
-    assert search_matches(ledger, "nan") == {}
-    with open(folder / "r000.out", "ab") as log:
-        log.write(b"n and more")
-    here = search_matches(ledger, "nan")["r1"]
-    assert (here.number, here.line) == (1, "nan and more")
 
 
 def test_binary_log_is_searched_safely(ledger: Ledger) -> None:
@@ -694,30 +638,6 @@ def test_log_search_proceeds_in_steps_newest_first(ledger: Ledger, monkeypatch: 
     assert seen[0][1].note.startswith("r0 line 101, and ") and " so far: nan" in seen[0][1].note
 
 
-@pytest.mark.parametrize("printed", [True, False])
-def test_cancelled_log_search_ends_at_the_next_ledger_row(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, printed: bool
-) -> None:
-    """A run of thousands of tasks has as many ledger rows, and a step reads all of them before its first line."""
-    text = {rank: b"step\n" for rank in range(50)}
-    folder = stored_run(ledger, "r1", text, opened_at=NOW, given="nothing")
-    if not printed:
-        shutil.rmtree(folder)
-    looking, each, seen = search(ledger, "nan"), Ledger.iter_outcomes, 0
-
-    def stored_outcomes(ledger: Ledger, run: str) -> Iterator[object]:
-        nonlocal seen
-        for row in each(ledger, run):
-            seen += 1
-            if seen == 3:
-                looking.cancel()
-            yield row
-
-    monkeypatch.setattr(Ledger, "iter_outcomes", stored_outcomes)
-    assert looking.step(60) == {} and looking.searched == 0 and not looking.done
-    assert seen == 3 and looking.step(60) == {} and seen == 3
-
-
 def test_cancelled_log_search_ends_at_the_next_piece(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stdout_stderr_order.merge_streams, "__defaults__", (64,))
     stored_run(ledger, "r1", {0: b"nan\n" * 1_000}, opened_at=NOW)
@@ -732,18 +652,6 @@ def test_cancelled_log_search_ends_at_the_next_piece(ledger: Ledger, monkeypatch
 
     monkeypatch.setattr(log_search, "matching_lines", counted)
     assert looking.step(60)["r1"].lines < 100 and looked == 3 and not looking.done
-
-
-def test_matches_in_logs_are_sorted_by_age_among_others(ledger: Ledger) -> None:
-    for number, (function, text) in enumerate(
-        [("train", b"nan\n"), ("nanny", b""), ("train", b"nan\n"), ("train", b"step\n"), ("nanny", b"nan\n")]
-    ):
-        stored_run(ledger, f"r{number}", {0: text}, opened_at=NOW - number, function=function)
-    report = json.loads(CliRunner().invoke(cli, ["history", "nan", "--in-logs", "--json"]).stdout)
-    assert [run["run"] for run in report["runs"]] == ["r0", "r1", "r2", "r4"]
-    shown = CliRunner().invoke(cli, ["history", "nan", "--in-logs"]).stdout.splitlines()[1:]
-    firsts = [line.split()[2] if line[0] != " " else "found" for line in shown]
-    assert firsts == ["r0", "found", "r1", "r2", "found", "r4"]
 
 
 def test_log_search_reads_a_bounded_part_of_a_run(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,6 @@ import sys
 from abc import ABC
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
-from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -110,14 +109,6 @@ def test_plugin_that_fails_to_enter_is_named_and_others_are_exited():
     assert trace == ["a enter", "b enter", "a leave"]
 
 
-def test_plugin_that_fails_to_exit_is_named_and_others_are_exited():
-    trace, both = pair(b="leave")
-    stack = enter_process(both, InstanceInfo())
-    with pytest.raises(PluginError, match="plugin b failed in around_process"):
-        stack.close()
-    assert trace[-1] == "a leave"
-
-
 def test_client_hook_failure_is_named_and_sees_the_block_exception():
     trace, both = pair(b="enter")
     with pytest.raises(PluginError, match="plugin b failed in around_client: LookupError"):
@@ -140,31 +131,6 @@ def test_client_hook_failure_is_named_and_sees_the_block_exception():
     assert heard == [caught.value]
 
 
-def test_error_of_the_block_is_not_attributed_to_a_plugin():
-    _, both = pair()
-    with pytest.raises(ZeroDivisionError), enter_process(both, InstanceInfo()):
-        1 / 0  # noqa: B018
-
-
-def test_transform_bootstrap_and_decorate_hooks_run_in_order():
-    _, both = pair()
-    assert transform_image(both, Image(), SPEC).pip == ("a", "b")
-    assert bootstrap_steps(both, SPEC) == ("echo a", "echo b")
-    assert decorate_function(both, str)(1) == "a(b(1))"
-
-
-@pytest.mark.parametrize("hook", ["transform", "bootstrap", "decorate"])
-def test_failing_transform_bootstrap_or_decorate_hook_is_named(hook):
-    _, both = pair(b=hook)
-    calls = {
-        "transform": lambda: transform_image(both, Image(), SPEC),
-        "bootstrap": lambda: bootstrap_steps(both, SPEC),
-        "decorate": lambda: decorate_function(both, str),
-    }
-    with pytest.raises(PluginError, match=f"plugin b failed in {hook}"):
-        calls[hook]()
-
-
 def test_plugin_hooks_do_nothing_by_default():
     plain = make("plain")
     assert transform_image([plain], Image(pip=("x",)), SPEC) == Image(pip=("x",))
@@ -172,12 +138,6 @@ def test_plugin_hooks_do_nothing_by_default():
     assert decorate_function([plain], str) is str
     with enter_app([plain], InstanceInfo()), enter_process([plain], InstanceInfo()), enter_client([plain], None):
         pass
-
-
-def test_compatible_plugins_are_accepted():
-    torch, hub = make("torch"), make("hub", requires=("torch",))
-    assert check_plugins([torch, hub]) == (torch, hub)
-    assert check_plugins([]) == ()
 
 
 @pytest.mark.parametrize(
@@ -264,53 +224,11 @@ def test_plugins_import_without_client_libraries_in_a_worker():
     assert done.stdout.strip() == "[]"
 
 
-class Mine(Plugin):
-    """Plugin as another package would define it."""
-
-    name = "mine"
-
-    def __init__(self, needed=None):
-        pass
-
-
-class Demanding(Mine):
-    def __init__(self, needed):
-        pass
-
-
-@pytest.fixture
-def installed(monkeypatch):
-    points = [
-        EntryPoint("mine", f"{__name__}:Mine", plugins.GROUP),
-        EntryPoint("demanding", f"{__name__}:Demanding", plugins.GROUP),
-        EntryPoint("broken", "no_such_module:X", plugins.GROUP),
-        EntryPoint("torch", f"{__name__}:Mine", plugins.GROUP),  # may not hide one of ours
-    ]
-    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: points)
-
-
-def test_installed_entry_point_plugins_are_listed(installed):
-    names = [info.name for info in plugins.available()]
-    assert names[-3:] == ["broken", "demanding", "mine"]
-    assert names.count("torch") == 1
-    assert isinstance(plugins.by_name("mine"), Mine)
-    assert isinstance(plugins.by_name("torch"), plugins.torch)
-
-
-def test_installed_plugin_that_cannot_be_created_is_an_error(installed):
-    with pytest.raises(PluginError, match=r"plugin broken .*no_such_module"):
-        plugins.by_name("broken")
-    with pytest.raises(UsageError, match="plugin demanding requires parameters"):
-        plugins.by_name("demanding")
-
-
 # An argument that nothing takes is refused with the nearest one that is taken.
 
 sky: Any = skyward_core  # checkers know what is wrong here
 
 REFUSED = [
-    (lambda: sky.Compute(nodez=2), "sky.Compute has no argument 'nodez'; did you mean 'nodes'?"),
-    (lambda: sky.Compute(exectuor=None), "sky.Compute has no argument 'exectuor'; did you mean 'executor'?"),
     (lambda: sky.Compute(pip=["x"]), "sky.Compute has no argument 'pip'; sky.Image has. Use image=sky.Image(pip=...)."),
     (lambda: sky.Compute(grace=2), "sky.Compute has no argument 'grace'; sky.Options has. Use "
         "options=sky.Options(grace=...)."),
@@ -320,29 +238,16 @@ REFUSED = [
         lambda: sky.Compute.attached("x", consol=1),
         "sky.Compute.attached has no argument 'consol'; did you mean 'console'?",
     ),
-    (lambda: sky.Image(pips=[]), "sky.Image has no argument 'pips'; did you mean 'pip'?"),
-    (lambda: sky.Options(idletimeout=2), "sky.Options has no argument 'idletimeout'; did you mean 'idle_timeout'?"),
-    (lambda: sky.Worker(ranks=2), "sky.Worker has no argument 'ranks'; did you mean 'ranks_per_node'?"),
     (
         lambda: sky.Worker(xx=2),
         "sky.Worker has no argument 'xx'; known: concurrency, executor, ranks_per_node, buffer, reuse_processes",
     ),
-    (lambda: sky.Spec(provder="local"), "sky.Spec has no argument 'provder'; did you mean 'provider'?"),
-    (lambda: sky.PipIndex(uri="x"), "sky.PipIndex has no argument 'uri'; did you mean 'url'?"),
     (lambda: replace(sky.Image(), pips=[]), "sky.Image has no argument 'pips'; did you mean 'pip'?"),
-    (lambda: sky.Executor(tpye="thread"), "sky.Executor has no argument 'tpye'; did you mean 'type'?"),
     (lambda: sky.function(timeot=3), "sky.function has no argument 'timeot'; did you mean 'timeout'?"),
     (lambda: sky.Local(nodes=2), "sky.Local has no argument 'nodes'; no arguments are accepted"),
     (lambda: sky.Local(2), "sky.Local takes no arguments, got 1"),
-    (lambda: sky.SSH(["a"], usr="x"), "sky.SSH has no argument 'usr'; did you mean 'user'?"),
-    (lambda: sky.SSH(host=["a"]), "sky.SSH has no argument 'host'; did you mean 'hosts'?"),
     (lambda: sky.SSH(["a"], "me"), "sky.SSH takes at most 1 positional arguments, got 2 positional"),
-    (lambda: sky.AWS(regoin="x"), "sky.AWS has no argument 'regoin'; did you mean 'region'?"),
-    (lambda: sky.AWS(subnet_idd="x"), "sky.AWS has no argument 'subnet_idd'; did you mean 'subnet_id'?"),
     (lambda: sky.AWS("us-east-1"), "sky.AWS takes keyword arguments only, got 1 positional"),
-    (lambda: sky.Slurm(partiton="x"), "sky.Slurm has no argument 'partiton'; did you mean 'partition'?"),
-    (lambda: sky.plugins.Torch(bakend="x"), "sky.plugins.torch has no argument 'bakend'; did you mean 'backend'?"),
-    (lambda: sky.Nodes(desird=8), "sky.Nodes has no argument 'desird'; did you mean 'desired'?"),
 ]  # fmt: skip
 
 
@@ -392,6 +297,14 @@ def test_unknown_plugin_argument_is_rejected_with_a_suggestion(name: str) -> Non
     for each in (each for each in fields(made) if each.init):
         with pytest.raises(TypeError, match=rf"^sky\.plugins\.{name} has no argument '{each.name}x'; did you mean "):
             made(**{f"{each.name}x": 1})
+
+
+@pytest.mark.parametrize("name", ["Image", "Options", "Spec", "PipIndex", "SSH", "AWS", "Slurm", "Nodes"])
+def test_misspelled_argument_gets_a_suggestion(name: str) -> None:
+    made = getattr(sky, name)
+    for known in inspect.signature(made).parameters:
+        with pytest.raises(TypeError, match=rf"^sky\.{name} has no argument '{known}x'; did you mean "):
+            made(**{f"{known}x": 1})
 
 
 def test_known_plugin_and_provider_arguments_are_accepted() -> None:

@@ -53,39 +53,6 @@ def test_torch_plugin_keeps_packages_of_the_image():
     assert image == Image(pip=("numpy", "torch==2.1"), env={"A": "1"})
 
 
-def test_torch_plugin_sets_rendezvous_variables_of_every_rank():
-    infos = places(2, 2)
-    names = ["MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK"]
-    seen = run_gang(
-        f"""
-        from skyward_core.runtime.framework_rendezvous_and_thread_limits import set_permanent_variables as set_for_good
-        set_for_good(info)
-        print(json.dumps([[os.environ[k] for k in {names}], os.environ["GLOO_SOCKET_IFNAME"]]))
-        """,
-        infos,
-    )
-    port = str(infos[0].head_port)
-    assert [environment for environment, _ in seen] == [
-        ["127.0.0.1", port, "4", "0", "0", "2", "0"],
-        ["127.0.0.1", port, "4", "1", "1", "2", "0"],
-        ["127.0.0.1", port, "4", "2", "0", "2", "1"],
-        ["127.0.0.1", port, "4", "3", "1", "2", "1"],
-    ]
-    assert {interface for _, interface in seen} == {find_interface("127.0.0.1")}
-
-
-def test_torch_plugin_does_nothing_for_one_rank():
-    (report,) = run_gang(
-        """
-        with enter_process([plugins.torch()], info):
-            pass
-        print(json.dumps({"torch": "torch" in sys.modules, "rank": os.environ.get("RANK")}))
-        """,
-        [InstanceInfo()],
-    )
-    assert report == {"torch": False, "rank": None}
-
-
 def test_environment_variables_of_the_user_override_the_plugin():
     (report,) = run_gang(
         """

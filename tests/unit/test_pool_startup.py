@@ -10,18 +10,9 @@ from typing import Any
 
 import pytest
 
-from skyward_core.model.errors import (
-    Cancelled,
-    CredentialsRefused,
-    HostKeyError,
-    NoCapacity,
-    PoolError,
-    TooFewHosts,
-    Unreachable,
-)
+from skyward_core.model.errors import Cancelled, CredentialsRefused, NoCapacity, PoolError, TooFewHosts, Unreachable
 from skyward_core.model.machines_and_gpu_use import Machine
 from skyward_core.model.outcomes import MachineStatus
-from skyward_core.model.provider_capability_protocols import FindsMachines
 from skyward_core.model.specs import Image, Nodes, Options, PoolSpec
 from skyward_core.pool import agent_link, output_files, teardown
 from skyward_core.pool import startup_and_machine_verification as startup
@@ -307,24 +298,6 @@ async def test_attach_honors_a_replacement_decided_during_it(world: World, attac
     assert (client.context.links[1].gone, world.prepared) == (True, [])
 
 
-@pytest.mark.parametrize(
-    ("refused", "kind"),
-    [
-        (OSError("no route"), Unreachable),
-        (HostKeyError("its key has changed"), HostKeyError),
-        (CredentialsRefused("no key of ours is taken"), CredentialsRefused),
-        (WireError("it has protocol version 1"), PoolError),
-    ],
-)
-async def test_attach_without_answers_raises_the_first_error(
-    world: World, attach: Come, refused: Exception, kind: type[PoolError]
-) -> None:
-    world.refuses = {"m0": refused, "m1": OSError("something else")}
-    with pytest.raises(PoolError, match=str(refused)) as caught:
-        await attach(2)
-    assert type(caught.value) is kind
-
-
 async def test_attach_refuses_a_pool_without_machines(world: World, attach: Come) -> None:
     world.states = {"m0": "gone", "m1": "gone"}
     with pytest.raises(PoolError, match="No machine of pool p exists any more"):
@@ -493,10 +466,6 @@ async def test_pool_torn_down_by_another_client_during_create_does_not_start(fin
 
 def mark_client_dead(ledger: Ledger, token: str) -> None:
     ledger._write([("UPDATE pools SET pid=? WHERE token=?", (dead_process(), token))])
-
-
-def test_only_providers_with_find_are_searched(finder: Finder) -> None:
-    assert isinstance(finder, FindsMachines) and not isinstance(World(), FindsMachines)
 
 
 # Machines that are not to be had at once: a start waits for them as long as it may. The provider is played.

@@ -14,7 +14,7 @@ import pytest
 
 from skyward_core.node.agent import worker_processes
 from skyward_core.node.bootstrap import host_commands, host_inspection
-from tests.support.processes import descendants, exists
+from tests.support.processes import exists
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="by /proc")
@@ -45,13 +45,6 @@ def process_family() -> Iterator[tuple[subprocess.Popen[str], int, int]]:
     yield leader, inside, outside
     worker_processes.kill_all([leader.pid, inside, outside])
     leader.communicate()
-
-
-def test_descendants_are_found_in_every_session(process_family: tuple[subprocess.Popen[str], int, int]) -> None:
-    leader, inside, outside = process_family
-    assert descendants(leader.pid) == {inside, outside}
-    assert {leader.pid, inside, outside} <= descendants(os.getpid())
-    assert descendants(inside) == set()
 
 
 def test_signal_group_signals_only_its_process_group(process_family: tuple[subprocess.Popen[str], int, int]) -> None:
@@ -104,17 +97,6 @@ def test_reaper_ends_processes_that_left_their_group(python: str) -> None:
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.stdout == "clean\n", done.stderr
-
-
-def test_process_name_with_brackets_and_spaces_is_parsed(tmp_path: Path) -> None:
-    odd = tmp_path / "a) (b 1 2"
-    odd.symlink_to("/bin/sleep")
-    child = subprocess.Popen([str(odd), "600"])
-    try:
-        assert child.pid in descendants(os.getpid())
-    finally:
-        child.kill()
-        child.wait()
 
 
 def test_process_writing_to_a_removed_node_folder_is_found(tmp_path: Path) -> None:

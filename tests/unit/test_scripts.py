@@ -10,12 +10,15 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from skyward_core.client.launch.plugin_and_provider_catalog import missing_frameworks
 from skyward_core.model.errors import ScriptError, UsageError
 from skyward_core.store.working_folder_choice import choose_workdir, working_folder
-from skyward_core.tasks.argument_parsing_and_sweeps import RawArgument
+from skyward_core.tasks.argument_parsing_and_sweeps import RawArgument, convert
 from skyward_core.tasks.script_functions import find_function, list_functions, parse_arguments, split_target
+from tests.support.any_text import CHARACTERS
 
 
 @pytest.fixture
@@ -31,20 +34,14 @@ def script(tmp_path: Path) -> Any:
 @pytest.mark.parametrize(
     "head, decorator",
     [
-        ("import skyward_core as sky", "sky.function"),
-        ("import skyward_core as sky", "sky.function(timeout=30)"),
-        ("import skyward_core as sky", "sky.compute"),
-        ("import skyward_core", "skyward_core.function"),
-        ("import skyward as s", "s.function"),
-        ("import os, skyward_core as sky", "sky.function"),
-        ("from skyward_core import function", "function"),
+        ("import skyward_core as sky", "sky.function(timeout=30)"), ("import skyward_core as sky", "sky.compute"),
+        ("import skyward_core", "skyward_core.function"), ("import os, skyward_core as sky", "sky.function"),
         ("from skyward_core import instance_info, function as remote", "remote(timeout=2)"),
-        ("from skyward import compute", "compute"),
-        ("from skyward_core.function import function", "function"),
+        ("from skyward import compute", "compute"), ("from skyward_core.function import function", "function"),
         ("from skyward_core import *", "function"),
         ("try:\n    import skyward as sky\nexcept ImportError:\n    import skyward_core as sky", "sky.function"),
     ],
-)
+)  # fmt: skip
 def test_functions_are_found_for_every_decorator_spelling(script: Any, head: str, decorator: str) -> None:
     functions = list_functions(script(f"{head}\n@{decorator}\ndef train(): ...\ndef other(): ...\n"))
     assert [f.name for f in functions] == ["train"]
@@ -213,94 +210,71 @@ def typed(script: Any) -> Any:
 @pytest.mark.parametrize(
     "parameter, text, value",
     [
-        ("x: int", "3", 3),
-        ("x: int", "-1_000", -1000),
-        ("x: int", "0x10", 16),
-        ("x: int", "007", 7),
-        ("x: float", "1e-3", 1e-3),
-        ("x: float", "3", 3.0),
-        ("x: bool", "no", False),
-        ("x: bool", "True", True),
-        ("x: str", "3", "3"),
-        ("x: str", "a=b", "a=b"),
-        ("x: str", "", ""),
-        ("x: 'int'", "3", 3),
-        ("x: int | None", "None", None),
-        ("x: int | None", "4", 4),
-        ("x: str | int", "4", 4),
-        ("x: str | int", "four", "four"),
-        ("x: typing.Optional[float]", "null", None),
-        ("x: Union[int, str]", "a", "a"),
-        ("x: int = None", "None", None),
-        ("x: Literal['adam', 'sgd']", "sgd", "sgd"),
-        ("x: Literal[1, 2]", "2", 2),
-        ("x: Annotated[int, 'steps']", "2", 2),
-        ("x: Path", "a/b", Path("a/b")),
-        ("x: list[int]", "1,2, 3", [1, 2, 3]),
-        ("x: list[int]", "[1, 2]", [1, 2]),
-        ("x: list[int]", "", []),
-        ("x: list[float]", "[1, 2]", [1.0, 2.0]),
-        ("x: list[str]", "a,b", ["a", "b"]),
-        ("x: Sequence[str]", "['a', 'b']", ["a", "b"]),
-        ("x: tuple[int, str]", "1,a", (1, "a")),
-        ("x: tuple[int, ...]", "1,2,3", (1, 2, 3)),
-        ("x: tuple", "(1, 'a')", (1, "a")),
-        ("x: set[int]", "1,1", {1}),
-        ("x: dict", "{'a': 1}", {"a": 1}),
-        ("x: dict[str, float]", '{"a": 1}', {"a": 1.0}),
-        ("x: dict", '{"a": true, "b": null}', {"a": True, "b": None}),
-        ("x: list[list[int]]", "[[1], [2, 3]]", [[1], [2, 3]]),
-        ("x=3", "4", 4),
-        ("x=3", "0.5", 0.5),
-        ("x=0.5", "3", 3.0),
-        ("x=False", "yes", True),
-        ("x='a'", "3", "3"),
-        ("x=(1, 2)", "3,4", (3, 4)),
-        ("x=None", "[1]", [1]),
-        ("x", "[1, 'a']", [1, "a"]),
-        ("x", "plain text", "plain text"),
-        ("x", "true", True),
-        ("x: bytes", "abc", b"abc"),
-        ("x: bytes", "b'\\x00'", b"\x00"),
+        ("x: int", "-1_000", -1000), ("x: int", "0x10", 16), ("x: int", "007", 7), ("x: float", "1e-3", 1e-3),
+        ("x: float", "3", 3.0), ("x: bool", "no", False), ("x: str", "3", "3"), ("x: str", "", ""),
+        ("x: 'int'", "3", 3), ("x: int | None", "None", None), ("x: str | int", "4", 4),
+        ("x: str | int", "four", "four"), ("x: typing.Optional[float]", "null", None), ("x: Union[int, str]", "a", "a"),
+        ("x: int = None", "None", None), ("x: Literal['adam', 'sgd']", "sgd", "sgd"), ("x: Literal[1, 2]", "2", 2),
+        ("x: Annotated[int, 'steps']", "2", 2), ("x: Path", "a/b", Path("a/b")), ("x: list[int]", "1,2, 3", [1, 2, 3]),
+        ("x: list[int]", "", []), ("x: list[float]", "[1, 2]", [1.0, 2.0]),
+        ("x: Sequence[str]", "['a', 'b']", ["a", "b"]), ("x: tuple[int, str]", "1,a", (1, "a")),
+        ("x: tuple", "(1, 'a')", (1, "a")), ("x: set[int]", "1,1", {1}),
+        ("x: dict[str, float]", '{"a": 1}', {"a": 1.0}), ("x: dict", '{"a": true, "b": null}', {"a": True, "b": None}),
+        ("x: list[list[int]]", "[[1], [2, 3]]", [[1], [2, 3]]), ("x=3", "0.5", 0.5), ("x=0.5", "3", 3.0),
+        ("x=False", "yes", True), ("x='a'", "3", "3"), ("x=(1, 2)", "3,4", (3, 4)), ("x=None", "[1]", [1]),
+        ("x", "plain text", "plain text"), ("x", "true", True), ("x: bytes", "abc", b"abc"),
         ("x: date", "2031-12-24", date(2031, 12, 24)),
-        ("x: datetime.datetime", "2031-12-24T18:30", datetime(2031, 12, 24, 18, 30)),
-        ("x: date | None", "null", None),
-        ("x: str | None", "None", None),
-        ("x: 'any words'", "5", 5),
-        ("*x: int", "1,2", [1, 2]),
-        ("**more", "1", 1),
+        ("x: datetime.datetime", "2031-12-24T18:30", datetime(2031, 12, 24, 18, 30)), ("x: date | None", "null", None),
+        ("x: str | None", "None", None), ("x: 'any words'", "5", 5), ("*x: int", "1,2", [1, 2]), ("**more", "1", 1),
         ("**more: str", "1", "1"),
     ],
-)
+)  # fmt: skip
 def test_argument_text_is_converted_by_the_signature(typed: Any, parameter: str, text: str, value: Any) -> None:
     got = typed(parameter, f"x={text}")["x"]
     assert got == value
     assert type(got) is type(value)
 
 
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
+PLAIN = st.booleans() | st.integers() | FINITE | st.text(CHARACTERS) | st.binary()
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (int, st.integers()),
+        (float, st.floats(allow_nan=False)),
+        (bool, st.booleans()),
+        (bytes, st.binary()),
+        (list[int], st.lists(st.integers())),
+        (list[str], st.lists(st.text(CHARACTERS))),
+        (tuple[int, ...], st.lists(st.integers()).map(tuple)),
+        (dict[str, float], st.dictionaries(st.text(CHARACTERS), FINITE)),
+        (Any, st.lists(PLAIN, min_size=1)),
+    ],
+    ids=str,
+)
+def test_argument_written_as_python_literal_is_converted_back(kind: Any, values: st.SearchStrategy[Any]) -> None:
+    @given(values)
+    def check_it(value: Any) -> None:
+        assert convert(repr(value), kind) == value
+
+    check_it()
+
+
 @pytest.mark.parametrize(
     "parameter, text, want",
     [
-        ("x: int", "3.5", "int"),
-        ("x: int", "", "int"),
-        ("x: float", "fast", "float"),
-        ("x: bool", "maybe", "bool"),
-        ("x: int | float", "a", "int | float"),
-        ("x: Literal['adam', 'sgd']", "lion", r"Literal\['adam', 'sgd'\]"),
-        ("x: list[int]", "1,a", r"list\[int\]"),
-        ("x: list[int]", "{'a': 1}", r"list\[int\]"),
-        ("x: tuple[int, int]", "1,2,3", r"tuple\[int, int\]"),
-        ("x: dict", "[1]", "dict"),
-        ("x: None", "1", "None"),
-        ("x=3", "many", r"int \| float"),
-        ("x=True", "2", "bool"),
-        ("x: date", "tomorrow", "a date such as 2031-12-24"),
-        ("x: Mode", "nonsense", r"one of SLOW, FAST \(Mode\)"),
+        ("x: int", "", "int"), ("x: bool", "maybe", "bool"), ("x: int | float", "a", "int | float"),
+        ("x: Literal['adam', 'sgd']", "lion", r"Literal\['adam', 'sgd'\]"), ("x: list[int]", "1,a", r"list\[int\]"),
+        ("x: list[int]", "{'a': 1}", r"list\[int\]"), ("x: tuple[int, int]", "1,2,3", r"tuple\[int, int\]"),
+        ("x: dict", "[1]", "dict"), ("x: None", "1", "None"), ("x=3", "many", r"int \| float"),
+        ("x: date", "tomorrow", "a date such as 2031-12-24"), ("x: Mode", "nonsense", r"one of SLOW, FAST \(Mode\)"),
         ("x: Mode | None", "nonsense", r"one of SLOW, FAST \(Mode\) \| None"),
         ("x: list[Mode]", "FAST,nonsense", r"list\[.*Mode\]"),
         ("x: 'Level' = Level.LOW", "7", r"one of LOW, HIGH \(Level\)"),
     ],
-)
+)  # fmt: skip
 def test_invalid_argument_error_names_value_and_expected_type(typed: Any, parameter: str, text: str, want: str) -> None:
     with pytest.raises(UsageError, match=rf"argument x of f must be {want}, got "):
         typed(parameter, f"x={text}")

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import base64
-import hashlib
-import io
 import os
 import shutil
 import subprocess
 import threading
-import zipfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,6 +16,7 @@ from typing import Any
 import pytest
 
 from skyward_core.node.bootstrap import image_environment
+from tests.support.wheels import wheel
 
 pytestmark = pytest.mark.slow
 
@@ -26,25 +24,10 @@ NEEDS_UV = pytest.mark.skipif(shutil.which("uv") is None, reason="uv is not inst
 LOGIN = "Basic " + base64.b64encode(b"me:hush").decode()
 
 
-def wheel(name: str, version: str, needs: str = "") -> tuple[str, bytes]:
-    packed, folder = io.BytesIO(), f"{name}-{version}.dist-info"
-    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n" + (
-        f"Requires-Dist: {needs}\n" if needs else ""
-    )
-    files = {
-        f"{name}.py": f"VERSION = {version!r}\n",
-        f"{folder}/METADATA": metadata,
-        f"{folder}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    record = "".join(
-        f"{path},sha256={base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b'=').decode()},"
-        f"{len(text)}\n"
-        for path, text in files.items()
-    )
-    with zipfile.ZipFile(packed, "w") as archive:
-        for path, text in (files | {f"{folder}/RECORD": f"{record}{folder}/RECORD,,\n"}).items():
-            archive.writestr(path, text)
-    return f"{name}-{version}-py3-none-any.whl", packed.getvalue()
+def packed(folder: Path, name: str, version: str, *needs: str) -> tuple[str, bytes]:
+    """Return the file name and content of a wheel."""
+    path = wheel(folder, name, version, *needs)
+    return path.name, path.read_bytes()
 
 
 @contextmanager
@@ -93,9 +76,11 @@ def world() -> Iterator[ExitStack]:
 
 
 @pytest.fixture
-def private(world: ExitStack) -> str:
+def private(world: ExitStack, tmp_path_factory: pytest.TempPathFactory) -> str:
     """Private index with the right skytiny, and a skyother that is not requested from it."""
-    return world.enter_context(index(wheel("skytiny", "1.0"), wheel("skyother", "7.0"), login=LOGIN))
+    folder = tmp_path_factory.mktemp("private")
+    wheels = packed(folder, "skytiny", "1.0"), packed(folder, "skyother", "7.0")
+    return world.enter_context(index(*wheels, login=LOGIN))
 
 
 @pytest.fixture(params=[pytest.param(True, marks=NEEDS_UV), False], ids=["uv", "pip"])
@@ -106,9 +91,9 @@ def env(
     monkeypatch.setattr(image_environment, "EXTRA_PATH", ())
     for name in [name for name in os.environ if name.startswith(("PIP_", "UV_"))]:
         monkeypatch.delenv(name)
-    public = "http://" + world.enter_context(
-        index(wheel("skytiny", "9.0"), wheel("skyother", "2.0"), wheel("skyapp", "1.0", needs="skytiny"))
-    )
+    (folder := tmp_path.with_name(f"{tmp_path.name}-public")).mkdir()
+    wheels = packed(folder, "skytiny", "9.0"), packed(folder, "skyother", "2.0")
+    public = "http://" + world.enter_context(index(*wheels, packed(folder, "skyapp", "1.0", "skytiny")))
     found = {
         "PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": public, "PIP_NO_CACHE_DIR": "1", "PIP_RETRIES": "0",
         "UV_DEFAULT_INDEX": public, "UV_NO_CACHE": "1", "UV_NO_CONFIG": "1", "UV_HTTP_RETRIES": "0",

@@ -24,8 +24,6 @@ from skyward_core.model.errors import LedgerError, PoolError, SpecError, UsageEr
 from skyward_core.model.machines_and_gpu_use import Check
 from skyward_core.model.outcomes import RootCause
 from skyward_core.pool import agent_link
-from skyward_core.pool.output_files import list_files
-from skyward_core.pool.pool_context import PoolEnd
 from skyward_core.pool.runs import run_registry
 from skyward_core.protocol.frame_codec import Header
 from skyward_core.providers.local.provider import Local
@@ -193,18 +191,6 @@ async def test_repeated_run_frames_emit_each_event_once(world: World, attach: Co
     assert [event.outcome.kind for event in watcher.events_of(events.RankEnded)] == ["raised", "returned"]
 
 
-async def test_tasks_returned_before_attaching_are_counted_per_node(world: World, attach: Come) -> None:
-    gather = opened("gather", 6)
-    world.remembers["m0"] = [record(gather, returned=2)]
-    world.remembers["m1"] = [record(gather, outcome(3, 1, "raised", error=BOOM), returned=1)]
-    watcher = await attach()
-    assert watcher.run.state == "running"
-    watcher.say(0, outcome(4, 0))
-    assert watcher.run.state == "running"
-    watcher.say(1, outcome(5, 1))
-    assert (watcher.run.state, watcher.run.root_cause.message) == ("failed", "boom")
-
-
 async def test_claimed_run_emits_its_own_outcomes_once(world: World, attach: Come) -> None:
     world.remembers["m0"] = [record(opened(), began=[began_frame(0, 0)])]
     world.remembers["m1"] = [record(opened(), began=[began_frame(1, 1)])]
@@ -241,16 +227,6 @@ async def test_ended_claimed_run_ignores_repeated_outcomes(world: World, attach:
     kinds = [events.RunOpened, events.RankBegan, events.RankEnded, events.RunEnded]
     assert [len(watcher.events_of(kind)) for kind in kinds] == [0, 0, 2, 1]
     assert (watcher.written(), watcher.client.ledger.outcomes(RUN)) == before
-
-
-async def test_outcome_after_the_pool_end_is_still_emitted(world: World, attach: Come) -> None:
-    world.remembers["m0"] = [record(opened())]
-    watcher = await attach()
-    run = await watcher.client.context.registry.claim(RUN)
-    run.pool_ended(PoolEnd("p", "somebody else", "", 0.0))
-    await until(lambda: watcher.events_of(events.RunEnded))
-    watcher.say(1, outcome(1, 1, "collateral", error={"type": "Stopped", "message": "the pool is torn down"}))
-    assert [event.outcome.kind for event in watcher.events_of(events.RankEnded)] == ["collateral"]
 
 
 async def test_run_with_missing_results_cannot_be_claimed(world: World, attach: Come) -> None:
@@ -314,16 +290,6 @@ async def test_recorded_end_of_a_run_is_not_overwritten(world: World, attach: Co
     row, run = watcher.written(), watcher.run
     assert (row.state, row.ended_at, row.root_cause) == ("failed", 1005.0, cause)
     assert (run.state, run.ended_at, run.root_cause) == ("failed", 1005.0, cause)
-
-
-async def test_watching_an_ended_run_keeps_its_end_time(world: World, attach: Come) -> None:
-    gather = opened("gather", 2)
-    world.remembers["m0"] = world.remembers["m1"] = [record(gather, returned=1)]
-    first = await attach()
-    before = first.written()
-    second = await attach()
-    assert before.state == "done"
-    assert (second.written(), second.run.ended_at) == (before, before.ended_at)
 
 
 @pytest.mark.parametrize("who", ["gone", "new", "taken back"])
@@ -448,43 +414,6 @@ async def test_observer_that_saw_a_node_loss_stops_the_peers(
     assert (("m0", "stop") in world.questions) == (how != "reads only")
 
 
-async def test_ledger_is_checked_after_a_loss_with_growing_pauses(
-    world: World, attach: Come, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    watcher = await watcher_of_two_ranks(world, attach)
-    monkeypatch.setattr(RunRow, "has_client", True)
-    context, book = watcher.client.context, watcher.client.context.registry
-    context.observer = True
-    asked, ask, pauses = 0, book.others.check_ledger, []
-
-    def counted() -> None:
-        nonlocal asked
-        asked += 1
-        ask()
-
-    async def waited(seconds: float) -> None:
-        if seconds >= run_registry.CHECK_INTERVAL:
-            pauses.append(seconds)
-        await sleep(min(seconds, 0.001))
-
-    sleep = asyncio.sleep
-    monkeypatch.setattr(book.others, "check_ledger", counted)
-    monkeypatch.setattr(asyncio, "sleep", waited)
-    context.links[1].mark_lost("its machine is gone")
-    book.on_node_lost()
-    book.on_node_lost()
-    await until(lambda: asked >= 6)
-    assert pauses[:5] == [10.0, 20.0, 40.0, 60.0, 60.0]
-    record_runs(watcher.client.ledger, ends=[(RUN, "failed", time.time(), None)])
-    await until(lambda: not book._is_checking)
-    before = asked
-    assert watcher.run.state == "failed"
-    book.on_node_lost()
-    assert book._is_checking, "another node went"
-    await until(lambda: not book._is_checking)
-    assert asked == before + 1
-
-
 async def test_read_only_session_never_stops_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def watch(self: Session, row: Any, *, observer: bool) -> Any:
         return SimpleNamespace(context=SimpleNamespace(registry=SimpleNamespace(is_read_only=False)))
@@ -534,14 +463,6 @@ async def test_run_that_may_still_be_running_is_not_marked_lost(world: World, at
     late = await attach()
     late.client.context.registry.sync_from_agent(late.client.context.links[0])
     assert late.written().state == "running"
-
-
-async def test_node_that_was_never_reached_is_listed_as_a_failure(world: World, attach: Come) -> None:
-    await attach()
-    world.refuses["m1"] = OSError("no route")
-    late = await attach()
-    found = await list_files(late.client.context, [], None)
-    assert found.failures == {1: "the node has not been reached yet"}
 
 
 # Whether a provider can do what will be asked of it: its own words, a time-out, and what it raises.
@@ -699,30 +620,6 @@ def test_coroutines_of_all_threads_run_on_one_background_loop() -> None:
     for thread in threads:
         thread.join()
     assert set(found) == {("skyward", background_loop())}
-
-
-def test_submit_returns_exceptions_to_the_caller() -> None:
-    async def fails() -> None:
-        raise KeyError("mine")
-
-    with pytest.raises(KeyError, match="mine"):
-        submit(fails()).result(20)
-
-
-def test_cancelling_a_submitted_future_cancels_its_coroutine() -> None:
-    begun, ended = threading.Event(), threading.Event()
-
-    async def waits() -> None:
-        begun.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            ended.set()
-
-    future = submit(waits())
-    assert begun.wait(20)
-    assert future.cancel()
-    assert ended.wait(20)
 
 
 def test_background_loop_does_not_keep_the_interpreter_alive() -> None:

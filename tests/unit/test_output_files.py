@@ -13,7 +13,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -147,20 +146,6 @@ def test_output_decorator_works_above_and_below_function(order, decorator, capsy
     assert type(task) is type(function(talk))
     assert task.__name__ == "talk"  # type: ignore[attr-defined]
     assert speakers(task.local, capsys) == ([0], ALL)
-
-
-def test_output_decorator_above_function_keeps_its_timeout():
-    assert stdout(only=1)(function(timeout=5)(talk)).timeout == 5
-
-
-@pytest.mark.parametrize("decorator", [stdout(only="head"), silent])
-def test_function_with_output_decorator_is_pickled(decorator, capsys):
-    source = "def say():\n    print('x')\n    return 'done'\n"
-    namespace = {"__name__": "__main__"}
-    exec(source, namespace)
-    copy = cloudpickle.loads(cloudpickle.dumps(decorator(namespace["say"])))
-    expected = [0] if decorator is not silent else []
-    assert speakers(copy, capsys)[0] == expected
 
 
 def test_output_is_printed_again_after_an_exception(capsys):

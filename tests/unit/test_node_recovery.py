@@ -97,7 +97,7 @@ class Stage:
         self.notes.append(values[-1])
 
     def link(self, node: int, *, up: bool) -> Any:
-        link = SimpleNamespace(node=node, up=up, gone=False, finished=False, lost_reason="")
+        link = SimpleNamespace(node=node, up=up, gone=False, finished=False, lost_reason="", epoch=node)
 
         def lose(why: str = "", *, taken_back: bool = False) -> None:
             link.gone, link.lost_reason, link.taken_back = True, why, taken_back

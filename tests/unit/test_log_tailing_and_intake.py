@@ -1,4 +1,4 @@
-"""Log tailing on the agent, log intake on the client, and properties of decoders, rings, shards and arguments."""
+"""Log tailing on the agent, log intake on the client, and properties of both and of frames."""
 
 from __future__ import annotations
 
@@ -17,17 +17,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skyward_core.node.agent.log_tailing_and_size_limits import PIECE_BYTES, POLL, QUIET_POLL, LogTail
+from skyward_core.node.agent.log_tailing_and_size_limits import LogTail
 from skyward_core.pool import rank_log_receiver
 from skyward_core.pool.rank_log_receiver import LogReceiver
 from skyward_core.protocol.frame_codec import CHUNK_BYTES, Decoder, WireError, encode_frame
-from skyward_core.runtime.instance_info_and_attempt import InstanceInfo, using
-from skyward_core.runtime.sharding import shard
 from skyward_core.store.pool_folder import PoolFolder
 from skyward_core.store.run_log_reader import LogRange, merge_ranges
-from skyward_core.tasks.argument_parsing_and_sweeps import convert
 from skyward_core.util.redaction import MIN_SECRET_LENGTH, Redactor
-from skyward_core.views.log_buffers_and_rank_activity import LogRing
 from tests.support.any_text import CHARACTERS
 from tests.support.examples import examples
 from tests.support.waiting import until
@@ -103,56 +99,6 @@ async def test_new_log_files_are_found_after_every_pause(tmp_path: Path, monkeyp
     (tmp_path / "r001.out").write_bytes(b"of a rank that starts late")
     tail.wake()
     await until(lambda: connection.got.get("r001.out") == b"of a rank that starts late")
-    follower.cancel()
-
-
-async def test_quiet_logs_are_polled_more_rarely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Polling takes CPU time from ranks; a new line restores the short interval."""
-    monkeypatch.setattr("skyward_core.node.agent.log_tailing_and_size_limits.QUIET_AFTER", 0.0)
-    connection, pauses = Slow(), list[float]()
-    tail = tail_of(tmp_path, connection)
-
-    async def pause(busy: float) -> None:
-        pauses.append(busy)
-        connection.is_open = len(pauses) < 2
-        monkeypatch.setattr("skyward_core.node.agent.log_tailing_and_size_limits.QUIET_AFTER", 1e6)
-        (tmp_path / "r000.out").write_bytes(b"a line")
-
-    monkeypatch.setattr(tail, "_pause", pause)
-    async with asyncio.timeout(20):
-        await tail.run()
-    assert pauses == [QUIET_POLL, POLL]
-
-
-async def test_unchanged_logs_are_not_scanned_until_a_file_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    connection, polls, scans = Slow(), 0, list[int]()
-    tail = tail_of(tmp_path, connection)
-    open_new_files = tail._open_new_files
-
-    async def pause(busy: float) -> None:
-        nonlocal polls
-        polls += 1
-        await asyncio.sleep(0.001)
-
-    def scan() -> None:
-        scans.append(polls)
-        open_new_files()
-
-    monkeypatch.setattr(tail, "_pause", pause)
-    monkeypatch.setattr(tail, "_open_new_files", scan)
-    follower = asyncio.create_task(tail.run())
-    async with asyncio.timeout(20):
-        for line, name in ((b"1", "r000.out"), (b"2", "r000.out"), (b"3", "r001.out")):
-            with open(tmp_path / name, "ab") as file:
-                file.write(line)
-            while line not in b"".join(connection.got.values()):
-                await asyncio.sleep(0.001)
-            begun = polls
-            while polls < begun + 50:
-                await asyncio.sleep(0.001)
-            assert scans[-1] < begun + 20
     follower.cancel()
 
 
@@ -260,26 +206,6 @@ async def test_secret_across_two_frames_is_redacted_in_both(tmp_path: Path) -> N
     assert connection.got["r000.out"] == text.replace(secret.encode(), b"*" * len(secret))
 
 
-async def test_unchanged_log_is_not_searched_for_secrets_again(tmp_path: Path) -> None:
-    secret = "s3cr3t-value-of-30-characters!"
-    (tmp_path / "r000.out").write_text("x" * 5000 + secret[:20])
-    tail = tail_of(tmp_path, connection := Slow(), secrets=[secret])
-    looked: list[bytes] = []
-    begun = tail._redactor.partial_secret_length
-    tail._redactor.partial_secret_length = lambda data: looked.append(data) or begun(data)  # type: ignore[method-assign, func-returns-value]
-    follower = asyncio.create_task(tail.run())
-    await until(lambda: connection.frames == 1)
-    for _ in range(20):
-        tail.wake()
-        await asyncio.sleep(0)
-    assert len(looked) == 1
-    with open(tmp_path / "r000.out", "a") as log:
-        log.write("!")
-    await until(lambda: len(connection.got["r000.out"]) == 5021)
-    assert connection.got["r000.out"].endswith(b"x" + b"*" * 20 + b"!")
-    follower.cancel()
-
-
 async def test_flushed_secret_prefix_withholds_nothing_later(tmp_path: Path) -> None:
     secret = "s3cr3t-value-of-30-characters!"
     log, connection = tmp_path / "r000.out", Slow()
@@ -292,32 +218,6 @@ async def test_flushed_secret_prefix_withholds_nothing_later(tmp_path: Path) -> 
         out.write("5 new")  # as many bytes as waited before
     await until(lambda: connection.got["r000.out"] == log.read_bytes())
     follower.cancel()
-
-
-@pytest.mark.parametrize(("size", "rounds"), [(100, 1), (PIECE_BYTES, 2)])
-async def test_tail_pauses_only_after_reading_everything(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, rounds: int
-) -> None:
-    """A frame for each line of a flood would cost more than the flood itself."""
-    connection, drained, looks = Slow(), 0, list[int]()
-
-    async def drain() -> None:
-        nonlocal drained
-        drained += 1
-
-    async def pause(busy: float) -> None:
-        looks.append(drained)
-        connection.is_open = len(looks) < 3
-        with open(tmp_path / "r000.out", "ab") as file:
-            file.write(bytes(size))
-
-    (tmp_path / "r000.out").write_bytes(bytes(size))
-    connection.drain = drain  # type: ignore[method-assign]
-    tail = tail_of(tmp_path, connection)
-    monkeypatch.setattr(tail, "_pause", pause)
-    async with asyncio.timeout(20):
-        await tail.run()
-    assert looks == [rounds, 2 * rounds, 3 * rounds]
 
 
 # Pieces of logs as they come, once more or out of order: each byte is shown once, and written where it belongs.
@@ -514,27 +414,6 @@ def test_extra_bytes_after_a_frame_header_are_an_error(header: dict[str, Any], m
     assert decoded([struct.pack("!II", len(head), 0) + head]) == ([], True)
 
 
-# -- logs ------------------------------------------------------------------------------------------------
-
-
-LOG = st.lists(st.binary(max_size=6), max_size=40).map(b"\n".join)
-
-
-@given(LOG, CUTS, st.integers(1, 20), st.integers(-5, 40), st.integers(-5, 40))
-def test_ring_window_equals_that_part_of_the_log(
-    data: bytes, places: list[int], capacity: int, start: int, stop: int
-) -> None:
-    whole, ring = LogRing(1000), LogRing(capacity)
-    whole.feed(data)
-    for piece in cut(data, places):
-        ring.feed(piece)
-    lines = whole.lines(0, whole.end)
-    assert (ring.first, ring.end) == (max(0, len(lines) - capacity), len(lines))
-    expected = {n: line for n, line in enumerate(lines) if max(start, ring.first) <= n < stop}
-    assert ring.lines(start, stop) == list(expected.values())
-    assert {line.number: line.text for line in ring.read(start, stop)} == expected
-
-
 SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 15)).map(lambda it: (it[0], sum(it))), max_size=12)
 
 
@@ -567,49 +446,3 @@ def test_two_clients_writing_one_log_leave_it_complete(
         assert clients[0].log_sizes() == clients[1].log_sizes() == {"r000.out": len(data)}
         for client in clients:
             client.close()
-
-
-# -- shards ----------------------------------------------------------------------------------------------
-
-
-@given(st.integers(0, 200), st.integers(1, 40), st.booleans(), st.integers())
-def test_shards_are_disjoint_complete_and_even(length: int, world: int, shuffle: bool, seed: int) -> None:
-    parts, others = [], []
-    for rank in range(world):
-        with using(InstanceInfo(rank=rank, world_size=world)):
-            part, other = shard(list(range(length)), range(1000, 1000 + length), shuffle=shuffle, seed=seed)
-        parts.append(part)
-        others.append([value - 1000 for value in other])
-    assert sorted(item for part in parts for item in part) == list(range(length))
-    assert max(map(len, parts)) - min(map(len, parts)) <= 1
-    assert parts == others
-
-
-# -- arguments -------------------------------------------------------------------------------------------
-
-PLAIN = (
-    st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(CHARACTERS) | st.binary()
-)
-
-
-@pytest.mark.parametrize(
-    ("kind", "values"),
-    [
-        (int, st.integers()),
-        (float, st.floats(allow_nan=False)),
-        (bool, st.booleans()),
-        (bytes, st.binary()),
-        (list[int], st.lists(st.integers())),
-        (list[str], st.lists(st.text(CHARACTERS))),
-        (tuple[int, ...], st.lists(st.integers()).map(tuple)),
-        (dict[str, float], st.dictionaries(st.text(CHARACTERS), st.floats(allow_nan=False, allow_infinity=False))),
-        (Any, st.lists(PLAIN, min_size=1)),
-    ],
-    ids=str,
-)
-def test_argument_written_as_python_literal_is_converted_back(kind: Any, values: st.SearchStrategy[Any]) -> None:
-    @given(values)
-    def check_it(value: Any) -> None:
-        assert convert(repr(value), kind) == value
-
-    check_it()

@@ -53,15 +53,6 @@ async def test_repeated_signals_call_their_handler_at_least_once() -> None:
         await asyncio.wait_for(both.wait(), 10)
 
 
-@pytest.mark.usefixtures("restore_signal_handlers")
-async def test_signal_wakes_a_sleeping_event_loop() -> None:
-    woken = asyncio.Event()
-    add_signal_handlers({signal.SIGUSR1: woken.set})
-    killer = await asyncio.create_subprocess_exec("kill", "-USR1", str(os.getpid()))
-    await asyncio.wait_for(woken.wait(), 10)
-    await killer.wait()
-
-
 # A worker that is told to end while it gets ready for that ends in silence.
 
 ENDS_EARLY = """
@@ -186,14 +177,6 @@ async def test_killed_blob_helper_is_reported_and_replaced(nodes: list[Node]) ->
 TOLD: dict[str, Any] = {
     "pool": "p", "node": 0, "nodes": 2, "folder": "/n", "socket": "/s", "idle_timeout": 9.0, "grace": 1.0,
 }  # fmt: skip
-
-
-def test_agent_config_has_defaults_and_ignores_unknown_json_keys() -> None:
-    config = AgentConfig.from_json(TOLD | {"env": {"A": "1"}, "of_a_newer_version": 9})
-    assert (config.pool, config.nodes, config.env, config.devices, config.ttl) == ("p", 2, {"A": "1"}, [], None)
-    other = AgentConfig("p", 0, 2, "/n", "/s", 9.0, 1.0)
-    assert other.env == {} and other.env is not AgentConfig(**TOLD).env
-    assert other.worker_socket == config.worker_socket
 
 
 def test_changed_agent_config_is_a_copy_without_visible_secrets() -> None:

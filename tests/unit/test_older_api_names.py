@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import pickle
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 
@@ -12,30 +11,7 @@ import pytest
 import skyward_core as sky
 from skyward_core import providers
 from skyward_core.api import active_pool_and_operand_checks
-from skyward_core.providers import provider_class, unsupported_providers
-from skyward_core.providers.unsupported_providers import UnsupportedProvider
-
-STAND_INS = [
-    name for name,
-    kind in vars(unsupported_providers).items() if isinstance(kind, type) and issubclass(kind, UnsupportedProvider)
-    and kind is not UnsupportedProvider
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("name", STAND_INS)
-def test_unsupported_provider_stand_in_is_pickled_and_rejected(name):
-    """``tests/compat/test_parameters.py`` tests the stand-in's parameters and a pool with it."""
-    provider = getattr(sky, name)(region="x", api_key="very-secret-1")
-    assert pickle.loads(pickle.dumps(provider)) == provider
-    assert "region='x'" in repr(provider) and "very-secret-1" not in repr(provider)
-    with pytest.raises(AttributeError, match="was given no 'zone'"):
-        _ = provider.zone
-    if name == "Container":
-        (warning,) = sky.Compute(provider=provider, vcpus=4)._startup_notes
-        assert "Local() replaces sky.Container(" in warning and "vcpus)" in warning
-    else:
-        with pytest.raises(sky.UsageError, match=f"sky.{name}: renting machines of"):
-            sky.Compute(provider=getattr(sky, name))
+from skyward_core.providers import provider_class
 
 
 def test_specs_of_unsupported_providers_are_skipped():
@@ -139,16 +115,6 @@ def test_compute_accepts_deprecated_arguments():
         sky.Compute(provider=sky.Local(), disk_gb=50)
     rented = sky.Compute(provider=sky.AWS(region="us-east-1"), cpus=0.5, disk_gb=50, region="us-east-1")
     assert (rented.spec.wish.vcpus, rented.spec.provider.disk_gb) == (1, 50)
-
-
-def test_capitalized_plugin_names_are_the_same_plugins():
-    for newest, ours in [
-        ("Torch", "torch"), ("Jax", "jax"), ("Keras", "keras"), ("HuggingFace", "huggingface"),
-        ("Accelerate", "accelerate"), ("Joblib", "joblib"), ("Sklearn", "sklearn"), ("Mig", "mig"),
-    ]:  # fmt: skip
-        assert getattr(sky.plugins, newest) is getattr(sky.plugins, ours)
-    with pytest.raises(AttributeError):
-        _ = sky.plugins.TORCH
 
 
 class Pool:

@@ -43,13 +43,6 @@ async def test_call_for_a_rank_of_another_node_is_refused(node: Node, header: He
         node.slots.pick_slot(node.call(0, **header))
 
 
-async def test_tasks_go_to_the_least_loaded_slot(node: Node) -> None:
-    for index in range(8):
-        call = node.call(index)
-        node.slots.pick_slot(call).enqueue(call)
-    assert [slot.load for slot in node.places] == [2, 2, 2, 2]
-
-
 async def test_tasks_move_to_another_process_when_plugins_join_the_ranks(tmp_path: Path) -> None:
     node = Node(tmp_path, concurrency=1)
     task, run = node.call(0, rank=2), node.call(1, rank=2, gang=True)
@@ -187,24 +180,6 @@ async def test_output_of_a_call_is_sent_before_its_outcome(node: Node) -> None:
     assert node.peer.frames[-1]["log"]["r002.out"] == [0, 8]
 
 
-async def test_outcomes_are_batched_while_calls_of_the_slot_wait(node: Node) -> None:
-    """An SSH write costs more than a small call, so several outcomes are sent together, the last at once."""
-    slot, first = busy_slot(node)
-    owner = Connection(lambda *_: None, lambda _: None)
-    client, watcher = Speaker(owner), Connection(lambda *_: None, lambda _: None)
-    other = Speaker(watcher)
-    node.audience.add(watcher)
-    node.audience[watcher].watches = True
-    second = node.call(1, t="call", run="r1", i=1, epoch=7)
-    first.owner = second.owner = owner
-    slot.enqueue(second)
-    assert list(slot.queue) == [second]
-    slot.on_outcome(first, {"t": "outcome", "run": "r1", "i": 0, "kind": "returned"}, b"")
-    assert client.take_frames() == other.take_frames() == [] and list(slot.running.values()) == [second]
-    slot.on_outcome(second, {"t": "outcome", "run": "r1", "i": 1, "kind": "returned"}, b"")
-    assert [frame["i"] for frame in client.take_frames()] == [frame["i"] for frame in other.take_frames()] == [0, 1]
-
-
 async def test_gang_breaks_before_the_outcome_that_broke_it_is_sent(node: Node) -> None:
     slot, call = busy_slot(node, gang=True, rank=2)
     slot.on_outcome(call, {"t": "outcome", "run": "r1", "i": 0, "kind": "exited"}, b"")
@@ -279,40 +254,11 @@ def plugin_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     yield Around(tmp_path, monkeypatch)
 
 
-async def test_plugin_process_gets_plugins_once_and_ranks_wait_for_their_entry(plugin_process: Around) -> None:
-    plugin_process.apps.ensure_entered()
-    assert plugin_process.started == 1 and not plugin_process.apps.is_resolved
-    process = plugin_process.greet()
-    assert [(header["t"], body) for header, body in process.socket.frames] == [("setup", GANG.plugins)]
-    process.take_frames()
-    process.add_note({"t": "entering", "plugin": "dask"})
-    assert not plugin_process.apps.is_resolved and plugin_process.pumped == 0
-    process.add_note({"t": "entered"})
-    assert plugin_process.apps.is_resolved and plugin_process.pumped == 1
-    plugin_process.apps.ensure_entered()
-    assert plugin_process.started == 1 and process.take_frames() == [], "the next epoch finds them entered"
-
-
 async def test_entered_plugin_process_of_an_earlier_agent_gets_nothing(plugin_process: Around) -> None:
     plugin_process.apps.process = Process(0)
     process = plugin_process.greet("entered")
     plugin_process.apps.ensure_entered()
     assert plugin_process.apps.is_resolved and process.take_frames() == [] and plugin_process.started == 0
-
-
-async def test_failed_plugin_entry_is_reported_and_ends_the_process(plugin_process: Around) -> None:
-    plugin_process.apps.ensure_entered()
-    process = plugin_process.greet()
-    process.take_frames()
-    error: Header = {"type": "PluginError", "message": "plugin dask failed", "plugin": "dask"}
-    assert process.add_note({"t": "failed", "error": error}, b"pickle") == [{"t": "exit"}]
-    assert (
-        plugin_process.apps.is_resolved
-        and plugin_process.apps.entry_failure == (error, b"pickle")
-        and plugin_process.pumped == 1
-    )
-    plugin_process.apps.on_exit(0)
-    assert plugin_process.started == 1, "nobody has asked again"
 
 
 async def test_plugin_process_requested_while_ending_is_restarted(plugin_process: Around) -> None:

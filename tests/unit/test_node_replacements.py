@@ -183,23 +183,6 @@ async def test_finished_replacement_is_forgotten(client: Client) -> None:
     assert not client.roster.is_replacing
 
 
-async def test_one_client_replaces_and_others_join(world: World, attach: Come) -> None:
-    first, second, observer = await attach(), await attach(), await attach(observer=True)
-    world.on_replace = held = Held()
-    lose_node(first)
-    await until(lambda: held.begun)
-    lose_node(second)
-    lose_node(observer)
-    held.go.set()
-    for client in (first, second, observer):
-        await wait_replacements(client)
-    assert len(world.asked) == len(world.prepared) == 1
-    assert (first.renewed, second.renewed, observer.renewed) == ([True], [False], [False])
-    assert {client.context.machines[1].id for client in (first, second, observer)} == {f"new-{world.asked[0]}"}
-    assert all(client.context.links[1].up for client in (first, second, observer))
-    assert recorded_state()[0] == []
-
-
 async def test_client_attaching_during_replacement_of_the_only_node_joins_it(world: World) -> None:
     _, row = intended(world, 1, on_loss="replace")
     first, second = await attached(world, row), Client(world, row)
@@ -243,20 +226,6 @@ async def test_observer_replaces_nothing(world: World, attach: Come) -> None:
     await until(lambda: len(described) > 3)
     await observer.roster.stop_replacing()
     assert (world.asked, recorded_state()[0]) == ([], [])
-
-
-async def test_broken_replacement_machine_is_ended_and_replaced(world: World, client: Client) -> None:
-    async def first_is_broken(machine: Machine, *_: Any) -> None:
-        if len(world.prepared) == 1:
-            raise PoolError("no agent can run there")
-
-    world.on_prepare = first_is_broken
-    await replaced(client)
-    first, second = world.asked
-    assert first != second, "the same token would give the same machine"
-    assert world.ended == [f"new-{first}"]
-    assert recorded_state() == ([], ["m0", f"new-{second}"], ["m1", f"new-{first}"])
-    assert client.dropped == [1]
 
 
 async def replace_during_teardown(client: Client, held: Held) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from functools import cached_property
 from typing import Any
 
 import pytest
@@ -94,35 +92,6 @@ async def test_unresponsive_host_does_not_delay_the_leaving_client(monkeypatch: 
     assert not host.taken and host.closed == 0
     await rest.cancel()
     assert host.closed == 1
-
-
-async def test_cancelled_sending_does_not_open_a_connection() -> None:
-    host = Host()
-    rest = sending(host)
-    await rest.finish()  # nothing to do
-    rest.begin()
-    await rest.cancel()
-    assert host.opened == 0
-
-
-async def test_second_archive_is_packed_once_off_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    packed: list[int] = []
-
-    class Packs:
-        @cached_property
-        def rest(self) -> bytes:
-            packed.append(threading.get_ident())
-            return b"rest"
-
-    made = Packs()
-    monkeypatch.setattr(ssh_transport, "bundle_for", lambda nvml, minor: made)
-    hosts = [Host() for _ in range(8)]
-    sent = [sending(host) for host in hosts]
-    for each in sent:
-        each.begin()
-    await asyncio.gather(*(each.finish() for each in sent))
-    assert [host.taken for host in hosts] == [[b"rest"]] * 8
-    assert len(packed) == 1 and packed[0] != threading.get_ident()
 
 
 async def test_unexpected_error_while_sending_still_allows_cancel() -> None:

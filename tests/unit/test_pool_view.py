@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 import statistics
 from dataclasses import fields, is_dataclass, replace
@@ -14,11 +13,9 @@ from skyward_core.model import outcomes
 from skyward_core.model.outcomes import ErrorInfo, NoticeKind, Outcome, RootCause, Summary
 from skyward_core.node.agent.worker_slot import PHASES
 from skyward_core.protocol import frame_schemas
-from skyward_core.util.light_dataclass import value
 from skyward_core.views import events as ev
 from skyward_core.views import pool_view
 from skyward_core.views.pool_view import MAX_NODE_DETAILS, PoolView, aggregate, apply
-from skyward_tui.text.number_and_time_format import BROKEN_OFF
 from skyward_tui.text.number_and_time_format import number as shown
 from skyward_tui.text.state_styles_and_rank_states import node_style, state_style
 from tests.support.hostile_text import is_harmful
@@ -99,21 +96,6 @@ def test_paths_of_fetched_outputs_are_sanitized() -> None:
     assert view_of(*STORY).runs["r1"].outputs == {"/o/o": "full"}
 
 
-def test_rank_phase_of_a_view_is_set_and_cleared() -> None:
-    view = view_of(OPENED, ev.RankPhase(pool="p", at=11.0, rank=1, phase="joining\x1b[2J"))  # type: ignore[arg-type]
-    phase, since = view.rank_phases[1]
-    assert (phase.startswith("joining"), "\x1b" in phase, since) == (True, False, 11.0)
-    apply(view, ev.RankPhase(pool="p", at=12.0, rank=1, phase=""))
-    assert view.rank_phases == {}
-
-
-def test_unfetched_results_are_kept_by_run() -> None:
-    view = view_of(OPENED, ev.UnfetchedNews(pool="p", runs={"r1": 12}))
-    assert view.unfetched == {"r1": 12}
-    apply(view, ev.UnfetchedNews(pool="p", runs={}))
-    assert view.unfetched == {}
-
-
 def test_preemption_notice_lasts_until_the_node_is_gone() -> None:
     def notice(kind: NoticeKind, ends_at: float | None = None) -> ev.Event:
         return ev.NodeNotice(pool="p", at=11.0, node=1, kind=kind, ends_at=ends_at)
@@ -128,18 +110,6 @@ def test_preemption_notice_lasts_until_the_node_is_gone() -> None:
     assert node.is_preempted
     apply(view, ev.NodePhase(pool="p", at=131.0, node=1, phase="gone"))
     assert (node.notice, node.notice_ends_at) == ("", None)
-
-
-def test_opened_pool_view_has_requested_nodes() -> None:
-    view = view_of(OPENED)
-    assert (view.provider, view.created_at, view.state) == ("local", 9.0, "starting")
-    assert [(n.index, n.phase, n.since) for n in view.nodes] == [(0, "requested", 10.0), (1, "requested", 10.0)]
-    assert (view.world_size, view.ranks_per_node, view.nodes_ready, view.is_live) == (4, 2, 0, True)
-
-
-def test_reopened_pool_view_keeps_its_nodes() -> None:
-    view = view_of(*STORY[:9], OPENED)
-    assert [n.phase for n in view.nodes] == ["ready", "ready"]
 
 
 def test_node_view_follows_phase_events() -> None:
@@ -161,16 +131,6 @@ def test_phase_details_of_a_node_view_are_bounded() -> None:
     assert [text for _, _, text in view.nodes[0].details] == ["resolving", *map(str, range(MAX_NODE_DETAILS - 1))]
     apply(view, ev.NodePhase(pool="p", at=3.0, node=0, phase="running", detail="again\x1b[31m"))
     assert len(view.nodes[0].details) == MAX_NODE_DETAILS and view.nodes[0].details[-1][2].isprintable()
-
-
-def test_node_view_states_since_when_its_link_is_down() -> None:
-    view = view_of(*STORY[:6])
-    assert view.nodes[1].link_up is None
-    for event in STORY[6:10]:
-        apply(view, event)
-    up, down = view.nodes
-    assert (up.link_up, up.link_since) == (True, 15.0)
-    assert (down.link_up, down.link_since, down.link_detail) == (False, 30.0, "timed out; next try in 2 s")
 
 
 def test_run_view_follows_events_to_the_end() -> None:
@@ -239,26 +199,6 @@ def test_every_event_raises_the_pool_view_version() -> None:
         assert view.version == count
 
 
-def test_run_events_raise_the_run_view_version() -> None:
-    view = view_of(*STORY[:11])
-    run = view.runs["r1"]
-    for event in STORY[11:18]:
-        before = run.version
-        apply(view, event)
-        assert run.version > before
-
-
-def test_event_of_an_unknown_kind_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ev.Event, "kinds", dict(ev.Event.kinds))
-
-    @value(kw_only=True)
-    class Odd(ev.Event):
-        pass
-
-    with pytest.raises(TypeError, match="Odd"):
-        apply(PoolView("p"), Odd(pool="p"))
-
-
 def test_runs_in_a_view_are_bounded_except_running_ones() -> None:
     view = view_of(OPENED, RUN)
     for number in range(2 * pool_view.MAX_RUNS):
@@ -306,13 +246,6 @@ def table(*values: Any) -> dict[str, dict[str, float]] | None:
     return aggregate([summary(value) for value in values])
 
 
-def test_aggregate_has_statistics_of_numbers() -> None:
-    assert table(1, 2.0, 6) == {
-        "value": {"mean": 3.0, "std": pytest.approx(math.sqrt(14 / 3)), "min": 1, "max": 6, "sum": 9, "n": 3}
-    }
-    assert table(7) == {"value": {"mean": 7.0, "std": 0.0, "min": 7, "max": 7, "sum": 7, "n": 1}}
-
-
 def test_aggregate_equals_the_standard_library_in_any_order() -> None:
     chance = random.Random(3)
     values = [chance.uniform(-1e6, 1e6) for _ in range(500)]
@@ -327,17 +260,6 @@ def test_aggregate_of_huge_numbers_does_not_overflow() -> None:
     row = table(1e308, 1.5e308, 1e308)["value"]  # type: ignore[index]
     assert row["mean"] == pytest.approx(3.5 / 3 * 1e308)
     assert row["std"] == pytest.approx(2.357e307, rel=1e-3)
-
-
-def test_aggregate_has_a_row_per_common_numeric_key() -> None:
-    got = table(
-        {"loss": 1.0, "steps": 10, "ok": True, "name": "a", "only": 1, "mixed": 1},
-        {"loss": 3.0, "steps": 10, "ok": True, "name": "b", "mixed": None},
-    )
-    assert got is not None
-    assert set(got) == {"loss", "steps"}
-    assert got["loss"]["mean"] == 2.0
-    assert got["steps"]["std"] == 0.0
 
 
 def test_aggregate_leaves_out_what_only_identifies_the_rank() -> None:
@@ -361,16 +283,6 @@ def test_results_without_json_have_no_aggregate() -> None:
     array = Summary("ndarray", "ndarray float32 3", size=100)
     assert aggregate([summary(1), array]) is None
     assert aggregate([summary(1), None]) is None
-
-
-def test_run_aggregates_returned_values() -> None:
-    view = view_of(OPENED, RUN)
-    for index, loss in enumerate((2.0, 4.0)):
-        apply(view, ev.RankEnded(pool="p", run="r1", outcome=returned(index, loss)))
-    apply(view, ev.RankEnded(pool="p", run="r1", outcome=replace(KILLED, index=3)))
-    rows = view.runs["r1"].aggregate()
-    assert rows is not None
-    assert (rows["value"]["mean"], rows["value"]["n"]) == (3.0, 2)
 
 
 def test_spent_money_grows_with_time_and_is_never_negative() -> None:
@@ -432,12 +344,6 @@ def test_no_text_in_a_view_can_harm_a_terminal() -> None:
     assert (
         task.raw_outcome is not None and task.raw_outcome.summary == task.raw_last_item == summary
     )  # a program gets it as it was
-
-
-def test_sanitized_outcome_equal_to_the_raw_one_is_stored_once() -> None:
-    outcome = returned(0, {"loss": 2.5, "name": "é", "more": [1, "x"]})
-    task = view_of(OPENED, RUN, ev.RankEnded(pool="p", run="r1", outcome=outcome)).runs["r1"].tasks[0]
-    assert task.outcome is task.raw_outcome is outcome
 
 
 def test_lease_left_counts_down_only_while_idle() -> None:
@@ -509,10 +415,6 @@ SHOWN = {
 @pytest.mark.parametrize("state", sorted(SHOWN))
 def test_each_run_and_pool_state_has_a_style(state: str) -> None:
     assert state_style(state).glyph != "?"
-
-
-def test_incomplete_start_has_one_word_in_styles_and_lists() -> None:
-    assert state_style("unfinished").word == BROKEN_OFF
 
 
 @pytest.mark.parametrize("phase", get_args(outcomes.NodePhase))

@@ -6,23 +6,21 @@ import json
 import os
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from types import NoneType, SimpleNamespace, UnionType
-from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from skyward_core.client import run_history as run_history
-from skyward_core.client.leftover_cleanup import LeftoverScan
 from skyward_core.client.replay_session import Playback, Replay, open_recording
 from skyward_core.client.run_history import RunSearch, last_lines, load_metrics, load_preview, past_runs
 from skyward_core.client.sweep_launch_and_resumption import missing_trials, trial_table_source
 from skyward_core.model.errors import UsageError
-from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause, Summary, signal_name, to_json_types
+from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause, Summary, signal_name
 from skyward_core.store import pool_folder, recording_file
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.recording_file import RecordingReader, RecordingWriter
@@ -225,31 +223,7 @@ def test_event_names_on_disk_match_older_releases() -> None:
     assert events.to_json(ended)["event"] == "PoolGone" and parse_event(events.to_json(ended)) == ended
 
 
-def test_events_have_increasing_times_and_are_immutable() -> None:
-    first = events.PoolState(pool="p", state="up")
-    assert first.at <= events.PoolState(pool="p", state="up").at
-    if TYPE_CHECKING:  # an ignored error that is none is one: so this line is checked, by mypy
-        first.state = "gone"  # type: ignore[misc]
-
-
 # How a rank ended, as plain data.
-
-WHOLE = Outcome(
-    3, 1, 0, "raised", 1.5, Summary("dict", "{…}", {"a": [1, None]}, True, 40), ErrorInfo("E", "m", "t"), 2, 9
-)
-
-
-@pytest.mark.parametrize("outcome", [WHOLE, Outcome(0, 0, 0, "returned")])
-def test_outcome_round_trips_through_json(outcome: Outcome) -> None:
-    expected = asdict(outcome)
-    expected["numbers"] = expected.pop("metrics")
-    assert outcome.to_json() == expected
-    assert Outcome.from_json(json.loads(json.dumps(outcome.to_json()))) == outcome
-
-
-def test_to_json_types_does_not_copy_leaf_values() -> None:
-    assert WHOLE.summary is not None
-    assert to_json_types(WHOLE)["summary"]["json"] is WHOLE.summary.json
 
 
 @pytest.mark.parametrize(
@@ -270,12 +244,6 @@ def test_root_cause_has_the_exit_code_of_its_outcome(outcome: Outcome, code: int
 
 def test_root_cause_without_an_error_has_the_outcome_kind_as_type() -> None:
     assert RootCause.from_outcome(Outcome(0, 0, 0, "lost")).type == "lost"
-
-
-def test_absent_summary_and_error_stay_absent() -> None:
-    assert Summary.from_wire(None) is None
-    assert ErrorInfo.from_wire(None) is None
-    assert Summary.from_wire({"type": "int", "text": "1"}) == Summary("int", "1")
 
 
 def test_signal_name_of_known_and_unknown_signals() -> None:
@@ -526,14 +494,6 @@ def test_playback_view_is_the_same_for_forward_and_backward_seeks(playback: Play
     assert playback.view.runs["r1"].counts == {"raised": 1}
 
 
-def test_seek_failure_stops_at_the_failure(playback: Playback) -> None:
-    assert playback.seek_failure()
-    playback.advance()
-    now = playback.state()
-    assert now.now == START + 90 and not now.playing
-    assert playback.view.runs["r1"].counts == {"raised": 1}
-
-
 def test_seek_failure_goes_to_the_next_failure_and_starts_over(tmp_path: Path) -> None:
     writer = RecordingWriter(tmp_path / "b", {"pool": "p"})
     for number, at in enumerate([START, START + 5, START + 9]):
@@ -554,33 +514,10 @@ def test_seek_failure_goes_to_the_next_failure_and_starts_over(tmp_path: Path) -
     assert stops == [6, 10, 6]
 
 
-def test_seek_failure_without_a_failure_returns_false(tmp_path: Path) -> None:
-    writer = RecordingWriter(tmp_path / "b", {"pool": "p"})
-    writer.put(recording_entries.event_entry(events.PoolState(pool="p", at=START, state="up")))
-    writer.close()
-    playback = Playback(open_recording(tmp_path / "b"))
-    assert not playback.seek_failure() and playback.state().failure is None
-
-
 def test_empty_recording_is_rejected(tmp_path: Path) -> None:
     RecordingWriter(tmp_path / "b", {}).close()
     with pytest.raises(UsageError, match=r"the recording is empty$"):
         Playback(open_recording(tmp_path / "b"))
-
-
-def test_replay_view_is_updated_by_its_own_thread(recorded: Path) -> None:
-    playback = Playback(open_recording(recorded))
-    front = Replay(playback)
-    try:
-        playback.seek(START + 5)
-        wait_until(lambda: len(shown_log_lines(front.pools()[0])) >= 4)
-        playback.multiply_speed(64)
-        wait_until(lambda: playback.view.runs["r1"].counts == {"raised": 1})
-        playback.seek(START + 5)
-        playback.toggle()
-        wait_until(lambda: playback.view.runs["r1"].counts == {})
-    finally:
-        front.detach()
 
 
 def test_recording_that_spans_centuries_is_played(tmp_path: Path) -> None:
@@ -607,30 +544,6 @@ def test_truncated_recording_is_noted_in_sanitized_text(recorded: Path) -> None:
     playback = Playback(open_recording(recorded))
     front = Replay(playback)
     assert "the recording is truncated" in front.notice and "\x1b" not in front.notice
-    front.detach()
-
-
-def test_replay_rejects_actions_that_need_a_pool(playback: Playback) -> None:
-    front = Replay(playback)
-    begun: Future[PoolView] = Future()
-    nothing: Any = None
-    asked: list[Future[Any]] = [
-        front.create(nothing, begun=begun), begun, front.launch("p", nothing), front.load_launch("r1"),
-        front.save_launch("p", "r1", nothing, joined=False), front.wait("p", "r1"), front.cancel("p", "r1"),
-        front.stacks("p"), front.profile("p", 0, 1.0), front.fetch_files("p"),
-        front.unfetched_files("p"), front.tear_down("p"), front.raise_budget("p", 1.0),
-        front.remove_leftovers(LeftoverScan()),
-    ]  # fmt: skip
-    for future in asked:
-        with pytest.raises(UsageError, match="this is a replay of a recording"):
-            future.result(10)
-    with pytest.raises(UsageError, match="this is a replay of a recording"):
-        front.run_logs("r1")
-    assert front.scan_leftovers().result(10).found == LeftoverScan().found
-    assert front.files("p").result(10).files == []
-    assert (
-        front.load_ended_pool("p").result(10) is front.start_sampling("p").result(10) is front.refresh().result(10)[0]
-    )
     front.detach()
 
 
@@ -697,17 +610,6 @@ def sorted_places(found: TrialTable, by: str, *, falling: bool = False) -> list[
     return [row.place for row in found.sorted_rows(by, falling=falling)]
 
 
-def test_trial_table_has_a_row_per_combination_run_or_not() -> None:
-    found = table(returned(0, 3, loss=0.5), raised(2))
-    assert found.columns == ("#", "lr", "seed", "outcome", "time", "loss", "result")
-    assert [(row.arguments, row.state) for row in found.rows] == [
-        (("0.1", "10"), "returned"),
-        (("0.1", "9"), "waiting"),
-        (("0.01", "x"), "raised"),
-    ]
-    assert found.rows[0].numbers == {"loss": 0.5} and found.rows[0].value == 3
-
-
 def test_trial_reporter_ignores_outcomes_of_other_runs(capsys: pytest.CaptureFixture[str]) -> None:
     notes = TrialReporter(Console(), SHEET)
     notes.on_outcome("other", raised(0))
@@ -729,29 +631,12 @@ def test_trial_table_sorts_numbers_numerically_and_missing_last() -> None:
     assert sorted_places(found, "#", falling=True) == [2, 1, 0]
 
 
-def test_trial_table_sorts_by_a_result_key_and_rejects_unknown_keys() -> None:
-    found = table(returned(0, {"acc": 0.5}), returned(1, {"acc": 0.9}), raised(2))
-    assert sorted_places(found, "acc", falling=True) == [1, 0, 2]
-    with pytest.raises(KeyError):
-        found.sorted_rows("precision")
-
-
 def test_trial_table_distinguishes_equal_argument_and_metric_names() -> None:
     sheet = TrialSheet.new(["n", "time"], [["1", "5"], ["2", "4"], ["3", "6"]])
     found = table(returned(0, 7, n=3.0), returned(1, 8, n=2.0), returned(2, 9, n=1.0), sheet=sheet)
     assert found.columns == ("#", "n", "time", "outcome", "trial's time", "logged n", "result")
     assert sorted_places(found, "n") == [0, 1, 2] and sorted_places(found, "logged n") == [2, 1, 0]
     assert sorted_places(found, "time") == [1, 0, 2] and len(set(found.columns)) == len(found.columns)
-
-
-def test_running_trial_shows_only_its_own_metrics() -> None:
-    book = MetricStore()
-    book.add_values("r", 0, 90.0, {"loss": 0.9, "warm_up": 1.0})
-    book.add_values("r", 0, 110.0, {"loss": 0.5})
-    book.add_values("r", 1, 110.0, {"loss": 0.1})
-    tasks = {2: TaskView(2, 0, 0, "running", began_at=100.0)}
-    found = TrialTableSource(SHEET).table("r", tasks, book)
-    assert [row.numbers for row in found.rows] == [{}, {}, {"loss": 0.5}] and found.numbers == ("loss",)
 
 
 def test_trial_table_texts_are_sanitized() -> None:

@@ -144,18 +144,13 @@ def session(found: Any) -> Any:
 @pytest.mark.parametrize(
     ("make", "known"),
     [
-        (partial(credentials, "sso"), True),
-        (partial(credentials, "assume-role"), True),
-        (partial(credentials, "env"), True),
-        (partial(credentials, "iam-role"), False),
-        (partial(credentials, "container-role"), False),
-        (partial(credentials, "custom-process"), False),
-        (partial(Credentials, "a", "b", "token of nobody knows when"), False),
-        (lambda: None, False),
-        (UnauthorizedSSOTokenError, False),
-        (partial(credentials, "sso", -1), False),
+        (partial(credentials, "sso"), True), (partial(credentials, "assume-role"), True),
+        (partial(credentials, "env"), True), (partial(credentials, "iam-role"), False),
+        (partial(credentials, "container-role"), False), (partial(credentials, "custom-process"), False),
+        (partial(Credentials, "a", "b", "token of nobody knows when"), False), (lambda: None, False),
+        (UnauthorizedSSOTokenError, False), (partial(credentials, "sso", -1), False),
     ],
-)
+)  # fmt: skip
 def test_expiry_is_known_only_of_credentials_that_end(make: Callable[[], Any], known: bool) -> None:
     at = boto_calls.credentials_expire_at(session(make()))
     assert (at is not None) == known

@@ -50,13 +50,12 @@ def test_user_settings_of_the_file_are_applied(user_settings: Path, project: Pat
         ("[notify]\nafter = -1", "notify.after is ignored: it must be a number of seconds, 0 or more"),
         ("[notify]\nafter = inf", "notify.after is ignored: it must be a number of seconds, 0 or more"),
         ("[notify]\nafter = true", "notify.after is ignored: it must be a number of seconds, 0 or more"),
-        ("[notify]\ncomand = 'x'", "unknown setting notify.comand"),
-        ("notify = 7", "notify must be a table, [notify]"),
+        ("[notify]\ncomand = 'x'", "unknown setting notify.comand"), ("notify = 7", "notify must be a table, [notify]"),
         ("[keys]\n'app.help' = 7", "keys.app.help is ignored: it must be a text in quotes"),
         ("[app]\ntheme = 7", "app.theme is ignored: it must be a text in quotes"),
         ("[app]\nascii = 'yes'", "app.ascii is ignored: it must be true or false"),
     ],
-)
+)  # fmt: skip
 def test_invalid_user_setting_is_reported_and_default_applies(
     user_settings: Path, project: Path, content: str, message: str
 ) -> None:

@@ -13,14 +13,7 @@ from hypothesis import strategies as st
 
 from skyward_core.pool.agent_link import ClockSteps
 from skyward_core.views import events
-from skyward_core.views.log_buffers_and_rank_activity import (
-    MAX_RUNS,
-    MIN_SILENCE,
-    SILENCE_OF_NEW_RANKS,
-    Clocks,
-    PoolActivity,
-)
-from skyward_tui.text.state_styles_and_rank_states import rank_states
+from skyward_core.views.log_buffers_and_rank_activity import MIN_SILENCE, SILENCE_OF_NEW_RANKS, Clocks, PoolActivity
 from tests.support.fake_session import FakeSession
 from tests.support.pool_parts import World, attached, intended
 
@@ -83,36 +76,6 @@ def test_rank_that_uses_cpu_time_is_not_silent(share: float, is_reported: bool) 
     assert (rhythms.unusual_silence("run", 3, BEGAN, at) is not None) is is_reported
     rhythms.record_cpu_time(3, 0.0, at + 2)  # another process
     assert (rhythms.unusual_silence("run", 3, BEGAN, at + 2) is not None) is is_reported
-
-
-def test_activity_of_old_runs_is_dropped() -> None:
-    rhythms = PoolActivity()
-    for number in range(3 * MAX_RUNS):
-        rhythms.record_activity(f"run{number}", 0, float(number))
-    assert len(rhythms._runs) == MAX_RUNS
-
-
-def test_silent_rank_is_shown_on_its_card() -> None:
-    session = FakeSession()
-    view = session.pool("p", 2)
-    run = session.open_run(view, total=2)
-    start = session.now
-    for rank in (0, 1):
-        session.emit(view, events.RankBegan(pool="p", run=run.id, index=rank, rank=rank, node=rank, at=start))
-    for step in range(10):
-        session.now = start + 5 * step
-        for rank in (0, 1):
-            session.print(view, rank, f"step {step}\n")
-    for _ in range(60):  # rank 1 sends numbers, and prints nothing
-        session.now += 5
-        view.metrics.add_values(run.id, 1, session.now, {"loss": 1.0})
-    quiet, busy = rank_states(view, run, session.now)
-    assert quiet.note == "no output for 5:00 · last: step 9"
-    assert (quiet.quiet, busy.quiet) == (300.0, None)
-    assert busy.note == "loss 1"
-    session.end_rank(view, run, 0)
-    (ended, _) = rank_states(view, run, session.now)
-    assert ended.quiet is None
 
 
 def test_ranks_paused_at_a_breakpoint_are_not_silent() -> None:

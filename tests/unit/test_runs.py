@@ -54,33 +54,6 @@ async def test_broadcast_calls_each_rank_on_its_node_in_order() -> None:
         assert run.results() == [0, 1, 2, 3]
 
 
-async def test_ended_broadcast_is_acknowledged_on_all_nodes_without_another_call() -> None:
-    async with staged(3) as stage:
-        run = stage.add("broadcast", task())
-        run.send_broadcast(1)
-        for rank, node in enumerate(stage.nodes):
-            node.ends(run, rank)
-        await until(lambda: [node.of("ack") for node in stage.nodes] == [[{"t": "ack", "calls": {run.id: None}}]] * 3)
-
-
-async def test_single_tasks_go_to_least_loaded_node_in_turns() -> None:
-    async with staged(3) as stage:
-        runs = [stage.add("single", task(number)) for number in range(5)]
-        for run in runs[:4]:
-            run.dispatch()
-        assert [node for node, _ in stage.placed] == [0, 1, 2, 0]
-        stage.nodes[2].ends(runs[2], 0)
-        runs[4].dispatch()
-        assert stage.placed[-1] == (2, 0), "nodes 0 and 1 have something to do"
-
-
-async def test_sweep_trial_goes_to_node_without_other_runs() -> None:
-    async with staged(3) as stage:
-        stage.add("sweep", task(0)).dispatch()
-        stage.add("sweep", task(1), task(2)).dispatch()
-        assert [node for node, _ in stage.placed] == [0, 1, 2]
-
-
 async def test_single_task_goes_to_unreachable_node_last() -> None:
     async with staged(2) as stage:
         stage.nodes[0].away = OSError("no route")
@@ -206,15 +179,6 @@ async def test_lost_task_names_the_rank_that_began_it() -> None:
         assert {each.rank for each in run.outcomes.values()} == {2, 3}, "of the others nothing is known"
 
 
-async def test_rank_on_lost_node_is_lost_at_once() -> None:
-    async with staged(2, cluster=False, fail_fast=False) as stage:
-        stage.links[0].mark_lost("pulled out")
-        run = broadcast(stage)
-        assert (kinds(run), failure_reason(run, 0)) == (["lost"], "node 0 is gone: pulled out")
-        stage.nodes[1].ends(run, 1)
-        assert run.state == "failed"
-
-
 @pytest.mark.parametrize("how", ["cancelled", "no node", "stale"])
 async def test_outcomes_without_a_node_are_emitted_and_recorded(how: str) -> None:
     async with staged(2, fail_fast=False) as stage:
@@ -237,22 +201,6 @@ async def test_outcomes_without_a_node_are_emitted_and_recorded(how: str) -> Non
         assert shown == run.outcomes
         assert {outcome.index: outcome for _, outcome in stage.ledger.outcomes} == run.outcomes
         assert isinstance(stage.log[-1], events.RunEnded), "of a run that is over nothing more is told"
-
-
-async def test_tasks_that_fail_together_are_recorded_in_one_write() -> None:
-    async with staged(1) as stage:
-        writes: list[int] = []
-        record = stage.ledger.record_runs
-
-        def counted(runs: Any, outcomes: Any = (), *rest: Any) -> None:
-            writes.append(len(outcomes))
-            record(runs, outcomes, *rest)
-
-        stage.ledger.record_runs = counted  # type: ignore[method-assign]
-        stage.links[0].mark_lost()
-        gather(stage, 50)
-        await until(lambda: sum(writes) == 50)
-        assert writes == [50], "each write takes as long as a small call"
 
 
 # -- what comes twice, late, or in another order ---------------------------------------------------------------------
@@ -396,19 +344,6 @@ def credits(stage: Stage) -> list[int]:
     return [header["next"] for header in stage.nodes[0].of("credit")]
 
 
-async def test_generator_without_a_reader_is_credited_at_once() -> None:
-    async with staged(1) as stage:
-        (node,) = stage.nodes
-        run = stream(stage, consumed=False)
-        assert node.of("call")[0]["stream"] is True
-        for number in (0, 1, 0, 1, 2):
-            node.yields(run, 0, number)
-        assert credits(stage) == [1, 2, 2, 2, 3], "what came twice is taken once"
-        assert [event.seq for event in stage.events_of(events.ItemYielded)] == [0, 1, 2]
-        node.ends(run, 0, items=3)
-        assert run.state == "done"
-
-
 async def test_reader_credits_each_value_and_gets_it_once() -> None:
     async with staged(1) as stage:
         (node,) = stage.nodes
@@ -493,23 +428,6 @@ async def test_run_ends_when_its_large_result_is_downloaded() -> None:
         await until(lambda: run.state != "running")
         assert run.results() == ["large", "small"]
         assert list(stage.context.archive.results.iterdir()) == []
-
-
-async def test_large_result_of_an_awaited_run_is_loaded_on_arrival() -> None:
-    async with staged(1) as stage:
-        (node,) = stage.nodes
-        ending = RunCompletion()
-        run = stage.registry.add("waited", "gather", [task(), task(1)], 2, ending)
-        run.dispatch()
-        body = pickle.dumps("large")
-        waiting = asyncio.create_task(asyncio.to_thread(ending.wait))
-        node.ends(run, 0, file="x.result", size=len(body))
-        await until(lambda: node.of("fetch"))
-        node.say({"t": "data", "id": node.of("fetch")[0]["id"], "last": True}, body)
-        await until(lambda: 0 in run._loaded and run._loaded[0].done())
-        assert run.state == "running", "while the other still runs"
-        node.ends(run, 1, value=1)
-        assert (await waiting).results() == ["large", 1]
 
 
 @pytest.mark.parametrize(
@@ -743,13 +661,6 @@ async def test_first_failure_stops_other_ranks_as_fail_fast_says(
             assert failure_reason(run, 5) == "not started: another task failed"
 
 
-async def test_failure_by_a_preemption_stops_other_ranks_with_that_reason() -> None:
-    async with staged(2) as stage:
-        run = gather(stage, 6)
-        stage.nodes[0].ends(run, 0, kind="lost", error={"type": "Preempted", "message": "preempted"})
-        assert [node.of("stop") for node in stage.nodes] == [[{"t": "stop", "run": run.id, "why": "preemption"}]] * 2
-
-
 async def test_error_about_a_lost_peer_is_not_the_root_cause() -> None:
     async with staged(3) as stage:
         run = broadcast(stage)
@@ -815,17 +726,6 @@ async def test_broadcast_that_a_rank_began_is_not_restarted(begun: Any) -> None:
         assert (run.state, len(stage.placed), stage.keeper.asked) == ("failed", 2, [])
         assert run.outcomes[1].kind == "lost"
         assert failure_reason(run, 1) == "the gang broke before the call began: rank 9 ended"
-
-
-async def test_restarted_broadcast_reports_the_latest_break() -> None:
-    async with staged(2, fail_fast=False) as stage:
-        run = broadcast(stage)
-        for rank in (0, 1):
-            stage.nodes[rank].stale(run, rank, "rank 9 ended")
-        await until(lambda: len(stage.placed) == 4)
-        stage.nodes[1].stale(run, 1, "rank 7 ended")
-        stage.nodes[0].ends(run, 0)
-        assert failure_reason(run, 1) == "the gang broke before the call began: rank 7 ended"
 
 
 async def test_broadcast_with_a_lost_node_is_not_restarted() -> None:

@@ -106,16 +106,6 @@ def test_nested_repository_is_listed_below_a_subfolder(folder: Path) -> None:
     assert names(folder / "lib") == {"model.py", "other/util.py"}
 
 
-@pytest.fixture
-def without_git(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "")
-
-
-@pytest.mark.usefixtures("without_git")
-def test_gitignore_is_honored_without_git(folder: Path) -> None:
-    assert names(folder) == {".gitignore", "train.py", "lib/model.py"}
-
-
 IGNORING = """
 # comment
 \\#odd
@@ -209,12 +199,6 @@ def test_includes_and_excludes_select_files(folder: Path) -> None:
     assert names(folder, excludes=["lib"]) == {".gitignore", "train.py"}
     assert names(folder, excludes=["*.py"]) == {".gitignore"}
     assert "data/big.bin" not in names(folder, includes=["data"], excludes=["*.bin"])
-
-
-def test_removed_tracked_file_is_omitted(folder: Path) -> None:
-    tracked(folder)
-    (folder / "train.py").unlink()
-    assert names(folder) == {".gitignore", "lib/model.py"}
 
 
 def test_tracked_file_below_a_former_folder_is_omitted(folder: Path) -> None:
@@ -369,17 +353,6 @@ def test_file_outside_the_folder_is_refused(tmp_path: Path) -> None:
     assert (tmp_path / "evil").read_text() == "!"
 
 
-def test_file_removed_before_packing_is_omitted(folder: Path, tmp_path: Path) -> None:
-    items = working_folder_upload.build_manifest(folder).items
-    (folder / items[0].path).unlink()
-    contents = io.BytesIO()
-    working_folder_upload.pack(folder, items, contents)
-    contents.seek(0)
-    copy = receive_working_folder.FolderCopy(tmp_path / "host", "x", print)
-    copy.apply(items, [], range(len(items)), contents)
-    assert {p for p in content(copy.folder)} == {item.path for item in items[1:]}
-
-
 @contextlib.contextmanager
 def unprivileged_user() -> Iterator[Path]:
     """Run as a user with limited permissions and a separate folder."""
@@ -491,25 +464,6 @@ async def test_file_removed_during_comparison_is_omitted(
     assert content(copy.folder).keys() == {".gitignore", "train.py"}
     sync(folder, root)
     assert content(copy.folder) == {name: (folder / name).read_text() for name in names(folder)}
-
-
-@pytest.mark.parametrize("size", [0, 1, 1 << 18, (1 << 20) + 7])
-async def test_one_folder_snapshot_serves_several_nodes(folder: Path, tmp_path: Path, size: int) -> None:
-    (folder / "big").write_bytes(os.urandom(size))
-    snapshot = working_folder_upload.Snapshot(folder, (), ())
-    items, listing = await snapshot.files()
-    assert receive_working_folder.from_json(listing) == items
-    everything = range(len(items))
-    for name in ("a", "b"):
-        packed = io.BytesIO()
-        assert await snapshot.pack(everything, packed)
-        packed.seek(0)
-        copy = receive_working_folder.FolderCopy(tmp_path / "host", name, print)
-        copy.apply(items, [], everything, receive_working_folder.DecompressedSource(packed))
-        assert (copy.folder / "big").read_bytes() == (folder / "big").read_bytes()
-        copy.close()
-    here = {i: receive_working_folder.file_hash(folder / item.path) for i, item in enumerate(items)}
-    assert await snapshot.find_changed(here | {0: "another"}) == [0]
 
 
 def test_too_large_folder_error_names_the_subfolder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import tarfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from skyward_core.node.worker.returned_exceptions import describe_error
 from skyward_core.runtime import file_mount_unpacker
 from skyward_core.tasks.job_file import make_mount_call
 
@@ -67,31 +65,6 @@ def test_placed_job_files_belong_to_their_user_and_stay_private(
     assert {path.stat().st_uid for path in target.rglob("*")} == {os.getuid()}
     modes = {path.name: path.stat().st_mode & 0o777 for path in target.rglob("*")}
     assert modes == {"keys": (source / "keys").stat().st_mode & 0o777, "id": 0o600, "train.py": 0o755}
-
-
-def test_failed_file_placement_is_a_one_line_error(tmp_path: Path) -> None:
-    """The error names file, node, folder, cause and fix, without a traceback."""
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "large").write_bytes(bytes(20_000))
-    (tmp_path / "file").write_text("in the way")
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
-    try:
-        with pytest.raises(OSError, match="is incomplete") as large:
-            place(tmp_path / "data", f"{tmp_path}/there")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    with pytest.raises(NotADirectoryError) as through:
-        place(tmp_path / "data", f"{tmp_path}/file/data")
-    assert str(large.value) == (
-        f"file_mounts: {tmp_path}/there on node 3 (n3) is incomplete: File too large. "
-        "Allow larger files there (ulimit -f), or choose another file system, then run it again."
-    )
-    assert str(through.value).endswith(
-        "Not a directory. Remove what is in the way, or choose another target path, then run it again."
-    )
-    words, _ = describe_error(large.value)
-    assert words == {"type": "OSError", "message": str(large.value), "traceback": ""}
 
 
 def test_unknown_home_in_a_mount_path_creates_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
