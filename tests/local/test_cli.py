@@ -232,23 +232,6 @@ def test_logs_and_results_are_available_after_the_pool_ended(cli: Cli) -> None:
     assert f"pool {found['pool']} ended at" in cli("attach", found["pool"], status=2).stderr
 
 
-@pytest.mark.proof("1 s of a processor", after=1)
-@pytest.mark.parametrize("where", ["above", "elsewhere"])
-def test_ranks_import_modules_beside_the_script(cli: Cli, tmp_path: Path, where: str) -> None:
-    """From a parent folder ranks work in that folder, for a script elsewhere in the script's folder."""
-    code, calls = tmp_path / "code", tmp_path / "calls"
-    code.mkdir()
-    calls.mkdir()
-    (code / "beside.py").write_text("WORD = 'beside'\n")
-    (code / "script.py").write_text(
-        "import skyward_core as sky, beside, os\n@sky.function\ndef f(): return beside.WORD, os.getcwd()\n"
-    )
-    cli.folder = tmp_path if where == "above" else calls
-    found = cli.json("run", "code/script.py" if where == "above" else "../code/script.py")
-    value = found["ranks"][0]["value"]
-    assert value == ["beside", str(tmp_path if where == "above" else code)]
-
-
 def test_kept_pool_is_listed_and_separates_its_runs(dev_pool_cli: Cli) -> None:
     first = dev_pool_cli.json("run", "endings.py:fine", "--pool", "dev", "--arg", "n=1")["run"]
     second = dev_pool_cli.json("run", "endings.py:fine", "--pool", "dev", "--one")
@@ -352,33 +335,6 @@ def test_unknown_run_or_pool_name_is_one_error_line(run_in_process: Any, argumen
     assert len([line for line in err.splitlines() if line.lower().startswith("error: ")]) == 1
 
 
-@pytest.mark.proof("1 s of a processor")
-def test_binary_and_very_long_log_lines_are_complete(cli: Cli) -> None:
-    cli.write(
-        "loud.py",
-        "import os, sys\nimport skyward_core as sky\n"
-        "@sky.function\ndef loud():\n"
-        "    out = sys.stdout.buffer\n"
-        "    out.write(bytes(set(range(256)) - {10, 13}) + b'\\n')\n"
-        "    out.write(b'x' * 50_000_000 + b'\\n')\n"
-        "    out.write(b'no end of line')\n"
-        "    out.flush()\n",
-    )
-    done = subprocess.run(
-        [*COMMAND, "run", "loud.py"],
-        cwd=cli.folder,
-        env=cli.env,
-        capture_output=True,
-        timeout=PATIENCE,
-        check=True,
-    )
-    prefix = b"r000| "
-    expected = [bytes(set(range(256)) - {10, 13}), b"x" * 50_000_000, b"no end of line"]
-    lines = done.stdout.split(b"\n")
-    assert [line.removeprefix(prefix) for line in lines[:3]] == expected
-    assert all(line.startswith(prefix) for line in lines[:3])
-
-
 def test_timeout_option_stops_the_ranks(dev_pool_cli: Cli) -> None:
     found = dev_pool_cli.json(
         "run", "endings.py:waits", "--pool", "dev", "--arg", "marker=x", "--timeout", 0.5, status=1
@@ -455,44 +411,6 @@ def test_signal_cancels_the_run_and_tears_the_pool_down(cli: Cli, number: int) -
     assert cli.pools() == {}
 
 
-SAVES = """
-import pathlib, signal, sys, time
-import skyward_core as sky
-
-@sky.function
-def saves():
-    stops = []
-    signal.signal(signal.SIGTERM, lambda number, frame: stops.append(number))
-    pathlib.Path("ready").touch()
-    while not stops or not pathlib.Path("go").exists():
-        time.sleep(0.01)
-    sys.exit()
-"""
-
-
-@pytest.mark.proof("0.5 s of a processor")
-def test_cancel_counts_down_while_ranks_save(cli: Cli) -> None:
-    cli.write("saves.py", SAVES)
-    run = cli.json("run", "saves.py", "--pool", "p", "--grace", 60, "--detach")["run"]
-    wait_until((cli.folder / "ready").exists, seconds=PATIENCE)
-    with cli.begin("cancel", run) as process:
-        assert process.stderr is not None
-        assert re.fullmatch(r"rank 0 still saves: killed in [01]:\d\d\n", process.stderr.readline())
-        (cli.folder / "go").touch()
-        assert process.communicate(timeout=PATIENCE)[1] == f"run {run} is cancelled\n"
-
-
-@pytest.mark.proof("1 s of a processor")
-def test_kept_pool_survives_a_cancelled_run(cli: Cli) -> None:
-    with start_waiting(cli, "--pool", "p", "--keep") as process:
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 130
-    assert "pool p is down" not in err
-    assert cli.pools()["p"]["runs"][0]["state"] == "cancelled"
-    cli("run", "endings.py:fine", "--pool", "p")
-
-
 def test_ctrl_c_on_a_terminal_asks_detach_cancel_or_tear_down(cli: Cli) -> None:
     child = cli.terminal("run", "endings.py:waits", "--nodes", 2, "--arg", "marker=1", "--pool", "p")
     child.expect(r"\x1b\[\d+mr000\| \x1b\[0mwaiting")
@@ -531,23 +449,6 @@ def test_ctrl_c_on_a_terminal_asks_detach_cancel_or_tear_down(cli: Cli) -> None:
     assert cli.pools() == {}
 
 
-@pytest.mark.proof("1 s of a processor")
-def test_down_asks_for_confirmation_on_a_terminal(cli: Cli) -> None:
-    cli("run", "endings.py:fine", "--pool", "p", "--keep")
-    child = cli.terminal("down", "p")
-    child.expect("tear down p")
-    child.sendline("n")
-    child.expect("nothing was torn down")
-    child.expect(pexpect.EOF)
-    assert "p" in cli.pools()
-    child = cli.terminal("down", "--all", "--yes")
-    child.expect("pool p is down: created 1, verified gone 1, unaccounted 0")
-    child.expect(pexpect.EOF)
-    child.close()
-    assert child.exitstatus == 0
-    assert cli.json("down", "--all") == {"receipts": []}
-
-
 def test_doctor_reports_checks_and_a_damaged_ledger(cli: Cli) -> None:
     found = cli.json("doctor")
     assert found["ok"]
@@ -581,16 +482,6 @@ def test_notify_command_is_run_with_the_outcome_of_a_run(dev_pool_cli: Cli) -> N
     done, failed = notifications.read_text().splitlines()
     assert done.startswith("dev|done|fine (") and done.endswith(": 2/2 returned")
     assert failed.startswith("dev|failed|ends (") and "rank 1 raised: KeyError: 'lost it'" in failed
-
-
-@pytest.mark.proof("1 s of a processor")
-def test_notify_command_is_not_run_for_short_or_detached_runs(dev_pool_cli: Cli) -> None:
-    command = f"""'''sh -c "{TOLD.replace('"', chr(92) + '"')}"'''"""
-    notifications = notify(dev_pool_cli, after="600", command=command)
-    dev_pool_cli("run", "endings.py:fine", "--pool", "dev")
-    notifications = notify(dev_pool_cli, after="0", command=command)
-    dev_pool_cli("run", "endings.py:fine", "--pool", "dev", "--detach")
-    assert not notifications.exists()
 
 
 def test_failing_notify_command_is_reported_without_exit_code_change(dev_pool_cli: Cli) -> None:
@@ -664,30 +555,6 @@ def test_watch_shows_live_status_and_a_final_summary(tmp_path: Path) -> None:
 
 
 SECRET = "hf_0f1e2d3c4b5a6978"
-
-
-@pytest.mark.proof("0.5 s of a processor")
-def test_debug_log_describes_a_run_and_is_in_the_debug_dump(cli: Cli) -> None:
-    cli("--debug", "run", "endings.py:fine", "--arg", "n=7654321", "--nodes", 2, "--pool", "logged")
-    log = (cli.folder / "home" / "debug" / "debug.log").read_text()
-    for node in (0, 1):
-        for text in (
-            rf"INFO skyward\.link logged \[\d+\] node {node}: up\n",
-            rf"DEBUG skyward\.link logged \[\d+\] node {node}: sent call run=\w+ i={node}, \d+ bytes\n",
-            rf"DEBUG skyward\.link logged \[\d+\] node {node}: got outcome run=\w+ i={node}, \d+ bytes\n",
-            rf"INFO skyward\.pool logged \[\d+\] node {node}: ready",
-            rf"INFO skyward\.pool logged \[\d+\] node {node}: gone: verified\n",
-            rf"DEBUG skyward\.local logged \[\d+\] \S+/node-{node}: starting an agent: [\d.]+ s\n",
-        ):
-            assert re.search(text, log), f"{text} in\n{log}"
-    assert re.search(r"DEBUG skyward\.provider logged \[\d+\] create took [\d.]+ s: machines 2 running\n", log)
-    for text in ("pool: up", r"run \w+: opened, broadcast of 2", r"run \w+: done", "pool: gone"):
-        assert re.search(rf"INFO skyward\.pool logged \[\d+\] {text}\n", log), f"{text} in\n{log}"
-    assert "7654321" not in log and "next door" not in log, "no value"
-    assert " WARNING " not in log, "a run that went well"
-    cli("debug-dump", "out.zip")
-    with zipfile.ZipFile(cli.folder / "out.zip") as packed:
-        assert packed.read("debug.log").decode() == log
 
 
 def test_debug_log_is_not_written_by_default(cli: Cli) -> None:
@@ -766,3 +633,30 @@ def test_silent_node_is_revived_or_lost_and_logged(
         lose(compute, 1)
         wait_until(lambda: is_logged("node 1: lost: "))
     assert {vars(record)["pool"] for record in caplog.records} == {compute.name}
+
+
+SAVES = """
+import pathlib, signal, sys, time
+import skyward_core as sky
+
+@sky.function
+def saves():
+    stops = []
+    signal.signal(signal.SIGTERM, lambda number, frame: stops.append(number))
+    pathlib.Path("ready").touch()
+    while not stops or not pathlib.Path("go").exists():
+        time.sleep(0.01)
+    sys.exit()
+"""
+
+
+@pytest.mark.proof("0.5 s of a processor")
+def test_cancel_counts_down_while_ranks_save(cli: Cli) -> None:
+    cli.write("saves.py", SAVES)
+    run = cli.json("run", "saves.py", "--pool", "p", "--grace", 60, "--detach")["run"]
+    wait_until((cli.folder / "ready").exists, seconds=PATIENCE)
+    with cli.begin("cancel", run) as process:
+        assert process.stderr is not None
+        assert re.fullmatch(r"rank 0 still saves: killed in [01]:\d\d\n", process.stderr.readline())
+        (cli.folder / "go").touch()
+        assert process.communicate(timeout=PATIENCE)[1] == f"run {run} is cancelled\n"

@@ -586,28 +586,6 @@ def test_pool_without_plugins_continues_without_its_environment(home: Path, caps
     assert "pool left: environment variables lost (EXTRA, MY_TOKEN)" in capsys.readouterr().err
 
 
-@pytest.mark.proof("1 s of a processor")
-def test_later_client_starts_an_agent_with_plugins_and_environment(home: Path) -> None:
-    left_behind(home, 1)
-    with sky.attach("left") as compute:
-        agent = compute.pool.links[0].welcome["pid"]
-        kill(agent, *descendants(agent))
-        wait_until(lambda: compute.pool.links[0].welcome["pid"] != agent, what="a new agent")
-        assert [each[:2] for each in seen() @ compute] == [("1", "by rank 0")]
-        replace_workers(compute)
-        assert [each[:2] for each in seen() @ compute] == [("1", "by rank 0")]
-        assert compute.down().ok
-
-
-def test_workers_of_a_killed_agent_stay_in_their_gang(home: Path) -> None:
-    with sky.Compute(nodes=2, options=sky.Options(console=False)) as compute:
-        before = seen() @ compute
-        agent, _ = agent_pids(compute)
-        os.kill(agent, signal.SIGKILL)
-        wait_until(lambda: agent_pids(compute)[0] != agent, what="a new agent")
-        assert seen() @ compute == before
-
-
 def test_worker_that_reconnects_too_late_leaves_the_gang(home: Path) -> None:
     with sky.Compute(options=sky.Options(console=False)) as compute, ThreadPoolExecutor() as thread:
         ((*_, worker),) = seen() @ compute

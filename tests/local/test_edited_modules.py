@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import itertools
 import os
@@ -16,11 +15,8 @@ from types import ModuleType
 import pytest
 
 import skyward_core as sky
-from skyward_core.node.bootstrap.receive_working_folder import PARTIAL_SUFFIX
 from skyward_core.views import events
-from tests.support.child import Child
 from tests.support.faults import on_loop
-from tests.support.loopback_hosts import Hosts
 from tests.support.waiting import wait_until
 
 QUIET = sky.Options(console=False, grace=1)
@@ -168,80 +164,3 @@ def test_edit_does_not_affect_running_runs_and_reaches_other_clients(folder: Pat
             assert results == [[("one", "one"), ("one", "one")]]
             assert [v for v, _ in answer[0]] == ["two", "two"]  # type: ignore[attr-defined]
             assert [v for v, _ in version_of("helper_c") @ compute] == ["two", "two"]
-
-
-@pytest.mark.proof("1 s of a processor")
-def test_edit_between_many_calls_is_used_by_the_next_call(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # On a loaded machine a call may take longer than a look counts: here only what the kernel tells ends it.
-    monkeypatch.setattr("skyward_core.pool.edited_modules.CHECK_SHARE", 1e9)
-    (folder / "often.py").write_text(TEXT.format(version="0"))
-    with sky.Compute(options=QUIET) as compute:
-        for turn in range(1, 4):
-            for _ in range(25):
-                ((version, _),) = version_of("often") @ compute
-                assert version == str(turn - 1)
-            (folder / "often.py").write_text(TEXT.format(version=str(turn)))
-            os.utime(folder / "often.py", ns=(0, SECOND + next(EDITS)))
-        assert compute.pool.context.scheduler.modules._check_count < 60, "files were looked at for each of 75 calls"
-        ((version, _),) = version_of("often") @ compute
-        assert version == "3"
-
-
-# The working folder is sent again, as a module was edited, and who sends it is killed half way.
-
-
-LARGE = 8_000_000
-ASKS = """
-import skyward_core as sky
-
-@sky.function
-def word():
-    import sent_helper
-    return sent_helper.WORD
-
-with sky.attach("resent") as pool:
-    word() >> pool
-"""
-
-
-@sky.function
-def found() -> tuple[str, str, list[str]]:
-    import sent_helper  # type: ignore[import-not-found]
-
-    left = [path.name for path in Path().rglob(f"*{PARTIAL_SUFFIX}")]
-    return sent_helper.WORD, hashlib.sha256(Path("large.bin").read_bytes()).hexdigest(), left
-
-
-def write_large(folder: Path, word: str) -> str:
-    """Write a large file and return its hash."""
-    content = os.urandom(LARGE)
-    (folder / "large.bin").write_bytes(content)
-    (folder / "sent_helper.py").write_text(f"WORD = {word!r}\n")
-    return hashlib.sha256(content).hexdigest()
-
-
-@pytest.mark.proof("1 s of a processor")
-def test_interrupted_upload_of_edits_is_completed_by_the_next_client(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (project := tmp_path / "project").mkdir()
-    monkeypatch.chdir(project)
-    hosts = Hosts(tmp_path / "hosts")
-    copies = hosts.slots[0].home / ".cache" / "skyward" / "work"
-    try:
-        expected = write_large(project, "one")
-        options = sky.Options(console=False, grace=2.0)
-        with sky.Compute(name="resent", provider=hosts.provider(1), nodes=1, options=options) as pool:
-            assert (found() >> pool)[:2] == ("one", expected)
-            for attempt in range(5):
-                expected = write_large(project, f"two {attempt}")
-                with Child([sys.executable, "-c", ASKS], env=dict(os.environ), cwd=project) as child:
-                    wait_until(lambda: child.poll() is not None or list(copies.glob(f"*/*{PARTIAL_SUFFIX}")))
-                    child.kill()
-                    if child.wait() != 0:
-                        break
-            else:
-                raise AssertionError("each time it was done before it was killed")
-            assert found() >> pool == (f"two {attempt}", expected, [])
-    finally:
-        hosts.stop()

@@ -7,16 +7,12 @@ import json
 import re
 import sqlite3
 import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
-from dataclasses import fields
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
-from textual.pilot import Pilot
-from textual.widgets import Input, Select
 
 import skyward_core as sky
 from skyward_core import plugins, providers
@@ -26,16 +22,10 @@ from skyward_core.client.launch.plugin_and_provider_catalog import available
 from skyward_core.client.launch.python_snippet import write_snippet
 from skyward_core.model.errors import UsageError
 from skyward_core.plugins import PluginError
-from skyward_tui.app.app import SkywardApp
 from skyward_tui.launch_form import form as launch_form
 from skyward_tui.launch_form import plan_computation_and_text as plan_text
-from skyward_tui.launch_form.recent_launches import add_recent, recent_forms
-from skyward_tui.screens.launch import LaunchScreen
-from skyward_tui.screens.launch_field_groups import ArgumentFields
-from skyward_tui.widgets.form_fields import Toggles
-from tests.support.app_driver import screen_text, until
+from skyward_tui.launch_form.recent_launches import recent_forms
 from tests.support.cli import Cli
-from tests.support.fake_session import FakeSession
 from tests.support.installed_package import install_package
 
 PLUGIN = '''
@@ -199,35 +189,6 @@ def test_entry_point_plugin_runs_with_a_script(plugin_site: Path, tmp_path: Path
     assert "Traceback" not in done.stderr
 
 
-@asynccontextmanager
-async def launch_form_open() -> AsyncIterator[tuple[SkywardApp, Pilot[None]]]:
-    session = FakeSession()
-    app = SkywardApp(lambda: session, clock=lambda: session.now)  # type: ignore[arg-type,return-value]
-    async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: app.session is not None)
-        await pilot.press("n")
-        await until(pilot, lambda: isinstance(app.screen, LaunchScreen) and app.screen.is_mounted)
-        yield app, pilot
-
-
-@pytest.mark.proof("1 s of a processor")
-async def test_launch_form_shows_help_of_the_highlighted_plugin(
-    plugin_site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
-    async with launch_form_open() as (app, pilot):
-        toggles = app.screen.query_one("#plugins", Toggles)
-        assert "process group" not in screen_text(app)
-        toggles.focus()
-        await until(pilot, lambda: "torch: PyTorch, with a process group across all ranks" in screen_text(app))
-        await pilot.press(*["right"] * len(toggles.options))
-        await until(pilot, lambda: "greeter: a word of welcome in every rank" in screen_text(app))
-        assert "what is said" in str(toggles.tooltip)
-        app.screen.query_one("#script", Input).focus()
-        await until(pilot, lambda: "a word of welcome" not in screen_text(app))
-
-
 PROVIDER = '''
 """Rents nothing: machines are folders here, with a mark of whose they are."""
 
@@ -358,43 +319,6 @@ def test_provider_setting_named_like_a_form_field_gets_another_id(installed: Pat
         ["shelf"],
         ["hosts", "gpus"],
     ]
-
-
-@pytest.mark.proof("1 s of a processor")
-async def test_provider_setting_field_is_shown_while_the_provider_is_chosen(
-    installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").write_text("import skyward_core as sky\n@sky.function\ndef train(): ...\n")
-    async with launch_form_open() as (app, pilot):
-        screen = app.screen
-        assert isinstance(screen, LaunchScreen)
-        screen.query_one("#script", Input).value = "train.py"
-        assert not screen.query_one("#shelf-row").display
-        of_parts = {each.id for part in screen.query(ArgumentFields) for each in part.walk_children()}
-        ids = {each.id for each in screen.walk_children() if each.id} - of_parts
-        others = {id for id in ids if "-" not in id} - {
-            "shelf",
-            "hosts",
-            "gpus",
-            "region",
-            "instance_type",
-            "partition",
-            "login",
-            "account",
-        }
-        assert others <= {each.name for each in fields(launch_form.Form)} | launch_form.OTHER_IDS
-        screen.query_one("#provider", Select).value = "cupboard"
-        await until(pilot, lambda: "top or bottom" in screen_text(app))
-        screen.query_one("#shelf", Input).value = "attic"
-        await until(pilot, lambda: "there is no shelf 'attic'" in screen_text(app))
-        screen.query_one("#shelf", Input).value = "bottom"
-        await until(pilot, lambda: "$1.00/h" in screen_text(app))
-        add_recent(screen.form())
-        assert recent_forms()[0].settings == {"shelf": "bottom"}
-        screen.query_one("#provider", Select).value = "ssh"
-        await until(pilot, lambda: "Hosts" in screen_text(app) and "Shelf" not in screen_text(app))
 
 
 def test_recent_launch_of_an_earlier_release_keeps_its_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -556,14 +480,3 @@ def test_invalid_provider_setting_on_the_command_line_is_rejected(
     done = cli("run", "endings.py:fine", "--provider", "cupboard", *words, status=None)
     assert (done.returncode, message in done.stderr) == (2, True), done.stderr
     assert "Traceback" not in done.stderr
-
-
-@pytest.mark.proof("1 s of a processor")
-def test_missing_required_provider_setting_is_reported(installed: Path, cli: Cli) -> None:
-    text = PROVIDER.replace('default="top"', "required=True")
-    (installed / "its_cupboard.py").write_text(text)
-    done = cli("run", "endings.py:fine", "--provider", "cupboard", status=None)
-    assert "setting shelf is required (where it stands). Set it with --set shelf=VALUE" in done.stderr
-    assert "not checked: it needs shelf" in cli("doctor", status=None).stdout
-    with pytest.raises(launch_form.FieldError, match="name a shelf: top"):
-        checked()

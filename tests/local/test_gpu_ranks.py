@@ -15,12 +15,7 @@ import skyward_core as sky
 from skyward_core.client.session import Session
 from skyward_core.model.errors import PoolError
 from skyward_core.plugins.built_in.jax import count_visible_gpus
-from skyward_core.pool import node_recovery
-from skyward_core.transport.ssh.ssh_transport import SSHTransport
-from tests.support import one_host
-from tests.support.faults import on_loop
 from tests.support.loss import lose, wait_for
-from tests.support.sshd import Host
 from tests.support.task_places import pool_rank
 
 COMPILER = shutil.which("cc")
@@ -130,36 +125,6 @@ def test_instance_info_counts_gpus_of_the_node_and_the_pool(driver: pytest.Monke
         assert each["told"] == of_pool | {"accelerators": each["gpus"][0]}
 
 
-@sky.function
-def together(folder: str, calls: int) -> str | None:
-    """Return the device of a call that runs concurrently with others."""
-    Path(folder, str(os.getpid())).touch()
-    while len(list(Path(folder).iterdir())) < calls:
-        time.sleep(0.01)
-    return os.environ.get("CUDA_VISIBLE_DEVICES")
-
-
-@pytest.mark.proof("1 s of a processor")
-def test_each_worker_process_of_a_rank_has_its_own_mig_slice(driver: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The pool uses MIG and has no gang, so ranks know only their own node."""
-    driver.setenv("FAKE_GPUS", "22")
-    tool = tmp_path / "nvidia-smi"
-    tool.write_text("#!/bin/sh\necho 'MIG 3g.40gb  Device 0'\n")
-    tool.chmod(0o755)
-    driver.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    place = tmp_path / "calls"
-    place.mkdir()
-    worker = sky.Worker(ranks_per_node=2, concurrency=2)
-    options = sky.Options(console=False, cluster=False)
-    with sky.Compute(plugins=[sky.plugins.mig()], worker=worker, options=options) as compute:
-        calls = [together(str(place), 4) > compute for _ in range(4)]
-        devices = sorted(str(call.result(timeout=90)) for call in calls)
-        assert devices == ["MIG-0-0", "MIG-0-1", "MIG-1-0", "MIG-1-1"]
-        slices = seen() >> compute
-    assert slices["gpus"][:3] == (2, 2, "NVIDIA H100 80GB HBM3 MIG 3g.40gb"), "the share of its rank"
-    assert slices["jax"] == 1
-
-
 @pytest.mark.proof("1 s of a processor")
 def test_sliced_gpu_has_one_rank_per_mig_slice(driver: pytest.MonkeyPatch) -> None:
     driver.setenv("FAKE_GPUS", "w3")
@@ -215,45 +180,3 @@ def test_replacement_machine_has_one_rank_per_gpu(driver: pytest.MonkeyPatch, no
         lose(compute, node)
         wait_for(compute, "degraded")
         assert place() @ compute == expected
-
-
-@pytest.mark.proof("1 s of a processor")
-def test_replacement_machine_with_fewer_gpus_is_rejected(driver: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The start-up file of the interpreter removes a GPU from the third machine, which is the replacement."""
-    (tmp_path / "sitecustomize.py").write_text(
-        "import os\n"
-        "if 'devices' in open('/proc/self/cmdline').read():\n"
-        "    for number in range(9):\n"
-        "        try: os.close(os.open(f\"{os.environ['COUNT']}{number}\", os.O_CREAT | os.O_EXCL))\n"
-        "        except FileExistsError: continue\n"
-        "        if number == 2: os.environ['FAKE_GPUS'] = 'w'\n"
-        "        break\n"
-    )
-    driver.setenv("FAKE_GPUS", "ww")
-    driver.setattr(node_recovery, "REPLACEMENT_PAUSES", (0.05, 0.05))
-    image = sky.Image(env={"PYTHONPATH": str(tmp_path), "COUNT": str(tmp_path / "came")})
-    options = sky.Options(console=False, grace=0.5, on_loss="replace")
-    messages: list[str] = []
-    with sky.Compute(nodes=2, worker=PER_GPU, options=options, image=image) as compute:
-        on_loop(lambda: compute.pool.news.subscribe(lambda event: messages.append(str(event)), None))
-        lose(compute, 1)
-        wait_for(compute, "degraded")
-        assert [each[0] for each in place() @ compute] == [0, 1, 2, 3]
-        assert [line for line in messages if "requires nodes with equal numbers of GPUs" in line]
-    assert compute.receipt is not None
-    assert (compute.receipt.created, compute.receipt.ok) == (4, True)
-
-
-@pytest.mark.proof("1 s of a processor")
-async def test_ssh_host_without_gpu_is_rejected_for_ranks_per_gpu(
-    library: Path, host: Host, known_hosts_file: Path
-) -> None:
-    transport = SSHTransport(one_host.target(host, known_hosts_file), "gpus.0")
-    async with one_host.running(transport):
-        with pytest.raises(
-            PoolError, match=r"127\.0\.0\.1 cannot run the agent: ranks_per_node=\"gpu\" requires a GPU"
-        ):
-            await transport.prepare(one_host.config(ranks_per_node="gpu"), one_host.Reports())
-        env = {"LD_LIBRARY_PATH": str(library), "FAKE_GPUS": "wnw"}
-        await transport.prepare(one_host.config(ranks_per_node="gpu", env=env), one_host.Reports())
-        assert (await one_host.greet(transport))["ranks_per_node"] == 3

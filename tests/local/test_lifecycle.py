@@ -20,11 +20,9 @@ import skyward_core as sky
 from skyward_core.client.session import Session
 from skyward_core.model.errors import Cancelled, Hint, NoCapacity, PoolError
 from skyward_core.model.specs import Image, Options, PoolSpec
-from skyward_core.plugins import Plugin
 from skyward_core.providers.local.provider import Local
 from skyward_core.providers.provider_call_progress_and_cache import report_progress
 from skyward_core.store.ledger import Ledger
-from skyward_core.tasks.function_pickling import make_task
 from tests.support.child import Child, read_line
 from tests.support.cli import Cli
 from tests.support.faults import agent_pids, remove, worker_pids
@@ -356,23 +354,6 @@ def test_task_does_not_wait_behind_a_long_one_if_a_slot_is_free(home: Path) -> N
         long.result(90)
 
 
-@pytest.mark.proof("0.5 s of a processor")
-def test_several_ranks_per_node_have_correct_instance_info(home: Path) -> None:
-    def place(n: int = 0) -> tuple[int, int, int, int, int, bool]:
-        info = sky.instance_info()
-        return info.node, info.rank, info.local_rank, info.world_size, info.total_nodes, info.is_head
-
-    with sky.Compute(nodes=2, worker=sky.Worker(ranks_per_node=2), options=QUIET) as compute:
-        whole = [(0, 0, 0, 4, 2, True), (0, 1, 1, 4, 2, False), (1, 2, 0, 4, 2, False), (1, 3, 1, 4, 2, False)]
-        assert sky.function(place)() @ compute == whole
-        sweep = sky.sweep(sky.function(place), n=[1, 2])
-        assert [trial.value for trial in sweep.with_ranks(4) @ compute] == [whole] * 2, "over both nodes"
-        one_node = [(0, 0, 0, 2, 1, True), (0, 1, 1, 2, 1, False)]
-        assert [trial.value for trial in sweep.with_ranks(2) @ compute] == [one_node] * 2
-        with pytest.raises(sky.UsageError, match=r"on 3 ranks: .* has 2\. Use 2 or 4 ranks"):
-            sweep.with_ranks(3) @ compute
-
-
 def test_instance_info_names_pool_run_head_and_peers(pool: sky.Compute) -> None:
     def look() -> sky.InstanceInfo:
         return sky.instance_info()
@@ -419,117 +400,6 @@ def test_argument_blobs_of_an_interrupted_client_are_removed_with_pool(home: Pat
         left = compute.pool.archive.folder / "blob-left"
         left.write_bytes(bytes(100))
     assert not left.exists()
-
-
-PATIENCE = 60.0
-
-
-def wait_for_gate(gate: Path) -> None:
-    """Wait until the gate is opened, but not longer than a test may take."""
-    deadline = time.monotonic() + PATIENCE
-    while not gate.exists() and time.monotonic() < deadline:
-        time.sleep(0.01)
-
-
-class Slow:
-    """Object that takes long to unpickle, like a framework."""
-
-    def __init__(self, gate: Path) -> None:
-        self.gate = gate
-
-    def __reduce__(self) -> Any:
-        return _load_slowly, (str(self.gate),)
-
-
-def _load_slowly(gate: str) -> Slow:
-    wait_for_gate(Path(gate))
-    return Slow(Path(gate))
-
-
-class Meets(Plugin):
-    """Plugin with which rank 1 arrives late and rank 0 waits for it."""
-
-    name = "meets"
-
-    def __init__(self, launched: Path, imported: Path, met: Path) -> None:
-        self.launched, self.imported, self.met = launched, imported, met
-
-    @contextmanager
-    def around_process(self, info: sky.InstanceInfo) -> Iterator[None]:
-        from skyward_core.runtime.instance_info_and_attempt import set_phase
-
-        if info.rank == 1:
-            set_phase("importing")
-            wait_for_gate(self.imported)
-            set_phase("joining")
-        wait_for_gate(self.launched)  # ranks may be set up before there is a run, and what they print then is of none
-        print("waits for the others", flush=True)
-        wait_for_gate(self.met)
-        yield
-
-
-@pytest.fixture
-def session(home: Path) -> Iterator[Session]:
-    session = Session()
-    yield session
-    session.tear_down("p").result(90)
-    session.detach()
-
-
-def phases(session: Session) -> dict[int, str]:
-    return {rank: phase for rank, (phase, _) in session.view("p").rank_phases.items()}
-
-
-@pytest.mark.proof("1 s of a processor")
-def test_steps_before_a_function_are_reported_with_durations(session: Session, tmp_path: Path) -> None:
-    import cloudpickle
-
-    import tests.local.test_lifecycle as here
-
-    cloudpickle.register_pickle_by_value(here)  # ranks know nothing of this file
-    names = ("launched", "imported", "met", "loaded", "done")
-    launched, imported, met, loaded, done = (tmp_path / name for name in names)
-    slow = Slow(loaded)
-
-    @sky.function
-    def train() -> str:
-        print("runs", slow.gate.name, flush=True)
-        wait_for_gate(done)
-        return "trained"
-
-    plugin = Meets(launched, imported, met)
-    spec = PoolSpec(name="p", provider=Local(), nodes=2, plugins=(plugin,), options=Options(console=False))
-    session.create(spec).result(90)
-    began = time.time()
-    run = session.launch("p", make_task(train())).result(90)
-    launched.touch()
-    wait_until(lambda: phases(session) == {0: "joining", 1: "importing"})
-    other = Session()
-    try:
-        other.refresh().result(90)
-        wait_until(lambda: phases(other) == {0: "joining", 1: "importing"})
-        for each in (session, other):
-            assert all(began - 60 < since <= time.time() for _, since in each.view("p").rank_phases.values())
-        # A phase that lasts keeps its time: who comes later is told the same one.
-        ours, theirs = (each.view("p").rank_phases[0][1] for each in (session, other))
-        assert abs(ours - theirs) < 1.0
-        # What it prints meanwhile is the log of the run that it is set up for.
-        log = session.view("p").logs.for_run(run.id).rank(0)
-        wait_until(lambda: log.lines(0, 9) == ["waits for the others"])
-        imported.touch()
-        wait_until(lambda: phases(session) == phases(other) == {0: "joining", 1: "joining"})
-        met.touch()
-        wait_until(lambda: phases(session) == phases(other) == {0: "importing", 1: "importing"})
-        loaded.touch()
-        wait_until(lambda: phases(session) == phases(other) == {0: "running", 1: "running"})
-    finally:
-        done.touch()
-        other.detach()
-    assert session.wait("p", run.id).result(90).state == "done"
-    # A call that needs nothing first says nothing of it, and what was is not taken for what is.
-    again = session.launch("p", make_task(train())).result(90)
-    assert session.wait("p", again.id).result(90).state == "done"
-    assert set(phases(session).values()) <= {"running"}
 
 
 # A ctrl-c while a pool comes up, at the lines around what the provider begins before there is a pool.
@@ -646,8 +516,7 @@ def test_time_to_live_counts_down_while_the_pool_is_used(home: Path) -> None:
 
 
 @pytest.mark.proof("1 s of a processor")
-@pytest.mark.parametrize("way", ["list", "look"])
-def test_observing_a_pool_does_not_extend_its_lease(home: Path, way: str) -> None:
+def test_observing_a_pool_does_not_extend_its_lease(home: Path) -> None:
     owner = Session()
     owner.create(spec("watched", idle_timeout=2.0)).result(60)
     owner.detach()
@@ -655,9 +524,8 @@ def test_observing_a_pool_does_not_extend_its_lease(home: Path, way: str) -> Non
     def gone() -> bool:
         watcher = Session()
         try:
-            if way == "look":
-                with suppress(sky.PoolError):
-                    watcher.observe("watched").result(60)
+            with suppress(sky.PoolError):
+                watcher.observe("watched").result(60)
             return not any(pool.is_live for pool in watcher.refresh().result(60))
         finally:
             watcher.detach()

@@ -69,18 +69,6 @@ def test_full_spool_disk_is_named_and_the_pool_can_end(home: Path) -> None:
     assert compute.receipt.ok
 
 
-@pytest.mark.proof("2 s of a processor")
-def test_result_of_500_megabytes_is_returned(home: Path) -> None:
-    def huge() -> bytes:
-        return bytes(500_000_000)
-
-    with sky.Compute(nodes=1, options=QUIET) as compute:
-        value = sky.function(huge)() >> compute
-        assert len(value) == 500_000_000
-        assert not list(compute.pool.archive.results.iterdir())
-        assert len(worker_pids(compute)) == 1
-
-
 # The client's own disk and ledger: full for a moment, or in another process's hands.
 
 

@@ -162,27 +162,6 @@ def test_image_with_another_python_is_rejected_locally(home: Path) -> None:
         pass
 
 
-@pytest.mark.proof("1 s of a processor")
-def test_two_pools_with_equal_images_create_one_environment(home: Path, tmp_path: Path) -> None:
-    found, setup = (
-        [],
-        [f"echo made >> {tmp_path}/made; until test $(ls {tmp_path} | grep -c began) = 2; do sleep 0.02; done"],
-    )
-
-    def use(number: int) -> None:
-        (tmp_path / f"began{number}").touch()
-        with pool(setup=setup) as compute:
-            found.append(executable() @ compute)
-
-    threads = [threading.Thread(target=use, args=(number,)) for number in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == [[sys.executable] * 2] * 2
-    assert (tmp_path / "made").read_text() == "made\n"
-
-
 def running(mark: str) -> list[int]:
     """Return the processes with a word on their command line."""
     found = []
@@ -319,13 +298,6 @@ print(*(each.folder for each in prune_environments(ledger, age=3600.0)))
 """
 
 
-@sky.function
-def runs_in() -> str:
-    import skytiny  # type: ignore[import-not-found]  # noqa: F401
-
-    return sys.executable
-
-
 @contextmanager
 def prune(halted: str) -> Iterator[Callable[[], list[str]]]:
     """Start a prune that halts at a step. Yield a function that resumes it and returns the names of removed folders."""
@@ -405,19 +377,3 @@ def test_environment_can_be_used_by_many_starts_at_once(root: Path) -> None:
     with lock.open() as held:
         fcntl.flock(held, fcntl.LOCK_SH)
         assert image_environment.find_ready_environment(IMAGE, root) == sys.executable
-
-
-@pytest.mark.proof("1 s of a processor")
-def test_ranks_start_although_a_prune_was_about_to_remove_their_environment(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in tiny_wheels(tmp_path / "wheels", "1.0").items():
-        monkeypatch.setenv(name, value)
-    image, options = sky.Image(pip=["skytiny==1.0"]), sky.Options(console=False)
-    with sky.Compute(provider=sky.Local(), image=image, options=options) as compute:
-        found = runs_in() @ compute
-    make_old(home / ENVIRONMENTS_FOLDER)
-    with prune("looked") as go_on, sky.Compute(provider=sky.Local(), image=image, options=options) as compute:
-        assert go_on() == []
-        assert runs_in() @ compute == found
-    assert found[0].startswith(str(home / ENVIRONMENTS_FOLDER))

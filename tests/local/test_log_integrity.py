@@ -26,25 +26,6 @@ from tests.support.sessions import new_session
 from tests.support.waiting import wait_until
 
 
-@pytest.mark.proof("1 s of a processor")
-def test_log_flood_of_all_ranks_arrives_completely(pool: sky.Compute) -> None:
-    def flood(lines: int) -> str:
-        rank = sky.instance_info().rank
-        digest = hashlib.sha256()
-        for i in range(lines):
-            line = f"{rank} {i} {'x' * (i % 97)}"
-            digest.update(line.encode() + b"\n")
-            print(line)
-        return digest.hexdigest()
-
-    digests = sky.function(flood)(20_000) @ pool
-    settled(pool)
-    run = last_run(pool)
-    for rank, digest in enumerate(digests):
-        assert hashlib.sha256(log_of(pool, run, rank)).hexdigest() == digest
-    assert pool.pool.view.logs.rank(0).end >= 20_000
-
-
 def test_runs_have_separate_log_lines(pool: sky.Compute) -> None:
     def say(word: str) -> None:
         print(word, sky.instance_info().rank)

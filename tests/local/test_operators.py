@@ -379,33 +379,6 @@ def test_trial_table_of_a_gang_sweep_is_found_by_any_of_its_runs(pool: sky.Compu
         ]
 
 
-@pytest.mark.proof("0.5 s of a processor", after=1)
-@pytest.mark.parametrize("nodes", [0, 2])
-def test_recording_of_a_sweep_has_its_trial_table(pool: sky.Compute, tmp_path: Path, nodes: int) -> None:
-    from skyward_core.client.replay_session import Playback, Replay, open_recording
-    from skyward_core.client.replayable_recording_export import export_recording
-
-    sweep = sky.sweep(ranked, n=[1, 3, 2])
-    trials = sweep.with_nodes(nodes) @ pool if nodes else sweep >> pool
-    runs = pool.pool.view.runs
-    wait_until(lambda: all(runs[each.run].state in ("done", "failed") for each in trials))
-    pool.pool.context.background.run_deferred()
-    pool.pool.news.records.flush()
-    export_recording(pool.pool.ledger, pool.pool.row, "", tmp_path / "it")
-    playback = Playback(open_recording(tmp_path / "it"))
-    playback.seek(playback.state().end)
-    playback.advance()
-    replay = Replay(playback)
-    view = playback.view
-    run = view.runs[trials[2].run]
-    found = replay.trials(view.key, run).result().table(run.id, run.tasks, view.metrics, view.runs)
-    replay.detach()
-    assert [(row.arguments, row.state, row.run) for row in found.rows] == [
-        ((str(each.arguments["n"]),), each.outcome, each.run) for each in trials
-    ]
-    assert found.rows[0].value == 100 + (trials[0].value % 100 if not nodes else 0)
-
-
 def test_sweep_gangs_larger_than_the_pool_are_rejected(pool: sky.Compute) -> None:
     before = len(pool.pool.view.runs)
     with pytest.raises(UsageError, match=r"needs 5 nodes, but pool .* has 4 nodes"):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
-import struct
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -20,8 +18,7 @@ import pytest
 import skyward_core as sky
 from skyward_core.model.outcomes import NoticeKind
 from skyward_core.pool.agent_link import Link
-from skyward_core.runtime import preemption
-from tests.support.loss import REPLACE, Lends, announce_preemption, lose, wait_for
+from tests.support.loss import REPLACE, Lends, announce_preemption
 from tests.support.processes import descendants
 from tests.support.waiting import wait_until
 
@@ -116,47 +113,6 @@ def test_preemption_callbacks_run_on_all_ranks_and_late_results_count(pool: sky.
         assert "fails, a callback of on_preempt, failed" in err(pool, rank) and "stale" not in err(pool, rank)
 
 
-@pytest.mark.proof("1 s of a processor")
-def test_child_processes_live_as_long_as_their_preempted_rank(pool: sky.Compute, steps: Steps) -> None:
-    def train(goes_on: bool) -> bool:
-        import multiprocessing
-
-        if goes_on:
-            sky.on_preempt(lambda: steps.submit("told"))
-
-        def load() -> None:
-            def leave(*_: object) -> None:
-                steps.submit("left")
-                os._exit(0)
-
-            signal.signal(signal.SIGTERM, leave)
-            steps.submit("loads")
-            time.sleep(60)
-
-        loader = multiprocessing.get_context("fork").Process(target=load, daemon=True)
-        loader.start()
-        if goes_on:
-            steps.await_all("told", [0, 1])
-        time.sleep(1.5 if goes_on else 60)
-        alive = loader.is_alive()
-        loader.kill()
-        return alive
-
-    with ThreadPoolExecutor(1) as beside:
-        running = beside.submit(lambda: sky.function(train)(True) @ pool)
-        steps.wait("loads", [0, 1])
-        announce_preemption(pool, 0)
-        assert running.result(30) == [True, True] and steps.advance("left") == []
-        for path in Path(steps.folder).glob("loads-*"):
-            path.unlink()
-        running = beside.submit(lambda: sky.function(train)(False) @ pool)
-        steps.wait("loads", [0, 1])
-        announce_preemption(pool, 1)
-        with pytest.raises(sky.RunError):
-            running.result(30)
-    assert 1 in steps.advance("left")
-
-
 def test_rank_without_callback_gets_sigterm_and_is_lost(pool: sky.Compute, steps: Steps) -> None:
     def train() -> None:
         steps.submit("begun")
@@ -186,95 +142,6 @@ def test_rank_without_callback_gets_sigterm_and_is_lost(pool: sky.Compute, steps
     view = session.observe(pool.pool.row.key).result(30)
     assert view.nodes[1].is_preempted and not view.nodes[0].notice
     session.detach()
-
-
-def stop_by_flag(begun: Callable[[], None]) -> str:
-    stop: list[int] = []
-    signal.signal(signal.SIGTERM, lambda *_: stop.append(1))
-    sky.on_preempt(lambda: stop.append(2))
-    begun()
-    while len(stop) < 2:
-        time.sleep(0.01)
-    return f"early {stop}"
-
-
-def stop_by_native_code(begun: Callable[[], None]) -> str:
-    """Block in native code, and return long before the machine ends."""
-    libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)
-    libc.pthread_mutex_lock(mutex)
-    begun()
-    until = struct.pack("ll", int(time.time()) + 3, 0)  # a timespec
-    heard: list[int] = []
-    sky.on_preempt(lambda: heard.append(1))
-    libc.pthread_mutex_timedlock(mutex, until)
-    return f"native {heard}"
-
-
-def stop_by_exit(begun: Callable[[], None]) -> None:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    begun()
-    time.sleep(600)
-
-
-def stop_by_callback(begun: Callable[[], None]) -> None:
-    sky.on_preempt(lambda: sys.exit(143))
-    begun()
-    time.sleep(600)
-
-
-@pytest.mark.proof("1 s of a processor")
-def test_own_sigterm_handler_decides_about_a_preempted_call(home: Path, steps: Steps, tmp_path: Path) -> None:
-    """A call whose handler continues returns its result; a call whose handler exits is lost with any status."""
-    leaves = tmp_path / "leaves.py"
-    text = "import signal, sys, time\nfrom pathlib import Path\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
-    leaves.write_text(f"{text}Path({str(tmp_path)!r}, 'begun-0').touch()\ntime.sleep(600)\n")
-    works: list[Any] = [
-        sky.function(each)(lambda: steps.submit("begun"))
-        for each in (stop_by_flag, stop_by_native_code, stop_by_exit, stop_by_callback)
-    ]
-    kinds = []
-    for work in [*works, sky.script(leaves)]:
-        (tmp_path / "begun-0").unlink(missing_ok=True)
-        options = sky.Options(console=False, grace=1.0)
-        with sky.Compute(provider=Lends(), options=options) as compute, ThreadPoolExecutor(1) as beside:
-            running = beside.submit(lambda: work @ compute)  # noqa: B023
-            steps.wait("begun", [0])
-            announce_preemption(compute, 0)
-            error = running.exception(30)
-            root = error.root_cause if isinstance(error, sky.RunError) else None
-            kinds.append(root.type if root else running.result())
-    assert kinds == [["early [2, 1]"], ["native [1]"], "Preempted", "Preempted", "Preempted"]
-
-
-@pytest.mark.proof("0.5 s of a processor")
-def test_next_agent_repeats_no_preemption_signal_or_callback(pool: sky.Compute, steps: Steps) -> None:
-    def train() -> list[str]:
-        heard: list[str] = []
-        signal.signal(signal.SIGTERM, lambda *_: heard.append("signal"))
-        sky.on_preempt(lambda: heard.append("callback"))
-        steps.submit("begun")
-        while len(heard) < 1 + sky.instance_info().rank:
-            time.sleep(0.01)
-        steps.submit("told")
-        steps.await_all("end", [0])
-        return heard
-
-    with begun_call(pool, steps, train) as running:
-        announce_preemption(pool, 1)
-        steps.wait("told", [0, 1])
-        notice = Path(pool.pool.context.machines[1].extra["folder"], "notices.json")
-        words = notice.read_text()
-        link = pool.pool.links[1]
-        before = link.welcome["pid"]
-        os.kill(before, signal.SIGKILL)
-        wait_until(lambda: link.up and link.welcome["pid"] != before)
-        wait_until(lambda: notice_reader_count(pool, 1) == 1)
-        announce_preemption(pool, 1, left=59.5)
-        announce_preemption(pool, 1, "rebalance", None)  # once that is heard, what stands before it was, too
-        wait_until(lambda: pool_notices(pool) == ["terminate", "rebalance"])
-        assert notice.read_text() == words, "no other notice, so no other signal"
-        (Path(steps.folder) / "end-0").touch()
-        assert running.result(30) == [["callback"], ["callback", "signal"]]
 
 
 SAVE = replace(REPLACE, on_loss="restart", grace=20.0, error_restarts=0, restarts=0)
@@ -375,102 +242,6 @@ def test_cancelled_run_saves_first_if_asked(home: Path, steps: Steps, reaction: 
         assert sky.function(listen)() @ compute == [[], []]
 
 
-def pool_notices(compute: sky.Compute) -> list[NoticeKind]:
-    from skyward_core.store.pool_folder import read_events
-    from skyward_core.views.events import NodeNotice
-
-    return [each.kind for each in read_events(compute.pool.archive.folder) if isinstance(each, NodeNotice)]
-
-
-@pytest.mark.proof("1 s of a processor")
-def test_machine_preempted_without_a_notice_is_reported_as_preempted(pool: sky.Compute, steps: Steps) -> None:
-    """The agent ends with its machine and cannot report the cause."""
-
-    def train() -> None:
-        print("begun", flush=True)
-        steps.submit("begun")
-        time.sleep(600)
-
-    with begun_call(pool, steps, train) as running:
-        Path(f"{pool.pool.context.machines[1].id}.taken").touch()
-        os.kill(pool.pool.links[1].welcome["pid"], signal.SIGTERM)
-        with pytest.raises(sky.RunError) as caught:
-            running.result(30)
-    message = "preempted: the machine of node 1 was preempted by its provider: it says so"
-    assert (caught.value.root_cause.type, caught.value.root_cause.message) == ("Preempted", message)
-    wait_until(lambda: pool.pool.context.registry.runs == {} and pool.pool.view.nodes[1].phase == "gone")
-
-
-@pytest.mark.proof("0.5 s of a processor")
-def test_run_can_be_stopped_after_a_preemption_notice(pool: sky.Compute, steps: Steps) -> None:
-    """The first SIGTERM belongs to the notice, and a second one stops the call despite callbacks."""
-
-    def train() -> None:
-        rank, heard = sky.instance_info().rank, list[int]()
-        sky.on_preempt(lambda: heard.append(1))
-        steps.submit("begun")
-        try:
-            while not heard or (rank and preemption.is_sigterm_pending()):
-                time.sleep(0.01)
-            steps.submit("told")
-            if rank == 0:
-                steps.await_all("told", [0, 1])
-                raise ValueError("now")
-            assert preemption.is_sigterm_announced()
-            time.sleep(600)
-        finally:
-            steps.submit("cleaned")
-
-    with begun_call(pool, steps, train) as running:
-        announce_preemption(pool, 1)
-        with pytest.raises(sky.RunError, match="now") as caught:
-            running.result(30)
-    error = caught.value.outcomes[1].error
-    assert caught.value.outcomes[1].kind == "collateral" and error is not None
-    assert error.message == "stopped because another rank failed"
-    assert steps.advance("cleaned") == [0, 1] and "did not exit within" not in err(pool, 1)
-
-
-@pytest.mark.proof("1 s of a processor")
-def test_next_run_waits_for_the_replacement_of_a_preempted_node(home: Path) -> None:
-    """The run could not finish on the old machine. Tasks for any node go to the remaining node."""
-
-    def rank() -> int:
-        return sky.instance_info().rank
-
-    def forever() -> None:
-        time.sleep(600)
-
-    with sky.Compute(provider=Lends(), nodes=2, options=REPLACE) as compute, ThreadPoolExecutor(2) as beside:
-        view = compute.pool.view
-        announce_preemption(compute, 0)  # the head
-        wait_until(lambda: view.nodes[0].is_preempted)
-        before = set(view.runs)
-        assert [sky.function(rank)() >> compute for _ in range(3)] == [0, 0, 0]
-        assert sky.gather(*[sky.function(rank)() for _ in range(4)]) >> compute == (0, 0, 0, 0)
-
-        def nodes() -> list[int]:
-            new = [run for run in view.runs.values() if run.id not in before]
-            return [task.node for run in new for task in run.tasks.values()]
-
-        wait_until(lambda: nodes() == [1] * 7, what=nodes)
-        # A task for which nothing else is left is lost with the machine.
-        announce_preemption(compute, 1)
-        wait_until(lambda: view.nodes[1].is_preempted)
-        task = beside.submit(lambda: sky.function(forever)() >> compute)
-        wait_until(lambda: any(run.state == "running" for run in view.runs.values()))
-        running = beside.submit(lambda: sky.function(rank)() @ compute)
-        wait_until(lambda: len(view.runs) == 6)
-        for node in (0, 1):
-            lose(compute, node)
-        with pytest.raises(sky.RunError, match=r"preempted: the machine of node \d was preempted by") as caught:
-            task.result(60)
-        assert caught.value.root_cause.type == "Preempted"
-        assert running.result(60) == [0, 1]
-        wait_for(compute, "up")
-        assert not any(node.notice for node in view.nodes)
-
-
 def test_pool_on_own_machines_starts_no_notice_program(home: Path) -> None:
     with sky.Compute(options=sky.Options(console=False)) as compute:
         assert sky.function(lambda: signal.getsignal(signal.SIGURG) == signal.SIG_DFL)() @ compute == [True]
@@ -483,3 +254,41 @@ def notice_reader_count(compute: sky.Compute, node: int = 0) -> int:
     """Return the number of processes of a node that poll for preemption notices."""
     below = descendants(compute.pool.links[node].welcome["pid"])
     return sum("select.select" in Path(f"/proc/{pid}/cmdline").read_text() for pid in below)
+
+
+def pool_notices(compute: sky.Compute) -> list[NoticeKind]:
+    from skyward_core.store.pool_folder import read_events
+    from skyward_core.views.events import NodeNotice
+
+    return [each.kind for each in read_events(compute.pool.archive.folder) if isinstance(each, NodeNotice)]
+
+
+@pytest.mark.proof("0.5 s of a processor")
+def test_next_agent_repeats_no_preemption_signal_or_callback(pool: sky.Compute, steps: Steps) -> None:
+    def train() -> list[str]:
+        heard: list[str] = []
+        signal.signal(signal.SIGTERM, lambda *_: heard.append("signal"))
+        sky.on_preempt(lambda: heard.append("callback"))
+        steps.submit("begun")
+        while len(heard) < 1 + sky.instance_info().rank:
+            time.sleep(0.01)
+        steps.submit("told")
+        steps.await_all("end", [0])
+        return heard
+
+    with begun_call(pool, steps, train) as running:
+        announce_preemption(pool, 1)
+        steps.wait("told", [0, 1])
+        notice = Path(pool.pool.context.machines[1].extra["folder"], "notices.json")
+        words = notice.read_text()
+        link = pool.pool.links[1]
+        before = link.welcome["pid"]
+        os.kill(before, signal.SIGKILL)
+        wait_until(lambda: link.up and link.welcome["pid"] != before)
+        wait_until(lambda: notice_reader_count(pool, 1) == 1)
+        announce_preemption(pool, 1, left=59.5)
+        announce_preemption(pool, 1, "rebalance", None)  # once that is heard, what stands before it was, too
+        wait_until(lambda: pool_notices(pool) == ["terminate", "rebalance"])
+        assert notice.read_text() == words, "no other notice, so no other signal"
+        (Path(steps.folder) / "end-0").touch()
+        assert running.result(30) == [["callback"], ["callback", "signal"]]

@@ -111,15 +111,6 @@ def owned(project: Path, environments: dict[str, Path]) -> Path:
     return project / ".venv" / "bin" / "python"
 
 
-class BringsTiny(Plugin):
-    """Plugin that requires a package."""
-
-    name: ClassVar[str] = "tiny"
-
-    def transform(self, image: Image, pool_spec: PoolSpec) -> Image:
-        return replace(image, pip=(*image.pip, "skytiny==1.0"))
-
-
 def loaded(script: Path, **how: Any) -> Task:
     """Return a call of ``f``, loaded with the interpreter that a launch chooses."""
     return build_task(script, "f", {}, interpreter=choose_interpreter(script, ask=query_python), **how)
@@ -199,39 +190,6 @@ def tiny_variables(wheels: Path) -> dict[str, str]:
     return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels), "UV_OFFLINE": "1", "UV_FIND_LINKS": str(wheels)}
 
 
-@pytest.mark.proof("1 s of a processor")
-def test_another_client_starts_agents_with_the_interpreter_of_the_pool(
-    project: Path, environments: dict[str, Path]
-) -> None:
-    program = owned(project, environments)
-    chosen = choose_interpreter(project / "train.py")
-    with up(project / "train.py", chosen) as pool:
-        (row,) = pool.session.ledger.live_pools()
-        folder = Path(pool.session.ledger.machines(row.token)[0].extra["folder"])
-        pool.session.detach()
-        agent = json.loads((folder / "agent.json").read_text())["pid"]
-        os.kill(agent, signal.SIGKILL)
-        wait_until(lambda: not Path(f"/proc/{agent}").exists())
-        pool.session = Session()
-        pool.session.attach("p").result()
-        assert pool.result()[1] == str(program)
-
-
-@pytest.mark.proof("1 s of a processor")
-def test_task_pickled_by_another_python_is_rejected(project: Path, environments: dict[str, Path]) -> None:
-    script = project / "plain.py"
-    script.write_text("import skyward_core as sky\n@sky.function\ndef f(): return 1\n")
-    own = choose_interpreter(script)
-    program = owned(project, environments)
-    with up(script, own) as pool:
-        assert pool.result() == 1
-        pool.interpreter = choose_interpreter(script)
-        with pytest.raises(UsageError, match=rf"f cannot run in pool p: .*{program} \(\.venv of project train-it\)"):
-            pool.run("f")
-        with pytest.raises(UsageError, match="bytecode"):
-            pool.run("f")
-
-
 @pytest.fixture
 def inline(project: Path, wheels: Path) -> Path:
     """Script with inline metadata for another Python than ours, with packages from a folder beside it."""
@@ -263,24 +221,6 @@ def test_script_with_inline_metadata_gets_its_own_environment(inline: Path, home
         assert pool.result()[:4] == [chosen.version, chosen.path, "1.0", []]
     made = Path(chosen.path).parents[1]
     assert made.parent == home / "environments" and (made / ".made").read_text() == chosen.path
-
-
-@pytest.mark.proof("1 s of a processor")
-def test_plugin_packages_load_the_script_and_are_in_its_ranks(
-    project: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("skyward_core.tasks.missing_packages.FRAMEWORKS", ("skytiny",))
-    for name, value in from_folder(wheels).items():
-        monkeypatch.setenv(name, value)
-    script = project / "needs.py"
-    script.write_text(
-        "import skytiny\nimport skyward_core as sky\n\n@sky.function\ndef f():\n    return skytiny.VERSION\n"
-    )
-    spec = PoolSpec(name="p", provider=sky.Local(), plugins=[BringsTiny()])
-    chosen, _ = script_python(script, None, spec)
-    assert chosen.source == "plugins of the pool: tiny"
-    with up(script, chosen) as pool:
-        assert pool.result() == "1.0"
 
 
 def test_inline_environment_that_cannot_be_created_is_reported(inline: Path) -> None:
@@ -382,27 +322,6 @@ def command(script: str, *args: str) -> subprocess.CompletedProcess[str]:
     """Run ``skyward-tui run`` in the working folder."""
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     return call(["run", script, "--nodes", "2", *args], env)
-
-
-@pytest.mark.proof("1 s of a processor")
-def test_run_command_creates_the_inline_environment_and_runs(inline: Path) -> None:
-    chosen = choose_interpreter(inline)
-    done = command("inline.py:f")
-    assert done.returncode == 0, done.stderr
-    assert f"interpreter: {chosen}" in done.stderr and "skytiny" in done.stderr
-    assert done.stdout.count(f"['{chosen.version}', '{chosen.path}', '1.0', []") == 2
-
-
-@pytest.mark.proof("2 s of a processor")
-def test_python_option_selects_the_interpreter_of_ranks(project: Path, environments: dict[str, Path]) -> None:
-    (project / ".venv").mkdir()  # broken, and not looked at
-    other = another_python()
-    program = environments[".".join(other.version.split(".")[:2])]
-    done = command("train.py:f", "--python", str(program))
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count(f"['{other.version}', '{program}', '1.0', []") == 2
-    done = command("train.py:f", "--python", str(project))
-    assert done.returncode == 2 and f"--python {project} is a folder. Name an interpreter" in done.stderr
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give files to somebody else")
@@ -520,18 +439,6 @@ def asked_for(host: Host) -> set[str]:
     return {each[1] for each in found if each}
 
 
-@pytest.mark.proof("1 s of a processor")
-async def test_ssh_hosts_have_packages_of_the_inline_metadata(
-    host: Host, known_hosts_file: Path, project_folder: Path, links: str
-) -> None:
-    path = script(project_folder, links)
-    chosen = choose_interpreter(path)
-    async with remote_pool(path, chosen, spec(provider(host, known_hosts_file), chosen)) as pool:
-        package, program, minor = await pool.result_of_f()
-        assert (package, minor) == ("1.0", OURS)
-        assert program != chosen.path and str(host.home) in program
-
-
 @pytest.mark.proof("2 s of a processor")
 async def test_ssh_hosts_use_the_python_version_of_the_project(
     host: Host, known_hosts_file: Path, project_folder: Path, links: str
@@ -561,31 +468,6 @@ async def test_ssh_hosts_use_the_python_version_of_the_project(
         await asyncio.wrap_future(pool.session.attach("p"))
         assert await pool.result_of_f() == [package, program, there]
     assert asked_for(host) == {minor}
-
-
-@pytest.mark.proof("1 s of a processor")
-async def test_ssh_host_without_the_python_version_is_named(
-    host: Host, known_hosts_file: Path, project_folder: Path, tmp_path: Path
-) -> None:
-    minor, other = other_minor(), Host(tmp_path / "other")
-    path = project_folder / "plain.py"
-    path.write_text("import skyward_core as sky\n@sky.function\ndef f(): return 1\n")
-    chosen = choose_interpreter(path, another_python().path)
-    await other.start()
-    try:
-        with known_hosts_file.open("a") as file:
-            file.write(f"\n{other.known_line()}")
-        other.authorized.write_bytes(host.authorized.read_bytes())
-        other.rewrite = lambda command: command.replace(minor, "3.99").replace(minor.replace(".", ","), "3,99")
-        both = replace(provider(host, known_hosts_file), hosts=[f"127.0.0.1:{each.port}" for each in (host, other)])
-        missing = rf"127\.0\.0\.1 has no Python {minor} \(it has"
-        message = rf"{missing} .* the script is loaded with: install python{minor} (or uv|there)"
-        with pytest.raises(PoolError, match=message):
-            async with remote_pool(path, chosen, spec(both, chosen, nodes=2)):
-                pass
-        assert not (other.home / ".cache/skyward").exists()
-    finally:
-        await other.stop()
 
 
 async def test_image_python_other_than_the_script_is_rejected_before_connecting(
@@ -805,3 +687,30 @@ async def test_invalid_package_files_are_rejected_before_connecting(
     finally:
         await asyncio.to_thread(session.detach)
     assert host.logins == 0
+
+
+class BringsTiny(Plugin):
+    """Plugin that requires a package."""
+
+    name: ClassVar[str] = "tiny"
+
+    def transform(self, image: Image, pool_spec: PoolSpec) -> Image:
+        return replace(image, pip=(*image.pip, "skytiny==1.0"))
+
+
+@pytest.mark.proof("1 s of a processor")
+def test_plugin_packages_load_the_script_and_are_in_its_ranks(
+    project: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("skyward_core.tasks.missing_packages.FRAMEWORKS", ("skytiny",))
+    for name, value in from_folder(wheels).items():
+        monkeypatch.setenv(name, value)
+    script = project / "needs.py"
+    script.write_text(
+        "import skytiny\nimport skyward_core as sky\n\n@sky.function\ndef f():\n    return skytiny.VERSION\n"
+    )
+    spec = PoolSpec(name="p", provider=sky.Local(), plugins=[BringsTiny()])
+    chosen, _ = script_python(script, None, spec)
+    assert chosen.source == "plugins of the pool: tiny"
+    with up(script, chosen) as pool:
+        assert pool.result() == "1.0"

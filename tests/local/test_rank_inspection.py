@@ -25,7 +25,6 @@ from skyward_core.model.thread_stacks import Stacks
 from skyward_core.node import stack_dumps_and_profiles
 from skyward_core.node.stack_dumps_and_profiles import PathMapping, RankProcess, capture_stacks
 from skyward_core.pool import rank_inspection_and_debugger
-from skyward_core.protocol.node_paths import STACK_SIGNAL
 from skyward_core.views.stack_groups_and_profiles import group_stacks, hottest_lines, parse_profile
 from tests.support.cli import begun, call
 from tests.support.faults import agent_pids
@@ -74,27 +73,6 @@ def test_breakpoint_in_a_thread_continues(pool: sky.Compute) -> None:
     assert " in work()" in errors_of(pool)[0]
 
 
-@pytest.mark.proof("1 s of a processor")
-def test_post_mortem_without_a_debugger_prints_where_it_was_raised(pool: sky.Compute) -> None:
-    def job() -> str:
-        def inner() -> None:
-            raise KeyError("gone")
-
-        try:
-            inner()
-        except KeyError as error:
-            sky.post_mortem()
-            caught = error
-        sky.post_mortem(caught)
-        with pytest.raises(ValueError, match="no exception"):
-            sky.post_mortem()
-        return "went on"
-
-    assert sky.function(job)() @ pool == ["went on"] * 4
-    (line,) = errors_of(pool)
-    assert "rank 0 stopped at an exception in " in line and " in inner()" in line
-
-
 def test_pythonbreakpoint_variable_and_hook_take_precedence(pool: sky.Compute) -> None:
     def job() -> list[str]:
         import os
@@ -138,18 +116,6 @@ def test_breakpoint_in_a_started_program_behaves_as_in_python(pool: sky.Compute)
         ).stderr
 
     assert all("BdbQuit" in text for text in sky.function(job)() @ pool)
-
-
-def test_breakpoint_in_a_forked_child_continues(pool: sky.Compute) -> None:
-    def job() -> int:
-        import os
-
-        if child := os.fork():
-            return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        breakpoint()
-        os._exit(5)
-
-    assert sky.function(job)() @ pool == [5] * 4
 
 
 def test_breakpoint_in_a_multiprocessing_child_continues(pool: sky.Compute) -> None:
@@ -462,28 +428,6 @@ def test_killed_debug_client_lets_the_rank_continue(pool_at_breakpoints: sky.Com
     assert run.result() == [1, 1]
 
 
-@pytest.mark.proof("0.5 s of a processor")
-def test_breakpoint_works_before_pdb_was_loaded_in_the_rank(module_home: Path) -> None:
-    def job() -> object:
-        import os
-
-        if sky.instance_info().rank == 0:
-            if child := os.fork():
-                return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-            breakpoint()  # nobody can come to it here: it does not wait
-            os._exit(5)
-        before = sys.stdin, sys.stdout
-        sys.stdin, sys.stdout = io.StringIO("p 6 * 7\nc\n"), io.StringIO()
-        try:
-            breakpoint()
-            return "42" in sys.stdout.getvalue()
-        finally:
-            sys.stdin, sys.stdout = before
-
-    with sky.Compute(nodes=2, options=sky.Options(console=False, debug_wait=60)) as compute:
-        assert sky.function(job)() @ compute == [5, True]
-
-
 def waits_long() -> int:
     from skyward_core.node.worker import breakpoints
 
@@ -753,34 +697,3 @@ def test_process_without_stack_signal_handler_is_not_signalled(tmp_path: Path) -
             assert other.poll() is None
         finally:
             other.kill()
-
-
-@pytest.mark.proof("2 s of a processor")
-def test_rank_that_replaced_its_stack_signal_handler_is_not_signalled(home: Path) -> None:
-    with sky.Compute(options=sky.Options(console=False)) as compute:
-        folder = compute.pool.context.machines[0].extra["folder"]
-        pid, refusals = (closes(f"{folder}/stacks.0.0") @ compute)[0]
-        assert refusals == ["", "user code has replaced the signal handler or closed the answer file"]
-        pid, caught = (takes_it() @ compute)[0]
-        assert stack_dumps_and_profiles.refusal_reason(pid, f"{folder}/stacks.0.0"), (
-            "what user code has taken for itself is its own"
-        )
-        assert caught == ["seen"]
-
-
-@sky.function
-def closes(path: str) -> tuple[int, list[str]]:
-    from skyward_core.node.stack_dumps_and_profiles import refusal_reason
-
-    me = os.getpid()
-    before = refusal_reason(me, path)
-    os.closerange(3, 64)
-    return me, [before, refusal_reason(me, path)]
-
-
-@sky.function
-def takes_it() -> tuple[int, list[str]]:
-    caught: list[str] = []
-    signal.signal(STACK_SIGNAL, lambda *_: caught.append("seen"))
-    os.kill(os.getpid(), STACK_SIGNAL)
-    return os.getpid(), caught

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from skyward_core.views.job_file_steps import steps_by_node, steps_of_job
 from tests.support.cli import Cli
-from tests.support.sessions import new_session
 from tests.support.waiting import wait_until
 
 # Goes on until there is a file of its name.
@@ -145,24 +140,6 @@ def test_queued_job_of_a_killed_client_is_dropped_and_running_continue(cli: Cli)
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_client_suspended_while_queued_prints_no_lines_of_other_runs(cli: Cli) -> None:
-    cli.write("talks.yaml", JOB.format(name="talks", nodes=3) + "  echo the other\n")
-    with cli.begin("exec", "q", "talks.yaml") as talks:
-        becomes(cli, talks="running")
-        with job(cli, "mine", 3) as mine:
-            becomes(cli, talks="running", mine="waiting")
-            os.kill(mine.pid, signal.SIGSTOP)
-            end_runs(cli, "talks", "mine")
-            assert talks.wait() == 0
-            os.kill(mine.pid, signal.SIGCONT)
-            out = mine.communicate()[0]
-    assert mine.returncode == 0
-    assert sorted(line.split("| ")[1] for line in out.splitlines() if "| " in line) == [
-        f"{number} of 3 and 3 of 3" for number in range(3)
-    ]
-
-
-@pytest.mark.proof("1 s of a processor")
 def test_failing_rank_ends_only_its_own_job(cli: Cli) -> None:
     cli.write("bad.yaml", "num_nodes: 2\nrun: '[ $SKYPILOT_NODE_RANK = 0 ] || exit 7; sleep 60'\n")
     with job(cli, "stays", 1) as handle:
@@ -189,47 +166,3 @@ def test_invalid_node_selection_of_exec_is_rejected(cli: Cli, words: tuple[str, 
     cli.write("up.yaml", "num_nodes: 3\nrun: 'true'\n")
     done = cli(*words, status=None)
     assert done.returncode != 0 and message.replace("hodes", "Remove --nodes") in done.stderr
-
-
-@pytest.mark.proof("2 s of a processor")
-def test_another_client_sees_and_follows_job_steps_per_node(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The client was attached while setup waited for all nodes."""
-    cli.write(
-        "steps.yaml",
-        "name: stepped\nnum_nodes: 3\nsetup: |\n"
-        "  echo at setup $SKYPILOT_SETUP_NODE_RANK\n"
-        "  while [ $SKYPILOT_SETUP_NODE_RANK = 1 ] && [ ! -e setup.end ]; do sleep 0.05; done\n"
-        "run: while [ ! -e run.end ]; do sleep 0.05; done; echo went; exit 5\n",
-    )
-    monkeypatch.setenv("SKYWARD_HOME", cli.env["SKYWARD_HOME"])
-    with job(cli, "before", 1) as before:
-        becomes(cli, before="running")
-        _follow_steps(cli, before)
-
-
-def _follow_steps(cli: Cli, before: Any) -> None:
-    with cli.begin("launch", "steps.yaml", "-c", "q") as launched:
-        becomes(cli, before="running", setup="waiting")
-        with new_session() as session:
-            view = session.observe("q").result()
-
-            def states() -> dict[int, list[tuple[str, str]]]:
-                run = max(view.runs.values(), key=lambda each: each.opened_at)
-                found = steps_by_node(steps_of_job(view, run), time.time())
-                return {node: [(step.name, step.state) for step in steps] for node, steps in found.items()}
-
-            assert states() == {}
-            end_runs(cli, "before")
-            assert before.wait() == 0
-            at_setup = {node: [("setup", "running" if node == 1 else "returned")] for node in range(3)}
-            wait_until(lambda: states() == at_setup, what=states)
-            with cli.begin("attach", "q") as attached:
-                assert attached.stderr is not None and "setup on 3 ranks" in attached.stderr.readline()
-                (cli.folder / "setup.end").touch()
-                both = [("setup", "returned"), ("stepped", "running")]
-                wait_until(lambda: states() == {node: both for node in range(3)}, what=states)
-                (cli.folder / "run.end").touch()
-                assert launched.wait() == 5
-                out, output = attached.communicate()
-            assert attached.returncode == 5 and "| went" in out
-            assert "stepped on 3 ranks" in output and "ended with status 5" in output

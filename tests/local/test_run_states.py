@@ -113,25 +113,6 @@ def failed_pool(home: Path, tmp_path: Path) -> Left:
     return Left(tmp_path, "raises")
 
 
-@pytest.mark.proof("1 s of a processor")
-def test_commands_agree_about_runs_of_a_pool_that_ended_itself(ended_pool: Left, cli: Cli) -> None:
-    def outcomes() -> list[str]:
-        return [rank["outcome"] for rank in cli.json("results", ended_pool.run)["ranks"]]
-
-    assert outcomes() == ["returned"]
-    ended_pool.put_back()
-    assert cli("logs", ended_pool.run).stdout == "r000| before\nr000| after\n"
-    ended_pool.put_back()
-    assert [(run["run"], run["state"]) for run in cli.json("history")["runs"]] == [(ended_pool.run, "kept")]
-    ended_pool.put_back()
-    assert cli.json("failures")["runs"] == []
-    assert [run["state"] for run in cli.json("history")["runs"]] == ["kept"]
-    ended_pool.put_back()
-    cli("down", "left", "--yes")
-    assert outcomes() == ["returned"]
-    assert cli.json("failures")["runs"] == []
-
-
 def test_api_calls_agree_about_runs_of_a_pool_that_ended_itself(ended_pool: Left) -> None:
     assert sky.results(ended_pool.run) == [[1, 2]]
     ended_pool.put_back()

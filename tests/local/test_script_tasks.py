@@ -233,43 +233,6 @@ def test_each_script_run_uses_fresh_processes(pool):
     assert printed(pool, 0) == ["package ['a'] package.__main__"]
 
 
-@sky.function
-def keeps_a_rank(folder: str, number: int) -> None:
-    """Run a task on each rank; the second task continues until it is released."""
-    from pathlib import Path
-
-    Path(folder, str(number)).touch()
-    wait_until(lambda: number == 0 or Path(folder, "go").exists())
-
-
-@pytest.mark.proof("1 s of a processor")
-def test_script_part_of_a_late_rank_runs_and_later_calls_wait(pool, tmp_path):
-    assert sky.function(abs)(-3) @ pool == [3, 3]
-    view = pool.pool.view
-
-    def begin(work):
-        before = set(view.runs)
-        begun = beside.submit(work)
-        wait_until(lambda: set(view.runs) - before)
-        return begun, *(set(view.runs) - before)
-
-    with ThreadPoolExecutor(4) as beside:
-        try:
-            tasks = sky.gather(*[keeps_a_rank(str(tmp_path), number) for number in range(2)])
-            keeping, _ = begin(lambda: tasks >> pool)
-            wait_until(lambda: len(list(tmp_path.iterdir())) == 2)
-            first, run = begin(lambda: sky.script("clicks.py", ["--epochs", "1"]) @ pool)
-            second, _ = begin(lambda: sky.script("clicks.py", ["--epochs", "2"]) @ pool)
-            third, _ = begin(lambda: sky.function(abs)(-4) @ pool)
-            # Its first rank has ended, and left no process for those behind; the other has yet to begin.
-            wait_until(lambda: view.runs[run].ended == 1 and "runs wait for broadcasts" in str(view))
-            assert not any(each.done() for each in (first, second, third))
-        finally:
-            (tmp_path / "go").touch()
-        assert (first.result(), second.result(), third.result()) == ([None, None], [None, None], [4, 4])
-        keeping.result()
-
-
 def test_broadcast_waits_for_a_script_on_one_rank(pool, tmp_path):
     message = "broadcasts wait for scripts that use all processes"
     assert sky.function(abs)(-3) @ pool == [3, 3]
@@ -340,16 +303,3 @@ def test_torchrun_variables_are_set_for_a_single_process_on_request(cli):
     assert alone in cli("torchrun", "place.py").stdout.splitlines()
     assert alone in cli("run", "--torchrun", "place.py").stdout.splitlines()
     assert "r000| None None None None None False" in cli("run", "place.py").stdout.splitlines()
-
-
-@pytest.mark.proof("0.5 s of a processor")
-def test_run_command_passes_arguments_to_a_whole_script(cli):
-    found = cli("run", "train.py", "--ranks-per-node", 2, "--json", "--", "--epochs", 3, "--how", "4", status=4)
-    found = json.loads(found.stdout.splitlines()[-1])
-    assert found["function"] == "train.py"
-    assert "sys.exit(4)" in found["root_cause"]["message"]
-    first = found["root_cause"]["rank"]  # the other is stopped, perhaps before it has said anything
-    output = cli("logs", found["run"], "--rank", first).stdout
-    assert '"argv": ["train.py", "--epochs", "3", "--how", "4"]' in output
-    refused = cli("run", "train.py", "--epochs", 3, status=2).stderr
-    assert "must follow --. Write: train.py -- --epochs 3" in refused

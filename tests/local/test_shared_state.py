@@ -189,15 +189,6 @@ def test_shared_state_server_is_private_and_password_protected(pool: sky.Compute
             continue  # it ended
 
 
-@pytest.mark.proof("1 s of a processor")
-def test_killed_shared_state_server_is_restarted(pool: sky.Compute) -> None:
-    sky.counter("kept").increment()
-    (process,) = servers(plugin(pool).token)
-    os.kill(int(process), 9)
-    wait_until(lambda: answers_calls(pool), what="another one")
-    assert sky.counter("kept").value == 0 and servers(plugin(pool).token) != [process]
-
-
 def test_shared_state_server_ends_with_its_parent_and_is_restarted(pool: sky.Compute) -> None:
     sky.counter("before").increment()
     (process,) = [int(pid) for pid in servers(plugin(pool).token)]

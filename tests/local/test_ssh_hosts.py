@@ -11,8 +11,6 @@ import shlex
 import shutil
 import sys
 import threading
-from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,7 +34,6 @@ from skyward_core.model.errors import (
 from skyward_core.model.specs import PoolSpec
 from skyward_core.node.bootstrap import host_inspection
 from skyward_core.providers.ssh.provider import SSH
-from skyward_core.transport import working_folder_upload
 from skyward_core.transport.ssh import connection, known_hosts
 from skyward_core.transport.ssh import connection as connect
 from skyward_core.transport.ssh.bootstrap_channel import HostCommandFailed, NoFittingPython
@@ -90,46 +87,6 @@ async def test_agent_starts_behind_a_noisy_login_shell(host: Host, known_hosts_f
     assert not list(host.home.glob(".cache/skyward/pools/*/agent.json"))
 
 
-@pytest.mark.proof("1 s of a processor")
-async def test_file_removed_during_the_upload_is_omitted(
-    host: Host, known_hosts_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    work = tmp_path / "project"
-    work.mkdir()
-    for name in ("model.py", "notes.txt"):
-        (work / name).write_text("x = 1")
-    first = SSHTransport(target(host, known_hosts_file), "p.0")
-    async with running(first):
-        await first.prepare(config(cwd=str(work)), Reports())
-    for path in work.iterdir():
-        os.utime(path, ns=(1, 12345))  # the node cannot tell whether they are the same
-    differ = working_folder_upload.Snapshot.find_changed
-
-    async def late(self: working_folder_upload.Snapshot, hashes: Mapping[int, str]) -> list[int]:
-        (work / "notes.txt").unlink()
-        return await differ(self, hashes)
-
-    monkeypatch.setattr(working_folder_upload.Snapshot, "find_changed", late)
-    second = SSHTransport(target(host, known_hosts_file), "p.1")
-    async with running(second):
-        await second.prepare(config(cwd=str(work)), Reports())
-        (copy,) = host.home.glob(".cache/skyward/work/project-*/")
-        assert [path.name for path in copy.iterdir()] == ["model.py"]
-
-
-@pytest.mark.proof("1 s of a processor")
-async def test_second_bundle_archive_is_sent_once_per_host(host: Host, known_hosts_file: Path) -> None:
-    folders = lambda: {path.parent.name for path in host.home.glob(".cache/skyward/bundle-*/all.zip")}  # noqa: E731
-    for folder, had in (("one.0", 1), ("two.0", 2)):
-        transport = SSHTransport(target(host, known_hosts_file), folder)
-        async with running(transport):
-            await transport.prepare(config(), Reports())
-            assert len(folders()) == had
-            await transport.finish_uploads()
-            first, rest = sorted(folders())
-            assert rest == f"{first}-rest"
-
-
 async def test_relay_command_is_used_without_socket_forwarding(host: Host, known_hosts_file: Path) -> None:
     host.forwards = False
     transport = SSHTransport(target(host, known_hosts_file), "p.0")
@@ -165,20 +122,6 @@ async def test_lost_ssh_connection_is_reported_once_and_renewed(host: Host, know
         await asyncio.wait_for(lost.get(), 90)
         assert (await greet(transport))["pid"] == pid
         assert lost.empty()
-
-
-async def test_uploaded_blob_is_complete_and_named_by_content(
-    host: Host, known_hosts_file: Path, tmp_path: Path
-) -> None:
-    transport = SSHTransport(target(host, known_hosts_file), "p.0")
-    async with running(transport):
-        await transport.prepare(config(), Reports())
-        data = os.urandom(3_000_001)
-        (tmp_path / "payload").write_bytes(data)
-        await transport.put(tmp_path / "payload", "abc123")
-        blobs = host.home / ".cache/skyward/pools/p.0/blobs"
-        assert [path.name for path in blobs.iterdir()] == ["abc123"]
-        assert (blobs / "abc123").read_bytes() == data
 
 
 # ---- jump hosts and the provider ---------------------------------------------------------------------------
@@ -355,30 +298,6 @@ async def test_ssh_provider_check_reports_what_works(host: Host, known_hosts_fil
     (line,) = await provider(host, tmp_path / "none").check()
     assert line.state == "fail" and "is not known" in line.detail
     assert f"skyward-tui trust 127.0.0.1:{host.port}" in format_detail(line)
-
-
-@pytest.mark.proof("3 s of a processor")
-async def test_doctor_on_a_host_without_the_wanted_python_downloads_none(host: Host, known_hosts_file: Path) -> None:
-    uv = host.home / ".local/bin/uv"
-    uv.parent.mkdir(parents=True)
-    uv.write_text(f"#!/bin/sh\n: > {host.home}/fetched\nexit 1\n")
-    uv.chmod(0o755)
-    hosts, versions = provider(host, known_hosts_file), ["3.99", ""]
-    lines = await hosts.check_for(versions)
-    (python,) = (each for each in lines if "Python" in each.detail)
-    assert "no Python 3.99, the version that the script is loaded with; it has Python 3." in python.detail
-    assert (python.state, python.detail.endswith("its uv downloads it at the first start")) == ("ok", True)
-    assert any("clock is right" in each.detail for each in lines), "all else is looked at"
-    uv.chmod(0o644)
-    host.noise = f"PATH={Path(sys.executable).resolve().parent}:/usr/bin:/bin"  # that of the tests may have one, too
-    (python,) = (each for each in await hosts.check_for(versions) if each.state == "fail")
-    assert python.detail.endswith("install python3.99 or uv there")
-    assert (await hosts.look_at(hosts.hosts[0], versions)).reached
-    assert not (host.home / "fetched").exists()
-    named = replace(hosts, python=sys.executable)  # is taken at its word
-    (line,) = await named.check_for(versions)
-    assert line.state == "fail"
-    assert f"interpreter {sys.executable} is not a working Python 3.99 (it has" in line.detail
 
 
 @pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="there is no ssh-keygen to lock a key with")

@@ -25,7 +25,7 @@ import asyncssh
 import pytest
 
 from skyward_core.client.session import Session
-from skyward_core.model.errors import Cancelled, HostKeyError, PoolError, UsageError
+from skyward_core.model.errors import Cancelled, HostKeyError, PoolError
 from skyward_core.model.specs import Image, Options, PoolSpec
 from skyward_core.node.bootstrap import host_command_server, host_inspection
 from skyward_core.node.bootstrap.host_inspection import find_node_processes, is_running
@@ -93,16 +93,6 @@ async def test_upload_resumes_after_repeated_connection_losses(
     assert (blobs / ("a" * 32)).read_bytes() == source.read_bytes()
 
 
-@pytest.mark.proof("1 s of a processor")
-async def test_connection_lost_before_an_upload_is_renewed(host: Host, transport: SSHTransport, tmp_path: Path) -> None:
-    source = tmp_path / "source"
-    source.write_bytes(b"data")
-    assert transport._link is not None
-    transport._link.ssh.abort()  # which is told a turn of the loop later
-    await transport.put(source, "c" * 32)
-    assert not transport._link.lost.is_set()
-
-
 async def test_upload_to_an_unreachable_host_is_a_connection_error(
     host: Host, transport: SSHTransport, tmp_path: Path
 ) -> None:
@@ -168,53 +158,6 @@ async def other_release(host: Host, transport: SSHTransport) -> AsyncIterator[Ca
     yield another
     for each in made:
         await each.close()
-
-
-@pytest.mark.proof("1 s of a processor")
-async def test_client_of_another_release_sends_its_commands_once(
-    host: Host, other_release: Callable[[], SSHTransport], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source, asked = tmp_path / "source", list[str]()
-    source.write_bytes(b"data")
-    ask = CommandChannel.ask
-
-    async def heard(self: CommandChannel, do: str, *payload: Any, **values: Any) -> Any:
-        asked.append(do)
-        return await ask(self, do, *payload, **values)
-
-    monkeypatch.setattr(CommandChannel, "ask", heard)
-    put = other_release()
-    await asyncio.gather(put.put(source, "a" * 32), put.put(source, "b" * 32))
-    assert asked.count("bundle") == 1
-    blobs = host.home / ".cache" / "skyward" / "pools" / "p.0" / "blobs"
-    assert {path.name for path in blobs.iterdir()} >= {"a" * 32, "b" * 32}
-
-
-@pytest.mark.proof("1 s of a processor")
-async def test_connection_lost_while_sending_commands_is_renewed(
-    host: Host, other_release: Callable[[], SSHTransport], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source, cuts = tmp_path / "source", 0
-    source.write_bytes(b"data")
-    ask = CommandChannel.ask
-
-    async def cut_off(self: CommandChannel, do: str, payload: Any = b"", **values: Any) -> Any:
-        nonlocal cuts
-        if do != "bundle" or cuts == 2:
-            return await ask(self, do, payload, **values)
-        cuts += 1
-        before = len(host.received)
-        sending = asyncio.create_task(ask(self, do, payload, **values))
-        await received(host, before + 1, sending)
-        for link in list(host.connections):
-            link.abort()
-        return await sending
-
-    monkeypatch.setattr(CommandChannel, "ask", cut_off)
-    await other_release().put(source, "e" * 32)
-    assert cuts == 2
-    ours = host.home / ".cache" / "skyward"
-    assert (ours / "pools" / "p.0" / "blobs" / ("e" * 32)).read_bytes() == b"data"
 
 
 @pytest.mark.proof("1 s of a processor")
@@ -387,17 +330,6 @@ async def test_unused_early_connection_is_closed(host: Host, target: Target) -> 
     await (await connection.connect(target, patience=0)).close()
 
 
-async def test_host_unreachable_for_early_connection_is_retried_on_demand(host: Host, target: Target) -> None:
-    await host.stop()
-    await connection.open_early([target], PreopenedSockets([]), nothing)
-    with pytest.raises(PoolError, match="refuses"):
-        await connection.connect(target, patience=0)
-    await connection.open_early([target], PreopenedSockets([]), nothing)
-    waiting = asyncio.create_task(connection.connect(target, patience=20))
-    await host.start()
-    await (await waiting).close()
-
-
 async def test_changed_host_key_is_rejected_on_an_early_connection(host: Host, target: Target) -> None:
     Path(target.known_hosts or "").write_text(
         f"[127.0.0.1]:{host.port} {asyncssh.generate_private_key('ssh-ed25519').export_public_key().decode()}"
@@ -406,30 +338,6 @@ async def test_changed_host_key_is_rejected_on_an_early_connection(host: Host, t
     with pytest.raises(HostKeyError, match="changed"):
         await connection.connect(target, patience=0)
     assert host.logins == 0
-
-
-@pytest.mark.skipif(shutil.which("sh") is None, reason="no shell")
-@pytest.mark.parametrize(("ciphers", "fillers"), [(connection.AEAD, False), (("aes128-ctr",), True)])
-async def test_ssh_ignore_packets_are_sent_only_for_ciphers_that_need_them(
-    host: Host, target: Target, monkeypatch: pytest.MonkeyPatch, ciphers: tuple[str, ...], fillers: bool
-) -> None:
-    sent: list[int] = []
-    send = asyncssh.SSHClientConnection.send_packet
-
-    def count(self: asyncssh.SSHClientConnection, pkttype: int, *args: bytes, handler: Any = None) -> None:
-        sent.append(pkttype)
-        send(self, pkttype, *args, handler=handler)
-
-    monkeypatch.setattr(asyncssh.SSHClientConnection, "send_packet", count)
-    monkeypatch.setattr(connection, "CIPHERS", ciphers)
-    link = await connection.connect(target, patience=0)
-    echo = await link.ssh.create_process("cat", encoding=None)
-    data = bytes(100_000)
-    echo.stdin.write(data)
-    echo.stdin.write_eof()
-    assert await echo.stdout.read() == data
-    await link.close()
-    assert (connection.MSG_IGNORE in sent) is fillers
 
 
 # ---- before there is SSH -----------------------------------------------------------------------------------
@@ -477,19 +385,6 @@ async def test_host_that_closes_a_preopened_socket_is_connected_again(host: Host
         assert (front.connections, host.logins) == (2, 1)
         await link.close()
         await dials.close()
-
-
-async def test_unusable_keys_leave_no_preopened_socket(host: Host, target: Target) -> None:
-    async with Front(host) as front:
-        target = replace(target_through(front, target), keys=("/not/there",))
-        dials = PreopenedSockets([target])
-        await dials.open()
-        await front.until(total=1, still=1)
-        await connection.open_early([target], dials, nothing)
-        with pytest.raises(UsageError, match="Cannot use a key file"):
-            await connection.connect(target, patience=0)
-        await dials.close()
-        await front.until(total=1, still=0)
 
 
 async def test_socket_is_preopened_only_for_directly_reachable_hosts(
@@ -732,3 +627,38 @@ async def test_host_processes_end_with_a_cancelled_or_timed_out_start(
     if how != "detached":
         await asyncio.to_thread(session.detach)
     assert not list(host.home.glob(".cache/skyward/environments/*/.made"))
+
+
+async def test_host_unreachable_for_early_connection_is_retried_on_demand(host: Host, target: Target) -> None:
+    await host.stop()
+    await connection.open_early([target], PreopenedSockets([]), nothing)
+    with pytest.raises(PoolError, match="refuses"):
+        await connection.connect(target, patience=0)
+    await connection.open_early([target], PreopenedSockets([]), nothing)
+    waiting = asyncio.create_task(connection.connect(target, patience=20))
+    await host.start()
+    await (await waiting).close()
+
+
+@pytest.mark.skipif(shutil.which("sh") is None, reason="no shell")
+@pytest.mark.parametrize(("ciphers", "fillers"), [(connection.AEAD, False), (("aes128-ctr",), True)])
+async def test_ssh_ignore_packets_are_sent_only_for_ciphers_that_need_them(
+    host: Host, target: Target, monkeypatch: pytest.MonkeyPatch, ciphers: tuple[str, ...], fillers: bool
+) -> None:
+    sent: list[int] = []
+    send = asyncssh.SSHClientConnection.send_packet
+
+    def count(self: asyncssh.SSHClientConnection, pkttype: int, *args: bytes, handler: Any = None) -> None:
+        sent.append(pkttype)
+        send(self, pkttype, *args, handler=handler)
+
+    monkeypatch.setattr(asyncssh.SSHClientConnection, "send_packet", count)
+    monkeypatch.setattr(connection, "CIPHERS", ciphers)
+    link = await connection.connect(target, patience=0)
+    echo = await link.ssh.create_process("cat", encoding=None)
+    data = bytes(100_000)
+    echo.stdin.write(data)
+    echo.stdin.write_eof()
+    assert await echo.stdout.read() == data
+    await link.close()
+    assert (connection.MSG_IGNORE in sent) is fillers

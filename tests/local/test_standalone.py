@@ -7,7 +7,6 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,7 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.plugins import Plugin
-from tests.support.faults import agent_pids, worker_pids
-from tests.support.loss import Provider, lose
-from tests.support.processes import exists
-from tests.support.task_places import pool_rank
+from tests.support.faults import agent_pids
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("home")
@@ -38,11 +34,6 @@ def place() -> tuple[object, ...]:
 @sky.function
 def rank() -> int:
     return sky.instance_info().rank
-
-
-@sky.function
-def where() -> int:
-    return pool_rank()
 
 
 @sky.function
@@ -114,13 +105,6 @@ def test_fail_fast_stops_other_standalone_ranks(tmp_path: Path) -> None:
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_two_clients_broadcast_concurrently_to_a_standalone_pool(pool: sky.Compute) -> None:
-    with sky.attach(pool.name) as other, ThreadPoolExecutor(2) as beside:
-        both = [beside.submit(lambda to: [rank() @ to for _ in range(10)], p) for p in (pool, other)]
-        assert [each.result(60) for each in both] == [[[0, 1, 2, 3]] * 10] * 2
-
-
-@pytest.mark.proof("1 s of a processor")
 def test_standalone_call_continues_after_an_agent_death(pool: sky.Compute, tmp_path: Path) -> None:
     before = dict(who() @ pool)
     agents = agent_pids(pool)
@@ -132,122 +116,6 @@ def test_standalone_call_continues_after_an_agent_death(pool: sky.Compute, tmp_p
         (tmp_path / "go").touch()
         assert running.result(60) == [0, 1, 2, 3]
     assert dict(who() @ pool) == before
-
-
-@pytest.mark.proof("1 s of a processor")
-def test_queued_calls_of_a_dead_agent_wait_for_the_setup_of_its_ranks(pool: sky.Compute, tmp_path: Path) -> None:
-    (agent,), below = agent_pids(pool)[1:], set(worker_pids(pool))
-    with ThreadPoolExecutor(2) as beside:
-        first = beside.submit(lambda: meet(tmp_path) @ pool)
-        wait_until(has_marks(tmp_path, 4), what="all ranks")
-        second = beside.submit(lambda: place() @ pool)
-        wait_until(lambda: len(pool.pool.context.registry.runs) == 2)
-        os.kill(agent, signal.SIGSTOP)  # it must not see the end of its workers
-        mine = [pid for pid in below if exists(pid) and parent(pid) == agent]
-        for pid in (*mine, agent):
-            os.kill(pid, signal.SIGKILL)
-        (tmp_path / "go").touch()
-        with pytest.raises(sky.RunError) as caught:
-            first.result(60)
-        assert {i: out.kind for i, out in caught.value.outcomes.items()} == {
-            0: "returned", 1: "returned", 2: "exited", 3: "exited",
-        }  # fmt: skip
-        assert [each[:3] for each in second.result(60)] == [(r, 4, r // 2) for r in range(4)]
-
-
-def parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-
-@pytest.mark.proof("0.5 s of a processor")
-def test_ranks_of_a_lost_standalone_node_are_lost_and_others_run(home: Path) -> None:
-    with sky.Compute(nodes=2, options=options()) as compute:
-        lose(compute, 0)
-        wait_until(lambda: compute.pool.view.state == "degraded")
-        with pytest.raises(sky.RunError, match="node 0 is gone") as caught:
-            rank() @ compute
-        assert caught.value.results == {1: 1}
-        assert where() >> compute == 1
-    with sky.Compute(nodes=2, options=options(fail_fast=True)) as compute:
-        lose(compute, 0)
-        wait_until(lambda: compute.pool.view.state == "degraded")
-        with pytest.raises(sky.RunError, match="node 0 of the pool is lost") as caught:
-            rank() @ compute
-        assert caught.value.results == {}, "the others would have been stopped"
-
-
-@pytest.mark.proof("1 s of a processor")
-def test_replacement_machine_of_a_standalone_pool_is_set_up_alone(
-    home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    shop = Provider(monkeypatch)
-    monkeypatch.setattr("skyward_core.pool.node_recovery.RECONNECT_PAUSES", (0.05, 0.05))
-    diary = Diary(tmp_path / "diary")
-    with sky.Compute(nodes=2, plugins=[diary], options=options(on_loss="replace")) as compute:
-        before = dict(who() @ compute)
-        lose(compute, 0)
-        wait_until(lambda: shop.asked)
-        # Tasks do not wait although a plugin enters contexts: those need no other rank.
-        assert where() >> compute == 1
-        shop.refuses = False
-        after = dict(who() @ compute)
-        assert (after[1], after.keys()) == (before[1], {0, 1})
-        assert sorted(diary.lines()) == ["app"] * 3 + ["rank 0"] * 2 + ["rank 1"]
-
-
-class Diary(Plugin):
-    """Plugin without peers that records when it is entered. It raises while the file named by ``fail`` exists."""
-
-    name = "diary"
-
-    def __init__(self, file: Path, fail: Path | None = None) -> None:
-        self.file = file
-        self.fail = fail
-
-    def note(self, what: str) -> None:
-        with self.file.open("a") as diary:
-            print(what, os.getpid(), file=diary)
-
-    def lines(self) -> list[str]:
-        return [line.rpartition(" ")[0] for line in self.file.read_text().splitlines()]
-
-    @contextmanager
-    def around_app(self, info: sky.InstanceInfo) -> Iterator[None]:
-        self.note("app")
-        yield
-
-    @contextmanager
-    def around_process(self, info: sky.InstanceInfo) -> Iterator[None]:
-        if self.fail is not None and self.fail.exists():
-            raise LookupError("no token")
-        self.note(f"rank {info.rank}")
-        yield
-
-
-@pytest.mark.proof("1 s of a processor")
-def test_failed_plugin_is_entered_again_by_the_next_standalone_run(tmp_path: Path) -> None:
-    fail = tmp_path / "fail"
-    fail.touch()
-    with sky.Compute(plugins=[Diary(tmp_path / "diary", fail)], options=options()) as compute:
-        for run in (lambda: rank() @ compute, lambda: rank() >> compute):
-            with pytest.raises(sky.RunError, match="plugin diary failed in around_process: LookupError"):
-                run()
-        fail.unlink()
-        assert rank() @ compute == [0]
-
-
-@pytest.mark.proof("1 s of a processor")
-def test_dead_plugin_process_is_entered_again_only_on_its_node(tmp_path: Path) -> None:
-    diary = Diary(tmp_path / "diary")
-    with sky.Compute(nodes=2, plugins=[diary], options=options()) as compute:
-        before = dict(who() @ compute)
-        apps = {int(line.split()[1]) for line in diary.file.read_text().splitlines() if line.startswith("app")}
-        (victim,) = [pid for pid in apps if parent(pid) == agent_pids(compute)[1]]
-        os.kill(victim, signal.SIGKILL)
-        wait_until(lambda: not Path(f"/proc/{victim}").exists(), what="the agent's noticing it")
-        after = dict(who() @ compute)
-        assert (after[0] == before[0], after[1] == before[1]) == (True, False)
-        assert diary.lines()[4:] == ["app", "rank 1"], "it is entered before its rank is"
 
 
 GANGS: dict[str, tuple[Callable[[], Any], str]] = {
@@ -284,28 +152,3 @@ def test_custom_plugin_declares_peers_by_an_attribute(home: Path) -> None:
             sky.Compute(plugins=[Ring()], options=options(), **shape).__enter__()
     with sky.Compute(plugins=[Ring()], options=options()) as compute:
         assert rank() @ compute == [0]
-
-
-@pytest.mark.proof("0.5 s of a processor")
-def test_decorator_that_needs_peers_is_rejected_in_a_standalone_rank() -> None:
-    @sky.function
-    @sky.integrations.torch
-    def train() -> None:
-        raise AssertionError("never called")
-
-    with sky.Compute(nodes=2, options=options()) as compute:
-        with pytest.raises(sky.RunError, match="plugin torch requires connections between ranks") as caught:
-            train() @ compute
-        assert isinstance(caught.value.__cause__, sky.UsageError)
-
-
-@pytest.mark.proof("2 s of a processor")
-def test_single_rank_pool_accepts_plugins_that_need_peers() -> None:
-    @sky.function
-    def groups() -> bool:
-        import torch
-
-        return bool(torch.distributed.is_initialized())
-
-    with sky.Compute(plugins=[sky.plugins.torch()], options=options()) as compute:
-        assert groups() @ compute == [False]

@@ -133,27 +133,6 @@ def test_missing_trials_of_a_killed_client_can_be_rerun(cli: Cli, tmp_path: Path
     cli("down", "cut", "--yes")
 
 
-@pytest.mark.proof("1 s of a processor")
-def test_gang_sweep_runs_each_combination_on_every_rank_in_turn(cli: Cli) -> None:
-    cli.folder.joinpath("mended").unlink(missing_ok=True)
-    words = ["--sweep", "--gang", "-a", "lr=1,2", "-a", "seed=1..3", "--nodes", 2, "--pool", "gangs", "--keep"]
-    done = cli("run", "swept.py:ranked", *words, status=1)
-    runs = re.findall(r"^run (\w+): (\d)/6 (?!ended,)", done.stderr, re.MULTILINE)
-    assert [place for _, place in runs] == list("123456"), "one that fails stops no other"
-    rows = trial_rows(cli, runs[-1][0], None)
-    assert [row["outcome"] for row in rows] == 2 * ["returned", "raised", "returned"]
-    assert [row["value"] for row in rows] == [10.0, None, 30.0, 20.0, None, 60.0]
-    assert [row["run"] for row in rows] == [run for run, _ in runs]
-    assert [row["rank"] for row in rows] == [0, 1, 0, 0, 1, 0], "who failed stands for all"
-    cli.write("mended", "")
-    again = cli("rerun", "gangs", "--missing")
-    assert "2 of 6 combinations have no result and are run" in again.stderr
-    last = re.findall(r"^run (\w+): 2/2 (?!ended,)", again.stderr, re.MULTILINE)[0]
-    assert [row["value"] for row in trial_rows(cli, last)] == [10.0, 20.0, 30.0, 20.0, 40.0, 60.0]
-    assert "have results" in cli("rerun", last, "--missing").stderr
-    cli("down", "gangs")
-
-
 def gangs_begun(stderr: str) -> list[str]:
     return re.findall(r"^run (\w+): \d+/\d+ (?!ended,)", stderr, re.MULTILINE)
 
@@ -242,42 +221,6 @@ def test_detaching_from_a_gang_sweep_reports_what_happens(cli: Cli, held_pool: s
     assert "3 of 5 combinations have no result and are run" in done.stderr
 
 
-@pytest.mark.proof("1 s of a processor")
-def test_results_of_one_gang_trial_show_trials_still_running(cli: Cli, held_pool: str, tmp_path: Path) -> None:
-    cli.write(
-        "uneven.py",
-        """
-import os, time
-import skyward_core as sky
-
-@sky.function
-def trial(gate: str) -> int:
-    while not os.path.exists(gate):
-        time.sleep(0.02)
-    return 1
-""",
-    )
-    words = ["--sweep", "--gang-nodes", 2, "-a", f"gate=.,{tmp_path}/gate", "--pool", held_pool]
-    with cli.begin("run", "uneven.py", *words) as client:
-        wait_until(lambda: len(running_runs(cli)) == 1 and len(cli.json("history", "gate=.")["runs"]) == 1)
-        (ended,), (other,) = cli.json("history", "gate=.")["runs"], running_runs(cli)
-        rows = trial_rows(cli, ended["run"])
-        (tmp_path / "gate").touch()
-        client.communicate()
-    assert [(row["run"], row["outcome"]) for row in rows] == [(ended["run"], "returned"), (other, "running")]
-
-
-@pytest.mark.proof("1 s of a processor")
-def test_gang_sweep_with_more_trials_than_kept_runs_lists_all(cli: Cli) -> None:
-    words = ["--sweep", "--gang-nodes", 1, "-a", "seed=3..72", "-a", "lr=2", "-a", "mended=.", "--pool", "many"]
-    done = cli("run", "swept.py:train", *words, "--nodes", 2, "--keep")
-    runs = gangs_begun(done.stderr)
-    assert len(runs) == 70 and "70/70 ended" in done.stderr
-    assert [row["value"] for row in trial_rows(cli, runs[3])] == [2.0 * seed for seed in range(3, 73)]
-    assert len(done.stdout.splitlines()) == 71 and "waiting" not in done.stdout
-    cli("down", "many")
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -311,30 +254,17 @@ def test_sweep_dry_run_shows_the_number_of_combinations(cli: Cli) -> None:
     assert "whole script" in cli("run", "swept.py", "--sweep", "--", "x", status=2).stderr
 
 
-@pytest.mark.proof("1 s of a processor")
-def test_detached_sweep_is_completed_by_the_nodes(cli: Cli, tmp_path: Path) -> None:
-    gate = tmp_path / "gate"
-    words = ["--sweep", "-a", "seed=1..9", "-a", f"gate={gate}", "--nodes", 2, "--pool", "left", "--detach"]
-    run = run_of(cli("run", "swept.py:waits", *words).stderr)
-    gate.write_text("")
-    wait_until(lambda: cli.pools()["left"]["runs"][0]["state"] == "done")
-    assert [row["value"] for row in trial_rows(cli, run)] == list(range(1, 10))
-    cli("down", "left", "--yes")
-
-
 MARKED_TRIAL = """
-import os, time
+import os
 import skyward_core as sky
 
 @sky.function
-def trial(n: int, marks: str, waits: bool = False) -> int:
+def trial(n: int, marks: str) -> int:
     mark = f"{marks}/agent.{os.getppid()}"  # by its number in the gang, a node of another one may be called the same
     node = os.open(mark, os.O_CREAT | os.O_EXCL)  # no other gang has it
     try:
         with open(f"{marks}/begun", "a") as file:
             file.write(f"{n} ")
-        while waits and not os.path.exists(f"{marks}/gate"):
-            time.sleep(0.02)
         return n * 10
     finally:
         os.unlink(mark)
@@ -442,31 +372,6 @@ def test_sweep_client_killed_at_a_random_step_loses_nothing(storm_cli: Cli, tmp_
 @pytest.mark.parametrize("at", range(1, KILL_STEPS + 3))
 def test_sweep_client_killed_at_each_step_loses_nothing(storm_cli: Cli, tmp_path: Path, at: int) -> None:
     storm(storm_cli, tmp_path, at)
-
-
-@pytest.mark.proof("1 s of a processor")
-def test_two_sweeps_share_a_pool_when_one_client_is_killed(storm_cli: Cli, tmp_path: Path) -> None:
-    shared = tmp_path / "shared"
-    shared.mkdir()
-    # Both mark the nodes that they have in one folder: a gang on another's node would fail.
-    swept = ["run", "swept.py", "--sweep", "--gang-nodes", 2, "-a", f"marks={shared}", "--pool", "storm"]
-    with (
-        storm_cli.begin(*swept, "-a", "n=1..4", "-a", "waits=true") as one,
-        storm_cli.begin(*swept, "-a", "n=11..14", "-a", "waits=true") as two,
-    ):
-        wait_until(lambda: len(begun_trials(shared)) == 2)
-        wait_until(
-            lambda: len(storm_cli.json("queue", "storm")["runs"]) == 4, what=lambda: storm_cli.json("queue", "storm")
-        )
-        os.kill(one.pid, signal.SIGKILL)
-        killed = one.communicate()[1]
-        (shared / "gate").touch()
-        output = two.communicate()[1]
-    assert two.returncode == 0, output
-    assert [begun_trials(shared)[str(n)] for n in range(11, 15)] == [2] * 4
-    (run, *_) = gangs_begun(killed)
-    wait_until(lambda: storm_cli("rerun", run, "--missing", status=None).returncode == 0)
-    assert begun_trials(shared) == {str(n): 2 for n in (1, 2, 3, 4, 11, 12, 13, 14)}
 
 
 MENDED_TRIAL = """

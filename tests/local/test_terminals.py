@@ -230,14 +230,6 @@ def test_run_whose_output_reader_leaves_is_cancelled_with_a_reason(cli: Cli) -> 
     assert "pool p is down: created 1, verified gone 1, unaccounted 0" in ended.err
 
 
-@pytest.mark.proof("1 s of a processor")
-def test_receipt_that_down_cannot_print_is_shown_later(cli: Cli) -> None:
-    cli("run", "endings.py:fine", "--pool", "p", "--keep")
-    assert call(cli, Broken(stderr="full"), "down", "p").status == 0
-    assert "pool p is down: created 1, verified gone 1, unaccounted 0" in cli("ls").stderr
-    assert cli("ls").stderr == ""
-
-
 @pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("command", [("run", "endings.py:fine", "--pool", "p"), ("down", "p")])
 def test_receipt_unprinted_by_a_killed_client_is_shown_later(cli: Cli, command: tuple[str, ...]) -> None:
@@ -485,33 +477,11 @@ def start_vanishing(cli: Cli) -> Iterator[Callable[..., Vanishing]]:
         command.child.close(force=True)
 
 
-def poll_until(there: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not there():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-@pytest.mark.proof("1 s of a processor")
-def test_script_tears_its_pool_down_despite_repeated_hangups(
-    cli: Cli, start_vanishing: Callable[..., Vanishing]
-) -> None:
-    script = start_vanishing("skyward_core", "slow_end.py")
-    script.child.expect("rank is here")
-    script.vanish()
-    poll_until((cli.folder / "ending").exists)
-    script.again()
-    script.again()
-    assert script.status() == 128 + signal.SIGHUP
-    assert (cli.folder / "ended").exists()
-    assert cli.pools() == {}
-
-
 def test_second_signal_does_not_interrupt_a_teardown(cli: Cli, start_vanishing: Callable[..., Vanishing]) -> None:
     script = start_vanishing("skyward_core", "slow_end.py")
     script.child.expect("rank is here")
     os.kill(script.child.pid, signal.SIGTERM)
-    poll_until((cli.folder / "ending").exists)
+    wait_until((cli.folder / "ending").exists, seconds=PATIENCE)
     script.vanish()
     os.kill(script.child.pid, signal.SIGTERM)
     assert script.status() == 128 + signal.SIGTERM
@@ -535,19 +505,6 @@ def test_run_tears_its_pool_down_if_the_terminal_vanishes_any_time(
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_kept_pool_stays_despite_repeated_hangups(cli: Cli, start_vanishing: Callable[..., Vanishing]) -> None:
-    run = start_vanishing("skyward_tui", "run", "slow_end.py", "--pool", "s", "--keep")
-    run.child.expect("rank is here")
-    run.vanish()
-    run.again()
-    poll_until((cli.folder / "ending").exists)
-    run.again()
-    assert run.status() == 130
-    with cleared(cli):
-        assert list(cli.pools()) == ["s"]
-
-
-@pytest.mark.proof("1 s of a processor")
 def test_vanished_terminal_does_not_answer_a_question(cli: Cli, start_vanishing: Callable[..., Vanishing]) -> None:
     """The question is shown to a user who only watches the run."""
     assert cli("run", "slow_end.py", "--pool", "s", "--detach").returncode == 0
@@ -560,20 +517,6 @@ def test_vanished_terminal_does_not_answer_a_question(cli: Cli, start_vanishing:
         watch.vanish()
         assert watch.status() == 130
         assert not Path(cli.folder / "ending").exists(), "the run goes on"
-        assert list(cli.pools()) == ["s"]
-
-
-@pytest.mark.proof("1 s of a processor")
-@pytest.mark.parametrize("command", [("attach", "s"), ("logs", "-f", "s")])
-def test_hangup_of_a_watching_command_changes_nothing(
-    command: tuple[str, ...], cli: Cli, start_vanishing: Callable[..., Vanishing]
-) -> None:
-    assert cli("run", "slow_end.py", "--pool", "s", "--detach").returncode == 0
-    with cleared(cli):
-        watch = start_vanishing("skyward_tui", *command)
-        watch.child.expect("rank is here")
-        watch.vanish()
-        assert watch.status() in (130, -signal.SIGHUP)
         assert list(cli.pools()) == ["s"]
 
 
@@ -611,27 +554,6 @@ if __name__ == "__main__":
 """
 
 
-BARS = f"""
-import sys
-import time
-from pathlib import Path
-
-import skyward_core as sky
-
-@sky.function
-def bar(seen: str) -> None:
-    rank = sky.instance_info().rank
-    for percent in (10, 20):
-        print(f"\\r {{percent}}% of {{rank}}", {EVIL!r}.replace("\\n", ""), end="", file=sys.stderr, flush=True)
-    while not Path(seen).exists():
-        time.sleep(0.01)
-    print(f"\\r100% of {{rank}}", file=sys.stderr)
-
-if __name__ == "__main__":
-    with sky.Compute(nodes=2) as compute:
-        bar(sys.argv[1]) @ compute
-        print("the script goes on")
-"""
 DRAWN = re.compile(r"\r(\x1b\[J|\x1b\[\d+A)?")
 
 
@@ -655,6 +577,29 @@ def test_terminal_output_of_commands_and_scripts_is_sanitized(cli: Cli) -> None:
         assert harm(shown.encode()) == []
         assert "\x1b[31mred E�V" in shown and "\x1b[0m\r\n" in shown
         assert shown.count("OTHER") >= 2
+
+
+BARS = f"""
+import sys
+import time
+from pathlib import Path
+
+import skyward_core as sky
+
+@sky.function
+def bar(seen: str) -> None:
+    rank = sky.instance_info().rank
+    for percent in (10, 20):
+        print(f"\\r {{percent}}% of {{rank}}", {EVIL!r}.replace("\\n", ""), end="", file=sys.stderr, flush=True)
+    while not Path(seen).exists():
+        time.sleep(0.01)
+    print(f"\\r100% of {{rank}}", file=sys.stderr)
+
+if __name__ == "__main__":
+    with sky.Compute(nodes=2) as compute:
+        bar(sys.argv[1]) @ compute
+        print("the script goes on")
+"""
 
 
 @pytest.mark.proof("2 s of a processor")
