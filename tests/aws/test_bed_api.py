@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import socket
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
 from botocore.exceptions import ClientError
-
-from tests.lab import missing
-from tests.lab.tools import wait_until
 
 from . import Bed
 from .waiting import launch, until_state
@@ -121,29 +114,3 @@ def shown(ec2: Any) -> dict[str, str]:
     """Return the instances and states that EC2 describes."""
     found = ec2.describe_instances()["Reservations"]
     return {each["InstanceId"]: each["State"]["Name"] for one in found for each in one["Instances"]}
-
-
-@pytest.mark.proof("1 s of a processor")
-def test_bed_of_a_killed_owner_leaves_no_process() -> None:
-    """The bed's process ends when its standard input closes, and its hosts end with it."""
-    if why := missing():
-        pytest.skip(why)
-    code = (
-        "import sys; from tests.aws import Bed; from tests.aws.waiting import launch, until_state\n"
-        "with Bed() as bed:\n"
-        "    (found,) = until_state(bed, launch(bed.client()), 'running')\n"
-        "    print(bed.endpoint, found['public'], flush=True); sys.stdin.read()"
-    )
-    words = [sys.executable, "-c", code]
-    owner = subprocess.Popen(
-        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
-    )
-    with owner:
-        assert owner.stdout is not None
-        endpoint, address = owner.stdout.readline().split()
-        lab = Path(f"/run/skyward-lab/{address.split('.')[2]}")
-        assert lab.exists()
-        owner.kill()
-    wait_until(lambda: not lab.exists(), "the end of the hosts")
-    with pytest.raises(OSError):
-        socket.create_connection(("127.0.0.1", int(endpoint.rpartition(":")[2])), timeout=1)

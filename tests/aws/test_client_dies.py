@@ -59,22 +59,6 @@ def test_machines_of_a_start_are_found_after_its_client_is_killed(
     assert not list((tmp_path / "home" / "aws").glob("pair.*"))
 
 
-@pytest.mark.proof("1 s of a processor")
-def test_machines_of_a_node_range_are_found_after_its_client_is_killed(
-    simulated_bed: Bed, tmp_path: Path, session: Any, without_hosts: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(instances_and_leftovers, "VISIBILITY_TIMEOUT", 1.0)
-    simulated_bed.no_capacity(left=3)
-    killed_at("unanswered", simulated_bed, tmp_path, "2:5")
-    next_one = session(simulated_bed)
-    assert machines_left(tmp_path, monkeypatch) == 3
-    (view,) = next_one.refresh(over=True).result(60)
-    assert "3 machines" in view.detail
-    receipt = next_one.tear_down("pair").result(60)
-    assert (receipt.ok, receipt.created, receipt.gone) == (True, 3, (0, 1, 2))
-    assert left(simulated_bed) == []
-
-
 def test_leftovers_and_the_next_start_name_machines_of_a_killed_start(
     simulated_bed: Bed, tmp_path: Path, session: Any, without_hosts: None
 ) -> None:

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -29,10 +28,8 @@ from tests.aws import Bed
 from tests.aws.pools import left, rented, where
 from tests.lab.proxy import DelayProxy
 from tests.lab.tools import wait_until
-from tests.support.another_script import torchrun_with_another_python
 from tests.support.cli import EXAMPLES
 from tests.support.fewer import without
-from tests.support.journey import journey
 
 
 @pytest.fixture
@@ -175,15 +172,6 @@ def test_machine_without_its_gpus_is_named_and_exchanged(cloud: Bed) -> None:
     assert "MB/s, to node " in ready[0].detail, "and the network between them"
 
 
-@pytest.mark.proof("1 s of a processor")
-def test_second_machine_without_its_gpus_ends_the_start(cloud: Bed) -> None:
-    cloud.lacks_gpus(2)
-    compute = sky.Compute(name="liars", provider=rented(ssh_from=own(cloud)), options=sky.Options(console=False))
-    with pytest.raises(PoolError, match=r"also failed the hardware check: .* \(first machine: it has 0 GPUs"), compute:
-        pass
-    assert left(cloud) == [] and len(cloud.instances("terminated")) == 2
-
-
 def test_machine_that_never_answers_is_named_and_ended(cloud: Bed) -> None:
     cloud.never_boots(1)
     options = sky.Options(start_timeout=8.0)
@@ -193,79 +181,9 @@ def test_machine_that_never_answers_is_named_and_ended(cloud: Bed) -> None:
     assert left(cloud) == [] and len(cloud.instances("terminated")) == 2
 
 
-@pytest.mark.proof("6 s of a processor")
-def test_aws_machines_use_the_python_version_of_the_script(cloud: Bed, tmp_path: Path) -> None:
-    settings = ("--set", "instance_type=g4dn.xlarge", "--set", f"ssh_from={own(cloud)}")
-    torchrun_with_another_python(tmp_path, "--provider", "aws", *settings)
-    assert left(cloud) == []
-
-
-@pytest.mark.proof("3 s of a processor")
-def test_several_specs_as_in_upstream_guides_are_tried_in_order(cloud: Bed) -> None:
-    """The specs use allocation strategies, a price limit and accelerator factories."""
-    cloud.no_capacity(region="us-east-1")
-    cloud.no_capacity(region="us-west-2", market="spot", zone="us-west-2b")
-    messages: list[str] = []
-    here: Any = {"ssh_from": own(cloud)}
-    compute = sky.Compute(
-        sky.Spec(provider=sky.AWS(region="us-east-1", **here), accelerator=sky.accelerators.T4()),
-        sky.Spec(
-            provider=sky.AWS(region="us-west-2", **here),
-            accelerator=sky.accelerators.A10G(count=1),
-            max_hourly_cost=2.50,
-        ),
-        selection="first",
-        allocation="spot_if_available",
-        name="guides",
-    )
-    with compute:
-        assert (where() >> compute)[:2] == (0, 1)
-        (running,) = cloud.instances("running")
-        assert (running["type"], running["market"], running["zone"]) == ("g5.xlarge", "spot", "us-west-2a")
-        assert f"{compute.pool.view.price_hourly:.4f}" == "0.3782", "0.36 of 1.006, with disk and address"
-        messages += [each.detail for each in read_events(compute.pool.archive.folder) if isinstance(each, PoolState)]
-    assert compute.receipt is not None and (compute.receipt.created, compute.receipt.gone) == (1, (0,))
-    assert left(cloud) == [] and left(cloud, "us-west-2") == []
-    # Each attempt, and what became of the one before, where screens and the command line show them.
-    attempts = [each for each in messages if "attempt " in each]
-    assert attempts[0].startswith("spec 1 (aws): attempt 1 of ") and "g4dn.xlarge in us-east-1" in attempts[0]
-    whys = [each for each in attempts if "InsufficientInstanceCapacity" in each]
-    assert len(whys) > 5 and "spec 2 (aws): attempt 1 of " in attempts[-2] and "us-west-2b (spot)" in attempts[-2]
-    assert "spec 2 (aws): g5.xlarge in us-west-2b (spot): Insufficient" in attempts[-1]
-    assert attempts[-1].endswith("g5.xlarge in us-west-2a (spot), $0.38/h each")
-
-
-@pytest.mark.proof("2 s of a processor")
-def test_terminated_machine_is_replaced(cloud: Bed) -> None:
-    options = sky.Options(console=False, on_loss="replace")
-    spec = rented(ssh_from=own(cloud))
-    with sky.Compute(name="pair", provider=spec, nodes=2, options=options) as compute:
-        before = {host for _, _, host in where() @ compute}
-        head = next(each for each in cloud.instances("running") if node_of(each["id"]) == 0)
-        cloud.client().terminate_instances(InstanceIds=[head["id"]])
-        wait_until(lambda: len(cloud.instances("running")) == 2, "another machine", 60)
-        results = where() @ compute
-        assert [rank for rank, _, _ in results] == [0, 1] and {host for _, _, host in results} != before
-        (new,) = [each for each in cloud.instances("running") if "skyward:node" in each["tags"]]
-        assert new["tags"]["skyward:node"] == "0"
-    assert left(cloud) == [] and len(cloud.instances("terminated")) == 3
-
-
-def node_of(machine: str) -> int:
-    """Return the node of a machine according to the ledger."""
-    ledger = Ledger()
-    (row,) = ledger.live_pools()
-    found = next(each for each in ledger.machines(row.token) if each.id == machine)
-    ledger.close()
-    return found.node
-
-
 def own(bed: Bed) -> str:
     """Return the network that contains only this client's address as machines see it."""
     return f"{bed.client_address()}/32"
-
-
-# A person's way through the app, in a real pseudo-terminal, on rented machines.
 
 
 class Near(DelayProxy):
@@ -308,15 +226,3 @@ def ssh_networks(bed: Bed) -> list[str]:
     groups = bed.client().describe_security_groups()["SecurityGroups"]
     rules = [rule for group in groups for rule in group["IpPermissions"] if rule.get("FromPort") == 22]
     return [each["CidrIp"] for rule in rules for each in rule["IpRanges"]]
-
-
-@pytest.mark.proof("7 s of a processor")
-def test_aws_journey_launches_kills_reads_reruns_and_tears_down(
-    bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with Near(bed) as near:
-        here = {"AWS_ENDPOINT_URL": f"http://{near.address}:{near.port}", "NO_PROXY": near.address}
-        for name, text in (bed.environment() | here).items():
-            monkeypatch.setenv(name, text)
-        journey(tmp_path, "aws", {"instance_type": "g4dn.xlarge"})
-    assert left(bed) == []
