@@ -14,7 +14,6 @@ from textual.pilot import Pilot
 from skyward_core.client.session import Session
 from skyward_core.store.ledger import Ledger
 from skyward_core.transport.ssh import known_hosts
-from skyward_core.transport.ssh.asyncssh_patches import asyncssh
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.dialogs.host_key_and_secret_variables import HostKeyScreen
 from skyward_tui.screens.launch import LaunchScreen
@@ -22,7 +21,6 @@ from tests.support.app_driver import ask_who_is_busy, paint_on_demand, parse_onc
 from tests.support.quick_styles import match_once
 
 from . import Lab
-from .tools import wait_until
 
 SCRIPT = """
 import skyward_core as sky
@@ -138,46 +136,3 @@ async def test_refused_host_key_ends_the_start_and_nothing_is_sent(lab: Lab) -> 
     assert not known_hosts.own_known_hosts_file().exists()
     for host, old in zip(lab.hosts, before, strict=True):
         assert "Accepted" not in host.log().removeprefix(old)
-
-
-@pytest.mark.proof("1 s of a processor")
-async def test_pool_is_torn_down_while_a_host_key_question_is_open(lab: Lab) -> None:
-    async with opened() as (app, pilot):
-        await launch(app, pilot, lab)
-        await until(pilot, lambda: asks(app))
-        await pilot.press("ctrl+q")
-        await until(pilot, lambda: "Quit?" in screen_text(app))
-        await pilot.press("right", "enter")  # where nothing is lost by it, that begins the teardown
-        await until(pilot, lambda: "verified gone 2, unaccounted 0" in screen_text(app))
-        assert live() == []
-        await pilot.press("enter")
-        await until(pilot, lambda: not app.is_running)
-    assert not known_hosts.own_known_hosts_file().exists()
-    wait_until(lambda: not any(host.processes() for host in lab.hosts), "the end of the last errand")
-
-
-@pytest.mark.proof("1 s of a processor")
-async def test_quitting_with_an_open_host_key_question_refuses_the_key(lab: Lab) -> None:
-    async with opened() as (app, pilot):
-        await launch(app, pilot, lab, hosts=1)
-        await until(pilot, lambda: asks(app))
-        await pilot.press("ctrl+q")
-        await until(pilot, lambda: "Quit?" in screen_text(app))
-        await pilot.press("enter")  # keep running: there is nothing to keep
-        await until(pilot, lambda: not app.is_running)
-        assert live() == []
-    assert not known_hosts.own_known_hosts_file().exists()
-
-
-@pytest.mark.proof("1 s of a processor")
-async def test_changed_host_key_ends_the_start_without_a_question(lab: Lab, person: Path) -> None:
-    old = asyncssh.generate_private_key("ssh-ed25519")
-    person.write_text(f"{lab.hosts[0].address} {old.export_public_key().decode()}")
-    async with opened() as (app, pilot):
-        await launch(app, pilot, lab, hosts=1)
-        await until(pilot, lambda: "Pool where did not start" in screen_text(app))
-        text = " ".join(screen_text(app).replace("│", " ").split())
-        assert "has CHANGED, so nothing was sent to it" in text
-        assert old.get_fingerprint() in text
-        assert lab.hosts[0].key.get_fingerprint() in text
-    assert person.read_text() and not known_hosts.own_known_hosts_file().exists()

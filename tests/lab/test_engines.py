@@ -16,8 +16,6 @@ import skyward_core as sky
 from skyward_core.plugins.built_in.dask import Dask
 from skyward_core.plugins.built_in.mpi import Mpi
 from skyward_core.plugins.built_in.shared_collections import PROGRAMS, Shared
-from tests.support.fewer import without
-from tests.support.pool_logs import last_run, log_of
 
 from . import Host, Lab
 from .pools import Client, less_patience, nothing_runs, pool, ssh, until
@@ -143,80 +141,6 @@ def test_ray_continues_after_a_worker_host_loses_power(lab: Lab, monkeypatch: py
             until(lambda: f"node {LOST} is lost" in compute.pool.view.detail, "word of the node's loss")
         finally:
             hosts[LOST].power_on()
-    nothing_runs(lab)
-
-
-# The shape of SkyPilot's distributed_ray_train/train.py, on data that needs no network.
-TRAIN = """
-import argparse
-
-import torch
-import ray
-from ray.train import ScalingConfig
-from ray.train.torch import TorchTrainer, prepare_model
-
-
-def train_func(config):
-    import socket
-
-    torch.manual_seed(0)
-    model = prepare_model(torch.nn.Linear(4, 1))
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    rank = ray.train.get_context().get_world_rank()
-    inputs = torch.arange(8.0).reshape(2, 4)[rank : rank + 1] / 8
-    for _ in range(3):
-        loss = (model(inputs) - 1).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    world = ray.train.get_context().get_world_size()
-    ray.train.report({"loss": loss.item(), "world": world, "host": socket.gethostname()})
-
-
-parser = argparse.ArgumentParser()
-parser.add_argument("--num-workers", type=int)
-workers = parser.parse_args().num_workers
-result = TorchTrainer(
-    train_func,
-    scaling_config=ScalingConfig(num_workers=workers, placement_strategy="STRICT_SPREAD"),
-    run_config=ray.train.RunConfig(storage_path="/tmp/ray-train-results"),
-).fit()
-print("trained, with error", result.error, flush=True)
-"""
-# As it stands in SkyPilot's guide, but for conda, pip and sudo: their packages are here.
-RAY_TRAIN = """
-num_nodes: 2
-workdir: .
-run: |
-  HEAD_IP=`echo "$SKYPILOT_NODE_IPS" | head -n1`
-  if [ "$SKYPILOT_NODE_RANK" == "0" ]; then
-    ps aux | grep ray | grep 6379 &> /dev/null || ray start --head  --disable-usage-stats --port 6379
-    sleep 5
-    python train.py --num-workers $SKYPILOT_NUM_NODES
-  else
-    sleep 5
-    ps aux | grep ray | grep 6379 &> /dev/null || ray start --address $HEAD_IP:6379 --disable-usage-stats
-    # Add sleep to after `ray start` to give ray enough time to daemonize
-    sleep 5
-  fi
-"""
-
-
-@pytest.mark.proof("ray[train]", "torch")
-@pytest.mark.timeout(300)
-def test_ray_train_job_of_the_guide_runs_on_two_hosts(lab: Lab) -> None:
-    pytest.importorskip("ray.train", reason="ray[train] is not installed")
-    for name, text in (("train.py", TRAIN), ("ray_train.yaml", RAY_TRAIN)):
-        Path(name).write_text(text)
-    provider = beside(lab)
-    bin = Path(sys.executable).parent
-    image = sky.Image(env=without("torch._dynamo") | {"PATH": f"{bin}:/usr/bin:/bin"})
-    with pool(lab, provider, image=image, options={"grace": 15.0}) as compute:
-        sky.Task.from_yaml("ray_train.yaml").run_on(compute)
-        log = "".join(log_of(compute, last_run(compute), 0, stream).decode() for stream in ("out", "err"))
-        assert "trained, with error None" in log
-        for number, host in enumerate(lab.hosts[:2]):  # by their addresses; which of them is first is Ray's to say
-            assert f"world_rank={number}" in log and f"ip={host.address}" in log
     nothing_runs(lab)
 
 

@@ -3,58 +3,18 @@
 from __future__ import annotations
 
 import os
-import runpy
 import sys
-import urllib.request
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
 import skyward_core as sky
-from skyward_core.client.session import Session
-from skyward_core.plugins.plugin import Plugin
-from tests.support.cli import EXAMPLES
 from tests.support.fewer import without
 from tests.support.pool_logs import last_run, log_of
 
 from . import Lab
-from .pools import listening, nothing_runs, pool, ssh, until
-
-
-@sky.function
-def reduced() -> list[Any]:
-    import torch
-    import torch.distributed as dist
-
-    total = torch.tensor([float(dist.get_rank() + 1)])
-    dist.all_reduce(total)
-    return [total.item(), dist.get_backend(), os.environ["MASTER_ADDR"], os.environ["GLOO_SOCKET_IFNAME"]]
-
-
-@pytest.mark.proof("4 s of a processor")
-def test_torch_example_trains_between_hosts(lab: Lab) -> None:
-    """test_ssh_faults.py checks which addresses a collective uses."""
-    pytest.importorskip("torch")
-    example = runpy.run_path(str(EXAMPLES / "ddp.py"))["train"]
-    hosts = lab.hosts[:2]
-    provider = ssh(lab, hosts, python=sys.executable)  # which has the frameworks: hosts reach no package index
-    image = sky.Image(env=without("torch._dynamo"))
-    with pool(lab, provider, plugins=[sky.plugins.torch()], image=image) as compute:
-        for total, backend, address, interface in reduced() @ compute:
-            assert (total, backend, address) == (3.0, "gloo", hosts[0].address)
-            assert interface != "lo"
-        for host in hosts:
-            assert listening(host) <= {host.address}
-        results, logs = example(epochs=3) @ compute, compute.pool.archive.logs
-        assert [result["rank"] for result in results] == [0, 1]
-        assert len({result["weights"] for result in results}) == 1
-    # Torn down, all that was printed is here.
-    printed = (logs / "r000.out").read_text().splitlines()
-    losses = [float(line.partition("loss=")[2].split()[0]) for line in printed]
-    assert len(losses) == 3 and losses[-1] < losses[0] / 2
-    assert losses[-1] == pytest.approx(results[0]["loss"], abs=1e-4)
+from .pools import listening, nothing_runs, pool, ssh
 
 
 @sky.function
@@ -77,8 +37,6 @@ def test_jax_ranks_meet_between_hosts(lab: Lab) -> None:
 
 
 # Launchers that a command starts on each node, and that find each other by the command's variables.
-#
-# `test_job_files.py` tests torchrun with a static rendezvous.
 
 
 BY_TORCH = """
@@ -130,58 +88,3 @@ def test_torchrun_c10d_rendezvous_meets_between_hosts(lab: Lab) -> None:
 def test_accelerate_launch_meets_between_hosts(lab: Lab) -> None:
     pytest.importorskip("accelerate")
     meets(lab, ACCELERATE)
-
-
-# Web pages of a head, found by a client that did not make the pool.
-
-
-PORT, SECRET = 6789, "known-to-who-made-it"
-
-
-@dataclass(frozen=True)
-class Pages(Plugin):
-    """Plugin with a web page on the head's loopback interface."""
-
-    name: ClassVar[str] = "pages"
-
-    def dashboard_at(self, pool: str) -> tuple[int, str]:
-        return PORT, f"{SECRET}/status"
-
-
-SERVER = """
-import http.server, sys
-
-class Page(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(self.path.encode())
-    do_HEAD = do_GET
-
-http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Page).serve_forever()
-"""
-
-
-@pytest.mark.proof("1 s of a processor")
-def test_dashboards_of_the_head_are_forwarded_to_the_client(lab: Lab) -> None:
-    head = lab.hosts[0]
-    (head.home / "serve.py").write_text(SERVER)
-    with pool(lab, ssh(lab, [head]), plugins=[Pages()]) as compute:
-        looking = Session()
-        try:
-            assert looking.dashboards(compute.name).result() == [], "nobody listens yet"
-            ports = (PORT, 6006)
-            serve = "python3 serve.py {} >/dev/null 2>&1 & echo $!"
-            running = [int(head.run(serve.format(port))) for port in ports]
-            until(lambda: len(looking.dashboards(compute.name).result()) == 2, "both")
-            found = {each.name: each.address for each in looking.dashboards(compute.name).result()}
-            assert found.keys() == {"pages", "tensorboard"}
-            assert found["pages"].startswith("http://127.0.0.1:") and f":{PORT}/" not in found["pages"]
-            for name, path in (("pages", f"/{SECRET}/status"), ("tensorboard", "/")):
-                with urllib.request.urlopen(found[name], timeout=10) as page:
-                    assert page.read().decode() == path
-            for pid in running:
-                head.run(f"kill {pid}")
-            until(lambda: looking.dashboards(compute.name).result() == [], "they are gone")
-        finally:
-            looking.detach()

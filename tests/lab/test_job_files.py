@@ -8,8 +8,6 @@ import socket
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,84 +16,12 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.client import node_file_copy
-from skyward_core.model.errors import TeardownError
 from skyward_core.store.ledger import Ledger
 from tests.support.cli import call
-from tests.support.fewer import without
-from tests.support.pool_logs import last_run, log_of
 from tests.support.waiting import wait_until
 
 from . import Lab
-from .pools import less_patience, pool, ssh
-
-# Trains a layer on what each rank has of the data; torchrun gives it its place.
-MAIN = """
-import os
-import torch, torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
-dist.init_process_group("gloo")
-torch.manual_seed(0)
-model = DistributedDataParallel(torch.nn.Linear(4, 1))
-optimizer = torch.optim.SGD(model.parameters(), 0.1)
-inputs = torch.arange(8.0).reshape(2, 4)[dist.get_rank() : dist.get_rank() + 1] / 8
-for _ in range(3):
-    loss = (model(inputs) - 1).square().mean()
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-print("weights", [round(w, 5) for w in model.module.weight.flatten().tolist()], dist.get_world_size(), flush=True)
-dist.destroy_process_group()
-"""
-DDP = """
-name: minGPT-ddp
-resources:
-    accelerators: A100:1
-num_nodes: 2
-workdir: .
-setup: |
-    mkdir -p examples/mingpt
-    cp main.py examples/mingpt
-run: |
-    cd examples/mingpt
-    export LOGLEVEL=WARNING
-    MASTER_ADDR=$(echo "$SKYPILOT_NODE_IPS" | head -n1)
-    echo "Starting distributed training, head node: $MASTER_ADDR"
-    torchrun \\
-    --nnodes=$SKYPILOT_NUM_NODES \\
-    --nproc_per_node=$SKYPILOT_NUM_GPUS_PER_NODE \\
-    --master_addr=$MASTER_ADDR \\
-    --node_rank=${SKYPILOT_NODE_RANK} \\
-    --master_port=8008 \\
-    main.py
-"""
-HEAD_ONLY = """
-num_nodes: 2
-file_mounts:
-  ~/there/word.txt: word.txt
-run: |
-  if [ "${SKYPILOT_NODE_RANK}" == "0" ]; then
-      echo "only the head: $(cat ~/there/word.txt), $(echo "$SKYPILOT_NODE_IPS" | wc -l) nodes"
-  fi
-"""
-
-
-@pytest.mark.proof("8 s of a processor")
-def test_job_files_of_the_guide_run_on_two_hosts(lab: Lab) -> None:
-    pytest.importorskip("torch")
-    for name, text in (("main.py", MAIN), ("ddp.yaml", DDP), ("head.yaml", HEAD_ONLY), ("word.txt", "brought\n")):
-        Path(name).write_text(text)
-    provider = ssh(lab, lab.hosts[:2], python=sys.executable)
-    with pool(lab, provider, image=sky.Image(env=without("torch._dynamo"))) as compute:
-        sky.Task.from_yaml("ddp.yaml").run_on(compute)
-        logs = [log_of(compute, last_run(compute), rank).decode() for rank in range(2)]
-        head = f"Starting distributed training, head node: {lab.hosts[0].address}"
-        assert all(log.startswith(head) for log in logs)
-        weights = [[line for line in log.splitlines() if line.startswith("weights")] for log in logs]
-        assert weights[0] == weights[1] and len(weights[0]) == 1 and weights[0][0].endswith("] 2")
-        sky.Task.from_yaml("head.yaml").run_on(compute)
-        logs = [log_of(compute, last_run(compute), rank).decode() for rank in range(2)]
-        assert logs == ["only the head: brought, 2 nodes\n", ""]
+from .pools import pool, ssh
 
 
 @pytest.mark.proof("2 s of a processor")
@@ -142,38 +68,6 @@ def test_forwarded_port_of_a_node_is_reachable_until_forward_ends(lab: Lab) -> N
         ):
             done = subprocess.run([*program[:4], *words], capture_output=True, text=True, check=False)
             assert done.returncode == 2 and why in done.stderr
-
-
-@pytest.mark.proof("2 s of a processor")
-def test_host_without_power_ends_only_the_job_that_uses_it(
-    make_lab: Callable[..., Lab], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The other job continues on its own hosts, and a queued job starts on the remaining ones."""
-    less_patience(monkeypatch)
-    hosts = make_lab(3)
-    command = 'echo "$SKYPILOT_NODE_RANK of $SKYPILOT_NUM_NODES" $SKYPILOT_NODE_IPS; '
-    # Of a host without power nobody can say that it is down.
-    unverified = pytest.raises(TeardownError)
-    with ThreadPoolExecutor(3) as beside, unverified, pool(hosts, name="shared") as compute:
-        view = compute.pool.view
-        lasting_task = sky.shell(command + "while [ ! -e ~/stays.end ]; do sleep 0.1; done", name="stays").with_nodes(
-            [0, 1]
-        )
-        going = beside.submit(lambda: lasting_task @ compute)
-        wait_until(lambda: view.logs.rank(1).lines(0, 9))
-        dies = beside.submit(lambda: sky.shell("echo on; sleep 600", name="dies").with_nodes(1) @ compute)
-        wait_until(lambda: view.logs.rank(2).lines(0, 9))
-        waits = beside.submit(lambda: sky.shell(command, name="waits").with_nodes(2) @ compute)
-        wait_until(lambda: [each.name for each in view.waiting] == ["waits"])
-        hosts.hosts[2].power_off()
-        error = dies.exception(120)
-        assert isinstance(error, sky.RunError) and "rank 2 (node 2) was lost" in str(error)
-        assert not going.done() and [each.name for each in view.waiting] == ["waits"]
-        for host in hosts.hosts[:2]:
-            host.run("touch ~/stays.end")
-        assert going.result(60) == [None, None] and waits.result(60) == [None, None]
-        addresses = f"{hosts.hosts[0].address} {hosts.hosts[1].address}"
-        assert view.logs.rank(1).lines(0, 9)[0] == f"1 of 2 {addresses}"
 
 
 def test_cp_copies_files_and_folders_completely_or_not_at_all(
@@ -235,29 +129,3 @@ def test_cp_copies_files_and_folders_completely_or_not_at_all(
         assert not [
             name for name in (*found, *(each.name for each in tmp_path.iterdir())) if "part" in name or "half" in name
         ]
-
-
-@pytest.mark.proof("3 s of a processor")
-def test_cp_failure_is_one_line(lab: Lab, tmp_path: Path) -> None:
-    def cp(*words: object) -> tuple[int, str]:
-        done = call(("cp", *words), dict(os.environ), tmp_path)
-        return done.returncode, done.stderr
-
-    (tmp_path / "links").mkdir()
-    (tmp_path / "secret").write_text("new")
-    host = lab.hosts[1]
-    with pool(lab, ssh(lab, lab.hosts[:2]), name="copied"):
-        assert cp("links", "copied:1:")[0] == 0
-        home = host.run("cd ~root && pwd" if lab.user == "root" else f"cd ~{lab.user} && pwd").strip()
-        host.run(f"ln -s /etc/passwd {home}/links/link")
-        for words, why in (
-            (("copied:1:links", "more"), "links/link is a link"),
-            (("secret", "copied:1:links/link"), "already exists on the node as a link"),
-            (("links", "copied:1:"), "already exists on the node as another file or folder"),
-            (("copied:1:none", "."), "/none does not exist on the node"),
-            (("copied:1:", "."), "POOL:PATH: no file given. Name a file or a folder on the node"),
-            (("copied:2:x", "."), "has no rank 2. Choose a rank from 0 to 1"),
-        ):
-            status, text = cp(*words)
-            assert status in (1, 2) and why in text and text.count("\n") == 1, (words, text)
-        assert not (tmp_path / "more").exists()

@@ -6,17 +6,14 @@ import hashlib
 import os
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import skyward_core as sky
-from skyward_core.model.machines_and_gpu_use import Machine
-from skyward_core.pool import direct_file_transfers
 from skyward_core.pool.agent_link import Link
 from skyward_core.transport.file_and_result_downloads import ResultDownload
 from skyward_core.transport.ssh.ssh_transport import SSHTransport
@@ -24,8 +21,7 @@ from skyward_core.views.events import Event, NodeLink
 from skyward_tui.text.state_styles_and_rank_states import link_note
 
 from . import Host, Lab
-from .pools import DEADLINE, Client, pool, rank, until
-from .tools import wait_until
+from .pools import DEADLINE, Client, pool, until
 
 SIZE = 10_000_000
 PORTS = "1024-65534"  # as `ip rule` takes a range
@@ -146,26 +142,6 @@ def test_killed_client_leaves_no_listener_on_hosts(pair: Lab) -> None:
         until(lambda: listeners(pair) == listeners_for_peers(pair), "the end of the listeners")
 
 
-def lines(host: Host) -> int:
-    """Return a host's connections with the client for files."""
-    tcp = [line.split() for line in Path(f"/proc/{host.machine}/net/tcp").read_text().splitlines()[1:]]
-    places = {fields[1] for fields in tcp if fields[3] == "0A" and not fields[1].endswith(":0016")}
-    return sum(fields[3] == "01" and fields[1] in places for fields in tcp)
-
-
-@pytest.mark.proof("2 s of a processor")
-def test_direct_connection_is_reused_per_host_and_closed_when_idle(pair: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = os.urandom(SIZE)
-    with pool(pair) as compute:
-        for _ in range(3):
-            assert noise(SIZE) @ compute == expected(SIZE)
-        assert digest(data) @ compute == [hashlib.sha256(data).hexdigest()] * 2
-        assert [lines(host) for host in pair.hosts] == [1] * 2
-        monkeypatch.setattr(direct_file_transfers, "IDLE_TIMEOUT", 0.01)
-        assert noise(SIZE) @ compute == expected(SIZE)
-        until(lambda: [lines(host) for host in pair.hosts] == [0] * 2, "their end")
-
-
 @pytest.mark.proof("2 s of a processor")
 def test_blocked_direct_connection_falls_back_to_ssh_with_one_warning(pair: Lab, ways: Ways) -> None:
     data = os.urandom(SIZE)
@@ -189,24 +165,6 @@ def test_blocked_direct_connection_falls_back_to_ssh_with_one_warning(pair: Lab,
     finally:
         for host in pair.hosts:
             host.run("ip rule del pref 10; ip rule del pref 5")
-
-
-@pytest.mark.proof("2 s of a processor")
-def test_interrupted_result_download_resumes_after_a_pulled_cable(pair: Lab) -> None:
-    with pool(pair) as compute, ThreadPoolExecutor(1) as beside:
-        noise(SIZE) @ compute  # so that the hosts listen
-        nodes, before = compute.pool.view.nodes, received(pair)
-        try:
-            pair.client.limit_rate(25)
-            running = beside.submit(lambda: noise(SIZE) @ compute)
-            until(lambda: received(pair) - before > SIZE, "a part of it")
-            pair.client.unplug()
-            until(lambda: all("link down since" in link_note(node) for node in nodes), "the loss to be shown")
-            assert received(pair) - before < 2 * SIZE
-        finally:
-            pair.client.plug()
-        assert running.result(DEADLINE) == expected(SIZE)
-        assert received(pair) - before < 2.5 * SIZE  # nothing from its beginning again
 
 
 @pytest.mark.proof("2 s of a processor")
@@ -310,29 +268,3 @@ def test_nodes_without_cluster_connect_to_the_client_only(pair: Lab) -> None:
     with pool(pair) as compute:
         assert digest(data) @ compute == [expected] * 2
         assert all(len(now) > len(then) for now, then in zip(listening_sockets(pair), at_first, strict=True))
-
-
-@pytest.mark.proof("1 s of a processor")
-def test_node_without_cluster_is_not_lost_if_its_peers_cannot_reach_it(
-    pair: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    records: list[Any] = []
-    describe = sky.SSH.describe
-
-    async def listened(provider: sky.SSH, name: str, known: Sequence[Machine]) -> list[Machine]:
-        machines = await describe(provider, name, known)
-        records.extend(machine.state for machine in machines)
-        return machines
-
-    monkeypatch.setattr(sky.SSH, "describe", listened)
-    victim = pair.hosts[1]
-    try:
-        with pool(pair, options={"cluster": False}) as compute:
-            assert rank() @ compute == [0, 1]
-            victim.unplug()
-            wait_until(lambda: "lost" in records, f"what the provider finds: {records}")
-            victim.plug()
-            assert rank() @ compute == [0, 1]
-            assert compute.pool.view.state == "up"
-    finally:
-        victim.plug()

@@ -8,7 +8,6 @@ import os
 import shutil
 import socket
 import sys
-import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -60,18 +59,6 @@ def test_four_ssh_hosts_run_all_ranks_and_end_with_a_receipt(lab: Lab) -> None:
         assert not list(host.home.glob(".cache/skyward/pools/four.*"))
 
 
-@pytest.mark.proof("1 s of a processor")
-def test_ssh_secret_is_in_no_process_and_no_file(pair: Lab) -> None:
-    secret = "s3cr3t-value-of-a-token"
-    image = sky.Image(env={"TOKEN": secret})
-    with pool(pair, image=image) as compute:
-        for host in pair.hosts:
-            assert not any(secret in line for line in host.processes().values())
-            for path in host.home.rglob("*"):
-                assert not path.is_file() or secret.encode() not in path.read_bytes(), path
-        assert compute.name
-
-
 def test_changed_host_key_stops_the_next_run_and_nothing_is_sent(make_lab: MakeLab) -> None:
     lab = make_lab(2)
     with pool(lab) as compute:
@@ -81,20 +68,6 @@ def test_changed_host_key_stops_the_next_run_and_nothing_is_sent(make_lab: MakeL
         pass
     assert "Accepted" not in lab.hosts[1].log().rpartition("Server listening")[2]
     assert {path.name for path in lab.hosts[1].home.iterdir()} <= {".local"}, "what the lab itself has put there"
-
-
-@pytest.mark.proof("1 s of a processor")
-def test_ssh_ranks_import_modules_of_the_working_folder(pair: Lab) -> None:
-    Path("helper_of_mine.py").write_text("ANSWER = 42\n")
-    with pool(pair) as compute:
-        assert use_helper() @ compute == [42] * 2
-
-
-@sky.function
-def use_helper() -> int:
-    import helper_of_mine  # type: ignore[import-not-found]
-
-    return int(helper_of_mine.ANSWER)
 
 
 # This library's way to hosts that have never seen it: what they start with first, the rest when nobody waits.
@@ -187,16 +160,6 @@ HOME = "/run/home/.cache/skyward"
 BIN = "/run/home/bin"
 
 
-@sky.function
-def talks(path: str) -> None:
-    import time
-    from pathlib import Path
-
-    while not Path(path).exists():
-        print("a line", flush=True)
-        time.sleep(0.1)
-
-
 def checked(lab: Lab, **wishes: Any) -> list[Check]:
     """Return the checks of the hosts by ``skyward-tui doctor``."""
     return asyncio.run(ssh(lab, **wishes).check())
@@ -252,16 +215,6 @@ def start_progress(compute: sky.Compute) -> str:
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_read_only_home_is_replaced_by_another_folder(make_lab: MakeLab) -> None:
-    lab = make_lab(2, HostOptions(home_writable=False))
-    with pool(lab) as compute:
-        assert [name for name, _ in where() @ compute] == [host.name for host in lab.hosts]
-        assert not any(list(host.home.glob(".cache/*")) for host in lab.hosts)
-    assert compute.receipt is not None and compute.receipt.ok
-    assert all("/var/tmp/skyward" in line.detail for line in checked(lab) if "GB free" in line.detail)
-
-
-@pytest.mark.proof("1 s of a processor")
 def test_host_clock_two_hours_off_is_warned_about_and_works(make_lab: MakeLab) -> None:
     lab = make_lab(2, hosts={1: HostOptions(clock_offset=7200)})
     with pool(lab) as compute:
@@ -272,20 +225,6 @@ def test_host_clock_two_hours_off_is_warned_about_and_works(make_lab: MakeLab) -
     assert clocks[lab.hosts[1].address].state == "warn"
     ahead = int(clocks[lab.hosts[1].address].detail.partition("clock is ")[2].split()[0])
     assert 7000 < ahead <= 7201 and "ahead" in clocks[lab.hosts[1].address].detail
-
-
-@pytest.mark.proof("1 s of a processor")
-def test_printing_rank_is_not_silent_if_its_host_clock_is_behind(make_lab: MakeLab) -> None:
-    lab = make_lab(2, hosts={1: HostOptions(clock_offset=-7200)})
-    with pool(lab) as compute:
-        run = talks("/tmp/enough").on_all(compute)
-        view = compute.pool.view
-        until(lambda: all(view.logs.for_run(run.run).rank(rank).end for rank in (0, 1)), "lines of both")
-        now = time.time()
-        assert [view.activity.unusual_silence(run.run, rank, now - 9000, now) for rank in (0, 1)] == [None, None]
-        for host in lab.hosts:
-            host.run("touch /tmp/enough")
-        run.result()
 
 
 def test_ssh_host_without_python_is_named(make_lab: MakeLab) -> None:

@@ -99,29 +99,6 @@ def test_spare_host_replaces_a_host_without_power(make_lab: MakeLab, monkeypatch
     wait_until(lambda: not any(host.processes() for host in lab.hosts), what="the end of the last errand")
 
 
-@pytest.mark.proof("1 s of a processor")
-def test_host_that_returns_replaces_itself_if_there_is_no_spare(make_lab: MakeLab) -> None:
-    lab = make_lab(2)
-    head, victim = lab.hosts
-    options = sky.Options(console=False, grace=0.5, start_timeout=60.0, on_loss="replace")
-    image = sky.Image(env={"EXTRA": "1"})
-    with sky.Compute(provider=provider(lab), name="again", options=options, image=image) as compute:
-        view = compute.pool.view
-        assert place() @ compute == [(head.name, 0, 43), (victim.name, 1, 43)]
-        victim.power_off()
-        wait_until(lambda: view.nodes[1].retry_at is not None, what=lambda: view)
-        assert "no host is available for node 1" in view.nodes[1].detail
-        assert "list more hosts than nodes" in view.nodes[1].detail
-        victim.power_on()
-        assert place() @ compute == [(head.name, 0, 43), (victim.name, 1, 43)]
-        assert view.nodes[1].address == victim.address
-        folders = {machine.extra["folder"] for machine in compute.pool.context.machines}
-        assert len(folders) == 2 and all(host.processes() for host in lab.hosts)
-    assert compute.receipt is not None
-    assert (compute.receipt.created, compute.receipt.gone, compute.receipt.ok) == (3, (0, 1, 1), True)
-    wait_until(lambda: not any(host.processes() for host in lab.hosts), what="the end of the last errand")
-
-
 @sky.function
 def count_to(last: int) -> list[tuple[int, str, int, int]]:
     """Count steps, and save each of them on the head. Wait at step 3 of the first attempt."""
@@ -235,3 +212,26 @@ def test_slow_machines_and_a_cut_client_lose_no_node(make_lab: MakeLab) -> None:
         time.sleep(10)
         lab.client.plug()
         time.sleep(STEAL_SECONDS / 2)
+
+
+@pytest.mark.proof("1 s of a processor")
+def test_host_that_returns_replaces_itself_if_there_is_no_spare(make_lab: MakeLab) -> None:
+    lab = make_lab(2)
+    head, victim = lab.hosts
+    options = sky.Options(console=False, grace=0.5, start_timeout=60.0, on_loss="replace")
+    image = sky.Image(env={"EXTRA": "1"})
+    with sky.Compute(provider=provider(lab), name="again", options=options, image=image) as compute:
+        view = compute.pool.view
+        assert place() @ compute == [(head.name, 0, 43), (victim.name, 1, 43)]
+        victim.power_off()
+        wait_until(lambda: view.nodes[1].retry_at is not None, what=lambda: view)
+        assert "no host is available for node 1" in view.nodes[1].detail
+        assert "list more hosts than nodes" in view.nodes[1].detail
+        victim.power_on()
+        assert place() @ compute == [(head.name, 0, 43), (victim.name, 1, 43)]
+        assert view.nodes[1].address == victim.address
+        folders = {machine.extra["folder"] for machine in compute.pool.context.machines}
+        assert len(folders) == 2 and all(host.processes() for host in lab.hosts)
+    assert compute.receipt is not None
+    assert (compute.receipt.created, compute.receipt.gone, compute.receipt.ok) == (3, (0, 1, 1), True)
+    wait_until(lambda: not any(host.processes() for host in lab.hosts), what="the end of the last errand")

@@ -16,12 +16,11 @@ import skyward_core as sky
 from skyward_core.model.errors import NoCapacity
 from skyward_core.model.specs import PoolSpec
 from skyward_core.providers.ssh.free_gpu_choice import HostGpuUsage
-from tests.support.cli import Cli
 from tests.support.fake_driver import needs_compiler
 
 from . import Host, Lab
 from .gpu_host import gpu_host, measure, put_driver, user_process
-from .pools import Client, agents, nothing_runs, pool, ssh, until
+from .pools import Client, agents, pool, ssh, until
 
 pytestmark = needs_compiler
 
@@ -83,36 +82,6 @@ def test_gpu_scan_names_users_of_gpus_and_leaves_no_files(shared: Lab) -> None:
     assert all(each.is_free for each in scan[second.address].gpus)
 
 
-@pytest.mark.proof("2 s of a processor")
-def test_hosts_command_and_dry_run_name_users_of_gpus(
-    shared: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first, second = shared.hosts
-    monkeypatch.setenv("HOME", str(tmp_path / "person"))
-    (own := tmp_path / "person" / ".ssh").mkdir(parents=True)
-    (own / "config").write_text(shared.ssh_config.read_text())
-    cli = Cli(tmp_path)
-    cli.write("where.py", "import skyward_core as sky\n\n@sky.function\ndef where() -> int: ...\n")
-    (tmp_path / "skyward.toml").write_text(f'[hosts]\nlab = ["{first.name}"]\n')
-    user = user_process(first)
-    measure(first, f"pids={user}:4000 util=50", "", "used=9000")
-    data = cli.json("hosts")["hosts"]
-    assert [(each["host"], each["groups"], each["reached"], each["free"]) for each in data] == [
-        (first.name, ["lab"], True, 1)
-    ]
-    busy, free, _ = data[0]["gpus"]
-    assert busy["processes"][0]["user"] == "nobody" and busy["utilization"] == 50
-    assert (free["free"], free["state"], free["taken_by"]) == (True, "free", None)
-    table = cli("hosts", "lab", second.name).stdout
-    assert "used by nobody (sleep, 4.2 GB)" in table and "3 of 3 free" in table
-    asked = ("run", "where.py", "--provider", "ssh", "--set", "gpus=free", "--dry-run")
-    plan = cli(*asked, "--hosts", f"{first.name},{second.name}").stdout
-    assert f"{first.name}: uses 1 of 3 GPUs (1: NVIDIA H100 80GB HBM3); GPU 0" in plan
-    assert "2 hosts × one rank per GPU" in plan
-    refused = cli(*asked, "--hosts", "lab", "--ranks-per-node", "2", status=1).stderr
-    assert "1 node with 2 free GPUs is needed, and no host has them" in refused
-
-
 def test_pool_with_free_gpus_uses_only_unused_ones(shared: Lab) -> None:
     first, second = shared.hosts
     user = user_process(first)
@@ -133,21 +102,6 @@ def test_pool_with_free_gpus_uses_only_unused_ones(shared: Lab) -> None:
         with pool(shared, free, name="other", nodes=1) as beside:
             assert seen() @ beside == [(0, "GPU-2")]
     assert all(each.is_free for each in look(shared)[second.address].gpus)
-
-
-@pytest.mark.proof("2 s of a processor")
-def test_pool_with_free_gpus_uses_the_requested_number(shared: Lab) -> None:
-    free = ssh(shared, gpus="free")
-    with pool(shared, free, nodes=1, worker=sky.Worker(ranks_per_node=2)) as compute:
-        assert seen() @ compute == [(0, "GPU-0"), (0, "GPU-1")]
-        with pool(shared, free, nodes=1, accelerator="H100:2") as other:  # of which the first host has one left
-            assert seen() @ other == [(0, "GPU-0"), (0, "GPU-1")]
-            assert "taken by pool" in look(shared)[shared.hosts[1].address].gpus[0].state
-    with pytest.raises(NoCapacity, match="1 node with 1 free A100 is needed, and no host has them"):
-        pool(shared, free, nodes=1, accelerator="A100").__enter__()
-    with pytest.raises(sky.UsageError, match="cannot be divided among 2 ranks"):
-        pool(shared, free, accelerator="H100:3", worker=sky.Worker(ranks_per_node=2)).__enter__()
-    nothing_runs(shared)
 
 
 @pytest.mark.proof("1 s of a processor")
