@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -21,7 +20,6 @@ from skyward_core.client.session import Session
 from skyward_core.views.stack_groups_and_profiles import summarize_collectives
 from tests.support.cli import call as by_cli
 from tests.support.fates import gone, listening, pids
-from tests.support.hangs import hang_told
 from tests.support.pool_logs import last_run, log_of, settled
 from tests.support.waiting import wait_until
 
@@ -219,33 +217,6 @@ def test_torch_rank_that_fails_in_a_collective_stops_its_peer(pool, how, kind, e
     if how == "kill":  # for all: to make ready for training takes fresh ranks longer than to load PyTorch
         check = train(1, by_hand=True) @ pool
         assert check[0]["hash"] == check[1]["hash"]
-
-
-@pytest.mark.proof("5 s of a processor")
-def test_four_torch_ranks_on_two_nodes_train_one_model():
-    worker = sky.Worker(ranks_per_node=2)
-    with sky.Compute(nodes=2, worker=worker, plugins=PLUGINS, options=sky.Options(console=False)) as pool:
-        check_training(train(8, by_hand=True) @ pool)
-        (text,) = hang_told(pool, lambda: one_never_joins() @ pool, "validates")
-        pattern = r"ranks 0-1,3 are in all_reduce \(torch\); rank 2 is not: validates, test_torch\.py:\d+"
-        assert re.fullmatch(pattern, text)
-
-
-@sky.function
-def one_never_joins() -> float:
-    """Wait in a collective that one rank does not join, as if that rank alone validated."""
-    import torch
-    import torch.distributed as dist
-
-    if sky.instance_info().rank == 2:
-        validates()
-    dist.all_reduce(loss := torch.ones(1))
-    return loss.item()
-
-
-def validates() -> None:
-    while True:
-        time.sleep(1)
 
 
 def object_list() -> list[Any]:
@@ -550,23 +521,6 @@ def test_existing_process_group_is_reused_if_its_arguments_match(joined):
             assert says in words and "backend cpu:gloo" in words
 
 
-@pytest.mark.proof("2 s of a processor")
-def test_call_after_code_destroyed_the_process_group_has_a_new_one(joined):
-    first = own_group(True) @ joined
-    assert asks_for_it() @ joined == [True, True]
-    second = own_group(False, backend="gloo") @ joined
-    assert [total for _, total, _ in first + second] == [3.0] * 4
-    assert {pid for pid, _, _ in first}.isdisjoint(pid for pid, _, _ in second)
-
-
-@pytest.mark.proof("2 s of a processor")
-def test_torch_plugin_with_init_false_creates_no_process_group(home):
-    plugins = [sky.plugins.torch(init=False)]
-    with sky.Compute(nodes=1, worker=TWO, plugins=plugins, options=OPTIONS) as pool:
-        assert asks_for_it() @ pool == [False, False]
-        assert [total for _, total, _ in own_group(True) @ pool] == [3.0, 3.0]
-
-
 @sky.function
 def own_runtime(**asked: Any) -> int:
     import jax
@@ -590,29 +544,3 @@ def test_jax_distributed_initialize_works_with_the_plugin(home, init):
         if init:
             with pytest.raises(sky.RunError, match=r"num_processes=5.*num_processes=2"):
                 own_runtime(num_processes=5) @ pool
-
-
-@pytest.mark.proof("2 s of a processor")
-def test_jax_distributed_initialize_works_without_a_plugin(bare):
-    for _ in range(2):  # what is up already is found so
-        assert own_runtime() @ bare == [2, 2]
-    with pytest.raises(sky.RunError, match=r"num_processes=5.*num_processes=2"):
-        own_runtime(num_processes=5) @ bare
-    assert own_runtime() >> bare == 1
-
-
-@sky.function
-def left_group() -> tuple[int, float]:
-    """Create a process group unless there is one, and leave it open."""
-    import torch.distributed as dist
-
-    if not dist.is_initialized():
-        dist.init_process_group("gloo")
-    return dist.get_world_size(), summed()
-
-
-@pytest.mark.proof("6 s of a processor")
-def test_process_group_is_created_per_broadcast_or_per_task(bare):
-    for _ in range(2):
-        assert left_group() @ bare == [(2, 3.0)] * 2
-        assert list(sky.gather(*[left_group() for _ in range(4)]) >> bare) == [(1, 1.0)] * 4
