@@ -689,6 +689,25 @@ class Session(SessionInterface):
             found = await (await self._observe_pool(row.key)).context.outputs.files(patterns, run)
         return await asyncio.to_thread(list_copies, row, run, found, is_local=self.is_working_locally(row))
 
+    def delete_checkpoints(self, pool: PoolRow, *, only_look: bool) -> int:
+        """Delete the checkpoints of an ended pool on this machine, except those that other pools have continued.
+
+        Args:
+            pool: The pool.
+            only_look: Delete nothing; only return the size.
+
+        Returns:
+            Bytes of the files.
+        """
+        from skyward_core.pool import output_files  # imported late: rarely used
+
+        rows = *self.ledger.live_pools(), *self.ledger.ended_pools(limit=-1)
+        continue_others = [row for row in rows if row.token != pool.token and row.spec["options"].get("resume")]
+        own, *others = (set(output_files.checkpoint_folders(row, self.ledger)) for row in (pool, *continue_others))
+        folders = own.difference(*others)
+        is_local = self.is_working_locally(pool)
+        return output_files.delete_checkpoints(pool, folders, is_local=is_local, only_look=only_look)
+
     @staticmethod
     def is_working_locally(pool: PoolRow) -> bool:
         """Check whether the ranks of a pool work in folders of this machine, so that their output files are already

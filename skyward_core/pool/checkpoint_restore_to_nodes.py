@@ -50,6 +50,7 @@ class CheckpointCopies:
     """Copies of one pool's checkpoints on its nodes and in a store, made by one client.
 
     Attributes:
+        resumed: Path -> checkpoint of the run that the options name.
         has_resumed: Whether the checkpoints of the run that the options name are on the nodes.
     """
 
@@ -57,7 +58,7 @@ class CheckpointCopies:
         self._context = context
         self._restored: dict[tuple[Link, str], str] = {}  # node and path -> version that this client has copied there
         self._saved: dict[str, frozenset[tuple[str, float]]] = {}  # run -> files of the newest saved checkpoints
-        self._resumed: dict[str, FetchedRow] = {}  # path -> checkpoint of the earlier run
+        self.resumed: dict[str, FetchedRow] = {}
         self._resume_lock, self.has_resumed = asyncio.Lock(), False
 
     async def restore(self, run: str) -> None:
@@ -71,7 +72,7 @@ class CheckpointCopies:
             return  # all nodes work in the same folder
         outputs = self._context.outputs
         found = await outputs.download_checkpoints(run)
-        rows = self._resumed | await asyncio.to_thread(outputs.checkpoints, run)
+        rows = self.resumed | await asyncio.to_thread(outputs.checkpoints, run)
         await self._place(rows, found)
 
     async def _place(self, rows: Mapping[str, FetchedRow], found: FileListing) -> None:
@@ -100,7 +101,7 @@ class CheckpointCopies:
             if self._context.is_local:
                 await asyncio.to_thread(_copy_missing, rows, Path(self._context.setup.cwd))
             else:
-                self._resumed = rows
+                self.resumed = rows
                 await self._place(rows, FileListing([], 0, {}, {}))
             self.has_resumed = True
         if not rows:
@@ -110,13 +111,13 @@ class CheckpointCopies:
 
     def _earlier_rows(self, run: str) -> dict[str, FetchedRow]:
         """Return the checkpoints of an earlier run that are on this machine."""
-        ledger = self._context.ledger
-        row = ledger.run(run)
-        pool = None if row is None else ledger.pool(row.token)
-        earlier = {} if pool is None else find_checkpoints(pool, run, is_local=False)
-        if pool is not None and not earlier:  # the run may have been on this machine
-            earlier = find_checkpoints(pool, run, is_local=True)
-        return earlier | self._context.outputs.checkpoints(run)
+        ledger, row, found = self._context.ledger, self._context.ledger.run(run), dict[str, FetchedRow]()
+        pools = [] if row is None else [ledger.pool(row.token)]
+        for pool in reversed([*ledger.live_pools(), *ledger.ended_pools(limit=-1)]):  # runs that continued it
+            pools += [pool] if pool.spec["options"].get("resume") == run else []
+        for pool in pools:
+            found |= find_checkpoints(pool, run, is_local=False) or find_checkpoints(pool, run, is_local=True)
+        return found
 
     @cached_property
     def _store(self) -> CheckpointStore | None:

@@ -26,7 +26,8 @@ from skyward_core.model.output_files import (
     matches,
     normalize_pattern,
 )
-from skyward_core.node.agent.output_file_requests import FolderWalk, file_version
+from skyward_core.model.specs import Options
+from skyward_core.node.agent.output_file_requests import FolderWalk, clear_checkpoints, file_version
 from skyward_core.pool.agent_link import Link
 from skyward_core.pool.checkpoint_sets import inspect_content
 from skyward_core.protocol.frame_codec import WireError
@@ -47,6 +48,7 @@ from skyward_core.views import events
 if TYPE_CHECKING:
     from skyward_core.pool import PoolContext
     from skyward_core.protocol.frame_types import WrittenAnswer, WrittenKeys
+    from skyward_core.store.ledger import Ledger
 
 
 CLOCK_TOLERANCE = 2.0  # seconds by which two clocks may differ
@@ -637,6 +639,36 @@ def _own_files(row: PoolRow, quiet: float) -> Iterator[FetchedRow]:
             yield FetchedRow(f"{folder}/{path}", 0, path, file_version(found), left)
 
 
+def checkpoint_folders(row: PoolRow, ledger: Ledger) -> list[str]:
+    """Return the folders of ``sky.checkpoint_dir()`` of a pool's runs, relative to the working folder of the ranks."""
+    options = Options.from_json(row.spec["options"])
+    runs = ledger.runs(row.token) if options.uses_checkpoints else ()
+    return sorted({f"{CHECKPOINTS}/{options.resume or each.run}" for each in runs})
+
+
+def delete_checkpoints(row: PoolRow, folders: Iterable[str], *, is_local: bool, only_look: bool) -> int:
+    """Delete the checkpoints that an ended pool has left on this machine. Changed downloads stay.
+
+    Args:
+        row: The pool.
+        folders: Folders from :func:`checkpoint_folders`.
+        is_local: Whether the ranks worked in the user's own folder.
+        only_look: Delete nothing; only return the size.
+
+    Returns:
+        Bytes of the files.
+    """
+    base = Path(row.spec.get("cwd", "")) / ("" if is_local else FOLDER)
+    rows = _own_files(row, 0.0) if is_local else OutputRecord(pool_path(row.key) / RECORD).rows()
+    found = [each for each in rows if _checkpoint_folder(each.path) in folders and base in Path(each.target).parents]
+    for path in [Path(each.target) for each in found if not only_look]:
+        path.unlink(missing_ok=True)
+        with suppress(OSError):  # the folder of another file
+            for parent in path.relative_to(base).parents[:-1]:
+                (base / parent).rmdir()
+    return sum(each.left[0] for each in found)
+
+
 class FetchResult(NamedTuple):
     """Result of a download.
 
@@ -890,10 +922,11 @@ class Outputs:
                 await self._fetch_files(found, quiet, run, tries=1, keeps_whole=True)
                 await self._context.checkpoints.update(run, found)
 
-    async def finish_fetching(self) -> None:
-        """Wait until the files of ended runs are downloaded and saved."""
+    async def finish_local_runs(self) -> None:
+        """Wait until the checkpoints of a local pool are saved in the store, and remove empty folders for them."""
         if self._fetch_task is not None:
             await asyncio.wait([self._fetch_task])
+        clear_checkpoints(self._context.setup.cwd, self._checkpoint_folders())
 
     def stop_fetching(self) -> None:
         """Stop the background downloads. The next download resumes partial files."""
@@ -938,9 +971,36 @@ class Outputs:
             unlisted.append(f"at least {found.omitted_count:,} more files that were not listed")
         if context.ends_machines:
             return RemainingFiles(notes, lost=[*descriptions, *unlisted])
+        if not give_up:
+            await self._clear_nodes(found, remaining)
         places = [(node, found.folders[node]) for node, files in by_node.items() if files]
         more = unlisted[-1:] if found.omitted_count else []
         return RemainingFiles([*(f"{REMAINS}{each}" for each in [*descriptions, *more]), *notes], places=places)
+
+    async def _clear_nodes(self, found: FileListing, remaining: Sequence[WrittenFile]) -> None:
+        """Delete the folders of ``sky.checkpoint_dir()`` on hosts, except those with a file that is not here."""
+        unfetched = {_checkpoint_folder(file.path) for file in remaining}
+        here = {
+            row.path for row in await asyncio.to_thread(self._record.rows)
+        } | self._context.checkpoints.resumed.keys()
+        folders = [each for each in self._checkpoint_folders() if each not in unfetched]
+
+        async def clear(link: Link) -> None:
+            own = {file.path: file.version for file in found.files if link.node in (file.node, *file.also)}
+            files = [{"path": path} for path in here - own.keys()]
+            files += [{"path": path, "version": version} for path, version in own.items()]
+            files = [file for file in files if _checkpoint_folder(file["path"]) in folders]
+            with suppress(OSError):  # the files stay
+                async with asyncio.timeout(TEARDOWN_STALL_TIMEOUT):
+                    await link.ask({"t": "clear", "folders": folders, "files": files})
+
+        if folders and not (found.failures or found.omitted_count):
+            await asyncio.gather(*map(clear, self._context.present_links))
+
+    def _checkpoint_folders(self) -> list[str]:
+        with suppress(LedgerError):
+            return checkpoint_folders(self._context.row, self._context.ledger)
+        return []
 
     def _had_runs(self) -> bool:
         """Check whether any run could have written files."""
@@ -977,6 +1037,10 @@ class Outputs:
         many = f"{len(files):,} files" if len(files) > 1 else "1 file"
         where = f"node {node} ({self._context.machines[node].address}) in {folder}"
         return f"{many}, {format_size(sum(file.size for file in files))}, on {where}: {named}{more}"
+
+
+def _checkpoint_folder(path: str) -> str:
+    return "/".join(path.split("/", 2)[:2])
 
 
 def _validate_patterns(patterns: Sequence[str]) -> list[str]:

@@ -139,6 +139,7 @@ RUN_KEYS: Checks = {
 RANK_PHASE_KEYS: Checks = {"rank": is_rank, "phase": is_text, "age": is_number, "left?": is_number}
 NOTICE_KEYS: Checks = {"kind": NOTICE_KIND, "left": optional(is_number)}
 OUTPUT_KEYS: Checks = {"path": is_relative_subpath, "version": is_file_name}
+CLEARED_KEYS = object_of({"path": is_relative_subpath, "version?": is_file_name})
 WRITTEN_KEYS = object_of(OUTPUT_KEYS, {"size": is_count, "at": is_number}, only=True)
 QUEUE_REQUEST_KEYS: Checks = {"run": is_run_id, "name": is_text, "nodes": is_count, "only": list_of(is_rank)}
 QUEUED_RUN_KEYS = object_of(QUEUE_REQUEST_KEYS, {"since": is_number, "who": is_text})
@@ -461,6 +462,12 @@ FROM_CLIENT: FrameSchemas = {
         {"outdated?": list_of(is_relative_subpath)},
         answer={"written": is_bool},
         may_fail=True,
+    ),
+    "clear": FrameSchema(
+        "Delete files in the checkpoint folders of ended runs, which the client has, and folders that are empty then. "
+        'A file without `version` is a copy by "restore". Files that have changed stay.',
+        _REQUEST_ID,
+        {"folders": list_of(is_relative_subpath), "files": list_of(CLEARED_KEYS)},
     ),
     "output": FrameSchema(
         'Send a listed file from an offset on, if it is unchanged, as "data" frames; the last has the SHA-256.',

@@ -115,6 +115,10 @@ class OutputKeys(TypedDict):
     path: str
     version: str
 
+class ClearedKeys(TypedDict):
+    path: str
+    version: NotRequired[str]
+
 class WrittenKeys(TypedDict):
     path: str
     version: str
@@ -293,6 +297,12 @@ class ClientRestore(TypedDict):
     instead: NotRequired[str]
     outdated: NotRequired[list[str]]
 
+class ClientClear(TypedDict):
+    t: Literal["clear"]
+    id: int
+    folders: list[str]
+    files: list[ClearedKeys]
+
 class ClientOutput(TypedDict):
     t: Literal["output"]
     id: int
@@ -451,6 +461,7 @@ FromClient = (
     | ClientFetch
     | ClientWritten
     | ClientRestore
+    | ClientClear
     | ClientOutput
     | ClientStacks
     | ClientProfile

@@ -8,7 +8,7 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from math import inf
@@ -18,7 +18,7 @@ from typing import Any
 from skyward_core.model.errors import LedgerError
 from skyward_core.node.bootstrap.image_environment import MADE_FILE, open_lock_file
 from skyward_core.store.ledger import Ledger
-from skyward_core.store.ledger_rows import is_process_alive, process_mark
+from skyward_core.store.ledger_rows import PoolRow, is_process_alive, process_mark
 from skyward_core.store.state_folder import (
     ENVIRONMENTS_FOLDER,
     PRUNED_FILE,
@@ -71,7 +71,12 @@ class PrunedPool:
 
 
 def prune_pools(
-    ledger: Ledger, *, age: float = MAX_AGE, most: float = MAX_TOTAL_BYTES, only_look: bool = False
+    ledger: Ledger,
+    *,
+    age: float = MAX_AGE,
+    most: float = MAX_TOTAL_BYTES,
+    only_look: bool = False,
+    delete_files: Callable[[PoolRow], int] | None = None,
 ) -> list[PrunedPool]:
     """Delete old pools from the client: pools that ended long ago, and the oldest pools beyond a total size.
 
@@ -82,6 +87,7 @@ def prune_pools(
         age: Seconds since a pool's end.
         most: Total bytes of ended pools.
         only_look: Delete nothing; only return the pools that would be deleted.
+        delete_files: Deletes further files of a pool before the pool, and returns their bytes.
 
     Returns:
         The deleted pools.
@@ -102,7 +108,8 @@ def prune_pools(
         if now - ended_at < age and remaining <= most:
             break
         remaining -= sizes[token]
-        pruned.append(PrunedPool(row.name, ended_at, sizes[token]))
+        more = 0 if delete_files is None else delete_files(row)
+        pruned.append(PrunedPool(row.name, ended_at, sizes[token] + more))
         if not only_look:
             shutil.rmtree(pool_path(row.key), ignore_errors=True)
             ledger.delete_pool(token)

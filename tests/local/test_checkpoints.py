@@ -79,6 +79,7 @@ def test_new_client_resumes_from_the_store_with_the_newest_checkpoint(
     if place == "hosts":
         assert {each.parent.name for each in Path("outputs").rglob("w.bin")} == {"step-3", "step-4"}
         assert set(named) == {"step-3", "step-4"}
+        assert not list(hosts.known.parent.rglob("checkpoints")), "hosts keep nothing that the client has"
     for name in ("SKYWARD_HOME", "HOME"):
         monkeypatch.setenv(name, str(tmp_path / "new-machine"))
     (tmp_path / "elsewhere").mkdir()
@@ -86,8 +87,24 @@ def test_new_client_resumes_from_the_store_with_the_newest_checkpoint(
     with compute(resume=run.id) as pool:
         assert "step-4/4" in (results := save_steps(2, str(store)) @ pool)[1] and results[0] == ["step-4/4"]
         (again,) = pool.pool.view.runs
+    newest = sky.Options(console=False, resume=run.id)
+    with sky.Compute(provider=hosts.provider() if place == "hosts" else sky.Local(), nodes=2, options=newest) as pool:
+        results = save_steps(1, "") @ pool
+    assert results == [["step-2/2"] if place == "hosts" else ["step-2/2", "step-4/4"]] * 2
     with pytest.raises(UsageError, match=f"Resume run {run.id}"), compute(resume=again):
         pass
+
+
+@sky.function
+def list_folders() -> int:
+    return len(list(Path("checkpoints").iterdir()))
+
+
+def test_local_pool_leaves_no_empty_folder_for_checkpoints(project: Path) -> None:
+    options = sky.Options(console=False, on_loss="restart")
+    with sky.Compute(provider=sky.Local(), nodes=2, options=options) as pool:
+        assert list_folders() @ pool == [1, 1]
+    assert list(project.iterdir()) == []
 
 
 @sky.function

@@ -7,6 +7,7 @@ import json
 import os
 import shlex
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,11 @@ from skyward_core.client.launch.launch_records import CommandRecord, JobRecord, 
 from skyward_core.model.errors import JobFileError, LedgerError, UsageError
 from skyward_core.model.machines_and_gpu_use import Machine
 from skyward_core.model.outcomes import Outcome
+from skyward_core.model.output_files import WrittenFile
 from skyward_core.node.agent import retained_results
 from skyward_core.node.bootstrap import host_command_server, host_inspection
 from skyward_core.node.bootstrap.image_environment import MADE_FILE
+from skyward_core.pool.output_files import OutputRecord, delete_checkpoints
 from skyward_core.protocol.frame_codec import Header, encode_frame
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import Receipt, RetainedResults
@@ -32,6 +35,7 @@ from skyward_core.tasks.job_yaml_validation import strip_secrets
 from skyward_core.util.redaction import Redactor
 from skyward_tui.launch_form.job_file_plan import form_from_shell
 from tests.support.ledger_runs import record_runs
+from tests.support.sessions import new_session
 
 DAY = 86400.0
 
@@ -129,6 +133,41 @@ def test_prune_removes_empty_folders_of_local_pools(ledger: Ledger) -> None:
     assert abandoned.exists()
     prune_pools(ledger)
     assert [folder.exists() for folder in (abandoned, in_use, new)] == [False, True, True]
+
+
+def test_checkpoints_of_old_pools_are_removed_on_request_unless_resumed(ledger: Ledger, tmp_path: Path) -> None:
+    for name, resume in (("old", None), ("first", None), ("second", "run-first"), ("new", None)):
+        options = Options(on_loss="restart", resume=resume).describe()
+        spec = {"cwd": str(tmp_path / "project"), "options": options, "image": {}}
+        row = ledger.record_intent(f"t-{name}", name, {"provider": "local"}, spec)
+        record_runs(ledger, opened=[(row.token, f"run-{name}", "f", "single", 1, 0.0)])
+        ledger.record_teardown(row.token, Receipt(name, 0, (), (), 0.0), ())
+        days = 10 if name in ("second", "new") else 100
+        ledger._write([("UPDATE pools SET ended_at=? WHERE token=?", (time.time() - days * DAY, row.token))])
+    for path in ("run-old/step-1/w", "run-first/w", "run-new/w", "of-the-user"):
+        (target := tmp_path / "project" / "checkpoints" / path).parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(bytes(1000))
+    with new_session() as session:
+        for only_look in (True, False):
+            delete = partial(session.delete_checkpoints, only_look=only_look)
+            pruned = prune_pools(ledger, only_look=only_look, delete_files=delete)
+            assert [(each.pool, each.size) for each in pruned] == [("old", 1000), ("first", 0)]
+            left = {each.name for each in (tmp_path / "project" / "checkpoints").iterdir()}
+            assert left == {"run-first", "run-new", "of-the-user", *(["run-old"] if only_look else [])}
+
+
+def test_downloaded_checkpoints_are_removed_unless_changed_or_elsewhere(tmp_path: Path, ledger: Ledger) -> None:
+    spec = {"cwd": str(tmp_path / "project"), "options": Options(on_loss="restart").describe(), "image": {}}
+    row = ledger.record_intent("t", "p", {"provider": "ssh"}, spec)
+    record = OutputRecord(ensure_pool_folder(row.key) / "outputs.jsonl")
+    places = {"outputs/r/checkpoints/r/a": "a", "outputs/r/checkpoints/r/b": "b", "mine/checkpoints/r/c": "c"}
+    for place, name in places.items():
+        (target := tmp_path / "project" / place).parent.mkdir(parents=True, exist_ok=True)
+        target.write_text("x")
+        record.add(WrittenFile(f"checkpoints/r/{name}", 1, 0.0, 0, "v"), target)
+    (tmp_path / "project" / "outputs/r/checkpoints/r/b").write_text("changed")
+    assert delete_checkpoints(row, ["checkpoints/r"], is_local=False, only_look=False) == 1
+    assert sorted(each.name for each in tmp_path.rglob("?") if each.is_file()) == ["b", "c"]
 
 
 def test_running_pool_is_never_deleted_from_the_ledger(ledger: Ledger) -> None:

@@ -108,6 +108,7 @@ class ClientRequests:
             "stop": self._stop,
             "fetch": self._send_file,
             "restore": lambda connection, header, _: self._outputs.restore_file(connection, header),
+            "clear": lambda connection, header, _: self._outputs.clear(connection, header),
             "written": lambda connection, header, _: self._outputs.list_files(connection, header),
             "output": lambda connection, header, _: self._outputs.send_file(connection, header),
             "peers": lambda connection, header, _: self._transfers.answer(connection, header),

@@ -23,7 +23,14 @@ from skyward_core.protocol.validators import is_relative_subpath
 if TYPE_CHECKING:
     from skyward_core.node.agent.agent_state_and_lease import NodeState
     from skyward_core.node.agent.frame_connection import Connection
-    from skyward_core.protocol.frame_types import ClientOutput, ClientRestore, ClientWritten, WrittenKeys
+    from skyward_core.protocol.frame_types import (
+        ClearedKeys,
+        ClientClear,
+        ClientOutput,
+        ClientRestore,
+        ClientWritten,
+        WrittenKeys,
+    )
 
 
 PIECE = 1 << 19  # bytes per read
@@ -173,6 +180,11 @@ class OutputFileHandler:
             answer = {"error": error.strerror or str(error)}
         connection.send({"t": "known", "id": header["id"]} | answer)
 
+    async def clear(self, connection: Connection, header: ClientClear) -> None:
+        """Delete checkpoints of ended runs that the client has."""
+        await run_in_thread(clear_checkpoints, self._state.config.cwd, header["folders"], header["files"])
+        connection.send({"t": "known", "id": header["id"]})
+
     async def send_file(self, connection: Connection, header: ClientOutput) -> None:
         """Send one file."""
         fields = {"t": "data", "id": header["id"], "last": True}
@@ -254,6 +266,26 @@ def restore_file(
             os.unlink(draft, dir_fd=parent)
         os.close(parent)
     return True
+
+
+def clear_checkpoints(folder: str, parents: Sequence[str], files: Sequence[ClearedKeys] = ()) -> None:
+    """Delete files in the checkpoint folders of ended runs, and the folders that are empty then. Changed files stay.
+
+    Args:
+        folder: The ranks' working folder.
+        parents: The checkpoint folders, relative to the working folder.
+        files: Files of the ranks with their versions, and without a version files that ``restore_file`` has written.
+    """
+    restored = _read_restored(folder)
+    for file in files:
+        if "/".join(file["path"].split("/", 2)[:2]) in parents:
+            _remove_restored(folder, file["path"], file.get("version") or restored.get(file["path"], ""))
+    for parent in parents:
+        for place, _, _ in os.walk(f"{folder}/{parent}", topdown=False):
+            with suppress(OSError):  # not empty
+                os.rmdir(place)
+        with suppress(OSError):
+            os.rmdir(f"{folder}/{parent.rpartition('/')[0]}")
 
 
 def _remove_restored(folder: str, path: str, version: str) -> None:

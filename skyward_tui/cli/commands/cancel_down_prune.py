@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import TypeVar
 
 import click
@@ -170,8 +171,9 @@ def _parse_option(option: str, read: Callable[[str], T], text: str) -> T:
     show_default=True,
     help="Also remove the oldest pools beyond this total size.",
 )
+@click.option("--checkpoints", is_flag=True, help="Also remove the checkpoints of these pools.")
 @click.option("-n", "--dry-run", is_flag=True, help="Show what would be removed without removing it.")
-def prune(console: Console, older: str, most: str, dry_run: bool) -> int:
+def prune(console: Console, older: str, most: str, checkpoints: bool, dry_run: bool) -> int:
     """Remove logs, results and recordings of old pools.
 
     Unfetched results on hosts stay. The same cleanup runs automatically once a day.
@@ -179,7 +181,8 @@ def prune(console: Console, older: str, most: str, dry_run: bool) -> int:
     age = _parse_option("--older", spec_field_checks.duration, older)
     limit = _parse_option("--most", spec_field_checks.size, most)
     with open_session(console) as session:
-        gone = run_history.prune_pools(session.ledger, age=age, most=limit, only_look=dry_run)
+        delete = partial(session.delete_checkpoints, only_look=dry_run) if checkpoints else None
+        gone = run_history.prune_pools(session.ledger, age=age, most=limit, only_look=dry_run, delete_files=delete)
         unused = run_history.prune_environments(session.ledger, age=age, only_look=dry_run)
         clones = run_history.prune_clones(session.ledger, only_look=dry_run)
     done = "would remove" if dry_run else "removed"
