@@ -31,7 +31,14 @@ from skyward_core.pool.checkpoint_sets import (
 )
 from skyward_core.pool.checkpoint_store import CheckpointStore, LocalFile, StoredFile
 from skyward_core.pool.direct_file_transfers import MIN_DIRECT_SIZE
-from skyward_core.pool.output_files import FetchedRow, FileListing, checkpoint_patterns, find_checkpoints, make_folders
+from skyward_core.pool.output_files import (
+    CLOCK_TOLERANCE,
+    FetchedRow,
+    FileListing,
+    checkpoint_patterns,
+    find_checkpoints,
+    make_folders,
+)
 from skyward_core.store.ledger_rows import PoolRow
 from skyward_core.util.content_hash import ContentHash
 from skyward_core.views import events
@@ -112,11 +119,9 @@ class CheckpointCopies:
     def _earlier_rows(self, run: str) -> dict[str, FetchedRow]:
         """Return the checkpoints of an earlier run that are on this machine."""
         ledger, row, found = self._context.ledger, self._context.ledger.run(run), dict[str, FetchedRow]()
-        pools = [] if row is None else [ledger.pool(row.token)]
-        for pool in reversed([*ledger.live_pools(), *ledger.ended_pools(limit=-1)]):  # runs that continued it
-            pools += [pool] if pool.spec["options"].get("resume") == run else []
-        for pool in pools:
-            found |= find_checkpoints(pool, run, is_local=False) or find_checkpoints(pool, run, is_local=True)
+        for pool in reversed([*ledger.live_pools(), *ledger.ended_pools(limit=-1)]):
+            if pool.spec["options"].get("resume") == run or (row is not None and row.token == pool.token):
+                found |= find_checkpoints(pool, run, is_local=False) or find_checkpoints(pool, run, is_local=True)
         return found
 
     @cached_property
@@ -279,14 +284,15 @@ class CheckpointCopies:
 
 
 class CheckpointCopy(NamedTuple):
-    """A set of checkpoint files, and the places where all of its files are."""
+    """A set of checkpoint files, the places where all of its files are, and the folder of those on the client."""
 
     set: CheckpointSet
     places: list[str]
+    folder: str
 
     def to_json(self) -> dict[str, Any]:
         """Return the copy as JSON types."""
-        fields = {"name": self.set.name, "files": len(self.set.files), "size": self.set.size}
+        fields = {"name": self.set.name, "files": len(self.set.files), "size": self.set.size, "folder": self.folder}
         state = {"complete": not self.set.problem, "problem": self.set.problem, "places": self.places}
         return fields | {"saved_at": self.set.changed_at} | state
 
@@ -309,23 +315,34 @@ def list_copies(row: PoolRow, run: str, found: FileListing, *, is_local: bool) -
     """
     here = find_checkpoints(row, run, is_local=is_local)
     options = Options.from_json(row.spec["options"])
-    stored = set[tuple[str, int]]()
+    versions: dict[str, dict[str, list[tuple[int, float]]]] = {}  # place -> path -> size and time of each version
+    for file in found.files:
+        for node in (file.node, *file.also):
+            versions.setdefault(f"node {node}", {})[file.path] = [(file.size, file.changed_at)]
     problems = [f"node {node} could not list its files: {reason}" for node, reason in found.failures.items()]
     if options.checkpoint_store:
         try:
-            stored = CheckpointStore(options.checkpoint_store).stored_files(options.resume or run)
+            versions["store"] = CheckpointStore(options.checkpoint_store).stored_versions(options.resume or run)
         except (OSError, UsageError) as error:
             problems.append(str(error))
     elsewhere = {file.path: CheckpointFile(file.path, file.size, file.changed_at) for file in found.files}
-    there = {(node, file.path) for file in found.files for node in (file.node, *file.also)}
     copies = []
     for each in _find_sets(here, {path: file for path, file in elsewhere.items() if path not in here}):
-        places = ["client"] if all(file.path in here for file in each.files) else []
-        for node in sorted({node for node, _ in there}):
-            places += [f"node {node}"] if all((node, file.path) in there for file in each.files) else []
-        places += ["store"] if all((file.path, file.size) in stored for file in each.files) else []
-        copies.append(CheckpointCopy(each, places))
+        targets = [here[file.path].target for file in each.files if file.path in here]
+        places = ["client"] if len(targets) == len(each.files) else []
+        places += [place for place, there in versions.items() if _has_all(there, each, exact=place == "store")]
+        folder = os.path.commonpath([str(Path(target).parent) for target in targets]) if targets else ""
+        copies.append(CheckpointCopy(each, places, folder))
     return CheckpointListing(copies, problems)
+
+
+def _has_all(there: Mapping[str, list[tuple[int, float]]], found: CheckpointSet, *, exact: bool) -> bool:
+    """Check whether a place has the files of a set, not earlier ones of the same size. Clocks of nodes may differ."""
+    tolerance = 1e-3 if exact else CLOCK_TOLERANCE
+    return all(
+        any(size == file.size and abs(at - file.changed_at) <= tolerance for size, at in there.get(file.path, ()))
+        for file in found.files
+    )
 
 
 def _find_sets(

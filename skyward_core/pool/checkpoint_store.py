@@ -16,10 +16,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from hashlib import file_digest
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
 from skyward_core.model.errors import UsageError
+from skyward_core.model.output_files import may_contain
 from skyward_core.protocol.validators import is_relative_subpath
 from skyward_core.util.light_dataclass import Value, value
 
@@ -131,15 +133,18 @@ class CheckpointStore:
                 raise OSError(f"no copy of run {run} can be loaded; {reason}")
             return []
 
-    def stored_files(self, run: str) -> set[tuple[str, int]]:
-        """Return path and size of the files of all copies.
+    def stored_versions(self, run: str) -> dict[str, list[tuple[int, float]]]:
+        """Return size and time of the last change of the files of all copies, by path.
 
         Raises:
             OSError: If the store cannot be used.
         """
+        versions: dict[str, list[tuple[int, float]]] = {}
         with _convert_errors(self.url):
-            copies = [self._load_manifest(run, name) for name in self._manifests(run)]
-            return {(file.path, file.size) for files in copies for file in files}
+            for name in self._manifests(run):
+                for file in self._load_manifest(run, name):
+                    versions.setdefault(file.path, []).append((file.size, file.at))
+        return versions
 
     def _download(self, run: str, file: StoredFile, folder: Path) -> Path:
         target = folder / file.path
@@ -197,6 +202,8 @@ def _is_valid(file: StoredFile) -> bool:
 class _S3Files:
     """Files in an S3 bucket."""
 
+    folder = None
+
     def __init__(self, url: str) -> None:
         import boto3
 
@@ -205,14 +212,11 @@ class _S3Files:
         self._client = boto3.Session().client("s3")  # the default session would keep the credentials of its first use
 
     def names(self, folder: str) -> Iterator[str]:
-        """Yield the names of the files directly in a folder, without the folder."""
+        """Return the names of the files directly in a folder, without the folder."""
         pages = self._client.get_paginator("list_objects_v2")
-        prefix, number = f"{self._prefix}{folder}/", 0
-        for page in pages.paginate(Bucket=self._bucket, Prefix=prefix, Delimiter="/"):
-            for number, each in enumerate(page.get("Contents", ()), number + 1):  # noqa: B020
-                if number > MAX_NAMES:
-                    return
-                yield each["Key"][len(prefix) :]
+        prefix = f"{self._prefix}{folder}/"
+        found = pages.paginate(Bucket=self._bucket, Prefix=prefix, Delimiter="/")
+        return islice((each["Key"][len(prefix) :] for page in found for each in page.get("Contents", ())), MAX_NAMES)
 
     def size(self, name: str) -> int:
         """Return the size of a regular file; -1 for a link or a device."""
@@ -236,12 +240,17 @@ class _S3Files:
 
 
 class _FsspecFiles:
-    """Files in a file system of fsspec."""
+    """Files in a file system of fsspec.
+
+    Attributes:
+        folder: Folder on this machine; None for other file systems.
+    """
 
     def __init__(self, url: str) -> None:
         from fsspec.core import url_to_fs  # type: ignore[import-untyped]
 
         self._system, self._root = url_to_fs(url)
+        self.folder = Path(self._root) if getattr(self._system, "local_file", False) else None
 
     def _place(self, name: str) -> str:
         return f"{self._root.rstrip('/')}/{name}"
@@ -295,6 +304,26 @@ def open_files(url: str) -> _S3Files | _FsspecFiles:
         ) from error
     except Exception as error:  # of any client library
         raise UsageError(f"Cannot open {url}: {error}") from error
+
+
+def check_store(url: str, cwd: Path, patterns: Sequence[str]) -> None:
+    """Check that a store can be used for the checkpoints of ranks that work in the user's own folder.
+
+    Args:
+        url: URL of the store.
+        cwd: Working folder of the ranks.
+        patterns: Patterns of the checkpoints.
+
+    Raises:
+        UsageError: If the store cannot be opened, or its content would itself be saved as checkpoints.
+    """
+    folder = open_files(url).folder
+    place = "" if folder is None else os.path.relpath(folder.resolve() / "RUN", cwd.resolve())
+    if place and patterns and not place.startswith("../") and may_contain(place, patterns):
+        raise UsageError(
+            f"Cannot save checkpoints in {url}: patterns of checkpoints ({', '.join(patterns)}) match files of this "
+            f"folder, so that each copy would be copied. Choose a folder outside of {cwd}."
+        )
 
 
 @contextmanager

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from skyward_core.model.errors import UsageError
+from skyward_core.model.provider_capability_protocols import RunsHere
 from skyward_core.model.specs import PoolSpec
 from skyward_core.pool.agent_link import Link
 from skyward_core.pool.budget_and_cloud_expiry_date import PoolLimits
@@ -138,9 +140,11 @@ class Pool:
             PoolError: For the reasons of ``write_intent``.
         """
         if spec.options.checkpoint_store:
-            from skyward_core.pool.checkpoint_store import open_files  # imported late: rarely used
+            from skyward_core.pool.checkpoint_store import check_store  # imported late: rarely used
+            from skyward_core.pool.output_files import checkpoint_patterns
 
-            await asyncio.to_thread(open_files, spec.options.checkpoint_store)  # may connect
+            patterns = checkpoint_patterns(spec.describe()) if isinstance(spec.provider, RunsHere) else ()
+            await asyncio.to_thread(check_store, spec.options.checkpoint_store, Path(cwd), patterns)  # may connect
         if spec.options.resume and (earlier := ledger.run(spec.options.resume)) is not None:
             first = ledger.pool(earlier.token).spec["options"].get("resume")
             if first:

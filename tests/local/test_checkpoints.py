@@ -121,7 +121,7 @@ def die_during_a_save(seen: str) -> list[str]:
                     (folder / "checkpoint-1" / "trainer_state.json").write_text("{}")
                     for name in ("trainer_state.json", "latest.json"):
                         wait_until(lambda name=name: any(Path(seen).rglob(name)))  # type: ignore[misc]
-            time.sleep(1.0)  # the client sees unchanged files, which are cut off
+            wait_until(Path(seen).with_name("seen").exists)
             os.kill(os.getpid(), signal.SIGKILL)
         wait_until(lambda: False)
     return sorted(f"{each.parent.name}/{each.read_text()}" for each in folder.rglob("*") if each.is_file())
@@ -130,7 +130,12 @@ def die_during_a_save(seen: str) -> list[str]:
 def test_rank_that_dies_during_a_save_continues_from_the_save_before(hosts: Hosts, project: Path) -> None:
     options = sky.Options(console=False, grace=0.5, on_loss="restart")
     with sky.Compute(provider=hosts.provider(), nodes=2, options=options) as pool:
-        head, other = die_during_a_save(str(project / "outputs")) @ pool
+        running = die_during_a_save(str(project / "outputs")).on_all(pool)
+        torn = pool.pool.context.outputs.torn_versions
+        wait_until(lambda: any(path.endswith("latest.json") for _, path in list(torn)), what=lambda: torn)
+        wait_until(lambda: any(Path("outputs").rglob("checkpoint-2/training_args.bin")))
+        (project / "seen").touch()
+        head, other = running.result()
         (run,) = pool.pool.view.runs
     whole = ['checkpoint-1/{"step": 1}', "checkpoint-1/{}", f'{run}/{{"step": 1}}']
     assert other == sorted(whole)

@@ -10,9 +10,17 @@ from typing import Any
 
 import pytest
 
-from skyward_core.node.agent.output_file_requests import file_version, find_written_files, restore_file
-from skyward_core.pool.checkpoint_restore_to_nodes import _copy_missing
-from skyward_core.pool.output_files import FetchedRow, Outputs, file_fingerprint
+from skyward_core.model.output_files import WrittenFile
+from skyward_core.node.agent.output_file_requests import (
+    clear_checkpoints,
+    file_version,
+    find_written_files,
+    restore_file,
+)
+from skyward_core.pool.checkpoint_restore_to_nodes import _copy_missing, list_copies
+from skyward_core.pool.checkpoint_store import CheckpointStore, LocalFile
+from skyward_core.pool.output_files import FetchedRow, FileListing, OutputRecord, Outputs, file_fingerprint
+from skyward_core.store.state_folder import pool_path
 
 
 @pytest.fixture
@@ -115,3 +123,50 @@ def test_incomplete_blob_and_own_folder_of_the_user_are_refused(folder: Path, bl
     with pytest.raises(OSError, match="not a path in a copied working folder"):
         restore(tmp_path, blob, "model.pt")
     assert json.loads(Path(f"{folder}.json").read_text()) == [] and not list(folder.iterdir())
+
+
+def test_checkpoints_that_the_client_has_are_deleted_with_their_folders(folder: Path, blob: Path) -> None:
+    assert restore(folder, blob, "checkpoints/a/copy.pt") and restore(folder, blob, "checkpoints/b/copy.pt")
+    versions = {}
+    for path in ("checkpoints/a/step-1/w.pt", "checkpoints/b/w.pt", "checkpoints/c/w.pt", "out/w.pt"):
+        (target := folder / path).parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(b"1")
+        versions[path] = file_version(target.stat())
+    (folder / "checkpoints" / "b" / "w.pt").write_bytes(b"changed")
+    (folder / "checkpoints" / "d").mkdir()
+    (folder / "checkpoints" / "e").symlink_to(folder.parent)
+    parents = [f"checkpoints/{run}" for run in "abde"]
+    files: list[Any] = [{"path": path, "version": version} for path, version in versions.items()]
+    clear_checkpoints(str(folder), parents, [*files, {"path": "checkpoints/a/copy.pt"}])
+    left = sorted(str(each.relative_to(folder)) for each in folder.rglob("*.pt"))
+    assert left == ["checkpoints/b/copy.pt", "checkpoints/b/w.pt", "checkpoints/c/w.pt", "out/w.pt"]
+    assert {each.name for each in (folder / "checkpoints").iterdir()} == {"b", "c", "e"}
+    clear_checkpoints(str(folder), parents, [{"path": "checkpoints/b/copy.pt"}])
+    for run in "bc":
+        (folder / "checkpoints" / run / "w.pt").unlink()
+    (folder / "checkpoints" / "e").unlink()
+    clear_checkpoints(str(folder), ["checkpoints/b", "checkpoints/c"])
+    assert [each.name for each in folder.iterdir()] == ["out"]
+
+
+def test_places_with_an_earlier_version_of_a_file_are_not_listed(tmp_path: Path, home: Path) -> None:
+    """The file of node 1 and the only copy in the store have the size of the newest file, and are older."""
+    store, path, target = CheckpointStore(f"file://{tmp_path}/store"), "checkpoints/r/a.pt", tmp_path / "a.pt"
+    spec = {"cwd": str(tmp_path), "options": {"checkpoint_store": store.url}, "image": {}}
+    row: Any = SimpleNamespace(key="pool", spec=spec)
+    pool_path("pool").mkdir(parents=True)
+    record = OutputRecord(pool_path("pool") / "outputs.jsonl")
+
+    def places(at: float) -> list[str]:
+        files = [WrittenFile(path, 1, at, 0, "v0"), WrittenFile(path, 1, 1000.0, 1, "v1")]
+        (found,) = list_copies(row, "r", FileListing(files, 0, {}, {}), is_local=False).copies
+        assert found.folder == str(tmp_path)
+        return found.places
+
+    for at, expected in ((1000.0, ["client", "node 0", "node 1", "store"]), (1100.0, ["client", "node 0"])):
+        target.write_bytes(b"1")
+        os.utime(target, (at, at))
+        record.add(WrittenFile(path, 1, at, 0, "v0"), target)
+        if at == 1000.0:
+            store.save("r", {path: LocalFile(target, *file_fingerprint(target) or (0, 0))}, 2)
+        assert places(at) == expected

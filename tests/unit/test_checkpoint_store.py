@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.model.errors import UsageError
-from skyward_core.pool.checkpoint_store import CheckpointStore, LocalFile, open_files
+from skyward_core.pool.checkpoint_store import CheckpointStore, LocalFile, check_store, open_files
 
 RUN = "d25d66acfd"
 
@@ -90,7 +91,7 @@ def test_newest_copy_is_loaded_and_older_ones_are_deleted(
     assert contents(CheckpointStore(url), tmp_path / "new client") == {
         "step-4/a b.pt": "step-4/a b.pt of step 4", "fixed.pt": "fixed.pt of step 1", "latest.pt": "latest.pt of step 4"
     }  # fmt: skip
-    assert {path for path, _ in store.stored_files(RUN)} == {"step-3/a b.pt", "step-4/a b.pt", "fixed.pt", "latest.pt"}
+    assert store.stored_versions(RUN).keys() == {"step-3/a b.pt", "step-4/a b.pt", "fixed.pt", "latest.pt"}
     assert len(store._manifests(RUN)) == 2 and store._files.read(f"{RUN}/notes.json") == b"of the user"
     assert store.load("another", tmp_path / "none") == []
 
@@ -177,3 +178,21 @@ def test_store_needs_a_url_without_credentials(url: Any) -> None:
     with pytest.raises(sky.SpecError, match="checkpoint_store") as caught:
         sky.Options(checkpoint_store=url)
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("store", "pattern", "is_copied"),
+    [
+        ("checkpoints/store", "checkpoints/**", True), ("checkpoints", "checkpoints/**", True), ("", "*.pt", True),
+        ("store", "*.pt", True), ("store", "out/**", False), ("", "out/**", False), ("../store", "**", False),
+    ],
+)  # fmt: skip
+def test_store_whose_content_would_be_copied_is_rejected(
+    store: str, pattern: str, is_copied: bool, tmp_path: Path
+) -> None:
+    (link := tmp_path / "link").symlink_to(tmp_path)
+    for cwd in (tmp_path / "project", link / "project"):
+        url = f"file://{tmp_path}/project/{store}"
+        with pytest.raises(UsageError, match="Choose a folder outside of") if is_copied else nullcontext():
+            check_store(url, cwd, [pattern])
+        check_store(url, cwd, [])

@@ -113,6 +113,8 @@ def checkpoints(console: Console, run: str) -> int:
         rows.append((name, format_size(each.set.size), age, places, sanitize_line(state)))
     if rows[1:] and not console.as_json:
         console.print_line("\n".join(table(rows)))
+    for folder in dict.fromkeys(each.folder for each in listing.copies if each.folder):
+        console.note(f"on this client: {sanitize_line(folder)}")
     if not rows[1:]:
         console.note("no checkpoints are known: save them in sky.checkpoint_dir(), or name them with --checkpoints")
     for problem in listing.problems:
