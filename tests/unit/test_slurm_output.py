@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from skyward_core.model.machines_and_gpu_use import Machine
 from skyward_core.model.offers_and_rental_plans import MachineRequirements
 from skyward_core.model.provider_settings_schema import Setting
 from skyward_core.providers.slurm import allocation, provider, slurm_commands
-from skyward_core.providers.slurm.allocation import AllocationFolder
+from skyward_core.providers.slurm.allocation import AllocationFolder, Submission
 from skyward_core.providers.slurm.provider import limit_seconds, list_allocations, make_comment
 from skyward_core.providers.slurm.slurm_commands import CommandFailed, NoSlurm, SlurmCommands
 
@@ -255,3 +257,65 @@ def test_slurm_login_keys_are_created_once_and_removed(tmp_path: Path, monkeypat
     (again,) = AllocationFolder.find_all("p")
     again.remove()
     assert not folder.path.exists()
+
+
+class Queue:
+    """Slurm commands of a cluster whose nodes are all in use."""
+
+    def __init__(self) -> None:
+        self.submitted: list[list[str]] = []
+
+    @asynccontextmanager
+    async def hold_connection(self) -> AsyncIterator[None]:
+        yield
+
+    async def __call__(self, program: str, *options: str, **_: Any) -> str:
+        await asyncio.sleep(0.01)
+        if program == "sbatch":
+            self.submitted.append([each for each in options if each.startswith("--nodes")])
+            return f"{len(self.submitted)}\n"
+        lines = [f"{n}|PENDING||N/A|N/A|skyward-p.t|(null)|Resources\n" for n in range(1, len(self.submitted) + 1)]
+        return "7|TIMEOUT|n1|1|2|skyward-p.t|(null)|TimeLimit\n" + "".join(lines)
+
+
+@pytest.fixture
+def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Queue:
+    """Return the queue of a pool p with two of at most eight nodes, whose allocation 7 has ended."""
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
+    monkeypatch.setattr(provider.Slurm, "_commands", queue := Queue())
+    folder = AllocationFolder("p", "t")
+    folder.create()
+    folder.save_submission(Submission(["--nodes=2-8"], "p.t", 300, 120))
+    folder.record_request()
+    folder.record_answer(submitted=True)
+    return queue
+
+
+LAST = [Machine(f"7/n{n}", n, "", "", extra={"job": "7", "nodes": 2, "token": "t"}) for n in range(2)]
+
+
+async def test_allocation_is_submitted_again_once_and_with_as_many_nodes(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def take(_: object, folder: AllocationFolder, id: str) -> list[str]:
+        return [id, folder.submission.folder]
+
+    monkeypatch.setattr(provider.Slurm, "_take_nodes", take)
+    clients = [sky.Slurm()._move("p", token, last) for token, last in zip(("aa", "bb"), LAST, strict=True)]
+    first, second = await asyncio.gather(*clients)
+    assert first == second and first[0] == "1"
+    assert queue.submitted == [["--nodes=2"]]
+
+
+async def test_end_of_a_pool_cancels_the_wait_for_its_next_allocation(queue: Queue) -> None:
+    slurm = sky.Slurm()
+    waits = [asyncio.ensure_future(slurm.replace("p", "aa", node, [], [LAST[node]])) for node in range(2)]
+    while not queue.submitted:
+        await asyncio.sleep(0.01)
+    ((moving, _),) = provider._moving.values()
+    for node, is_last in ((0, False), (1, True)):
+        waits[node].cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waits[node]
+        assert moving.done() == is_last
+    assert provider._moving == {}

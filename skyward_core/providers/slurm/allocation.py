@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -132,6 +134,18 @@ class AllocationFolder(PoolKeyFolder):
     def is_never_submitted(self) -> bool:
         """Whether Slurm never received a request that it may have accepted."""
         return self.path.exists() and not (self._request_path.exists() or self._submitted_path.exists())
+
+    @asynccontextmanager
+    async def hold_lock(self) -> AsyncIterator[None]:
+        """Exclude other clients during the block."""
+        with open(self.path / "lock", "w") as lock:
+            while True:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    await asyncio.sleep(0.1)
+            yield
 
     def write_known_hosts(self, nodes: Sequence[AllocatedNode]) -> None:
         """Write the host keys of the pool's nodes.
@@ -313,16 +327,9 @@ def make_script(pool: str, key: str, submission: Submission) -> str:
         submission: The submission.
     """
     values = {
-        "POOL": pool,
-        "FOLDER": submission.folder,
-        "KEY": key,
-        "BOOT": submission.boot,
-        "LEAD": submission.lead,
-        "GONE": ABANDON_SECONDS,
-        "POLL_INTERVAL": POLL_INTERVAL,
-        "FIRST_PORT": FIRST_PORT,
-        "PORTS": PORT_COUNT,
-    }
+        "POOL": pool, "FOLDER": submission.folder, "KEY": key, "BOOT": submission.boot, "LEAD": submission.lead,
+        "GONE": ABANDON_SECONDS, "POLL_INTERVAL": POLL_INTERVAL, "FIRST_PORT": FIRST_PORT, "PORTS": PORT_COUNT,
+    }  # fmt: skip
     script = _SCRIPT_TEMPLATE
     for name, replacement in values.items():
         script = script.replace(f"@{name}@", str(replacement))
@@ -355,15 +362,9 @@ async def find_jobs(commands: SlurmCommands, names: Iterable[str]) -> list[Slurm
         PoolError: If Slurm cannot be queried.
     """
     sorted_names = sorted(set(names))
-    options = (
-        "--me",
-        "--noheader",
-        "--states=all",
-        f"--name={','.join(sorted_names)}",
-        "-o",
-        slurm_commands.SQUEUE_FORMAT,
-    )
-    return [each for each in slurm_commands.parse_jobs(await commands("squeue", *options)) if each.name in sorted_names]
+    options = "--me", "--noheader", "--states=all", f"--name={','.join(sorted_names)}"
+    listed = await commands("squeue", *options, "-o", slurm_commands.SQUEUE_FORMAT)
+    return [each for each in slurm_commands.parse_jobs(listed) if each.name in sorted_names]
 
 
 async def find_settled_jobs(commands: SlurmCommands, names: Iterable[str]) -> list[SlurmJob]:
@@ -395,7 +396,8 @@ async def find_allocations(commands: SlurmCommands, folder: AllocationFolder) ->
         begun = folder.last_submitted_at
         jobs = [each for each in await find_jobs(commands, [job_name(folder.pool, folder.token)]) if not each.has_ended]
         until = 0.0 if begun is None else begun + SUBMIT_TIMEOUT + CONNECTION_SLACK
-        if jobs or time.time() >= until or begun is None or begun > time.time() + CONNECTION_SLACK:
+        found = any(each.state not in slurm_commands.ENDING_STATES for each in jobs)
+        if found or time.time() >= until or begun is None or begun > time.time() + CONNECTION_SLACK:
             return jobs
         await asyncio.sleep(min(_VISIBILITY_SECONDS, max(0.1, until - time.time())))
 

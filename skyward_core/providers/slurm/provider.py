@@ -131,15 +131,10 @@ def make_offers(partitions: Iterable[Partition], requirements: MachineRequiremen
             for kind, accelerator, count in _matching_gpus(each, requirements):
                 gpus = f"-{count}x{kind or 'gpu'}" if count else ""
                 offer = Offer(
-                    provider=provider,
-                    instance_type=f"{each.cpus}cpu-{each.memory_gb:g}gb{gpus}",
-                    region=each.name,
-                    accelerator=accelerator,
-                    count=count,
+                    provider=provider, instance_type=f"{each.cpus}cpu-{each.memory_gb:g}gb{gpus}", region=each.name,
+                    accelerator=accelerator, count=count, vcpus=each.cpus, memory_gb=each.memory_gb,
                     memory_each_gb=(requirements.accelerator and requirements.accelerator.memory_gb) or 0.0,
-                    vcpus=each.cpus,
-                    memory_gb=each.memory_gb,
-                )
+                )  # fmt: skip
                 found.setdefault((offer.region, offer.instance_type), offer)
     return list(found.values())
 
@@ -174,7 +169,8 @@ def _matching_gpus(partition: Partition, requirements: MachineRequirements) -> I
             yield kind, accelerator.name, min(count, accelerator.count)
 
 
-_moving: dict[str, asyncio.Task[list[Machine]]] = {}  # ended allocation -> machines of the one that follows it
+# Ended allocation -> submission of the one that follows it, and the number of nodes that wait for it.
+_moving: dict[str, tuple[asyncio.Task[list[Machine]], int]] = {}
 SIGNAL_TOLERANCE = 60  # seconds by which Slurm may send its signal early
 ABANDON_MARGIN = 300.0  # seconds beyond the start timeout after which a node without an agent leaves
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,@+-]{0,127}")
@@ -322,13 +318,13 @@ class Slurm(JsonSettings, StrictKeywords):
             boot = math.ceil(spec.options.start_timeout + ABANDON_MARGIN)
             lead = self.save_before if spec.options.on_loss == "restart" else 0
             inside = allocation.folder_name(spec.name, token)
-            return await self._submit(folder, Submission(options, inside, boot, lead))
+            return await self._take_nodes(folder, await self._submit(folder, Submission(options, inside, boot, lead)))
 
-    async def _submit(self, folder: AllocationFolder, submission: Submission) -> list[Machine]:
+    async def _submit(self, folder: AllocationFolder, submission: Submission) -> str:
+        """Submit an allocation, and return its number."""
         folder.save_submission(submission)
         script = allocation.make_script(folder.pool, folder.record_request(), submission)
-        id = await allocation.submit_job(self._commands, folder, submission.options, script)
-        return await self._take_nodes(folder, id)
+        return await allocation.submit_job(self._commands, folder, submission.options, script)
 
     async def _take_nodes(self, folder: AllocationFolder, id: str) -> list[Machine]:
         """Wait for the nodes of an allocation, and return them as machines."""
@@ -475,24 +471,33 @@ class Slurm(JsonSettings, StrictKeywords):
         """
         last = former[-1]
         job = last.extra["job"]
-        if (moving := _moving.get(job)) is None:
-            moving = _moving[job] = asyncio.create_task(self._move(pool, token, last))
-            moving.add_done_callback(lambda _: _moving.pop(job, None))
-        await asyncio.wait([moving])  # a node that waits no longer does not cancel the request of the others
+        moving, waiting = _moving.get(job) or (asyncio.create_task(self._move(pool, token, last)), 0)
+        _moving[job] = moving, waiting + 1
+        try:
+            await asyncio.wait([moving])  # a node that waits no longer does not cancel the request of the others
+        finally:
+            _moving[job] = moving, _moving[job][1] - 1
+            if _moving[job][1] == 0:
+                del _moving[job]
+                if moving.cancel():  # the pool ends, and must find a job that sbatch has just accepted
+                    await asyncio.wait([moving])
         return next(each for each in moving.result() if each.node == node)
 
     async def _move(self, pool: str, token: str, last: Machine) -> list[Machine]:
         """Submit the allocation of an ended one again. If a former client has done so, wait for its allocation."""
         folder, commands, job = AllocationFolder(pool, last.extra["token"]), self._commands, last.extra["job"]
         async with commands.hold_connection():
-            found = await allocation.find_allocations(commands, folder)
-            if any(each.id == job and each.state in WAITING_STATES | RUNNING_STATES for each in found):
-                raise PoolError(f"allocation {job} still runs, and Slurm cannot add a node to it")
-            for each in found:
-                if each.id != job:
-                    return await self._take_nodes(folder, each.id)
-            made = replace(folder.submission, folder=allocation.folder_name(pool, token))
-            return await self._submit(folder, made)
+            async with folder.hold_lock():  # another client may do the same for another node
+                found = await allocation.find_allocations(commands, folder)
+                if any(each.id == job and each.state in WAITING_STATES | RUNNING_STATES for each in found):
+                    raise PoolError(f"allocation {job} still runs, and Slurm cannot add a node to it")
+                if not (others := [each.id for each in found if each.id != job]):
+                    made = folder.submission
+                    options = [each for each in made.options if not each.startswith("--nodes=")]
+                    options.append(f"--nodes={last.extra['nodes']}")  # as many as the run has now
+                    made = replace(made, folder=allocation.folder_name(pool, token), options=options)
+                    others = [await self._submit(folder, made)]
+            return await self._take_nodes(folder, others[0])
 
     async def find(self, pool: str, token: str) -> list[Machine]:
         """Return all nodes that Slurm has allocated for a pool, or its waiting job, found by the job name.
