@@ -55,6 +55,7 @@ class NodeReplacements:
         self._context = context
         self._news = context.news
         self._roster = context.roster
+        self._returns: dict[int, asyncio.Task[None]] = {}  # node -> termination of the machine of an early request
 
     def begin(self, node: int) -> None:
         """Start the replacement of a node's machine if ``Options.on_loss`` requests it."""
@@ -71,10 +72,28 @@ class NodeReplacements:
         pool, requests = self._context, self._roster.early_requests
         continues = pool.options.on_loss == "restart" and any(run.may_restart for run in pool.registry.runs.values())
         if continues and not pool.observer and node not in requests:
-            requests[node] = asyncio.get_running_loop().create_task(self._try_request(node))
+            requests[node] = asyncio.get_running_loop().create_task(self._try_request(node, self._returns.get(node)))
 
-    async def _try_request(self, node: int) -> Machine | None:
+    def return_early(self) -> None:
+        """Terminate the machines of :meth:`request_early` if no run needs them any more."""
+        pool, requests = self._context, self._roster.early_requests
+        if not any(run.may_restart for run in pool.registry.runs.values()):
+            for node in requests.keys() - self._roster.replacement_tasks.keys():
+                self._returns[node] = asyncio.ensure_future(self._return_machine(node, requests.pop(node)))
+
+    async def _return_machine(self, node: int, request: asyncio.Task[Machine | None]) -> None:
         pool = self._context
+        with suppress(LedgerError):
+            if (machine := await request) is not None:
+                await self._terminate(machine)
+            entry = self._roster.ledger_entry(node)
+            if entry is not None and entry.owner == self._roster.owner:
+                pool.ledger.end_replacement(pool.token, node)
+
+    async def _try_request(self, node: int, returning: asyncio.Task[None] | None) -> Machine | None:
+        pool = self._context
+        if returning is not None:  # the ledger still contains the former request
+            await asyncio.wait([returning])
         try:
             intent = secrets.token_hex(8)
             found = pool.ledger.record_replacement_intent(pool.token, node, intent, self._roster.owner)
@@ -119,6 +138,8 @@ class NodeReplacements:
 
     async def _try_replace(self, node: int) -> str:
         """Replace a node's machine. Return the error of the ledger that prevented it, or ""."""
+        if (returning := self._returns.get(node)) is not None:
+            await asyncio.wait([returning])
         try:
             found = await self._wait_for_claim(node)
             if found is not None:

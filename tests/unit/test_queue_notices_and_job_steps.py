@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from skyward_core.model.machines_and_gpu_use import Machine
 from skyward_core.model.outcomes import ErrorInfo, Outcome
 from skyward_core.pool.gang_and_rank_setup import NodeGangState, busy_nodes, choose_nodes
+from skyward_core.pool.missing_nodes import NodeRoster
+from skyward_core.pool.node_recovery import NodeReplacements
 from skyward_core.pool.preemption_notice_forwarding import PreemptionNotices
+from skyward_core.store.ledger import Ledger
 from skyward_core.views import events
 from skyward_core.views.job_file_steps import steps_by_node, steps_of_job
 from skyward_core.views.pool_view import PoolView, RunView, apply
@@ -280,3 +285,46 @@ def test_following_a_job_continues_with_its_next_step() -> None:
     opened(view, "b", "train", 12.0)
     del messages[:]
     assert job.resume(run) == 7 and messages == ["run a: setup on 4 ranks", "run b: train on 4 ranks"]
+
+
+class Renter:
+    """Provider that names its machines after the intents of their requests."""
+
+    def __init__(self) -> None:
+        self.rented: list[str] = []
+        self.up = asyncio.Event()
+
+    async def replace(self, pool: str, intent: str, node: int, *_: object) -> Machine:
+        await self.up.wait()
+        self.rented.append(intent)
+        return Machine(intent, node, "", "")
+
+    async def terminate(self, pool: str, machines: list[Machine]) -> None:
+        for each in machines:
+            self.rented.remove(each.id)
+
+
+async def test_machine_requested_early_is_returned_after_the_run(ledger: Ledger) -> None:
+    row = ledger.record_intent("t", "p", {"provider": "fake"}, {})
+    ledger.record_discovered(row.token, [Machine("first", 0, "", "")])
+    renter, run = Renter(), SimpleNamespace(may_restart=True)
+    context: Any = SimpleNamespace(
+        name="p", token=row.token, ledger=ledger, provider=renter, observer=False, news=None,
+        options=SimpleNamespace(on_loss="restart"), registry=SimpleNamespace(runs={"r": run, "s": run}),
+    )  # fmt: skip
+    context.roster = roster = NodeRoster(context)
+    replacements = NodeReplacements(context)
+    for up_first in (True, False):
+        context.registry.runs = {"r": run}
+        replacements.request_early(0)
+        if up_first:
+            renter.up.set()
+            await roster.early_requests[0]
+        replacements.return_early()
+        assert 0 in roster.early_requests, "the run may restart"
+        context.registry.runs = {}
+        replacements.return_early()
+        renter.up.set()
+        await replacements._returns[0]
+        assert (renter.rented, roster.early_requests, ledger.replacements(row.token)) == ([], {}, [])
+        renter.up.clear()
