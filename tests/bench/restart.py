@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
+from typing import Any
 
-from .fresh import BenchError, compile_ours
+from .fresh import BenchError, compile_ours, fresh
 from .metric import Bar, Metric
+from .outputs import _scp
+from .ssh import Hosts
 from .torchrun import JOB, LIVES, order, steps_in_turn, whole_job
 
 ROUNDS = 5
@@ -76,6 +82,86 @@ def measure() -> list[Metric]:
         Metric("beyond_start_of_script_s", beyond[True], beyond[False], Bar(at_most=3.0)),
         Metric("step_with_restarts_ms", median(steps[True]) * 1e3, median(steps[False]) * 1e3, Bar(ratio_at_most=1.01)),
     ]
+
+
+SIZE = 1_000_000_000  # bytes of a checkpoint
+COPY_ROUNDS = 3
+PROJECT = Path(__file__).parent
+
+
+def measure_copies() -> list[Metric]:
+    """Measure copies of a checkpoint to the client and to a second host, beside scp, and the steps meanwhile."""
+    from tests.lab import Lab, missing
+
+    if why := missing():
+        raise BenchError(why)
+    with Lab(2) as lab:
+        hosts = asdict(Hosts(tuple(h.address for h in lab.hosts), lab.user, str(lab.key), str(lab.known_hosts)))
+        rounds = [fresh("restart:copy_once", hosts) for _ in range(COPY_ROUNDS)]
+    download, neighbour, scp, slower = (median(each[at] for each in rounds) for at in range(4))
+    return [
+        Metric("copy_to_client_mb_per_s", SIZE / 1e6 / download, SIZE / 1e6 / scp, Bar(ratio_at_least=0.8)),
+        Metric("copy_to_neighbour_mb_per_s", SIZE / 1e6 / neighbour, SIZE / 1e6 / scp, Bar(ratio_at_least=0.8)),
+        Metric("training_lost_per_gb_s", slower),
+    ]
+
+
+def copy_once(hosts: dict[str, Any]) -> tuple[float, float, float, float]:
+    """Return the seconds of a download, of a copy to the neighbour, of scp, and those that training has lost."""
+    import skyward_core as sky
+    from skyward_core.pool import output_files
+    from skyward_core.pool.checkpoint_restore_to_nodes import CheckpointCopies
+
+    @sky.function
+    def train(size: int, seconds: float) -> tuple[str, list[tuple[float, float]]]:
+        """Save a checkpoint, and take steps on one processor for the given time. Return its path, and the steps."""
+        import os
+        import time
+        from pathlib import Path
+
+        path, steps = Path(sky.checkpoint_dir(), "step-1.bin").absolute(), list[tuple[float, float]]()
+        if sky.instance_info().is_head:
+            with path.open("wb") as file:
+                for _ in range(0, size, 1 << 20):
+                    file.write(os.urandom(1 << 20))
+                file.truncate(size)
+            end = time.time() + seconds
+            while (begun := time.time()) < end:
+                sum(range(200_000))
+                steps.append((begun, time.time() - begun))
+        return str(path), steps
+
+    spans: dict[str, tuple[float, float]] = {}
+
+    def timed(owner: Any, name: str) -> None:
+        work = getattr(owner, name)
+
+        async def run(*given: Any, **more: Any) -> Any:
+            begun = time.time()
+            done = await work(*given, **more)
+            if time.time() - begun > 0.3:  # calls without a file take less
+                spans.setdefault(name, (begun, time.time()))
+            return done
+
+        setattr(owner, name, run)
+
+    timed(output_files.OutputFetcher, "fetch")
+    timed(CheckpointCopies, "_copy")
+    output_files.FETCH_INTERVALS = (0.3, 0.3)
+    chosen = {"user": hosts["user"], "keys": hosts["key"], "known_hosts": hosts["known_hosts"], "config": False}
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        options = sky.Options(console=False, on_loss="restart")
+        provider = sky.SSH(list(hosts["addresses"]), **chosen)
+        with sky.Compute(provider=provider, nodes=2, image=sky.Image(workdir=PROJECT), options=options) as compute:
+            path, steps = (train(SIZE, 20.0) @ compute)[0]
+            scp = _scp(hosts, path, Path(folder) / "theirs")
+    if spans.keys() != {"fetch", "_copy"}:
+        raise BenchError(f"the checkpoint was not copied: {spans}")
+    usual = median(took for begun, took in steps if not any(start <= begun < end for start, end in spans.values()))
+    lost = sum(took - usual for begun, took in steps if any(start <= begun < end for start, end in spans.values()))
+    download, neighbour = (spans[name][1] - spans[name][0] for name in ("fetch", "_copy"))
+    return download, neighbour, scp, lost
 
 
 def _restart(command: Sequence[str], folder: str) -> tuple[float, float]:
