@@ -12,6 +12,7 @@ import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
+from hashlib import file_digest
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -40,7 +41,7 @@ from skyward_core.pool.output_files import (
     make_folders,
 )
 from skyward_core.store.ledger_rows import PoolRow
-from skyward_core.util.content_hash import ContentHash
+from skyward_core.util.content_hash import NAME_LENGTH
 from skyward_core.views import events
 
 if TYPE_CHECKING:
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from skyward_core.pool import PoolContext
     from skyward_core.protocol.frame_types import FetchStatus, RestoreAnswer
 
-PIECE = 1 << 20  # bytes per read
 PATIENCE = 30.0  # seconds for a file, in addition to the time for its size
 MIN_RATE = 5e6  # bytes per second of a slow disk or network
 
@@ -150,7 +150,8 @@ class CheckpointCopies:
         try:
             if self._store is not None:
                 options = self._context.options
-                files = {path: LocalFile(Path(rows[path].target), *rows[path].left) for path, _ in content}
+                chosen = [rows[path] for path, _ in content]
+                files = {row.path: LocalFile(Path(row.target), *row.left, row.sha256) for row in chosen}
                 name = options.resume or run
                 if not await asyncio.to_thread(self._store.save, name, files, options.keep_checkpoints):
                     return  # a file changed: the next scan saves it
@@ -220,7 +221,8 @@ class CheckpointCopies:
     ) -> dict[Link, str]:
         """Copy a file to nodes, and delete outdated copies there. Return the reasons of failures."""
         size, changed_at = row.left
-        blob = BlobFile(await asyncio.to_thread(_hash_file, Path(row.target)), Path(row.target), size)
+        name = (await asyncio.to_thread(_hash_of, row))[:NAME_LENGTH]
+        blob = BlobFile(name, Path(row.target), size)
         limit = PATIENCE + size / MIN_RATE
         origin = next((file for file in found.files if (file.path, file.version) == (row.path, row.version)), None)
         rest = links if origin is None else await self._pull(blob, origin, links, limit)
@@ -370,7 +372,7 @@ def _select_latest(rows: Mapping[str, FetchedRow]) -> dict[str, FetchedRow]:
 
 
 def _stored_row(file: StoredFile, path: Path) -> FetchedRow:
-    return FetchedRow(str(path), 0, file.path, file.sha256, (file.size, path.lstat().st_mtime_ns))
+    return FetchedRow(str(path), 0, file.path, file.sha256, (file.size, path.lstat().st_mtime_ns), file.sha256)
 
 
 def _copy_missing(rows: Mapping[str, FetchedRow], folder: Path) -> None:
@@ -384,9 +386,8 @@ def _copy_missing(rows: Mapping[str, FetchedRow], folder: Path) -> None:
             draft.rename(target)
 
 
-def _hash_file(path: Path) -> str:
-    digest = ContentHash()
-    with open(path, "rb") as file:
-        while data := file.read(PIECE):
-            digest.update(data)
-    return digest.hexdigest()
+def _hash_of(row: FetchedRow) -> str:
+    if row.sha256:
+        return row.sha256
+    with open(row.target, "rb") as file:
+        return file_digest(file, "sha256").hexdigest()

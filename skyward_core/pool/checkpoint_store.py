@@ -46,11 +46,12 @@ class StoredFile(Value):
 
 
 class LocalFile(NamedTuple):
-    """A file to save: local path, size in bytes, and time of the last change in ns."""
+    """A file to save: local path, size in bytes, time of the last change in ns, and SHA-256; "" if unknown."""
 
     path: Path
     size: int
     changed_at: int
+    sha256: str = ""
 
 
 class CheckpointStore:
@@ -93,7 +94,7 @@ class CheckpointStore:
                 file = known.get((path, local.size, at))
                 if file is None:
                     with open(local.path, "rb") as content:
-                        digest = file_digest(content, "sha256").hexdigest()
+                        digest = local.sha256 or file_digest(content, "sha256").hexdigest()
                     file = StoredFile(path, local.size, at, digest, f"{stamp}/{path}")
                     self._files.upload(local.path, f"{run}/{file.name}")
                 found = local.path.lstat()

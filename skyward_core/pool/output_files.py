@@ -195,6 +195,7 @@ class FetchedRow(Value):
         target: Absolute local path.
         node, path, version: Node, path and content version of the original.
         left: Size and modification time in ns of the local copy after the download.
+        sha256: SHA-256 of the content; "" if unknown.
     """
 
     target: str
@@ -202,6 +203,7 @@ class FetchedRow(Value):
     path: str
     version: str
     left: tuple[int, int]
+    sha256: str = ""
 
     @property
     def is_unchanged(self) -> bool:
@@ -245,7 +247,7 @@ class OutputRecord:
         self._read()
         return [row for row in self._by_target.values() if row.is_unchanged]
 
-    def add(self, file: WrittenFile, target: Path) -> None:
+    def add(self, file: WrittenFile, target: Path, sha256: str = "") -> None:
         """Record a downloaded file.
 
         Raises:
@@ -254,7 +256,7 @@ class OutputRecord:
         left = file_fingerprint(target)
         if left is None:
             return  # the local file was removed after the download
-        row = FetchedRow(str(target), file.node, file.path, file.version, left)
+        row = FetchedRow(str(target), file.node, file.path, file.version, left, sha256)
         # The leading newline separates this line from an earlier line that a crash or a full disk truncated.
         line = b"\n" + json.dumps(asdict(row)).encode() + b"\n"
         descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -460,7 +462,7 @@ class OutputFetcher:
                 make_folders(target, aim.folder)
                 with suppress(FileNotFoundError):  # another client may move the same file
                     before.rename(target)
-                self._record.add(file, target)
+                self._record.add(file, target, row.sha256)
                 return True
         self._may_replace(file, target)
         return False
@@ -547,7 +549,7 @@ class OutputFetcher:
         instead = self._may_replace(file, target)
         if not instead and incoming.has_same_content(target):
             incoming.drop()
-            self._record.add(file, target)
+            self._record.add(file, target, incoming.sha256)
             return False
         if instead and self._keeps_whole and (problem := inspect_content(incoming.path, target.name)[0]):
             incoming.drop()
@@ -558,7 +560,7 @@ class OutputFetcher:
         except FileExistsError as error:
             incoming.drop()
             raise OSError(f"not overwriting {target}: it is another file") from error
-        self._record.add(file, target)
+        self._record.add(file, target, incoming.sha256)
         return True
 
 

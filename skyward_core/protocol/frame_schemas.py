@@ -454,7 +454,7 @@ FROM_CLIENT: FrameSchemas = {
         may_fail=True,
     ),
     "restore": FrameSchema(
-        "Copy a blob to a path in the working folder of the ranks, unless the ranks have changed the file there. "
+        "Move a blob to a path in the working folder of the ranks, unless the ranks have changed the file there. "
         "`at`: Unix time of its last change. `instead`: version of a file of the ranks that may be replaced, because "
         "it is cut off. `outdated`: earlier copies to delete. The answer states whether the file was written.",
         _REQUEST_ID,

@@ -8,6 +8,7 @@ from typing import Any
 
 HASH_PATTERN = re.compile(r"[0-9a-f]{32}")
 BLOB_PREFIX = "blob-"  # prefix of a temporary file's name on the client until the content is complete
+NAME_LENGTH = 32  # characters of a content hash, which are the first ones of the SHA-256
 
 
 class ContentHash:
@@ -20,7 +21,7 @@ class ContentHash:
         self._sha.update(data)
 
     def hexdigest(self) -> str:
-        return self._sha.hexdigest()[:32]
+        return self._sha.hexdigest()[:NAME_LENGTH]
 
 
 def hash_bytes(data: Any) -> str:

@@ -40,7 +40,8 @@ def blob(tmp_path: Path) -> Path:
 
 
 def restore(folder: Path, blob: Path, path: str) -> bool:
-    return restore_file(str(folder), blob, blob.stat().st_size, path, 1000.0)
+    (sent := blob.with_name("sent")).write_bytes(blob.read_bytes())
+    return restore_file(str(folder), sent, sent.stat().st_size, path, 1000.0)
 
 
 def test_restored_file_has_content_and_time_and_is_not_listed_as_written(folder: Path, blob: Path) -> None:
@@ -149,8 +150,11 @@ def test_checkpoints_that_the_client_has_are_deleted_with_their_folders(folder: 
     assert [each.name for each in folder.iterdir()] == ["out"]
 
 
-def test_places_with_an_earlier_version_of_a_file_are_not_listed(tmp_path: Path, home: Path) -> None:
+def test_places_with_an_earlier_version_of_a_file_are_not_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The file of node 1 and the only copy in the store have the size of the newest file, and are older."""
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
     store, path, target = CheckpointStore(f"file://{tmp_path}/store"), "checkpoints/r/a.pt", tmp_path / "a.pt"
     spec = {"cwd": str(tmp_path), "options": {"checkpoint_store": store.url}, "image": {}}
     row: Any = SimpleNamespace(key="pool", spec=spec)

@@ -189,17 +189,19 @@ class FileTransferServer:
     def _send_output(self, connection: TlsConnection, path: str, version: str, at: int) -> None:
         from skyward_core.node.agent.output_file_requests import OutputFile
 
+        hashes = connection.peer == CLIENT  # nodes know the hash of the content
         with closing(OutputFile(self._work, path, version)) as file:
             connection.send_frame({"t": "comes", "size": file.size})
             try:
-                for piece in file.read_chunks(at):
+                for piece in file.read_chunks(at, hashes=hashes):
                     connection.write(piece)
             except TlsConnectionError:
                 raise
             except OSError as error:
                 raise TlsConnectionError(str(error)) from error
-            file.check_unchanged()
-            connection.send_frame({"t": "whole", "sha256": file.sha256})
+            if hashes:
+                file.check_unchanged()
+                connection.send_frame({"t": "whole", "sha256": file.sha256})
 
     def _receive_blob(self, connection: TlsConnection, name: str, size: int) -> None:
         with self._incoming_blob(name, size) as arrival:

@@ -68,11 +68,11 @@ class OutputFile:
             raise
         self.size = self._found.st_size
 
-    def read_chunks(self, at: int) -> Iterator[bytes]:
+    def read_chunks(self, at: int, *, hashes: bool = True) -> Iterator[bytes]:
         """Yield the file's content from an offset on, always up to the size at opening.
 
         Reads instead of mapping the file, because truncating a mapped file would crash the reader. Afterwards
-        ``sha256`` is the hash of the whole file.
+        ``sha256`` is the hash of the whole file, unless ``hashes`` is false.
 
         Raises:
             OSError: If the file cannot be read.
@@ -81,7 +81,8 @@ class OutputFile:
         while place < self.size:
             data = os.pread(self._file, min(PIECE, self.size - place), place)
             data = data or bytes(min(PIECE, self.size - place))  # file was truncated: check_unchanged() reports this
-            digest.update(data)
+            if hashes:
+                digest.update(data)
             if place + len(data) > at:
                 yield data[max(0, at - place) :]
             place += len(data)
@@ -160,7 +161,7 @@ class OutputFileHandler:
         return record.opened_at - MTIME_TOLERANCE, until
 
     async def restore_file(self, connection: Connection, header: ClientRestore) -> None:
-        """Copy a blob into the working folder, for ranks that continue from files of an earlier attempt."""
+        """Move a blob into the working folder, for ranks that continue from files of an earlier attempt."""
         config = self._state.config
         answer: dict[str, Any]
         try:
@@ -210,7 +211,7 @@ RESTORED_SUFFIX = ".restored.json"  # list of restored files beside the working 
 def restore_file(
     folder: str, blob: Path, size: int, path: str, at: float, instead: str = "", outdated: Sequence[str] = ()
 ) -> bool:
-    """Copy a blob to a path in the working folder. Readers see either the old or the new content.
+    """Move a blob to a path in the working folder. Readers see either the old or the new content.
 
     A file that the ranks have written or changed is kept. A file that an earlier call has written is replaced.
 
@@ -247,10 +248,15 @@ def restore_file(
             pass
         with suppress(FileNotFoundError):
             os.unlink(draft, dir_fd=parent)  # of a killed agent, or a link or pipe of a rank
-        target = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=parent)
-        with open(blob, "rb") as source, open(target, "wb") as copy:
-            shutil.copyfileobj(source, copy, PIECE)
-            copy.flush()
+        try:
+            os.rename(blob, draft, dst_dir_fd=parent)
+        except OSError:  # another file system
+            target = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, dir_fd=parent)
+            with open(blob, "rb") as source, open(target, "wb") as copy:
+                shutil.copyfileobj(source, copy, PIECE)
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a rank may replace the file by a pipe
+        with open(os.open(draft, flags, dir_fd=parent), "rb") as copy:
+            os.fchmod(copy.fileno(), 0o644)
             os.utime(copy.fileno(), (at, at))
             os.fsync(copy.fileno())
             version = file_version(os.fstat(copy.fileno()))
@@ -283,9 +289,9 @@ def clear_checkpoints(folder: str, parents: Sequence[str], files: Sequence[Clear
     for parent in parents:
         for place, _, _ in os.walk(f"{folder}/{parent}", topdown=False):
             with suppress(OSError):  # not empty
-                os.rmdir(place)
+                Path(place).rmdir()
         with suppress(OSError):
-            os.rmdir(f"{folder}/{parent.rpartition('/')[0]}")
+            Path(folder, parent).parent.rmdir()
 
 
 def _remove_restored(folder: str, path: str, version: str) -> None:
