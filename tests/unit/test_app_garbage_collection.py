@@ -9,7 +9,7 @@ from weakref import ref
 import pytest
 
 import skyward_tui.app as skyward_app
-from skyward_tui.app import REST_SECONDS, collect_if_due, defer_collection
+from skyward_tui.app import REST_SECONDS, collect_if_due, defer_collection, freeze_imports
 
 
 class Thing:
@@ -53,3 +53,16 @@ def test_deferred_collection_runs_only_while_no_user_is_active(monkeypatch: pyte
     left = old_garbage()
     collect_if_due(REST_SECONDS * 2)
     assert left() is not None, "it had just looked"
+
+
+@pytest.mark.proof("1 s of a processor")
+def test_objects_created_during_freeze_imports_are_not_collected() -> None:
+    with freeze_imports():
+        assert not gc.isenabled()
+        left = old_garbage()
+    gc.collect()
+    assert gc.isenabled()
+    assert left() is not None
+    gc.unfreeze()
+    gc.collect()
+    assert left() is None

@@ -12,6 +12,7 @@ import threading
 import time
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,14 +35,14 @@ from skyward_core.providers.aws import (
     zones_and_placement,
 )
 from skyward_core.providers.aws.boto_calls import AwsAccount, AwsCalls
-from skyward_core.providers.aws.ec2_errors import CallFailed, CapacityRefused
+from skyward_core.providers.aws.ec2_errors import CallFailed, CapacityRefused, NoImage
 from skyward_core.providers.aws.instances_and_leftovers import to_machine
 from skyward_core.providers.aws.launch_and_reservations import InstanceLaunch, LaunchAttempt, LaunchParameters
 from skyward_core.providers.aws.launch_journal_and_keys import KeyPair, LaunchJournal
-from skyward_core.providers.aws.offers_and_images import BilledExtras, BootImage, InstanceType, find_image
+from skyward_core.providers.aws.offers_and_images import BilledExtras, BootImage, InstanceType, PriceCache, find_image
 from skyward_core.providers.aws.security_groups_and_account_checks import SecurityResources
 from skyward_core.providers.aws.zones_and_placement import Zone, sort_by_topology
-from skyward_core.providers.provider_call_progress_and_cache import IncompleteSearch
+from skyward_core.providers.provider_call_progress_and_cache import IncompleteSearch, progress_listener
 from skyward_core.store.ledger import known_ledger_id, ledger_id
 from skyward_core.store.ledger_rows import make_bills
 
@@ -108,6 +109,18 @@ async def test_offer_price_includes_volumes_of_the_image(volumes: dict[str, int]
     assert max(expected, image.disk_gb) + volumes.get("sdb", 0) == gb
 
 
+async def test_region_without_the_image_is_skipped_if_others_have_it() -> None:
+    calls: Any = Calls(sda1=300)
+    extras = BilledExtras(100, False, "ami-1")
+    found = await offers_and_images.list_offers(calls, "aws", ["elsewhere", "here"], MachineRequirements(), extras)
+    assert [each.region for each in found.offers] == ["here"]
+    assert any("region elsewhere has no machine image ami-1" in note for note in found.notes)
+    with pytest.raises(UsageError, match="has no machine image ami-1"):
+        await offers_and_images.list_offers(calls, "aws", ["elsewhere"], MachineRequirements(), extras)
+    with pytest.raises(NoImage):
+        await extras.total_disk_gb(calls, PriceCache("played"), "elsewhere")
+
+
 # The order of nodes by EC2's network topology, and placement groups.
 
 
@@ -162,6 +175,24 @@ def launching(
     place = Zone(zone="r-a", region="r", subnet="subnet-1", vpc="vpc-1")
     launch = InstanceLaunch(calls, LaunchJournal("p", "t1"), wishes, image, lambda machines: None)
     return launch, LaunchAttempt(place, kind, grouped=True)
+
+
+@pytest.mark.parametrize(("has_group", "sent"), [(True, ["skyward-p-t1", None]), (False, [None])])
+async def test_launch_retries_without_placement_group_if_not_permitted(
+    has_group: bool, sent: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
+
+    async def make(*_: Any) -> None:
+        if not has_group:
+            raise CallFailed("you may not", "UnauthorizedOperation")
+
+    monkeypatch.setattr(zones_and_placement, "create_placement_group", make)
+    calls: Any = Full()
+    launch, attempt = launching(calls, monkeypatch)
+    with pytest.raises(NoCapacity, match="there is none"):
+        await launch.launch_machines([attempt])
+    assert calls.sent == sent
 
 
 class NotYet(Full):
@@ -608,6 +639,44 @@ async def test_prices_of_other_aws_partitions_are_unknown_with_a_reason(
     found = await offers_and_images.query_region(calls, "aws", region, requirements, BilledExtras(100, True))  # type: ignore[arg-type]
     assert {each.market: each.hourly for each in found.offers} == {"on-demand": None} | ({"spot": 0.1} if spot else {})
     assert any(region in note and reason in note for note in found.notes)
+
+
+class Doors(Calls):
+    """EC2's security group of one pool."""
+
+    def __init__(self, *networks: str) -> None:
+        self.networks = list(networks)
+        self.asked = 0
+
+    async def call_all(self, *_: Any, **__: Any) -> list[Any]:
+        self.asked += 1
+        return [{"GroupId": "sg-1"}]
+
+    async def call(self, service: str, region: str, name: str, **params: Any) -> Any:
+        (rule,) = params["IpPermissions"]
+        (network,) = (each["CidrIp"] for each in rule["IpRanges"])
+        (self.networks.append if name.startswith("authorize") else self.networks.remove)(network)
+        return {}
+
+
+async def test_ssh_is_allowed_from_the_client_s_new_address_instead_of_the_old_one() -> None:
+    folder, calls, heard = LaunchJournal("p", "t"), Doors("10.0.0.1/32"), list[str]()
+    folder.add("belongings", region="r", vpc="v", group="g", key="g", network="10.0.0.1/32")
+    here = ["10.0.0.1/32"]
+
+    async def find() -> str:
+        return here[0]
+
+    admit = partial(security_groups_and_account_checks.admit_client, calls, folder, find)  # type: ignore[arg-type]
+    assert await admit() == 0.0 and calls.asked == 0, "nothing has changed"
+    here[0] = "10.9.9.9/32"
+    begun = time.time()
+    with progress_listener(heard.append):
+        assert all(at >= begun for at in await asyncio.gather(*(admit() for _ in range(8))))
+    assert calls.networks == ["10.9.9.9/32"] and calls.asked == 1, "once for all machines"
+    assert heard == [
+        "this machine's address has changed: SSH is now allowed from 10.9.9.9/32; 10.0.0.1/32 is no longer allowed"
+    ]
 
 
 # Machines that EC2 ends while they start, and limits of an account.

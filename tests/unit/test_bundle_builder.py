@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import zipfile
 import zlib
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,15 @@ import pytest
 from skyward_core.node.bootstrap import host_command_server
 from skyward_core.protocol.node_paths import deferred_bundle_path
 from skyward_core.transport import bundle_builder
-from skyward_core.transport.bundle_builder import Bundle, _without_docstrings, bundle, bundle_with_nvml
+from skyward_core.transport.bundle_builder import (
+    Bundle,
+    _bundle_for_other,
+    _without_docstrings,
+    bundle,
+    bundle_for,
+    bundle_with_nvml,
+)
+from tests.support.pythons import another_python
 
 # Modules that a node imports. The names are listed, so that a new module on the worker's path must be added here
 # deliberately.
@@ -103,21 +110,36 @@ each = list('generator' for _ in 'x')
     assert found["documented"]([1]) == ["1 what"] and found["Kept"]().method() == "value"
 
 
+@pytest.mark.parametrize("is_here", [True, False])
+def test_other_python_version_uses_its_bytecode_or_the_sources(
+    is_here: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    other = another_python()
+    request.addfinalizer(_bundle_for_other.cache_clear)
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
+    _bundle_for_other.cache_clear()
+    made = bundle_for(True, ".".join(other.version.split(".")[:2]))
+    assert made.name != bundle_with_nvml().name and dict(made.files) == dict(bundle_with_nvml().files)
+    made.compile_bytecode(other.path if is_here else "")
+    path = tmp_path / made.name
+    host_command_server.unpack(made.archive, str(path))
+    script = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from skyward_core.node.agent.__main__ import preload_modules as preload; preload()\n"
+        "import skyward_core.node.worker.worker, cloudpickle\n"
+        "ours = [m for n, m in sys.modules.items() if n.startswith(('skyward_core', 'cloudpickle'))]\n"
+        "print(*(getattr(m, '__file__', '') for m in ours))"
+    )
+    command = [other.path, "-I", "-S", "-B", "-c", script, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert {name.endswith(".pyc") for name in done.stdout.split()} == {is_here}
+
+
 def test_pynvml_is_only_in_the_bundle_with_nvml() -> None:
     plain, with_nvml = bundle(), bundle_with_nvml()
     assert plain.name != with_nvml.name
     more = [path for path, _ in with_nvml.files if path not in dict(plain.files)]
     assert more == ["pynvml.py"]
-
-
-def test_missing_pynvml_is_reported_as_missing_driver() -> None:
-    script = (
-        "import sys; sys.modules['pynvml'] = None\n"
-        "from skyward_core.runtime.visible_nvidia_gpus import devices; devices()"
-    )
-    env = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, env=env)
-    assert done.stderr.strip().endswith("PoolError: this machine has no NVIDIA driver")
 
 
 def test_bundle_archive_is_packed_once_and_cached(
@@ -126,9 +148,14 @@ def test_bundle_archive_is_packed_once_and_cached(
     bundle.cache_clear()
     first = bundle().archive
     assert [path.name for path in archive_folder.iterdir()] == ["plain"]
-    monkeypatch.setattr("skyward_core.transport.bundle_builder._archive", lambda *parts: pytest.fail("packed anew"))
+    with monkeypatch.context() as patch:
+        patch.setattr("skyward_core.transport.bundle_builder._archive", lambda *parts: pytest.fail("packed anew"))
+        bundle.cache_clear()
+        assert bundle().archive == first
+    (archive_folder / "plain").unlink()
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     bundle.cache_clear()
-    assert bundle().archive == first
+    assert bundle().archive == first and not list(archive_folder.iterdir())
 
 
 @pytest.mark.parametrize("spoilt", ["cut", "changed", "emptied", "other content", "folder"])
@@ -304,32 +331,3 @@ def run_in_bundle(path: Path, script: str, *words: str) -> str:
     done = subprocess.run([*command, *words], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-LOADED = (
-    "ours = [m for n, m in sys.modules.items() if n.startswith(('skyward_core', 'cloudpickle', 'pynvml'))]\n"
-    "print(*(getattr(m, '__file__', '') for m in ours))"
-)
-
-
-@pytest.mark.parametrize(
-    ("start", "by_all"),
-    [
-        ("from skyward_core.node.agent.__main__ import preload_modules as preload; preload()", True),
-        ("import skyward_core.node.worker.worker, skyward_core.runtime.instance_info_and_attempt, cloudpickle", True),
-        ("import skyward_core.node.bootstrap.host_commands", True),
-        ("import skyward_core.node.agent.file_transfer_server, skyward_core.protocol.blocking_tls_connection", False),
-        ("import skyward_core.node.bootstrap.image_environment, skyward_core.plugins.built_in.torch", False),
-        ("import skyward_core.plugins.built_in.jax, pynvml", False),
-    ],
-)
-def test_modules_loaded_by_nodes_are_precompiled_in_the_bundle(start: str, by_all: bool, unpacked_bundle: Path) -> None:
-    """Modules that all nodes load at startup are stored without compression."""
-    loaded = run_in_bundle(unpacked_bundle, f"{start}\n{LOADED}").split()
-    assert loaded
-    assert [path for path in loaded if not (path.startswith(f"{unpacked_bundle}/") and path.endswith(".pyc"))] == []
-    if by_all:
-        with zipfile.ZipFile(unpacked_bundle) as archive:
-            for path in loaded:
-                entry = archive.getinfo(path.removeprefix(f"{unpacked_bundle}/"))
-                assert entry.compress_type == zipfile.ZIP_STORED, path

@@ -34,7 +34,7 @@ from skyward_core.node.agent.worker_processes import Process
 from skyward_core.node.agent.worker_slot import RankPhases
 from skyward_core.node.bootstrap.host_inspection import find_node_processes
 from skyward_core.node.machine_metrics_sampler import SampleFiles
-from skyward_core.protocol.frame_codec import NONE_SUMMARY, PICKLED_NONE, Decoder, Header, encode_json
+from skyward_core.protocol.frame_codec import NONE_SUMMARY, PICKLED_NONE, Header, encode_json
 from skyward_core.runtime import preemption
 from skyward_core.runtime.preemption import PreemptionNotice, on_preempt
 from tests.support.agent_parts import Node, Peer, Speaker
@@ -363,19 +363,6 @@ def test_run_records_are_bounded_except_active_runs() -> None:
     register.record_outcome(busy, outcome(0))
 
 
-def test_journal_frame_of_a_call_has_header_rank_slot_and_log_offsets() -> None:
-    """The call header is embedded as encoded for the worker, and the frame stays valid for any content."""
-    one = call("r", 2, i=2, gang=True, name='"}, ü\n', more={"a": [None, "\ud800"]})
-    one.rank, one.slot, one.log_start = 5, 1, {"r005.1.out": 77}
-    frame = {"t": "given", "slot": 1, "rank": 5, "log": {"r005.1.out": 77}, "call": one.header}
-    for data in (one.given_frame(), one.given_frame(encode_json(one.header))):
-        assert list(Decoder().feed(data)) == [(frame, b"")]
-    other = call("r", 3, i=3)
-    assert next(Decoder().feed(one.given_frame(encode_json(other.header))))[0]["call"] == other.header, (
-        "not encoded again"
-    )
-
-
 # What an agent makes of what its provider's program says, and what a rank's process makes of notices.
 
 SAYS = """
@@ -469,6 +456,28 @@ async def test_ranks_are_notified_once_about_preemption_of_other_nodes(tmp_path:
     again.start()
     assert not node.state.is_preempted
     again.stop()
+
+
+def running() -> subprocess.Popen[bytes]:
+    return subprocess.Popen(["sleep", "600"], start_new_session=True)
+
+
+@pytest.mark.parametrize("sent", [False, True])
+async def test_next_agent_sends_pending_preemption_signal_once(tmp_path: Path, sent: bool) -> None:
+    node = Node(tmp_path, notices="import sys; sys.stdin.read()")
+    file = Path(node.state.config.paths.notices)
+    with running() as rank:
+        process = node.slots.slots[0].process = Process(rank.pid)
+        process.connection, process.is_ready = node.peer, True
+        file.write_text(json.dumps([[1, True, monotonic() + 60, [rank.pid], sent]]))
+        desk = make_notifier(node)
+        desk.start()
+        desk.stop()
+        assert json.loads(file.read_text())[0][4] is True
+        if sent:
+            assert rank.poll() is None
+            rank.kill()
+        assert rank.wait() == (-signal.SIGKILL if sent else -signal.SIGTERM)
 
 
 # -- in a rank's process ---------------------------------------------------------------------------------------

@@ -250,20 +250,6 @@ async def test_claim_of_an_orphaned_run_returns_its_outcomes(node: Served) -> No
     assert [(header["t"], header["i"]) for header in answer[1:]] == [("outcome", 0)]
 
 
-async def test_dropped_blobs_stay_while_a_client_or_call_needs_them(node: Served) -> None:
-    used, spare = BLOB, "cd" * 16
-    for name in (used, spare):
-        (node.state.config.blobs / name).write_bytes(b"data")
-    client, other = node.client(), node.client()
-    client.add_note(REQUESTS_CALL)
-    drop = {"t": "drop", "id": 1, "blobs": [used, spare]}
-    assert client.add_note(drop) == [{"t": "known", "id": 1}]
-    assert {path.name for path in node.state.config.blobs.iterdir()} == {used, spare}
-    other.leave()
-    client.add_note(drop)
-    assert {path.name for path in node.state.config.blobs.iterdir()} == {used}
-
-
 async def test_shutdown_request_names_client_and_dropped_results(node: Served) -> None:
     node.client(who="process 7 on here").add_note({"t": "shutdown", "drop": ["aa11"], "keep": 60.0})
     assert node.life.ends == [("process 7 on here", "")]

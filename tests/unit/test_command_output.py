@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -39,19 +40,20 @@ from skyward_core.providers.aws import boto_calls
 from skyward_core.providers.local.provider import Local
 from skyward_core.store.ledger_rows import Receipt
 from skyward_core.tasks.task_and_blob_values import Blob, Task
-from skyward_core.views.events import NodeLink, NodePhase, PoolState
+from skyward_core.views.events import NodeLink, NodePhase, PoolState, RankPhase
 from skyward_core.views.pool_view import PoolView, RunView, TaskView
 from skyward_tui.cli import follow_run, pool_and_run_lookup
 from skyward_tui.cli.commands import cancel_down_prune, exec_launch_queue, leftovers
 from skyward_tui.cli.commands.launched_and_attached_runs import PoolCommand, run
 from skyward_tui.cli.console_and_log_printer import Console, LogPrinter
 from skyward_tui.cli.fault_tolerant_stdio import StandardStream
-from skyward_tui.cli.follow_run import Follower, LiveStatus, Row
+from skyward_tui.cli.follow_run import Follower, LiveStatus, Row, status_rows
 from skyward_tui.cli.main import cli
 from skyward_tui.cli.run_report_and_receipts import aggregate_lines, failure_lines, receipt_line, run_table
 from skyward_tui.launch_form import form
 from tests.support.commands import COMMANDS
 from tests.support.examples import examples
+from tests.support.fake_session import FakeSession, failed_run, logged
 
 # What is printed
 
@@ -436,6 +438,27 @@ def test_signal_during_teardown_does_not_interrupt_it(capfd: pytest.CaptureFixtu
     assert json.loads(out)["receipt"]["gone"] == [0]
 
 
+def test_ignored_signals_stay_ignored(capfd: pytest.CaptureFixture[str]) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Follower(Console()).catch_signals():
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_countdown_of_saving_ranks_ends_with_their_time(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow_run, "COUNTDOWN_SECONDS", 0.0)
+    monkeypatch.setattr(follow_run, "PATIENCE", 0.01)
+    follower = Follower(Console())
+    for rank, left in ((0, 60.0), (1, -1.0)):  # the machine of rank 1 has ended, so that its agent reports no end
+        follower.on_event(RankPhase(pool="p", rank=rank, phase="saving", until=time.time() + left))
+    follower.wait_until(lambda: False, most=0.05)
+    assert re.fullmatch(r"(rank 0 still saves: killed in [01]:\d\d\n)+", capfd.readouterr().err)
+
+
 def test_repeated_node_failures_are_printed_once(capfd: pytest.CaptureFixture[str]) -> None:
     follower = Follower(Console())
     for detail in ("connection refused", "connection refused", "no answer", "connection refused"):
@@ -672,28 +695,35 @@ def test_log_printer_keeps_one_state_of_an_endless_progress_bar() -> None:
     assert held < 100
 
 
-@pytest.mark.parametrize(
-    "line, safe",
-    [
-        (b"plain \xc3\xa9\t.", b"plain \xc3\xa9\t."),
-        (b"\x1b[1;31mred\x1b[0m", b"\x1b[1;31mred\x1b[0m"),
-        (b"a\x1b[2Jb\x1b[10;3Hc\x1b[?25ld", b"abcd"),
-        (b"a\x1b]52;c;aGk=\x07b\x1b]0;title\x1b\\c", b"abc"),
-        (b"a\x1b[\x002Jb\x1b\x00]0;title\x07c\x1b[>4;1md", b"abcd"),
-        ("bell\x07back\x08nul\x00\u202e".encode(), "bell�back�nul��".encode()),
-        (b" 10%\r 50%\r100%", b"100%"),
-    ],
-)
-def test_log_printer_sanitizes_lines_for_a_terminal(line: bytes, safe: bytes) -> None:
-    expected = b"r000| " + safe + (b"\x1b[0m\n" if b"\x1b" in safe else b"\n")
-    assert printed((0, "out", line + b"\n"), terminal=True) == expected
-    assert printed((0, "out", line), terminal=True) == expected
-
-
 def test_endless_line_is_cut_only_on_a_terminal() -> None:
     cut = printed((0, "out", b"x" * 70_000), terminal=True)
     assert cut.endswith(" … [4,464 more bytes in the log file]\n".encode())
     assert len(printed((0, "out", b"x" * 70_000))) == 70_007
+
+
+def texts(found: list[Row]) -> list[str]:
+    return [text for text, _ in found]
+
+
+def test_status_rows_show_start_run_and_failure() -> None:
+    session = FakeSession()
+    starting = session.pool("fresh", 4, state="starting", phase="requested", price=2.0)
+    assert texts(status_rows(starting, None, "", session.now)) == [
+        "◌ pool fresh starting  0/4 nodes  $2.00/h spent $0.04  1:04",
+        "  4 requested",
+    ]
+    view = session.pool("llama-ft")
+    run = session.open_run(view)
+    logged(view, run, session, steps=3)
+    session.end_rank(view, run, 1)
+    assert texts(status_rows(view, run, "r002| hello", session.now)) == [
+        "● train (llama-ft-1)  1/4 ended  0:41  pool llama-ft up  4/4 nodes",
+        "  ● 3 running  ✓ 1 returned",
+        "  r000| step 2  loss 2.117  lr 0.003333  tokens/s 14,400",
+        "  r002| hello",
+    ]
+    failed = status_rows(view, failed_run(session, view), "", session.now)
+    assert failed[1] == ("  ✗ 1 raised  ✗ 1 exited  ⊘ 1 stopped  ✓ 1 returned", 31)
 
 
 # ``run --watch``: a few lines below what has been printed, that tell how a run is and leave nothing behind.

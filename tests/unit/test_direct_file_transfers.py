@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 
+from skyward_core.node.agent import file_transfer_server
 from skyward_core.node.agent.file_transfer_server import ACCEPT_RETRY_DELAY, MAX_UNAUTHENTICATED, FileTransferServer
 from skyward_core.plugins.pool_certificate_authority import Authority, node_name
 from skyward_core.pool.direct_file_transfers import IDLE_TIMEOUT, MAX_AGE, Endpoint, IdleStreams, Transfer
@@ -111,12 +112,6 @@ def target(tmp_path: Path) -> Path:
 
 def files(folder: Path) -> list[str]:
     return [path.name for path in folder.iterdir()]
-
-
-def test_uploaded_blob_is_stored_on_the_node(hosts: list[Host], client: Client) -> None:
-    client.upload(hosts[0].node)
-    assert files(hosts[0].blobs) == [NAME]
-    assert (hosts[0].blobs / NAME).read_bytes() == DATA
 
 
 def test_upload_with_wrong_content_is_rejected(hosts: list[Host], client: Client) -> None:
@@ -343,6 +338,16 @@ def test_download_survives_a_broken_idle_connection(
     assert 1_000_000 < asked[2] <= 2_000_000 and len(asked) == 3
 
 
+def test_idle_blob_connection_is_closed(
+    hosts: list[Host], client: Client, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_transfer_server, "IDLE_TIMEOUT", 0.001)
+    assert client.download(hosts[0].node, target) == DATA
+    wait_until(lambda: threads_of_servers() == 0)
+    monkeypatch.undo()
+    assert client.download(hosts[0].node, target) == DATA
+
+
 def test_idle_connections_are_bounded_in_number_and_age(hosts: list[Host], client: Client) -> None:
     streams = client.streams
     node, other = hosts[0].node, hosts[1].node
@@ -411,12 +416,6 @@ def test_peer_without_certificate_gets_no_byte_of_a_blob(head: Host, speaks_tls:
         except (ssl.SSLError, ConnectionError):
             pass  # refused, as it should be
     assert DATA[:8] not in got and struct.pack("!Q", len(DATA)) not in got
-
-
-def test_closed_blob_server_accepts_no_connection(head: Host) -> None:
-    head.peers.close()
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(head.place, timeout=10)
 
 
 def threads_of_servers() -> int:

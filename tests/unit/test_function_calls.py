@@ -5,11 +5,14 @@ from __future__ import annotations
 import copy
 import functools
 import importlib
+import itertools
 import json
 import pickle
+import queue
 import sys
+import threading
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +20,11 @@ import cloudpickle
 import pytest
 
 import skyward_core as sky
-from skyward_core.api.map_and_stream import ChunkSizer
+from skyward_core.api.map_and_stream import MAX_WAITING_CALLS, ChunkSizer, MapOperation
 from skyward_core.model.function import PendingFunction, PendingGroup, check_call
 from skyward_core.model.run_future import RunFuture
 from skyward_core.tasks.function_pickling import PickleCache
+from tests.support.waiting import wait_until
 
 
 class Pool:
@@ -293,6 +297,53 @@ def test_last_map_chunks_are_small_and_timed_calls_are_single() -> None:
     assert sizes.next_size() == 1
     sizes.record_duration(1, 0)
     assert [sizes.next_size() for _ in range(3)] == [4, 16, 64]
+
+
+class Answering:
+    """Ranks that answer all calls at once except the first."""
+
+    places = 1
+
+    def __init__(self) -> None:
+        self.arrivals: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.given: list[Sequence[Any]] = []
+        self.closed = False
+
+    def start(self) -> None: ...
+
+    def submit_chunk(self, first: int, items: Sequence[Any]) -> int:
+        self.given.append(items)
+        if len(self.given) > 1:
+            self.answer(len(self.given) - 1)
+        return 8
+
+    def answer(self, number: int) -> None:
+        items = self.given[number]
+        self.arrivals.put(("values", number, lambda: list(items), len(items), 1.0, 8))
+
+    def finish(self) -> None: ...
+
+    def failure(self) -> Exception | None:
+        return None
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_calls_waiting_for_a_slow_first_map_call_are_bounded() -> None:
+    ranks: Any = Answering()
+    got = queue.SimpleQueue[int]()
+    values = MapOperation(ranks, PendingFunction(abs), itertools.count(), ordered=True, single=False).values()
+
+    def read() -> None:
+        for value in itertools.islice(values, 20):
+            got.put(value)
+
+    threading.Thread(target=read, daemon=True).start()
+    wait_until(lambda: len(ranks.given) >= MAX_WAITING_CALLS, what="all that may wait")
+    assert got.empty() and len(ranks.given) == MAX_WAITING_CALLS
+    ranks.answer(0)
+    assert [got.get(timeout=30) for _ in range(20)] == list(range(20))
 
 
 # A function's pickle is made once, as long as the same would be made of it again.

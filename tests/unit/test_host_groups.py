@@ -173,6 +173,14 @@ def test_pickled_group_values_load_without_the_library() -> None:
     assert not [text for _, text, _ in pickletools.genops(saved) if "skyward" in str(text)]
 
 
+@pytest.mark.proof("2 s of a processor")
+def test_group_values_are_a_jax_pytree() -> None:
+    jax = pytest.importorskip("jax")
+    doubled = jax.tree.map(lambda each: each * 2, GroupValues([1, (2, 3)]))
+    assert doubled == GroupValues([2, (4, 6)]) and type(doubled) is GroupValues
+    assert GroupValues([1]) == [1]  # and again: it is told once
+
+
 # A table of a person's TOML file is changed, and nothing else in it.
 
 THEIRS = """\
@@ -203,23 +211,11 @@ arguments = [
 PATH = ("presets", "small")
 
 
-def test_set_table_appends_a_new_table_and_keeps_the_rest() -> None:
-    made = set_table(THEIRS, ("presets", "large run"), {"script": "a b.py", "nodes": 8, "keep": True})
-    assert made == THEIRS + '\n[presets."large run"]\nscript = "a b.py"\nnodes = 8\nkeep = true\n'
-    assert remove_table(made, ("presets", "large run")) == THEIRS
-
-
 def test_set_table_keeps_unchanged_values_and_comments() -> None:
     made = set_table(THEIRS, PATH, {"script": "other.py", "arguments": ["epochs=1"], "provider": "local"})
     assert made == THEIRS.replace('"train.py"   # ours', '"other.py"   # ours').replace(
         'nodes = 2\narguments = [\n  "epochs=1",\n]\n', 'arguments = [\n  "epochs=1",\n]\nprovider = "local"\n'
     )
-
-
-def test_remove_table_keeps_the_comment_of_the_next_table() -> None:
-    made = remove_table(THEIRS, PATH)
-    assert "# keys of mine\n[keys]" in made and "script" not in made
-    assert tomllib.loads(made).keys() == {"hosts", "keys"}
 
 
 @pytest.mark.parametrize("before", ["", "[hosts]\nlab = 'a'", "a = 1\r\n", "\n\n"])

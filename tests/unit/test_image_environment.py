@@ -147,16 +147,6 @@ def test_full_disk_during_environment_setup_is_reported(tmp_path: Path) -> None:
         subprocess.run(["umount", str(tmp_path)], check=True)
 
 
-def test_environment_key_depends_on_content_but_not_on_secrets() -> None:
-    one = image_environment.environment_key({"pip": ["a"], "env": {"TOKEN": "x"}}, "/usr/bin/python")
-    assert one == image_environment.environment_key({"pip": ["a"], "env": {"TOKEN": "y"}}, "/usr/bin/python")
-    assert (
-        one
-        != image_environment.environment_key({"pip": ["b"]}, "/usr/bin/python")
-        != image_environment.environment_key({"pip": ["b"]}, "/opt/python")
-    )
-
-
 # A uv that notes what it is told: of the environments that it is to make there is only an interpreter.
 PRETENDED = (
     f'for a; do last=$a; done; [ "$1" = venv ] && mkdir "$last/bin" && ln -s {sys.executable} "$last/bin/python"\n'

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -82,27 +80,6 @@ def test_includes_and_excludes_are_rejected_for_local_pools(text: str) -> None:
     assert make_plan(launch_request(text, **ELSEWHERE))
     with pytest.raises(UsageError, match=f"Remove {text.partition('=')[0]}"):
         make_plan(launch_request(text))
-
-
-def test_plan_checks_only_files_named_by_patterns(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The launch form makes a plan after every key press."""
-    for number in range(50):
-        (folder / f"f{number}").mkdir()
-        for name in range(4):
-            (folder / f"f{number}" / f"{name}.py").touch()
-    (folder / "data").mkdir()
-    (folder / "data" / "one.bin").touch()
-    opened: list[str] = []
-    scan = os.scandir
-
-    def counted(path: Any = ".") -> Any:
-        opened.append(str(path))
-        return scan(path)
-
-    monkeypatch.setattr(os, "scandir", counted)
-    monkeypatch.setattr(subprocess, "run", lambda *asked, **more: pytest.fail(f"it runs {asked}"))
-    parse_image_options(["includes=data/*", "includes=train.py"]).check_files(folder, travels=True)
-    assert len(opened) <= 2 and all(path.endswith("data") for path in opened), opened
 
 
 def test_presets_save_no_secret_and_explain_invalid_values(folder: Path) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import sys
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from click.testing import CliRunner
@@ -14,11 +17,18 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet
 
-from skyward_core.client.launch.launch_plan import make_plan, resolve_call
+from skyward_core.client.launch.launch_plan import make_plan, resolve_call, script_python
 from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.model.errors import ScriptError, SpecError, UsageError
+from skyward_core.model.machines_and_gpu_use import Machine
 from skyward_core.model.script_interpreter import Interpreter
-from skyward_core.providers.ssh.provider import check_line
+from skyward_core.model.specs import Image, PoolSpec
+from skyward_core.plugins.plugin import Plugin
+from skyward_core.providers.aws.provider import AWS
+from skyward_core.providers.local.provider import Local
+from skyward_core.providers.slurm.provider import Slurm
+from skyward_core.providers.ssh.provider import SSH, check_line
+from skyward_core.tasks import missing_packages
 from skyward_core.tasks.packages.inline_metadata import InlineMetadata, find_blocks, read_inline_metadata
 from skyward_core.tasks.python_compatibility import MINOR_VERSION, VersionError, satisfies
 from skyward_core.transport.ssh.host_address_and_python import HostPythons, WantedPython, parse_pythons
@@ -45,21 +55,6 @@ def test_inline_metadata_block_is_parsed(tmp_path: Path) -> None:
     toml = 'requires-python = ">=3.12"\ndependencies = [\n  "torch>=2; python_version > \'3.8\'",\n\n  "rich",\n]\n'
     found = read_metadata(tmp_path, toml)
     assert found == InlineMetadata(">=3.12", {"pip": ["torch>=2; python_version > '3.8'", "rich"]})
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "import os\n",
-        "# /// other\n# dependencies = 1\n# ///\n",
-        "# /// script\n# dependencies = 1\n",  # never closed
-        "    # /// script\n    # dependencies = 1\n    # ///\n",
-    ],
-)
-def test_script_without_a_valid_block_has_no_inline_metadata(tmp_path: Path, text: str) -> None:
-    (tmp_path / "train.py").write_text(text)
-    assert read_inline_metadata(tmp_path / "train.py") is None
 
 
 def test_binary_or_missing_script_has_no_inline_metadata(tmp_path: Path) -> None:
@@ -248,6 +243,30 @@ def test_error_names_lock_whose_python_is_missing(project: Path) -> None:
     with pytest.raises(ScriptError, match=r'uv\.lock requires Python ">=3\.19", but only ') as caught:
         make_plan(launch(project, lock="uv.lock"))
     assert caught.value.field == "lock"
+
+
+class Brings(Plugin):
+    """Plugin that requires a package."""
+
+    name: ClassVar[str] = "brings"
+
+    def transform(self, image: Image, pool_spec: PoolSpec) -> Image:
+        return replace(image, pip=(*image.pip, "nowhere-to-be-found==1.0"))
+
+
+def test_plugin_packages_are_installed_to_load_the_script(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = project / "train.py"
+    spec = PoolSpec(name="p", provider=Local(), plugins=[Brings()])
+    assert not script_python(script, None, spec)[0].chosen, "nobody knows what that module is"
+    monkeypatch.setattr("skyward_core.tasks.missing_packages.FRAMEWORKS", ("nowhere_to_be_found",))
+    found, packages = script_python(script, None, spec)
+    assert packages is None and found.source == "plugins of the pool: brings"
+    assert found.environment["pip"] == ["nowhere-to-be-found==1.0"] and found.version == OWN
+    (project / ".venv").symlink_to(sys.prefix)  # this program lives in the project's own
+    assert script_python(script, None, spec)[0].source == "plugins of the pool: brings"
+    (project / ".venv").unlink()
+    monkeypatch.setattr(missing_packages, "is_missing", lambda module: False)
+    assert not script_python(script, None, spec)[0].chosen, "what is here is used"
 
 
 # Flags of a function, what stands behind ``--``, and torchrun's options, on the command line; nothing is run.
@@ -518,3 +537,22 @@ def test_doctor_reports_whether_host_python_fits_the_scripts(
     check = check_line("gpu1", there, required_python, runs)
     assert (check.subject, check.state) == ("gpu1", state)
     assert words in check.detail
+
+
+CHOSEN = Interpreter("/p/.venv/bin/python", "/p/.venv", "3.99.1", ".venv of project p")
+
+
+@pytest.mark.parametrize("provider", [SSH(["gpu1"]), AWS(region="us-east-1"), Slurm()])
+def test_transport_uses_the_python_version_recorded_for_a_machine(
+    provider: SSH | AWS | Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
+    known = {"host": "gpu1", "folder": "p.0", "token": "t", "user": "me", "port": 22, "launched": time.time()}
+    extra = known | {"loaded_with": CHOSEN.for_hosts}
+
+    async def minors() -> list[str]:
+        machines = [Machine("gpu1", 0, "gpu1", "", extra=each) for each in (extra, known)]
+        return [provider.transport("p", each).python.minor for each in machines]
+
+    there, older = asyncio.run(minors())
+    assert there == "3.99" and older != "3.99"

@@ -347,6 +347,29 @@ def test_job_without_workdir_sends_an_empty_folder(tmp_path: Path, monkeypatch: 
     assert folder.is_relative_to(tmp_path) and not list(folder.iterdir())
 
 
+def test_git_workdir_of_a_job_is_cloned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import subprocess
+
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
+
+    def git(*words: str) -> None:
+        who = ("-c", "user.name=a", "-c", "user.email=a@b")
+        subprocess.run(["git", "-C", str(tmp_path), *who, *words], check=True, capture_output=True)
+
+    git("init", "--initial-branch=main")
+    (tmp_path / "train.py").write_text("old")
+    for words in (("add", "."), ("commit", "-m", "one"), ("tag", "v1")):
+        git(*words)
+    (tmp_path / "train.py").write_text("new")
+    git("commit", "-am", "two")
+    for ref, content in (("", "new"), ("v1", "old")):
+        job = parse_job(f"workdir: {{url: {tmp_path}{f', ref: {ref}' if ref else ''}}}")
+        spec, _ = JobRequest.from_options(job).spec()
+        assert (Path(spec.image.workdir or "") / "train.py").read_text() == content
+    with pytest.raises(JobFileError, match="git cannot fetch v9 of"):
+        JobRequest.from_options(parse_job(f"workdir: {{url: {tmp_path}, ref: v9}}")).spec()
+
+
 def test_repository_password_reaches_only_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The password appears neither in process arguments nor on the screen."""
     asked: list[str] = []

@@ -35,6 +35,7 @@ from skyward_core.store.ledger_rows import (
     marked_pid,
     process_mark,
 )
+from skyward_core.store.past_pool_views import summarize_pool
 from skyward_core.util.light_dataclass import value
 from tests.support.child import Child, child
 from tests.support.ledger_runs import record_runs
@@ -440,6 +441,33 @@ def test_deleted_ledger_is_restored_with_machines_and_retained_results(path: Pat
         assert ledger.retained_results() == []
         assert ledger.find_pool("fit") is None, "nothing is left of it"
         assert ledger.live_pools() == []
+
+
+def test_run_without_results_is_not_listed_as_unfetched(path: Path) -> None:
+    machine = Machine("m0", 0, "10.0.0.1", "h", extra={"folder": "/x/fit.t1.0"})
+    sizes = {"aa": 0, "bb": 0, "cc": 7, "dd": 0}
+    with closing(Ledger(path)) as ledger:
+        ledger.record_intent("t1", "fit", LOCAL, SPEC)
+        record_runs(ledger, opened=[("t1", run, "f", "broadcast", 1, 1.0) for run in ("aa", "bb", "cc")])
+        record_runs(ledger, ends=[("aa", "failed", 2.0, None)])  # how dd ended nobody knows, nor that it began
+        ledger.record_teardown("t1", Receipt("fit", 1, (0,), (), 0.1), [RetainedResults("t1", machine, sizes, 9, 2e9)])
+        (results,) = ledger.unfetched_results("t1")
+        assert results.describe() == "run cc (7 bytes) and the outcome of runs bb, dd on node 0 (10.0.0.1)"
+        view = summarize_pool(ledger, ledger.pool("t1"))
+        assert view.unfetched == {"cc": 7}
+        assert view.detail.startswith(f"not fetched: {results.describe()} until ")
+        assert ledger.select_wanted([RetainedResults("t1", machine, {"aa": 0}, 9, 2e9)]) == []
+
+
+def test_host_that_replaces_itself_keeps_all_former_folders(ledger: Ledger) -> None:
+    ledger.record_intent("t1", "fit", LOCAL, SPEC)
+    first, *others = (Machine("gpu1", 0, "gpu1", "", extra={"host": "gpu1", "folder": f"fit.{n}"}) for n in range(3))
+    ledger.record_created("t1", [first])
+    for machine in others:
+        ledger.record_replacement_intent("t1", 0, "{}", "me")
+        assert ledger.record_replacement("t1", machine)
+        ledger.end_replacement("t1", 0)
+    assert [*ledger.replaced_machines("t1"), *ledger.machines("t1")] == [first, *others]
 
 
 def test_restored_ledger_knows_replaced_machines(path: Path) -> None:

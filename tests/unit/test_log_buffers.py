@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import os
 import random
 import threading
 import tracemalloc
@@ -39,6 +40,7 @@ from skyward_core.views.log_collapsing import (
     FoldedLine,
     HeldLines,
     LineFolder,
+    LiveLines,
     format_ranks,
     line_template,
     list_ranks,
@@ -529,6 +531,13 @@ def test_collapsing_similar_lines_loses_no_rank(texts: list[str]) -> None:
     assert sorted(rank for row in rows for rank in list_ranks(row.ranks)) == list(range(len(texts)))
     assert all(line_template(texts[rank]) == line_template(row.text) for row in rows for rank in list_ranks(row.ranks))
     assert all(row.span_text == row.text for row in rows if row.ranks.bit_count() == 1)
+
+
+def test_live_lines_take_half_of_a_terminal_and_are_drawn_only_if_changed() -> None:
+    live = LiveLines(lambda: os.terminal_size((12, 6)))
+    lines = ["a line too long for it", "b", "c", "d"]
+    assert live.render(lines).splitlines()[:3] == ["a line too…", "b", "… and 2 mo…"]
+    assert live.render(lines) == "" and live.render_erase() and live.render_erase() == ""
 
 
 # Lines of many ranks side by side: none lost, each rank's order kept, what they have in common at one time.

@@ -21,6 +21,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from skyward_core.model.errors import UsageError
 from skyward_core.model.metric_definitions_and_series import (
     GPU_METRIC_DEFINITIONS,
     NODE_METRIC_DEFINITIONS,
@@ -473,19 +474,20 @@ def test_csv_export_escapes_formulas_and_json_export_has_no_nan() -> None:
     assert json.loads(file.getvalue())[0]["values"] == [None, None, 1.0]
 
 
+@pytest.mark.proof("1 s of a processor")
+def test_parquet_export_requires_pyarrow(tmp_path, monkeypatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    with pytest.raises(UsageError, match="pip install pyarrow"):
+        build_curves(pool(), BOOK_RUN).to_parquet(str(tmp_path / "x.parquet"))
+    monkeypatch.undo()
+    pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    build_curves(pool(), BOOK_RUN).to_parquet(str(tmp_path / "x.parquet"))
+    assert parquet.read_table(tmp_path / "x.parquet").num_rows == sum(map(len, build_curves(pool(), BOOK_RUN)))
+
+
 # -- for Prometheus ------------------------------------------------------------------------------------------
-
-
-def test_prometheus_export_has_the_latest_value_of_each_series() -> None:
-    text = format_prometheus(build_curves(pool(), BOOK_RUN), {"pool": "p", "run": "r1"})
-    found = parsed(text)
-    about = {"pool": "p", "run": "r1"}
-    assert found["skyward_node_cpu_percent"] == ("gauge", [(about | {"node": "0"}, 12.0)])
-    gpu = about | {"node": "0", "gpu": "0", "model": 'H100 "big"\\'}
-    assert found["skyward_gpu_util_percent"] == ("gauge", [(gpu, 12.0)])
-    assert found["skyward_gpu_throttle"] == ("gauge", [(gpu, 64.0)])
-    assert [labels["rank"] for labels, _ in found["skyward_rank_number"][1]] == ["0", "1"]
-    assert found["skyward_rank_number"][1][0][0]["name"] == "loss"
 
 
 @given(st.lists(st.tuples(st.text(min_size=1), st.booleans(), st.floats()), unique_by=lambda each: each[:2]))

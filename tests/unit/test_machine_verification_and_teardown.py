@@ -15,6 +15,7 @@ from skyward_core.model.errors import NoCapacity, PoolError, UsageError
 from skyward_core.model.machines_and_gpu_use import Machine, OrderedHardware
 from skyward_core.model.specs import Options, PoolSpec
 from skyward_core.pool import fetch_retained_results, node_recovery, teardown
+from skyward_core.pool import startup_and_machine_verification as startup
 from skyward_core.pool.ledger_reconciliation import close_if_gone
 from skyward_core.pool.pool import Pool
 from skyward_core.providers import provider_call_progress_and_cache as provider_calls
@@ -169,6 +170,17 @@ async def test_teardown_during_machine_replacement_ends_the_new_machine(shop: Sh
         await pool.start(spec(shop, 1))
     assert f"new-{shop.asked[0]}" in shop.ended
     assert [each.id for each in ledger.machines(pool.row.token)] == ["m0"]
+
+
+async def test_slow_hardware_measurement_is_reported(
+    shop: Shop, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(startup, "NODE_PROBE_TIMEOUT", 0.05)
+    shop.gpus["m1"] = None
+    pool = await started(spec(shop, 2), ledger)
+    assert pool.view.nodes[1].detail == "not measured: no result within 0.05 s"
+    assert shop.asked == [] and shop.open == set()
+    await pool.down()
 
 
 async def attached_pool(

@@ -10,7 +10,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from skyward_core.views.outliers_and_bands import IncrementalBand, Trace, compute_band, find_outliers, median
-from skyward_core.views.rank_metrics_and_diagnostics import MetricStore
 from skyward_tui.widgets.metric_charts import (
     RANKS_DRAWN,
     column_time,
@@ -18,7 +17,6 @@ from skyward_tui.widgets.metric_charts import (
     log_scale,
     make_chart,
     smooth_line,
-    sort_names,
     time_column,
     time_span,
     value_at,
@@ -103,14 +101,6 @@ def test_charts_share_one_time_span_and_its_columns() -> None:
 )
 def test_metric_with_constant_integer_steps_is_a_counter(name: str, values: tuple[float, ...], counts: bool) -> None:
     assert is_counter(name, trace(*values)) is counts
-
-
-def test_counters_are_listed_apart_unless_all_metrics_are_counters() -> None:
-    book = MetricStore()
-    book.add_values("r", 3, 0.0, {"epoch": 1, "step": 10})
-    assert sort_names(book, "r") == (["epoch", "step"], [])
-    book.add_values("r", 5, 0.0, {"loss": 2.5})
-    assert sort_names(book, "r") == (["loss"], ["epoch", "step"])
 
 
 # A band that is kept while its lines grow is what it would be if all of it were looked at anew.

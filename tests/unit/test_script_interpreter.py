@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from skyward_core.client.launch.launch_plan import make_plan
+from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.model.errors import ScriptError, UsageError
 from skyward_core.model.script_interpreter import Interpreter
 from skyward_core.model.specs import PoolSpec
@@ -31,11 +33,10 @@ from skyward_core.tasks.script_interpreter_and_environment import (
     read_python,
     resolve_interpreter,
 )
+from skyward_core.views.pool_view import PoolView
 from tests.support.pythons import all_ended, another_python, hanging_python
 from tests.support.waiting import wait_until
 
-STRANGER = 65534
-as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give files to somebody else")
 BLOCK = '# /// script\n# dependencies = ["skytiny"]\n# ///\n'
 
 
@@ -150,15 +151,6 @@ def test_installed_script_belongs_to_no_project(project: Path) -> None:
 
 def never(path: str) -> PythonInfo:
     raise AssertionError(f"{path} was run")
-
-
-@as_root
-def test_environment_of_another_user_is_skipped_and_named(project: Path) -> None:
-    venv = environment(project / ".venv")
-    os.chown(venv, STRANGER, STRANGER)
-    found = chosen(project, ask=never)
-    assert found.source == OWN_SOURCE
-    assert found.notes == (f"{venv} was skipped: {venv} belongs to another user",)
 
 
 def test_environment_in_a_folder_writable_by_others_is_skipped(project: Path, tmp_path: Path) -> None:
@@ -315,6 +307,21 @@ def test_incompatible_interpreters_of_task_and_pool_are_explained(
 ) -> None:
     message = incompatibility(task, pool, here=here)
     assert why in message and bool(message) == bool(why)
+
+
+def test_plan_on_a_pool_of_another_python_is_rejected(project: Path) -> None:
+    minor = ".".join(another_python().version.split(".")[:2])
+    block = f'# /// script\n# requires-python = "=={minor}.*"\n# ///\n'
+    script(project).write_text(block + "import skyward_core as sky\n@sky.function\ndef f(): ...\n")
+    plan = make_plan(LaunchRequest(script=str(script(project)), pool="p"))
+    of_ours, of_its_own, older = (
+        PoolView("p", "ssh", spec=spec)
+        for spec in ({"interpreter": own_interpreter().describe()}, {"interpreter": plan.interpreter.describe()}, {})
+    )
+    with pytest.raises(UsageError, match=r"^f cannot run in pool p: .* needs the same Python version") as caught:
+        plan.on_pool(of_ours)
+    assert caught.value.field == "python" and not Path(plan.interpreter.prefix).exists()
+    assert plan.on_pool(of_its_own).pool is of_its_own and plan.on_pool(older).pool is older
 
 
 def test_hanging_interpreter_is_named_and_killed(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ import pytest
 
 from skyward_core.model.errors import NotPicklableError, ScriptError, ScriptFailed, UsageError
 from skyward_core.plugins.built_in.huggingface import HuggingFace
+from skyward_core.tasks import missing_packages
 from skyward_core.tasks.argument_parsing_and_sweeps import RawArgument
 from skyward_core.tasks.script_loader_parent import build_task
 from tests.support.forked import Loaded
@@ -137,6 +138,22 @@ def test_script_exception_has_its_traceback_and_output(build: Any, tmp_path: Pat
     assert "    return 1 / 0" in rest
     assert "loader.py" not in str(caught.value)
     assert rest[-2:] == ["output of the script:", "so far"]
+
+
+@pytest.mark.parametrize(
+    "prefix, command",
+    [
+        ("/home/me/.local/share/uv/tools/skyward-tui", "uv tool install skyward-tui --with scikit-learn"),
+        ("/home/me/.local/pipx/venvs/skyward-tui", "pipx inject skyward-tui scikit-learn"),
+        ("/home/me/project/.venv", f"{sys.executable} -m pip install scikit-learn"),
+    ],
+)
+def test_install_advice_matches_how_the_tool_was_installed(
+    prefix: str, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "prefix", prefix)
+    monkeypatch.setattr(missing_packages, "is_missing", lambda module: False)
+    assert missing_packages.install_advice("sklearn").endswith(command)
 
 
 def test_threads_and_exit_handlers_of_a_script_do_not_block_loading(build: Any) -> None:

@@ -156,50 +156,6 @@ def test_no_library_function_is_used_only_by_tests() -> None:
 
 
 # What others call, by names of theirs: scripts, joblib, the programs that we show.
-CALLED_BY_OTHERS = (
-    "skyward_core.api",
-    "skyward_core.model",
-    "skyward_core.plugins",
-    "skyward_core.runtime",
-    "skyward_tui.examples",
-)
-
-
-def test_every_optional_parameter_is_passed_by_some_caller() -> None:
-    calls = [node for path in MODULES.values() for node in nodes_of(path) if isinstance(node, ast.Call)]
-    named = {keyword.arg for call in calls for keyword in call.keywords}
-    most: Counter[str] = Counter()  # by position, to a function of that name
-    # Functions that pass on their arguments, and overrides of methods that Textual calls.
-    unknown = {*CALLED_BY_TEXTUAL}
-    for call in calls:
-        match call.func:
-            case ast.Name(name) | ast.Attribute(attr=name):
-                pass
-            case other:
-                name = ast.unparse(other).rpartition(".")[2]
-        if any(keyword.arg is None for keyword in call.keywords):
-            unknown.add(name)
-        starred = any(isinstance(each, ast.Starred) for each in call.args)
-        most[name] = max(most[name], 99 if starred else len(call.args))
-    spare = []
-    for module, path in MODULES.items():
-        for node in nodes_of(path) if not module.startswith(CALLED_BY_OTHERS) else ():
-            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                continue
-            if node.name == "__init__" or node.name in unknown:
-                continue
-            given = [each.arg for each in (*node.args.posonlyargs, *node.args.args)]
-            taken = most[node.name] + (given[:1] in (["self"], ["cls"]))
-            optional = given[max(taken, len(given) - len(node.args.defaults)) :]
-            optional += [
-                each.arg
-                for each, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
-                if default is not None
-            ]
-            spare += [f"{module}:{node.name}({name})" for name in optional if name not in named]
-    assert spare == []
-
-
 def test_bundled_modules_import_no_client_only_module() -> None:
     """The bundled folders contain a few modules that only the app and the command line use."""
     paths = {path for path, _ in bundle().files}
