@@ -323,7 +323,7 @@ class ClientRequests:
         return OutputFileHandler(self._state)
 
     def _save_source(self, connection: Connection, header: ClientSource, body: bytes) -> None:
-        from skyward_core.node.agent.source_files_and_stale_bytecode import save_source
+        from skyward_core.node.agent.output_file_requests import save_source
 
         try:
             save_source(self._state.config.paths, header["hash"], header["name"], body)

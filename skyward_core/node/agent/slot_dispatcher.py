@@ -294,9 +294,9 @@ class SlotDispatcher:
 
     def forget_modules(self) -> None:
         """Forget all modules, because new processes replace the workers that loaded them."""
-        from skyward_core.node.agent import source_files_and_stale_bytecode  # few pools need it
+        from skyward_core.node.agent.output_file_requests import remove_compiled  # few pools need it
 
-        source_files_and_stale_bytecode.remove_compiled(self._state.config.cwd, self._state.module_hashes)
+        remove_compiled(self._state.config.cwd, self._state.module_hashes)
         self._state.module_hashes.clear()
         self._clients.send_to_all({"t": "modules", "files": {}})
 
