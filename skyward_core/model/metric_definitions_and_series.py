@@ -83,6 +83,18 @@ def describe_throttling(bits: float) -> str:
     return ", ".join(words for bit, words in _REASONS if found & bit)
 
 
+# Source of metrics that were not logged by ``sky.log`` -> words for screens.
+METRIC_ORIGINS = {
+    "log": "from the log",
+    "torch": "from TensorBoard",
+    "tensorboardX": "from TensorBoard",
+    "wandb": "from W&B",
+    "mlflow": "from MLflow",
+    "lightning": "from Lightning",
+    "pytorch_lightning": "from Lightning",
+    "transformers": "from Hugging Face",
+    "keras": "from Keras",
+}
 COLUMNS = ("name", "unit", "rank", "node", "gpu", "model", "at", "value")
 
 
@@ -99,6 +111,7 @@ class Curve:
         model: Model of the GPU.
         at: Unix times by this machine's clock, oldest first.
         values: One value for each time.
+        origin: Source of a rank's metric that was not logged by ``sky.log``, such as "from the log"; else "".
     """
 
     name: str
@@ -109,6 +122,7 @@ class Curve:
     model: str = ""
     at: array[float] = field(default_factory=lambda: array("d"))
     values: array[float] = field(default_factory=lambda: array("d"))
+    origin: str = ""
 
     def __len__(self) -> int:
         return len(self.at)
@@ -207,7 +221,7 @@ def curve_json(curve: Curve) -> dict[str, Any]:
     """Return a series as a JSON object, without missing attributes."""
     about = {
         "name": curve.name, "unit": curve.unit, "rank": curve.rank, "node": curve.node, "gpu": curve.gpu,
-        "model": curve.model or None,
+        "model": curve.model or None, "origin": curve.origin or None,
     }  # fmt: skip
     return {key: value for key, value in about.items() if value is not None} | {
         "at": list(curve.at),

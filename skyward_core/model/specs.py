@@ -363,6 +363,9 @@ class Options(ValidatedValue):
         log_limit: Maximum bytes that a rank may print to each stream during one run, as a number or text ("10 GB").
             Further output is dropped, with a note in the log. 0 for no limit. It also limits
             the metrics of each worker process of a rank.
+        collect_metrics: Record metrics and progress that ranks print, or log with TensorBoard, W&B, MLflow, Lightning,
+            Hugging Face or Keras, in addition to those of ``sky.log``. The variable SKYWARD_COLLECT_METRICS=0 of the
+            ranks disables it, too.
         keep_results: How long hosts store retained results after the pool has ended, as text ("7d", "12 hours") or
             seconds. With 0, hosts store no results.
         keep_outputs: Bytes of unfetched output files, the newest first, that are downloaded to ``outputs/POOL/`` before
@@ -417,6 +420,7 @@ class Options(ValidatedValue):
     ttl: float | None = checked(spec_field_checks.optional(spec_field_checks.seconds()), default=None)
     budget: float | None = checked(spec_field_checks.optional(spec_field_checks.positive_number), default=None)
     log_limit: int | str = checked(spec_field_checks.size, default="10 GB")
+    collect_metrics: bool = checked(spec_field_checks.flag, default=True)
     keep_results: float | str = checked(spec_field_checks.duration, default="7d")
     keep_outputs: int | str = checked(spec_field_checks.size, default="1 GB")
     start_timeout: float = checked(spec_field_checks.seconds(), default=300.0)

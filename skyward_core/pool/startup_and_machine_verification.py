@@ -876,6 +876,7 @@ class PoolStartup:
             "notices": notice_program(pool.provider, pool.machines[node]),
             "keep_results": pool.options.keep_results,
             "log_limit": pool.options.log_limit,
+            "collect_metrics": pool.options.collect_metrics,
             "grace": pool.options.grace,
             "rendezvous": pool.options.rendezvous,
             "debug_wait": pool.options.debug_wait,

@@ -11,14 +11,32 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from math import inf, isfinite
-from time import sleep, time  # user code may replace the functions of `time`
-from typing import Any, SupportsFloat
+from time import monotonic, sleep, time  # user code may replace the functions of `time`
+from typing import TYPE_CHECKING, Any, SupportsFloat
 
+from skyward_core.protocol.node_paths import ERR, OUT
 from skyward_core.runtime.instance_info_and_attempt import call_in_progress, instance_info
+from skyward_core.runtime.skyward_alias_and_import_hooks import call_when_imported
+
+if TYPE_CHECKING:
+    from skyward_core.runtime.printed_metrics_and_library_hooks import PrintedMetrics, Progress
 
 WRITES_PER_SECOND = 20  # maximum writes per second
 MAX_PENDING = 20_000  # calls between two writes; of further calls, only the latest value of each metric is written
+PRINTED = "log"  # source of metrics in printed lines
+POSITIONS = frozenset(("step", "epoch"))  # names of any source
+MAX_OTHER_NAMES = 48  # names of a run's metrics of other sources
+SCAN_INTERVAL = 0.5  # seconds between searches for metrics in the output
+SCAN_RATE = 16_000  # bytes of output per second in which metrics are searched, on average; about 160 lines
+MAX_SCAN_BYTES = 64_000  # bytes at once
+# Modules whose classes log metrics; see `printed_metrics_and_library_hooks.HOOKS`.
+LIBRARIES = (
+    "torch.utils.tensorboard.writer", "tensorboardX.writer", "wandb.sdk.wandb_run", "mlflow.tracking.client",
+    "lightning.pytorch.loggers.csv_logs", "pytorch_lightning.loggers.csv_logs", "transformers.trainer_callback",
+    "keras.src.callbacks.callback_list",
+)  # fmt: skip
 
 
 def log(**numbers: SupportsFloat) -> None:
@@ -26,6 +44,8 @@ def log(**numbers: SupportsFloat) -> None:
 
     Takes a few microseconds and never blocks. Screens show up to 512 values of a metric, spread evenly over the run;
     exports have all values, up to ``log_limit`` bytes of a run. Off a pool it does nothing.
+
+    ``sky.log(step=step, total=steps)`` also shows the progress and the time left.
 
     Args:
         **numbers: Values by name of the metric; any type that ``float()`` accepts. A GPU tensor is read after the GPU
@@ -95,6 +115,9 @@ class _Writer:
         self._file = -1  # opened by the first metrics, which also start the thread; most ranks log nothing
         self._entries: list[dict[str, Any]] = []
         self.summaries: MetricSummaries | None = None  # created by the first metrics
+        self._run = ""  # run of the following names
+        self._logged: set[str] = set()  # names that `log` was given
+        self._owners: dict[str, str] = {}  # other names, and the source that gave each first
         self._lock = threading.Lock()  # held briefly, because user code acquires it
         self._writing = threading.Lock()
         self._has_values = threading.Event()
@@ -106,15 +129,71 @@ class _Writer:
         if seq is not None:
             entry["seq"] = seq
         with self._lock:
-            if self.summaries is None:
-                self.summaries = MetricSummaries()
-            self.summaries.add(run, call, numbers)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._serve, name="metrics", daemon=True)
-                self._thread.start()
-            if len(self._entries) >= MAX_PENDING and self._entries[-1]["run"] == run:
-                entry["values"] = self._entries.pop()["values"] | numbers
-            self._entries.append(entry)
+            self._start_run(run)
+            if not self._logged.issuperset(numbers) and len(self._logged) < MAX_OTHER_NAMES:
+                self._logged.update(map(str.lower, numbers), numbers)
+            self._append(entry, call)
+        self._wake()
+
+    def add_other(
+        self,
+        run: str,
+        call: int,
+        numbers: dict[str, float],
+        source: str,
+        at: float | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        """Add metrics of another source than `log`. Names that `log` or an earlier source was given are dropped.
+
+        Args:
+            source: `PRINTED`, or the name of a library.
+            at: Unix time in seconds; None for now.
+            progress: Value, total and kind of the progress.
+        """
+        with self._lock:
+            self._start_run(run)
+            values = {}
+            for name, value in numbers.items():
+                # Libraries print their metrics, too, or pass them on: train/loss as loss, eval/loss as eval_loss.
+                key = name.removeprefix("train/").replace("/", "_").lower()
+                if key not in self._logged and (name in POSITIONS or self._owns(key, source)):
+                    values[name] = value
+            if values.keys() <= POSITIONS and progress is None:
+                return
+            entry = {"at": time() if at is None else at, "run": run, "values": values, "src": source}
+            if progress is not None:
+                entry["done"] = progress
+            self._append(entry, call)
+        self._wake()
+
+    def _owns(self, name: str, source: str) -> bool:
+        owner = self._owners.get(name)
+        if owner is None and len(self._owners) >= MAX_OTHER_NAMES:
+            return False
+        if owner is None or owner == PRINTED:
+            self._owners[name] = source
+        return owner in (None, PRINTED, source)
+
+    def _start_run(self, run: str) -> None:
+        if run != self._run:
+            self._run, self._logged, self._owners = run, set(), {}
+
+    def _append(self, entry: dict[str, Any], call: int) -> None:
+        run, values = entry["run"], entry["values"]
+        if self.summaries is None:
+            self.summaries = MetricSummaries()
+        self.summaries.add(run, call, values)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, name="metrics", daemon=True)
+            self._thread.start()
+        if len(self._entries) >= MAX_PENDING:
+            last = self._entries[-1]
+            if (last["run"], last.get("src")) == (run, entry.get("src")):
+                entry["values"] = self._entries.pop()["values"] | values
+        self._entries.append(entry)
+
+    def _wake(self) -> None:
         if not self._has_values.is_set():
             self._has_values.set()
 
@@ -158,6 +237,105 @@ class _Writer:
 
 
 _writer: _Writer | None = None
+
+
+class OutputScan:
+    """Search for metrics in a rank's own output files. Off the threads of user code, and limited to `SCAN_RATE`.
+
+    Args:
+        stem: Path of the files without their endings.
+
+    Attributes:
+        has_output: Whether anything was printed since the last search.
+        since: Unix time of the first output since the last search.
+    """
+
+    def __init__(self, stem: str) -> None:
+        self._paths = stem + OUT, stem + ERR
+        self._offsets = {path: os.stat(path).st_size for path in self._paths}
+        self.has_output, self.since = False, 0.0
+        self._has_printed = False  # during the current calls
+        self._calls: list[tuple[str, int]] = []
+        self._metrics: PrintedMetrics | None = None
+        self._run = ""
+        self._room, self._at = float(MAX_SCAN_BYTES), monotonic()
+        self._lock, self._process = threading.Lock(), os.getpid()
+
+    def note_output(self) -> None:
+        """Note that output was printed, or soon will be."""
+        self._has_printed = True
+        if not self.has_output:
+            self.since, self.has_output = time(), True
+
+    def start_call(self, run: str, call: int) -> None:
+        """Attribute further output to a call."""
+        self._calls.append((run, call))
+
+    def end_call(self, run: str, call: int) -> None:
+        """Search the rest of a call's output."""
+        if self._has_printed:
+            self._has_printed = False
+            self.search(is_end=True)
+        self._calls.remove((run, call))
+
+    def search_if_due(self) -> float | None:
+        """Search if the last search was long enough ago. Return the seconds until the next one; None for no output."""
+        left = self._at + SCAN_INTERVAL - monotonic()
+        if left > 0 or not self.has_output:
+            return left if self.has_output else None
+        self.search()
+        return None
+
+    def search(self, *, is_end: bool = False) -> None:
+        """Search new output for metrics. Output of concurrent calls cannot be attributed, and is skipped."""
+        if os.getpid() != self._process:  # a child that user code forked
+            return
+        with self._lock, suppress(OSError):  # user code may delete files
+            self.has_output, since, now = False, self.since, monotonic()
+            self._room, self._at = min(self._room + (now - self._at) * SCAN_RATE, MAX_SCAN_BYTES), now
+            for path in self._paths:
+                begin, size = self._offsets[path], os.stat(path).st_size
+                start = max(begin, size - int(self._room))
+                if len(self._calls) == 1 and start < size:
+                    with open(path, "rb", buffering=0) as file:
+                        data = os.pread(file.fileno(), size - start, start)
+                    if not self._parse(path, data, since, start > begin, is_end):
+                        continue
+                    self._room -= len(data)
+                self._offsets[path] = size
+
+    def _parse(self, path: str, data: bytes, since: float, gap: bool, is_end: bool) -> bool:
+        """Record the metrics of a piece. Return False if it has too few lines to load the parser for."""
+        ((run, call),) = self._calls
+        if run != self._run:
+            self._run, self._metrics = run, None
+        if self._metrics is None:
+            if data.count(b"\n") + data.count(b"\r") < 3:
+                return is_end
+            from skyward_core.runtime.printed_metrics_and_library_hooks import PrintedMetrics
+
+            self._metrics = PrintedMetrics()
+        for at, values, progress in self._metrics.feed(path, data, since, time(), gap):
+            if _writer is not None:
+                _writer.add_other(run, call, values, PRINTED, at, progress)
+        return True
+
+
+def forward_libraries() -> None:
+    """Log metrics that user code gives to other logging libraries. The worker calls this once."""
+
+    def patch(module: Any) -> None:
+        from skyward_core.runtime.printed_metrics_and_library_hooks import patch_library
+
+        patch_library(record, module)
+
+    def record(numbers: dict[str, float], step: float | None, progress: Progress | None, source: str) -> None:
+        if _writer is not None:
+            place = {} if step is None else {"step": step}
+            run = instance_info().run
+            _writer.add_other(run, call_in_progress(), place | numbers, source, progress=progress)
+
+    call_when_imported(patch, *LIBRARIES)
 
 
 MAX_NAMES = 64  # metrics per call

@@ -156,6 +156,7 @@ RARELY_LOADED = (
     "skyward_core/runtime/distributed_sampler.py",
     "skyward_core/runtime/file_mount_unpacker.py",
     "skyward_core/runtime/output_decorators.py",
+    "skyward_core/runtime/printed_metrics_and_library_hooks.py",
     "skyward_core/runtime/sharding.py",
     "skyward_core/runtime/shell_and_scripts.py",
     "skyward_core/runtime/visible_nvidia_gpus.py",
@@ -178,6 +179,7 @@ LATE_FILES = (
     "skyward_core/plugins/plugin_server_start_and_stop.py",
     "skyward_core/plugins/ssh_between_nodes.py",
     "skyward_core/plugins/ssh_command_environment.py",
+    "skyward_core/runtime/printed_metrics_and_library_hooks.py",
     "skyward_core/util/safe_file_access.py",
     *(f"skyward_core/{name}/" for name in ("api", "pool", "providers", "store", "tasks", "transport", "views")),
 )

@@ -758,7 +758,7 @@ def _rank_curves(metrics: MetricStore, run: str) -> Iterator[Curve]:
     for rank in metrics.ranks(run):
         for name in metrics.latest(run, rank):
             trace = metrics.trace(run, rank, name)
-            yield Curve(name, rank=rank, at=trace.at, values=trace.values)
+            yield Curve(name, rank=rank, at=trace.at, values=trace.values, origin=metrics.origin(run, name))
 
 
 def _machine_curves(metrics: MachineMetrics, since: float, until: float | None) -> Iterator[Curve]:

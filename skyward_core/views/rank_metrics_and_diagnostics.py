@@ -9,8 +9,9 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Mapping
 from math import isfinite
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
+from skyward_core.model.metric_definitions_and_series import METRIC_ORIGINS
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.log_buffers_and_rank_activity import PoolActivity
 from skyward_core.views.outliers_and_bands import Trace, find_outliers, median
@@ -149,6 +150,18 @@ MAX_RUNS = 64  # runs per pool
 MAX_TIME = 1 << 40  # seconds since 1970; later times are invalid
 MAX_VALUE = 1e308
 MAX_LINE_BYTES = 1 << 16  # bytes of an unfinished line; longer than any line that a rank writes
+REQUIRED_VALUES = 3  # consistent values before a progress is shown
+MAX_PROGRESS_VALUES = 64  # stored values of one progress
+RATE_VALUES = 24  # latest values from which the rate is computed
+MAX_PROGRESSES = 8  # kinds and totals of one rank
+MIN_STALE_SECONDS = 10.0  # without progress, after which the time left is unknown
+STALE_INTERVALS = 3.0  # or this number of usual intervals between values
+EPOCH_KINDS = (2, 4)  # kinds of progress whose unit is not a step; see `printed_metrics_and_library_hooks`
+# Name of a metric -> kind of progress, names of the total.
+TOTALS = {
+    "step": (5, ("total", "total_steps", "max_steps", "num_steps")),
+    "epoch": (4, ("epochs", "total_epochs", "max_epochs", "num_epochs")),
+}
 
 
 class Series:
@@ -163,13 +176,15 @@ class Series:
 
     Attributes:
         line: Times and values. Replaced, never modified in place, when the series is thinned.
+        origin: Source of the values: "" for ``sky.log``, else a key of `METRIC_ORIGINS`.
         latest, latest_at: Newest value and its Unix time, even if thinning removed them from the line.
         diagnostics: Diagnostics of all values so far.
     """
 
-    __slots__ = ("_most", "_seen", "_stride", "diagnostics", "latest", "latest_at", "line")
+    __slots__ = ("_most", "_seen", "_stride", "diagnostics", "latest", "latest_at", "line", "origin")
 
-    def __init__(self, name: str, most: int | None = MAX_POINTS) -> None:
+    def __init__(self, name: str, most: int | None = MAX_POINTS, origin: str = "") -> None:
+        self.origin = origin
         self.diagnostics = SeriesDiagnostics(name)
         self._most = most
         self.line = Trace(array("d"), array("d"))
@@ -189,6 +204,83 @@ class Series:
         self._seen += 1
 
 
+class Progress(NamedTuple):
+    """Progress of a rank.
+
+    Attributes:
+        value, total: Completed part and whole, in the same unit.
+        rate: Units per second; None if unknown.
+        at: Unix time of the value.
+        interval: Usual seconds between two values.
+        is_step: Whether the unit is a step, not an epoch.
+    """
+
+    value: float
+    total: float
+    rate: float | None
+    at: float
+    interval: float
+    is_step: bool
+
+    @property
+    def fraction(self) -> float:
+        """Completed part, from 0 to 1."""
+        return self.value / self.total
+
+    def seconds_left(self, now: float) -> float | None:
+        """Return the time left; None if it is unknown, for example because no progress was made for long."""
+        if not self.rate or now - self.at > max(MIN_STALE_SECONDS, STALE_INTERVALS * self.interval):
+            return None
+        return max(0.0, (self.total - self.value) / self.rate - max(0.0, now - self.at))
+
+
+class ProgressTracker:
+    """Progress of one rank, from values that it logs and prints. Values count once three of them are consistent: of the
+    same kind and total, and increasing.
+    """
+
+    __slots__ = ("_found",)
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[int, float], list[tuple[float, float]]] = {}  # kind and total -> times and values
+
+    def add(self, at: float, done: object) -> None:
+        """Add a value with its total and kind. Invalid ones are ignored: ranks may send anything."""
+        if not (isinstance(done, list | tuple) and len(done) == 3 and all(map(_is_number, done))):
+            return
+        value, total, kind = float(done[0]), float(done[1]), int(done[2]) if isfinite(done[2]) else -1
+        if not (0 <= value <= total < MAX_VALUE and total > 0 and 0 <= kind <= 5):
+            return
+        seen = list(self._found.get((kind, total), ()))
+        if seen and (value < seen[-1][1] or at < seen[-1][0]):
+            seen = []  # it began again
+        if not seen or value > seen[-1][1]:
+            seen.append((at, value))
+        if len(seen) > MAX_PROGRESS_VALUES:
+            del seen[1 : len(seen) // 2]
+        self._found[kind, total] = seen  # a new list, because screens read the old one
+        if len(self._found) > MAX_PROGRESSES:
+            del self._found[min(self._found, key=lambda key: self._found[key][-1][0])]
+
+    @property
+    def current(self) -> Progress | None:
+        """The progress of the highest kind. Among bars, the first that is not complete: bars inside it are shorter."""
+        found = [(key, seen) for key, seen in list(self._found.items()) if len(seen) >= REQUIRED_VALUES]
+        if not found:
+            return None
+        highest = max(kind for (kind, _), _ in found)
+        found = [(key, seen) for key, seen in found if key[0] == highest]
+        open_ones = [(key, seen) for key, seen in found if seen[-1][1] < key[1]]
+        (kind, total), seen = (
+            min(open_ones, key=lambda each: each[1][0][0]) if open_ones else max(found, key=lambda each: each[1][-1][0])
+        )
+        latest = seen[-RATE_VALUES:]
+        (begin, first), (at, value) = latest[0], latest[-1]
+        rate = (value - first) / (at - begin) if at > begin else None
+        interval = (at - begin) / (len(latest) - 1)
+        return Progress(value, total, rate, at, interval, kind not in EPOCH_KINDS)
+
+
 class MetricStore:
     """Metrics of a pool by run, rank and name. One thread writes; other threads may read.
 
@@ -205,6 +297,7 @@ class MetricStore:
         self.activity = PoolActivity()  # is notified of all values
         self._runs: dict[str, dict[int, dict[str, Series]]] = {}
         self._yielded: dict[tuple[str, int], int] = {}
+        self._progress: dict[str, dict[int, ProgressTracker]] = {}
         self._partial_lines: dict[str, bytes] = {}  # unfinished last line of each file
 
     def feed(self, name: str, rank: int, data: bytes) -> None:
@@ -222,11 +315,12 @@ class MetricStore:
                 record = json.loads(line)
                 run, at, values = str(record["run"]), float(record["at"]), dict(record["values"])
                 seq = None if "seq" not in record else int(record["seq"])
+                origin, done = str(record.get("src", "")), record.get("done")
             except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
                 continue
             if not 0 <= at < MAX_TIME:
                 continue
-            self.add_values(run, rank, at, values, seq, name)
+            self.add_values(run, rank, at, values, seq, name, origin if origin in METRIC_ORIGINS else "", done)
 
     def add_values(
         self,
@@ -236,6 +330,8 @@ class MetricStore:
         values: dict[str, Any],
         seq: int | None = None,
         source: str = "",
+        origin: str = "",
+        done: object = None,
     ) -> None:
         """Add metrics of a rank. Values that are not numbers are ignored.
 
@@ -246,12 +342,23 @@ class MetricStore:
             values: Values by name.
             seq: Index of a yielded item. The agent and the file both report the item; the second report is ignored.
             source: File that contained the values. Its times are on the node's clock.
+            origin: Source of the values: "" for ``sky.log``, else a key of `METRIC_ORIGINS`. Values of ``sky.log``
+                replace those of libraries, which replace those of printed lines.
+            done: Value, total and kind of the rank's progress, or None.
         """
         if seq is not None:
             if seq <= self._yielded.get((run, rank), -1):
                 return
             self._yielded[run, rank] = seq
         numbers = {k: v for k, v in values.items() if _is_number(v)}
+        done = _logged_progress(numbers) if done is None and not origin else done
+        if done is not None:
+            ahead = self.activity.clocks.ahead(rank) if source and self.activity.clocks is not None else 0.0
+            ranks = self._progress.setdefault(run, {})
+            ranks.setdefault(rank, ProgressTracker()).add(at + ahead, done)
+            if len(self._progress) > MAX_RUNS:
+                self._progress = dict(list(self._progress.items())[1:])
+            self.version += 1
         if not numbers:
             return
         if run not in self._runs and len(self._runs) >= MAX_RUNS:
@@ -261,13 +368,30 @@ class MetricStore:
         step = numbers.get("step")
         for key, value in numbers.items():
             name = sanitize_line(str(key))
-            if name not in series:
-                if len(series) >= MAX_NAMES:
+            known = series.get(name)
+            if known is None or _priority(origin) > _priority(known.origin):
+                if known is None and len(series) >= MAX_NAMES:
                     continue
-                series[name] = Series(name, self._most)
+                series[name] = Series(name, self._most, origin)
+            elif known.origin != origin and name not in ("step", "epoch"):
+                continue
             series[name].add(at, float(value), step)
         self.activity.record_activity(run, rank, at, source)
         self.version += 1
+
+    def origin(self, run: str, name: str) -> str:
+        """Return the source of a metric as words, such as "from the log"; "" for ``sky.log``."""
+        found = (names[name].origin for names in list(self._runs.get(run, {}).values()) if name in names)
+        return METRIC_ORIGINS.get(next(found, ""), "")
+
+    def progress_by_rank(self, run: str) -> dict[int, Progress]:
+        """Return the progress of each rank that shows a reliable one."""
+        found = {rank: tracker.current for rank, tracker in sorted(self._progress.get(run, {}).items())}
+        return {rank: progress for rank, progress in found.items() if progress is not None}
+
+    def progress(self, run: str) -> Progress | None:
+        """Return the progress of the rank that is behind all others; None if no rank shows a reliable one."""
+        return min(self.progress_by_rank(run).values(), key=lambda found: found.fraction, default=None)
 
     def latest(self, run: str, rank: int) -> dict[str, float]:
         """Return the newest value of each metric of a rank, in order of appearance."""
@@ -363,6 +487,20 @@ class MetricStore:
 
     def _series_by_name(self, run: str, rank: int) -> dict[str, Series]:
         return self._runs.get(run, {}).get(rank, {})
+
+
+def _priority(origin: str) -> int:
+    return 2 if not origin else int(origin != "log")
+
+
+def _logged_progress(numbers: Mapping[str, float]) -> tuple[float, float, int] | None:
+    """Return the progress in metrics such as ``step=5, total=100``."""
+    for name, (kind, totals) in TOTALS.items():
+        if name in numbers:
+            for total in totals:
+                if total in numbers:
+                    return numbers[name], numbers[total], kind
+    return None
 
 
 def _is_number(value: object) -> bool:

@@ -6,6 +6,8 @@ import csv
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -108,6 +110,34 @@ def test_alerts_are_available_in_the_api_and_top_command(
 
 
 QUIET = sky.Options(console=False)
+
+
+@sky.function
+def prints(steps: int) -> int:
+    child = "import sys; print('step 1000: loss 0.001', file=sys.stderr)"
+    for step in range(steps):
+        print(f"step {step}: loss {1 / (step + 1):.4f}")
+    subprocess.run([sys.executable, "-c", child], check=True)
+    print("step 2000: loss 0.0005", file=sys.stderr)
+    return steps
+
+
+@pytest.mark.parametrize("way", ["default", "option", "variable"])
+def test_printed_metrics_are_recorded_unless_disabled(home: Path, way: str) -> None:
+    options = sky.Options(console=False, collect_metrics=way != "option")
+    image = sky.Image(env={"SKYWARD_COLLECT_METRICS": "0"} if way == "variable" else {})
+    with sky.Compute(nodes=1, options=options, image=image) as compute:
+        run = prints(5) > compute
+        assert run.result(60) == 5
+        book = compute.pool.view.metrics
+        if way != "default":
+            assert log_losses(1) @ compute == [1]  # the file with later metrics has arrived
+            wait_until(lambda: book.names([*compute.pool.view.runs][-1]), what="the later metrics")
+            assert book.names(run.run) == []
+            return
+        wait_until(lambda: book.latest(run.run, 0).get("step") == 2000, what="the last line")
+        (loss,) = run.metrics().of("loss")
+        assert list(loss.values)[:5] == [1.0, 0.5, 0.3333, 0.25, 0.2] and loss.origin == "from the log"
 
 
 @sky.function

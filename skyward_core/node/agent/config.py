@@ -32,6 +32,7 @@ class AgentConfig:
         idle_timeout, ttl: Limits of the lease in seconds; see ``agent.agent_state_and_lease``.
         deadman: Minutes until the machine shuts itself down unless the agent postpones it; 0 to never shut down.
         log_limit: Bytes that a rank may print to each stream, and log as metrics, during one run; 0 for no limit.
+        collect_metrics: Whether ranks record metrics that they print, or log with other libraries.
         keep_results: Seconds that unfetched results stay on the host after the agent's end; see
             ``agent.retained_results``.
         accelerators: Number of GPUs of the node; None if not yet known.
@@ -64,6 +65,7 @@ class AgentConfig:
     ttl: float | None = None
     deadman: int = 0
     log_limit: int = 0
+    collect_metrics: bool = True
     keep_results: float = 0.0
     rendezvous: bool = True
     debug_wait: float = 0.0

@@ -286,6 +286,8 @@ class Slot:
             env["SKYWARD_RENDEZVOUS"] = "0"
         if config.debug_wait:
             env["SKYWARD_DEBUG_WAIT"] = str(config.debug_wait)
+        if not config.collect_metrics:
+            env["SKYWARD_COLLECT_METRICS"] = "0"
         folders = [] if config.client_cwd is None else [config.cwd, config.client_cwd]
         env["SKYWARD_FOLDERS"] = encode_json([[config.cwd, *config.path_before], folders])
         if config.devices:

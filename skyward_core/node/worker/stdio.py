@@ -18,10 +18,13 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic, sleep  # user code may replace the functions of `time`
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from skyward_core.protocol.stdout_stderr_order_marks import BEFORE, MARK_INTERVAL, MarkWriter, file_identity
 from skyward_core.runtime.skyward_alias_and_import_hooks import call_when_imported
+
+if TYPE_CHECKING:
+    from skyward_core.runtime.metric_logging import OutputScan
 
 PIPE_BYTES = 1 << 20  # bytes that a child may print before this process forwards them
 READ_BYTES = 1 << 16
@@ -114,9 +117,11 @@ class CapturedStreams:
 
     Args:
         path: File of the marks.
+        scan: Search for metrics in the output, or None.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, scan: OutputScan | None = None) -> None:
+        self._scan = scan
         self._runs: list[str] = []  # runs of the currently active calls
         self._run = ""
         self._files = {stream: (os.dup(stream), file_identity(stream)) for stream in (1, 2)}
@@ -134,7 +139,7 @@ class CapturedStreams:
         self._stdout = sys.stdout = sys.__stdout__ = _make_text_stream(sys.stdout, out)  # type: ignore[misc]
         self._stderr = sys.stderr = sys.__stderr__ = _make_text_stream(sys.stderr, _StderrFile(self))  # type: ignore[misc]
         self._children = ChildOutput(self._write_child_output, self._on_first_child)
-        os.register_at_fork(after_in_child=self._on_first_child)  # a child has no thread for the marks
+        os.register_at_fork(after_in_child=self._on_fork)
 
     def start_run(self, run: str) -> None:
         """Attribute further output to a run."""
@@ -177,13 +182,22 @@ class CapturedStreams:
         self._children.drain()
         self._marker.mark_before(self._run)
         self._marked_at = monotonic()
-        if self._is_shared:
-            return
+        if not self._is_shared:
+            self._start_thread()
+            self._out_vars.pop("write", None)
+            if not self._marked.is_set():
+                self._marked.set()
+        self._note_output()
+
+    def _start_thread(self) -> None:
         if self._thread is None:  # most calls print nothing
             self._thread = threading.Thread(target=self._rearm_marks, name="log-marks", daemon=True)
             self._thread.start()
-        self._out_vars.pop("write", None)
-        if not self._marked.is_set():
+
+    def _note_output(self) -> None:
+        if self._scan is not None and not self._scan.has_output:
+            self._scan.note_output()
+            self._start_thread()
             self._marked.set()
 
     def before_stderr(self) -> None:
@@ -192,13 +206,17 @@ class CapturedStreams:
             self._marker.mark_before(self._run)
             self._marked_at = monotonic()
         self._intercept_stdout()
+        self._note_output()
 
     def _rearm_marks(self) -> None:
+        left: float | None = None
         while True:
-            self._marked.wait()
-            sleep(MARK_INTERVAL)
-            self._marked.clear()
-            self._intercept_stdout()
+            if self._marked.wait(left):
+                sleep(MARK_INTERVAL)
+                self._marked.clear()
+                self._intercept_stdout()
+            if self._scan is not None:
+                left = self._scan.search_if_due()
 
     def _write_child_output(self, stream: int, data: bytes) -> None:
         """Write output of children to the file."""
@@ -209,11 +227,17 @@ class CapturedStreams:
         view = memoryview(data)
         while view:
             view = view[os.write(descriptor, view) :]
+        self._note_output()
 
     def _on_first_child(self) -> None:
         """From now on check for output of other processes before each write to standard output."""
         self._is_shared = True
         self._intercept_stdout()
+
+    def _on_fork(self) -> None:
+        """Continue in a forked child, which has no thread for the marks."""
+        self._scan = None
+        self._on_first_child()
 
 
 class _StderrFile(io.FileIO):

@@ -73,6 +73,7 @@ class WorkerConfig:
     # folders: the working folder here and on the client
     # log_limit: bytes of metrics that a run may write; 0 for no limit
     # receives_notices: whether the agent may announce preemptions
+    # collects_metrics: whether metrics of printed lines and of other logging libraries are recorded
 
     def __init__(self, environ: MutableMapping[str, str]) -> None:
         self.start_options: StartOptions = {}
@@ -86,6 +87,7 @@ class WorkerConfig:
         self.sources, self.folders = json.loads(environ.pop("SKYWARD_FOLDERS", '[[""], []]'))
         self.log_limit = int(environ.pop("SKYWARD_LOG_LIMIT", "0"))
         self.receives_notices = bool(environ.pop("SKYWARD_NOTICES", ""))
+        self.collects_metrics = environ.get("SKYWARD_COLLECT_METRICS", "1") != "0"
 
 
 MAX_FUNCTIONS = 64
@@ -98,7 +100,9 @@ def main(socket_path: str, folder: str, rank: str, number: str) -> None:
     skyward_alias_and_import_hooks.install()
     paths = NodePaths(folder)
     log_path = f"{paths.spool}/{log_stem(int(rank), int(number))}"
-    streams = CapturedStreams(log_path + MARKS)
+    config, process = WorkerConfig(os.environ), os.getpid()
+    scan = metric_logging.OutputScan(log_path) if config.collects_metrics else None
+    streams = CapturedStreams(log_path + MARKS, scan)
     faulthandler.enable()
     stacks = paths.stacks(int(rank), int(number))
     enable_stack_dumps(stacks)
@@ -106,7 +110,6 @@ def main(socket_path: str, folder: str, rank: str, number: str) -> None:
     # Registered first, so it is called last. The remaining steps of the exit only free memory. They can take long for
     # large frameworks on a busy machine, and a stack dump would show no Python frames.
     atexit.register(faulthandler.cancel_dump_traceback_later)
-    config, process = WorkerConfig(os.environ), os.getpid()
 
     def catch_breakpoints(pdb: Any) -> None:
         from skyward_core.node.worker.breakpoints import patch_pdb
@@ -121,7 +124,9 @@ def main(socket_path: str, folder: str, rank: str, number: str) -> None:
     skyward_alias_and_import_hooks.call_when_imported(catch_breakpoints, "pdb")  # breakpoint() imports it, too
     skyward_alias_and_import_hooks.call_when_imported(shorten_stacks, "traceback")
     flush_metrics = metric_logging.start_writer(log_path + METRICS, config.log_limit)
-    worker = WorkerProcess(socket_path, paths, config, streams, flush_metrics, stacks)
+    if scan is not None:
+        metric_logging.forward_libraries()
+    worker = WorkerProcess(socket_path, paths, config, streams, flush_metrics, stacks, scan)
     try:
         code = worker.serve()
     except SystemExit as error:
@@ -146,6 +151,7 @@ class WorkerProcess:
         streams: CapturedStreams,
         flush_metrics: Callable[[], None],
         stacks: str,
+        scan: metric_logging.OutputScan | None,
     ) -> None:
         self._known: StartOptions = {}
         self._setup: Header = {}
@@ -165,6 +171,7 @@ class WorkerProcess:
         self._has_run_code = False
         self._streams = streams
         self._flush_metrics = flush_metrics
+        self._scan = scan
         set_phase_listener(self._report_phase)
         self._functions: dict[str, LoadedObject] = {}
         self._script = MainNamespaceLoader(paths.folder, (paths.sources, *config.folders), together=capacity > 1)
@@ -330,6 +337,8 @@ class WorkerProcess:
         exit_code: int | None = None
         self._has_run_code = True
         self._streams.start_run(run)
+        if self._scan is not None:
+            self._scan.start_call(run, index)
         self._modules.scan()
         gang = bool(header.get("gang"))
         preemption.start_call(gang)
@@ -391,6 +400,9 @@ class WorkerProcess:
             self._report_phase("")
         whole: AnyHeader = answer
         whole |= result.header()
+        self._streams.flush()
+        if self._scan is not None:
+            self._scan.end_call(run, index)
         self._flush()
         self._streams.end_run(run)
         window = self._reader_windows.pop((run, index), None)

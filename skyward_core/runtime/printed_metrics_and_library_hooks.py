@@ -1,0 +1,481 @@
+"""Metrics of scripts that do not call ``sky.log``: numbers in printed lines, and calls of other logging libraries.
+
+A line counts only if it consists of metrics, positions and punctuation alone, so numbers inside prose never become
+metrics. Loaded by the first rank output of three lines, or by the import of a logging library.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from math import isfinite
+from typing import Any
+
+REQUIRED_LINES = 3  # lines of one pattern before its metrics count
+MAX_PATTERNS = 32  # patterns of a rank that are observed at the same time
+MAX_LINE = 1000  # characters of a line that may contain metrics
+MAX_NAME = 64  # characters of a name
+Progress = tuple[float, float, int]  # value, total, and kind: see `_progress`
+
+_NUMBER = r"(?:[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|(?i:nan|[-+]?inf)\b)"
+_UNIT = r"(?:\s?(?:%(?!\s*\|)|(?:[mnuµ]?s|secs?|seconds|min)\b|\w{1,8}/s(?:ec)?\b|/s\b)|[kKMGT](?:i?B)?\b|x\b)?"
+_WORD = r"[A-Za-z_]\w*(?:[@./+-]\w+)*"
+_NAME = rf"{_WORD}(?: {_WORD}){{0,5}}(?: ?\([a-z%/]+\))?"
+_ENDS = r"(?![\w/:]|[.,-]\d|%)"
+_TIME = r"\d+:\d\d(?::\d\d)*(?:\.\d+)?"
+_MEAN = rf"(?:\s*\(\s*{_NUMBER}{_UNIT}\s*\))?"
+_GROUPS = r"(?:train(?:ing)?|test(?:ing)?|val(?:id(?:ation)?)?|eval(?:uation)?)"
+_X = r"(?:(?:global|train)[ _]step|num_updates|step|iter(?:ation)?|it|update|timestep|epoch|batch|episode)"
+_TOKEN = re.compile(
+    "|".join((
+        r"(?P<space>[\s,;|()\]*>•:·—=-]+)",
+        rf"(?P<took>\[?{_TIME}<[^,\]]*(?:,\s*(?P<speed>[^,\]]*))?[,\]])",
+        rf"(?P<clock>(?:{_NAME}\s*[:=]\s*)?\[?{_TIME}(?:\s*[</•]\s*{_TIME})?\]?)",
+        r"(?P<bar>\d{1,3}%\s*(?:\|[^|]{0,300}\||[━╸╺─]{3,})|[━╸╺─]{3,}|\[[=>.# ]{5,}\])",
+        r"(?P<pair>\[(?P<of>\d+),\s*(?P<at>\d+)\])",
+        rf"(?i:(?P<phase>{_GROUPS}):?\s+\[?(?P<round>\d+)\]?)(?=\s*\[\s*\d)",
+        rf"(?i:(?P<group>(?:{_GROUPS} )?)(?P<x>{_X}))\s*(?P<sets>[:=]?)#?\s*\[?\s*(?P<xv>\d+(?:\.\d+)?(?:[eE][+]?\d+)?)"
+        r"(?:\s*/\s*(?P<xt>\d+))?\]?(?![\w/]|\.\d)",
+        r"(?P<place>\[?\s*(?P<pv>\d+)\s*/\s*(?P<pt>\d+)(?![\d./])(?:\s*\(\s*[\d.]+%\s*\))?\s*\]?"
+        r"(?:\s*(?:batch(?:es)?|samples|steps|iters|examples)\b)?)",
+        rf"(?P<ratio>{_NAME})\s*[:=]\s*(?P<part>\d+)\s*/\s*(?P<whole>\d+)(?:\s*\(\s*[\d.]+\s*%\s*\))?",
+        rf"(?P<name>{_NAME})\s*[:=]\s*(?P<value>{_NUMBER})(?P<unit>{_UNIT}){_ENDS}{_MEAN}",
+        rf"(?P<name2>{_WORD}(?: {_WORD}){{0,2}})\s+(?P<value2>{_NUMBER})(?P<unit2>{_UNIT}){_ENDS}{_MEAN}"
+        rf"(?=\s*[,|;\t]|\s*$|\s+-\s|  |\s+{_WORD}\s+{_NUMBER})",
+        rf"(?P<quantity>\(?\s*{_NUMBER}\s?(?:%|(?:[mnuµ]?s|min|h)\b(?:/(?:step|it|epoch)\b)?|\w{{0,8}}/s\b)\s*\)?)",
+        rf"(?i:(?P<label>{_GROUPS}\b(?: set| step| phase)?))\s*[:|-]?",
+        rf"(?P<other>{_WORD}(?: {_WORD})?)\s*:",
+        r"(?P<rest>(?i:eta)\b|\[)",
+    ))
+)  # fmt: skip
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_WRAPPED = re.compile(rf"(?:tensor|array|(?:np\.)?float(?:16|32|64)?)\(({_NUMBER})[^()]*\)")
+_TEXT_FIELD = re.compile(
+    r"""['"][\w/. -]+['"]:\s*(?:['"](?!nan|inf)[A-Za-z][^'"]*['"]|true|false|null|None|True|False)\s*,?"""
+)
+_QUOTES = str.maketrans("", "", "'\"{}")
+_LOG_PREFIX = re.compile(
+    r"\s*(?:\[?(?:\d{4}[-/]\d\d[-/]\d\d|\d\d/\d\d/\d{2,4}|\d\d:\d\d:\d\d)[\d:.,TZ +-]*\]?[\s|-]*)?"
+    r"(?:\[?[Rr]ank ?\d+\]?:?\s*)?(?:(?:\[[\w.]+\]\s?-?\s?)*\[?\bINFO\b\]?[\s:|\]-]*"
+    rf"(?:(?!(?i:{_GROUPS}|{_X})\b)[\w.]+(?::\w+)*(?: - |\s*\| |: ?(?![\d.])|\] ?))?[\s-]*)?"
+)
+_DIGIT = re.compile(r"\d|nan|inf")
+_LINE_ENDS = re.compile(rb"[\r\n]+")
+_CUE = re.compile(
+    rb"loss|acc|epoch|step|iter|update|episode|reward|pp[lx]|perplexity|nll|f1|auc|bleu|rouge|ms[er]|mae|psnr|iou|"
+    rb"[wc]er|elbo|\d/ ?\d",
+    re.IGNORECASE,
+)
+# Words of names that identify the results of training. Other numbers of such a line are metrics, too.
+_RESULTS = frozenset((
+    "loss", "losses", "acc", "accuracy", "perplexity", "ppl", "nll", "reward", "f1", "auc", "bleu", "rouge", "mse",
+    "rmse", "mae", "psnr", "ssim", "iou", "miou", "wer", "cer", "elbo", "map50", "mcc",
+))  # fmt: skip
+_SETTINGS = frozenset(
+    ("scale", "weight", "weights", "coef", "fn", "type", "function", "lambda", "scaler", "threshold", "packet")
+)
+_PROSE = frozenset((
+    "the", "is", "a", "an", "of", "for", "with", "and", "in", "to", "was",
+    "at", "from", "than", "that", "this", "it", "we",
+    "you", "are", "by", "on", "or", "our", "has",
+))  # fmt: skip
+_STEPS = ("global_step", "num_updates", "step", "train_step", "iteration", "iter", "it", "update", "timestep")
+_SCALES = {
+    "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "min": 60.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12,
+}  # fmt: skip
+
+
+class _Line:
+    """Content of a line: metrics, and its position in the training.
+
+    Attributes:
+        values: Metrics by name.
+        xs: Steps and epochs by name, each with its total or 0.
+        places: Positions such as ``[640/60000]``: value and total.
+        group: "test" or similar, or "".
+        is_bar: Whether the line is a progress bar.
+        is_labelled: Whether the line has a label that does not belong to training.
+        is_setting: Whether the position may be a setting, such as ``epoch: 10``.
+    """
+
+    __slots__ = ("group", "is_bar", "is_labelled", "is_setting", "places", "values", "xs")
+
+    def __init__(self) -> None:
+        self.values: dict[str, float] = {}
+        self.xs: dict[str, tuple[float, float]] = {}
+        self.places: list[tuple[float, float]] = []
+        self.group = ""
+        self.is_bar = self.is_labelled = self.is_setting = False
+
+    def add(self, name: str, text: str, unit: str) -> bool:
+        """Add a metric. Return whether its name is not prose."""
+        words = name.lower().split()
+        if len(words) > 1 and not _PROSE.isdisjoint(words[1:] if words[0] == "number" else words):
+            return words[:2] == ["number", "of"] and _PROSE.isdisjoint(words[2:])
+        if words[-1] == "eta" or words == ["v_num"]:
+            return True
+        value, unit = float(text), unit.strip()
+        value *= _SCALES.get(unit, 1.0) if len(unit) != 2 or unit[0] not in "KMGT" else _SCALES[unit[0]]
+        if isfinite(value) or not any(map(str.isdigit, text)):  # digits beyond the range of floats are invalid
+            self.values.setdefault(_normalize(name), value)
+        return True
+
+    @property
+    def result(self) -> str:
+        """First metric that is a result of training, or ""."""
+        return next(filter(_is_result, self.values), "")
+
+
+def _normalize(name: str) -> str:
+    return re.sub(r"[^a-z0-9_@./%+-]+", "_", name.lower()).strip("_")[:MAX_NAME]
+
+
+def _is_result(name: str) -> bool:
+    words = set(re.split(r"[_/. @+-]+", name))
+    return not (words.isdisjoint(_RESULTS) and not name.endswith("loss")) and words.isdisjoint(_SETTINGS)
+
+
+def parse_line(text: str) -> _Line | None:
+    """Return the content of a line; None if any part of the line is neither a metric nor a position."""
+    if not (5 <= len(text) <= MAX_LINE and _DIGIT.search(text)):
+        return None
+    text = _WRAPPED.sub(r"\1", text)
+    if "{" in text:
+        text = _TEXT_FIELD.sub("", text)
+    text = text.translate(_QUOTES)
+    line = _Line()
+    columns = text.split("|")
+    if len(columns) > 3 and "%|" not in text:  # columns without a number are labels
+        for column in columns:
+            if not _DIGIT.search(column) and (group := re.match(rf"(?i:\s*({_GROUPS})\b)", column)):
+                _set_group(line, group[1])
+        text = "|".join(part for part in columns if _DIGIT.search(part))
+    prefix = _LOG_PREFIX.match(text)
+    at = prefix.end() if prefix is not None else 0
+    while at < len(text):
+        found = _TOKEN.match(text, at)
+        if found is None or found.end() == at or not _add_token(line, found):
+            return None
+        at = found.end()
+    return line
+
+
+def _add_token(line: _Line, found: re.Match[str]) -> bool:
+    kind, get = found.lastgroup, found.group
+    if found["took"] is not None:
+        line.is_bar = True
+        line.is_labelled |= bool(re.search(r"B/s|s/B", found["speed"] or ""))  # a download
+    elif found["pair"] is not None:
+        line.xs |= {"epoch": (float(get("of")), 0.0), "step": (float(get("at")), 0.0)}
+    elif found["phase"] is not None:
+        _set_group(line, get("phase"))
+        line.xs["epoch"] = float(get("round")), 0.0
+    elif found["x"] is not None:
+        _set_group(line, get("group"))
+        line.is_setting |= bool(get("sets") and not get("xt"))
+        line.xs.setdefault(_normalize(get("x")), (float(get("xv")), float(get("xt") or 0)))
+    elif found["place"] is not None:
+        line.places.append((float(get("pv")), float(get("pt"))))
+    elif found["ratio"] is not None:
+        if float(get("whole")) and "acc" in get("ratio").lower():
+            line.add(get("ratio"), str(float(get("part")) / float(get("whole"))), "")
+    elif found["name"] is not None:
+        return line.add(get("name"), get("value"), get("unit"))
+    elif found["name2"] is not None:
+        return line.add(get("name2"), get("value2"), get("unit2"))
+    elif kind == "bar":
+        line.is_bar = True
+    elif kind == "label":
+        _set_group(line, get("label"))
+    elif kind == "other":
+        if line.is_labelled:
+            return False
+        line.is_labelled = True
+    return True
+
+
+def _set_group(line: _Line, label: str) -> None:
+    word = label.strip().lower().split(" ")[0]
+    if word and not word.startswith("train"):
+        line.group = "test" if word.startswith("test") else "val" if word.startswith("val") else "eval"
+
+
+class PrintedMetrics:
+    """Metrics and progress in the printed lines of one run on one rank."""
+
+    def __init__(self) -> None:
+        self._rests: dict[str, bytes] = {}
+        self._patterns: dict[tuple[str, ...], _Pattern] = {}
+        self._epoch: tuple[float, float] | None = None  # of the last heading such as "Epoch 3/40": value and total
+        self._has_epoch_zero = False
+        self._columns: list[str] = []
+        self._x: dict[str, float] = {}  # of the last accepted line
+
+    def feed(
+        self, stream: str, data: bytes, since: float, until: float, gap: bool = False
+    ) -> Iterator[tuple[float, dict[str, float], Progress | None]]:
+        """Yield metrics and progress in further output, each with its approximate time.
+
+        Args:
+            stream: Name of the stream. Each stream has its own unfinished line.
+            data: The bytes.
+            since, until: Times between which the bytes were printed.
+            gap: Whether earlier bytes are missing. The first line is incomplete, then.
+        """
+        lines = _LINE_ENDS.split((b"" if gap else self._rests.get(stream, b"")) + data)
+        self._rests[stream] = lines.pop()[-2 * MAX_LINE :]
+        progress: Progress | None = None
+        for number, raw in enumerate(lines):
+            if len(raw) > 2 * MAX_LINE or not (self._columns or _CUE.search(raw)) or (gap and not number):
+                continue
+            text = _ESCAPES.sub("", raw.decode("utf-8", "replace"))
+            line = self._table_row(text) or parse_line(text)
+            if line is not None:
+                at = since + (until - since) * (number + 1) / len(lines)
+                values = self._accept(line, at)
+                done = self._progress(line, bool(values))
+                progress = done or progress
+                yield from ((*each, None) for each in values)
+        if progress is not None:
+            yield until, {}, progress
+
+    def _table_row(self, text: str) -> _Line | None:
+        """Return the content of a row below a heading such as ``epoch  train_loss  accuracy``."""
+        cells = text.replace(",", " ").replace("|", " ").split()
+        if len(cells) > 1 and not any(cell[0].isdigit() for cell in cells):
+            names = [_normalize(cell) for cell in cells]
+            if re.fullmatch(_X, names[0]) and any(map(_is_result, names)) and len(set(names)) == len(names):
+                self._columns = names
+        names, line = self._columns, _Line()
+        if not names or len(cells) < len(names):
+            return None
+        tail = re.search(r"\s(\d+)/(\d+)\s", " ".join(cells[len(names) :]))
+        with suppress(ValueError):  # not a row
+            value, _, total = cells[0].partition("/")
+            line.xs[names[0]] = float(value), float(total or 0)
+            for name, cell in zip(names[1:], cells[1:], strict=False):
+                number = cell.rstrip(":KMG")
+                if not re.fullmatch(_TIME, number):
+                    line.add(name, number, cell[len(number) :].rstrip(":"))
+            if tail is not None:
+                line.places.append((float(tail[1]), float(tail[2])))
+            return line if tail is not None or len(cells) == len(names) else None
+        return None
+
+    def _accept(self, line: _Line, at: float) -> list[tuple[float, dict[str, float]]]:
+        """Return the metrics of a line with its step and epoch, once three lines had the same pattern.
+
+        The first two lines are returned together with the third.
+        """
+        if len(line.places) > 1 and "epoch" not in line.xs:  # Train: 1/3 (33%) [0/323 (0%)]
+            line.xs["epoch"] = line.places.pop(0)
+        epoch, result = line.xs.get("epoch"), line.result
+        self._has_epoch_zero |= epoch is not None and epoch[0] == 0
+        if epoch is not None and not (line.values or line.places or line.is_bar or line.group or line.is_setting):
+            self._epoch = epoch
+        if not result or (line.is_labelled and not line.xs):
+            return []
+        prefix = f"{line.group}_" if line.group and not re.search(r"val|test|eval", result) else ""
+        key = (prefix, result, *line.xs, "/" if line.places else "")
+        pattern = self._patterns.get(key)
+        if pattern is None:
+            if len(self._patterns) >= MAX_PATTERNS:
+                waiting = next((each for each, known in self._patterns.items() if not known.is_accepted), None)
+                if waiting is None:
+                    return []
+                del self._patterns[waiting]
+            pattern = self._patterns[key] = _Pattern()
+        x = pattern.position(line, self._epoch)
+        values = {prefix + name: value for name, value in line.values.items()} | (x or self._x)
+        if values == pattern.shown:  # a bar that was painted again
+            return []
+        pattern.shown = values
+        found = pattern.add(at, values, x, line.values[result])
+        if found and x:
+            self._x = x
+        return found
+
+    def _progress(self, line: _Line, is_metric: bool) -> Progress | None:
+        """Return value, total and kind of the progress of the whole run: 2 for epochs, 1 for steps, 0 for bars.
+
+        A position within an epoch is the run's progress only if the number of epochs is known.
+        """
+        if line.group or line.is_labelled:
+            return None
+        epoch = line.xs.get("epoch", self._epoch)
+        inner = line.places[-1] if line.places else None
+        step = next((line.xs[name] for name in _STEPS if name in line.xs and line.xs[name][1]), None)
+        if epoch is not None and epoch[1]:
+            value, total = inner or step or (0.0, 0.0)
+            part = value / total if total else float(bool(line.values))
+            whole = epoch[1] + self._has_epoch_zero
+            return min(epoch[0] - (not self._has_epoch_zero) + min(part, 1.0), whole), whole, 2
+        if epoch is None and step is not None:
+            return *step, 1
+        if epoch is None and inner is not None and inner[1] and (line.is_bar or is_metric):
+            return *inner, 0
+        return None
+
+
+class _Pattern:
+    """Pattern of lines: three lines must have it before its metrics count.
+
+    The steps of these lines must not fall, and differ. Without steps, the values must differ.
+
+    Attributes:
+        is_accepted: Whether three lines were seen.
+        shown: Metrics of the last line.
+    """
+
+    __slots__ = ("_before", "_epoch", "_seen", "_step", "is_accepted", "shown")
+
+    def __init__(self) -> None:
+        self.is_accepted = False
+        self.shown: dict[str, float] = {}
+        self._seen: list[tuple[float, float, float, dict[str, float]]] = []  # position, result, time, metrics
+        self._epoch = self._step = self._before = 0.0  # of the last line; steps of earlier epochs
+
+    def position(self, line: _Line, heading: tuple[float, float] | None) -> dict[str, float]:
+        """Return the step and the epoch of a line. A step that begins again in each epoch is counted on."""
+        epoch = line.xs.get("epoch")
+        place = line.places[-1] if line.places and line.places[-1][1] else None
+        step = next((line.xs[name] for name in (*_STEPS, "batch", "episode") if name in line.xs), None)
+        if step is not None and step[1] and epoch is not None:
+            place, step = place or step, None
+        if epoch is None and (place or step):
+            epoch = heading
+        found = {}
+        if epoch is not None:
+            found["epoch"] = epoch[0] + (min(place[0] / place[1], 1.0) if place else 0.0)
+        elif step is None and place is not None and not line.group:
+            step = place
+        if step is not None:
+            if epoch is not None and epoch[0] < self._epoch:
+                self._before = 0.0  # the training began again
+            elif step[0] < self._step and (step is place if epoch is None else epoch[0] > self._epoch):
+                self._before += step[1] or self._step
+            self._step, self._epoch = step[0], epoch[0] if epoch is not None else 0.0
+            found["step"] = step[0] + self._before
+        return found
+
+    def add(
+        self, at: float, values: dict[str, float], x: Mapping[str, float], result: float
+    ) -> list[tuple[float, dict[str, float]]]:
+        """Add a line. Return the metrics that count now."""
+        if self.is_accepted:
+            return [(at, values)]
+        place = x.get("step", x.get("epoch"))
+        last = self._seen[-1][0] if self._seen else -1.0
+        if place is not None and place == last:
+            return []
+        if place is not None and place < last:
+            self._seen = []
+        self._seen = [*self._seen[-REQUIRED_LINES:], (last if place is None else place, result, at, values)]
+        differ = place is not None or len({repr(each[1]) for each in self._seen}) > 1
+        self.is_accepted = differ and len(self._seen) >= REQUIRED_LINES
+        return [each[2:] for each in self._seen] if self.is_accepted else []
+
+
+def patch_library(record: Callable[[dict[str, Any], float | None, Progress | None, str], None], module: Any) -> None:
+    """Pass metrics that user code gives to a logging library to ``record``, too. The library's behavior is unchanged.
+
+    Args:
+        record: Receives metrics, step, progress and the name of the library.
+        module: A module of `HOOKS`, after its import.
+    """
+    for path, read in HOOKS[module.__name__]:
+        owner_name, _, name = path.partition(".")
+        owner = getattr(module, owner_name, None)
+        original = vars(owner).get(name) if isinstance(owner, type) else None
+        if callable(original):
+            setattr(owner, name, _forwarding(original, read, record, module.__name__.partition(".")[0]))
+
+
+def _forwarding(
+    original: Callable[..., Any],
+    read: Callable[..., tuple[Any, ...]],
+    record: Callable[[dict[str, Any], float | None, Progress | None, str], None],
+    library: str,
+) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        found: tuple[Any, ...] = ()
+        with suppress(Exception):  # arguments that the library rejects, or that another version has
+            found = read(*args, **kwargs)
+        value = original(*args, **kwargs)
+        if found:
+            with suppress(Exception):  # values that are no numbers
+                metrics, step, progress = (*found, None)[:3]
+                record(_flat_numbers(metrics), None if step is None else float(step), progress, library)
+        return value
+
+    return call
+
+
+def _flat_numbers(metrics: Mapping[Any, Any], prefix: str = "") -> dict[str, float]:
+    """Return the numbers of nested mappings. Values of other types, such as images, are omitted."""
+    found: dict[str, float] = {}
+    for key, value in metrics.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            found |= _flat_numbers(value, f"{name}.")
+        elif isinstance(value, int | float) or (hasattr(value, "item") and getattr(value, "size", 1) in (1, ())):
+            with suppress(TypeError, ValueError, RuntimeError):
+                found["".join(filter(str.isprintable, name))[:MAX_NAME]] = float(value)
+    return found
+
+
+def _scalar(
+    writer: Any, tag: str, scalar_value: Any, global_step: Any = None, *rest: Any, **kwargs: Any
+) -> tuple[Any, ...]:
+    return {tag: scalar_value}, global_step
+
+
+def _scalars(
+    writer: Any, main_tag: str, tag_scalar_dict: Any, global_step: Any = None, *rest: Any, **kwargs: Any
+) -> tuple[Any, ...]:
+    return {f"{main_tag}/{key}": value for key, value in tag_scalar_dict.items()}, global_step
+
+
+def _wandb(run: Any, data: Any, step: Any = None, *rest: Any, **kwargs: Any) -> tuple[Any, ...]:
+    return dict(data), run.step if step is None else step
+
+
+def _mlflow(
+    client: Any, run_id: Any, key: str, value: Any, timestamp: Any = None, step: Any = None, *rest: Any, **kwargs: Any
+) -> tuple[Any, ...]:
+    return {key: value}, step
+
+
+def _mlflow_batch(client: Any, run_id: Any, metrics: Any = (), *rest: Any, **kwargs: Any) -> tuple[Any, ...]:
+    return {each.key: each.value for each in metrics}, next((each.step for each in metrics), None)
+
+
+def _lightning(logger: Any, metrics: Any, step: Any = None) -> tuple[Any, ...]:
+    return dict(metrics), step
+
+
+def _huggingface(handler: Any, args: Any, state: Any, control: Any, logs: Any, **kwargs: Any) -> tuple[Any, ...]:
+    return dict(logs), state.global_step, (float(state.global_step), float(state.max_steps), 0)
+
+
+def _keras(callbacks: Any, epoch: int, logs: Any = None) -> tuple[Any, ...]:
+    epochs = float((callbacks.params or {}).get("epochs") or 0)
+    progress = (epoch + 1.0, epochs, 2) if epochs else None
+    return {**(logs or {}), "epoch": epoch + 1}, None, progress
+
+
+# Module -> methods of its classes, each with a function that reads metrics, step and progress from the arguments.
+# Callers reach these methods by all of a library's interfaces: ``wandb.log``, for example, is `Run.log`.
+HOOKS: dict[str, tuple[tuple[str, Callable[..., tuple[Any, ...]]], ...]] = {
+    "torch.utils.tensorboard.writer": (("SummaryWriter.add_scalar", _scalar), ("SummaryWriter.add_scalars", _scalars)),
+    "tensorboardX.writer": (("SummaryWriter.add_scalar", _scalar), ("SummaryWriter.add_scalars", _scalars)),
+    "wandb.sdk.wandb_run": (("Run.log", _wandb),),
+    "mlflow.tracking.client": (("MlflowClient.log_metric", _mlflow), ("MlflowClient.log_batch", _mlflow_batch)),
+    "lightning.pytorch.loggers.csv_logs": (("CSVLogger.log_metrics", _lightning),),
+    "pytorch_lightning.loggers.csv_logs": (("CSVLogger.log_metrics", _lightning),),
+    "transformers.trainer_callback": (("CallbackHandler.on_log", _huggingface),),
+    "keras.src.callbacks.callback_list": (("CallbackList.on_epoch_end", _keras),),
+}

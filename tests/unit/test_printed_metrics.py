@@ -1,0 +1,380 @@
+"""Metrics and progress in printed lines, calls of logging libraries, and their way into the views."""
+
+from __future__ import annotations
+
+import codecs
+import importlib
+import json
+import re
+import sys
+import types
+from collections.abc import Iterator
+from math import isnan
+from pathlib import Path
+from typing import Any, ClassVar, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skyward_core.runtime import metric_logging
+from skyward_core.runtime.instance_info import InstanceInfo, using
+from skyward_core.runtime.metric_logging import LIBRARIES, MAX_OTHER_NAMES, OutputScan, log
+from skyward_core.runtime.printed_metrics_and_library_hooks import HOOKS, MAX_PATTERNS, PrintedMetrics
+from skyward_core.views.rank_metrics_and_diagnostics import MAX_PROGRESSES, MetricStore, ProgressTracker
+from skyward_tui.text.number_and_time_format import progress_text
+
+DATA = Path(__file__).parent / "printed_metrics"
+Row = tuple[float, dict[str, float], Any]
+
+
+def transcripts(name: str) -> list[tuple[str, str]]:
+    """Return title and text of each transcript in a file. Escapes such as ``\\r`` are control characters."""
+    parts = re.split(r"^=== (.*)\n", (DATA / name).read_text(), flags=re.MULTILINE)[1:]
+    escape = re.compile(r"\\(?:[rtb]|x[0-9a-f]{2})")
+    return [
+        (title, escape.sub(lambda found: codecs.decode(found[0], "unicode_escape"), text))
+        for title, text in zip(parts[::2], parts[1::2], strict=True)
+    ]
+
+
+def read(text: str, size: int = 1 << 20) -> list[Row]:
+    """Return the metrics of a text that arrives in pieces."""
+    data, parser = text.encode(), PrintedMetrics()
+    return [
+        row for at in range(0, len(data), size) for row in parser.feed("out", data[at : at + size], float(at), at + 1.0)
+    ]
+
+
+def series(rows: list[Row], name: str, x: str) -> list[tuple[float, float]]:
+    return [(values[x], values[name]) for _, values, _ in rows if name in values and x in values]
+
+
+@pytest.mark.parametrize(("title", "text"), transcripts("training.txt"))
+@pytest.mark.parametrize("size", [1 << 20, 7])
+def test_loss_and_its_step_are_read_from_the_output_of_training_scripts(title: str, text: str, size: int) -> None:
+    _, name, x, first, last, count = title.rsplit(" | ", 5)
+    found = series(read(text, size), name, x)
+    assert len(found) == int(count)
+    for point, expected in ((found[0], first), (found[-1], last)):
+        at, value = map(float, expected.split())
+        assert point[0] == pytest.approx(at, abs=1e-6)
+        assert point[1] == pytest.approx(value, abs=1e-6) or (isnan(value) and isnan(point[1]))
+    assert [at for at, _ in found] == sorted(at for at, _ in found)
+
+
+@pytest.mark.parametrize(("title", "text"), transcripts("other.txt"))
+def test_no_metric_is_read_from_the_output_of_other_scripts(title: str, text: str) -> None:
+    assert [values for _, values, _ in read(text * 3) if values] == []
+    assert len(transcripts("other.txt")) >= 30
+
+
+def test_metrics_count_from_the_third_line_of_a_pattern() -> None:
+    lines = [f"step {step}: loss {1 / (step + 1):.3f}\n" for step in range(4)]
+    assert [len(series(read("".join(lines[:many])), "loss", "step")) for many in range(5)] == [0, 0, 0, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("lines", "progress"),
+    [
+        (["step 76/120: loss 2.0"], (76, 120, 1)),
+        (["Epoch 12/40", "[====>.....] 5/10"], (11.5, 40, 2)),
+        (["Epoch 12/40 loss: 0.5"], (12, 40, 2)),
+        (["Epoch 1/4", " 5/10 ━━━━━━━━━━ 2s 1ms/step - loss: 0.5"], (0.5, 4, 2)),
+        (["Epoch 0/9  ━━━━━━━━ 50/100 0:00:05 • 0:00:05 9.51it/s loss: 0.3"], (0.5, 10, 2)),
+        (["Epoch [2/5], Step [300/600], Loss: 0.3"], (1.5, 5, 2)),
+        (["  3%|▎         | 10/300 [00:05<02:25,  2.00it/s]"], (10, 300, 0)),
+        (["Epoch 0:  45%|████▌     | 45/100 [00:00<00:00, 99.51it/s, loss=1.320]"], None),
+        (["Epoch 3", "  3%|▎         | 10/300 [00:05<02:25,  2.00it/s]"], None),
+        (["model.bin:  45%|████▌     | 45/100 [00:00<00:00, 99.51it/s]"], None),
+        (["  3%|▎         | 10/300 [00:05<02:25,  2.00MB/s]"], None),
+        (["Test: [ 10/196]  Loss: 0.5"], None),
+        (["wrote 3/10 files"], None),
+    ],
+)
+def test_progress_is_read_from_positions_with_a_known_total(lines: list[str], progress: Any) -> None:
+    found = [done for _, _, done in read("".join(f"{line}\n" for line in lines)) if done is not None]
+    assert (found[-1] if found else None) == progress
+
+
+# -- the way into the views ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def spool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Writer without its thread, and empty output files."""
+    for ending in ("out", "err"):
+        (tmp_path / f"r000.{ending}").touch()
+    metric_logging.start_writer(str(tmp_path / "r000.metrics"))
+    monkeypatch.setattr(metric_logging._writer, "_thread", object())
+    yield tmp_path
+    metric_logging._writer = None
+
+
+def stored(spool: Path) -> MetricStore:
+    assert metric_logging._writer is not None
+    metric_logging._writer.flush()
+    store = MetricStore()
+    if (path := spool / "r000.metrics").exists():
+        store.feed("r000.metrics", 0, path.read_bytes())
+    return store
+
+
+def printed(spool: Path, scan: OutputScan, text: str, ending: str = "out") -> None:
+    with (spool / f"r000.{ending}").open("a") as file:
+        file.write(text)
+    scan.note_output()
+
+
+def losses(begin: int, end: int) -> str:
+    return "".join(f"step {step}/100: loss {1 / (step + 1):.3f}, extra 5\n" for step in range(begin, end))
+
+
+def test_printed_metrics_reach_views_and_the_summary_of_their_call(spool: Path) -> None:
+    scan = OutputScan(str(spool / "r000"))
+    scan.start_call("r1", 4)
+    printed(spool, scan, losses(0, 2))
+    scan.search()
+    assert stored(spool).names("r1") == []
+    printed(spool, scan, losses(2, 5), "out")
+    scan.end_call("r1", 4)
+    store = stored(spool)
+    assert store.latest("r1", 0) == {"loss": 0.2, "extra": 5, "step": 4}
+    assert store.origin("r1", "loss") == "from the log"
+    assert metric_logging.pop_call_metrics("r1", 4)["loss"] == [0.2, 0.2, 1.0]
+    scan.start_call("r2", 0)
+    printed(spool, scan, losses(5, 7))
+    scan.end_call("r2", 0)
+    assert stored(spool).ranks("r2") == [], "each run has its own three lines"
+
+
+def test_output_of_concurrent_calls_has_no_metrics(spool: Path) -> None:
+    scan = OutputScan(str(spool / "r000"))
+    scan.start_call("r1", 0)
+    scan.start_call("r2", 0)
+    printed(spool, scan, losses(0, 9))
+    scan.end_call("r1", 0)
+    scan.end_call("r2", 0)
+    assert stored(spool).names("r1") == stored(spool).names("r2") == []
+
+
+def test_flood_of_output_is_sampled_from_its_end(spool: Path) -> None:
+    scan = OutputScan(str(spool / "r000"))
+    scan.start_call("r1", 0)
+    printed(spool, scan, losses(0, 50_000))
+    scan.end_call("r1", 0)
+    trace = stored(spool).trace("r1", 0, "step").values
+    assert trace and trace[0] > 40_000 and stored(spool).latest("r1", 0)["step"] == 49_999
+
+
+def test_logged_name_replaces_the_printed_one(spool: Path) -> None:
+    scan = OutputScan(str(spool / "r000"))
+    with using(InstanceInfo(run="r1")):
+        scan.start_call("r1", 0)
+        printed(spool, scan, losses(0, 5))
+        scan.search()
+        log(loss=7.0)
+        printed(spool, scan, losses(5, 9))
+        scan.end_call("r1", 0)
+        store = stored(spool)
+    assert list(store.trace("r1", 0, "loss").values) == [7.0]
+    assert (store.origin("r1", "loss"), store.origin("r1", "extra")) == ("", "from the log")
+
+
+def test_many_distinct_printed_names_take_bounded_memory(spool: Path) -> None:
+    scan = OutputScan(str(spool / "r000"))
+    scan.start_call("r1", 0)
+    for at in range(300):
+        printed(spool, scan, "".join(f"step {step}: loss {step}, n{at}_{step} 1\n" for step in range(at, at + 3)))
+        scan._room = 1e9
+        scan.search()
+    names = stored(spool).names("r1")
+    assert "loss" in names and len(names) <= MAX_OTHER_NAMES + 2
+    parser = PrintedMetrics()
+    list(parser.feed("out", b"".join(b"loss_%d: %d\n" % (at, at) for at in range(10_000)), 0, 1))
+    assert len(parser._patterns) <= MAX_PATTERNS
+    list(parser.feed("out", b"x" * 1_000_000, 0, 1))
+    assert len(parser._rests["out"]) < 10_000
+
+
+@given(st.text(st.characters(codec="utf-8")).map(lambda text: f"step 1: loss {text}\n{text}\n") | st.text())
+def test_any_text_is_parsed_without_an_error(text: str) -> None:
+    for _, values, _ in read(text * 4, 11):
+        assert all(name.isprintable() and len(name) <= 80 for name in values)
+
+
+# -- libraries -------------------------------------------------------------------------------------------
+
+
+def test_libraries_and_their_hooks_match() -> None:
+    assert set(HOOKS) == set(LIBRARIES)
+
+
+class FakeWriter:
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+
+    def add_scalar(self, tag: Any, scalar_value: Any, global_step: Any = None, walltime: Any = None) -> str:
+        self.calls.append((tag, scalar_value, global_step))
+        if tag is None:
+            raise ValueError("no tag")
+        return "added"
+
+    def add_scalars(self, main_tag: str, tag_scalar_dict: dict[str, Any], global_step: Any = None) -> None:
+        pass
+
+
+def imported(name: str, monkeypatch: pytest.MonkeyPatch, **content: Any) -> types.ModuleType:
+    """Import a module of a library that does not exist, and return it."""
+    module = types.ModuleType(name)
+    for key, value in content.items():
+        setattr(module, key, value)
+
+    class Finder:
+        def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
+            if fullname != name:
+                return None
+            return importlib.machinery.ModuleSpec(name, cast("Any", Loader()))
+
+    class Loader:
+        def create_module(self, spec: Any) -> types.ModuleType:
+            return module
+
+        def exec_module(self, module: types.ModuleType) -> None:
+            pass
+
+    monkeypatch.setattr(sys, "meta_path", [Finder(), *sys.meta_path])
+    for parent in [name.rsplit(".", depth)[0] for depth in range(1, name.count(".") + 1)]:
+        if parent not in sys.modules:
+            monkeypatch.setitem(sys.modules, parent, types.ModuleType(parent))
+            monkeypatch.setattr(sys.modules[parent], "__path__", [], raising=False)
+    metric_logging.forward_libraries()
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    return importlib.import_module(name)
+
+
+def test_calls_of_tensorboard_are_recorded_and_behave_as_before(spool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = imported("tensorboardX.writer", monkeypatch, SummaryWriter=type("SummaryWriter", (FakeWriter,), {
+        "add_scalar": FakeWriter.add_scalar, "add_scalars": FakeWriter.add_scalars,
+    }))  # fmt: skip
+    writer = module.SummaryWriter()
+    with using(InstanceInfo(run="r1")):
+        assert writer.add_scalar("train/loss", 0.5, 3) == "added"
+        writer.add_scalars("acc", {"train": 0.1, "val": 0.2}, global_step=3)
+        writer.add_scalar("image", object(), 3)
+        with pytest.raises(ValueError, match="no tag"):
+            writer.add_scalar(None, 1)
+        with pytest.raises(TypeError):
+            writer.add_scalar()
+    store = stored(spool)
+    assert store.latest("r1", 0) == {"step": 3, "train/loss": 0.5, "acc/train": 0.1, "acc/val": 0.2}
+    assert store.origin("r1", "train/loss") == "from TensorBoard"
+    assert writer.calls[:2] == [("train/loss", 0.5, 3), ("image", writer.calls[1][1], 3)]
+    assert module.SummaryWriter.add_scalar.__name__ == "add_scalar"
+
+
+def test_calls_of_wandb_and_mlflow_are_recorded(spool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Run:
+        step = 7
+
+        def log(self, data: dict[str, Any], step: Any = None, commit: Any = None) -> None:
+            Run.step += 1
+
+    class MlflowClient:
+        def log_metric(self, run_id: str, key: str, value: float, timestamp: Any = None, step: Any = None) -> None: ...
+
+        def log_batch(self, run_id: str, metrics: Any = (), params: Any = (), tags: Any = ()) -> None: ...
+
+    wandb = imported("wandb.sdk.wandb_run", monkeypatch, Run=Run)
+    mlflow = imported("mlflow.tracking.client", monkeypatch, MlflowClient=MlflowClient)
+    with using(InstanceInfo(run="r1")):
+        wandb.Run().log({"loss": 0.5, "deep": {"x": 1}, "text": "no", "image": object()})
+        mlflow.MlflowClient().log_metric("a", "auc", 0.9, step=8)
+        mlflow.MlflowClient().log_batch("a", [types.SimpleNamespace(key="f1", value=0.8, step=9)])
+        mlflow.MlflowClient().log_metric("a", "loss", 99.0, step=8)  # the first library has the name
+    store = stored(spool)
+    assert store.latest("r1", 0) == {"step": 9, "loss": 0.5, "deep.x": 1, "auc": 0.9, "f1": 0.8}
+    assert (store.origin("r1", "loss"), store.origin("r1", "auc")) == ("from W&B", "from MLflow")
+
+
+def test_keras_and_hugging_face_callbacks_are_recorded(spool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class CallbackList:
+        params: ClassVar = {"epochs": 5}
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None: ...
+
+    class CallbackHandler:
+        def on_log(self, args: Any, state: Any, control: Any, logs: Any) -> str:
+            return "control"
+
+    keras = imported("keras.src.callbacks.callback_list", monkeypatch, CallbackList=CallbackList)
+    huggingface = imported("transformers.trainer_callback", monkeypatch, CallbackHandler=CallbackHandler)
+    with using(InstanceInfo(run="r1")):
+        for epoch in range(4):
+            keras.CallbackList().on_epoch_end(epoch, {"loss": 0.5})
+    with using(InstanceInfo(run="r2")):
+        for step in (10, 20, 30):
+            state = types.SimpleNamespace(global_step=step, max_steps=300)
+            assert huggingface.CallbackHandler().on_log(None, state, None, {"loss": 0.5, "epoch": 0.1}) == "control"
+    store = stored(spool)
+    assert store.latest("r1", 0) == {"loss": 0.5, "epoch": 4}
+    assert store.latest("r2", 0) == {"step": 30, "loss": 0.5, "epoch": 0.1}
+    assert [(found.value, found.total) for found in map(store.progress, ("r1", "r2")) if found] == [(4, 5), (30, 300)]
+
+
+# -- progress --------------------------------------------------------------------------------------------
+
+
+def test_progress_and_time_left_of_the_slowest_rank_are_shown() -> None:
+    store = MetricStore()
+    for rank in (0, 1):
+        for second in range(20):
+            line = {"at": 1000.0 + second, "run": "r1", "values": {"step": second * (3 - rank), "total": 100}}
+            store.feed("m", rank, json.dumps(line).encode() + b"\n")
+    progress = store.progress("r1")
+    assert progress is not None and (progress.value, progress.rate) == (38, 2)
+    assert progress_text(progress, 1019.0) == "38 % · 0:31 left · 2 it/s"
+    assert progress_text(progress, 1021.0) == "38 % · 0:29 left · 2 it/s"
+    assert progress_text(progress, 1100.0) == "38 %", "nothing has come for long"
+
+
+def test_progress_of_an_outer_bar_is_shown_while_inner_ones_come_and_go() -> None:
+    tracker = ProgressTracker()
+    for at in range(3, 40):
+        tracker.add(at, [at, 100, 0])
+        for inner in range(4):
+            tracker.add(at + inner / 10, [inner, 3, 0])
+        assert (found := tracker.current) is None or found.total in (100, 3)
+    assert tracker.current is not None and tracker.current.total == 100
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.floats(allow_nan=True) | st.integers(0, 9),
+            st.floats(allow_nan=True) | st.sampled_from([3, 9]),
+            st.integers(-1, 6) | st.just(float("nan")) | st.none(),
+        )
+    )
+)
+def test_progress_is_absent_or_follows_three_rising_values_of_one_total(given: list[Any]) -> None:
+    tracker = ProgressTracker()
+    rising: dict[tuple[float, float], list[float]] = {}
+    for at, done in enumerate(given):
+        tracker.add(at, done)
+        value, total, kind = done
+        if isinstance(kind, int) and 0 <= kind <= 5 and 0 <= value <= total < 1e308 and total > 0:
+            seen = rising.setdefault((kind, total), [])
+            if seen and value < seen[-1]:
+                seen.clear()
+            if not seen or value > seen[-1]:
+                seen.append(value)
+        found = tracker.current
+        if found is None:
+            continue
+        values = [seen for (_, total), seen in rising.items() if total == found.total and seen[-1:] == [found.value]]
+        assert any(len(seen) >= 3 for seen in values)
+        assert 0 <= found.fraction <= 1
+        left = found.seconds_left(at)
+        assert left is None or left >= 0
+    assert len(tracker._found) <= MAX_PROGRESSES
