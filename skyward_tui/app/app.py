@@ -36,6 +36,7 @@ from skyward_tui.screens.base_screen import BaseScreen, commands
 from skyward_tui.screens.pool_list import PoolsScreen
 from skyward_tui.shutdown_and_daemon_threads import ShutdownSignals, run_in_daemon_thread
 from skyward_tui.text.error_hint_text import format_error
+from skyward_tui.text.number_and_time_format import run_progress
 from skyward_tui.ui.actions import actions_in, bindings, first_key, resolve_keymap, with_keys
 from skyward_tui.ui.saved_state import InvalidStateFile, SavedState, ScreenState, load_state, save_state
 from skyward_tui.ui.session_futures import wait_shielded
@@ -179,6 +180,7 @@ class SkywardApp(App[None]):
         self._reopen_lock = asyncio.Lock()
         self._lively_until = time.monotonic() + LIVELY_SECONDS
         self._last_refresh: tuple[tuple[object, ...] | None, float] = (None, 0.0)
+        self._terminal_title = ""  # shown in the terminal's title; "" for the title from before
         self._refresh_times: list[float] = []  # times of scheduled refreshes of the screen, in descending order
         self._last_input_at = time.monotonic()  # of keyboard or mouse
         self._notification_watch = NotificationWatch()
@@ -338,6 +340,7 @@ class SkywardApp(App[None]):
         # During a shutdown, screens lose their widgets one by one.
         if self.is_running and screen is not None and screen.is_mounted:
             screen.tick(clock)
+            self._show_title(pools, clock)
             if not self.read_only:
                 self.budgets.update(pools)
         for notification in self._notification_watch.check(pools, clock):
@@ -475,6 +478,15 @@ class SkywardApp(App[None]):
     def notify_user(self, notification: Notification) -> None:
         """Notify the user in the ways that the settings enable, unless the user is watching the app."""
         self._notifier.notify_unless_seen(notification, self.app_focus, time.monotonic() - self._last_input_at)
+
+    def _show_title(self, pools: Sequence[PoolView], now: float) -> None:
+        """Show the progress of the first running run in the terminal's title, and otherwise the title from before."""
+        runs = [(pool, run) for pool in pools if not pool.is_over and (run := pool.current_run()) is not None]
+        title = next(filter(None, (run_progress(pool, run, now) for pool, run in runs)), "")
+        if title != self._terminal_title:
+            push, pop = "" if self._terminal_title else "\x1b[22;2t", "\x1b[23;2t"
+            self._write_to_terminal(f"{push}\x1b]2;{title} · skyward-tui\x07" if title else pop)
+            self._terminal_title = title
 
     def _write_to_terminal(self, text: str) -> None:
         if self._driver is not None and not self.is_headless:
@@ -884,6 +896,7 @@ class SkywardApp(App[None]):
         """Quit the app; further calls have no effect."""
         if not self._leaving:
             self._leaving = True
+            self._show_title((), 0.0)
             self._detach_and_exit(status)
 
     @work(group="leave")

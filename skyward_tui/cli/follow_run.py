@@ -42,7 +42,7 @@ from skyward_tui.cli.fault_tolerant_stdio import StandardStream
 from skyward_tui.cli.run_report_and_receipts import COLORS, state_text
 from skyward_tui.text.ansi_colours import plain
 from skyward_tui.text.error_hint_text import format_detail
-from skyward_tui.text.number_and_time_format import count, duration, hourly, money, saving_text
+from skyward_tui.text.number_and_time_format import count, duration, hourly, money, run_progress, saving_text
 from skyward_tui.text.text_width_and_tables import clip
 
 MAX_BUFFERED_BYTES = 1 << 20  # bytes per rank; limits the memory for output whose run is not known yet
@@ -504,6 +504,8 @@ def status_rows(pool: PoolView, run: RunView | None, last_line: str, now: float)
     tally = "  ".join(state_text(each, f"{states[each]:,} ") for each in _ORDER if states[each])
     bad = next((COLORS[state] for state in _ORDER[:3] if states[state]), None)
     ended = f"{run.ended:,}/{run.total:,} ended  {duration(now - run.opened_at)}"
+    if progress := run_progress(pool, run, now):
+        ended += f"  {progress}"
     rows: list[Row] = [(f"● {run.function} ({run.id})  {ended}  {where}", 1), (f"  {tally}", bad)]
     if ranks := pool.metrics.ranks(run.id):
         rows.append((f"  {rank_prefix(ranks[0])}{format_metrics(pool.metrics.latest(run.id, ranks[0]))}", None))

@@ -228,7 +228,7 @@ class PoolList(CursorList["PoolView"]):
             style = "$text-error" if node.is_preempted else "$text-warning"
             yield f"n{node.index} {preemption_text(node, now)}  ", style
         if (run := pool.current_run()) is not None:
-            run_state, remark = run_status(pool, run)
+            run_state, remark = run_status(pool, run, now)
             run_mark = state_style(run_state)
             yield f"{run_mark.text} {run.function} {remark}".rstrip(), "$muted" if pool.is_over else run_mark.style
         if lease_left is None and run is None and pool.detail:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from skyward_core.views.pool_view import NodeView, PoolView, RunView
+    from skyward_core.views.rank_metrics_and_diagnostics import Progress
 
 NO_RUN = "nothing: the file has no run commands"
 BROKEN_OFF = "start incomplete"
@@ -148,4 +149,23 @@ def run_status(pool: PoolView, run: RunView, now: float | None = None) -> tuple[
         pause = at - (time.time() if now is None else now)
         return "restarting", f"attempt {run.attempt}" + (f" in {pause:.0f} s" if pause >= 1 else "")
     # The numbers of an ended pool are unknown until the pool is opened.
-    return run.state, f"{run.ended:,}/{run.total:,}" if run.counts or run.state == "running" else ""
+    if not run.counts and run.state != "running":
+        return run.state, ""
+    return run.state, " · ".join(filter(None, (f"{run.ended:,}/{run.total:,}", run_progress(pool, run, now))))
+
+
+def run_progress(pool: PoolView, run: RunView, now: float | None = None) -> str:
+    """Return the progress of a running run, that of its slowest rank, or "" if it is unknown."""
+    found = pool.metrics.progress(run.id) if run.state == "running" else None
+    return "" if found is None else progress_text(found, time.time() if now is None else now)
+
+
+def progress_text(progress: Progress, now: float) -> str:
+    """Format a progress as ``34 % · 0:48 left · 3.1 it/s``, without unknown parts."""
+    parts = [f"{int(progress.fraction * 100)} %"]
+    if (left := progress.seconds_left(now)) is not None and progress.rate:
+        parts.append(f"{time_left(left)} left")
+        if progress.is_step:
+            fast = progress.rate >= 1
+            parts.append(f"{progress.rate:.2g} it/s" if fast else f"{1 / progress.rate:.2g} s/it")
+    return " · ".join(parts)

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skyward_core.runtime import metric_logging
-from skyward_core.runtime.instance_info import InstanceInfo, using
+from skyward_core.runtime.instance_info_and_attempt import InstanceInfo, using
 from skyward_core.runtime.metric_logging import LIBRARIES, MAX_OTHER_NAMES, OutputScan, log
 from skyward_core.runtime.printed_metrics_and_library_hooks import HOOKS, MAX_PATTERNS, PrintedMetrics
 from skyward_core.views.rank_metrics_and_diagnostics import MAX_PROGRESSES, MetricStore, ProgressTracker

@@ -22,7 +22,7 @@ from skyward_core.model.metric_definitions_and_series import (
 )
 from skyward_core.util.safe_file_access import exists
 from skyward_core.views.machine_metrics import MachineMetrics
-from skyward_core.views.pool_view import PoolView, build_curves
+from skyward_core.views.pool_view import PoolView, RunView, build_curves
 from skyward_core.views.problem_alerts_and_stragglers import Alert, find_alerts
 from skyward_tui.cli.console_and_log_printer import Console
 from skyward_tui.cli.pool_and_run_lookup import live_pools, open_session, resolve_run
@@ -30,7 +30,7 @@ from skyward_tui.cli.run_report_and_receipts import table
 from skyward_tui.cli.shared_options_and_command_class import command
 from skyward_tui.text.error_hint_text import format_error
 from skyward_tui.text.hardware_cells import HARDWARE_COLUMNS, quantity, rows
-from skyward_tui.text.number_and_time_format import clock, count, number
+from skyward_tui.text.number_and_time_format import clock, count, number, run_progress
 
 PERIOD = 1.0  # seconds between tables
 ENDINGS = (".csv", ".json", ".parquet")
@@ -58,10 +58,14 @@ def _show(view: PoolView, console: Console) -> None:
     if console.as_json:
         nodes = [_node_json(metrics, node) for node in metrics.nodes]
         alerts = [{"run": run} | alert.to_json() for run, alert in _alerts(view, now)]
-        console.result({"pool": view.name, "at": now, "nodes": nodes, "alerts": alerts})
+        runs = [_run_json(view, run.id, now) for run in _active(view)]
+        console.result({"pool": view.name, "at": now, "nodes": nodes, "alerts": alerts, "runs": runs})
         return
     for at, line in enumerate(table([HARDWARE_COLUMNS, *rows(metrics, now)])):
         console.print_line(line, *([1] if not at else []))
+    for progress_run in _active(view):
+        if progress := run_progress(view, progress_run, now):
+            console.print_line(f"run {progress_run.id}: {progress}")
     for run, alert in _alerts(view, now):
         console.print_line(f"! run {run}: {alert.kind}: {alert.who} since {clock(alert.since)}: {alert.words}")
     console.print_line("")
@@ -69,8 +73,19 @@ def _show(view: PoolView, console: Console) -> None:
 
 def _alerts(view: PoolView, now: float) -> list[tuple[str, Alert]]:
     """Return the alerts of all active runs."""
-    active = [run for run in list(view.runs.values()) if run.state == "running"]
-    return [(run.id, alert) for run in active for alert in find_alerts(view, run, now)]
+    return [(run.id, alert) for run in _active(view) for alert in find_alerts(view, run, now)]
+
+
+def _active(view: PoolView) -> list[RunView]:
+    return [run for run in list(view.runs.values()) if run.state == "running"]
+
+
+def _run_json(view: PoolView, run: str, now: float) -> dict[str, Any]:
+    progress = {
+        rank: {"value": each.value, "total": each.total, "rate": each.rate, "seconds_left": each.seconds_left(now)}
+        for rank, each in view.metrics.progress_by_rank(run).items()
+    }
+    return {"run": run, "progress": progress}
 
 
 def _node_json(metrics: MachineMetrics, node: int) -> dict[str, Any]:
@@ -128,6 +143,7 @@ def _newest_rows(found: Curves) -> Sequence[tuple[str, str, str, str]]:
     for curve in found:
         source = f"rank {curve.rank}" if curve.rank is not None else f"node {curve.node}"
         source += "" if curve.gpu is None else f" GPU {curve.gpu}"
+        source += curve.origin and f", {curve.origin}"
         value = quantity(curve.latest, curve.unit) if curve.unit else number(curve.latest)
         rows.append((curve.name, source, value, f"{len(curve):,}"))
     return rows
