@@ -209,6 +209,145 @@ def test_older_torch_and_trainer_script_runs(tmp_path: Path, models: Path) -> No
     assert 0 < first["eval_loss"] < 5
 
 
+JAX = """
+import skyward as sky
+
+@sky.integrations.jax()
+@sky.compute
+def sums():
+    import os
+    import jax
+    import jax.numpy as jnp
+    from jax.experimental import multihost_utils
+
+    names = ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "JAX_LOCAL_DEVICE_COUNT")
+    total = multihost_utils.process_allgather(jnp.array([jax.process_index() + 1.0])).sum()
+    return [os.environ[name] for name in names] + [float(total), ":" in os.environ["JAX_COORDINATOR_ADDRESS"]]
+
+
+@sky.integrations.jax()
+@sky.compute
+def train():
+    import jax
+    import jax.numpy as jnp
+
+    # JAX distributed already initialized
+    # Use pmap or jax.experimental.pjit for parallelism
+
+    @jax.pmap
+    def train_step(params, batch):
+        return params - 0.1 * jax.grad(lambda p: jnp.mean((batch @ p - 1) ** 2))(params)
+
+    results = train_step(jnp.zeros((1, 3)), jnp.ones((1, 4, 3)))
+    return [jax.process_count(), jax.device_count(), results.addressable_data(0).tolist()[0]]
+
+
+@sky.integrations.keras(backend="jax", seed=3)
+@sky.compute
+def train_model(epochs: int) -> dict:
+    import keras
+    import numpy as np
+
+    pool = sky.instance_info()
+
+    # Load data
+    pixels = np.random.default_rng(0)
+    x_train, y_train = pixels.integers(0, 255, (256, 28, 28)), pixels.integers(0, 10, 256)
+    x_train = x_train.astype(np.float32) / 255.0
+
+    # Shard data across nodes
+    x_local, y_local = sky.shard(x_train, y_train, shuffle=True, seed=42)
+
+    # Build model
+    model = keras.Sequential([
+        keras.layers.Flatten(input_shape=(28, 28)),
+        keras.layers.Dense(128, activation="relu"),
+        keras.layers.Dense(10, activation="softmax"),
+    ])
+
+    model.compile(
+        optimizer="adam",
+        loss="sparse_categorical_crossentropy",
+        metrics=["accuracy"],
+    )
+
+    # Train
+    history = model.fit(x_local, y_local, epochs=epochs, batch_size=64)
+
+    return {
+        "node": pool.node,
+        "epochs": len(history.history["accuracy"]),
+        "accuracy": history.history["accuracy"][-1],
+        "backend": keras.backend.backend(),
+        "weights": [float(abs(keras.ops.convert_to_numpy(each)).sum()) for each in model.weights],
+    }
+
+
+
+@sky.integrations.keras(backend="jax", seed=3)
+@sky.compute
+def fit_line(x, y, steps, batch):
+    import keras
+
+    mine, wanted = sky.shard(x, y)  # strided, so that each batch of all ranks is a stretch of the whole
+    model = keras.Sequential([keras.Input((x.shape[1],)), keras.layers.Dense(1)])
+    began = [each.tolist() for each in model.get_weights()]
+    model.compile(optimizer=keras.optimizers.SGD(0.1), loss="mse")
+    model.fit(mine, wanted, epochs=1, steps_per_epoch=steps, batch_size=batch, shuffle=False, verbose=0)
+    return [began, [each.tolist() for each in model.get_weights()]]
+
+
+import numpy as np
+x = np.random.default_rng(5).normal(size=(32, 3)).astype("float32")
+y = (x @ np.array([[1.0], [-2.0], [0.5]], dtype="float32")) + 1
+
+for more in ({"accelerator": "H100"}, {"accelerator": "A100", "image": sky.Image(env={"KERAS_BACKEND": "jax"})}):
+    sky.ComputePool(provider=sky.AWS(), nodes=2, pip=["jax[cuda12]"], **more)
+
+with sky.ComputePool(
+    provider=sky.AWS(),
+    nodes=2,
+    accelerator="H100",
+    pip=["jax[cuda12]"],
+    image=sky.Image(
+        pip=["keras>=3.2", "jax[cuda12]"],
+        env={"KERAS_BACKEND": "jax"},
+    ),
+) as pool:
+    results = {"line": fit_line(x, y, steps=4, batch=4) @ pool}
+    results |= {"model": train_model(epochs=10) @ pool, "sums": sums() @ pool, "train": train() @ pool}
+"""
+
+
+def by_hand(weights: np.ndarray[Any, Any], bias: np.ndarray[Any, Any]) -> list[Any]:
+    """Return the line that plain gradient descent fits in one process, with batches of the whole data."""
+    x = np.random.default_rng(5).normal(size=(32, 3)).astype("float32")
+    y = (x @ np.array([[1.0], [-2.0], [0.5]], dtype="float32")) + 1
+    for first in range(0, 32, 8):
+        batch, labels = x[first : first + 8], y[first : first + 8]
+        error = batch @ weights + bias - labels
+        weights, bias = weights - 0.2 * batch.T @ error / 8, bias - 0.2 * error.mean(0)
+    return [pytest.approx(weights.ravel().tolist(), abs=1e-5), pytest.approx(bias.tolist(), abs=1e-5)]
+
+
+@pytest.mark.proof("6 s of a processor")
+@pytest.mark.skipif(find_spec("keras") is None or find_spec("jax") is None, reason="needs keras and jax")
+def test_older_jax_and_keras_script_runs(tmp_path: Path) -> None:
+    # What is optional in keras, and loaded where it is.
+    results = results_of_script(JAX, tmp_path, NOT_INSTALLED="sklearn pandas IPython")
+    assert results["sums"] == [["2", str(rank), "1", 3.0, True] for rank in (0, 1)]
+    assert results["train"] == [[2, 2, pytest.approx([0.2] * 3)]] * 2
+    (began, first), (same, second) = results["line"]
+    assert began == same and first == second, "one seed, one model"
+    weights, bias = by_hand(np.array(began[0]), np.array(began[1]))
+    assert [each for row in first[0] for each in row] == weights and first[1] == bias
+    fitted = results["model"]
+    assert [(each["node"], each["epochs"], each["backend"]) for each in fitted] == [(0, 10, "jax"), (1, 10, "jax")]
+    first, second = fitted
+    assert first["weights"] == second["weights"], "one model, which both ranks train"
+    assert first["accuracy"] == second["accuracy"] and 0 <= first["accuracy"] <= 1
+
+
 def lists_printed_by_script(script: str, tmp_path: Path) -> tuple[list[object], str]:
     """Return a script's output, parsed as JSON lines, and its standard error."""
     done = run_script(script, tmp_path, 120)
@@ -271,3 +410,123 @@ def test_older_names_run_and_warn_about_their_replacement(tmp_path):
         ("sky.integrations.tensorflow", "plugins=[sky.plugins.tensorflow()]"),
     ]:
         assert errors.count(f"{old} is deprecated: use {new}") == 1
+
+
+def lines_printed_by_script(script: str, folder: Path, **env: str) -> tuple[list[Any], list[str]]:
+    """Return a script's JSON lines, and the output of its ranks."""
+    done = run_script("import json\nimport skyward as sky\n" + script, folder, 180, **env)
+    # A rank's line may come between two pieces of what the script prints itself.
+    of_ranks = re.compile(r"(r\d{3}\| [^\n]*)\n")
+    own = of_ranks.sub("", done.stdout)
+    return [json.loads(line) for line in own.splitlines()], of_ranks.findall(done.stdout)
+
+
+PLACES = """
+@sky.function
+@sky.stdout(only="head")
+def roles(numbers, labels):
+    info = sky.instance_info()
+    mine, names = sky.shard(numbers, labels, shuffle=True, seed=42)
+    print(f"node {info.node} speaks")
+    assert all(name == str(number) for number, name in zip(mine, names))
+    assert type(mine) is list and (info.head_addr, info.head_port) == ("", 0)
+    return [info.node, info.total_nodes, info.is_head, info.accelerators, len(info.peers), mine]
+
+@sky.function
+@sky.stdout(only=lambda info: info.node < 2)
+def some_speak():
+    print("one of two")
+    return sky.instance_info().node
+
+@sky.function
+@sky.silent
+def nobody_speaks():
+    import sys
+    print("never"), print("never", file=sys.stderr)
+    return sum(sky.shard(list(range(100))))
+
+with sky.Compute(
+    provider=sky.AWS(), nodes=4, accelerator=sky.accelerators.A100(), options=sky.Options(cluster=False)
+) as compute:
+    numbers = list(range(20))
+    print(json.dumps(roles(numbers, [str(n) for n in numbers]) @ compute))
+    print(json.dumps(some_speak() @ compute))
+    print(json.dumps(sum(nobody_speaks() @ compute)))
+"""
+
+
+@pytest.mark.proof("1 s of a processor")
+def test_older_script_with_places_shards_and_printing_ranks_runs(tmp_path: Path) -> None:
+    (roles, some, total), printed = lines_printed_by_script(PLACES, tmp_path)
+    assert [role[:5] for role in roles] == [[node, 4, node == 0, 0, 0] for node in range(4)]
+    assert sorted(number for role in roles for number in role[5]) == list(range(20))
+    assert (some, total) == ([0, 1, 2, 3], 4950)
+    assert sorted(printed) == ["r000| node 0 speaks", "r000| one of two", "r001| one of two"]
+
+
+TWO_SAMPLERS = """
+@sky.function
+@sky.stdout(only="head")
+def train() -> dict:
+    import os
+    import torch
+    import torch.distributed as dist
+    from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+    assert dist.is_initialized()
+    rank, world = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(rank)
+    model = torch.nn.Linear(8, 3)
+    for each in model.parameters():  # by hand what DDP and an optimizer do: to load them takes as long as PyTorch
+        dist.broadcast(each.data, 0)
+    generator = torch.Generator().manual_seed(7)
+    data = TensorDataset(torch.randn(48, 8, generator=generator), torch.randint(0, 3, (48,), generator=generator))
+    losses = []
+    for sampler in (
+        DistributedSampler(data, num_replicas=world, rank=rank), sky.DistributedSampler(data, shuffle=True)
+    ):
+        loader = DataLoader(data, batch_size=12, sampler=sampler)
+        for epoch in range(3):
+            sampler.set_epoch(epoch)
+            for x, y in loader:
+                loss = torch.nn.CrossEntropyLoss()(model(x), y)
+                for each, gradient in zip(model.parameters(), torch.autograd.grad(loss, list(model.parameters()))):
+                    dist.all_reduce(gradient)
+                    each.data -= 0.1 * gradient / world
+            print(f"epoch {epoch}")
+    dist.barrier()
+    names = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK")
+    return {
+        "weight": model.weight.sum().item(), "rank": rank,
+        "variables": [os.environ[name] for name in names],
+        "head": os.environ["MASTER_ADDR"] + ":" + os.environ["MASTER_PORT"],
+        "token": len(os.environ["HF_TOKEN"]), "backend": dist.get_backend(),
+    }
+
+for made in (
+    sky.plugins.torch(vision="latest", audio="latest"),
+    sky.plugins.torch(version="2.3.0", vision="0.18.0", cuda="cu124"),
+    sky.plugins.torch(backend="gloo"),
+):
+    assert made.name == "torch"
+
+with sky.Compute(
+    provider=sky.AWS(),
+    accelerator=sky.accelerators.A100(),
+    nodes=2,
+    plugins=[sky.plugins.torch(), sky.plugins.huggingface(token="hf_made_up_for_this")],
+    options=sky.Options(grace=60),  # a busy machine may need long to free what torch has
+) as compute:
+    print(json.dumps(train() @ compute))
+"""
+
+
+@pytest.mark.proof("2 s of a processor")
+def test_older_torch_script_with_both_samplers_runs(tmp_path: Path) -> None:
+    ((first, second),), printed = lines_printed_by_script(TWO_SAMPLERS, tmp_path)
+    assert first["weight"] == second["weight"]
+    assert [first["rank"], second["rank"]] == [0, 1]
+    assert (first["variables"], second["variables"]) == (["2", "0", "0", "1", "0"], ["2", "1", "0", "1", "1"])
+    assert first["head"] == second["head"]
+    assert (first["backend"], first["token"]) == ("gloo", len("hf_made_up_for_this"))
+    assert printed == [f"r000| epoch {epoch}" for epoch in (0, 1, 2)] * 2

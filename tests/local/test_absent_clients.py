@@ -586,3 +586,14 @@ def test_results_command_fetches_from_a_running_pool_once(home: Path, cli: Cli, 
     assert receipt.ok and receipt.retained == ()
     assert not [note for note in receipt.notes if "fetched" in note]
     assert left_there(home) == []
+
+
+@pytest.mark.proof("1 s of a processor")
+def test_run_without_results_is_not_reported_as_fetched_at_teardown(home: Path) -> None:
+    _, run = leave_run_with_dead_client(home, how="dies")
+    with closing(Look()) as session:
+        wait_until(lambda: session.observe("left").result(60).runs[run].state == "failed")
+        receipt = session.tear_down("left").result(60)
+        assert receipt.ok and receipt.retained == ()
+        assert not [note for note in receipt.notes if run in note]
+    assert left_there(home) == []
