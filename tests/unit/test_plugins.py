@@ -109,6 +109,14 @@ def test_plugin_that_fails_to_enter_is_named_and_others_are_exited():
     assert trace == ["a enter", "b enter", "a leave"]
 
 
+def test_plugin_that_fails_to_exit_is_named_and_others_are_exited():
+    trace, both = pair(b="leave")
+    stack = enter_process(both, InstanceInfo())
+    with pytest.raises(PluginError, match="plugin b failed in around_process"):
+        stack.close()
+    assert trace[-1] == "a leave"
+
+
 def test_client_hook_failure_is_named_and_sees_the_block_exception():
     trace, both = pair(b="enter")
     with pytest.raises(PluginError, match="plugin b failed in around_client: LookupError"):

@@ -54,6 +54,17 @@ async def test_broadcast_calls_each_rank_on_its_node_in_order() -> None:
         assert run.results() == [0, 1, 2, 3]
 
 
+async def test_single_tasks_go_to_least_loaded_node_in_turns() -> None:
+    async with staged(3) as stage:
+        runs = [stage.add("single", task(number)) for number in range(5)]
+        for run in runs[:4]:
+            run.dispatch()
+        assert [node for node, _ in stage.placed] == [0, 1, 2, 0]
+        stage.nodes[2].ends(runs[2], 0)
+        runs[4].dispatch()
+        assert stage.placed[-1] == (2, 0), "nodes 0 and 1 have something to do"
+
+
 async def test_single_task_goes_to_unreachable_node_last() -> None:
     async with staged(2) as stage:
         stage.nodes[0].away = OSError("no route")
