@@ -139,6 +139,18 @@ def test_client_hook_failure_is_named_and_sees_the_block_exception():
     assert heard == [caught.value]
 
 
+@pytest.mark.parametrize("hook", ["transform", "bootstrap", "decorate"])
+def test_failing_transform_bootstrap_or_decorate_hook_is_named(hook):
+    _, both = pair(b=hook)
+    calls = {
+        "transform": lambda: transform_image(both, Image(), SPEC),
+        "bootstrap": lambda: bootstrap_steps(both, SPEC),
+        "decorate": lambda: decorate_function(both, str),
+    }
+    with pytest.raises(PluginError, match=f"plugin b failed in {hook}"):
+        calls[hook]()
+
+
 def test_plugin_hooks_do_nothing_by_default():
     plain = make("plain")
     assert transform_image([plain], Image(pip=("x",)), SPEC) == Image(pip=("x",))

@@ -65,6 +65,13 @@ async def test_single_tasks_go_to_least_loaded_node_in_turns() -> None:
         assert stage.placed[-1] == (2, 0), "nodes 0 and 1 have something to do"
 
 
+async def test_sweep_trial_goes_to_node_without_other_runs() -> None:
+    async with staged(3) as stage:
+        stage.add("sweep", task(0)).dispatch()
+        stage.add("sweep", task(1), task(2)).dispatch()
+        assert [node for node, _ in stage.placed] == [0, 1, 2]
+
+
 async def test_single_task_goes_to_unreachable_node_last() -> None:
     async with staged(2) as stage:
         stage.nodes[0].away = OSError("no route")
