@@ -577,6 +577,14 @@ def test_log_search_returns_first_match_with_rank_and_count(ledger: Ledger) -> N
     assert set(search_matches(ledger, "0.5")) == {"r1", "r2"}
 
 
+def test_words_in_the_ledger_need_not_be_in_the_log(ledger: Ledger) -> None:
+    stored_run(ledger, "r1", {0: b"nan\n"}, opened_at=NOW - 90, function="train")
+    stored_run(ledger, "r2", {0: b"nan\n"}, opened_at=NOW - 60, function="evaluate")
+    assert list(search_matches(ledger, "evaluate", "nan")) == ["r2"]
+    of_ledger = search(ledger, "evaluate")
+    assert of_ledger.runs == 1, "the one that has it there is not looked through"
+
+
 def test_results_and_errors_are_searched_too(ledger: Ledger) -> None:
     stored_run(ledger, "r1", {0: b"\n"}, opened_at=NOW - 90, given="accuracy 0.93\x1b]0;x\x07")
     error = ErrorInfo("OSError", "disk full\nbadly")

@@ -199,6 +199,15 @@ def test_every_event_raises_the_pool_view_version() -> None:
         assert view.version == count
 
 
+def test_run_events_raise_the_run_view_version() -> None:
+    view = view_of(*STORY[:11])
+    run = view.runs["r1"]
+    for event in STORY[11:18]:
+        before = run.version
+        apply(view, event)
+        assert run.version > before
+
+
 def test_runs_in_a_view_are_bounded_except_running_ones() -> None:
     view = view_of(OPENED, RUN)
     for number in range(2 * pool_view.MAX_RUNS):

@@ -639,6 +639,16 @@ def test_trial_table_distinguishes_equal_argument_and_metric_names() -> None:
     assert sorted_places(found, "time") == [1, 0, 2] and len(set(found.columns)) == len(found.columns)
 
 
+def test_running_trial_shows_only_its_own_metrics() -> None:
+    book = MetricStore()
+    book.add_values("r", 0, 90.0, {"loss": 0.9, "warm_up": 1.0})
+    book.add_values("r", 0, 110.0, {"loss": 0.5})
+    book.add_values("r", 1, 110.0, {"loss": 0.1})
+    tasks = {2: TaskView(2, 0, 0, "running", began_at=100.0)}
+    found = TrialTableSource(SHEET).table("r", tasks, book)
+    assert [row.numbers for row in found.rows] == [{}, {}, {"loss": 0.5}] and found.numbers == ("loss",)
+
+
 def test_trial_table_texts_are_sanitized() -> None:
     sheet = TrialSheet.new(["a\x1b[31m"], [["\x1b]0;x\x07"]])
     row = table(returned(0, 1, **{"lo\x1bss": 1.0}), sheet=sheet)

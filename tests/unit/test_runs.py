@@ -679,6 +679,13 @@ async def test_first_failure_stops_other_ranks_as_fail_fast_says(
             assert failure_reason(run, 5) == "not started: another task failed"
 
 
+async def test_failure_by_a_preemption_stops_other_ranks_with_that_reason() -> None:
+    async with staged(2) as stage:
+        run = gather(stage, 6)
+        stage.nodes[0].ends(run, 0, kind="lost", error={"type": "Preempted", "message": "preempted"})
+        assert [node.of("stop") for node in stage.nodes] == [[{"t": "stop", "run": run.id, "why": "preemption"}]] * 2
+
+
 async def test_error_about_a_lost_peer_is_not_the_root_cause() -> None:
     async with staged(3) as stage:
         run = broadcast(stage)
