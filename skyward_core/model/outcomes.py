@@ -41,8 +41,9 @@ TaskStatus = Literal["waiting", "running", "returned", "raised", "exited", "lost
 # unreachable: no connection, possibly because of the network. lost: other nodes cannot connect either.
 MachineStatus = Literal["running", "orphaned", "ending", "agentless", "unreachable", "lost", "gone"]
 
-# Cause of a failed attempt: an error of user code, a lost process, node or machine, or a preempted machine.
-RestartCause = Literal["error", "loss", "preemption"]
+# Cause of an attempt's end: an error of user code, a lost process, node or machine, a preempted machine, or machines
+# that have returned.
+RestartCause = Literal["error", "loss", "preemption", "growth"]
 
 # Kinds of alerts about a running run, the most severe first.
 AlertKind = Literal["gpu", "nan", "stall", "memory", "restarts", "throttled", "straggler", "plateau"]

@@ -24,11 +24,12 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds before a restart after an atte
 MAX_SENT_MESSAGE = 300  # characters
 MAX_IDLE_ATTEMPTS = 3  # consecutive attempts that may end without progress, if progress can be measured
 
-BUDGET_NAMES: Mapping[RestartCause, str] = {"error": "error_restarts", "loss": "restarts", "preemption": ""}
+BUDGET_NAMES: Mapping[RestartCause, str] = {"error": "error_restarts", "loss": "restarts"}
 CAUSE_WORDS: Mapping[RestartCause, str] = {
     "error": "an error of the code",
     "loss": "a lost rank",
     "preemption": "a preemption",
+    "growth": "the return of machines",
 }
 
 
@@ -79,10 +80,12 @@ class AttemptEnd(Value):
         return cls(keys["number"], cause, message, keys["signature"], keys["progress"], lost, keys["reason"], at)
 
 
-def attempt_keys(number: int, limits: RestartLimits | Options, ends: Sequence[AttemptEnd]) -> AttemptKeys:
+def attempt_keys(
+    number: int, limits: RestartLimits | Options, ends: Sequence[AttemptEnd], least_nodes: int | None = None
+) -> AttemptKeys:
     """Return the attempt of a call as in its frame: all that the decision about a further attempt needs."""
     last = ends[-1] if ends else None
-    return {
+    keys: AttemptKeys = {
         "number": number,
         "restarts": limits.restarts,
         "error_restarts": limits.error_restarts,
@@ -91,6 +94,34 @@ def attempt_keys(number: int, limits: RestartLimits | Options, ends: Sequence[At
         "lost": list(last.lost_ranks) if last else [],
         "ends": [end.to_keys() for end in ends],
     }
+    if least_nodes is not None:
+        keys["least_nodes"] = least_nodes
+    return keys
+
+
+def place_attempt(
+    nodes: Sequence[int], away: Mapping[int, str], least_nodes: int | None
+) -> tuple[tuple[int, ...], str]:
+    """Choose the nodes of the next attempt.
+
+    Args:
+        nodes: Nodes of a whole gang. The first one is the head, without which no gang is formed.
+        away: Lost nodes that have no replacement -> reason.
+        least_nodes: Minimum number of nodes of a smaller gang; None if the gang must be whole.
+
+    Returns:
+        The nodes, and why there are fewer than usual. If there are none, why the attempt cannot start.
+    """
+    there = tuple(node for node in nodes if node not in away)
+    lost = "; ".join(f"node {node} is lost: {reason}" for node, reason in away.items())
+    if not away:
+        return there, ""
+    if nodes[0] in away:
+        return (), lost
+    if least_nodes is None or len(there) < least_nodes:
+        least = f"; {len(there)} of at least {least_nodes} nodes are left" if least_nodes is not None else ""
+        return (), lost + least
+    return there, f"on {len(there)} of {len(nodes)} nodes, because {lost}"
 
 
 @value
@@ -166,8 +197,10 @@ def decide_restart(ends: Sequence[AttemptEnd], limits: RestartLimits | Options) 
         limits: Budgets of the run.
     """
     last = ends[-1]
-    budgets = {"error": limits.error_restarts, "loss": limits.restarts, "preemption": None}
-    limit, used = budgets[last.cause], sum(each.cause == last.cause for each in ends)
+    budgets = {"error": limits.error_restarts, "loss": limits.restarts}
+    limit, used = budgets.get(last.cause), sum(each.cause == last.cause for each in ends)
+    if last.cause == "growth":
+        return RestartDecision(True, f"restart after {CAUSE_WORDS[last.cause]}")
     if limit == 0:
         return RestartDecision(False, "")
     if limit is not None and used > limit:

@@ -79,7 +79,7 @@ MAX_RUNS_BYTES = 64 << 20  # maximum bytes of the welcome frame, which lists all
 OUTCOME_KIND = one_of("returned", "raised", "exited", "lost", "collateral")
 RUN_KIND = one_of("", "broadcast", "single", "gather", "sweep", "map")
 NOTICE_KIND = one_of(*NOTICES)
-RESTART_CAUSE = one_of("error", "loss", "preemption")
+RESTART_CAUSE = one_of("error", "loss", "preemption", "growth")
 LOG_SIZES = dict_of(is_valid_log_name, is_count)
 LOG_SPANS = dict_of(is_valid_log_name, is_span)
 SUMMARY_KEYS = object_of(
@@ -135,6 +135,7 @@ RUN_KEYS: Checks = {
     "attempt?": is_count,
     "ends?": list_of(ATTEMPT_END_KEYS),
     "unattended?": is_bool,
+    "last_end?": ATTEMPT_END_KEYS,
 }
 RANK_PHASE_KEYS: Checks = {"rank": is_rank, "phase": is_text, "age": is_number, "left?": is_number}
 NOTICE_KEYS: Checks = {"kind": NOTICE_KIND, "left": optional(is_number)}
@@ -213,7 +214,7 @@ _ITEM: Checks = {
 }
 # Attempt of a run that may restart: its number from 1, the allowed restarts after losses and errors, and the end of
 # the previous attempt: cause, message, and lost ranks. `ends`: the ends of all earlier attempts. `unattended`: agents
-# started the attempt without a client.
+# started the attempt without a client. `least_nodes`: minimum number of nodes of a smaller attempt.
 ATTEMPT_KEYS = object_of(
     {
         "number": is_count,
@@ -224,6 +225,7 @@ ATTEMPT_KEYS = object_of(
         "error_restarts?": is_count,
         "ends?": list_of(ATTEMPT_END_KEYS),
         "unattended?": is_bool,
+        "least_nodes?": is_count,
     }
 )
 _CALL_KEYS: Checks = {
@@ -437,6 +439,7 @@ FROM_CLIENT: FrameSchemas = {
         "Stop the calls of a run, or only call `i`: SIGTERM, then SIGKILL after `grace` seconds (default: the pool's). "
         "`break`: epoch of the gang that ends. "
         'After "cancel" no further call of the run starts. "save" cancels, too, and ranks get `grace` seconds to save. '
+        '"growth" lets them save, too, and the client starts the next attempt. '
         '"preemption" extends the grace until the machine ends.',
         {"run": is_run_id, "i?": is_call_index, "grace?": is_number, "why?": is_text, "break?": is_count},
     ),
@@ -708,22 +711,45 @@ FILE_FRAMES: FrameSchemas = {
     "answer": FrameSchema("The request failed; the connection is closed.", {"error": is_text}),
 }
 
+# Body of "attempt", and the keys that a step requires.
+PEER_REQUEST_KEYS = object_of(
+    {"nonce": is_text, "to": is_rank, "step": is_text, "run?": is_run_id, "node?": is_rank, "left?": is_number},
+    {"epoch?": is_count, "info?": is_rank_info, "attempt?": ATTEMPT_KEYS},
+)
+PEER_STEPS: Mapping[str, set[str]] = {
+    "stop": {"run"},
+    "report": {"run"},
+    "prepare": {"run"},
+    "begin": {"run", "epoch", "info", "attempt"},
+    "notice": {"node", "left"},
+}
+# Body of "report".
+PEER_REPORT_KEYS = object_of(
+    {
+        "nonce?": is_text,
+        "attempt?": optional(ATTEMPT_KEYS),
+        "active?": is_count,
+        "client?": is_bool,
+        "ends?": list_of(object_of({"t": one_of("outcome")}, _OUTCOME)),
+        "step?": optional(is_number),
+        "preempted?": is_bool,
+        "ports?": list_of(is_port),
+        "accelerators?": is_count,
+        "begun?": is_bool,
+    }
+)
+
 # Frames between the agents of a gang. Only the signature, with the epoch's key, authenticates them.
 PEER_FRAMES: FrameSchemas = {
-    "failed": FrameSchema(
-        "A rank of the run failed on the node while its client is disconnected: stop the other ranks.",
-        {"run": is_run_id, "epoch": is_count, "node": is_rank, "signature": is_signature},
-    ),
     "heartbeat": FrameSchema(
         "Sign of life during a run that may restart: `count` grows, and `silences` are seconds since the last sign of "
         "life of the nodes that the sender watches.",
         _SILENCES,
         {"node": is_rank, "count": is_count, "signature": is_signature},
     ),
-    "heard": FrameSchema("The ranks were stopped, or (`kept`) the client is connected and decides.", {"kept": is_bool}),
     "attempt": FrameSchema(
-        "Request of the head about a failed run without a client; the body is signed JSON. Its `step` is to report how "
-        "the ranks ended, to reserve ports, or to begin the next attempt.",
+        "Request of an agent about a run without a client; the body is signed JSON. Its `step` is to stop the run, to "
+        "report how the ranks ended, to reserve ports, to begin the next attempt, or to save before a preemption.",
         {"epoch": is_count, "signature": is_signature},
         body=MAX_PEER_BODY_BYTES,
     ),

@@ -8,7 +8,7 @@ RunKind = Literal["", "broadcast", "single", "gather", "sweep", "map"]
 
 NoticeKind = Literal["terminate", "stop", "hibernate", "rebalance"]
 
-RestartCause = Literal["error", "loss", "preemption"]
+RestartCause = Literal["error", "loss", "preemption", "growth"]
 
 LogSizes = dict[str, int]
 
@@ -100,6 +100,7 @@ class RunKeys(TypedDict):
     attempt: NotRequired[int]
     ends: NotRequired[list[AttemptEndKeys]]
     unattended: NotRequired[bool]
+    last_end: NotRequired[AttemptEndKeys]
 
 class RankPhaseKeys(TypedDict):
     rank: int
@@ -177,6 +178,7 @@ class AttemptKeys(TypedDict):
     error_restarts: NotRequired[int]
     ends: NotRequired[list[AttemptEndKeys]]
     unattended: NotRequired[bool]
+    least_nodes: NotRequired[int]
 
 class RememberedRun(TypedDict):
     run: str
@@ -194,8 +196,32 @@ class RememberedRun(TypedDict):
     attempt: NotRequired[int]
     ends: NotRequired[list[AttemptEndKeys]]
     unattended: NotRequired[bool]
+    last_end: NotRequired[AttemptEndKeys]
     items: NotRequired[list[AgentItem]]
     active: NotRequired[int]
+
+class PeerRequestKeys(TypedDict):
+    nonce: str
+    to: int
+    step: str
+    run: NotRequired[str]
+    node: NotRequired[int]
+    left: NotRequired[float]
+    epoch: NotRequired[int]
+    info: NotRequired[dict[str, Any]]
+    attempt: NotRequired[AttemptKeys]
+
+class PeerReportKeys(TypedDict):
+    nonce: NotRequired[str]
+    attempt: NotRequired[AttemptKeys | None]
+    active: NotRequired[int]
+    client: NotRequired[bool]
+    ends: NotRequired[list[AgentOutcome]]
+    step: NotRequired[float | None]
+    preempted: NotRequired[bool]
+    ports: NotRequired[list[int]]
+    accelerators: NotRequired[int]
+    begun: NotRequired[bool]
 
 class ClientTail(TypedDict):
     t: Literal["tail"]
@@ -611,6 +637,7 @@ class AgentRun(TypedDict):
     attempt: NotRequired[int]
     ends: NotRequired[list[AttemptEndKeys]]
     unattended: NotRequired[bool]
+    last_end: NotRequired[AttemptEndKeys]
     at: NotRequired[float]
 
 class AgentGang(TypedDict):
@@ -951,13 +978,6 @@ class FileAnswer(TypedDict):
 
 FileFrame = FileBlob | FilePut | FileResult | FileOutput | FileGo | FileWhole | FileThere | FileComes | FileAnswer
 
-class PeerFailed(TypedDict):
-    t: Literal["failed"]
-    run: str
-    epoch: int
-    node: int
-    signature: str
-
 class PeerHeartbeat(TypedDict):
     t: Literal["heartbeat"]
     epoch: int
@@ -965,10 +985,6 @@ class PeerHeartbeat(TypedDict):
     node: int
     count: int
     signature: str
-
-class PeerHeard(TypedDict):
-    t: Literal["heard"]
-    kept: bool
 
 class PeerAttempt(TypedDict):
     t: Literal["attempt"]
@@ -979,7 +995,7 @@ class PeerReport(TypedDict):
     t: Literal["report"]
     signature: str
 
-FromPeer = PeerFailed | PeerHeartbeat | PeerHeard | PeerAttempt | PeerReport
+FromPeer = PeerHeartbeat | PeerAttempt | PeerReport
 
 class ClaimAnswer(TypedDict):
     t: Literal["known"]

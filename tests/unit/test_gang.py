@@ -17,11 +17,11 @@ import pytest
 from skyward_core.node.agent import fail_fast_without_client, peer_heartbeats
 from skyward_core.node.agent.agent_state_and_lease import Lease
 from skyward_core.node.agent.call_registry import Call
-from skyward_core.node.agent.fail_fast_without_client import FailFast, sign_failure
+from skyward_core.node.agent.fail_fast_without_client import FailFast
 from skyward_core.node.agent.frame_connection import Connection
 from skyward_core.node.agent.gang_and_queue_requests import GangLock, GangRequests
-from skyward_core.node.agent.gang_state import EpochFile, Gang, ReservedPorts
-from skyward_core.node.agent.peer_heartbeats import sign_heartbeat
+from skyward_core.node.agent.gang_state import EpochFile, Gang, ReservedPorts, sign_body
+from skyward_core.node.agent.peer_heartbeats import Witness, sign_heartbeat
 from skyward_core.node.agent.restart_without_client import UnattendedRestarts
 from skyward_core.protocol.frame_codec import Decoder, encode_frame
 from tests.support.agent_parts import Node
@@ -196,7 +196,7 @@ class Member:
         self.node = node = Node(folder, ranks_per_node=1)
         node.state.config = node.state.config.replace(node=number, address="127.0.0.1")
         node.state.learn_gang(Gang(EPOCH))
-        header: Any = {"gang": True, "rank": 1, "kind": "broadcast", "epoch": EPOCH, "total": 3}
+        header: Any = {"gang": True, "i": number, "rank": 1, "kind": "broadcast", "epoch": EPOCH, "total": 3}
         self.call = Call("r1", number, header, b"", None)
         node.state.registry.add(self.call)
         node.slots.slots[0].enqueue(self.call)
@@ -256,10 +256,17 @@ async def send_as_stranger(member: Member, data: bytes) -> list[dict[str, Any]]:
         writer.close()
 
 
-def signed_failure(key: str = KEY, **changed: Any) -> bytes:
-    frame: dict[str, Any] = {"t": "failed", "run": "r1", "epoch": EPOCH, "node": 0} | changed
-    frame.setdefault("signature", sign_failure(key, frame["run"], frame["epoch"], frame["node"]))
-    return encode_frame(frame)
+def signed_request(key: str = KEY, signature: str | None = None, epoch: int = EPOCH, **changed: Any) -> bytes:
+    body = json.dumps({"step": "stop", "run": "r1", "nonce": "n", "to": 0} | changed).encode()
+    signature = sign_body(key, "attempt", epoch, body) if signature is None else signature
+    return encode_frame({"t": "attempt", "epoch": epoch, "signature": signature}, body)
+
+
+async def is_kept_running(member: Member) -> bool:
+    """Request the stop of a run as another agent. Return whether the client of the run prevents it."""
+    answer = await member.fail_fast.ask(member.place[0], {"step": "stop", "run": "r1"})
+    assert answer is not None
+    return answer["client"]
 
 
 async def test_returned_or_cancelled_calls_notify_no_peer_agent(gang: list[Member]) -> None:
@@ -276,7 +283,7 @@ async def test_fail_fast_stops_peers_only_after_their_client_left(gang: list[Mem
     gang[0].call.owner = gang[0].node.peer
     gang[1].fail()
     await look_until(gang[1], lambda: gang[2].stopped)
-    assert (await send_as_stranger(gang[0], signed_failure()))[0]["kept"] is True
+    assert await is_kept_running(gang[0])
     assert not gang[0].call.stop_reason
     gang[0].node.desk.on_client_gone(gang[0].node.peer)
     await look_until(gang[1], lambda: gang[0].stopped)
@@ -316,36 +323,38 @@ async def test_fail_fast_without_peers_stops_no_other_rank(gang: list[Member]) -
     gang[1].fail()
     gang[1].fail_fast.check()
     assert gang[1].fail_fast._notifications == {}
-    assert await send_as_stranger(gang[0], signed_failure()) == []
+    assert await send_as_stranger(gang[0], signed_request()) == []
     assert not gang[0].call.stop_reason
 
 
 @pytest.mark.parametrize(
     "data",
     [
-        signed_failure(key="5f" * 32),
-        signed_failure(signature=""),
-        signed_failure(signature=sign_failure(KEY, "r1", EPOCH, 2)),
-        signed_failure(signature=sign_failure(KEY, "r2", EPOCH, 0)),
-        signed_failure(epoch=EPOCH + 1),
-        signed_failure(epoch=EPOCH - 1),
-        signed_failure(run="../r1"),
-        signed_failure(signature="ä"),
-        encode_frame({"t": "heard", "kept": True}),
+        signed_request(key="5f" * 32),
+        signed_request(signature=""),
+        signed_request(signature=sign_body(KEY, "report", EPOCH, b"{}")),
+        signed_request(to=2),
+        signed_request(epoch=EPOCH + 1),
+        signed_request(epoch=EPOCH - 1),
+        signed_request(run="../r1"),
+        signed_request(signature="ä"),
+        signed_request(step="end"),
+        signed_request(step="begin"),
+        encode_frame({"t": "report", "signature": "00"}),
         encode_frame({"t": "stop", "run": "r1"}),
         struct.pack(">II", 1 << 20, 0) + b" " * 4096,
-        struct.pack(">II", 900, 1 << 30) + json.dumps({"t": "failed"}).encode().ljust(900),
+        struct.pack(">II", 900, 1 << 30) + json.dumps({"t": "attempt"}).encode().ljust(900),
         b"GET / HTTP/1.1\r\n\r\n",
         b"[" * 1000,
     ],
-    ids=range(14),
+    ids=range(16),
 )
-async def test_unauthenticated_failure_message_stops_no_rank(gang: list[Member], data: bytes) -> None:
+async def test_unauthenticated_request_stops_no_rank(gang: list[Member], data: bytes) -> None:
     answers = await send_as_stranger(gang[0], data)
-    assert "heard" not in {each["t"] for each in answers}
+    assert "report" not in {each["t"] for each in answers}
     assert not gang[0].call.stop_reason
     assert not gang[0].node.state.gang.broken_reason
-    assert (await send_as_stranger(gang[0], signed_failure()))[0] == {"t": "heard", "kept": False}
+    assert not await is_kept_running(gang[0])
     assert gang[0].stopped
 
 
@@ -376,8 +385,8 @@ async def test_connection_to_a_silent_peer_agent_is_closed(gang: list[Member], m
 
     async with await asyncio.start_server(stand_still, "127.0.0.1", 0) as server:
         place = server.sockets[0].getsockname()
-        frame: Any = {"t": "failed", "run": "r1", "epoch": EPOCH, "node": 1, "signature": "s"}
-        assert not await fail_fast_without_client._notify_peer(frame, place)
+        gang[1].fail_fast.set_peers({"key": KEY, "nodes": [(0, *place)]})
+        assert await gang[1].fail_fast.ask(0, {"step": "stop", "run": "r1"}) is None
         await asyncio.wait_for(closed.wait(), 10)
 
 
@@ -492,8 +501,63 @@ async def test_unattended_restart_ignores_hostile_steps_and_withheld_outcomes_of
     head = fail_unattended(gang[0])
     huge = json.dumps({"run": "r1", "values": {"step": 10**400}})
     Path(gang[0].node.slots.slots[0].logs.metrics_path).write_text(f"{huge}\n{'[' * 100_000}")
-    assert head._largest_step("r1") is None
+    assert await head._find_step("r1", 1) is None
     assert head._is_gang_idle("r2")
+
+
+def silence(monkeypatch: pytest.MonkeyPatch, gang: list[Member], *lost: int) -> None:
+    """Let all other members report that some nodes give no sign of life."""
+    for each in gang:
+        silences = {other: 9.0 * (other in lost) for other in range(len(gang))}
+        witnesses = [Witness(f"node {node}", f"node {node}", silences, node) for node in {0, 1, 2} - {*lost}]
+        monkeypatch.setattr(each.heartbeats, "witnesses", lambda found=witnesses: found)
+
+
+@pytest.mark.parametrize(
+    ("least", "reason"),
+    [
+        (2, ""),
+        (None, "only a client can replace lost nodes: node 2 is lost: no sign of life: node 0 9.0 s, node 1 9.0 s"),
+    ],
+)
+async def test_head_judges_lost_nodes_and_restarts_only_if_the_pool_allows_fewer(
+    gang: list[Member], monkeypatch: pytest.MonkeyPatch, least: int | None, reason: str
+) -> None:
+    for each in gang:
+        each.node.state.config = each.node.state.config.replace(nodes=3)
+        peers = [{"node": node, "address": "127.0.0.1", "ports": []} for node in range(3)]
+        each.node.state.gang.info = {"peers": peers, "total_nodes": 3, "world_size": 3}
+        each.fail_fast.set_peers({"key": KEY, "nodes": [other.place for other in gang], "heartbeats": True})
+        each.call.header |= {
+            "attempt": ATTEMPT | ({} if least is None else {"least_nodes": least}),
+            "rank": each.place[0],
+        }
+        each.node.state.registry.records["r1"].attempt_keys = each.call.header["attempt"]
+        each.call.started_at = 1.0
+        each.node.slots.slots[0].rank = each.place[0]
+    silence(monkeypatch, gang, 2)
+    gang[2].fail_fast.close()
+    requests = [GangRequests(each.node.state, each.node.slots, each.node.audience, each.fail_fast) for each in gang]
+    head, _ = (
+        UnattendedRestarts(node.state, node.slots, node.audience, node.desk, each.fail_fast, requests[each.place[0]])
+        for each, node in [(each, each.node) for each in gang[:2]]
+    )
+
+    def settled() -> bool:
+        head.check()
+        calls = [call for each in gang[:2] for call in each.node.state.registry.calls_of_run("r1")]
+        return all(call.attempt == 2 for call in calls) or bool(gang[0].node.state.registry.records["r1"].last_end)
+
+    await until(settled)
+    record = gang[0].node.state.registry.records["r1"]
+    if reason:
+        assert record.last_end is not None and record.last_end["reason"] == reason
+        assert gang[0].call.outcome is not None, "the run's client decides when it returns"
+        return
+    assert (record.attempt, record.nodes, record.total, record.last_end) == (2, [0, 1], 2, None)
+    assert gang[1].node.state.gang.rank_info(gang[1].node.state.config, 1)["world_size"] == 2
+    (end,) = record.attempt_keys["ends"] if record.attempt_keys else []
+    assert (end["cause"], end["lost"]) == ("loss", [2]) and "on 2 of 3 nodes" in end["reason"]
 
 
 async def test_run_that_is_cancelled_during_its_restart_starts_no_attempt(gang: list[Member]) -> None:

@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 
 import skyward_core as sky
 from skyward_core.model.outcomes import ErrorInfo, Outcome, RestartCause, RootCause
-from skyward_core.model.restart_policy import LONGEST_PAUSE, MAX_IDLE_ATTEMPTS, AttemptEnd, decide_restart, describe_end
+from skyward_core.model.restart_policy import (
+    LONGEST_PAUSE,
+    MAX_IDLE_ATTEMPTS,
+    AttemptEnd,
+    decide_restart,
+    describe_end,
+    place_attempt,
+)
 from skyward_core.model.root_cause import root_cause
 from skyward_core.protocol.frame_schemas import PREEMPTED
 from tests.support.examples import examples
@@ -112,7 +119,7 @@ steps = st.none() | st.integers(0, 5).map(float)
 def test_no_cause_exceeds_its_budget_and_pauses_are_bounded(
     history: list[tuple[RestartCause, float | None]], restarts: int, error_restarts: int
 ) -> None:
-    budgets = {"loss": restarts, "error": error_restarts, "preemption": len(history)}
+    budgets = {"loss": restarts, "error": error_restarts, "preemption": len(history), "growth": len(history)}
     used = dict.fromkeys(budgets, 0)
     ends: list[AttemptEnd] = []
     best: float | None = None
@@ -129,3 +136,32 @@ def test_no_cause_exceeds_its_budget_and_pauses_are_bounded(
         assert used[cause] <= budgets[cause]
         if number == 1:
             assert decision.pause == 0
+
+
+@pytest.mark.parametrize(
+    ("away", "least", "nodes", "reason"),
+    [
+        ({}, None, (0, 1, 2, 3), ""),
+        ({2: "no power"}, 2, (0, 1, 3), "on 3 of 4 nodes, because node 2 is lost: no power"),
+        ({2: "no power"}, None, (), "node 2 is lost: no power"),
+        ({1: "a", 2: "b"}, 3, (), "node 1 is lost: a; node 2 is lost: b; 2 of at least 3 nodes are left"),
+        ({0: "no power"}, 1, (), "node 0 is lost: no power"),
+    ],
+)
+def test_attempt_runs_on_the_nodes_that_are_left_if_they_suffice(
+    away: dict[int, str], least: int | None, nodes: tuple[int, ...], reason: str
+) -> None:
+    assert place_attempt(range(4), away, least) == (nodes, reason)
+
+
+@given(st.integers(1, 8), st.sets(st.integers(0, 7)), st.none() | st.integers(1, 8))
+def test_attempt_never_runs_on_lost_nodes_or_without_the_head_or_below_the_minimum(
+    count: int, lost: set[int], least: int | None
+) -> None:
+    away = {node: "lost" for node in sorted(lost) if node < count}
+    nodes, reason = place_attempt(range(count), away, least)
+    assert not away.keys() & {*nodes} and (nodes[:1] == (0,) or not nodes)
+    assert len(nodes) in (
+        {0, count} if least is None else {0, *range(least, count + 1)} | ({count} if not away else set())
+    )
+    assert bool(reason) is bool(away)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from skyward_core.node.agent.agent_state_and_lease import NodeState
 from skyward_core.node.agent.call_lifecycle import CallLifecycle
-from skyward_core.node.agent.call_registry import Call
+from skyward_core.node.agent.call_registry import Call, attempt_number
 from skyward_core.node.agent.client_requests import ClientRequests
 from skyward_core.node.agent.config import HANDLER_GRACE, AgentConfig
 from skyward_core.node.agent.connected_clients import ClientRegistry
@@ -127,8 +127,12 @@ def _restore_journal(state: NodeState, lifecycle: CallLifecycle) -> None:
         key = (fields["run"], fields["i"])
         known = registry.calls.get(key)
         if header["t"] == "given":
-            if known is not None and known.undecided is not None:  # an earlier attempt
-                registry.record_outcome(known, known.undecided)
+            number = attempt_number(header["call"])
+            for earlier in registry.calls_of_run(fields["run"]):  # in another gang, the ranks had other calls
+                if earlier.is_gang_call and earlier.attempt < number:
+                    if earlier.undecided is not None:
+                        registry.record_outcome(earlier, earlier.undecided)
+                    registry.drop(earlier)
             call = Call(*key, header["call"], body, None, rank=header["rank"], slot=header["slot"])
             call.started_at = call.owner_lost_at = asyncio.get_running_loop().time()
             call.log_start = header.get("log", {})

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         AgentBegan,
         AgentItem,
         AgentOutcome,
+        AttemptEndKeys,
         AttemptKeys,
         ClientCall,
         EndDetails,
@@ -144,6 +145,7 @@ class Call:
             "fail-fast": "stopped because another rank failed",
             "preemption": "stopped because another rank failed",
             "cancel": "stopped because the run was cancelled",
+            "growth": "stopped because the run continues on more nodes",
         }
         message = reasons.get(self.stop_reason, self.stop_reason)
         return {"kind": "collateral", "error": {"type": "Stopped", "message": message}}
@@ -175,12 +177,15 @@ class RunRecord:
         self.order = 0  # arrival number of its first call
         self.attempt = 1  # number of the latest attempt
         self.attempt_keys: AttemptKeys | None = None  # the latest attempt; None for a run that never restarts
-        self.log_starts: dict[int, dict[str, int]] = {}  # where the logs of the first attempt begin, by call
+        self.log_starts: dict[int, dict[str, int]] = {}  # where the logs of the first attempt begin, by rank
+        self.lost: dict[int, str] = {}  # on the head, without a client: lost nodes of the latest attempt -> testimonies
+        self.last_end: AttemptEndKeys | None = None  # end of the attempt that no attempt followed without a client
 
-    def begin_attempt(self, number: int) -> None:
-        """Forget the earlier attempts."""
-        self.attempt = number
+    def begin_attempt(self, number: int, total: int) -> None:
+        """Forget the earlier attempts. ``total``: number of calls of this attempt."""
+        self.attempt, self.total = number, total
         self.outcomes, self.began, self.items = {}, {}, {}
+        self.lost, self.last_end = {}, None
 
     @property
     def is_unattended(self) -> bool:
@@ -213,6 +218,7 @@ class RunRecord:
         optional = (
             ("nodes", self.nodes), ("job", self.job), ("more", self.more), ("attempt", attempt),
             ("ends", keys.get("ends")), ("unattended", keys.get("unattended")),
+            ("last_end", self.last_end),
         )  # fmt: skip
         return fields | {key: value for key, value in optional if value}
 
@@ -255,7 +261,7 @@ class CallRegistry:
             record.outcomes.pop(call.index, None)  # only this task runs again
         elif call.attempt > record.attempt:
             first = True
-            record.begin_attempt(call.attempt)
+            record.begin_attempt(call.attempt, call.header.get("total", record.total))
         record.attempt_keys = call.header.get("attempt")
         self._last_order += 1
         order = self._last_order
@@ -275,7 +281,7 @@ class CallRegistry:
     def log_start(self, call: Call, ends: dict[str, int]) -> dict[str, int]:
         """Return where the logs of a call begin: at the given ends, or where the run's first attempt began."""
         if call.may_restart_unattended and (record := self.records.get(call.run)) is not None:
-            return record.log_starts.setdefault(call.index, ends)
+            return record.log_starts.setdefault(call.rank, ends)
         return ends
 
     def cancel(self, run: str) -> None:

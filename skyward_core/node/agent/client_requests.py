@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     )
 from skyward_core.node.agent.file_transfer_supervisor import PeerTransfers
 
+STOP_POLL = 0.1  # seconds between checks whether the ranks of an earlier attempt have ended
 FEEDER_TIMEOUT = 300  # seconds that a call waits for its disconnected client to feed an argument
 
 
@@ -215,16 +216,27 @@ class ClientRequests:
     # -- calls and outcomes ------------------------------------------------------------------------------
 
     def _call(self, connection: Connection, header: ClientCall, body: bytes) -> None:
-        known = self._registry.calls.get((header["run"], header["i"]))
-        is_ended = known is not None and known.end is not None and not known.is_superseded
-        if known is not None and is_ended and attempt_number(header) > known.attempt:
-            if known.undecided is not None:  # withheld while the client was away for a moment
-                self._registry.record_outcome(known, known.undecided)
-            self._lifecycle.acknowledge({header["run"]: [header["i"]]})
-            known = None
+        key, number = (header["run"], header["i"]), attempt_number(header)
+        # In another gang, the ranks of this node may have had other calls.
+        calls = self._registry.calls_of_run(key[0]) if header.get("gang") else [self._registry.calls.get(key)]
+        for call in calls:
+            if call is not None and call.attempt < number and call.end is not None and not call.is_superseded:
+                if call.undecided is not None:  # withheld while the client was away for a moment
+                    self._registry.record_outcome(call, call.undecided)
+                self._lifecycle.acknowledge({call.run: [call.index]})
+        known = self._registry.calls.get(key)
+        if any(call is not None and call.attempt < number and call.end is None for call in calls):
+            # This node was cut off, so that its ranks do not know of the later attempts.
+            self._slots.stop_run(key[0], "fail-fast", breaks=False)
+            asyncio.get_running_loop().call_later(STOP_POLL, self._call, connection, header, body)
+            return
         if known is not None:
             self._lifecycle.claim(connection, known, header)
             return
+        record = self._registry.records.get(header["run"])
+        if record is not None and record.is_unattended and record.attempt > number:
+            # Agents have started the run again on other nodes, so that its ranks have other calls.
+            return self._claim_run(connection, {"t": "claim", "run": header["run"], "decides": True}, b"")
         self.gang_requests.reenter_contexts()
         call = Call(header["run"], header["i"], header, body, connection)
         slot = self._slots.pick_slot(call)  # before the call is registered, because this can raise
@@ -263,8 +275,9 @@ class ClientRequests:
         if is_late and reason not in ("cancel", "save"):
             return  # the client did not know yet that agents have started the run again
         self.gang_requests.queue.notify_dropped(run, connection.peer_name)
-        if reason == "save":
-            reason, grace = "cancel", self._agent.save_run(run, grace)
+        if reason in ("save", "growth"):
+            grace = self._agent.save_run(run, grace)
+            reason = reason.replace("save", "cancel")
         if reason == "cancel" and "i" not in header:
             self._registry.cancel(run)
             self._lifecycle.release_all(run)

@@ -7,55 +7,20 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
 
 from skyward_core.node.agent.agent_state_and_lease import NodeState
 from skyward_core.node.agent.call_registry import Call
 from skyward_core.node.agent.frame_connection import Connection
+from skyward_core.node.agent.gang_state import sign_body
 from skyward_core.node.agent.slot_dispatcher import SlotDispatcher
-from skyward_core.protocol.frame_codec import encode_json
-from skyward_core.protocol.frame_schemas import validate_peer_frame
+from skyward_core.protocol.frame_codec import Header, encode_json
+from skyward_core.protocol.frame_schemas import PEER_REPORT_KEYS, PEER_REQUEST_KEYS, PEER_STEPS, validate_peer_frame
 
 if TYPE_CHECKING:
-    from typing import Any, TypedDict
-
     from skyward_core.node.agent.peer_heartbeats import PeerHeartbeats
-    from skyward_core.protocol.frame_types import (
-        AgentOutcome,
-        AttemptKeys,
-        FromPeer,
-        GangPeers,
-        PeerAttempt,
-        PeerFailed,
-    )
-
-    class PeerRequest(TypedDict, total=False):
-        """Signed request of an agent to another agent of its gang."""
-
-        nonce: str
-        to: int
-        step: str
-        run: str
-        node: int
-        left: float
-        epoch: int
-        info: dict[str, Any]
-        attempt: AttemptKeys
-
-    class PeerReport(TypedDict, total=False):
-        """Signed answer of an agent to another agent of its gang."""
-
-        nonce: str
-        run: str
-        attempt: AttemptKeys | None
-        active: int
-        client: bool
-        ends: list[AgentOutcome]
-        step: float | None
-        preempted: bool
-        ports: list[int]
-        begun: bool
+    from skyward_core.protocol.frame_types import FromPeer, GangPeers, PeerAttempt, PeerReportKeys, PeerRequestKeys
 
 
 CLIENT_GRACE = 2.0  # seconds for a client to reconnect; a connected client stops the gang itself
@@ -65,33 +30,12 @@ MAX_PEER_CONNECTIONS = 16  # unauthenticated connections; a further one replaces
 FAILURE_KINDS = ("raised", "exited", "lost")
 
 
-def sign_failure(key: str, run: str, epoch: int, node: int) -> str:
-    """Return the signature of a failure notification, made with the key of the epoch."""
-    return _hash(key, f"{epoch} {node} {run}".encode())
-
-
-def _sign_body(key: str, kind: str, epoch: int, body: bytes) -> str:
-    """Return the signature of a frame with a body, made with the key of the epoch."""
-    return _hash(key, f"{kind} {epoch} ".encode() + body)
-
-
-def next_peers(peers: GangPeers, epoch: int) -> GangPeers:
-    """Return the addresses of the gang's nodes for another epoch, with a key that only these nodes can derive."""
-    return {**peers, "key": _hash(peers["key"], f"key of epoch {epoch}".encode())}
-
-
-def _hash(key: str, data: bytes) -> str:
-    from hashlib import blake2b  # few agents need it
-
-    return blake2b(data, key=bytes.fromhex(key), digest_size=32).hexdigest()
-
-
 class FailFast:
     """Fail-fast of one agent, and the listener for other agents.
 
     Attributes:
         peers: Addresses of the gang's nodes, and the key of their messages. None disables fail-fast.
-        answer: Answers requests of the head about a restart.
+        answer: Answers the other requests of agents of the gang.
         heartbeats: Heartbeats between the agents, which use the same listener. None if no run of the gang may restart.
         on_notice: Called with the index of a node that will be preempted, and the seconds until then.
     """
@@ -104,7 +48,7 @@ class FailFast:
         self._unauthenticated: dict[Connection, asyncio.TimerHandle] = {}
         self._authenticated: set[Connection] = set()  # connections with valid heartbeats
         self.peers: GangPeers | None = None
-        self.answer: Callable[[PeerRequest], PeerReport] = lambda request: {}
+        self.answer: Callable[[PeerRequestKeys], Awaitable[PeerReportKeys | None]] | None = None
         self.on_notice: Callable[[int, float], None] = lambda node, left: None
         self._notified: set[tuple[str, int]] = set()  # runs with the nodes that need no further notification
         self._notifications: dict[str, asyncio.Task[None]] = {}
@@ -156,10 +100,11 @@ class FailFast:
             return
         for record in self._state.registry.records.values():
             if record.kind == "broadcast" and record.epoch == gang.epoch and record.run not in self._notifications:
-                remaining = [at for at in peers["nodes"] if at[0] != here and (record.run, at[0]) not in self._notified]
+                remaining = [
+                    at[0] for at in peers["nodes"] if at[0] != here and (record.run, at[0]) not in self._notified
+                ]
                 if remaining and self._is_abandoned(record.run, record.ended_at):
-                    task = asyncio.create_task(self._notify_peers(record.run, gang.epoch, peers["key"], remaining))
-                    self._notifications[record.run] = task
+                    self._notifications[record.run] = asyncio.create_task(self._notify_peers(record.run, remaining))
 
     def _is_abandoned(self, run: str, ended_at: float) -> bool:
         """Check whether a rank of the run failed here and its client has been disconnected for a while."""
@@ -177,19 +122,16 @@ class FailFast:
     def stop_everywhere(self, run: str) -> None:
         """Stop a run on all nodes of the gang."""
         if self.peers is not None and run not in self._notifications:
-            others = [at for at in self.peers["nodes"] if at[0] != self._state.config.node]
-            work = self._notify_peers(run, self._state.gang.epoch, self.peers["key"], others)
-            self._notifications[run] = asyncio.create_task(work)
+            others = [at[0] for at in self.peers["nodes"] if at[0] != self._state.config.node]
+            self._notifications[run] = asyncio.create_task(self._notify_peers(run, others))
 
-    async def _notify_peers(self, run: str, epoch: int, key: str, nodes: list[tuple[int, str, int]]) -> None:
-        here = self._state.config.node
+    async def _notify_peers(self, run: str, nodes: list[int]) -> None:
         try:
             self._stop_run(run)
-            frame: PeerFailed = {"t": "failed", "run": run, "epoch": epoch, "node": here, "signature": ""}
-            frame["signature"] = sign_failure(key, run, epoch, here)
-            delivered = await asyncio.gather(*(_notify_peer(frame, (address, port)) for _, address, port in nodes))
-            self._notified.update((run, at[0]) for at, done in zip(nodes, delivered, strict=True) if done)
-            if not all(delivered):
+            answers = await asyncio.gather(*(self.ask(node, {"step": "stop", "run": run}) for node in nodes))
+            stopped = [answer is not None and not answer.get("client", True) for answer in answers]
+            self._notified.update((run, node) for node, done in zip(nodes, stopped, strict=True) if done)
+            if not all(stopped):
                 await asyncio.sleep(RETRY_DELAY)
         finally:
             del self._notifications[run]
@@ -215,56 +157,91 @@ class FailFast:
             self._on_lost(connection)  # it is no longer a stranger's
             self._authenticated.add(connection)
         else:
-            self._on_peer_failure(connection, header, body)
+            self._on_request(connection, header, body)
 
-    def _on_peer_failure(self, connection: Connection, header: FromPeer, body: bytes) -> None:
+    def _on_request(self, connection: Connection, header: FromPeer, body: bytes) -> None:
         from hmac import compare_digest
 
-        peers = self.peers
-        if header["t"] == "failed" and peers is not None:
-            run, epoch = header["run"], header["epoch"]
-            expected = sign_failure(peers["key"], run, epoch, header["node"])
-            if compare_digest(header["signature"], expected) and epoch == self._state.gang.epoch:
-                # A connected client gets the failure itself and decides whether to stop the run.
-                has_client = any(call.has_client for call in self._running_calls(run))
-                if not has_client:
-                    self._stop_run(run)
-                connection.send({"t": "heard", "kept": has_client})
-        elif header["t"] == "attempt" and peers is not None and header["epoch"] == self._state.gang.epoch:
-            key, epoch = peers["key"], header["epoch"]
-            if compare_digest(header["signature"], _sign_body(key, "attempt", epoch, body)):
-                answer = encode_json(self.answer(json.loads(body))).encode()
-                connection.send({"t": "report", "signature": _sign_body(key, "report", epoch, answer)}, answer)
+        peers, epoch = self.peers, self._state.gang.epoch
+        if header["t"] == "attempt" and peers is not None and header["epoch"] == epoch:
+            key = peers["key"]
+            if compare_digest(header["signature"], sign_body(key, "attempt", epoch, body)):
+                request: PeerRequestKeys = _load(body)
+                is_valid = PEER_REQUEST_KEYS(request) and request["to"] == self._state.config.node
+                if is_valid and PEER_STEPS.get(request["step"], {"unknown"}) <= request.keys():
+                    self._state.spawn(self._send_report(connection, request, key, epoch))
+                    return
         connection.close()
 
-    async def ask(self, node: int, request: PeerRequest) -> PeerReport | None:
-        """Send a request about a restart to a node of the gang.
+    async def _send_report(self, connection: Connection, request: PeerRequestKeys, key: str, epoch: int) -> None:
+        report: PeerReportKeys | None = None
+        try:
+            report = await self._answer(request)
+        finally:
+            if report is not None:
+                answer = encode_json({**report, "nonce": request["nonce"]}).encode()
+                connection.send({"t": "report", "signature": sign_body(key, "report", epoch, answer)}, answer)
+            connection.close()
+
+    async def _answer(self, request: PeerRequestKeys) -> PeerReportKeys | None:
+        run, answer = request.get("run", ""), self.answer
+        if request["step"] == "notice":
+            self.on_notice(request["node"], request["left"])
+        elif request["step"] == "stop":
+            # A connected client gets the failure itself and decides whether to stop the run.
+            has_client = any(call.has_client for call in self._running_calls(run))
+            if not has_client:
+                self._stop_run(run)
+            return {"client": has_client}
+        elif answer is not None:
+            return await answer(request)
+        return {}
+
+    async def ask(self, node: int, request: Header) -> PeerReportKeys | None:
+        """Send a request to a node of the gang.
 
         Returns:
             The answer; None if the node cannot be reached, or rejects the request.
         """
         peers, epoch = self.peers, self._state.gang.epoch
-        place = next((at for at in peers["nodes"] if at[0] == node), None) if peers is not None else None
+        place = self._place_of(node)
         if peers is None or place is None:
             return None
         nonce = os.urandom(16).hex()
         data = encode_json({**request, "to": node, "nonce": nonce}).encode()
         frame: PeerAttempt = {"t": "attempt", "epoch": epoch, "signature": ""}
-        frame["signature"] = _sign_body(peers["key"], "attempt", epoch, data)
-        answer = await _exchange(frame, data, place[1:])
+        frame["signature"] = sign_body(peers["key"], "attempt", epoch, data)
+        answer = await _exchange(frame, data, place)
         if answer is None or answer[0]["t"] != "report":
             return None
-        if answer[0]["signature"] != _sign_body(peers["key"], "report", epoch, answer[1]):
+        if answer[0]["signature"] != sign_body(peers["key"], "report", epoch, answer[1]):
             return None
-        report: PeerReport = json.loads(answer[1])
-        return report if report["nonce"] == nonce else None
+        report: PeerReportKeys = _load(answer[1])
+        return report if PEER_REPORT_KEYS(report) and report.get("nonce") == nonce else None
+
+    def _place_of(self, node: int) -> tuple[str, int] | None:
+        nodes = () if self.peers is None else self.peers["nodes"]
+        return next(((address, port) for other, address, port in nodes if other == node), None)
+
+    async def has_no_agent(self, node: int) -> bool:
+        """Check whether the machine of a node runs without its agent: its kernel refuses the connection."""
+        if (place := self._place_of(node)) is None:
+            return False
+        try:
+            async with asyncio.timeout(PEER_TIMEOUT):
+                _, writer = await asyncio.open_connection(*place)
+            writer.close()
+        except ConnectionRefusedError:
+            return True
+        except (OSError, TimeoutError):
+            pass
+        return False
 
     async def notify_preemption(self, left: float) -> None:
         """Notify the gang's other nodes that this node's machine is preempted in ``left`` seconds."""
-        here, peers = self._state.config.node, self.peers
-        nodes = [place[0] for place in peers["nodes"] if place[0] != here] if peers is not None else []
-        notice: PeerRequest = {"step": "notice", "node": here, "left": left}
-        await asyncio.gather(*(self.ask(node, notice) for node in nodes))
+        here, nodes = self._state.config.node, () if self.peers is None else self.peers["nodes"]
+        notice: Header = {"step": "notice", "node": here, "left": left}
+        await asyncio.gather(*(self.ask(place[0], notice) for place in nodes if place[0] != here))
 
     def _running_calls(self, run: str) -> list[Call]:
         return [call for call in self._state.registry.calls_of_run(run) if call.end is None]
@@ -289,15 +266,15 @@ class FailFast:
             self._listener.close()
 
 
-async def _notify_peer(frame: PeerFailed, address: tuple[str, int]) -> bool:
-    """Notify a node of the failure. Return whether the node has stopped the run."""
-    answer = await _exchange(frame, b"", address)
-    return answer is not None and answer[0]["t"] == "heard" and not answer[0]["kept"]
+def _load(body: bytes) -> Any:
+    """Return the JSON value of a body; None if it is invalid."""
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        return None
 
 
-async def _exchange(
-    frame: PeerFailed | PeerAttempt, data: bytes, address: tuple[str, int]
-) -> tuple[FromPeer, bytes] | None:
+async def _exchange(frame: PeerAttempt, data: bytes, address: tuple[str, int]) -> tuple[FromPeer, bytes] | None:
     """Send a frame to a node. Return its answer, or None if it does not answer."""
     answer: asyncio.Future[tuple[FromPeer, bytes] | None] = asyncio.get_running_loop().create_future()
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ from skyward_core.node.agent.config import AgentConfig
 from skyward_core.protocol.frame_codec import Header
 
 if TYPE_CHECKING:
-    from skyward_core.protocol.frame_types import ClientGang, WorkerHello
+    from skyward_core.protocol.frame_types import ClientGang, GangPeers, WorkerHello
 
 
 MAX_PORT_TRIES = 64
@@ -106,6 +106,29 @@ class Gang:
                 "pool": config.pool,
             }
         )
+
+
+def sign_body(key: str, kind: str, epoch: int, body: bytes) -> str:
+    """Return the signature of a frame with a body, made with the key of the epoch."""
+    return _hash(key, f"{kind} {epoch} ".encode() + body)
+
+
+def next_peers(peers: GangPeers, epoch: int, members: Collection[int]) -> GangPeers:
+    """Return the addresses of the next gang's nodes, with a key that only the nodes of this gang can derive.
+
+    Args:
+        peers: Addresses of this gang's nodes.
+        epoch: Number of the next epoch.
+        members: Nodes of the next gang; empty for all nodes of the pool.
+    """
+    nodes = [place for place in peers["nodes"] if not members or place[0] in members]
+    return {**peers, "nodes": nodes, "key": _hash(peers["key"], f"key of epoch {epoch}".encode())}
+
+
+def _hash(key: str, data: bytes) -> str:
+    from hashlib import blake2b  # few agents need it
+
+    return blake2b(data, key=bytes.fromhex(key), digest_size=32).hexdigest()
 
 
 class EpochFile:

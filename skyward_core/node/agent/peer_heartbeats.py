@@ -6,7 +6,7 @@ died on a running machine, is not mistaken for a lost machine. Without such a ru
 
 One witness proves nothing: its own connection may be cut. So a node is lost only if two witnesses at different places
 miss it for :data:`LOSS_SECONDS`, nobody has seen a sign of life meanwhile, and both still see most of the gang
-(:func:`judge_nodes`, a pure function). Only a client decides: without one, a run with a lost node ends.
+(:func:`judge_nodes`, a pure function). The client decides, or the first node's agent while no client is connected.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from skyward_core.node.agent.agent_state_and_lease import NodeState
 from skyward_core.node.agent.frame_connection import Connection
+from skyward_core.node.agent.gang_state import sign_body
 from skyward_core.protocol.frame_codec import encode_json
 from skyward_core.protocol.frame_schemas import validate_peer_frame
 
@@ -116,10 +117,8 @@ SUCCESSORS = 3  # next nodes of the gang that an agent watches; all agents watch
 
 def sign_heartbeat(key: str, header: PeerHeartbeat) -> str:
     """Return the signature of a heartbeat, made with the key of the epoch."""
-    from hashlib import blake2b  # few agents need it
-
-    text = encode_json([header["epoch"], header["node"], header["count"], sorted(header["silences"].items())])
-    return blake2b(text.encode(), key=bytes.fromhex(key), digest_size=32).hexdigest()
+    text = encode_json([header["node"], header["count"], sorted(header["silences"].items())])
+    return sign_body(key, "heartbeat", header["epoch"], text.encode())
 
 
 class _Peer:

@@ -4,13 +4,17 @@ The head withholds the outcomes of its own ranks until all ranks have ended (``c
 decides about an attempt only with these outcomes. So either the client has them, and the head waits, or the head
 decides. All agents have what a restart needs: each call's frame contains its function, its arguments, the budgets, and
 the ends of all earlier attempts. The journal stores that frame before the call begins.
+
+Lost nodes are judged by the heartbeats (``peer_heartbeats``), while the other ranks may still wait for them. The next
+attempt runs on the nodes that are left, if the pool allows a smaller gang. Otherwise the run ends here, and the reason
+is written down for clients: the run's own client continues it when it returns.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -18,22 +22,23 @@ from skyward_core.node.agent.agent_state_and_lease import NodeState
 from skyward_core.node.agent.call_lifecycle import CallLifecycle
 from skyward_core.node.agent.call_registry import Call, RunRecord
 from skyward_core.node.agent.connected_clients import ClientRegistry
-from skyward_core.node.agent.fail_fast_without_client import CLIENT_GRACE, FailFast, next_peers
+from skyward_core.node.agent.fail_fast_without_client import CLIENT_GRACE, FailFast
 from skyward_core.node.agent.gang_and_queue_requests import GangRequests
-from skyward_core.node.agent.gang_state import Gang
+from skyward_core.node.agent.gang_state import Gang, next_peers
 from skyward_core.node.agent.slot_dispatcher import SlotDispatcher
-from skyward_core.protocol.frame_codec import MAX_SHORT_TEXT, AnyHeader
+from skyward_core.node.agent.worker_processes import run_in_thread
+from skyward_core.protocol.frame_codec import MAX_SHORT_TEXT, AnyHeader, Header
 from skyward_core.protocol.frame_schemas import ATTEMPT_KEYS
-from skyward_core.protocol.validators import is_number, is_rank, is_rank_info
 
 if TYPE_CHECKING:
     from skyward_core.model.outcomes import Outcome
-    from skyward_core.node.agent.fail_fast_without_client import PeerReport, PeerRequest
-    from skyward_core.protocol.frame_types import AgentOutcome, AttemptKeys
+    from skyward_core.protocol.frame_types import AgentOutcome, AttemptKeys, PeerReportKeys, PeerRequestKeys
 
 HEAD = 0
 PEER_PATIENCE = 30.0  # seconds for which the head asks a node that does not answer, before it ends the run
 MAX_METRICS_BYTES = 1 << 20  # bytes at the end of a rank's metrics in which the largest step is searched
+NO_AGENT = "its agent has ended"
+ONE_WITNESS = f"it has not answered node 0 for {PEER_PATIENCE:.0f} s, and one witness proves no loss"
 
 
 class UnattendedRestarts:
@@ -52,29 +57,52 @@ class UnattendedRestarts:
         self._fail_fast, self._gang_requests = fail_fast, gang_requests
         self._working: set[str] = set()
         self._due: dict[tuple[str, int], float] = {}  # run and number of an attempt -> loop time when it may start
-        self._unreachable: dict[tuple[str, int], float] = {}  # same key -> loop time since when a node does not answer
+        self._unreachable: dict[tuple[str, int, int], float] = {}  # with a node -> loop time of its first silence
+        self._steps: dict[tuple[str, int], float | None] = {}  # run and number of an attempt -> its largest step
         fail_fast.answer = self._answer
 
     # -- decision, on the head -----------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Decide about runs whose ranks on the head have ended without a client."""
+        """Decide about runs without a client whose ranks on the head have ended, or wait for lost nodes."""
         if self._state.config.node != HEAD or self._state.is_closing:
             return
         for record in self._state.registry.records.values():
-            if record.attempt_keys is not None and record.run not in self._working and self._is_undecided(record.run):
+            if record.attempt_keys is None or record.run in self._working or not self._is_without_client(record.run):
+                continue
+            if all(call.end is not None for call in self._state.registry.calls_of_run(record.run)):
                 self._working.add(record.run)
                 self._state.spawn(self._decide(record))
+            elif self._find_lost(record):
+                self._stop_waiting_ranks(record.run)
 
-    def _is_undecided(self, run: str) -> bool:
+    def _is_without_client(self, run: str) -> bool:
         now, calls = asyncio.get_running_loop().time(), self._state.registry.calls_of_run(run)
         return bool(calls) and all(
-            call.end is not None
-            and call.may_restart_unattended
+            call.may_restart_unattended
             and not (call.is_final or call.has_client)
             and now - call.owner_lost_at >= CLIENT_GRACE
             for call in calls
         )
+
+    def _nodes_of(self, record: RunRecord) -> list[int]:
+        return record.nodes or list(range(self._state.config.nodes))
+
+    def _find_lost(self, record: RunRecord) -> Mapping[int, str]:
+        """Return the nodes of a run that are lost, and the testimonies. A loss counts until the end of the attempt."""
+        heartbeats = self._fail_fast.heartbeats
+        if heartbeats is not None and self._state.gang.members == record.nodes:
+            from skyward_core.node.agent.peer_heartbeats import judge_nodes  # few agents need it
+
+            for node, verdict in judge_nodes(self._nodes_of(record), heartbeats.witnesses()).items():
+                if verdict.state == "lost":
+                    record.lost.setdefault(node, verdict.text)
+        return record.lost
+
+    def _stop_waiting_ranks(self, run: str) -> None:
+        """Stop the ranks that wait for lost nodes."""
+        if self._fail_fast.peers is not None and self._fail_fast.peers.get("fail_fast", True):
+            self._fail_fast.stop_everywhere(run)
 
     async def _decide(self, record: RunRecord) -> None:
         follows = False
@@ -84,20 +112,25 @@ class UnattendedRestarts:
             self._working.discard(record.run)
             if not follows:
                 self._lifecycle.release_all(record.run)
+                if record.last_end is not None:
+                    self._clients.send_to_watchers({"t": "run"} | record.to_json())
 
     async def _try_decide(self, record: RunRecord) -> bool:
         """Decide about a run, and start its next attempt if it is due. Return False if no attempt follows."""
-        run, loop = record.run, asyncio.get_running_loop()
-        nodes = record.nodes or list(range(self._state.config.nodes))
+        run, loop, nodes = record.run, asyncio.get_running_loop(), self._nodes_of(record)
         if self._state.gang.members != record.nodes or (len(nodes) > 1 and self._fail_fast.peers is None):
             return False
-        answers = await self._ask(nodes, {"step": "report", "run": run})
-        reports = [each for each in (self._report(run), *answers) if each is not None]
-        if len(reports) < len(nodes):
-            since = self._unreachable.setdefault((run, record.attempt), loop.time())
-            return loop.time() - since < PEER_PATIENCE
-        self._unreachable.pop((run, record.attempt), None)
-        if any(each["client"] or each["active"] for each in reports):
+        away = dict(self._find_lost(record))
+        answers = await self._ask([node for node in nodes[1:] if node not in away], {"step": "report", "run": run})
+        away |= {node: await self._explain_silence(record, node) for node, each in answers.items() if each is None}
+        if "" in away.values():
+            return True  # not known yet
+        reports = [await self._report(run), *(each for each in answers.values() if each is not None)]
+        if any(each["client"] for each in reports):
+            return True
+        if any(each["active"] for each in reports):
+            if away:
+                self._stop_waiting_ranks(run)
             return True
         attempts = [keys for each in reports if (keys := each["attempt"]) is not None]
         if len(attempts) < len(reports):
@@ -107,93 +140,126 @@ class UnattendedRestarts:
             return False
         if any(each["preempted"] for each in reports):
             return False  # the ranks have saved, and only a client can request another machine
-        keys, pause = self._next_attempt(latest, reports, record.total)
+        keys, chosen, pause = self._next_attempt(record, latest, reports, away)
         if keys is None:
             return False
         due = self._due.setdefault((run, keys["number"]), loop.time() + pause)
         if loop.time() < due or not self._is_gang_idle(run) or not self._gang_requests.lock.try_hold():
             return True
         try:
-            return await self._start_attempt(run, nodes, keys)
+            return await self._start_attempt(run, chosen, keys)
         finally:
             self._gang_requests.lock.end_hold()
 
-    @staticmethod
-    def _next_attempt(latest: AttemptKeys, reports: list[PeerReport], total: int) -> tuple[AttemptKeys | None, float]:
-        """Return the next attempt according to the policy, or None, and the pause before it in seconds."""
+    async def _explain_silence(self, record: RunRecord, node: int) -> str:
+        """Return why a node does not answer; "" if that is not known yet."""
+        if reason := self._find_lost(record).get(node, ""):
+            return reason
+        if await self._fail_fast.has_no_agent(node):
+            return NO_AGENT
+        now = asyncio.get_running_loop().time()
+        since = self._unreachable.setdefault((record.run, record.attempt, node), now)
+        return "" if now - since < PEER_PATIENCE else ONE_WITNESS
+
+    def _next_attempt(
+        self, record: RunRecord, latest: AttemptKeys, reports: Sequence[PeerReportKeys], away: Mapping[int, str]
+    ) -> tuple[AttemptKeys | None, tuple[int, ...], float]:
+        """Return the next attempt according to the policy, or None, its nodes, and the pause before it in seconds.
+
+        Writes down why no attempt follows.
+        """
         from dataclasses import replace  # agents import dataclasses and typing late
 
         from skyward_core.model import restart_policy as policy
         from skyward_core.model.root_cause import root_cause
 
+        nodes = self._nodes_of(record)
         ended = sorted((each for report in reports for each in report["ends"]), key=lambda each: each.get("at", 0.0))
         outcomes = [_read_outcome(each) for each in ended]
+        outcomes += [each for node, why in away.items() for each in self._lost_outcomes(nodes, node, why)]
         cause = root_cause(outcomes)
-        if cause is None or len(outcomes) < total or not any(each.get("begun") for each in ended):
-            return None, 0.0
+        if cause is None or len(outcomes) < record.total or not any(each.get("begun") for each in ended):
+            return None, (), 0.0
         ends = [policy.AttemptEnd.from_keys(keys) for keys in latest.get("ends", ())]
         steps = [end.progress for end in ends] + [report["step"] for report in reports]
         progress = max((step for step in steps if step is not None), default=None)
         end = policy.describe_end(latest["number"], cause, outcomes, progress)
         limits = policy.RestartLimits(latest["restarts"], latest.get("error_restarts", 0))
         decision = policy.decide_restart([*ends, end], limits)
-        if not decision.restarts:
-            return None, 0.0
-        end = replace(end, reason=decision.reason, at=ended[-1].get("at", 0.0))
-        keys = policy.attempt_keys(end.number + 1, limits, [*ends, end])
+        least = latest.get("least_nodes")
+        chosen, why = policy.place_attempt(nodes, away, None if ONE_WITNESS in away.values() else least)
+        reason = f"{decision.reason} {why}".strip() if chosen else f"only a client can replace lost nodes: {why}"
+        end = replace(end, reason=reason if decision.restarts else decision.reason, at=ended[-1].get("at", 0.0))
+        if not (decision.restarts and chosen):
+            record.last_end = end.to_keys() if end.reason else None
+            return None, (), 0.0
+        keys = policy.attempt_keys(end.number + 1, limits, [*ends, end], least)
         keys["unattended"] = True
-        return keys, decision.pause
+        return keys, chosen, decision.pause
+
+    def _lost_outcomes(self, nodes: Sequence[int], node: int, reason: str) -> list[Outcome]:
+        """Return the outcomes of a lost node's ranks."""
+        from skyward_core.model.outcomes import ErrorInfo, Outcome
+
+        each, error = self._state.config.ranks_per_node, ErrorInfo("NodeLost", f"node {node} is gone: {reason}")
+        first = nodes.index(node) * each
+        return [Outcome(first + local, node * each + local, node, "lost", error=error) for local in range(each)]
 
     def _is_gang_idle(self, run: str) -> bool:
         """Check whether no other run uses the gang, which the next attempt replaces."""
         calls = self._state.registry.calls.values()
         return not any(call.is_gang_call and call.end is None and call.run != run for call in calls)
 
-    async def _ask(self, nodes: Iterable[int], request: PeerRequest) -> list[PeerReport | None]:
-        """Send a request to all nodes of the gang except for this one. Return their answers, or None for each."""
-        return await asyncio.gather(*(self._fail_fast.ask(node, request) for node in nodes if node != HEAD))
+    async def _ask(self, nodes: Sequence[int], request: Header) -> dict[int, PeerReportKeys | None]:
+        """Send a request to nodes. Return their answers, or None for each."""
+        answers = await asyncio.gather(*(self._fail_fast.ask(node, request) for node in nodes))
+        return dict(zip(nodes, answers, strict=True))
 
     # -- start of an attempt -------------------------------------------------------------------------------
 
-    async def _start_attempt(self, run: str, nodes: list[int], keys: AttemptKeys) -> bool:
-        """Start an attempt on all nodes. Return False if no attempt can follow."""
-        answers = await self._ask(nodes, {"step": "prepare", "run": run})
-        if None in answers or not self._is_undecided(run):  # a client has taken over, or a node is lost
+    async def _start_attempt(self, run: str, nodes: tuple[int, ...], keys: AttemptKeys) -> bool:
+        """Start an attempt on nodes. Return False if no attempt can follow."""
+        others = nodes[1:]
+        answers = await self._ask(others, {"step": "prepare", "run": run})
+        if None in answers.values() or not self._is_without_client(run):  # a client has taken over, or a node is lost
             return True
-        others = (each["ports"] for each in answers if each is not None)
-        ports = dict(zip(nodes, [self._gang_requests.reserve_rank_ports(), *others], strict=True))
+        answers[HEAD] = self._prepare()
         info = dict(self._state.gang.info)
         # A peer's place is its node, unless the gang has only some of the nodes.
-        info["peers"] = [
-            {**peer, "ports": ports[nodes[peer["node"]]]} for peer in info["peers"] if peer["node"] < len(nodes)
-        ]
+        members = info.get("members") or range(self._state.config.nodes)
+        addresses = {members[peer["node"]]: peer for peer in info["peers"] if peer["node"] < len(members)}
+        ports = [(addresses[node], each["ports"]) for node in nodes if (each := answers[node]) is not None]
+        info["peers"] = [{**peer, "node": place, "ports": own} for place, (peer, own) in enumerate(ports)]
+        if len(nodes) < len(members):
+            world = len(nodes) * self._state.config.ranks_per_node
+            info |= {"members": list(nodes), "total_nodes": len(nodes), "world_size": world}
+            info["total_accelerators"] = sum(each["accelerators"] for each in answers.values() if each is not None)
         info["head_port"] = self._gang_requests.reserve_rendezvous()
         epoch = self._gang_requests.next_epoch()
-        request: PeerRequest = {"step": "begin", "run": run, "epoch": epoch, "info": info, "attempt": keys}
+        request: Header = {"step": "begin", "run": run, "epoch": epoch, "info": info, "attempt": keys}
         self._due.pop((run, keys["number"]), None)
         for call in self._state.registry.calls_of_run(run):
             call.is_superseded = True  # a client that connects from now on continues with the next attempt
         # The other nodes begin first, because this node forgets the key of the old epoch when it begins.
-        begun = [answer is not None and answer["begun"] for answer in await self._ask(nodes, request)]
-        if not self._begin(request):
+        begun = [answer is not None and answer["begun"] for answer in (await self._ask(others, request)).values()]
+        if not self._begin(run, epoch, info, keys):
             return False
         if not all(begun):
             self._fail_fast.stop_everywhere(run)
         return True
 
-    def _begin(self, request: PeerRequest) -> bool:
+    def _begin(self, run: str, epoch: int, info: Header, attempt: AttemptKeys) -> bool:
         """Begin an attempt on this node with new processes. Return whether this node has the calls of the run."""
-        gang, run, epoch = self._state.gang, request["run"], request["epoch"]
-        calls = self._state.registry.calls_of_run(run)
+        gang, calls = self._state.gang, self._state.registry.calls_of_run(run)
         if not calls or any(call.end is None for call in calls):
             return False
-        header: AnyHeader = {"epoch": epoch, "info": request["info"], "hooks": gang.has_hooks}
+        header: AnyHeader = {"epoch": epoch, "info": info, "hooks": gang.has_hooks}
         header |= {"apps": gang.has_app_hooks, "joins": gang.is_joined, "secrets": gang.secrets}
-        peers = self._fail_fast.peers
-        self._gang_requests.set_up(Gang.from_header(header, gang.plugins), peers and next_peers(peers, epoch))
+        new, peers = Gang.from_header(header, gang.plugins), self._fail_fast.peers
+        self._gang_requests.set_up(new, peers and next_peers(peers, epoch, new.members))
         self._clients.send_to_all(self._state.gang.status_frame())
         for call in calls:
-            self._start_again(call, epoch, request["attempt"])
+            self._start_again(call, epoch, attempt)
         return True
 
     def _start_again(self, old: Call, epoch: int, attempt: AttemptKeys) -> None:
@@ -202,7 +268,11 @@ class UnattendedRestarts:
         if old.undecided is not None:
             registry.record_outcome(old, old.undecided)
         registry.drop(old)
-        call = Call(old.run, old.index, old.header | {"epoch": epoch, "attempt": attempt}, old.body, old.owner)
+        header: AnyHeader = old.header | {"epoch": epoch, "attempt": attempt}
+        if members := self._state.gang.members:
+            each, place = self._state.config.ranks_per_node, members.index(self._state.config.node)
+            header |= {"nodes": members, "total": len(members) * each, "i": place * each + header["rank"] % each}
+        call = Call(old.run, header["i"], header, old.body, old.owner)
         call.is_owner_deciding, call.owner_lost_at = old.is_owner_deciding, old.owner_lost_at
         slot = self._slots.pick_slot(call)
         if registry.add(call):
@@ -211,47 +281,53 @@ class UnattendedRestarts:
 
     # -- requests of the head ------------------------------------------------------------------------------
 
-    def _answer(self, request: PeerRequest) -> PeerReport:
-        """Answer an authenticated request of the head."""
-        answer: PeerReport = {"nonce": request["nonce"]}
-        if request["to"] != self._state.config.node:
-            return {"nonce": ""}
-        if request["step"] == "notice":
-            if is_rank(request["node"]) and is_number(request["left"]):
-                self._fail_fast.on_notice(request["node"], request["left"])
-            return answer
+    async def _answer(self, request: PeerRequestKeys) -> PeerReportKeys:
+        """Answer a valid request of the head."""
+        run = request["run"]
         if request["step"] == "report":
-            return {**answer, **self._report(request["run"])}
+            return await self._report(run)
         if request["step"] == "prepare":
-            return {**answer, "ports": self._gang_requests.reserve_rank_ports()}
-        is_valid = is_rank_info(request["info"]) and bool(ATTEMPT_KEYS(request["attempt"]))
-        return {**answer, "begun": is_valid and self._begin(request)}
+            return self._prepare()
+        return {"begun": self._begin(run, request["epoch"], request["info"], request["attempt"])}
 
-    def _report(self, run: str) -> PeerReport:
+    def _prepare(self) -> PeerReportKeys:
+        ports = self._gang_requests.reserve_rank_ports()
+        return {"ports": ports, "accelerators": self._state.config.accelerators or 0}
+
+    async def _report(self, run: str) -> PeerReportKeys:
         """Return how the calls of a run ended on this node."""
         calls = self._state.registry.calls_of_run(run)
+        active = sum(call.end is None for call in calls)
+        attempt = max((call.header["attempt"] for call in calls), key=lambda keys: keys["number"], default=None)
         return {
-            "run": run,
-            "attempt": max((call.header["attempt"] for call in calls), key=lambda keys: keys["number"], default=None),
-            "active": sum(call.end is None for call in calls),
+            "attempt": attempt,
+            "active": active,
             "client": any(call.has_client for call in calls),
             "ends": [_short_outcome(call.end) for call in calls if call.end is not None],
-            "step": self._largest_step(run),
+            "step": None if active or attempt is None else await self._find_step(run, attempt["number"]),
             "preempted": self._state.is_preempted,
         }
 
-    def _largest_step(self, run: str) -> float | None:
-        """Return the largest step that the ranks of this node logged in a run; None if there is none."""
-        steps: list[float] = []
-        for slot in self._slots.slots:
-            with suppress(OSError), open(slot.logs.metrics_path, "rb") as file:
-                file.seek(max(0, file.seek(0, 2) - MAX_METRICS_BYTES))
-                for line in file:
-                    with suppress(ValueError, KeyError, TypeError, OverflowError, RecursionError):  # ranks write it
-                        entry = json.loads(line)
-                        if entry["run"] == run:
-                            steps.append(float(entry["values"]["step"]))
-        return max((step for step in steps if abs(step) < float("inf")), default=None)
+    async def _find_step(self, run: str, attempt: int) -> float | None:
+        """Return the largest step of an attempt that has ended. Read once, in a thread."""
+        if (run, attempt) not in self._steps:
+            paths = [slot.logs.metrics_path for slot in self._slots.slots]
+            self._steps = {(run, attempt): await run_in_thread(_largest_step, run, paths)}
+        return self._steps[run, attempt]
+
+
+def _largest_step(run: str, paths: Sequence[str]) -> float | None:
+    """Return the largest step that the ranks of this node logged in a run; None if there is none."""
+    steps: list[float] = []
+    for path in paths:
+        with suppress(OSError), open(path, "rb") as file:
+            file.seek(max(0, file.seek(0, 2) - MAX_METRICS_BYTES))
+            for line in file:
+                with suppress(ValueError, KeyError, TypeError, OverflowError, RecursionError):  # ranks write it
+                    entry = json.loads(line)
+                    if entry["run"] == run:
+                        steps.append(float(entry["values"]["step"]))
+    return max((step for step in steps if abs(step) < float("inf")), default=None)
 
 
 def _short_outcome(outcome: AgentOutcome) -> AgentOutcome:
