@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from hashlib import file_digest
@@ -59,6 +60,7 @@ class CheckpointCopies:
     Attributes:
         resumed: Path -> checkpoint of the run that the options name.
         has_resumed: Whether the checkpoints of the run that the options name are on the nodes.
+        upload: Checkpoint that is being uploaded to the store, and the monotonic time of its start.
     """
 
     def __init__(self, context: PoolContext) -> None:
@@ -67,6 +69,7 @@ class CheckpointCopies:
         self._saved: dict[str, frozenset[tuple[str, float]]] = {}  # run -> files of the newest saved checkpoints
         self.resumed: dict[str, FetchedRow] = {}
         self._resume_lock, self.has_resumed = asyncio.Lock(), False
+        self.upload = "", 0.0
 
     async def restore(self, run: str) -> None:
         """Copy the newest complete checkpoints of a run to all nodes that lack them.
@@ -153,6 +156,7 @@ class CheckpointCopies:
                 chosen = [rows[path] for path, _ in content]
                 files = {row.path: LocalFile(Path(row.target), *row.left, row.sha256) for row in chosen}
                 name = options.resume or run
+                self.upload = f"checkpoint {latest[0].name} of run {run}", time.monotonic()
                 if not await asyncio.to_thread(self._store.save, name, files, options.keep_checkpoints):
                     return  # a file changed: the next scan saves it
                 place = self._store.url
@@ -162,6 +166,8 @@ class CheckpointCopies:
                 return
         else:
             self._saved[run] = content
+        finally:
+            self.upload = "", 0.0
         for newest in [each for each in latest if matches(each.files[0].path, patterns)][:1]:
             self._context.news.emit(
                 events.CheckpointSaved(

@@ -588,6 +588,7 @@ RECORD = "outputs.jsonl"  # record of downloaded files, in the folder of the poo
 FOLDER = "outputs"  # default download folder, in the client's working folder
 QUIET_TIME = 2.0  # seconds without a change after which a file counts as complete
 FETCH_INTERVALS = (2.0, 15.0)  # seconds: delay of the first scan during a run, maximum delay of later scans
+UPLOAD_TIMEOUT = 300.0  # seconds for which a teardown waits for the upload of a checkpoint to a store
 MAX_ENDED_RUNS = 32  # ended runs with a pending scan; the teardown fetches the files of older runs
 MAX_NAMED_FILES = 5  # files per node that a receipt names
 
@@ -896,10 +897,15 @@ class Outputs:
         ]
 
     async def _fetch_in_background(self) -> None:
-        try:
-            await self._fetch_until_idle()
-        except OSError as error:
-            self._news.emit_warning(f"cannot fetch output files now: {error}")
+        warned = ""
+        while (self._ended_runs or self._active_runs) and not self._context.detached:
+            try:
+                await self._fetch_until_idle()
+            except OSError as error:  # for example a file that was deleted meanwhile
+                if str(error) != warned:
+                    warned = str(error)
+                    self._news.emit_warning(f"cannot fetch output files now: {error}")
+                await asyncio.sleep(FETCH_INTERVALS[0])
 
     async def _fetch_until_idle(self) -> None:
         """Scan active runs at growing intervals, and each ended run once. Return when no run remains."""
@@ -924,11 +930,25 @@ class Outputs:
                 await self._fetch_files(found, quiet, run, tries=1, keeps_whole=True)
                 await self._context.checkpoints.update(run, found)
 
-    async def finish_local_runs(self) -> None:
-        """Wait until the checkpoints of a local pool are saved in the store, and remove empty folders for them."""
-        if self._fetch_task is not None:
-            await asyncio.wait([self._fetch_task])
+    async def finish_local_runs(self) -> str:
+        """Wait until the checkpoints of a local pool are saved in the store, and remove empty folders for them.
+
+        Returns what was not saved in time, or "".
+        """
+        late = await self._finish_fetching()
         clear_checkpoints(self._context.setup.cwd, self._checkpoint_folders())
+        return late
+
+    async def _finish_fetching(self) -> str:
+        """Wait until the files of ended runs are downloaded and saved. Return what was not saved in time, or ""."""
+        begun, task = time.monotonic(), self._fetch_task
+        while task is not None and not task.done():
+            await asyncio.wait([task], timeout=1.0)
+            name, since = self._context.checkpoints.upload
+            if name and time.monotonic() - max(begun, since) > UPLOAD_TIMEOUT:
+                task.cancel()
+                return f"{name} was not uploaded within {UPLOAD_TIMEOUT:.0f} s. Its copies on this machine are complete"
+        return ""
 
     def stop_fetching(self) -> None:
         """Stop the background downloads. The next download resumes partial files."""
@@ -948,16 +968,16 @@ class Outputs:
             The remaining files, for the receipt.
         """
         context = self._context
-        if self._fetch_task is not None:
-            if give_up or self._context.registry.runs:  # runs are still registered only if their nodes do not answer
-                self._fetch_task.cancel()
-            await asyncio.wait([self._fetch_task])
+        # Runs are still registered only if their nodes do not answer.
+        if self._fetch_task is not None and (give_up or self._context.registry.runs):
+            self._fetch_task.cancel()
+        late = await self._finish_fetching()
         if not await asyncio.to_thread(self._had_runs):
             return RemainingFiles()
-        trouble = ""
+        trouble = late
         if self._patterns and not give_up:
             found = await self.files(self._patterns)
-            trouble = await self._fetch_with_progress(found, self._unfetched(found))
+            trouble = await self._fetch_with_progress(found, self._unfetched(found)) or trouble
         found = await self.files()
         if context.ends_machines and not give_up:
             room = int(context.options.keep_outputs) if most is None else most

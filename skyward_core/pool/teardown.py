@@ -174,7 +174,8 @@ class PoolShutdown:
         context = self._context
         none = RemainingFiles()
         if context.is_local and context.options.uses_checkpoints and not give_up:
-            await context.outputs.finish_local_runs()
+            late = await context.outputs.finish_local_runs()
+            none = none._replace(notes=[late] if late else [])
         if context.is_local or not any(link.up for link in context.links):
             return none
         await asyncio.gather(*(_stop_ranks(link, context.longest_grace + GOODBYE) for link in context.links if link.up))

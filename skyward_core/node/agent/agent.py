@@ -350,6 +350,8 @@ class Agent:
             self._sample_long_work()
             self._fail_fast.check()
             self._restarts.check()
+            if self._preemption is not None:
+                self._preemption.check()
             if left is not None and left <= 0 and not self._state.registry.active:
                 self._is_expired = True
                 self.shut_down("", lease.reason())

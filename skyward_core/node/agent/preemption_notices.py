@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from pathlib import Path
 from signal import SIGKILL
 from time import monotonic
@@ -181,11 +181,26 @@ class PreemptionNotifier:
     def _send_sigterm(self) -> None:
         """Send SIGTERM to the notified ranks, but only once: ranks treat a second SIGTERM as a stop."""
         for notice in [each for each in self._saved.values() if not each.sent]:
-            for slot in self._slots.slots:
-                if slot.process is not None and slot.process.pid in notice.pids:
-                    # Only to the rank itself: its children, such as data loaders, are needed while it saves.
-                    signal_process(slot.process.pid, signal.SIGTERM)
+            self._send_sigterm_to(notice.pids)
             self._save_notice(PreemptionNotice(notice.node, notice.here, notice.ends, notice.pids, sent=True))
+
+    def _send_sigterm_to(self, pids: Collection[int]) -> None:
+        for slot in self._slots.slots:
+            if slot.process is not None and slot.process.pid in pids:
+                # Only to the rank itself: its children, such as data loaders, are needed while it saves.
+                signal_process(slot.process.pid, signal.SIGTERM)
+
+    def check(self) -> None:
+        """Notify ranks that have begun a call since a notice. Their run starts again after the preemption."""
+        now = monotonic()
+        due = [each for each in self._saved.values() if each.sent and each.node > CANCELLED_NODE and each.ends > now]
+        for notice in due[:1]:
+            if late := set(self._unnotified(Slot.restarts_with_gang)) - set(notice.pids):
+                pids = (*notice.pids, *late)
+                late_notice = PreemptionNotice(notice.node, notice.here, notice.ends, pids, sent=True)
+                self._save_notice(late_notice)  # a rank recognizes its SIGTERM by the saved notice
+                self._mark_saving(late_notice)
+                self._send_sigterm_to(late)
 
     # -- other nodes -------------------------------------------------------------------------------------
 
@@ -209,23 +224,30 @@ class PreemptionNotifier:
     def save_run(self, run: str, grace: float) -> None:
         """Notify the ranks of a run that is cancelled, so that they save their work within ``grace`` seconds."""
         key = min(CANCELLED_NODE, min(self._saved, default=0) - 1)
+        for slot in self._slots.slots:  # ranks that already save continue: a second SIGTERM would interrupt them
+            saves = slot.process is not None and slot.process.saves_for is not None
+            if saves and any(call[0] == run for call in slot.running):
+                slot.mark_saving(key, monotonic() + grace)
         self._notify_ranks(key, monotonic() + grace, lambda slot: any(call[0] == run for call in slot.running))
 
     # -- notification of ranks ---------------------------------------------------------------------------
 
     def _notify_ranks(self, node: int, deadline: float, gets_sigterm: Callable[[Slot], bool]) -> None:
         """Run the callbacks of all ranks, and send SIGTERM to the selected ones soon after."""
-        pids = [
-            slot.process.pid
-            for slot in self._slots.slots
-            if slot.process is not None and slot.process.connection is not None
-            if slot.process.saves_for is None and gets_sigterm(slot)
-        ]
+        pids = self._unnotified(gets_sigterm)
         notice = PreemptionNotice(node, node == self._node, deadline, tuple(pids))
         self._save_notice(notice)
         self._signal_ranks()
         self._mark_saving(notice)
         asyncio.get_running_loop().call_later(CALLBACK_HEAD_START, self._send_sigterm)
+
+    def _unnotified(self, gets_sigterm: Callable[[Slot], bool]) -> list[int]:
+        return [
+            slot.process.pid
+            for slot in self._slots.slots
+            if slot.process is not None and slot.process.connection is not None
+            if slot.process.saves_for is None and gets_sigterm(slot)
+        ]
 
     def _mark_saving(self, notice: PreemptionNotice) -> None:
         for slot in self._slots.slots:
