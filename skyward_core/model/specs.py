@@ -381,6 +381,10 @@ class Options(ValidatedValue):
             machines do not count.
         error_restarts: With ``on_loss="restart"``: restarts of a run after errors of its code. The same error at the
             same place, without progress (``sky.log(step=...)``) in between, ends the run.
+        restart_smaller: With ``on_loss="restart"`` and a range of nodes such as "2:8": if a lost node cannot be
+            replaced, calls on all nodes continue on the nodes that are left, at least the minimum. They use all nodes
+            again at a restart. If machines return while the newest checkpoint is less than 5 minutes old, ranks save
+            and restart.
         checkpoint_store: URL of a folder to which this client copies complete checkpoints, such as "s3://bucket/runs",
             "file:///mnt/shared", or another URL of fsspec. Credentials come from the client's environment.
         keep_checkpoints: Number of complete checkpoints of a run that this client and the store keep, the newest. For
@@ -430,6 +434,7 @@ class Options(ValidatedValue):
     )
     restarts: int = checked(spec_field_checks.integer_between(0, 1000), default=3)
     error_restarts: int = checked(spec_field_checks.integer_between(0, 1000), default=0)
+    restart_smaller: bool = checked(spec_field_checks.flag, default=False)
     checkpoint_store: str | None = checked(spec_field_checks.optional(spec_field_checks.store_url), default=None)
     keep_checkpoints: int = checked(spec_field_checks.integer_between(1, 10_000), default=2)
     checkpoint_limit: int | str = checked(spec_field_checks.size, default="20 GB")
@@ -611,6 +616,18 @@ class PoolSpec(ValidatedValue):
         spec_field_checks.optional(spec_field_checks.instance(Interpreter)), default=None
     )
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        options = self.options
+        if options.restart_smaller and not (
+            options.on_loss == "restart" and options.cluster and self.least_nodes < self.most_nodes
+        ):
+            raise SpecError(
+                'requires a range of nodes such as nodes="2:8", on_loss="restart" and cluster=True. '
+                "Set these, or remove restart_smaller",
+                "restart_smaller",
+            )
+
     @property
     def needs(self) -> MachineRequirements:
         """All requirements for each machine."""
@@ -657,6 +674,7 @@ class PoolSpec(ValidatedValue):
             "name": self.name,
             "provider": self.provider.name,
             "nodes": self.most_nodes,  # replaced when the machines are recorded
+            "least_nodes": self.least_nodes,
             "accelerator": None if self.accelerator is None else str(self.accelerator),
             "plugins": [plugin.name for plugin in self.plugins],
             "worker": asdict(self.worker),

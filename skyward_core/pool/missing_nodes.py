@@ -114,13 +114,22 @@ class NodeRoster:
         if tasks:
             await asyncio.wait(tasks, timeout=CANCEL_TIMEOUT)
 
-    async def wait_replacements(self) -> None:
-        """Wait until no replacement is active or imminent."""
-        while self.replacement_tasks or self.has_pending_preemptions:
-            if self.replacement_tasks:
-                await asyncio.wait(self.replacement_tasks.values())
-            else:
+    async def wait_replacements(self, *, until_failed: bool = False) -> None:
+        """Wait until no replacement is active or imminent.
+
+        Args:
+            until_failed: Whether to wait only until the first attempt to replace a node has failed.
+        """
+        while True:
+            tasks = [
+                task for node, task in self.replacement_tasks.items() if not (until_failed and node in self.failures)
+            ]
+            if tasks and not until_failed:
+                await asyncio.wait(tasks)
+            elif tasks or self.has_pending_preemptions:
                 await asyncio.sleep(POLL_INTERVAL)
+            else:
+                return
 
     # -- decisions -----------------------------------------------------------------------------------------
 

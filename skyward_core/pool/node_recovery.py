@@ -171,6 +171,9 @@ class NodeReplacements:
         deadline = time.monotonic() + pool.options.start_timeout + float(pool.options.wait_for_capacity)
         pause, longest = REPLACEMENT_PAUSES
         while reason := await self._attempt(node, found, deadline):
+            self._roster.failures[node] = reason
+            if any(run.is_elastic and run.nodes for run in pool.registry.runs.values()):
+                deadline = time.monotonic() + pool.options.start_timeout + pause  # the run grows when the node is back
             if time.monotonic() + pause > deadline:
                 pool.ledger.end_replacement(token, node)
                 return self._fail(node, reason, late=True)
@@ -286,6 +289,7 @@ class NodeReplacements:
         Reports a ledger error without a retry, because a retry would replace a machine that works.
         """
         self._roster.replacement_tasks.pop(node, None)
+        self._roster.failures.pop(node, None)
         try:
             await self._context.setup.on_node_replaced(brought)
         except LedgerError as error:
@@ -434,8 +438,9 @@ class SilenceWatch:
 
     def decides(self, link: Link) -> bool:
         """Check whether other nodes of a node's gang can testify, so that this watch decides about its loss."""
-        gang = [each for each in self._context.links if each.epoch == link.epoch and each is not link]
-        return self._is_active and any(map(self._can_testify, gang))
+        return self._is_active and any(
+            each.epoch == link.epoch and each is not link and self._can_testify(each) for each in self._context.links
+        )
 
     def on_collective_error(self, link: Link) -> None:
         """Handle the error of a rank that lost the connection to other ranks."""

@@ -179,6 +179,11 @@ class PoolContext:
         return HANDLER_GRACE if self.options.grace is None else self.options.grace
 
     @property
+    def least_nodes(self) -> int | None:
+        """Minimum number of nodes of an attempt without lost nodes; None if attempts need all nodes."""
+        return int(self.row.spec["least_nodes"]) if self.options.restart_smaller else None
+
+    @property
     def is_standalone(self) -> bool:
         """Whether the ranks of the nodes form no gang and need no network between nodes."""
         return not self.options.cluster

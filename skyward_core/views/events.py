@@ -232,7 +232,8 @@ class AttemptEnded(Event):
         place = f" at step {self.step:g}" if self.step is not None else ""
         pause = f", in {self.pause:.0f} s" if self.pause else ""
         then = self.reason + pause if self.restarts else f"not restarted: {self.reason}" if self.reason else ""
-        return f"attempt {self.number} failed{place}: {self.message}" + (f"; {then}" if then else "")
+        ended = "ended" if self.cause == "growth" else "failed"
+        return f"attempt {self.number} {ended}{place}: {self.message}" + (f"; {then}" if then else "")
 
 
 @value(kw_only=True)

@@ -573,6 +573,8 @@ def _drop_oldest_runs(view: PoolView, current: RunView, is_newest: bool = False)
 def _(event: events.RunPlaced, view: PoolView) -> None:
     if run := view.runs.get(event.run):
         run.nodes = tuple(node for node in event.nodes if 0 <= node < len(view.nodes))
+        if run.kind == "broadcast" and view.nodes:  # an attempt may have fewer nodes than an earlier one
+            run.total = len(run.nodes or view.nodes) * view.ranks_per_node
         run.job, run.more = run.job or event.job, run.more or event.more
         run.version += 1
 

@@ -193,7 +193,7 @@ class Form:
         packages: Choice of packages, as written by :func:`format_choice`.
         timeout: Value without a field, taken from the launch that filled the form. Only the plan shows it.
         grace, checkpoints, checkpoint_store, resume, debug_wait: As ``timeout``.
-        torchrun: As ``timeout``.
+        restart_smaller, torchrun: As ``timeout``.
     """
 
     script: str = ""
@@ -225,6 +225,7 @@ class Form:
     grace: str = ""
     restarts: str = ""
     error_restarts: str = ""
+    restart_smaller: bool = False
     checkpoints: str = ""
     checkpoint_store: str = ""
     resume: str = ""

@@ -274,7 +274,8 @@ def pool_status(pool: PoolView, run: RunView | None, now: float) -> list[Content
         remark = remark or f"{run.ended:,}/{run.total:,}"
         parts.append(Content.styled(f"{mark.glyph} {mark.word.upper()} {remark}", f"bold {mark.style}"))
         if run.attempt > 1 and run_state != "restarting":
-            parts.append(Content.styled(f"attempt {run.attempt}", "$text-warning"))
+            nodes = f" on {len(run.nodes)} of {count(len(pool.nodes), 'node')}" if run.nodes else ""
+            parts.append(Content.styled(f"attempt {run.attempt}{nodes}", "$text-warning"))
         if run.state == "running" and run.checkpoint_at is not None:
             at_risk = max(0.0, now - run.checkpoint_at)
             style = "$text-warning" if at_risk > MUCH_WORK else "$muted"

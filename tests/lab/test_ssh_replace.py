@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import skyward_core as sky
 from skyward_core.node.agent.peer_heartbeats import LOSS_SECONDS
+from skyward_core.pool.agent_link import Link
 from skyward_core.providers import agent_status_and_termination
 from skyward_core.views.events import NodeSilence
 from tests.support.faults import on_loop
@@ -193,6 +197,81 @@ def test_node_that_only_the_client_misses_is_not_lost(make_lab: MakeLab) -> None
         wait_until(lambda: link.silence_seconds > LOSS_SECONDS + 2, what=lambda: silences)
         lab.hosts[1].run(f"ip route del {route}")
     assert silences == [], "the other node hears it"
+
+
+@sky.function
+def save_and_wait(go: str) -> list[tuple[int, int, int]]:
+    """Save a checkpoint on the head, and wait until a file exists. Return the attempt and the world as ranks see it."""
+    attempt, info = sky.attempt().number, sky.instance_info()
+    assert int(os.environ["WORLD_SIZE"]) == info.world_size and int(os.environ["RANK"]) == info.rank
+    if info.is_head:
+        draft = Path(sky.checkpoint_dir(), "step.tmp")
+        draft.write_text(str(attempt))
+        draft.rename(draft.with_name(f"step-{attempt}.json"))
+    Path(f"/tmp/attempt-{attempt}").touch()
+    while not Path(go).exists():
+        time.sleep(0.05)
+    return [(attempt, info.world_size, info.rank)]
+
+
+def ask(link: Link, request: dict[str, str]) -> dict[str, Any]:
+    answer, _ = asyncio.run_coroutine_threadsafe(link.ask(request), link.loop).result(10)
+    return dict(answer)
+
+
+@contextmanager
+def elastic_run(lab: Lab) -> Iterator[tuple[sky.Compute, Future[list[list[tuple[int, int, int]]]]]]:
+    """Run a function on three nodes, in a pool that continues on two. The ranks wait until the block ends."""
+    options = sky.Options(console=False, grace=0.5, start_timeout=60.0, on_loss="restart", restart_smaller=True)
+    compute = sky.Compute(provider=provider(lab), nodes="2:3", name="elastic", options=options)
+    with compute, ThreadPoolExecutor() as beside:
+        running = beside.submit(lambda: save_and_wait("/tmp/go") @ compute)
+        try:
+            until_attempt(lab, 1)
+            for link in compute.pool.links[:2]:
+                wait_until(lambda link=link: len(ask(link, {"t": "heartbeats"})["silences"]) == 2)  # type: ignore[misc]
+            yield compute, running
+        finally:
+            for host in lab.hosts:
+                if host.is_on:
+                    host.run("touch /tmp/go")
+            running.exception(60)
+
+
+def until_attempt(lab: Lab, number: int, nodes: int = 3) -> None:
+    hosts = lab.hosts[:nodes]
+    wait_until(lambda: all(host.run(f"ls /tmp/attempt-{number} 2>&1 || true")[:4] == "/tmp" for host in hosts))
+
+
+def test_run_shrinks_without_a_client_and_grows_when_the_machine_returns(make_lab: MakeLab) -> None:
+    """The client's cable is cut, then a host loses its power. Both other nodes are witnesses, and the head decides."""
+    lab = make_lab(3)
+    with elastic_run(lab) as (compute, running):
+        lab.client.unplug()
+        lab.hosts[2].power_off()
+        until_attempt(lab, 2, nodes=2)
+        lab.client.plug()
+        view = compute.pool.view
+        wait_until(lambda: [(run.attempt, run.nodes, run.total) for run in view.runs.values()] == [(2, (0, 1), 2)])
+        (end,) = next(iter(view.runs.values())).ended_attempts
+        assert end.cause == "loss" and "on 2 of 3 nodes, because node 2 is lost: no sign of life: node 0" in end.reason
+        lab.hosts[2].power_on()
+        until_attempt(lab, 3)
+        wait_until(lambda: [(run.attempt, run.nodes, run.total) for run in view.runs.values()] == [(3, (), 3)])
+    assert running.result() == [[(3, 3, rank)] for rank in range(3)]
+
+
+def test_run_goes_on_with_the_nodes_that_are_left(make_lab: MakeLab) -> None:
+    """The client is there, but no spare host. The next call has two ranks from its start."""
+    lab = make_lab(3)
+    with elastic_run(lab) as (compute, running):
+        lab.hosts[2].power_off()
+        until_attempt(lab, 2, nodes=2)
+        lab.hosts[0].run("touch /tmp/go")
+        lab.hosts[1].run("touch /tmp/go")
+        assert running.result(60) == [[(2, 2, rank)] for rank in range(2)]
+        assert save_and_wait("/tmp/go") @ compute == [[(1, 2, rank)] for rank in range(2)]
+        lab.hosts[2].power_on()
 
 
 STEAL_SECONDS = float(os.environ.get("STEAL_SECONDS", "180"))

@@ -41,8 +41,11 @@ import sys
 import skyward_core as sky
 from tests.local.test_unattended_restarts import work
 
-options = sky.Options(console=False, on_loss="restart", restarts=int(sys.argv[2]), grace=0.5)
-with sky.Compute(nodes=int(sys.argv[3]), name="shared", options=options) as compute:
+smaller = ":" in sys.argv[3]
+options = sky.Options(
+    console=False, on_loss="restart", restarts=int(sys.argv[2]), grace=0.5, restart_smaller=smaller
+)
+with sky.Compute(nodes=sys.argv[3] if smaller else int(sys.argv[3]), name="shared", options=options) as compute:
     work(sys.argv[1]) @ compute
 """
 
@@ -59,11 +62,13 @@ DIES = "import os\nfrom skyward_core.pool.runs.run import Run\nRun._end = lambda
 
 
 @contextmanager
-def client_of_run(folder: Path, restarts: int = 3, first: str = "") -> Iterator[subprocess.Popen[bytes]]:
+def client_of_run(
+    folder: Path, restarts: int = 3, first: str = "", nodes: str = "2"
+) -> Iterator[subprocess.Popen[bytes]]:
     """Run ``work`` by a client that is killed at the end of the block. ``first``: code that it runs before."""
-    with subprocess.Popen([sys.executable, "-c", first + CLIENT, str(folder), str(restarts), "2"]) as client:
+    with subprocess.Popen([sys.executable, "-c", first + CLIENT, str(folder), str(restarts), nodes]) as client:
         try:
-            wait_for_attempt(folder, 1)
+            wait_for_attempt(folder, 1, int(nodes[-1]))
             yield client
         finally:
             client.kill()
@@ -135,6 +140,28 @@ def test_client_that_dies_with_all_outcomes_leaves_the_decision_to_the_head(home
             finally:
                 (tmp_path / "end").touch()
             assert waiting.result(30) == [(2, "2", "1")] * 2
+        finally:
+            compute.down()
+
+
+def test_run_whose_agent_died_goes_on_with_fewer_nodes(home: Path, tmp_path: Path) -> None:
+    """The ranks of the dead agent's node go on alone. The next client sees two of three nodes, and both results."""
+    with client_of_run(tmp_path, nodes="2:3"), sky.attach("shared") as compute:
+        agent = compute.pool.links[1].welcome["pid"]
+    os.kill(agent, signal.SIGKILL)
+    kill_rank(tmp_path, 1, 2)
+    wait_for_attempt(tmp_path, 2)
+    with sky.attach("shared") as compute, ThreadPoolExecutor() as beside:
+        try:
+            run = compute.runs[0]
+            assert (run.attempt, run.nodes, run.total) == (2, (0, 2), 2)
+            waiting = beside.submit(compute.wait, run.id)
+            try:
+                wait_until(lambda: run.id in compute.pool.context.registry.runs)
+            finally:
+                (tmp_path / "end").touch()
+            assert waiting.result(30) == [(2, "2", "1")] * 2
+            assert "on 2 of 3 nodes, because node 1 is lost: its agent has ended" in run.ended_attempts[0].reason
         finally:
             compute.down()
 

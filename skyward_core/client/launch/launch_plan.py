@@ -529,14 +529,14 @@ def make_options(request: LaunchRequest, provider: Any) -> dict[str, Any]:
     Raises:
         UsageError: If the provider cannot honor an option.
     """
-    given = {name: getattr(request, name) for name in options_of("options") if getattr(request, name) is not None}
+    given = {name: getattr(request, name) for name in options_of("options") if request.is_given(name)}
     for name in given:
         with set_error_field(name):
             if OPTIONS[name].needs == "price" and not costs_money(provider):
                 raise UsageError(f"machines of provider {provider.name} are free of charge. Remove --budget")
             if OPTIONS[name].needs == "offers" and not isinstance(provider, Offers):
                 raise UsageError(f"provider {provider.name} cannot wait for machines. Remove --wait-for-capacity")
-    return given | ({"on_loss": "restart"} if given.keys() & set(RESTART_OPTIONS) else {})
+    return given | ({"on_loss": "restart"} if given.keys() & {*RESTART_OPTIONS, "restart_smaller"} else {})
 
 
 def _make_image(request: LaunchRequest, options: ImageOptions, secrets: Mapping[str, str]) -> Image:

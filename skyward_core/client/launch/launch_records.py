@@ -416,7 +416,8 @@ class JobRecord(ShellRecord):
         text: Content of the file without secrets; "" if it is not saved, for the reason in ``why_not``.
         digest: Hash of the whole content.
         provider, settings, budget, wait_for_capacity, grace, restarts, error_restarts: As in the request.
-        checkpoints, checkpoint_store, resume, idle_timeout, plugins, plugin_settings: As in the request.
+        restart_smaller, checkpoints, checkpoint_store, resume, idle_timeout: As in the request.
+        plugins, plugin_settings: As in the request.
         setup: Whether ``setup`` ran.
         run_alone: Whether only ``run`` ran, as with ``exec``.
         down: Whether the pool was torn down afterwards.
@@ -434,6 +435,7 @@ class JobRecord(ShellRecord):
     grace: float | None = None
     restarts: int | None = None
     error_restarts: int | None = None
+    restart_smaller: bool = False
     checkpoints: tuple[str, ...] = ()
     checkpoint_store: str | None = None
     resume: str | None = None

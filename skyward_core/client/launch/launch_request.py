@@ -107,6 +107,7 @@ class LaunchRequest(Value):
         grace: Seconds between SIGTERM and SIGKILL of a rank.
         restarts: Restarts of the run after lost ranks, nodes or killed processes; None for no restarts.
         error_restarts: Restarts of the run after errors of its code; None for no restarts.
+        restart_smaller: Whether a restart may use fewer nodes if a lost machine cannot be replaced.
         checkpoint_store: URL to which complete checkpoints are copied; None for no copies.
         resume: Id of an earlier run whose checkpoints to continue; None to begin without checkpoints.
         debug_wait: Duration for which a rank waits at a breakpoint for a debugger, as a text ("10m").
@@ -205,6 +206,10 @@ class LaunchRequest(Value):
         "--error-restarts", "N", "Start the run again after errors of its code, up to N times.",
         part="options", row="Restarts", label="after errors", placeholder="none",
         plan=("restarts", "up to {} after errors of the code"),
+    )  # fmt: skip
+    restart_smaller: bool = _flag(
+        "--restart-smaller", "Restart on fewer nodes, within --nodes MIN:MAX, if a lost machine cannot be replaced.",
+        part="options", plan=("restarts", "on fewer nodes if a lost machine cannot be replaced"),
     )  # fmt: skip
     checkpoint_store: str | None = _option(
         "--checkpoint-store", "URL", "Copy complete checkpoints to this folder, such as s3://bucket/runs.",
@@ -417,6 +422,7 @@ JOB_OPTIONS = (
     "wait_for_capacity",
     "grace",
     *RESTART_OPTIONS,
+    "restart_smaller",
     "checkpoints",
     "checkpoint_store",
     "resume",

@@ -246,6 +246,8 @@ class OtherClientRuns:
         run, context = row.run, self._context
         if row.kind == "map":
             return self._report_lost_map(row)
+        if self._runs[run].total not in (None, row.total):
+            return  # the ledger does not have the latest attempt yet
         written = self._saved_outcomes(run)
         known = self._runs[run].outcomes | written
         returned = sum(self._runs[run].returned.values())
@@ -345,12 +347,13 @@ class OtherClientRuns:
                 self._news.emit(
                     events.RunPlaced(pool=self._pool, run=run, nodes=list(nodes), at=at, job=job, more=more)
                 )
-            return
+            return self._publish_last_end(run, record)
         self._news.records.add_run(run, record["function"], record["kind"], record["total"], at)
         if nodes:
             self._news.records.set_columns(run, nodes=nodes)
         self._add_run(run, record["function"], record["kind"], record["total"], at, nodes, job, more=more)
         self._on_attempt(run, record)
+        self._publish_last_end(run, record)
 
     def attempt_of(self, run: str) -> int:
         """Return the number of a run's latest attempt."""
@@ -369,6 +372,11 @@ class OtherClientRuns:
             ends = [describe_end(attempt - 1, root, known.outcomes.values(), None)]
         self.publish_ends(run, ends)
         known.attempt, known.outcomes, known.has_ended = attempt, {}, False
+        if (total := record.get("total", known.total)) != known.total:
+            known.total, nodes = total, record.get("nodes", [])
+            everywhere = range(len(self._context.links))
+            self._news.records.set_columns(run, total=total, nodes=tuple(nodes or everywhere))
+            self._news.emit(events.RunPlaced(pool=self._pool, run=run, nodes=nodes))
         known.returned, known.latest = {}, 0.0
         known.active.clear()
         if record.get("unattended"):
@@ -378,6 +386,23 @@ class OtherClientRuns:
             known.known_by.clear()
         self._news.records.restart_run(run, attempt)
 
+    def _publish_last_end(self, run: str, record: RunKeys) -> None:
+        """Publish why the head started no further attempt without a client."""
+        view = self._context.view.runs.get(run)
+        if (keys := record.get("last_end")) is not None and view is not None and view.attempt == keys["number"]:
+            self._emit_end(run, AttemptEnd.from_keys(keys), restarts=False)
+            self._news.save_attempt_ends(run)
+
+    def _emit_end(
+        self, run: str, end: AttemptEnd, *, restarts: bool, pause: float = 0.0, left: int | None = None
+    ) -> None:
+        self._news.emit(
+            events.AttemptEnded(
+                pool=self._pool, run=run, number=end.number, cause=end.cause, message=end.message, restarts=restarts,
+                reason=end.reason, pause=pause, step=end.progress, left=left, at=end.at or time.time(),
+            )
+        )  # fmt: skip
+
     def publish_ends(self, run: str, ends: Iterable[AttemptEnd]) -> None:
         """Publish the ends of attempts that are not in the view yet."""
         view = self._context.view.runs.get(run)
@@ -386,13 +411,7 @@ class OtherClientRuns:
         for place, end in enumerate(ends, 1):
             if end.number > latest:
                 decision = decide_restart(ends[:place], self._context.options)
-                self._news.emit(
-                    events.AttemptEnded(
-                        pool=self._pool, run=run, number=end.number, cause=end.cause, message=end.message,
-                        restarts=True, reason=end.reason, pause=decision.pause, step=end.progress, left=decision.left,
-                        at=end.at or time.time(),
-                    )
-                )  # fmt: skip
+                self._emit_end(run, end, restarts=True, pause=decision.pause, left=decision.left)
 
     def _publish_saved_ends(self, run: str, attempt: int) -> None:
         """Publish the ends of the attempts before ``attempt`` that the ledger contains and the view does not."""

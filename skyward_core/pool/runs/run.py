@@ -154,10 +154,11 @@ class Run:
     # create thousands of runs per second.
     __slots__ = (
         "_arrived", "_asked", "_attempt_ends", "_begun", "_broke", "_claimed", "_context", "_end_reason", "_end_rows",
-        "_ending", "_feedings", "_fetching", "_flying", "_loaded", "_log_starts", "_ranks", "_readings", "_seconds",
-        "_spent", "_stale", "_stopping", "_task_ends", "_unread", "_unsent", "_waiting", "_where", "arrivals",
-        "attempt", "cancelled", "consumed", "future", "id", "is_retained", "is_script", "kind", "logs", "name", "nodes",
-        "outcomes", "pool", "requested_nodes", "root_cause", "sent", "state", "stocked", "tasks", "total", "values",
+        "_ending", "_feedings", "_fetching", "_flying", "_is_growing", "_loaded", "_log_starts", "_ranks",
+        "_readings", "_seconds", "_spent", "_stale", "_stopping", "_task_ends", "_unread", "_unsent", "_waiting",
+        "_where", "arrivals", "attempt", "cancelled", "consumed", "future", "id", "is_elastic", "is_retained",
+        "is_script", "kind", "logs", "name", "nodes", "outcomes", "pool", "requested_nodes", "root_cause", "sent",
+        "state", "stocked", "tasks", "total", "values",
     )  # fmt: skip
 
     def __init__(
@@ -217,6 +218,8 @@ class Run:
         self._feedings: dict[tuple[int, int], ArgumentStream] = {}  # key: argument, and call (-1: all ranks share it)
         self.requested_nodes: int | tuple[int, ...] | None = tasks[0].nodes if kind == "broadcast" else None
         self.nodes: tuple[int, ...] = ()  # assigned nodes; empty if the run uses all nodes
+        self.is_elastic = False  # whether an attempt may have fewer nodes than the pool
+        self._is_growing = False  # whether the ranks are stopped because the next attempt has more nodes
 
     def name_of(self, index: int) -> str:
         return self.tasks[index % len(self.tasks)].name
@@ -276,6 +279,23 @@ class Run:
         late = min(each.node for each in new)
         reason = f"node {late} was replaced after the arguments were sent. Run the function again."
         self.reject(index, link, "lost" if link in new else "collateral", ErrorInfo("NodeLost", reason))
+
+    def place(self, nodes: Sequence[int]) -> None:
+        """Set the nodes of the next attempt, which may have fewer or more ranks than the last one."""
+        context = self._context
+        if tuple(nodes) == (self.nodes or tuple(range(len(context.links)))):
+            return
+        self.nodes = () if len(nodes) == len(context.links) else tuple(nodes)
+        self.requested_nodes = self.nodes or None
+        self.total = len(nodes) * context.ranks_per_node
+        self._where.clear()
+        context.news.records.set_columns(self.id, nodes=tuple(nodes), total=self.total)
+        context.news.emit(events.RunPlaced(pool=self.pool, run=self.id, nodes=list(self.nodes)))
+
+    def grow(self) -> None:
+        """Let the ranks save and end, because the next attempt has more nodes."""
+        self._is_growing = True
+        self._stop("growth", grace=self._context.longest_grace)
 
     def mark_waiting(self) -> None:
         """Mark all calls as waiting until :meth:`end_waiting` or a cancellation."""
@@ -400,7 +420,8 @@ class Run:
         if task.job:
             header["job"], header["more"] = task.job, task.more
         if self.may_restart:
-            header["attempt"] = attempt_keys(self.attempt, self._context.options, self._attempt_ends)
+            least = self._context.least_nodes if self.is_elastic else None
+            header["attempt"] = attempt_keys(self.attempt, self._context.options, self._attempt_ends, least)
         if self._context.options.uses_checkpoints:
             header["checkpoints"] = self._context.options.resume or self.id
         if self._context.is_standalone:
@@ -495,6 +516,8 @@ class Run:
         preempted = any(context.view.nodes[each.node].is_preempted for each in self._arrived if each.node >= 0)
         progress = context.view.metrics.max_step(self.id)
         end = describe_end(self.attempt, cause, self._arrived, progress, preempted=preempted)
+        if self._is_growing:
+            end = replace(end, cause="growth", message="stopped to continue on more nodes", lost_ranks=())
         decision = decide_restart([*self._attempt_ends, end], context.options)
         end = replace(end, reason=decision.reason, at=time.time())
         self._attempt_ends.append(end)
@@ -536,8 +559,12 @@ class Run:
         self._reset()
         self.attempt, self.sent, self._begun = number, True, True
         self._context.news.records.restart_run(self.id, number)
-        for link in self.links:
+        links = self._context.links
+        self.place(record.get("nodes") or range(len(links)))
+        self._where = {index: links[self.place_of(index)[1]] for index in range(self.total)}
+        for link in links:  # a link must not repeat the calls of an earlier attempt
             link.claim_next_attempt(self.id, decides=not self._claimed)
+        self._context.scheduler.watch_growth(self)
 
     def _reset(self) -> None:
         """Forget the published outcomes, so that the calls can be sent again.
@@ -553,7 +580,7 @@ class Run:
         self._ranks.clear()
         self._flying.clear()
         self._waiting.clear()
-        self._stopping = self.sent = self._begun = False
+        self._stopping = self.sent = self._begun = self._is_growing = False
         self._broke = self._spent = ""
         self.stocked = None
 
@@ -811,7 +838,7 @@ class Run:
     def on_connect(self, link: Link) -> None:
         """Repeat a stop that an agent may not have received because its link was down."""
         if self._stopping and self.state == "running" and self.calls_on(link):
-            self._send_stop(link, "cancel" if self.cancelled else "fail-fast")
+            self._send_stop(link, "cancel" if self.cancelled else "growth" if self._is_growing else "fail-fast")
 
     def _fail_unsent(self, words: str, kind: str = "lost") -> None:
         while self._waiting:

@@ -187,6 +187,8 @@ class RunRegistry:
         if header["t"] == "run":
             run.on_attempt(header)  # otherwise this client's own state is authoritative
             return
+        if run.attempt > 1 and run.nodes and link.node not in run.nodes:
+            return  # a node that was lost still has ranks of an earlier attempt
         if not run.has_call(header["i"]):
             raise WireError(f"run {run.id} has no call {header['i']}")
         if not run.is_sent_to(link, header["i"]):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from skyward_core.model.errors import PoolError, SkywardError, UsageError
 from skyward_core.model.outcomes import ErrorInfo, OutcomeKind, RunKind
+from skyward_core.model.restart_policy import place_attempt
 from skyward_core.pool.agent_link import Link
 from skyward_core.pool.blob_distribution import BlobFile
 from skyward_core.pool.edited_modules import EditedModules
@@ -195,6 +196,10 @@ class BroadcastOrder:
             await asyncio.sleep(TURN_POLL_INTERVAL)
 
 
+GROWTH_INTERVAL = 2.0  # seconds between checks whether a run on fewer nodes can restart on more
+MAX_CHECKPOINT_AGE = 300.0  # seconds; a run with an older checkpoint grows later, because it would lose more work
+
+
 def new_run_id() -> str:
     """Return a new unique run id."""
     return secrets.token_hex(5)
@@ -260,6 +265,8 @@ class RunScheduler:
         run = self._context.registry.add(run_id or new_run_id(), kind, tasks, total, future)
         run.requested_nodes = requested
         run.consumed, run.is_retained = consumed, is_retained
+        whole_gang = kind == "broadcast" and requested is None and not tasks[0].job
+        run.is_elastic = whole_gang and run.may_restart and context.least_nodes is not None
         leaving = kind == "broadcast" and self._context.roster.has_pending_preemptions
         parts = requested is not None and not context.links[0].gone and self._has_enough_nodes(requested)
         whole = parts or not (self._context.roster.is_replacing or leaving or any(link.gone for link in context.links))
@@ -348,7 +355,7 @@ class RunScheduler:
             except (SkywardError, OSError) as error:
                 context.news.emit_warning(f"run {run.id} waits until the preempted machines end: {error}")
         if any(link.gone for link in context.links) or context.roster.has_pending_preemptions:
-            await context.roster.wait_replacements()
+            await self._wait_for_nodes(run)
         if (lost := run.lost_job_node) is not None:
             self._fail(run, f"node {lost} lost its machine, and the job's earlier steps have not run on another one")
             return
@@ -360,6 +367,38 @@ class RunScheduler:
                 self._fail(run, f"cannot start new processes: {error}")
         if run.state == "running" and not run.sent:
             self._start_or_reject(run)
+
+    async def _wait_for_nodes(self, run: Run) -> None:
+        """Wait for replacements of lost nodes. An attempt on fewer nodes waits only until none can be created now."""
+        if run.is_elastic:
+            await self._context.roster.wait_replacements(until_failed=True)
+        if not (run.is_elastic and self._choose_nodes()[0]):
+            await self._context.roster.wait_replacements()
+
+    def _choose_nodes(self) -> tuple[tuple[int, ...], str]:
+        """Return the nodes of an attempt that may have fewer nodes than the pool; see :func:`place_attempt`."""
+        context = self._context
+        away = {
+            link.node: context.roster.replacement_failure(link.node) or link.lost_error.message
+            for link in context.links
+            if link.gone
+        }
+        return place_attempt(range(len(context.links)), away, context.least_nodes)
+
+    def watch_growth(self, run: Run) -> None:
+        """Restart a run on all nodes once they are back, if its newest checkpoint is recent."""
+        if run.is_elastic and run.nodes:
+            self._context.background.spawn(self._grow_when_possible(run, run.attempt))
+
+    async def _grow_when_possible(self, run: Run, attempt: int) -> None:
+        context = self._context
+        while run.state == "running" and run.attempt == attempt and not context.leaving:
+            view = context.view.runs.get(run.id)
+            saved_at = (view and view.checkpoint_at) or 0.0
+            is_back = any(link.up and link.node not in run.nodes for link in context.present_links)
+            if run.sent and is_back and time.time() - saved_at < MAX_CHECKPOINT_AGE:
+                return run.grow()
+            await asyncio.sleep(GROWTH_INTERVAL)
 
     async def _restore_checkpoints(self, run: Run) -> None:
         try:
@@ -440,7 +479,7 @@ class RunScheduler:
         was_waiting = False
         try:
             if complete:
-                await self._context.roster.wait_replacements()
+                await self._wait_for_nodes(run)
             if not complete or self.modules.has_edits:  # modules may have been edited since the run was opened
                 await self._retry_on_reconnect([run], self.modules.reload)
             if self._context.options.resume is not None:
@@ -458,6 +497,14 @@ class RunScheduler:
     def _start_or_reject(self, run: Run) -> None:
         """Start a run, or reject it if the pool lacks required nodes."""
         context = self._context
+        if run.is_elastic:
+            nodes, reason = self._choose_nodes()
+            if not nodes:
+                return self._reject(run, reason)
+            run.place(nodes)
+            self.watch_growth(run)
+            if reason:
+                context.news.emit_warning(f"run {run.id} runs {reason}")
         gone = [link.node for link in context.links if link.gone]
         parts = run.requested_nodes is not None and 0 not in gone and self._has_enough_nodes(run.requested_nodes)
         if run.kind == "broadcast" and gone and not parts and (context.options.fail_fast or not context.is_standalone):
