@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from math import inf, isfinite
-from time import monotonic, sleep, time  # user code may replace the functions of `time`
+from time import monotonic, sleep, thread_time, time  # user code may replace the functions of `time`
 from typing import TYPE_CHECKING, Any, SupportsFloat
 
 from skyward_core.protocol.node_paths import ERR, OUT
@@ -29,8 +29,9 @@ PRINTED = "log"  # source of metrics in printed lines
 POSITIONS = frozenset(("step", "epoch"))  # names of any source
 MAX_OTHER_NAMES = 48  # names of a run's metrics of other sources
 SCAN_INTERVAL = 0.5  # seconds between searches for metrics in the output
-SCAN_RATE = 16_000  # bytes of output per second in which metrics are searched, on average; about 160 lines
-MAX_SCAN_BYTES = 64_000  # bytes at once
+SCAN_SHARE = 0.001  # share of a core that the search may use; the rest of the output is not searched
+FIRST_SCAN_SECONDS, MAX_SCAN_SECONDS = 0.03, 0.01  # processor time of the first search, and of one after a pause
+MIN_SCAN_BYTES, MAX_SCAN_BYTES = 300, 64_000  # of a stream that a search reads at least, and at most
 # Modules whose classes log metrics; see `printed_metrics_and_library_hooks.HOOKS`.
 LIBRARIES = (
     "torch.utils.tensorboard.writer", "tensorboardX.writer", "wandb.sdk.wandb_run", "mlflow.tracking.client",
@@ -240,7 +241,7 @@ _writer: _Writer | None = None
 
 
 class OutputScan:
-    """Search for metrics in a rank's own output files. Off the threads of user code, and limited to `SCAN_RATE`.
+    """Search for metrics in a rank's own output files. Off the threads of user code, and limited to `SCAN_SHARE`.
 
     Args:
         stem: Path of the files without their endings.
@@ -258,7 +259,8 @@ class OutputScan:
         self._calls: list[tuple[str, int]] = []
         self._metrics: PrintedMetrics | None = None
         self._run = ""
-        self._room, self._at = float(MAX_SCAN_BYTES), monotonic()
+        self._room, self._at = FIRST_SCAN_SECONDS, monotonic()
+        self._cost = 1e-6  # seconds of processor time for a byte
         self._lock, self._process = threading.Lock(), os.getpid()
 
     def note_output(self) -> None:
@@ -292,32 +294,42 @@ class OutputScan:
             return
         with self._lock, suppress(OSError):  # user code may delete files
             self.has_output, since, now = False, self.since, monotonic()
-            self._room, self._at = min(self._room + (now - self._at) * SCAN_RATE, MAX_SCAN_BYTES), now
+            refilled = min(self._room + (now - self._at) * SCAN_SHARE, MAX_SCAN_SECONDS)
+            self._room, self._at = max(self._room, refilled), now
             for path in self._paths:
                 begin, size = self._offsets[path], os.stat(path).st_size
-                start = max(begin, size - int(self._room))
-                if len(self._calls) == 1 and start < size:
-                    with open(path, "rb", buffering=0) as file:
-                        data = os.pread(file.fileno(), size - start, start)
-                    if not self._parse(path, data, since, start > begin, is_end):
-                        continue
-                    self._room -= len(data)
-                self._offsets[path] = size
+                if len(self._calls) != 1 or size <= begin or self._parse(path, begin, size, since, is_end):
+                    self._offsets[path] = size
 
-    def _parse(self, path: str, data: bytes, since: float, gap: bool, is_end: bool) -> bool:
-        """Record the metrics of a piece. Return False if it has too few lines to load the parser for."""
+    def _parse(self, path: str, begin: int, size: int, since: float, is_end: bool) -> bool:
+        """Record the metrics in a part of a file, or in its begin and end if it is too long.
+
+        Returns:
+            False if there are too few lines to load the parser for.
+        """
         ((run, call),) = self._calls
         if run != self._run:
             self._run, self._metrics = run, None
+        most = min(max(int(self._room / self._cost), MIN_SCAN_BYTES), MAX_SCAN_BYTES)
+        pieces = [(begin, size)] if size - begin <= most else [(begin, begin + most // 2), (size - most // 2, size)]
+        with open(path, "rb", buffering=0) as file:
+            found = [os.pread(file.fileno(), end - start, start) for start, end in pieces]
         if self._metrics is None:
-            if data.count(b"\n") + data.count(b"\r") < 3:
+            if len(found) == 1 and found[0].count(b"\n") + found[0].count(b"\r") < 3:
                 return is_end
             from skyward_core.runtime.printed_metrics_and_library_hooks import PrintedMetrics
 
             self._metrics = PrintedMetrics()
-        for at, values, progress in self._metrics.feed(path, data, since, time(), gap):
-            if _writer is not None:
-                _writer.add_other(run, call, values, PRINTED, at, progress)
+        began, until = thread_time(), time()
+        for (start, end), data in zip(pieces, found, strict=True):
+            first, last = (since + (until - since) * (place - begin) / (size - begin) for place in (start, end))
+            for at, values, progress in self._metrics.feed(path, data, first, last, start > begin):
+                if _writer is not None:
+                    _writer.add_other(run, call, values, PRINTED, at, progress)
+        used = thread_time() - began
+        self._room = max(self._room - used, 0.0)
+        if size - begin >= MIN_SCAN_BYTES:
+            self._cost = max(used / min(size - begin, most), 1e-8)
         return True
 
 

@@ -28,26 +28,33 @@ _TIME = r"\d+:\d\d(?::\d\d)*(?:\.\d+)?"
 _MEAN = rf"(?:\s*\(\s*{_NUMBER}{_UNIT}\s*\))?"
 _GROUPS = r"(?:train(?:ing)?|test(?:ing)?|val(?:id(?:ation)?)?|eval(?:uation)?)"
 _X = r"(?:(?:global|train)[ _]step|num_updates|step|iter(?:ation)?|it|update|timestep|epoch|batch|episode)"
-_TOKEN = re.compile(
+_PUNCTUATION = re.compile(r"[\s,;|()\]*>•:·—=-]+")
+# Tokens that begin with a letter, and tokens that begin with a digit or a bracket.
+_WORDED = re.compile(
     "|".join((
-        r"(?P<space>[\s,;|()\]*>•:·—=-]+)",
-        rf"(?P<took>\[?{_TIME}<[^,\]]*(?:,\s*(?P<speed>[^,\]]*))?[,\]])",
-        rf"(?P<clock>(?:{_NAME}\s*[:=]\s*)?\[?{_TIME}(?:\s*[</•]\s*{_TIME})?\]?)",
-        r"(?P<bar>\d{1,3}%\s*(?:\|[^|]{0,300}\||[━╸╺─]{3,})|[━╸╺─]{3,}|\[[=>.# ]{5,}\])",
-        r"(?P<pair>\[(?P<of>\d+),\s*(?P<at>\d+)\])",
         rf"(?i:(?P<phase>{_GROUPS}):?\s+\[?(?P<round>\d+)\]?)(?=\s*\[\s*\d)",
         rf"(?i:(?P<group>(?:{_GROUPS} )?)(?P<x>{_X}))\s*(?P<sets>[:=]?)#?\s*\[?\s*(?P<xv>\d+(?:\.\d+)?(?:[eE][+]?\d+)?)"
         r"(?:\s*/\s*(?P<xt>\d+))?\]?(?![\w/]|\.\d)",
-        r"(?P<place>\[?\s*(?P<pv>\d+)\s*/\s*(?P<pt>\d+)(?![\d./])(?:\s*\(\s*[\d.]+%\s*\))?\s*\]?"
-        r"(?:\s*(?:batch(?:es)?|samples|steps|iters|examples)\b)?)",
-        rf"(?P<ratio>{_NAME})\s*[:=]\s*(?P<part>\d+)\s*/\s*(?P<whole>\d+)(?:\s*\(\s*[\d.]+\s*%\s*\))?",
-        rf"(?P<name>{_NAME})\s*[:=]\s*(?P<value>{_NUMBER})(?P<unit>{_UNIT}){_ENDS}{_MEAN}",
-        rf"(?P<name2>{_WORD}(?: {_WORD}){{0,2}})\s+(?P<value2>{_NUMBER})(?P<unit2>{_UNIT}){_ENDS}{_MEAN}"
-        rf"(?=\s*[,|;\t]|\s*$|\s+-\s|  |\s+{_WORD}\s+{_NUMBER})",
-        rf"(?P<quantity>\(?\s*{_NUMBER}\s?(?:%|(?:[mnuµ]?s|min|h)\b(?:/(?:step|it|epoch)\b)?|\w{{0,8}}/s\b)\s*\)?)",
+        rf"(?P<name>{_NAME})(?:\s*[:=]\s*(?:\[?{_TIME}(?:\s*[</•]\s*{_TIME})?\]?"
+        r"|(?P<part>\d+)\s*/\s*(?P<whole>\d+)(?:\s*\(\s*[\d.]+\s*%\s*\))?"
+        rf"|(?P<value>{_NUMBER})(?P<unit>{_UNIT}){_ENDS}{_MEAN})"
+        rf"|\s+(?P<value2>{_NUMBER})(?P<unit2>{_UNIT}){_ENDS}{_MEAN}"
+        rf"(?=\s*[,|;\t]|\s*$|\s+-\s|  |\s+{_WORD}\s+{_NUMBER}))",
         rf"(?i:(?P<label>{_GROUPS}\b(?: set| step| phase)?))\s*[:|-]?",
         rf"(?P<other>{_WORD}(?: {_WORD})?)\s*:",
-        r"(?P<rest>(?i:eta)\b|\[)",
+        r"(?P<eta>(?i:eta)\b)",
+    ))
+)  # fmt: skip
+_NUMBERED = re.compile(
+    "|".join((
+        rf"(?P<took>\[?{_TIME}<[^,\]]*(?:,\s*(?P<speed>[^,\]]*))?[,\]])",
+        rf"(?P<clock>\[?{_TIME}(?:\s*[</•]\s*{_TIME})?\]?)",
+        r"(?P<bar>\d{1,3}%\s*(?:\|[^|]{0,300}\||[━╸╺─]{3,})|[━╸╺─]{3,}|\[[=>.# ]{5,}\])",
+        r"(?P<pair>\[(?P<of>\d+),\s*(?P<at>\d+)\])",
+        r"(?P<place>\[?\s*(?P<pv>\d+)\s*/\s*(?P<pt>\d+)(?![\d./])(?:\s*\(\s*[\d.]+%\s*\))?\s*\]?"
+        r"(?:\s*(?:batch(?:es)?|samples|steps|iters|examples)\b)?)",
+        rf"(?P<quantity>{_NUMBER}\s?(?:%|(?:[mnuµ]?s|min|h)\b(?:/(?:step|it|epoch)\b)?|\w{{0,8}}/s\b))",
+        r"(?P<rest>\[)",
     ))
 )  # fmt: skip
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -63,11 +70,13 @@ _LOG_PREFIX = re.compile(
 )
 _DIGIT = re.compile(r"\d|nan|inf")
 _LINE_ENDS = re.compile(rb"[\r\n]+")
-_CUE = re.compile(
-    rb"loss|acc|epoch|step|iter|update|episode|reward|pp[lx]|perplexity|nll|f1|auc|bleu|rouge|ms[er]|mae|psnr|iou|"
-    rb"[wc]er|elbo|\d/ ?\d",
-    re.IGNORECASE,
-)
+# A line without any of these texts is skipped.
+_CUES = (
+    b"loss", b"acc", b"epoch", b"step", b"iter", b"update", b"episode", b"reward", b"ppl", b"perplexity", b"nll", b"f1",
+    b"auc", b"bleu", b"rouge", b"mse", b"mae", b"psnr", b"iou", b"wer", b"cer", b"elbo", b"%|", b"=>", "━".encode(),
+)  # fmt: skip
+_DIGITS = b"0123456789"
+MAX_REJECTED = 1024  # shapes of lines
 # Words of names that identify the results of training. Other numbers of such a line are metrics, too.
 _RESULTS = frozenset((
     "loss", "losses", "acc", "accuracy", "perplexity", "ppl", "nll", "reward", "f1", "auc", "bleu", "rouge", "mse",
@@ -76,6 +85,7 @@ _RESULTS = frozenset((
 _SETTINGS = frozenset(
     ("scale", "weight", "weights", "coef", "fn", "type", "function", "lambda", "scaler", "threshold", "packet")
 )
+_HEADING = re.compile(rf"\W*(?i:{_X})[\s,|]+[A-Za-z_]")
 _PROSE = frozenset((
     "the", "is", "a", "an", "of", "for", "with", "and", "in", "to", "was",
     "at", "from", "than", "that", "this", "it", "we",
@@ -155,41 +165,48 @@ def parse_line(text: str) -> _Line | None:
     prefix = _LOG_PREFIX.match(text)
     at = prefix.end() if prefix is not None else 0
     while at < len(text):
-        found = _TOKEN.match(text, at)
-        if found is None or found.end() == at or not _add_token(line, found):
-            return None
+        found = _PUNCTUATION.match(text, at)
+        if found is None:
+            found = (_WORDED if text[at].isalpha() or text[at] == "_" else _NUMBERED).match(text, at)
+            if found is None or not (_add_word if found.re is _WORDED else _add_number)(line, found):
+                return None
         at = found.end()
     return line
 
 
-def _add_token(line: _Line, found: re.Match[str]) -> bool:
+def _add_number(line: _Line, found: re.Match[str]) -> bool:
     kind, get = found.lastgroup, found.group
-    if found["took"] is not None:
+    if kind == "took":
         line.is_bar = True
-        line.is_labelled |= bool(re.search(r"B/s|s/B", found["speed"] or ""))  # a download
-    elif found["pair"] is not None:
+        line.is_labelled |= bool(re.search(r"B/s|s/B", get("speed") or ""))  # a download
+    elif kind == "pair":
         line.xs |= {"epoch": (float(get("of")), 0.0), "step": (float(get("at")), 0.0)}
-    elif found["phase"] is not None:
-        _set_group(line, get("phase"))
-        line.xs["epoch"] = float(get("round")), 0.0
-    elif found["x"] is not None:
-        _set_group(line, get("group"))
-        line.is_setting |= bool(get("sets") and not get("xt"))
-        line.xs.setdefault(_normalize(get("x")), (float(get("xv")), float(get("xt") or 0)))
-    elif found["place"] is not None:
+    elif kind == "place":
         line.places.append((float(get("pv")), float(get("pt"))))
-    elif found["ratio"] is not None:
-        if float(get("whole")) and "acc" in get("ratio").lower():
-            line.add(get("ratio"), str(float(get("part")) / float(get("whole"))), "")
-    elif found["name"] is not None:
-        return line.add(get("name"), get("value"), get("unit"))
-    elif found["name2"] is not None:
-        return line.add(get("name2"), get("value2"), get("unit2"))
     elif kind == "bar":
         line.is_bar = True
-    elif kind == "label":
-        _set_group(line, get("label"))
-    elif kind == "other":
+    return True
+
+
+def _add_word(line: _Line, found: re.Match[str]) -> bool:
+    get = found.group
+    if (name := get("name")) is not None:
+        if (value := get("value")) is not None:
+            return line.add(name, value, get("unit"))
+        if (value := get("value2")) is not None:
+            return name.count(" ") < 3 and line.add(name, value, get("unit2"))
+        if (whole := get("whole")) is not None and float(whole) and "acc" in name.lower():
+            line.add(name, str(float(get("part")) / float(whole)), "")
+    elif (x := get("x")) is not None:
+        _set_group(line, get("group"))
+        line.is_setting |= bool(get("sets") and not get("xt"))
+        line.xs.setdefault(_normalize(x), (float(get("xv")), float(get("xt") or 0)))
+    elif (phase := get("phase")) is not None:
+        _set_group(line, phase)
+        line.xs["epoch"] = float(get("round")), 0.0
+    elif (label := get("label")) is not None:
+        _set_group(line, label)
+    elif get("other") is not None:
         if line.is_labelled:
             return False
         line.is_labelled = True
@@ -210,6 +227,7 @@ class PrintedMetrics:
         self._patterns: dict[tuple[str, ...], _Pattern] = {}
         self._epoch: tuple[float, float] | None = None  # of the last heading such as "Epoch 3/40": value and total
         self._has_epoch_zero = False
+        self._rejected: set[int] = set()  # hashes of lines without their digits
         self._columns: list[str] = []
         self._x: dict[str, float] = {}  # of the last accepted line
 
@@ -227,12 +245,21 @@ class PrintedMetrics:
         lines = _LINE_ENDS.split((b"" if gap else self._rests.get(stream, b"")) + data)
         self._rests[stream] = lines.pop()[-2 * MAX_LINE :]
         progress: Progress | None = None
-        for number, raw in enumerate(lines):
-            if len(raw) > 2 * MAX_LINE or not (self._columns or _CUE.search(raw)) or (gap and not number):
+        everything = b"\n".join(lines).lower()
+        cues = [cue for cue in _CUES if cue in everything]
+        for number, raw in enumerate(lines if cues or self._columns else ()):
+            shape = hash(raw.translate(None, _DIGITS))
+            if (shape in self._rejected and not self._columns) or len(raw) > 2 * MAX_LINE or (gap and not number):
                 continue
-            text = _ESCAPES.sub("", raw.decode("utf-8", "replace"))
-            line = self._table_row(text) or parse_line(text)
-            if line is not None:
+            low, line = raw.lower(), None
+            if self._columns or any(cue in low for cue in cues):
+                text = _ESCAPES.sub("", raw.decode("utf-8", "replace"))
+                line = self._table_row(text) or parse_line(text)
+            if line is None:
+                if len(self._rejected) >= MAX_REJECTED:
+                    self._rejected.clear()
+                self._rejected.add(shape)
+            else:
                 at = since + (until - since) * (number + 1) / len(lines)
                 values = self._accept(line, at)
                 done = self._progress(line, bool(values))
@@ -243,6 +270,8 @@ class PrintedMetrics:
 
     def _table_row(self, text: str) -> _Line | None:
         """Return the content of a row below a heading such as ``epoch  train_loss  accuracy``."""
+        if not (self._columns or _HEADING.match(text)):
+            return None
         cells = text.replace(",", " ").replace("|", " ").split()
         if len(cells) > 1 and not any(cell[0].isdigit() for cell in cells):
             names = [_normalize(cell) for cell in cells]

@@ -8,10 +8,10 @@ import asyncio
 import hashlib
 import tempfile
 from pathlib import Path
-from time import perf_counter, sleep
+from time import perf_counter, process_time, sleep
 from typing import TYPE_CHECKING, Any
 
-from .fresh import BenchError, fresh
+from .fresh import BenchError, fresh, machine_cpu_s
 from .metric import Bar, Metric
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ LINES = 100_000  # of each rank
 POOL = "bench-logs"
 SECONDS = 120.0
 TICK = 0.005  # of the clock that feels the app's loop
+SEARCHED_LINES_PER_S = 100_000  # of all ranks, in the search for metrics
+SEARCHED_S = 4
 
 FLOOD = """
 import skyward_core as sky
@@ -38,12 +40,16 @@ def flood(lines: int) -> None:
 def measure() -> list[Metric]:
     into_views = fresh("logs:into_views")
     in_app = fresh("logs:in_app")
+    search = fresh("logs:metric_search")["cpu_s_per_s"]
+    path = into_views["cpu_us_per_line"] * SEARCHED_LINES_PER_S / 1e6
     return [
         Metric("lines_per_s", into_views["lines_per_s"], None, Bar(at_least=100_000)),
         Metric("ranks_with_loss", into_views["ranks_with_loss"], None, Bar(at_most=0)),
         Metric("with_app_lines_per_s", in_app["lines_per_s"], None, Bar(at_least=100_000)),
         Metric("with_app_ranks_with_loss", in_app["ranks_with_loss"], None, Bar(at_most=0)),
         Metric("app_loop_lag_p95_ms", in_app["lag_p95_ms"], None, Bar(at_most=20)),
+        Metric("cpu_us_per_line", into_views["cpu_us_per_line"]),
+        Metric("metric_search_percent_of_cpu", 100 * search / path, None, Bar(at_most=2)),
     ]
 
 
@@ -79,6 +85,7 @@ class Flood:
 
     def launch(self) -> RunView:
         """Start the run and the clock."""
+        self._cpu = machine_cpu_s()
         self._began = perf_counter()
         self._deadline = self._began + SECONDS
         return self._session.launch(self._pool.name, self._task).result(SECONDS)
@@ -90,12 +97,14 @@ class Flood:
         return there < self._ranks * self._lines and perf_counter() < self._deadline
 
     def figures(self) -> dict[str, float]:
-        """Return ``lines_per_s``, and ``ranks_with_loss``: the number of ranks whose log in the views differs from
-        their output.
+        """Return ``lines_per_s``, ``cpu_us_per_line`` of the whole machine, and ``ranks_with_loss``: the number of
+        ranks whose log in the views differs from their output.
         """
         taken = perf_counter() - self._began
+        lines = self._ranks * self._lines
+        cpu = (machine_cpu_s() - self._cpu) * 1e6 / lines
         wrong = sum(not self._is_whole(rank) for rank in range(self._ranks))
-        return {"lines_per_s": self._ranks * self._lines / taken, "ranks_with_loss": wrong + self._gaps}
+        return {"lines_per_s": lines / taken, "ranks_with_loss": wrong + self._gaps, "cpu_us_per_line": cpu}
 
     def _note(self, rank: int, stream: str, offset: int, data: bytes, run: str) -> None:
         if stream == "out":
@@ -121,6 +130,34 @@ def flood_figures(session: Session, pool: PoolView, ranks: int, lines: int) -> d
     while flood.flows:
         sleep(TICK)
     return flood.figures()
+
+
+def metric_search() -> dict[str, float]:
+    """Measure the processor time of the search for metrics in the output of all ranks, if each line has some."""
+    from skyward_core.runtime.metric_logging import SCAN_INTERVAL, OutputScan
+
+    each = int(SEARCHED_LINES_PER_S * SCAN_INTERVAL / RANKS)
+    used = 0.0
+    with tempfile.TemporaryDirectory() as folder:
+        stems = [Path(folder, f"r{rank:03d}") for rank in range(RANKS)]
+        for stem in stems:
+            for ending in (".out", ".err"):
+                stem.with_suffix(ending).touch()
+        scans = [OutputScan(str(stem)) for stem in stems]
+        for rank, scan in enumerate(scans):
+            scan.start_call("run", rank)
+        began, first = perf_counter(), int(1 / SCAN_INTERVAL)  # the first second loads the parser
+        for turn in range(first + int(SEARCHED_S / SCAN_INTERVAL)):
+            for stem in stems:
+                with stem.with_suffix(".out").open("a") as file:
+                    file.writelines(f"step {turn * each + i}: loss {1 / (i + 1):.6f}, lr 0.001\n" for i in range(each))
+            sleep(max(0.0, began + (turn + 1) * SCAN_INTERVAL - perf_counter()))
+            before = process_time()
+            for scan in scans:
+                scan.note_output()
+                scan.search()
+            used += process_time() - before if turn >= first else 0.0
+    return {"cpu_s_per_s": used / SEARCHED_S}
 
 
 def in_app() -> dict[str, float]:

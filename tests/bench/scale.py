@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import asdict
-from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any
 
 from . import work
-from .fresh import BenchError, fresh
+from .fresh import BenchError, fresh, machine_cpu_s
 from .metric import Bar, Metric
 from .peers import dask_local
 from .ssh import PROJECT, Hosts, provider
@@ -95,21 +93,15 @@ def cold_hosts(hosts: dict[str, Any]) -> dict[str, float]:
 
 def _broadcasts(call: Any, ranks: int) -> dict[str, float]:
     p50 = work.p50_ms(call, rounds=ROUNDS, warm=5)
-    client, machine = process_time(), _machine_cpu_s()
+    client, machine = process_time(), machine_cpu_s()
     for _ in range(ROUNDS):
         call()
     each = 1000 / ROUNDS / ranks
     return {
         "broadcast_p50_ms": p50,
         "broadcast_client_cpu_ms_per_rank": (process_time() - client) * each,
-        "broadcast_machine_cpu_ms_per_rank": (_machine_cpu_s() - machine) * each,
+        "broadcast_machine_cpu_ms_per_rank": (machine_cpu_s() - machine) * each,
     }
-
-
-def _machine_cpu_s() -> float:
-    """Return the CPU seconds of all processes of this machine."""
-    user, nice, system, *_ = (int(field) for field in Path("/proc/stat").read_text().split()[1:5])
-    return (user + nice + system) / os.sysconf("SC_CLK_TCK")
 
 
 def _expect(found: int, expected: int) -> None:
