@@ -179,6 +179,14 @@ TOLD: dict[str, Any] = {
 }  # fmt: skip
 
 
+def test_agent_config_has_defaults_and_ignores_unknown_json_keys() -> None:
+    config = AgentConfig.from_json(TOLD | {"env": {"A": "1"}, "of_a_newer_version": 9})
+    assert (config.pool, config.nodes, config.env, config.devices, config.ttl) == ("p", 2, {"A": "1"}, [], None)
+    other = AgentConfig("p", 0, 2, "/n", "/s", 9.0, 1.0)
+    assert other.env == {} and other.env is not AgentConfig(**TOLD).env
+    assert other.worker_socket == config.worker_socket
+
+
 def test_changed_agent_config_is_a_copy_without_visible_secrets() -> None:
     config = AgentConfig(**TOLD, secrets=["hunter2hunter2"])
     changed = config.replace(umask=0o022).with_gpus(["H100", "H100"])

@@ -93,6 +93,17 @@ def test_failed_start_budget_and_breakpoint_are_notified_once(session: FakeSessi
     assert len(watch.check(session.pools(), session.now)) == 1, "it stops once more"
 
 
+def test_start_of_a_dead_client_is_notified_as_failed(session: FakeSession) -> None:
+    starting = session.pool("fresh", state="starting", phase="requested")
+    watch = NotificationWatch()
+    watch.check(session.pools(), session.now)
+    starting.state, starting.detail = "unfinished", "its client was gone"
+    assert [message(each) for each in watch.check(session.pools(), session.now)] == [
+        "the start on fresh failed after 1:04: its client was gone"
+    ]
+    assert watch.check(session.pools(), session.now) == []
+
+
 @pytest.mark.parametrize(
     ("notification", "looks", "untouched", "news"),
     [

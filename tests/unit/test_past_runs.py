@@ -20,7 +20,7 @@ from skyward_core.client import log_search
 from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.client.log_search import LineMatch, LogSearch, matching_lines
 from skyward_core.client.run_comparison import Comparison, compare_runs
-from skyward_core.client.run_history import RunSearch, past_runs
+from skyward_core.client.run_history import PastRun, RunSearch, past_runs
 from skyward_core.model.errors import UsageError
 from skyward_core.model.machines_and_gpu_use import Machine
 from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause, Summary
@@ -479,6 +479,19 @@ def test_metrics_before_a_failure_are_kept(view: PoolView) -> None:
     assert found.to_json()["gpus"][0]["mem_used"] == 79.0
 
 
+def test_driver_error_long_after_a_failure_is_not_attributed(view: PoolView) -> None:
+    assert view.machines is not None
+    view.machines.feed(1, sample(1010.0, 20, {"util": 90, "mem_used": 40, "mem_total": 80}))
+    failed(view, 1010.6)
+    view.machines.feed(1, sample(1100.0, 3, {"util": 0, "xid": 79, "lost": 1}))
+    found = end_run(view).cause_metrics
+    assert found is not None and found.describe() == []
+    assert PastRun(
+        run="r", pool="p", key="p.1", provider="local", function="f", state="failed", opened_at=0.0, ended_at=1.0,
+        figures=found.to_json(),
+    ).figures_note == "", "memory that is far from full is no clue"  # fmt: skip
+
+
 def test_old_metrics_are_not_attributed_to_a_failure(view: PoolView) -> None:
     assert view.machines is not None
     view.machines.feed(1, sample(900.0, 97))
@@ -611,6 +624,15 @@ def test_unreadable_logs_are_counted_and_others_searched(ledger: Ledger) -> None
     looking = search(ledger, "nan")
     assert list(looking.step(60)) == ["r2"] and looking.done
     assert (looking.runs, looking.searched, looking.unread) == (2, 2, 1)
+
+
+def test_growing_log_is_searched_to_its_end(ledger: Ledger) -> None:
+    folder = stored_run(ledger, "r1", {0: b"step 1\nna"}, opened_at=NOW, state="running")
+    assert search_matches(ledger, "nan") == {}
+    with open(folder / "r000.out", "ab") as log:
+        log.write(b"n and more")
+    here = search_matches(ledger, "nan")["r1"]
+    assert (here.number, here.line) == (1, "nan and more")
 
 
 def test_binary_log_is_searched_safely(ledger: Ledger) -> None:

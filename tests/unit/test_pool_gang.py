@@ -204,6 +204,13 @@ async def test_lost_plugins_are_an_error() -> None:
     assert (gang.started, gang.asked) == ([5], 2), "it is asked anew"
 
 
+async def test_gang_without_plugins_has_no_hooks() -> None:
+    gang = Gang(plugins=b"")
+    gang.head.broken = "x"
+    await take_lock(gang)
+    assert gang.head.of("gang")[0]["hooks"] is False
+
+
 async def test_wanted_lock_is_released_after_all_agents_have_the_calls(gang: Gang) -> None:
     await take_lock(gang)
     gang.tell("wanted")

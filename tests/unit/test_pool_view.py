@@ -112,6 +112,18 @@ def test_preemption_notice_lasts_until_the_node_is_gone() -> None:
     assert (node.notice, node.notice_ends_at) == ("", None)
 
 
+def test_opened_pool_view_has_requested_nodes() -> None:
+    view = view_of(OPENED)
+    assert (view.provider, view.created_at, view.state) == ("local", 9.0, "starting")
+    assert [(n.index, n.phase, n.since) for n in view.nodes] == [(0, "requested", 10.0), (1, "requested", 10.0)]
+    assert (view.world_size, view.ranks_per_node, view.nodes_ready, view.is_live) == (4, 2, 0, True)
+
+
+def test_reopened_pool_view_keeps_its_nodes() -> None:
+    view = view_of(*STORY[:9], OPENED)
+    assert [n.phase for n in view.nodes] == ["ready", "ready"]
+
+
 def test_node_view_follows_phase_events() -> None:
     view = view_of(*STORY[:2])
     node = view.nodes[1]
@@ -269,6 +281,17 @@ def test_aggregate_of_huge_numbers_does_not_overflow() -> None:
     row = table(1e308, 1.5e308, 1e308)["value"]  # type: ignore[index]
     assert row["mean"] == pytest.approx(3.5 / 3 * 1e308)
     assert row["std"] == pytest.approx(2.357e307, rel=1e-3)
+
+
+def test_aggregate_has_a_row_per_common_numeric_key() -> None:
+    got = table(
+        {"loss": 1.0, "steps": 10, "ok": True, "name": "a", "only": 1, "mixed": 1},
+        {"loss": 3.0, "steps": 10, "ok": True, "name": "b", "mixed": None},
+    )
+    assert got is not None
+    assert set(got) == {"loss", "steps"}
+    assert got["loss"]["mean"] == 2.0
+    assert got["steps"]["std"] == 0.0
 
 
 def test_aggregate_leaves_out_what_only_identifies_the_rank() -> None:

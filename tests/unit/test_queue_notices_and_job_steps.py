@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from skyward_core.model.machines_and_gpu_use import Machine
-from skyward_core.model.outcomes import ErrorInfo, Outcome
+from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause
 from skyward_core.pool.gang_and_rank_setup import NodeGangState, busy_nodes, choose_nodes
 from skyward_core.pool.missing_nodes import NodeRoster
 from skyward_core.pool.node_recovery import NodeReplacements
 from skyward_core.pool.preemption_notice_forwarding import PreemptionNotices
 from skyward_core.store.ledger import Ledger
 from skyward_core.views import events
-from skyward_core.views.job_file_steps import steps_by_node, steps_of_job
+from skyward_core.views.job_file_steps import failure_lines, steps_by_node, steps_of_job
 from skyward_core.views.pool_view import PoolView, RunView, apply
 from skyward_core.views.recording_entries import parse_event
 from skyward_tui.cli.commands.launched_and_attached_runs import PoolCommand
@@ -261,6 +261,26 @@ def test_node_that_others_wait_for_is_late() -> None:
     end_call(view, "b", 2, 20.0)
     end_call(view, "b", 3, 40.0)
     assert late(99.0) == [False] * 4
+
+
+def test_failed_step_shows_its_last_lines() -> None:
+    view = pool()
+    opened(view, "b", "setup", 20.0)
+    for line in range(9):
+        view.logs.feed(2, "out", f"line {line}\n".encode(), 21.0, "b", "r002")
+    assert failure_lines(view, steps_of_job(view, view.runs["b"])) == []
+    end_call(view, "b", 2, 1.0, "exited")
+    cause = RootCause(2, "exited", "Exit", "ended with status 3")
+    apply(view, events.RunEnded(pool="p", run="b", state="failed", root_cause=cause, at=22.0))
+    text = failure_lines(view, steps_of_job(view, view.runs["b"]))
+    assert text == ["n2 setup: ended with status 3", "  line 6", "  line 7", "  line 8"]
+
+
+def test_run_placed_event_sets_the_job() -> None:
+    view = pool()
+    opened(view, "b", "setup", 20.0, job="")
+    apply(view, events.RunPlaced(pool="p", run="b", nodes=[1, 2], job="j"))
+    assert steps_of_job(view, view.runs["b"]) == [view.runs["b"]]
 
 
 def test_following_a_job_continues_with_its_next_step() -> None:

@@ -54,6 +54,15 @@ async def test_broadcast_calls_each_rank_on_its_node_in_order() -> None:
         assert run.results() == [0, 1, 2, 3]
 
 
+async def test_ended_broadcast_is_acknowledged_on_all_nodes_without_another_call() -> None:
+    async with staged(3) as stage:
+        run = stage.add("broadcast", task())
+        run.send_broadcast(1)
+        for rank, node in enumerate(stage.nodes):
+            node.ends(run, rank)
+        await until(lambda: [node.of("ack") for node in stage.nodes] == [[{"t": "ack", "calls": {run.id: None}}]] * 3)
+
+
 async def test_single_tasks_go_to_least_loaded_node_in_turns() -> None:
     async with staged(3) as stage:
         runs = [stage.add("single", task(number)) for number in range(5)]
@@ -360,6 +369,19 @@ def stream(stage: Stage, *, consumed: bool) -> Run:
 
 def credits(stage: Stage) -> list[int]:
     return [header["next"] for header in stage.nodes[0].of("credit")]
+
+
+async def test_generator_without_a_reader_is_credited_at_once() -> None:
+    async with staged(1) as stage:
+        (node,) = stage.nodes
+        run = stream(stage, consumed=False)
+        assert node.of("call")[0]["stream"] is True
+        for number in (0, 1, 0, 1, 2):
+            node.yields(run, 0, number)
+        assert credits(stage) == [1, 2, 2, 2, 3], "what came twice is taken once"
+        assert [event.seq for event in stage.events_of(events.ItemYielded)] == [0, 1, 2]
+        node.ends(run, 0, items=3)
+        assert run.state == "done"
 
 
 async def test_reader_credits_each_value_and_gets_it_once() -> None:

@@ -24,6 +24,7 @@ from skyward_core.model.errors import LedgerError, PoolError, SpecError, UsageEr
 from skyward_core.model.machines_and_gpu_use import Check
 from skyward_core.model.outcomes import RootCause
 from skyward_core.pool import agent_link
+from skyward_core.pool.pool_context import PoolEnd
 from skyward_core.pool.runs import run_registry
 from skyward_core.protocol.frame_codec import Header
 from skyward_core.providers.local.provider import Local
@@ -229,6 +230,16 @@ async def test_ended_claimed_run_ignores_repeated_outcomes(world: World, attach:
     assert (watcher.written(), watcher.client.ledger.outcomes(RUN)) == before
 
 
+async def test_outcome_after_the_pool_end_is_still_emitted(world: World, attach: Come) -> None:
+    world.remembers["m0"] = [record(opened())]
+    watcher = await attach()
+    run = await watcher.client.context.registry.claim(RUN)
+    run.pool_ended(PoolEnd("p", "somebody else", "", 0.0))
+    await until(lambda: watcher.events_of(events.RunEnded))
+    watcher.say(1, outcome(1, 1, "collateral", error={"type": "Stopped", "message": "the pool is torn down"}))
+    assert [event.outcome.kind for event in watcher.events_of(events.RankEnded)] == ["collateral"]
+
+
 async def test_run_with_missing_results_cannot_be_claimed(world: World, attach: Come) -> None:
     world.remembers["m0"] = [record(opened("gather", 3), returned=2)]
     watcher = await attach()
@@ -290,6 +301,16 @@ async def test_recorded_end_of_a_run_is_not_overwritten(world: World, attach: Co
     row, run = watcher.written(), watcher.run
     assert (row.state, row.ended_at, row.root_cause) == ("failed", 1005.0, cause)
     assert (run.state, run.ended_at, run.root_cause) == ("failed", 1005.0, cause)
+
+
+async def test_watching_an_ended_run_keeps_its_end_time(world: World, attach: Come) -> None:
+    gather = opened("gather", 2)
+    world.remembers["m0"] = world.remembers["m1"] = [record(gather, returned=1)]
+    first = await attach()
+    before = first.written()
+    second = await attach()
+    assert before.state == "done"
+    assert (second.written(), second.run.ended_at) == (before, before.ended_at)
 
 
 @pytest.mark.parametrize("who", ["gone", "new", "taken back"])

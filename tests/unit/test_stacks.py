@@ -22,9 +22,12 @@ from skyward_core.node.stack_dumps_and_profiles import (
     parse_faulthandler,
     parse_py_spy,
 )
+from skyward_core.pool.rank_inspection_and_debugger import _split_by_run
 from skyward_core.protocol.validators import is_stack_frame
+from skyward_core.views.pool_view import RunView
 from skyward_core.views.stack_groups_and_profiles import (
     as_text,
+    describe_location,
     find_collective,
     format_ranges,
     group_stacks,
@@ -146,6 +149,26 @@ def test_rank_with_an_idle_task_process_is_not_missing() -> None:
     assert "rank 0 is not" not in line
 
 
+@pytest.mark.parametrize(
+    ("frames", "kind", "nodes", "ranks"),
+    [
+        (REDUCING, "broadcast", (), [0, 1, 8, 16]),
+        (REDUCING, "broadcast", (0, 1), [0, 1, 8]),
+        (LOADING, "broadcast", (0, 1), [0, 1, 8]),
+        (REDUCING, "gather", (), [0, 1, 8, 16]),
+        (LOADING, "gather", (), [0, 8]),
+    ],
+)
+def test_idle_ranks_belong_to_a_waiting_run(frames: Any, kind: Any, nodes: tuple[int, ...], ranks: list[int]) -> None:
+    view = RunView("run", "pool", "train", kind, 2, 0.0, nodes=nodes)
+    found = [stack(0, *frames, runs=("run",)), stack(1, at="idle"), stack(8, *LOADING, runs=("run",))]
+    found.append(stack(16, at="idle"))
+    of_run, idle = _split_by_run(found, view)
+    stacks = Stacks(0.0, tuple(of_run), "run", (), tuple(idle))
+    assert sorted(each.rank for group in group_stacks(stacks) for each in group.stacks) == ranks
+    assert [line.rpartition(": ")[2] for line in summarize_collectives(stacks)] == ["idle"] * (frames is REDUCING)
+
+
 def test_returned_ranks_are_not_asked_for_stacks() -> None:
     """A rank whose function has returned needs no inspection."""
     unread: dict[str, Any] = {"why": "py-spy is not installed on the node", "answers": True}
@@ -185,6 +208,12 @@ def test_importing_rank_is_shown_without_import_machinery() -> None:
         "    <module>  torch/__init__.py:2254",
         "    <module>  /w/train.py:3",
     ]
+
+
+def test_location_inside_the_library_is_the_user_call() -> None:
+    asking = (("ask", "/b/all.zip/skyward_core/runtime/shared.py", 90), ("step", "/w/train.py", 28))
+    (group,) = group_stacks(Stacks(0.0, (stack(0, *asking),)))
+    assert describe_location(group) == "step, train.py:28"
 
 
 def test_call_in_a_thread_is_the_location_of_its_rank() -> None:
@@ -301,6 +330,12 @@ def test_file_paths_in_stacks_are_mapped_to_client_paths(file: str, there: str |
         places.map_raw_profile(f"a (<string>:1);f ({file}:3) 7\n".encode())
         == f"a (<string>:1);f ({known}:3) 7\n".encode()
     )
+
+
+def test_equal_code_in_different_folders_is_one_stack_group() -> None:
+    at = [f"/home/{user}/env/lib/python3.12/site-packages/torch/nn/m.py" for user in ("ann", "bob")]
+    stacks = Stacks(0.0, tuple(stack(rank, ("forward", at[rank], 5)) for rank in (0, 1)))
+    assert [group.ranks for group in group_stacks(stacks)] == ["0-1"]
 
 
 # ``skyward-tui stacks`` where ranks cannot be read: nobody is sent a signal without a person's word.

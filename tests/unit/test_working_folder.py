@@ -201,6 +201,12 @@ def test_includes_and_excludes_select_files(folder: Path) -> None:
     assert "data/big.bin" not in names(folder, includes=["data"], excludes=["*.bin"])
 
 
+def test_removed_tracked_file_is_omitted(folder: Path) -> None:
+    tracked(folder)
+    (folder / "train.py").unlink()
+    assert names(folder) == {".gitignore", "lib/model.py"}
+
+
 def test_tracked_file_below_a_former_folder_is_omitted(folder: Path) -> None:
     tracked(folder)
     with_its_folder(folder / "lib/model.py")
