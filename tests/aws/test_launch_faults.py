@@ -111,7 +111,9 @@ async def test_start_with_half_of_its_machines_fails_and_ends_them(bed: Bed, led
     pool = await Pool.register(spec(), ledger)
     with pytest.raises(PoolError, match="EC2 launched 1 machines, but at least 2 were requested"):
         await pool.start(spec())
-    assert ledger.pool(pool.row.token).ended_at is not None
+    row = ledger.pool(pool.row.token)
+    assert row.ended_at is not None and row.receipt is not None
+    assert row.receipt["machines"] == [each["id"] for each in bed.instances()]
     assert left(bed) == [] and len(bed.instances()) == 1
     bed.heal()
 
@@ -253,16 +255,6 @@ async def test_region_without_capacity_is_replaced_by_another_region(bed: Bed) -
     assert left(bed) == [] and west.describe_key_pairs()["KeyPairs"] == []
 
 
-@pytest.mark.proof("1 s of a processor")
-async def test_start_without_any_capacity_names_the_reason_of_each_zone(bed: Bed, ledger: Ledger) -> None:
-    bed.no_capacity()
-    pool = await Pool.register(spec(zones=["us-east-1a", "us-east-1b"]), ledger)
-    message = r"available: g4dn\.xlarge in us-east-1a, .*; g4dn\.xlarge in us-east-1a: .*; g4dn\.xlarge in us-east-1b: "
-    with pytest.raises(NoCapacity, match=message):
-        await pool.start(pool_spec := spec(zones=["us-east-1a", "us-east-1b"]))
-    assert pool_spec.nodes == 2 and left(bed) == [] and bed.instances() == []
-
-
 @pytest.mark.proof("0.3 s of a processor", after=2)
 @pytest.mark.parametrize(
     ("fault", "wishes", "kind", "message"),
@@ -296,14 +288,6 @@ async def test_impossible_launch_fails_with_one_sentence(
     assert left(bed) == [] and bed.instances() == []
 
 
-async def test_start_waits_for_machines_that_queries_do_not_show_yet(bed: Bed) -> None:
-    bed.invisible(1.0)
-    made = await create()
-    assert len(bed.instances()) == 2
-    await end(made)
-    assert left(bed) == []
-
-
 async def test_teardown_waits_for_a_launch_call_under_way(bed: Bed, ledger: Ledger) -> None:
     bed.slow("RunInstances", 1.0)
     bed.invisible(0.5)
@@ -315,21 +299,6 @@ async def test_teardown_waits_for_a_launch_call_under_way(bed: Bed, ledger: Ledg
         await starting
     assert (receipt.ok, receipt.created, receipt.gone) == (True, 2, (0, 1))
     assert left(bed) == [] and len(bed.instances()) == 2
-
-
-@pytest.mark.proof("1 s of a processor")
-async def test_teardown_finds_machines_of_a_launch_with_a_lost_answer(bed: Bed, ledger: Ledger) -> None:
-    bed.slow("RunInstances", 0.5)
-    bed.lose_answer("RunInstances")
-    bed.invisible(0.5)
-    pool = await Pool.register(spec(), ledger)
-    starting = asyncio.create_task(pool.start(spec()))
-    await until(lambda: bool(bed.calls("RunInstances")))
-    receipt = await pool.down()
-    with pytest.raises(Cancelled):
-        await starting
-    assert (receipt.ok, receipt.created) == (True, 2)
-    assert left(bed) == []
 
 
 async def test_teardown_with_expired_credentials_names_machines_and_can_be_repeated(bed: Bed, ledger: Ledger) -> None:
@@ -362,17 +331,6 @@ async def test_machines_of_other_pools_are_neither_found_nor_ended(bed: Bed) -> 
     assert await rented().find("q", "f" * 16) == []
     await end(made)
     assert len(left(bed)) > 0 and len(bed.instances("running")) == 1
-
-
-async def test_aws_check_names_account_and_region(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
-    who, where, *_ = [each async for each in sky.AWS.check_all()]
-    assert (who.state, who.detail[:20]) == ("ok", "account 123456789012")
-    assert (where.subject, where.state) == ("us-east-1", "ok") and "us-east-1a" in where.detail
-    bed.no_default_vpc()
-    assert [each.state async for each in sky.AWS.check_all()][:2] == ["ok", "fail"]
-    bed.expire_credentials()
-    (refused,) = [each async for each in sky.AWS.check_all()]
-    assert refused.state == "fail" and "have expired" in refused.detail
 
 
 async def test_aws_check_without_aws_settings_reports_no_problem(
@@ -416,19 +374,6 @@ SILENT = EndpointConnectionError(endpoint_url="https://ec2.us-west-2.amazonaws.c
 BOTH = ("us-west-2", "us-east-1")
 
 
-@pytest.mark.proof("1 s of a processor", after=1)
-@pytest.mark.parametrize(("error", "action"), [(NOT_OURS, "run_instances"), (SILENT, ""), (NOT_OURS, "")])
-async def test_unreachable_region_is_replaced_by_another_region(
-    bed: Bed, monkeypatch: pytest.MonkeyPatch, error: Exception, action: str
-) -> None:
-    refusing(monkeypatch, error, "us-west-2", action=action)
-    heard: list[str] = []
-    with progress_listener(heard.append):
-        made = await create(region=BOTH)
-    assert {each.extra["region"] for each in made} == {"us-east-1"} and len(bed.calls("RunInstances")) == 1
-    assert any("us-west-2" in each for each in heard)
-
-
 async def test_start_with_all_regions_unreachable_names_each(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     refusing(monkeypatch, SILENT, *BOTH)
     with pytest.raises(Unreachable, match=r"us-west-2: .*cannot be reached.*; us-east-1: .*cannot be reached"):
@@ -451,13 +396,15 @@ def limit(code: str) -> ClientError:
 @pytest.mark.parametrize(
     ("error", "action"),
     [
+        (NOT_OURS, "run_instances"),
+        (SILENT, ""),
         (limit("SecurityGroupLimitExceeded"), "create_security_group"),
         (limit("NetworkInterfaceLimitExceeded"), "run_instances"),
         (limit("ParameterNotFound"), "get_parameter"),
         (limit("InvalidAMIID.NotFound"), "run_instances"),
     ],
 )
-async def test_region_limit_or_missing_image_is_followed_by_another_region(
+async def test_unreachable_or_unusable_region_is_replaced_by_another_region(
     bed: Bed, monkeypatch: pytest.MonkeyPatch, error: Exception, action: str
 ) -> None:
     refusing(monkeypatch, error, "us-west-2", action=action)
@@ -465,7 +412,7 @@ async def test_region_limit_or_missing_image_is_followed_by_another_region(
     with progress_listener(heard.append):
         made = await create(region=BOTH)
     assert {each.extra["region"] for each in made} == {"us-east-1"}
-    assert sum(each.endswith(": attempt 2 of 24") or "us-west-2" in each for each in heard) >= 1
+    assert any("us-west-2" in each for each in heard)
     await end(made)
 
 

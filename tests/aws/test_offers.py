@@ -176,13 +176,6 @@ def test_offers_command_names_the_closest_offers_if_none_matches(bed: Bed, capsy
     assert status == 1 and "g4dn.12xlarge in us-east-1b (spot) costs $1.2" in out
 
 
-def test_offers_without_accelerator_match_vcpus_and_memory(bed: Bed) -> None:
-    wish = MachineRequirements(vcpus=8, memory_gb=30, architecture="arm64")
-    order = matching_offers(look(wish).offers, wish)
-    assert order and all(each.vcpus >= 8 and each.memory_gb >= 30 for each in order)
-    assert {each.architecture for each in order} == {"arm64"} and not any(each.count for each in order)
-
-
 def test_plan_without_requirements_uses_the_default_instance_type(bed: Bed) -> None:
     plan = sky.Compute(provider=sky.AWS(region="us-east-1"), name="q").plan()
     assert {each.instance_type for each in plan.attempts} == {"m7i.large"}

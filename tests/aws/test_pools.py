@@ -17,13 +17,12 @@ from skyward_core.client.pool_costs import costs
 from skyward_core.client.session import Session
 from skyward_core.model.errors import HostKeyError, PoolError
 from skyward_core.providers.aws import boto_calls
-from skyward_core.store import state_folder as home
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.pool_folder import read_events
 from skyward_core.transport.ssh import connection
 from skyward_core.transport.ssh.connection import fetch_host_key
 from skyward_core.transport.ssh.host_address_and_python import Target
-from skyward_core.views.events import NodePhase, PoolState
+from skyward_core.views.events import PoolState
 from tests.aws import Bed
 from tests.aws.pools import left, rented, where
 from tests.lab.proxy import DelayProxy
@@ -147,29 +146,6 @@ def test_machine_with_another_host_key_is_refused(cloud: Bed) -> None:
     with pytest.raises(HostKeyError), compute:
         pass
     assert left(cloud) == [] and len(cloud.instances("terminated")) == 2
-
-
-@pytest.mark.proof("2 s of a processor")
-def test_machine_without_its_gpus_is_named_and_exchanged(cloud: Bed) -> None:
-    cloud.lacks_gpus(1)
-    options = sky.Options(console=False)
-    compute = sky.Compute(name="less", provider=rented(ssh_from=own(cloud)), nodes=2, options=options)
-    with compute:
-        assert sorted(rank for rank, _, _ in where() @ compute) == [0, 1]
-        journal = home.pool_path(compute.pool.row.key)
-        running = {each["id"] for each in cloud.instances("running")}
-        assert {each.id for each in compute.pool.context.machines} == running
-        assert len(running) == 2 and len(cloud.instances()) == 3
-    assert compute.receipt and (compute.receipt.created, compute.receipt.ok) == (3, True)
-    assert left(cloud) == []
-    events = list(read_events(journal))
-    details = [each.detail for each in events if isinstance(each, PoolState)]
-    (named,) = [each for each in details if "does not match the order" in each]
-    assert "it has 0 GPUs instead of 1 x T4 of 16 GB; requesting a replacement" in named
-    ready = [each for each in events if isinstance(each, NodePhase) and each.phase == "ready"]
-    assert sorted(each.node for each in ready) == [0, 1], "nothing counts before it was looked at"
-    assert all("1 x Tesla T4 of 16 GB, disk " in each.detail for each in ready)
-    assert "MB/s, to node " in ready[0].detail, "and the network between them"
 
 
 def test_machine_that_never_answers_is_named_and_ended(cloud: Bed) -> None:

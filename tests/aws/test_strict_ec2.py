@@ -321,16 +321,6 @@ def test_interrupted_start_prints_receipt_with_cost_and_machines(bed: Bed, tmp_p
     assert ("unaccounted 0" in line) != expired
 
 
-async def test_machines_that_ended_during_a_failed_start_are_in_its_receipt(bed: Bed, ledger: Ledger) -> None:
-    bed.fail_half("RunInstances")
-    pool = await Pool.register(spec(), ledger)
-    with pytest.raises(sky.PoolError, match="EC2 launched 1 machines"):
-        await pool.start(spec())
-    receipt = ledger.pool(pool.row.token).receipt
-    assert receipt is not None and receipt["machines"] == [each["id"] for each in bed.instances()]
-    assert (receipt["created"], receipt["gone"], len(receipt["bills"])) == (1, [0], 1)
-
-
 def test_failed_start_whose_machines_nobody_recorded_is_not_reported_as_gone(bed: Bed, ledger: Ledger) -> None:
     pool_spec = spec()
     ledger.record_intent(TOKEN, "q", pool_spec.provider.to_json(), pool_spec.describe())

@@ -18,16 +18,13 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
-from skyward_core.client import node_file_copy
 from skyward_core.client.session import Session
-from skyward_core.model.errors import HostKeyError, PoolError, Unreachable
+from skyward_core.model.errors import HostKeyError, PoolError
 from skyward_core.model.machines_and_gpu_use import Check
 from skyward_core.model.script_interpreter import Interpreter
 from skyward_core.providers.aws.ec2_ssh_transport import Ec2Transport, HostKeyFile
 from skyward_core.tasks.python_compatibility import MINOR_VERSION
-from skyward_core.transport.ssh.connection import ANSWER_TIMEOUT
 from skyward_core.transport.ssh.host_address_and_python import Target
-from tests.support.cli import Cli
 from tests.support.one_host import Reports, config, greet
 from tests.support.pythons import another_python
 
@@ -324,54 +321,3 @@ def test_host_with_a_full_disk_is_named(make_lab: MakeLab) -> None:
     failed = [line for line in checked(lab) if line.state == "fail"]
     assert [line.subject for line in failed] == [full.address]
     assert HOME in failed[0].detail
-
-
-def test_hosts_that_never_answer_do_not_block_others(
-    make_lab: MakeLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lab = make_lab(
-        4,
-        hosts={
-            0: HostOptions(startup="sleep 600"),
-            1: HostOptions(sshd=("ForceCommand cat > /dev/null",)),
-            2: HostOptions(startup="read x"),
-            3: HostOptions(startup="echo hello; echo; echo '{}'"),
-        },
-    )
-    sleeps, swallows, reads, good = (host.name for host in lab.hosts)
-    monkeypatch.setenv("HOME", str(tmp_path / "person"))
-    monkeypatch.setenv(ANSWER_TIMEOUT, "5")
-    (own := tmp_path / "person" / ".ssh").mkdir(parents=True)
-    (own / "config").write_text(lab.ssh_config.read_text())
-    folder = tmp_path / "project"
-    folder.mkdir()
-    cli = Cli(folder)
-    odd = ["gpu1..lab", "-oops", "a b"]
-    group = [sleeps, swallows, reads, *odd[:1], good]
-    (folder / "skyward.toml").write_text(f"[hosts]\nlab = {[*group, *odd[1:]]}\nsane = {group}\n")
-    commands = {
-        "hosts": cli.begin("hosts", "lab"),
-        "doctor": cli.begin("doctor"),
-        "run": cli.begin("run", "endings.py:fine", "--hosts", "sane", "--nodes", "1:2"),
-    }
-    mute = ssh(lab).target(lab.hosts[1].address)
-    with pytest.raises(Unreachable, match="its startup files probably read standard input"):
-        asyncio.run(node_file_copy._download(mute, "file", tmp_path / "file", lambda done, total: None))
-    data, errors, status = {}, {}, {}
-    for name, process in commands.items():
-        data[name], errors[name] = process.communicate(timeout=DEADLINE)
-        status[name] = process.returncode
-    assert status == {"hosts": 1, "doctor": 1, "run": 0}, errors
-    first = data["hosts"].splitlines()
-    of_host = {line.split()[0]: line for line in first if not line.startswith("a b")}
-    assert "no NVIDIA driver" in of_host[good] or "no GPU" in of_host[good]
-    silent = "sent nothing for 5 s: its startup files probably read standard input or wait"
-    assert silent in of_host[sleeps] and silent in of_host[swallows]
-    assert "its startup files read standard input" in of_host[reads]
-    assert "label empty or too long" in of_host["gpu1..lab"] and "is not a valid host" in of_host["-oops"]
-    assert first.index(of_host[good]) < first.index(of_host[sleeps])
-    found = data["doctor"]
-    assert f"✓ ok    {good}" in found and all(f"✗ fail  {each}" in found for each in (sleeps, *odd))
-    whys = errors["run"]
-    assert f"1 of 5 hosts answer: {sleeps}: Host {sleeps} accepted the login and then sent nothing for 5 s" in whys
-    assert "Traceback" not in "".join([*data.values(), *errors.values()])

@@ -123,6 +123,7 @@ def count_to(last: int) -> list[tuple[int, str, int, int]]:
     return [(attempt.number, socket.gethostname(), first, step)]
 
 
+@pytest.mark.proof("8 s of a processor", after=1)
 @pytest.mark.parametrize("lost", [0, 1])
 def test_restarted_run_continues_from_the_checkpoint_of_the_head(
     lost: int, make_lab: MakeLab, monkeypatch: pytest.MonkeyPatch, home: Path

@@ -484,23 +484,6 @@ def test_notify_command_is_run_with_the_outcome_of_a_run(dev_pool_cli: Cli) -> N
     assert failed.startswith("dev|failed|ends (") and "rank 1 raised: KeyError: 'lost it'" in failed
 
 
-def test_failing_notify_command_is_reported_without_exit_code_change(dev_pool_cli: Cli) -> None:
-    notify(dev_pool_cli, after="0", command="\"sh -c 'exit 3'\"")
-    output = dev_pool_cli("run", "endings.py:fine", "--pool", "dev").stderr
-    assert output.count("the command of [notify], sh, does not work: it exited with status 3") == 1
-
-
-def test_notify_command_in_project_settings_is_not_run(dev_pool_cli: Cli) -> None:
-    notify(dev_pool_cli)
-    project = dev_pool_cli.write("skyward.toml", '[notify]\nafter = 0\ncommand = "touch gotcha"\n')
-    try:
-        output = dev_pool_cli("run", "endings.py:fine", "--pool", "dev").stderr
-    finally:
-        project.unlink()
-    assert f"[notify] in {project} is ignored. Move it to " in output
-    assert not list(dev_pool_cli.folder.rglob("gotcha"))
-
-
 # `--watch` on a terminal, on a real pool: the summary is what stays.
 
 
@@ -522,13 +505,12 @@ def train(until: str):
 @pytest.mark.proof("4 s of a processor")
 def test_watch_shows_live_status_and_a_final_summary(tmp_path: Path) -> None:
     (tmp_path / "t.py").write_text(WATCHED)
-    (tmp_path / "t.yaml").write_text("setup: echo set up\nrun: echo run >> told; sleep 1\n")
     until = tmp_path / "done"
 
     def terminal(*words: str) -> Terminal:
         return Terminal(tmp_path / "home", (110, 30), tmp_path, ("-m", "skyward_tui", *words))
 
-    ran = terminal("run", "t.py", "-a", f"until={until}", "--nodes", "2", "--pool", "w", "--keep", "--watch")
+    ran = terminal("run", "t.py", "-a", f"until={until}", "--nodes", "2", "--pool", "w", "--watch")
     attached = None
     try:
         ran.until(lambda text: "● 2 running" in text and "loss 0.5" in text and "| begun" in text)
@@ -545,34 +527,9 @@ def test_watch_shows_live_status_and_a_final_summary(tmp_path: Path) -> None:
         ran.close()
         if attached is not None:
             attached.close()
-    job = terminal("launch", "t.yaml", "-c", "w", "--watch", "--down")
-    try:  # each of its steps has a block
-        job.until(lambda text: "● setup (" in text or "● run (" in text)
-        assert job.ended() == 0
-        assert "is down: created 2" in job.text and "ended" not in job.text
-    finally:
-        job.close()
 
 
 SECRET = "hf_0f1e2d3c4b5a6978"
-
-
-def test_debug_log_is_not_written_by_default(cli: Cli) -> None:
-    cli("ls")
-    assert not (cli.folder / "home" / "debug").exists()
-
-
-def test_invalid_log_level_is_rejected_by_every_command(cli: Cli) -> None:
-    cli.env["SKYWARD_LOG"] = "loud"
-    for command in ("ls", "doctor", "examples"):
-        assert "Unknown log level SKYWARD_LOG='loud'" in cli(command, status=2).stderr
-
-
-def test_unwritable_debug_log_is_reported_and_the_command_continues(cli: Cli) -> None:
-    (cli.folder / "home").mkdir(mode=0o700)
-    (cli.folder / "home" / "debug").write_text("in the way")
-    done = cli("ls", "--debug")
-    assert done.stderr.count("Cannot write the debug log") == 1
 
 
 SCRIPT = f"""
@@ -660,3 +617,16 @@ def test_cancel_counts_down_while_ranks_save(cli: Cli) -> None:
         assert re.fullmatch(r"rank 0 still saves: killed in [01]:\d\d\n", process.stderr.readline())
         (cli.folder / "go").touch()
         assert process.communicate(timeout=PATIENCE)[1] == f"run {run} is cancelled\n"
+
+
+def test_invalid_log_level_is_rejected_by_every_command(cli: Cli) -> None:
+    cli.env["SKYWARD_LOG"] = "loud"
+    for command in ("ls", "doctor", "examples"):
+        assert "Unknown log level SKYWARD_LOG='loud'" in cli(command, status=2).stderr
+
+
+def test_unwritable_debug_log_is_reported_and_the_command_continues(cli: Cli) -> None:
+    (cli.folder / "home").mkdir(mode=0o700)
+    (cli.folder / "home" / "debug").write_text("in the way")
+    done = cli("ls", "--debug")
+    assert done.stderr.count("Cannot write the debug log") == 1

@@ -171,6 +171,7 @@ def test_resumed_agent_does_not_change_rank_phases(home: Path, tmp_path: Path, m
         running.result(90)
 
 
+@pytest.mark.proof("2 s of a processor", after=1)
 @pytest.mark.parametrize("is_repeated", [False, True], ids=["stopped once", "stopped repeatedly"])
 def test_frozen_agent_is_killed_at_teardown(home: Path, monkeypatch: pytest.MonkeyPatch, is_repeated: bool) -> None:
     monkeypatch.setattr("skyward_core.pool.teardown.AGENT_SILENCE_TIMEOUT", 0.5)
@@ -210,8 +211,9 @@ def detach(mark: Path, scrub: bool = False) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.proof("1 s of a processor", after=3)
 @pytest.mark.parametrize(
-    ("killed", "scrub"), [("nothing", False), ("agent", False), ("agent", True), ("agent and workers", False)]
+    ("killed", "scrub"), [("nothing", False), ("agent", True), ("agent and workers", False), ("agent", False)]
 )
 def test_daemon_process_of_a_rank_ends_with_the_pool(home: Path, tmp_path: Path, killed: str, scrub: bool) -> None:
     with sky.Compute(nodes=1, options=BRIEF) as compute:

@@ -10,21 +10,17 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 
 import skyward_core as sky
 from skyward_core import plugins, providers
-from skyward_core.client.launch.launch_plan import LaunchPlan, make_spec
-from skyward_core.client.launch.launch_request import LaunchRequest
-from skyward_core.client.launch.plugin_and_provider_catalog import available
-from skyward_core.client.launch.python_snippet import write_snippet
+from skyward_core.client.launch.launch_plan import LaunchPlan
 from skyward_core.model.errors import UsageError
 from skyward_core.plugins import PluginError
 from skyward_tui.launch_form import form as launch_form
 from skyward_tui.launch_form import plan_computation_and_text as plan_text
-from skyward_tui.launch_form.recent_launches import recent_forms
 from tests.support.cli import Cli
 from tests.support.installed_package import install_package
 
@@ -155,21 +151,6 @@ def test_entry_point_plugin_cannot_replace_a_built_in_plugin(plugin_site: Path) 
     assert [info.name for info in plugins.available()].count("torch") == 1
 
 
-@pytest.fixture
-def unreadable_entry_points(monkeypatch: pytest.MonkeyPatch) -> None:
-    def never(group: str) -> None:
-        raise AssertionError(group)
-
-    monkeypatch.setattr("importlib.metadata.entry_points", never)
-
-
-def test_entry_points_are_not_read_for_built_in_plugins(plugin_site: Path, unreadable_entry_points: None) -> None:
-    assert plugins.by_name("joblib").name == "joblib"
-    assert plugins.sklearn().name == "sklearn"
-    with pytest.raises(AssertionError):
-        plugins.by_name("greeter")
-
-
 def test_entry_point_plugin_runs_with_a_script(plugin_site: Path, tmp_path: Path) -> None:
     cli = Cli(tmp_path)
     cli.env["PYTHONPATH"] = str(plugin_site)
@@ -297,36 +278,6 @@ def test_provider_setting_field_validates_and_becomes_an_option(installed: Path)
     assert "--set" not in launch_form.command_line(form(""))
 
 
-def test_provider_settings_are_in_the_python_snippet(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[sky.PoolSpec] = []
-
-    def compute(**given: Any) -> NoReturn:
-        asked.append(given["provider"])
-        raise KeyError
-
-    snippet = write_snippet(LaunchRequest(script="x.py", provider="cupboard", settings={"drawers": "2"}))
-    monkeypatch.setattr(sky, "Compute", compute)
-    with pytest.raises(KeyError):
-        exec(compile(snippet, "snippet", "exec"), {})
-    assert repr(asked) == "[Cupboard('top', 2)]"
-
-
-def test_provider_setting_named_like_a_form_field_gets_another_id(installed: Path) -> None:
-    declare(installed, "attic", "its_other:Attic", "its_other", ATTIC.replace("shelf", "nodes"))
-    _forget()
-    assert [list(launch_form.setting_fields(name)) for name in ("attic", "cupboard", "ssh")] == [
-        ["nodes-2"],
-        ["shelf"],
-        ["hosts", "gpus"],
-    ]
-
-
-def test_recent_launch_of_an_earlier_release_keeps_its_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
-    (tmp_path / "recent.json").write_text('[{"script": "a.py", "provider": "ssh", "hosts": "gpu1 gpu2"}]')
-    assert recent_forms()[0].settings == {"hosts": "gpu1 gpu2"}
-
-
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
@@ -341,15 +292,6 @@ def test_invalid_provider_settings_declaration_is_rejected(installed: Path, sett
     _forget()
     with pytest.raises(UsageError, match=re.escape(why)):
         providers.provider_class("attic")
-
-
-def test_failing_setting_type_is_a_field_error(installed: Path) -> None:
-    (installed / "its_cupboard.py").write_text(
-        PROVIDER.replace('default="top"', 'default="top", type={"top": "top"}.__getitem__')
-    )
-    with pytest.raises(launch_form.FieldError, match="shelf: KeyError: 'attic'") as caught:
-        checked(shelf="attic")
-    assert caught.value.field == "shelf"
 
 
 @pytest.mark.parametrize("ours", [sky.SSH, sky.AWS, sky.Slurm])
@@ -379,25 +321,6 @@ def test_broken_entry_point_provider_is_named_and_harms_no_other(installed: Path
         checked("broken")
 
 
-def test_all_providers_are_listed_with_description_or_error(installed: Path) -> None:
-    declare(installed, "broken", "its_broken:Broken", "its_broken", "import not_installed_here\n")
-    _forget()
-    listed = {each.name: each for each in available()}
-    assert list(listed) == ["aws", "local", "slurm", "ssh", "broken", "cupboard"]
-    assert listed["cupboard"].about == "an old machine in the cupboard"
-    assert [each.name for each in listed["cupboard"].settings] == ["shelf", "drawers"]
-    assert not listed["broken"].settings
-    assert all(each.about for name, each in listed.items() if name != "broken")
-
-
-def test_provider_without_description_is_rejected(installed: Path) -> None:
-    declare(installed, "other", "its_other:Other", "its_other", "class Other:\n    name = 'other'\n")
-    _forget()
-    with pytest.raises(UsageError, match=r"'other' \(its_other:Other\): its class needs a str attribute 'about'"):
-        providers.provider_class("other")
-    assert launch_form.provider_choices()["other"].label == "other"
-
-
 def test_provider_name_declared_by_two_packages_is_rejected(installed: Path) -> None:
     text = PROVIDER.replace("Cupboard", "Other")
     declare(installed, "cupboard", "its_other:Other", "its_other", text)
@@ -408,14 +331,6 @@ def test_provider_name_declared_by_two_packages_is_rejected(installed: Path) -> 
         providers.provider_class("cupboard")
     with pytest.raises(launch_form.FieldError, match="Uninstall all but one"):
         checked()
-
-
-def test_doctor_continues_after_a_failing_provider_check(installed: Path, cli: Cli) -> None:
-    declare(
-        installed, "attic", "its_other:Attic", "its_other", ATTIC.replace("return [", "raise KeyError('dust') or [")
-    )
-    output = cli("doctor", status=None).stdout
-    assert "KeyError: 'dust'" in output and "the door is open" in output
 
 
 def test_entry_point_provider_cannot_replace_a_built_in_provider(installed: Path) -> None:
@@ -452,14 +367,6 @@ def test_entry_point_provider_runs_a_script_and_is_in_the_ledger(cli: Cli, tmp_p
 
     (receipt,) = cli.json("down", pool)["receipts"]
     assert receipt["gone"] == [0]
-
-
-def test_entry_points_are_not_read_for_built_in_providers(installed: Path, unreadable_entry_points: None) -> None:
-    assert make_spec(LaunchRequest(script="x.py"))[0].provider.name == "local"
-    given = make_spec(LaunchRequest.from_options("x.py", hosts="gpu1, gpu2", settings=["user=me"]))[0]
-    assert (given.nodes, given.provider.hosts, given.provider.user) == (2, ("gpu1", "gpu2"), "me")
-    with pytest.raises(AssertionError):
-        make_spec(LaunchRequest(script="x.py", provider="cupboard"))[0]
 
 
 @pytest.mark.proof("3 s of a processor", after=1)

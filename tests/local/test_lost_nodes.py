@@ -338,32 +338,6 @@ def test_run_on_a_lost_node_fails_and_the_next_has_all_ranks(home: Path, tmp_pat
     assert not list((home / "local").glob("*"))
 
 
-@pytest.mark.proof("4 s of a processor")
-def test_process_group_spans_a_replaced_head_node(home: Path) -> None:
-    pytest.importorskip("torch")
-
-    @sky.function
-    def add_up() -> tuple[int, int, str]:
-        import torch
-
-        info = sky.instance_info()
-        value = torch.tensor([10**info.rank])
-        torch.distributed.all_reduce(value)
-        return info.rank, int(value), os.environ["MASTER_PORT"]
-
-    with sky.Compute(nodes=2, plugins=[sky.plugins.torch()], options=REPLACE) as compute:
-        (_, _, before), _ = first = add_up() @ compute
-        assert [each[:2] for each in first] == [(0, 11), (1, 11)]
-        lose(compute, 0)
-        wait_for(compute, "degraded")
-        with ThreadPoolExecutor(1) as beside:
-            task = beside.submit(lambda: serving_rank() >> compute)  # waits: a process group needs every serving_rank
-            after = add_up() @ compute
-            assert task.result(60) in (0, 1)
-        assert [each[:2] for each in after] == [(0, 11), (1, 11)]
-        assert before not in {each[2] for each in after}, "another rendezvous"
-
-
 @pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("node", [0, 1])
 def test_node_logs_continue_after_a_machine_replacement(home: Path, node: int) -> None:

@@ -27,7 +27,6 @@ from skyward_core.store.ledger import Ledger, ledger_id
 from skyward_core.transport.background_loop import submit
 from skyward_core.transport.ssh import ssh_config_export
 from skyward_core.transport.ssh.ssh_transport import SSHTransport
-from tests.support.another_script import torchrun_with_another_python
 from tests.support.loopback_hosts import Hosts
 from tests.support.sessions import new_session
 from tests.support.slurm_cluster import SlurmCluster, missing
@@ -202,7 +201,7 @@ def count_steps(folder: str) -> tuple[int, str, int, int]:
 
 
 @pytest.mark.proof("6 s of a processor", after=1)
-@pytest.mark.parametrize("how", ["time limit", "failed node", "preemption signal"])
+@pytest.mark.parametrize("how", ["preemption signal", "time limit", "failed node"])
 def test_run_saves_before_its_allocation_ends_and_continues_in_another(
     cluster: SlurmCluster, home: Path, tmp_path: Path, how: str
 ) -> None:
@@ -321,12 +320,6 @@ def test_unknown_allocation_of_this_ledger_is_a_leftover(cluster: SlurmCluster, 
         session.detach()
         cluster("scancel", f"--name=skyward-lost.{'b' * 16}")
         wait_until(lambda: cluster.jobs() == [])
-
-
-@pytest.mark.proof("3 s of a processor")
-def test_slurm_nodes_use_the_python_of_the_script(cluster: SlurmCluster, tmp_path: Path) -> None:
-    torchrun_with_another_python(tmp_path, "--provider", "slurm")
-    assert cluster.jobs() == []
 
 
 @pytest.mark.proof("2 s of a processor")

@@ -36,7 +36,7 @@ from skyward_core.node.bootstrap import host_inspection
 from skyward_core.providers.ssh.provider import SSH
 from skyward_core.transport.ssh import connection, known_hosts
 from skyward_core.transport.ssh import connection as connect
-from skyward_core.transport.ssh.bootstrap_channel import HostCommandFailed, NoFittingPython
+from skyward_core.transport.ssh.bootstrap_channel import NoFittingPython
 from skyward_core.transport.ssh.host_address_and_python import Target
 from skyward_core.transport.ssh.host_key_prompt import HostKeyPrompt
 from skyward_core.transport.ssh.ssh_config_and_preopened_sockets import PreopenedSockets
@@ -494,19 +494,6 @@ async def test_open_host_key_questions_are_denied_when_a_session_ends(host: Host
     assert not person.asked.is_set() and host.logins == 0
 
 
-async def test_detaching_session_withdraws_its_host_key_questions(host: Host, tmp_path: Path) -> None:
-    person = SilentPerson()
-    session = Session()
-    session.on_host_key(person)
-    creation = session.create(PoolSpec(name="judged", provider=provider(host, tmp_path / "none", host_keys="ask")))
-    assert await asyncio.to_thread(person.asked.wait, 20)
-    await asyncio.to_thread(session.detach)
-    assert person.withdrawn.is_set()
-    with pytest.raises(Cancelled, match="did not start: this client detached"):
-        await asyncio.wrap_future(creation)
-    assert host.logins == 0
-
-
 async def test_revoked_host_key_is_rejected(host: Host, known_hosts_file: Path) -> None:
     public = host.key.export_public_key().decode()
     known_hosts_file.write_text(f"[127.0.0.1]:{host.port} {public}@revoked * {public}")
@@ -673,24 +660,6 @@ async def test_host_without_a_writable_folder_is_reported_with_reasons(
     with pytest.raises(PoolError, match=r"no writable folder .*\(/proc/none"):
         await transport.prepare(config(), Reports())
     await transport.close()
-
-
-async def test_failing_setup_command_on_a_host_is_reported_with_its_output(host: Host, known_hosts_file: Path) -> None:
-    transport = SSHTransport(target(host, known_hosts_file), "p.0")
-    reports = Reports()
-    async with running(transport):
-        with pytest.raises(HostCommandFailed, match=r"(?s)exit code 3.*no such thing"):
-            await transport.prepare(config(image={"setup": ["echo looking; echo no such thing; exit 3"]}), reports)
-        assert "looking" in reports.of("installed")
-
-
-async def test_setup_runs_once_per_image_on_a_host_with_its_variables(host: Host, known_hosts_file: Path) -> None:
-    image = {"setup": ['echo "$WHO" >> "$HOME/setup.txt"']}
-    for folder in ("one.0", "two.0"):
-        transport = SSHTransport(target(host, known_hosts_file), folder)
-        async with running(transport):
-            await transport.prepare(config(image=image, env={"WHO": "me"}), Reports())
-    assert (host.home / "setup.txt").read_text() == "me\n"
 
 
 async def test_rejected_ssh_key_error_names_user_and_fix(host: Host, known_hosts_file: Path, tmp_path: Path) -> None:

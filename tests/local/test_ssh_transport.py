@@ -15,9 +15,8 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
-from contextlib import AsyncExitStack, suppress
+from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +32,7 @@ from skyward_core.providers.agent_status_and_termination import _can_reach
 from skyward_core.providers.ssh.provider import SSH
 from skyward_core.transport.background_loop import background_loop
 from skyward_core.transport.ssh import bootstrap_channel, connection
-from skyward_core.transport.ssh.bootstrap_channel import CommandChannel
-from skyward_core.transport.ssh.host_address_and_python import Target, WantedPython
+from skyward_core.transport.ssh.host_address_and_python import Target
 from skyward_core.transport.ssh.ssh_config_and_preopened_sockets import PreopenedSockets
 from skyward_core.transport.ssh.ssh_transport import SSHTransport, send_bundle, send_workdir
 from skyward_core.transport.transport import StartBarrier
@@ -188,54 +186,6 @@ async def test_include_pattern_without_a_match_is_reported(transport: SSHTranspo
     finally:
         channel.close()
     assert detail.endswith("; Image(includes=...) patterns without a match: dta/*.csv")
-
-
-@pytest.mark.parametrize("fails", [False, True], ids=["all synced", "one fails"])
-async def test_setup_waits_until_all_nodes_are_synced_or_one_failed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
-) -> None:
-    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "sky"))
-    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
-    gate, phases = StartBarrier(2), [list[str](), list[str]()]
-
-    async with AsyncExitStack() as stack:
-        ways, homes = [], []
-        for node in range(2):
-            host = Host(tmp_path / f"host{node}")
-            await host.start()
-            stack.push_async_callback(host.stop)
-            known = tmp_path / f"known{node}"
-            known.write_text(host.known_line())
-            keys = (str(host.client_key),)
-            target = Target("127.0.0.1", port=host.port, keys=keys, known_hosts=str(known), config=False)
-            ways.append(SSHTransport(target, f"p.{node}"))
-            homes.append(host.home)
-            stack.push_async_callback(ways[-1].close)
-
-        def prepare(node: int) -> asyncio.Task[Any]:
-            config = {"pool": "p", "node": node, "nodes": 2, "idle_timeout": 30.0, "grace": 0.1}
-            config["image"] = {"setup": ['touch "$HOME/was-set-up"']}
-            report = lambda phase, *rest, **more: phases[node].append(phase)  # noqa: E731
-            return asyncio.create_task(ways[node].prepare(config, report, gate))
-
-        first = prepare(0)
-        await until(lambda: gate.missing == {1})
-        assert phases[0][-1] == "synced" and not first.done()
-        assert not (homes[0] / "was-set-up").exists()
-        if fails:
-            first.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await first
-            assert not (homes[0] / "was-set-up").exists()
-            return
-        await asyncio.gather(first, prepare(1))
-        try:
-            assert all((home / "was-set-up").exists() for home in homes)
-        finally:
-            for way in ways:
-                channel = await way.channel()
-                await channel.ask("end", folder=way.folder, socket=channel.facts["socket"])
-                channel.close()
 
 
 @pytest.fixture
@@ -410,25 +360,6 @@ async def test_socket_is_preopened_only_for_directly_reachable_hosts(
 
 
 # ---- what is done right after the login ---------------------------------------------------------------------
-
-
-async def test_early_command_channel_is_used_by_the_first_request(host: Host, target: Target) -> None:
-    begin = partial(CommandChannel.begin, python=WantedPython(sys.executable), name="pool")
-    await connection.open_early([target], PreopenedSockets([]), begin)
-    link = await connection.connect(target, patience=0)
-    assert len(host.commands) == 1
-    wish: dict[str, Any] = {"folder": "", "on_line": lambda line: None}
-    first = await CommandChannel.open(link, python=WantedPython(sys.executable), **wish)
-    assert len(host.commands) == 1 and first.facts["python"]
-    second = await CommandChannel.open(link, python=WantedPython(sys.executable), **wish)
-    assert len(host.commands) == 2
-    await begin(link)
-    # Another interpreter may be asked for meanwhile.
-    other = await CommandChannel.open(link, python=WantedPython(), **wish)
-    assert len(host.commands) == 4 and other.facts["python"]
-    for channel in (first, second, other):
-        channel.close()
-    await link.close()
 
 
 async def test_failed_warm_up_leaves_no_connection(host: Host, target: Target) -> None:

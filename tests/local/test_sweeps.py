@@ -202,25 +202,6 @@ def test_cancelling_one_run_or_client_of_a_gang_sweep_stops_all(
     assert sorted(listed[run][0] for run in runs) == ["seed=3", "seed=4"], "each its own"
 
 
-@pytest.mark.proof("1 s of a processor")
-def test_detaching_from_a_gang_sweep_reports_what_happens(cli: Cli, held_pool: str, tmp_path: Path) -> None:
-    gate = tmp_path / "gate"
-    words = ["--sweep", "--gang-nodes", 2, "-a", "seed=3..7", "-a", f"gate={gate}", "--pool", held_pool]
-    client = cli.terminal("run", "swept.py:waits", *words)
-    wait_until(lambda: len(running_runs(cli)) == 2)
-    client.expect("2/5 seed=4")
-    client.sendintr()
-    client.expect("running trials continue, pending trials are cancelled")
-    client.sendline("d")
-    client.expect(r"Run them later with: skyward-tui rerun (\w+) --missing")
-    run = client.match[1]
-    client.wait()
-    gate.touch()
-    wait_until(lambda: running_runs(cli) == [])
-    done = cli("rerun", run, "--missing")
-    assert "3 of 5 combinations have no result and are run" in done.stderr
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
