@@ -1,4 +1,4 @@
-"""Job files of SkyPilot's guide to multi-node jobs, between hosts."""
+"""Commands ``cp`` and ``forward`` with nodes on hosts of the lab."""
 
 from __future__ import annotations
 
