@@ -16,6 +16,7 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.model.errors import RunError
+from skyward_core.node.agent.fail_fast_without_client import CLIENT_GRACE
 from skyward_core.store.ledger import Ledger
 from tests.support.faults import on_loop
 from tests.support.loss import cut
@@ -144,26 +145,45 @@ def test_client_that_dies_with_all_outcomes_leaves_the_decision_to_the_head(home
             compute.down()
 
 
-def test_run_whose_agent_died_goes_on_with_fewer_nodes(home: Path, tmp_path: Path) -> None:
-    """The ranks of the dead agent's node go on alone. The next client sees two of three nodes, and both results."""
-    with client_of_run(tmp_path, nodes="2:3"), sky.attach("shared") as compute:
+@contextmanager
+def run_without_client_or_agent(folder: Path, nodes: str) -> Iterator[sky.Compute]:
+    """Kill the client of a run on three nodes, then the agent of node 1, then rank 2. Return the next client."""
+    with client_of_run(folder, nodes=nodes), sky.attach("shared") as compute:
         agent = compute.pool.links[1].welcome["pid"]
     os.kill(agent, signal.SIGKILL)
-    kill_rank(tmp_path, 1, 2)
-    wait_for_attempt(tmp_path, 2)
-    with sky.attach("shared") as compute, ThreadPoolExecutor() as beside:
+    kill_rank(folder, 1, 2)
+    if ":" in nodes:
+        wait_for_attempt(folder, 2)
+    else:
+        time.sleep(2 * CLIENT_GRACE)  # as long as node 0 decides
+    with sky.attach("shared") as compute:
         try:
-            run = compute.runs[0]
-            assert (run.attempt, run.nodes, run.total) == (2, (0, 2), 2)
-            waiting = beside.submit(compute.wait, run.id)
-            try:
-                wait_until(lambda: run.id in compute.pool.context.registry.runs)
-            finally:
-                (tmp_path / "end").touch()
-            assert waiting.result(30) == [(2, "2", "1")] * 2
-            assert "on 2 of 3 nodes, because node 1 is lost: its agent has ended" in run.ended_attempts[0].reason
+            yield compute
         finally:
+            (folder / "end").touch()
             compute.down()
+
+
+def test_run_whose_agent_died_goes_on_with_fewer_nodes(home: Path, tmp_path: Path) -> None:
+    """The ranks of the dead agent's node go on alone. The next client sees two of three nodes, and both results."""
+    with run_without_client_or_agent(tmp_path, "2:3") as compute, ThreadPoolExecutor() as beside:
+        run = compute.runs[0]
+        assert (run.attempt, run.nodes, run.total) == (2, (0, 2), 2)
+        waiting = beside.submit(compute.wait, run.id)
+        try:
+            wait_until(lambda: run.id in compute.pool.context.registry.runs)
+        finally:
+            (tmp_path / "end").touch()
+        assert waiting.result(30) == [(2, "2", "1")] * 2
+        assert "on 2 of 3 nodes, because node 1 is lost: its agent has ended" in run.ended_attempts[0].reason
+
+
+def test_next_client_names_the_reason_if_only_a_client_can_replace_the_agent(home: Path, tmp_path: Path) -> None:
+    with run_without_client_or_agent(tmp_path, "3") as compute:
+        wait_until(lambda: len(compute.runs[0].ended_attempts) == 1, what=lambda: compute.runs)
+        (end,) = compute.runs[0].ended_attempts
+        assert not end.restarts
+        assert end.reason == "only a client can replace lost nodes: node 1 is lost: its agent has ended"
 
 
 @pytest.mark.parametrize("seconds", [None, 0.0, 2.0, 3.0, 4.0])

@@ -480,6 +480,47 @@ async def test_next_agent_sends_pending_preemption_signal_once(tmp_path: Path, s
         assert rank.wait() == (-signal.SIGKILL if sent else -signal.SIGTERM)
 
 
+def run_restarting_call(node: Node, rank: subprocess.Popen[bytes]) -> Call:
+    """Let a rank of the node run a call that starts again after a preemption."""
+    slot = node.slots.slots[0]
+    slot.process = Process(rank.pid)
+    slot.process.connection, slot.process.is_ready = node.peer, True
+    begun = call("r1", 0, gang=True, attempt={"number": 1})
+    node.state.registry.add(begun)
+    slot.running[begun.key] = begun
+    return begun
+
+
+async def test_rank_that_begins_after_the_notice_gets_sigterm(tmp_path: Path) -> None:
+    node = Node(tmp_path, notices="import sys; sys.stdin.read()")
+    desk = make_notifier(node)
+    Path(node.state.config.paths.notices).write_text(json.dumps([[1, True, monotonic() + 60, [7], True]]))
+    desk.start()
+    desk.check()
+    with running() as rank:
+        run_restarting_call(node, rank)
+        desk.check()
+        assert rank.wait() == -signal.SIGTERM
+    (notice,) = json.loads(Path(node.state.config.paths.notices).read_text())
+    assert (notice[3], notice[4]) == ([7, rank.pid], True)
+    desk.check()  # without a second signal to another process
+    desk.stop()
+
+
+async def test_cancel_that_saves_does_not_interrupt_a_save_before_a_preemption(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    desk = make_notifier(node)
+    with running() as rank:
+        run_restarting_call(node, rank)
+        slot = node.slots.slots[0]
+        slot.mark_saving(0, monotonic() + 60)  # for the preemption of node 0, with SIGTERM
+        desk.save_run("r1", 30.0)
+        node.slots.stop_run("r1", "cancel", 30.0, breaks=True)
+        assert slot.process is not None and slot.process.kill_reason == "cancel of run r1"
+        rank.kill()
+        assert rank.wait() == -signal.SIGKILL, "no SIGTERM before"
+
+
 # -- in a rank's process ---------------------------------------------------------------------------------------
 
 
