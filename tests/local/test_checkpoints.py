@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,9 @@ import skyward_core as sky
 from skyward_core.model.errors import UsageError
 from skyward_core.pool import checkpoint_restore_to_nodes, output_files
 from skyward_core.pool.blob_distribution import BlobDistributor
+from skyward_core.pool.checkpoint_restore_to_nodes import CheckpointCopies
+from skyward_core.pool.checkpoint_store import CheckpointStore
+from skyward_core.pool.output_files import FileListing
 from skyward_core.views.events import Event, PoolState
 from tests.support.child import Child
 from tests.support.cli import call
@@ -105,6 +109,42 @@ def test_local_pool_leaves_no_empty_folder_for_checkpoints(project: Path) -> Non
     with sky.Compute(provider=sky.Local(), nodes=2, options=options) as pool:
         assert list_folders() @ pool == [1, 1]
     assert list(project.iterdir()) == []
+
+
+@sky.function
+def save_once(end: str) -> None:
+    Path(sky.checkpoint_dir(), "step-1.json").write_text("{}")
+    wait_until(Path(end).exists)
+
+
+def test_teardown_names_the_checkpoint_whose_upload_hangs(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error of one scan, before, does not end the scans of the run."""
+    released, scans, update = threading.Event(), list[str](), CheckpointCopies.update
+
+    async def fail_once(copies: CheckpointCopies, run: str, found: FileListing) -> None:
+        scans.append(run)
+        if len(scans) == 1:
+            raise OSError("a file was deleted during the scan")
+        await update(copies, run, found)
+
+    monkeypatch.setattr(CheckpointCopies, "update", fail_once)
+    monkeypatch.setattr(CheckpointStore, "save", lambda *_: released.wait(60))
+    monkeypatch.setattr(output_files, "UPLOAD_TIMEOUT", 0.5)
+    options = sky.Options(console=False, checkpoint_store=f"file://{tmp_path / 'store'}")
+    try:
+        with sky.Compute(provider=sky.Local(), options=options) as compute:
+            done = save_once(str(tmp_path / "end")).on(compute)
+            wait_until(lambda: compute.pool.context.checkpoints.upload[0], what=lambda: scans)
+            (tmp_path / "end").touch()
+            done.result()
+        assert compute.receipt is not None
+        (note,) = [each for each in compute.receipt.notes if "upload" in each]
+        name = f"checkpoints/{scans[0]}/step-1.json"
+        assert note.startswith(f"checkpoint {name} of run {scans[0]} was not uploaded within")
+    finally:
+        released.set()
 
 
 @sky.function
