@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
+from skyward_core.api.attach_and_results import Attached
 from skyward_core.model.errors import RunError
 from skyward_core.node.agent.fail_fast_without_client import CLIENT_GRACE
 from skyward_core.store.ledger import Ledger
@@ -146,7 +147,7 @@ def test_client_that_dies_with_all_outcomes_leaves_the_decision_to_the_head(home
 
 
 @contextmanager
-def run_without_client_or_agent(folder: Path, nodes: str) -> Iterator[sky.Compute]:
+def run_without_client_or_agent(folder: Path, nodes: str) -> Iterator[Attached]:
     """Kill the client of a run on three nodes, then the agent of node 1, then rank 2. Return the next client."""
     with client_of_run(folder, nodes=nodes), sky.attach("shared") as compute:
         agent = compute.pool.links[1].welcome["pid"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
@@ -21,6 +21,7 @@ from skyward_core.model.restart_policy import (
     place_attempt,
 )
 from skyward_core.model.root_cause import root_cause
+from skyward_core.model.specs import PoolSpec
 from skyward_core.protocol.frame_schemas import PREEMPTED
 from tests.support.examples import examples
 
@@ -165,3 +166,13 @@ def test_attempt_never_runs_on_lost_nodes_or_without_the_head_or_below_the_minim
         {0, count} if least is None else {0, *range(least, count + 1)} | ({count} if not away else set())
     )
     assert bool(reason) is bool(away)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "chosen"),
+    [(4, {}), ("4:4", {}), ("2:4", {"on_loss": "replace"}), ("2:4", {"cluster": False})],
+)
+def test_smaller_gangs_are_rejected_where_no_attempt_could_have_one(nodes: Any, chosen: dict[str, Any]) -> None:
+    given: dict[str, Any] = {"on_loss": "restart", "restart_smaller": True} | chosen
+    with pytest.raises(sky.SpecError, match='range of nodes such as nodes="2:8"'):
+        PoolSpec(name="p", provider=sky.Local(), nodes=nodes, options=sky.Options(**given))
