@@ -19,6 +19,7 @@ from skyward_core.views.problem_alerts_and_stragglers import REPEAT_SECONDS, Ale
 from skyward_core.views.rank_metrics_and_diagnostics import (
     BLOCK_SIZE,
     MAX_NAMES,
+    MAX_PACES,
     MAX_POINTS,
     MAX_RUNS,
     PACE_SIZE,
@@ -142,6 +143,31 @@ def test_slow_rank_raises_a_straggler_alert(name: str, paces: list[float], ranks
     found = find_alerts(view, run, session.now)
     assert kinds(found) == [("straggler", f"rank {rank}") for rank in ranks]
     assert all(alert.since == session.now - 20 for alert in found)
+
+
+@pytest.mark.parametrize(
+    ("before", "pace"),
+    [
+        (2 * MAX_PACES * PACE_SIZE, 3.0),
+        ((MAX_PACES - 3) * PACE_SIZE, 1.15),
+    ],  # thinned before, and meanwhile
+)
+def test_straggler_start_is_independent_of_when_alerts_are_read(before: int, pace: float) -> None:
+    """The rank keeps up for one minute in between. The later app receives all metrics at once."""
+    (session, view, run), (_, later_view, later_run) = running(4), running(4)
+    began, watch, starts = session.now, AlertWatch(), set()
+    slow = [*[False] * before, *[True] * 5 * PACE_SIZE, *[False] * 60, *[True] * 5 * PACE_SIZE]
+    for place, lags in enumerate(slow):
+        for rank in range(4):
+            step = pace if rank == 2 and lags else 1.0 + 0.01 * rank
+            for pool, its in ((view, run), (later_view, later_run)):
+                pool.metrics.add_values(its.id, rank, began + place, {"step_time": step})
+        if place > before:
+            starts |= {alert.since for alert in watch.check(view, run, began + place)[0]}
+    assert 1 <= len(starts) <= 2  # two stretches may become one meanwhile
+    (later,) = AlertWatch().check(later_view, later_run, began + len(slow))[0]
+    of_stretch = PACE_SIZE if before < MAX_PACES * PACE_SIZE - 5 * PACE_SIZE else 4 * PACE_SIZE
+    assert all(abs(since - began - before) <= of_stretch for since in (*starts, later.since))
 
 
 def test_single_slow_step_raises_no_straggler_alert() -> None:

@@ -57,11 +57,3 @@ def test_deprecated_accelerators_by_maker_warn_and_work():
         sky.AMD.RTX_4090  # noqa: B018
     with pytest.raises(AttributeError, match="did you mean"):
         sky.NVIDIA.A10O  # noqa: B018
-
-
-@pytest.mark.parametrize("name", ["torch", "keras", "jax", "tensorflow", "transformers"])
-def test_deprecated_integrations_keep_functions_unchanged(name):
-    with pytest.warns(FutureWarning, match=rf"sky\.integrations\.{name} .*sky\.plugins\."):
-        decorate = getattr(sky.integrations, name)()
-    task = decorate(sky.function(lambda: 7))
-    assert type(task) is type(sky.function(lambda: 7))

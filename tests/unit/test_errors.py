@@ -22,8 +22,6 @@ from typing import Any, get_args
 
 import click
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import skyward_core as sky
 from skyward_core.model import errors
@@ -308,24 +306,6 @@ def test_unpicklable_cause_type_becomes_a_plain_run_error() -> None:
 def test_nested_run_error_inherits_the_inner_cause_type() -> None:
     inner = error_of_cause_type(run_error("inner failed"), ZeroDivisionError("by zero"))
     assert type(check(inner, ZeroDivisionError)) is type(inner)
-
-
-@given(
-    st.sampled_from([ValueError, KeyError, OSError, LookupError, RuntimeError, UnicodeError, ImportError, EOFError]),
-    st.lists(st.sampled_from([ArithmeticError, TypeError, AssertionError, MemoryError, BufferError]), unique=True),
-    st.booleans(),
-    # Names that any such error has already are its own.
-    st.dictionaries(st.text(min_size=1).filter(lambda name: not hasattr(run_error(), name)), st.integers() | st.text()),
-)
-def test_run_error_inherits_any_combination_of_cause_types(
-    first: Any, others: list[Any], slots: bool, attributes: dict[str, Any]
-) -> None:
-    space = {"__slots__": ("kept",)} if slots else {}
-    kind = type("Mixed", (first, *others), space)
-    cause = kind("no")
-    vars(cause).update(attributes)
-    error = check(cause, first, *others)
-    assert all(getattr(error, name) == value for name, value in attributes.items())
 
 
 # The first real failure, told from its echoes: what PyTorch 2.13 and JAX 0.10 were seen to say when a peer died.

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from subprocess import DEVNULL, PIPE
 
 import pytest
 
-from tests.support.fewer import FOLDER
 from tests.support.forked import Loaded
-from tests.support.forked_clients import run_script
 from tests.support.processes import run_command
 
 SAY = """
@@ -61,31 +58,6 @@ def test_forked_process_equals_a_started_one(tmp_path: Path) -> None:
     assert (status, text["parent"], text["env"], text["cwd"]) == (3, os.getpid(), env, str(tmp_path))
     assert (text["leads"], other["leads"]) == (False, True)
     assert len({drawn for _, _, drawn in (*forked, *started)}) == 4, "each draws other numbers"
-
-
-def test_forked_client_script_runs_as_python_runs_it(tmp_path: Path) -> None:
-    (tmp_path / "beside.py").write_text("WORD = 'beside'\n")
-    script = tmp_path / "client.py"
-    script.write_text(
-        "import json, sys, beside\nimport skyward_core as sky\n@sky.function\ndef f(): ...\n"
-        "print(json.dumps([__name__, __file__, sys.argv, sys.path, f.__module__, beside.WORD]))\n"
-        "sys.exit(sys.modules['__main__'].__file__ != __file__)\n"
-    )
-    plain = subprocess.run([sys.executable, str(script), "a", "b"], stdout=PIPE, text=True, check=True).stdout
-    with run_script(script, "a", "b", over_ssh=True, stdout=PIPE, text=True) as forked:
-        assert forked.communicate(timeout=60)[0] == plain
-    assert forked.returncode == 0
-
-
-def test_hidden_packages_are_not_importable_in_forked_processes(tmp_path: Path) -> None:
-    finds = Loaded([sys.executable], "import importlib.util, sys\n", "print(importlib.util.find_spec('rich'))\n")
-    env = {"PYTHONPATH": os.pathsep.join(filter(None, (str(FOLDER), os.environ.get("PYTHONPATH"))))}
-    for hidden in ("rich", "numpy", "rich"):
-        process = finds.start(
-            ["finds"], cwd=tmp_path, env=os.environ | env | {"NOT_INSTALLED": hidden}, stdout=PIPE, text=True
-        )
-        assert type(process) is not subprocess.Popen, "it is forked"
-        assert (process.communicate(timeout=60)[0] == "None\n") is (hidden == "rich")
 
 
 # The processes of a run that are forked do what started ones do: find each test, tell each failure, are replaced.

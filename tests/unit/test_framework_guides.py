@@ -1,4 +1,4 @@
-"""Framework guides (excerpts of examples, commands that parse), and dashboard tunnels."""
+"""Framework guides (excerpts of examples), and dashboard tunnels."""
 
 from __future__ import annotations
 
@@ -8,13 +8,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import click
 import pytest
 
-from skyward_core.plugins import available
 from skyward_core.pool.dashboards import WELL_KNOWN, Dashboards
-from skyward_core.tasks.script_functions import find_function, parse_arguments
-from tests.support.commands import parse_command_line
 
 ROOT = Path(__file__).parents[2]
 GUIDES = ROOT / "docs" / "train"
@@ -55,18 +51,6 @@ def stray_line(lines: list[str], source: list[str]) -> str | None:
     return None
 
 
-def commands(text: str) -> list[str]:
-    return re.findall(r"^(skyward-tui .*)$", text, re.M) + re.findall(r"`(skyward-tui [^`\n]+)`", text)
-
-
-def parse(command: str) -> click.Context:
-    """Return click's context of a command line without running it."""
-    context = parse_command_line(command)
-    if context.args:  # may be flags of a script's function: no guide has any
-        raise click.UsageError(f"no option: {context.args}")
-    return context
-
-
 @pages
 def test_guide_excerpts_are_lines_of_the_example(page: str) -> None:
     found = excerpts(text_of(page))
@@ -75,22 +59,6 @@ def test_guide_excerpts_are_lines_of_the_example(page: str) -> None:
         assert name == EXAMPLE_OF[page]
         source = (EXAMPLES / name).read_text(encoding="utf-8").splitlines()
         assert (stray := stray_line(lines, source)) is None, f"{name} has no such line there: {stray}"
-
-
-@pages
-def test_commands_in_a_guide_parse(page: str) -> None:
-    found = commands(text_of(page))
-    assert any("--nodes" in command for command in found)
-    assert any("--hosts" in command for command in found)
-    copied = [parse(command).params for command in found if " examples " in command]
-    assert [values["name"] for values in copied] == [Path(EXAMPLE_OF[page]).stem], "it is there to be run"
-    for command in found:
-        values = parse(command).params
-        if "target" not in values:
-            continue
-        assert set(values["plugins"]) <= {plugin.name for plugin in available()}
-        if (script := EXAMPLES / values["target"]).exists():
-            parse_arguments(find_function(script, None), values["arguments"])
 
 
 # The way to a page of a pool's head is made once, however often is asked for it.

@@ -85,6 +85,15 @@ def test_gang_lock_is_granted_in_order_of_requests(steps: str, sent: str) -> Non
     assert ", ".join(log) == sent
 
 
+def test_gang_status_frame_has_epoch_and_broken_reason() -> None:
+    assert Gang().status_frame() == {"t": "gang", "epoch": 0, "broken": ""}
+    broken = {"t": "gang", "epoch": 3, "broken": "rank 1 ended"}
+    assert Gang(3, broken="rank 1 ended").status_frame() == broken
+    assert Gang(3, broken="rank 1 ended", spent="a script has run").status_frame() == broken
+    spent = {"t": "gang", "epoch": 3, "broken": "a script has run", "spent": True}
+    assert Gang(3, spent="a script has run").status_frame() == spent
+
+
 def listens_at(number: int) -> bool:
     with socket.socket() as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

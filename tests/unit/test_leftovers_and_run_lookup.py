@@ -24,11 +24,11 @@ from skyward_core.pool import fetch_retained_results, leftover_verdicts
 from skyward_core.pool.ledger_reconciliation import close_if_gone
 from skyward_core.providers.aws.launch_and_reservations import MIN_DEADMAN_MINUTES
 from skyward_core.store.ledger import Ledger
-from skyward_core.store.ledger_rows import Receipt
+from skyward_core.store.ledger_rows import PoolRow, Receipt, RetainedResults
 from skyward_core.store.pool_folder import PoolFolder
 from skyward_core.views.events import QueuedRun, UnfetchedNews
 from skyward_core.views.pool_view import PoolView, RunView
-from skyward_tui.cli.pool_and_run_lookup import live_pools, live_run, resolve_run
+from skyward_tui.cli.pool_and_run_lookup import live_and_retained_pools, live_pools, live_run, resolve_run
 from tests.support.ledger_runs import record_runs
 
 OURS = Leftover("instance", "i-1", "here", "old", "t0", "mine", True, "me", is_machine=True, hourly=1.5)
@@ -416,3 +416,28 @@ def test_pool_name_with_several_running_runs_is_rejected_with_a_list(session: An
 def test_command_for_an_ended_pool_says_that_it_ended(session: Any) -> None:
     with pytest.raises(UsageError, match=r"pool train ended at .*skyward-tui logs train"):
         live_pools(session, ["train"])
+
+
+@pytest.fixture
+def pools_of_one_name(tmp_path: Path) -> Iterator[Any]:
+    """Three pools of one name: two have ended and left results on their hosts, and one runs."""
+    with closing(Ledger(tmp_path / "ledger.db")) as ledger:
+        for token in ("t1", "t2", "t3"):
+            ledger.record_intent(token, "train", {}, {})
+            if token != "t3":
+                retained = [
+                    RetainedResults(token, Machine(f"m{node}", node, "h", "h"), {"aa": 7}, 7, 2e9) for node in (0, 1)
+                ]
+                ledger.record_teardown(token, Receipt("train", 2, (0, 1), (), 0.1), retained)
+        yield SimpleNamespace(ledger=ledger, retained_results=ledger.retained_results)
+
+
+def tokens(found: tuple[list[PoolRow], list[PoolRow]]) -> tuple[list[str], list[str]]:
+    return [row.token for row in found[0]], sorted(row.token for row in found[1])
+
+
+def test_pool_name_finds_the_live_pool_and_key_any_pool(pools_of_one_name: Any) -> None:
+    assert tokens(live_and_retained_pools(pools_of_one_name, ["train"])) == (["t3"], [])
+    assert tokens(live_and_retained_pools(pools_of_one_name, ["train", "train.t3", "train.t1"])) == (["t3"], ["t1"])
+    with pytest.raises(UsageError, match=r"no pool 'train\.t9' is up\. Did you mean 'train'"):
+        live_pools(pools_of_one_name, ["train.t9"])

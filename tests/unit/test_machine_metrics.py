@@ -487,6 +487,18 @@ def test_parquet_export_requires_pyarrow(tmp_path, monkeypatch) -> None:
     assert parquet.read_table(tmp_path / "x.parquet").num_rows == sum(map(len, build_curves(pool(), BOOK_RUN)))
 
 
+def test_prometheus_export_has_the_latest_value_of_each_series() -> None:
+    text = format_prometheus(build_curves(pool(), BOOK_RUN), {"pool": "p", "run": "r1"})
+    found = parsed(text)
+    about = {"pool": "p", "run": "r1"}
+    assert found["skyward_node_cpu_percent"] == ("gauge", [(about | {"node": "0"}, 12.0)])
+    gpu = about | {"node": "0", "gpu": "0", "model": 'H100 "big"\\'}
+    assert found["skyward_gpu_util_percent"] == ("gauge", [(gpu, 12.0)])
+    assert found["skyward_gpu_throttle"] == ("gauge", [(gpu, 64.0)])
+    assert [labels["rank"] for labels, _ in found["skyward_rank_number"][1]] == ["0", "1"]
+    assert found["skyward_rank_number"][1][0][0]["name"] == "loss"
+
+
 # -- for Prometheus ------------------------------------------------------------------------------------------
 
 

@@ -97,27 +97,6 @@ def test_rank_output_stream_recovers_from_a_write_failure(
     assert out.getvalue() == "r000| shown\nr000| shown, too\n"
 
 
-@pytest.mark.parametrize(
-    ("chunks", "printed"),
-    [
-        (
-            [(3, "out", b"one\ntw"), (0, "out", b"zero\n"), (3, "err", b"oops\n"), (3, "out", b"o\n")],
-            "r003| one\nr000| zero\nr003| oops\nr003| two\n",
-        ),
-        ([(1, "out", b"no newline"), (2, "err", b"\r50%\r100%")], "r001| no newline\nr002| 100%\n"),
-    ],
-)
-def test_rank_output_is_printed_as_whole_lines_until_close(
-    console: Opens, chunks: list[tuple[int, str, bytes]], printed: str
-) -> None:
-    shown, news = console(out := io.StringIO())
-    for chunk in chunks:
-        news.print(*chunk)
-    shown.close()
-    news.print(1, "out", b" too late\n")
-    assert out.getvalue() == printed
-
-
 def test_rank_output_follows_redirection_of_stdout(console: Opens, monkeypatch: pytest.MonkeyPatch) -> None:
     first, later, err = io.StringIO(), io.StringIO(), io.StringIO()
     shown, news = console(first)

@@ -96,30 +96,6 @@ def test_test_extra_equals_the_dependency_groups() -> None:
     assert not any(name.startswith(("torch", "jax", "keras", "transformers")) for name in groups["dev"])
 
 
-# Where the name of a provider of ours may stand beside the provider's own folder, and why.
-NAMING = {
-    "skyward_core/plugins/ssh_between_nodes.py": "the program ssh",
-    "skyward_core/providers/__init__.py": "DEFAULT: which one it is where nobody names one",
-    "skyward_core/store/state_folder.py": "the name of a folder of the home",
-    "skyward_core/transport/local_transport_and_environments.py": "the name of a log",
-    "skyward_tui/cli/commands/hosts_trust_shell_forward.py": "the program ssh",
-    "skyward_tui/cli/main.py": "the command ssh",
-    "skyward_tui/screens/run.py": "the command ssh",
-}
-
-
-def test_provider_names_appear_only_in_provider_packages() -> None:
-    """A provider declares its properties, and no other module compares provider names."""
-    own = ("skyward_core/providers/local/", "skyward_core/providers/ssh/", "skyward_core/transport/ssh/")
-    modules = {
-        str(path.relative_to(ROOT))
-        for path in MODULES.values()
-        for node in nodes_of(path)
-        if isinstance(node, ast.Constant) and node.value in ("ssh", "local")
-    }
-    assert {name for name in modules if not name.startswith(own)} == set(NAMING)
-
-
 def test_provider_capabilities_are_not_guessed_by_attribute() -> None:
     """Check for a capability (``model/provider_capability_protocols.py``), not for an attribute name."""
     guessed = [

@@ -447,6 +447,8 @@ def test_bundle_importer_finds_modules_like_zipimport(unpacked: str, which: str)
         assert ours is not None and theirs is not None and type(ours.loader) is library_bundle_importer._Importer
         assert ours.origin == theirs.origin and ours.has_location and ours.cached == theirs.cached, name
         assert ours.submodule_search_locations == theirs.submodule_search_locations
+    importer = library_bundle_importer._Importer(place)
+    assert importer.find_spec(name) and importer.get_code(name) == importer.get_code(name), "it is available repeatedly"
 
 
 def test_other_zip_files_are_imported_by_zipimport(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from packaging.requirements import Requirement
 from skyward_core.model.errors import HostKeyError, PoolError
 from skyward_core.providers.aws import ec2_ssh_transport
 from skyward_core.providers.aws.ec2_ssh_transport import INSTALL_KEY_COMMAND, MAKE_KEY_COMMAND, HostKeyFile
-from skyward_core.transport.ssh import connection as connect
 from skyward_core.transport.ssh import known_hosts
 from skyward_core.transport.ssh.asyncssh_patches import asyncssh
 from skyward_tui.text.error_hint_text import format_error
@@ -39,38 +38,6 @@ def test_host_key_in_known_hosts_is_known_and_another_is_changed(file: Path) -> 
     assert known.verdict(other) == "changed"
     assert known.places == ((file, 3),)
     assert known_hosts.look_up([file], "10.0.0.1", 22).verdict(one) == "known"
-
-
-def test_host_key_of_another_port_is_a_separate_entry(file: Path) -> None:
-    standard, other = key(), key()
-    file.write_text(line("gpu1", standard) + line("[gpu2]:2222", other))
-    # OpenSSH's rule: the plain name vouches for other ports too, but does not make another key there a change.
-    assert known_hosts.look_up([file], "gpu1", 2222).verdict(standard) == "known"
-    assert known_hosts.look_up([file], "gpu1", 2222).verdict(other) == "unknown"
-    assert known_hosts.look_up([file], "gpu2", 2222).verdict(other) == "known"
-    assert known_hosts.look_up([file], "gpu2", 2222).verdict(standard) == "changed"
-    assert known_hosts.look_up([file], "gpu2", 22).verdict(other) == "unknown"
-
-
-def test_cert_authority_and_revoked_entries_are_separated(file: Path) -> None:
-    authority, bad = key(), key()
-    file.write_text(line("@cert-authority *.lab", authority) + line("@revoked *", bad))
-    known = known_hosts.look_up([file], "gpu1.lab", 22)
-    assert (known.trusted, known.authorities, known.revoked) == ((), (authority,), (bad,))
-
-
-def test_known_hosts_reads_hashed_names_and_skips_broken_lines(file: Path) -> None:
-    one = key()
-    # What ssh-keygen -H makes of "gpu1".
-    import base64
-    import hashlib
-    import hmac
-
-    salt = b"0123456789abcdefghij"
-    digest = hmac.new(salt, b"gpu1", hashlib.sha1).digest()
-    hashed = f"|1|{base64.b64encode(salt).decode()}|{base64.b64encode(digest).decode()}"
-    file.write_text("what is this\n@odd gpu1 x\n" + line(hashed, one))
-    assert known_hosts.look_up([file], "gpu1", 22).verdict(one) == "known"
 
 
 def test_accepted_key_is_appended_as_one_line_to_a_private_file(file: Path) -> None:
@@ -123,15 +90,6 @@ def test_asyncssh_is_pinned_below_its_next_major_version() -> None:
     (asked,) = [one.specifier for one in required if one.name == "asyncssh"]
     major = int(asyncssh.__version__.partition(".")[0])
     assert asyncssh.__version__ in asked and f"{major + 1}.0" not in asked
-
-
-async def test_revoked_host_keys_option_of_ssh_config_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    config = tmp_path / ".ssh" / "config"
-    config.parent.mkdir(mode=0o700)
-    config.write_text("Host box\n  RevokedHostKeys ~/bad\n")
-    route = await connect.resolve(connect.Target("box"))  # type: ignore[attr-defined]
-    assert route.revoked == (tmp_path / "bad",)
 
 
 # A machine gets a host key of its own at the first login; whoever is cut off at that lets the next one in.
