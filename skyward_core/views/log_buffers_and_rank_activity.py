@@ -305,9 +305,14 @@ class PoolActivity:
         """
         if self.is_paused:
             return None
-        rhythm = self._runs.get(run, {}).get(rank) or _NEVER
-        silent = now - max(rhythm.last, began, self._worked_at.get(rank, 0.0), self._resumed_at)
-        return silent if silent > rhythm.silence_threshold else None
+        silent = self.silence(run, rank, began, now)
+        return silent if silent > (self._runs.get(run, {}).get(rank) or _NEVER).silence_threshold else None
+
+    def silence(self, run: str, rank: int, began: float, now: float) -> float:
+        """Return the seconds since a rank's last sign of activity in a run. The arguments are those of
+        :meth:`unusual_silence`."""
+        last = (self._runs.get(run, {}).get(rank) or _NEVER).last
+        return now - max(last, began, self._worked_at.get(rank, 0.0), self._resumed_at)
 
 
 _NEVER = RankActivity()

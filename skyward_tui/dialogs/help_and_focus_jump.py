@@ -23,7 +23,7 @@ KEYS = 18  # cells for the keys
 MIN_WORDS = 20  # minimum cells for the descriptions
 
 _GROUPS = {
-    "run": ("run", "log", "panel", "numbers"),
+    "run": ("run", "log", "panel", "metrics"),
     "pools": ("pools", "panel"),
     "launch": ("launch", "choice", "toggles", "fold", "files"),
 }

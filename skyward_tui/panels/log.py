@@ -248,6 +248,7 @@ class LogPanel(RunPanel[LogPane]):
         self._subject = ""
         self._asking = ""
         self._folded: CollapsedRing | None = None
+        self._was_following: bool | None = None  # whether the log followed its end before it showed an instant
 
     def compose(self) -> ComposeResult:
         yield self.panes
@@ -467,6 +468,16 @@ class LogPanel(RunPanel[LogPane]):
                     column.pane.action_follow()
             elif at is not None:
                 column.pane.go_to_time(at)
+
+    def show_instant(self, at: float | None) -> None:
+        pane = self.pane
+        if at is not None:
+            self._was_following = pane.is_following if self._was_following is None else self._was_following
+            pane.go_to_time(at)
+        elif self._was_following is not None:
+            if self._was_following and not pane.is_following:
+                pane.action_follow()
+            self._was_following = None
 
     # External programs
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from itertools import accumulate
 from statistics import fmean
 from time import monotonic
 from typing import ClassVar, NamedTuple
@@ -16,6 +17,7 @@ from skyward_core.model.metric_definitions_and_series import Unit
 from skyward_core.views.machine_metrics import MachineMetrics, MachineView, MetricHistory
 from skyward_core.views.outliers_and_bands import Trace
 from skyward_core.views.pool_view import PoolView, RunView
+from skyward_core.views.stack_groups_and_profiles import format_ranges
 from skyward_tui.panels.panel import RunPanel, RunSelection
 from skyward_tui.text.hardware_cells import (
     GPU_METRICS,
@@ -28,6 +30,7 @@ from skyward_tui.text.hardware_cells import (
     share,
 )
 from skyward_tui.text.number_and_time_format import duration
+from skyward_tui.text.text_width_and_tables import clip
 from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.widgets.metric_charts import Canvas
 from skyward_tui.widgets.virtual_list import PaintedLines
@@ -155,6 +158,8 @@ class MachineGrid(PaintedLines):
         self._metric_index = 0  # index in GPU_METRICS; without GPUs, in HOST_METRICS
         self._scale: MetricScale | None = None  # scale of the shown GPU metric
         self._outliers: dict[Place, list[str]] = {}  # names of outlier metrics at the last update
+        self._machines: dict[int, MachineView] = {}  # first node of each machine
+        self._labels: dict[int, str] = {}  # names of all nodes of a machine, by its first node
         self._remarks = 0  # number of nodes with problems at the last update
         self._curves: dict[int, tuple[object, list[list[Segment]]]] = {}
 
@@ -175,14 +180,19 @@ class MachineGrid(PaintedLines):
         if self._has_gpus:
             self._scale_of(metrics).update(metrics)
         self._outliers = outlier_metrics(metrics)
-        self._remarks = sum(self._has_problem(*each) for each in metrics.nodes.items())
+        machines: dict[object, list[int]] = {}
+        for node, machine in metrics.nodes.items():
+            machines.setdefault((machine.boot or node, machine.is_fresh(now), machine.why), []).append(node)
+        self._machines = {nodes[0]: metrics.nodes[nodes[0]] for nodes in machines.values()}
+        self._labels = {nodes[0]: f"n{format_ranges(nodes)}" for nodes in machines.values()}
+        self._remarks = sum(self._has_problem(*each) for each in self._machines.items())
         self.refresh_if_changed()
         return True
 
     @property
     def total_rows(self) -> int:
         """Rows of the grid including the head. The number has a minimum, so that there is space for curves."""
-        return 1 if self._metrics is None else 1 + max(_LEAST_ROWS, len(self._metrics.nodes) + self._remarks)
+        return 1 if self._metrics is None else 1 + max(_LEAST_ROWS, len(self._machines) + self._remarks)
 
     @property
     def has_fresh_data(self) -> bool:
@@ -234,7 +244,7 @@ class MachineGrid(PaintedLines):
     # Moving
 
     def action_step(self, step: int) -> None:
-        most = max(0, len(self._metrics.nodes if self._metrics else ()) - self._room)
+        most = max(0, len(self._machines) - self._room)
         self._top = min(max(0, self._top + step), most)
         self.refresh_if_changed()
 
@@ -268,10 +278,10 @@ class MachineGrid(PaintedLines):
             return []
         self._plain = self.rich_style  # stored here because Textual computes the property at each access
         odd = self._outliers
-        nodes = list(metrics.nodes.items())[self._top : self._top + self._room]
+        nodes = list(self._machines.items())[self._top : self._top + self._room]
         drawn = []
         spans = [machine.host.span for _, machine in nodes if machine.host.seen]
-        if spans and len(nodes) == len(metrics.nodes):
+        if spans and len(nodes) == len(self._machines):
             span = min(first for first, _ in spans), max(last for _, last in spans)
             rows = [self._row(node, machine, odd) for node, machine in nodes]
             drawn = self._rows_with_side_curves(rows, span, width, height) or self._rows_with_curves_below(
@@ -280,7 +290,7 @@ class MachineGrid(PaintedLines):
         if drawn:
             return [strip.extend_cell_length(width, self._plain).crop(0, width) for strip in drawn]
         head = self._head()
-        if hidden := len(metrics.nodes) - len(nodes):
+        if hidden := len(self._machines) - len(nodes):
             head.append(Segment(f"  +{hidden} more nodes", self._style("muted")))
         lines = [head]
         for node, machine in nodes:
@@ -388,11 +398,14 @@ class MachineGrid(PaintedLines):
 
     @property
     def _columns(self) -> tuple[tuple[str, tuple[str, ...], int], ...]:
-        return NODE_COLUMNS[:FEW_COLUMNS] if self._has_gpus and self.size.width < 120 else NODE_COLUMNS
+        if self._has_gpus and self.size.width < 120:
+            return NODE_COLUMNS[:FEW_COLUMNS]
+        ends = accumulate((width for _, _, width in NODE_COLUMNS), initial=_NODE)
+        return NODE_COLUMNS[: sum(end <= self.size.width for end in ends) - 1]
 
     def _row(self, node: int, machine: MachineView, outliers: dict[tuple[int, int | None], list[str]]) -> _NodeRow:
         odd = {gpu: names for (n, gpu), names in outliers.items() if n == node}
-        cells = [Segment(f" {f'n{node}':<{_NODE - 1}}", self._plain)]
+        cells = [Segment(f" {clip(self._labels[node], _NODE - 1):<{_NODE - 1}}", self._plain)]
         if not machine.is_fresh(self._now):
             cells.append(Segment(f" {machine.why or 'no data'}", self._style("muted")))
             return _NodeRow(machine, cells, "", odd)
@@ -451,10 +464,8 @@ def _clipped(row: list[Segment], width: int) -> list[Segment]:
 class MachinesPanel(RunPanel[MachineGrid]):
     """Machines of the pool. Sampling starts when a run is selected, so that it does not slow down the pool's start."""
 
-    DEFAULT_CSS = read_style_sheet(__file__)
     CALM = True
     FITS_ROWS = True
-    SCOPED_CSS = False  # the style sheet also changes the screen's grid
     MAIN = MachineGrid
     _measured_pool = ""
 

@@ -12,9 +12,10 @@ from skyward_core.views.job_file_steps import StepOnNode, failure_lines, steps_b
 from skyward_core.views.pool_view import PHASES, NodeView, PoolView, RunView
 from skyward_tui.panels.panel import RunPanel, RunSelection
 from skyward_tui.text.error_hint_text import format_detail
+from skyward_tui.text.hardware_cells import usage_summary
 from skyward_tui.text.number_and_time_format import age, clock, duration, precise_duration, preemption_text
 from skyward_tui.text.state_styles_and_rank_states import FAILURES, is_absent, link_note, node_style, state_style
-from skyward_tui.text.text_width_and_tables import clip
+from skyward_tui.text.text_width_and_tables import clip, clip_parts
 from skyward_tui.ui.time_refresh_rules import refresh_token
 from skyward_tui.widgets.virtual_list import VirtualList
 
@@ -37,22 +38,25 @@ class PhaseBoard(VirtualList[NodeView]):
         self._order: list[int] = []  # node indices in display order
         self._chosen = -1  # the node under the cursor
         self._open: set[int] = set()  # nodes whose messages are shown
-        self._pool: tuple[PoolView, float, RunView | None] | None = None
+        self._pool: tuple[PoolView, float, RunView | None, bool] | None = None
+        self.is_summary = False  # whether a line shows all nodes
         self._head: list[Content] = []
         self._state: object = None
         self._steps: Mapping[int, Sequence[StepOnNode]] = {}
 
-    def update(self, pool: PoolView, now: float, run: RunView | None = None) -> bool:
+    def update(self, pool: PoolView, now: float, run: RunView | None = None, seldom: bool = False) -> bool:
         """Show a pool; return whether anything changed.
 
         Args:
             run: Selected run; if it is a job, its steps are shown beside each node.
+            seldom: Whether a line for all nodes is enough unless a node has problems.
         """
         job = "" if run is None else run.job
-        state = (pool.version, job, pool.logs.version if job else 0, refresh_token([pool], now), self.size)
-        if state == self._state:
+        measured = pool.machines.version if seldom and pool.machines is not None else 0
+        state = (pool.version, job, pool.logs.version if job else 0, refresh_token([pool], now), self.size, seldom)
+        if (*state, measured) == self._state:
             return False
-        self._state, self._pool = state, (pool, now, run)
+        self._state, self._pool = (*state, measured), (pool, now, run, seldom)
         job_steps = steps_of_job(pool, run)
         self._steps = steps_by_node(job_steps, now)
         bad = pool.shown_state in ("failed", "degraded", "unreachable", "unfinished", "unstarted")
@@ -66,7 +70,15 @@ class PhaseBoard(VirtualList[NodeView]):
         self._order = [node.index for node in nodes]
         if self._chosen not in self._order:
             self._chosen = self._order[0] if self._order else -1
-        self._rows = [row for node in nodes for row in self._rows_of(node, pool, now)]
+        self.is_summary = seldom and bool(nodes) and not self._head and all(map(self._is_quiet, nodes))
+        if self.is_summary:
+            use = "" if pool.machines is None else usage_summary(pool.machines)
+            mark = state_style("ready")
+            text = use or f"all ready for {age(now - max(node.since for node in nodes))}"
+            text = clip_parts(text, self.size.width - 4)
+            self._rows = [(self._chosen, Content.assemble((f" {mark.glyph} ", mark.style), text))]
+        else:
+            self._rows = [row for node in nodes for row in self._rows_of(node, pool, now)]
         self.refresh_if_changed()
         return True
 
@@ -98,6 +110,9 @@ class PhaseBoard(VirtualList[NodeView]):
     def action_open(self) -> None:
         """Show or hide the messages of the node under the cursor."""
         self._open ^= {self._chosen}
+        self._update_again()
+
+    def _update_again(self) -> None:
         self._state = None
         if self._pool is not None:
             self.update(*self._pool)
@@ -181,4 +196,9 @@ class NodesPanel(RunPanel[PhaseBoard]):
     FITS_ROWS = True
 
     def update_view(self, pool: PoolView, run: RunView | None, now: float, chosen: RunSelection) -> bool:
-        return self.main.update(pool, now, run)
+        trains = run is not None and bool(pool.metrics.ranks(run.id))
+        changed = self.main.update(pool, now, run, trains and not self.has_class("-active"))
+        if changed:
+            ready = sum(node.phase == "ready" for node in pool.nodes)
+            self.set_titles(Content(f"{self.heading}  {ready:,}/{len(pool.nodes):,} ready"))
+        return changed

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from textual.app import ComposeResult
+from textual.message import Message
 from textual.widget import Widget
 
 from skyward_core.client.log_search import LineMatch
@@ -35,6 +36,18 @@ class RunSelection(NamedTuple):
     merged: bool
     collapsed: bool = False
     failed: bool = False
+
+
+class InstantChosen(Message):
+    """Message that the user has chosen a time, for example by a hairline. All panels show it.
+
+    Args:
+        at: Unix time; None for the newest data.
+    """
+
+    def __init__(self, at: float | None) -> None:
+        super().__init__()
+        self.at = at
 
 
 class PanelExport(NamedTuple):
@@ -114,10 +127,6 @@ class RunPanel(Panel, Generic[Main]):
         """Key of the panel in :data:`skyward_tui.ui.actions.HINTS`."""
         return f"run.{self.row.id}"
 
-    def above(self) -> Iterable[Widget]:
-        """Yield widgets to place above all panels. The style sheet shows them only at some sizes."""
-        return ()
-
     def offers(self, action: str) -> bool:
         """Check whether an action of the screen deserves a hint while this panel has the focus.
 
@@ -144,6 +153,9 @@ class RunPanel(Panel, Generic[Main]):
 
     def scroll_to_match(self, found: LineMatch) -> None:
         """Scroll to a line of the selected rank's log that a search has found."""
+
+    def show_instant(self, at: float | None) -> None:
+        """Show the state at a Unix time that the user has chosen in another panel. None shows the newest data."""
 
     def close_one(self) -> bool:
         """Close one temporary element, such as a search. Return whether there was one."""

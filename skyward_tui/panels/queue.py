@@ -13,7 +13,6 @@ from skyward_tui.text.number_and_time_format import duration
 from skyward_tui.text.queue_trial_and_comparison_rows import QueueRow, queue_rows, waiting_reason
 from skyward_tui.text.state_styles_and_rank_states import state_style
 from skyward_tui.text.text_width_and_tables import clip, fit_width
-from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.widgets.virtual_list import CursorList
 
 
@@ -45,8 +44,6 @@ class QueueList(CursorList[QueueRow]):
 class QueuePanel(RunPanel[QueueList]):
     """Panel with the queue, shown while a run waits for nodes or several runs are active."""
 
-    SCOPED_CSS = False
-    DEFAULT_CSS = read_style_sheet(__file__)
     MAIN = QueueList
     FITS_ROWS = True
     _seen = (-1, -1)

@@ -3,63 +3,88 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import isfinite
+from itertools import pairwise
+from math import isfinite, log
 from time import monotonic
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
 from textual.content import Content
+from textual.geometry import Region
 from textual.strip import Strip
 
 from skyward_core.views.outliers_and_bands import IncrementalBand, median
 from skyward_core.views.pool_view import PoolView, RunView
-from skyward_core.views.rank_metrics_and_diagnostics import MetricStore
-from skyward_tui.panels.panel import RunPanel, RunSelection
+from skyward_core.views.rank_metrics_and_diagnostics import MetricStore, classify_metric
+from skyward_tui.panels.panel import InstantChosen, RunPanel, RunSelection
 from skyward_tui.text.number_and_time_format import duration, number
 from skyward_tui.text.text_width_and_tables import clip, fit_width
 from skyward_tui.ui.actions import bindings
-from skyward_tui.ui.themes import read_style_sheet
+from skyward_tui.ui.themes import RANK_HUES, read_style_sheet
 from skyward_tui.widgets.metric_charts import (
-    SCALE,
+    AXES,
+    BAND,
+    LABEL,
+    PLAIN,
+    RANKS_DRAWN,
     Canvas,
     Chart,
+    StepAxis,
     bounds,
     column_time,
-    framed,
+    framed_ticks,
+    log_ticks,
     make_chart,
     sort_names,
     spark,
+    tick_labels,
+    ticks,
     time_column,
     time_span,
     value_at,
 )
 from skyward_tui.widgets.virtual_list import PaintedLines
 
-REPAINT_SECONDS = 0.5  # seconds; minimum interval between updates while metrics arrive
+REPAINT_SECONDS = 0.5  # seconds; minimum interval between updates of all charts while metrics arrive
 MANY_RANKS = 128  # number of ranks for which the minimum interval grows by one REPAINT_SECONDS, to limit the load
 MAX_NAMED_OUTLIERS = 4  # maximum number of outlier ranks that the title names
 NAMES_SHOWN = 64
-_NAME, _VALUE = 12, 9  # cells of the columns
-_OTHERS, _CHOSEN, _HAIR = 1, 2, 3
-_LEAST_WIDTH, _LEAST_HEIGHT = 40, 6  # minimum cells of a chart in the grid
+MAX_CHARTS = 6
+_NAME, _VALUE = 12, 9  # cells of the columns in a row without a chart
+LEAST_WIDTH, LEAST_HEIGHT = 30, 7  # minimum cells of a chart
+_ASPECT = 3.5  # preferred ratio of width and height of a chart
+SCALES = ("", "log", "linear")  # "": the values decide
+# Owners of cells in a chart. Greater ones hide smaller ones. The hues of ranks are between _OTHERS and _CHOSEN.
+_GRID, _BAND, _OTHERS = 1, 2, 3
+_CHOSEN = _OTHERS + RANK_HUES + 1
+_HAIR = _CHOSEN + 1
+
+
+class _Scaled(NamedTuple):
+    """Chart with its y axis: (minimum, maximum), and position and label of each tick."""
+
+    chart: Chart
+    span: tuple[float, float]
+    ticks: Sequence[tuple[float, str]]
 
 
 class MetricsPane(PaintedLines):
-    """Charts of a run's metrics, updated at most twice a second."""
+    """Charts of a run's metrics with a common x axis, updated at most twice a second."""
 
-    BINDINGS = [*bindings("panel"), *bindings("numbers")]  # noqa: RUF012
+    BINDINGS = [*bindings("panel"), *bindings("metrics")]  # noqa: RUF012
     COMPONENT_CLASSES: ClassVar[set[str]] = {
-        "numbers--chosen", "numbers--others", "numbers--muted", "numbers--cursor", "numbers--hair"
+        "metrics--chosen", "metrics--others", "metrics--muted", "metrics--faint", "metrics--cursor", "metrics--hair",
+        *(f"metrics--rank-{hue}" for hue in range(RANK_HUES)),
     }  # fmt: skip
     DEFAULT_CSS = read_style_sheet(__file__, "metrics_pane")
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.names: list[str] = []
-        self.counters: list[str] = []  # names of counters, such as step; they are at the end of ``names``
+        self.counters: list[str] = []  # names of counters, such as step, which have no chart
         self.name_shown = ""
         self.ranks: list[int] = []
         self._chosen_name = False
@@ -69,13 +94,19 @@ class MetricsPane(PaintedLines):
         self._rank: int | None = 0
         self._seen: object = None
         self._updated_at = 0.0
-        self.log_scale = self.smooth = False
-        self.all = False  # whether all metrics are charted
-        self.instant: float | None = None  # Unix time of the cursor line; None without a cursor line
-        self._span: tuple[float, float] | None = None  # (first, last) Unix time of the charts on the screen
+        self.scale = ""  # one of SCALES
+        self.smooth = self.single = self.by_time = False
+        self.axis = ""  # name of the counter on the x axis; "" for time
+        self._axes: dict[int, StepAxis] = {}
+        self.hairline: float | None = None  # position of the hairline on the x axis
+        self._span: tuple[float, float] | None = None  # (first, last) position on the x axis
         self._restarts: tuple[float, ...] = ()  # Unix times at which attempts of the run ended
-        self._columns = 1  # cells of each chart on the screen
-        self._lefts: list[int] = []  # first column of each chart on the screen
+        self._charts: dict[str, Chart] = {}
+        self._cells: dict[str, tuple[object, list[Strip]]] = {}  # key and painted rows of each chart
+        self._stale: set[str] = set()  # metrics whose charts lack the newest values
+        self._budget = 0  # number of charts that the next paint may compute
+        self._areas: list[tuple[Region, str]] = []  # area and metric of each chart on the screen
+        self._styles: list[Style] = []  # by owner of cells
         self._plain = Style()
 
     def update(self, metrics: MetricStore, run: str, rank: int | None, restarts: Sequence[float] = ()) -> bool:
@@ -88,27 +119,62 @@ class MetricsPane(PaintedLines):
             restarts: Unix times at which attempts of the run ended, each marked by a vertical line.
 
         Returns:
-            Whether the pane was updated, which happens at limited intervals.
+            Whether the pane was updated, which happens at limited intervals. For many ranks, one chart at a time is
+            updated.
         """
         if run != self._run:
             self._run, self._chosen_name, self.name_shown, self.names = run, False, "", []
             self._bands = {}
-            self.instant = None
-            self._seen = None
+            self.hairline = self._seen = None
         seen, self._restarts = (run, rank, metrics.version, restarts), tuple(restarts)
-        now = monotonic()
-        is_other = rank != self._rank or self._seen is None
-        interval = REPAINT_SECONDS * (1 + len(self.ranks) // MANY_RANKS)
-        if seen == self._seen or (not is_other and now - self._updated_at < interval):
+        now, many = monotonic(), len(self.ranks) > RANKS_DRAWN
+        is_forced = rank != self._rank or self._seen is None
+        is_new = seen != self._seen
+        interval = REPAINT_SECONDS * (1 + len(self.ranks) // MANY_RANKS) / (len(self._areas) or 1 if many else 1)
+        if not (is_new or self._stale) or (not is_forced and now - self._updated_at < interval):
             return False
-        self._metrics, self._rank, self._seen, self._updated_at = metrics, rank, seen, now
-        self.ranks = metrics.ranks(run)
-        charted, self.counters = sort_names(metrics, run)
-        self.names = (charted + self.counters)[:NAMES_SHOWN]
-        if not self._chosen_name and self.names:
-            self.name_shown = self.names[0]
+        self._metrics, self._rank, self._updated_at = metrics, rank, now
+        if is_forced:
+            self._charts.clear()
+        if is_forced or not self._stale:
+            self._seen = seen
+            self.ranks = metrics.ranks(run)
+            charted, self.counters = sort_names(metrics, run)
+            self.names = charted[:NAMES_SHOWN]
+            if self.name_shown not in self.names or not self._chosen_name:
+                self.name_shown = self.names[0] if self.names else ""
+            self._find_axis(metrics)
+            self._stale = set(self.names)
+        self._budget = 1 if many and is_new and not is_forced else len(self.names)
         self.refresh_if_changed()
         return True
+
+    def _find_axis(self, metrics: MetricStore) -> None:
+        """Choose the counter that is the x axis: the first one of ``AXES`` that grows."""
+        self.axis, self._axes = "", {}
+        if not self.ranks:
+            return
+        lead = self.ranks[0] if self._rank not in self.ranks else self._rank
+        ranks = dict.fromkeys([lead, *self.ranks]) if len(self.ranks) <= RANKS_DRAWN else [lead]
+        counters = sorted(self.counters, key=lambda name: AXES.index(name.lower()) if name.lower() in AXES else 99)
+        for name in () if self.by_time else counters:
+            if name.lower() in AXES:
+                found = {rank: StepAxis.of(metrics.trace(self._run, rank, name)) for rank in ranks if rank is not None}
+                self._axes = {rank: axis for rank, axis in found.items() if axis is not None}
+                if self._axes:
+                    self.axis = name
+                    return
+
+    @property
+    def _lead(self) -> StepAxis | None:
+        """Axis that converts between times and positions."""
+        return next(iter(self._axes.values()), None)
+
+    @property
+    def instant(self) -> float | None:
+        """Unix time of the hairline; None without a hairline."""
+        lead = self._lead
+        return self.hairline if lead is None or self.hairline is None else lead.time(self.hairline)
 
     @property
     def subject(self) -> str:
@@ -117,14 +183,23 @@ class MetricsPane(PaintedLines):
         if self._rank is None:
             many = len(self.ranks)
             subject = f"median of {many} ranks" if many > 1 else f"only rank {self.ranks[0]}"
-        subject += f"  at {duration(self.instant - self._span[0])}" if self.instant is not None and self._span else ""
-        subject += "  log scale" if self.log_scale else ""
+        if self.hairline is not None and self._span is not None:
+            here = f"{self.hairline:,.6g}" if self.axis else duration(self.hairline - self._span[0])
+            subject += f"  at {f'{self.axis} ' if self.axis else ''}{here}"
+        else:
+            subject += f"  x: {self.axis or 'time'}"
+        subject += f"  {self.scale} scale" if self.scale else ""
         subject += "  smoothed" if self.smooth else ""
         odd = self._outlier_ranks(self.name_shown)
         if not odd:
             return subject
         more = f" and {len(odd) - MAX_NAMED_OUTLIERS} more" if len(odd) > MAX_NAMED_OUTLIERS else ""
         return f"! outlier: {', '.join(f'r{rank}' for rank in odd[:MAX_NAMED_OUTLIERS])}{more}  {subject}"
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether some charts lack the newest values."""
+        return bool(self._stale)
 
     def _outlier_ranks(self, name: str) -> list[int]:
         """Return the ranks whose latest values are outliers; empty if there are too few ranks to judge."""
@@ -135,39 +210,44 @@ class MetricsPane(PaintedLines):
             place = self.names.index(self.name_shown) + step
             self.name_shown = self.names[min(max(0, place), len(self.names) - 1)]
             self._chosen_name = True
+            self._budget = len(self.names)
             self.refresh_if_changed()
 
     def action_page(self, pages: int) -> None:
-        self.action_step(pages * max(1, self._list_height()))
+        self.action_step(pages * max(1, len(self._areas)))
 
     def action_edge(self, end: int) -> None:
         self.action_step(len(self.names) if end else -len(self.names))
 
     def action_sideways(self, steps: int) -> None:
-        """Move the cursor line by columns. At first, it appears at the newest values."""
-        if self._span is not None:
-            at = self._span[1] if self.instant is None else self.instant
-            self._show_hairline(time_column(at, self._columns, self._span) + steps)
+        """Move the hairline by columns. At first, it appears at the newest values."""
+        if self._span is not None and self._areas:
+            columns = self._areas[0][0].width
+            at = self._span[1] if self.hairline is None else self.hairline
+            here = column_time(time_column(at, columns, self._span) + steps, columns, self._span)
+            self._show_hairline(here if self._lead is None else self._lead.snap(here, at))
 
-    def _show_hairline(self, column: int) -> None:
-        if self._span is not None:
-            self.instant = column_time(column, self._columns, self._span)
-            self._force_repaint()
+    def _show_hairline(self, position: float | None) -> None:
+        self.hairline = position
+        self._force_repaint()
+        self.post_message(InstantChosen(self.instant))
 
     def hide_hairline(self) -> bool:
-        """Hide the cursor line. Return whether it was visible."""
-        was_shown, self.instant = self.instant is not None, None
+        """Hide the hairline. Return whether it was visible."""
+        was_shown = self.hairline is not None
         if was_shown:
-            self._force_repaint()
+            self._show_hairline(None)
         return was_shown
 
     def _force_repaint(self) -> None:
-        """Repaint, and let the next update refresh the title."""
-        self._seen = None
+        """Repaint all charts."""
+        self._charts.clear()
+        self._budget = len(self.names)
         self.refresh_if_changed()
 
     def action_scale(self) -> None:
-        self.log_scale = not self.log_scale
+        """Switch from the scale that the values decide to a logarithmic one, then to a linear one."""
+        self.scale = SCALES[(SCALES.index(self.scale) + 1) % len(SCALES)]
         self._force_repaint()
 
     def action_smooth(self) -> None:
@@ -175,23 +255,33 @@ class MetricsPane(PaintedLines):
         self._force_repaint()
 
     def action_charts(self) -> None:
-        self.all = not self.all
+        self.single = not self.single
+        self._force_repaint()
+
+    def action_axis(self) -> None:
+        """Switch the x axis between step and time. The hairline stays at its time."""
+        at, self.by_time = self.instant, not self.by_time
+        if self._metrics is not None and self.ranks:
+            self._find_axis(self._metrics)
+            if at is not None:
+                self.hairline = at if self._lead is None else self._lead.position(at)
         self._force_repaint()
 
     def on_mouse_down(self, event: events.MouseDown) -> None:
-        self._on_pointer(event)
+        self._on_pointer(event, chooses=True)
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
         if event.button:
             self._on_pointer(event)
 
-    def _on_pointer(self, event: events.MouseEvent) -> None:
-        """Move the cursor line to the mouse pointer, if the pointer is in a chart."""
-        if not self.all and event.y < self._list_height():
-            return
-        left = max((left for left in self._lefts if left <= event.x), default=None)
-        if left is not None and event.x - left < self._columns:
-            self._show_hairline(event.x - left)
+    def _on_pointer(self, event: events.MouseEvent, *, chooses: bool = False) -> None:
+        """Move the hairline to the mouse pointer, if the pointer is in a chart."""
+        for area, name in self._areas:
+            if area.contains(event.x, event.y) and self._span is not None:
+                if chooses:
+                    self.name_shown, self._chosen_name = name, True
+                here = column_time(event.x - area.x, area.width, self._span)
+                self._show_hairline(here if self._lead is None else self._lead.snap(here, here))
 
     # Painting
 
@@ -201,96 +291,189 @@ class MetricsPane(PaintedLines):
     def on_blur(self) -> None:
         self.refresh()
 
-    def _list_height(self) -> int:
-        """Return the number of rows for the list of names, at most half of the pane."""
-        return min(len(self.names), max(1, self.size.height // 2))
+    def notify_style_update(self) -> None:
+        self._cells.clear()
+        super().notify_style_update()
+
+    def _grid(self, width: int, height: int) -> tuple[list[int], int]:
+        """Return the number of charts in each row of the grid, and the number of rows for metrics without a chart."""
+        across, down = width // LEAST_WIDTH, 0 if width < 2 * LEAST_WIDTH // 3 else height // LEAST_HEIGHT
+        most = min(MAX_CHARTS, len(self.names), max(1, across) * down, 1 if self.single else MAX_CHARTS)
+        if most < 1:
+            return [], height
+        beside = 2 if width >= 2 * LEAST_WIDTH else 1
+        wanted = -(-(len(self.names) - most) // beside)
+        listed = min(wanted, height // 2 if self.single else max(height % LEAST_HEIGHT, 2))
+        down = max(1, (height - listed) // LEAST_HEIGHT)
+        most = min(most, max(1, across) * down)
+
+        def misfit(columns: int) -> float:
+            rows = -(-most // columns)
+            return abs(log(width / columns / ((height - listed) / rows) / _ASPECT)) if rows <= down else 99.0
+
+        columns = min(range(1, min(max(1, across), most) + 1), key=misfit)
+        rows = -(-most // columns)
+        # The first rows have fewer charts, so that the first metric has the widest one.
+        return [most // rows + (row >= rows - most % rows) for row in range(rows)], listed
 
     def paint(self, width: int, height: int) -> list[Strip]:
         metrics = self._metrics
         if metrics is None or not self.names or not width:
             return []
         self._plain = self.rich_style  # stored here because Textual computes the property at each access
-        self._lefts = []
-        if self.all and width >= _LEAST_WIDTH and height >= _LEAST_HEIGHT:
-            rows = self._grid(metrics, width, height)
-        else:
-            rows = self._list(metrics, width, height)
+        hues = [self._style(f"rank-{hue}") for hue in range(RANK_HUES)]
+        front = self._style("chosen") if len(self.ranks) > RANKS_DRAWN or self._hue == PLAIN else hues[self._hue]
+        bold = front + Style(bold=True)
+        faint, others = self._style("faint"), self._style("others")
+        self._styles = [self._plain, faint, faint, others, *hues, bold, self._style("hair"), self._style("muted")]
+        counts, listed = self._grid(width, height)
+        many = sum(counts)
+        top = self.names.index(self.name_shown) // many * many if many else 0
+        top = max(0, min(top, len(self.names) - many))
+        shown = self.names[top : top + many]
+        rows = self._chart_rows(metrics, shown, counts, width, height - listed)
+        self._stale.intersection_update(shown)
+        self._charts = {name: chart for name, chart in self._charts.items() if name in shown}
+        rows += self._listed_rows(metrics, [name for name in self.names if name not in shown], width, listed)
         return [row.extend_cell_length(width, self._plain).crop(0, width) for row in rows]
 
-    def _list(self, metrics: MetricStore, width: int, height: int) -> list[Strip]:
-        """Return a row for each name, and a chart of the selected metric below."""
-        listed = self._list_height()
-        place = self.names.index(self.name_shown)
-        top = min(max(0, place - listed + 1), len(self.names) - listed)
-        rows = [self._name_row(metrics, name, width) for name in self.names[top : top + listed]]
-        if height - listed >= 3 and width > 2 * SCALE:
-            chart = self._chart_of(metrics, self.name_shown, width)
-            self._span = time_span([chart])
-            rows += self._draw_chart(chart, width, height - listed, 0)
-        return rows
+    @property
+    def _hue(self) -> int:
+        """Index of the hue of the main line; ``PLAIN`` for a median."""
+        rank = self.ranks[0] if self._rank is None and len(self.ranks) == 1 else self._rank
+        return PLAIN if rank is None else rank % RANK_HUES
 
-    def _grid(self, metrics: MetricStore, width: int, height: int) -> list[Strip]:
-        """Return charts of as many metrics as fit, with a common time axis, and a row with the counters below."""
-        charted = [name for name in self.names if name not in self.counters]
-        height -= bool(self.counters)
-        across = max(1, min(width // _LEAST_WIDTH, len(charted)))
-        down = max(1, min(height // _LEAST_HEIGHT, -(-len(charted) // across)))
-        place = charted.index(self.name_shown) if self.name_shown in charted else len(charted) - 1
-        names = charted[place // (across * down) * across * down :][: across * down]
-        charts = [self._chart_of(metrics, name, width // across) for name in names]
+    def _chart_rows(
+        self, metrics: MetricStore, names: Sequence[str], counts: Sequence[int], width: int, height: int
+    ) -> list[Strip]:
+        """Return the rows of the grid of charts.
+
+        Args:
+            counts: Number of charts in each row of the grid.
+        """
+        self._areas = []
+        if not counts:
+            return []
+        tall = [height // len(counts) + (row < height % len(counts)) for row in range(len(counts))]
+        places: list[tuple[str, Region]] = []
+        y = 0
+        for many, high in zip(counts, tall, strict=True):
+            edges = [width * place // many for place in range(many + 1)]
+            for x, end in pairwise(edges):
+                places.append((names[len(places)], Region(x, y, end - x, high)))
+            y += high
+        for name, area in places:
+            is_new = name not in self._charts
+            if is_new or (name in self._stale and self._budget > 0):
+                self._budget -= not is_new
+                self._stale.discard(name)
+                self._charts[name] = self._chart_of(metrics, name, area.width)
+                self._cells.pop(name, None)
+        charts = [self._charts[name] for name in names]
         self._span = time_span(charts)
+        scaled = [_scaled(self._charts[name], area.height - 2) for name, area in places]
+        margin = 1 + max((cell_len(label) for each in scaled if each for _, label in each.ticks), default=LABEL)
+        cells = []
+        for (name, area), each in zip(places, scaled, strict=True):
+            self._areas.append((Region(area.x + margin, area.y, area.width - margin - 1, area.height), name))
+            cells.append(self._cell(name, each, area.size.width, area.height, margin))
         rows: list[Strip] = []
-        for at in range(0, len(charts), across):
-            beside = [
-                [
-                    self._title(name, chart, width // across),
-                    *self._draw_chart(chart, width // across, height // down - 1, left),
-                ]
-                for name, chart, left in zip(
-                    names[at : at + across],
-                    charts[at : at + across],
-                    range(0, width, width // across),
-                    strict=False,
-                )
-            ]
-            rows += [Strip.join(cells) for cells in zip(*beside, strict=True)]
-        if self.counters:
-            rows += [Strip([])] * (height - len(rows))
-            rows.append(Strip([self._counter_text(metrics, name) for name in self.counters]))
+        for many in counts:
+            rows += [Strip.join(parts) for parts in zip(*cells[:many], strict=True)]
+            del cells[:many]
         return rows
-
-    def _counter_text(self, metrics: MetricStore, name: str) -> Segment:
-        """Return a counter's name and current value."""
-        cursor = self.get_component_rich_style("numbers--cursor")
-        return Segment(
-            f" {name} {self._latest(metrics, name)} ",
-            cursor if name == self.name_shown else self._style("muted"),
-        )
-
-    def _title(self, name: str, chart: Chart, width: int) -> Strip:
-        """Return the title of a chart: name, value, and the range over all ranks."""
-        span = "" if chart.low is None or chart.high is None else f"  {number(chart.low)} to {number(chart.high)}"
-        value = "–" if chart.value is None else number(chart.value)
-        mark = " !" if self._outlier_ranks(name) else ""
-        cursor = self.get_component_rich_style("numbers--cursor") if name == self.name_shown else self._plain
-        head = clip(f" {name} {value}{mark}", width)
-        room = clip(span, width - cell_len(head) - 1)
-        strip = Strip([Segment(head, cursor), Segment(room, self._style("muted"))])
-        return strip.extend_cell_length(width, self._plain).crop(0, width)
 
     def _chart_of(self, metrics: MetricStore, name: str, width: int) -> Chart:
         return make_chart(
-            metrics.traces(self._run, name), self._rank, columns=2 * width, log=self.log_scale, smooth=self.smooth,
-            at=self.instant, bands=self._bands.setdefault(name, IncrementalBand()),
+            metrics.traces(self._run, name), self._rank, columns=2 * width, smooth=self.smooth, at=self.instant,
+            log=None if not self.scale else self.scale == "log", axes=self._axes or None,
+            bands=self._bands.setdefault(name, IncrementalBand()),
         )  # fmt: skip
 
+    def _cell(self, name: str, scaled: _Scaled | None, width: int, height: int, margin: int) -> list[Strip]:
+        """Return the rows of a chart: title, lines, and x axis. They are cached until the chart changes."""
+        chosen = name == self.name_shown and self.has_focus
+        key = (width, height, margin, chosen, id(self._charts[name]), self.hairline, self._plain)
+        cached = self._cells.get(name)
+        if cached is not None and cached[0] == key:
+            return cached[1]
+        rows = [self._title(name, self._charts[name], width - 1)]
+        if scaled is None or self._span is None:
+            has_value = self._charts[name].value is not None
+            reason = " no value above 0" if self._charts[name].is_log and has_value else " no finite value yet"
+            rows += [Strip([Segment(clip(reason, width), self._style("muted"))]), *[Strip([])] * (height - 2)]
+        else:
+            rows += self._draw_chart(scaled, width - margin - 1, height - 2, margin)
+        rows = [row.extend_cell_length(width, self._plain).crop(0, width) for row in rows]
+        self._cells[name] = key, rows
+        return rows
+
+    def _draw_chart(self, scaled: _Scaled, width: int, height: int, margin: int) -> list[Strip]:
+        chart, span = scaled.chart, self._span or (0.0, 0.0)
+        canvas = Canvas(width, height, span, scaled.span)
+        across = self._x_ticks(span, 4 if width >= 2 * LEAST_WIDTH // 3 else 3)
+        canvas.draw_grid([at for at, _ in across], [at for at, _ in scaled.ticks], _GRID)
+        edges = [line for line, hue in zip(chart.behind, chart.hues, strict=True) if hue == BAND]
+        if edges:
+            canvas.fill_between(edges[0], edges[1], _BAND)
+        lead = self._lead
+        for at in self._restarts:
+            position = at if lead is None else lead.position(at)
+            if span[0] <= position <= span[1]:
+                canvas.draw_vertical(canvas.dot_column(position) >> 1, _OTHERS)
+        for line, hue in zip(chart.behind, chart.hues, strict=True):
+            if hue != BAND:
+                canvas.draw_line(line, _OTHERS if hue == PLAIN else _OTHERS + 1 + hue % RANK_HUES)
+        canvas.draw_line(chart.front, _CHOSEN)
+        if self.hairline is not None:
+            canvas.draw_vertical(time_column(self.hairline, width, span), _HAIR)
+        framing = framed_ticks(canvas, scaled.ticks, across, margin)
+        return [Strip(Segment(text, self._styles[owner]) for text, owner in row) for row in framing]
+
+    def _x_ticks(self, span: tuple[float, float], most: int) -> list[tuple[float, str]]:
+        """Return position and label of ticks of the x axis."""
+        if self.axis:
+            found = [at for at in ticks(*span, most) if at.is_integer()] or [*span]
+            return list(zip(found, tick_labels(found), strict=True))
+        length = span[1] - span[0]
+        unit = next((unit for unit in (3600.0, 60.0) if length > 2 * unit), 1.0)
+        return [(span[0] + unit * at, duration(unit * at)) for at in ticks(0.0, length / unit, most)]
+
+    def _title(self, name: str, chart: Chart, width: int) -> Strip:
+        """Return the title of a chart: name and value, then the range over all ranks, the best loss and the scale."""
+        value = "–" if chart.value is None else number(chart.value)
+        mark = " !" if self._outlier_ranks(name) else ""
+        head = clip(f" {name} {value}{mark}", width)
+        span = [] if chart.low is None or chart.high is None else [number(chart.low), number(chart.high)]
+        more = [" to ".join(span)] if len(set(span)) > 1 else []
+        best = [each for _, each in chart.front if isfinite(each)]
+        if best and classify_metric(name) == "loss" and not self.smooth:
+            more.append(f"best {number(10 ** min(best) if chart.is_log else min(best))}")
+        more += ["log scale"] if chart.is_log and not self.scale else []
+        text = ""
+        for part in more:
+            text += f"  {part}" if cell_len(f"{head}{text}  {part}") <= width else ""
+        cursor = self.get_component_rich_style("metrics--cursor") if name == self.name_shown else self._plain
+        return Strip([Segment(head, cursor), Segment(text, self._style("muted"))])
+
+    def _listed_rows(self, metrics: MetricStore, names: Sequence[str], width: int, rows: int) -> list[Strip]:
+        """Return a row with value and sparkline for each metric that has no chart, in two columns if they fit."""
+        beside = 2 if width >= 2 * LEAST_WIDTH else 1
+        room, fitting = width // beside, rows * beside
+        cells = [self._name_row(metrics, name, room) for name in names[:fitting]]
+        if len(names) > fitting and cells:
+            hidden = f" {len(names) - fitting + 1} more: {', '.join(names[fitting - 1 :])}"
+            cells[-1] = Strip([Segment(clip(hidden, room), self._style("muted"))])
+        cells = [cell.extend_cell_length(room, self._plain).crop(0, room) for cell in cells]
+        return [Strip.join(cells[at : at + beside]) for at in range(0, len(cells), beside)]
+
     def _latest(self, metrics: MetricStore, name: str) -> str:
-        """Return the value of a metric at the cursor line, or the latest one."""
-        if self.instant is None:
+        """Return the value of a metric at the hairline, or the latest one."""
+        if (instant := self.instant) is None:
             by_rank: dict[int, float] = metrics.latest_by_rank(self._run, name)
         else:
             traces = metrics.traces(self._run, name).items()
-            by_rank = {rank: value for rank, each in traces if (value := value_at(each, self.instant)) is not None}
+            by_rank = {rank: value for rank, each in traces if (value := value_at(each, instant)) is not None}
         values = (
             list(by_rank.values()) if self._rank is None else [by_rank[self._rank]] if self._rank in by_rank else []
         )
@@ -300,71 +483,51 @@ class MetricsPane(PaintedLines):
         return number(median(finite)) if finite else f"{values[0]}"
 
     def _name_row(self, metrics: MetricStore, name: str, width: int) -> Strip:
-        style = self._plain
         mark = "!" if self._outlier_ranks(name) else " "
         head = f" {fit_width(name, _NAME)} {fit_width(self._latest(metrics, name), -_VALUE)}{mark}"
-        cursor = self.get_component_rich_style("numbers--cursor") if name == self.name_shown else style
+        cursor = self.get_component_rich_style("metrics--cursor") if name == self.name_shown else self._plain
         ranks = self.ranks[:1] if self._rank is None else [self._rank]
-        room = width - cell_len(head) - 1
+        room = width - cell_len(head) - 2
         bars = "".join(spark(metrics.history(self._run, rank, name), room) for rank in ranks)
-        tint = "chosen" if name == self.name_shown else "muted"
-        return Strip([Segment(head, cursor), Segment(f" {bars}", self._style(tint))])
+        return Strip([Segment(head, cursor), Segment(f" {bars}", self._style("muted"))])
 
     def _style(self, name: str) -> Style:
-        return self.get_component_rich_style(f"numbers--{name}")
+        return self.get_component_rich_style(f"metrics--{name}")
 
-    def _draw_chart(self, chart: Chart, width: int, height: int, left: int) -> list[Strip]:
-        """Return the rows of a chart with its scales.
 
-        Args:
-            left: First column of the chart in the pane.
-        """
-        spanned = bounds(chart.lines)
-        muted = self._style("muted")
-        if spanned is None or self._span is None:
-            reason = " no value above 0" if self.log_scale and chart.value is not None else " no finite value yet"
-            rows = [Strip([Segment(clip(reason, width), muted)]), *[Strip([])] * (height - 1)]
-            return [row.extend_cell_length(width, self._plain) for row in rows]
-        low, high = spanned[1]
-        self._columns = width - SCALE - 1
-        self._lefts.append(left + SCALE)
-        canvas = Canvas(self._columns, height - 1, self._span, (low, high))
-        for at in self._restarts:
-            if self._span[0] <= at <= self._span[1]:
-                canvas.draw_vertical(time_column(at, self._columns, self._span), _OTHERS)
-        for line in chart.behind:
-            canvas.draw_line(line, _OTHERS)
-        canvas.draw_line(chart.front, _CHOSEN)
-        if self.instant is not None:
-            canvas.draw_vertical(time_column(self.instant, self._columns, self._span), _HAIR)
-        styles = [self._plain, self._style("others"), self._style("chosen"), self._style("hair"), muted]
-        ends = duration(0), duration(self._span[1] - self._span[0])
-        framing = framed(canvas, self._scale_text(low), self._scale_text(high), *ends)
-        rows = [Strip(Segment(text, styles[owner]) for text, owner in row) for row in framing]
-        return [row.extend_cell_length(width, self._plain).crop(0, width) for row in rows]
-
-    def _scale_text(self, value: float) -> str:
-        """Return the label of a scale value. On a logarithmic scale, the value is a logarithm."""
-        return f"{10**value if self.log_scale else value:.3g}"
+def _scaled(chart: Chart, height: int) -> _Scaled | None:
+    """Return a chart with its y axis; None without finite values."""
+    spanned = bounds(chart.lines)
+    if spanned is None:
+        return None
+    low, high = spanned[1]
+    most = 4 if height >= LEAST_HEIGHT else 3 if height > 3 else 2
+    found = log_ticks(low, high, most) if chart.is_log else ticks(low, high, most)
+    return _Scaled(chart, (low, high), list(zip(found, tick_labels(found, log=chart.is_log), strict=True)))
 
 
 class MetricsPanel(RunPanel[MetricsPane]):
     """Metrics of the selected rank, or of all ranks."""
 
-    DEFAULT_CSS = read_style_sheet(__file__)
-    SCOPED_CSS = False  # the style sheet also changes the screen's grid
     MAIN = MetricsPane
 
     def saved_state(self) -> Mapping[str, str | bool]:
         pane = self.main
-        return {"log_scale": pane.log_scale, "smooth": pane.smooth, "charts": pane.all}
+        return {"scale": pane.scale, "smooth": pane.smooth, "one_chart": pane.single, "by_time": pane.by_time}
 
     def restore(self, saved: Mapping[str, str | bool]) -> None:
         pane = self.main
-        pane.log_scale, pane.smooth, pane.all = (saved.get(name) is True for name in ("log_scale", "smooth", "charts"))
+        pane.scale = next((each for each in SCALES if each == saved.get("scale")), "")
+        pane.smooth, pane.single, pane.by_time = (
+            saved.get(name) is True for name in ("smooth", "one_chart", "by_time")
+        )
 
     def close_one(self) -> bool:
         return self.main.hide_hairline()
+
+    @property
+    def needs_polling(self) -> bool:
+        return self.main.is_behind
 
     def update_view(self, pool: PoolView, run: RunView | None, now: float, chosen: RunSelection) -> bool:
         rank = None if chosen.merged else chosen.rank

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 from typing import NamedTuple
 
+from rich.cells import cell_len
 from textual import events
 from textual.content import Content
 from textual.message import Message
 from textual.reactive import var
-from textual.widget import Widget
 
 from skyward_core.views.machine_metrics import MetricHistory, memory_share
 from skyward_core.views.pool_view import PoolView, RunView
 from skyward_core.views.stack_groups_and_profiles import format_ranges
-from skyward_tui.panels.panel import RunPanel, RunSelection
-from skyward_tui.text.number_and_time_format import duration, next_preempted, number, precise_duration, preemption_text
+from skyward_tui.panels.panel import BORDER, RunPanel, RunSelection
+from skyward_tui.text.number_and_time_format import duration, number, precise_duration
 from skyward_tui.text.state_styles_and_rank_states import (
+    FAILURES,
     SHADE_STYLE,
     STARTUP_TEXTS,
     RankState,
@@ -27,12 +28,12 @@ from skyward_tui.text.state_styles_and_rank_states import (
     state_style,
     tally_parts,
 )
-from skyward_tui.text.text_width_and_tables import clip, clip_parts
+from skyward_tui.text.text_width_and_tables import clip, clip_parts, fit_width
 from skyward_tui.ui.actions import first_key
 from skyward_tui.ui.panel_registry import PanelSpec
-from skyward_tui.ui.themes import read_style_sheet
+from skyward_tui.ui.themes import rank_style
 from skyward_tui.ui.time_refresh_rules import refresh_token
-from skyward_tui.widgets.metric_charts import sort_names
+from skyward_tui.widgets.metric_charts import RANKS_DRAWN, sort_names
 from skyward_tui.widgets.virtual_list import HIGHLIGHT_STYLE, ChangeHighlight, VirtualList
 
 STATE = "state"
@@ -134,9 +135,8 @@ def _value(track: MetricHistory, figure: str) -> float | None:
     return track.latest.get("util", track.latest.get("cpu"))
 
 
-CARDS, TABLE = 8, 64
-_LABEL = 6  # cells before a row of the grid
 _CURSOR = "$block-cursor-foreground on $block-cursor-background bold"
+_MOSAIC = 8  # ranks of a group in the mosaic, if nodes have one rank each
 
 
 @dataclass
@@ -147,139 +147,188 @@ class RankChosen(Message):
     opened: bool
 
 
+class RankRow(NamedTuple):
+    """Row of one rank, or of several ranks in the same state.
+
+    Attributes:
+        ranks: The ranks, in order.
+        state: State of the first rank.
+        note: Text beside the state.
+    """
+
+    ranks: Sequence[int]
+    state: RankState
+    note: str
+
+    @property
+    def name(self) -> str:
+        return ", ".join(f"r{part}" for part in format_ranges(self.ranks).split(","))
+
+
+def rank_rows(states: Sequence[RankState], room: int) -> list[RankRow]:
+    """Return the rows of ranks, those that need attention first.
+
+    Ranks with equal outcomes or equal problems share a row. If the rows do not fit, healthy ranks in the same state
+    share a row too, and if they still do not fit, all ranks in the same state.
+
+    Args:
+        room: Number of rows that fit.
+    """
+    keys: tuple[Callable[[RankState], Hashable], ...] = (
+        lambda each: (each.state, each.text) if each.has_ended or each.is_troubled else each.rank,
+        lambda each: (each.state, each.is_troubled, each.text if each.has_ended or each.is_troubled else ""),
+        lambda each: (each.state, each.is_troubled),
+    )
+    rows: list[RankRow] = []
+    for key in keys:
+        groups: dict[Hashable, list[RankState]] = {}
+        for state in states:
+            groups.setdefault(key(state), []).append(state)
+        rows = [RankRow([each.rank for each in group], group[0], _note(group)) for group in groups.values()]
+        if len(rows) <= room:
+            break
+    return sorted(rows, key=lambda row: (row.state.state not in FAILURES, not row.state.is_troubled))
+
+
+def _note(group: Sequence[RankState]) -> str:
+    """Return the note of a row: of one rank its own, of several the span of their first metric."""
+    first = group[0]
+    if len(group) == 1 or (first.text and all(each.text == first.text for each in group)):
+        return first.note
+    name = next(iter(first.ordered_numbers), "")
+    values = [value for each in group if (value := (each.numbers or {}).get(name)) is not None and isfinite(value)]
+    return f"{name} {number(min(values))} to {number(max(values))}" if values else ""
+
+
 class RankList(VirtualList[RankState]):
-    """States of all ranks, with a cursor. It is a single widget, so that thousands of ranks stay fast."""
+    """Rows of all ranks with a cursor, and below them a mosaic by node if not each rank has a row. It is a single
+    widget, so that thousands of ranks stay fast."""
 
     selected: var[int] = var(0, always_update=True)
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.states: list[RankState] = []
-        self._per_node = 8  # number of ranks in a group of the grid
-        self._warning = ("", "")
+        self._ranks: list[RankRow] = []
+        self._arranged_for = -1  # height that the rows were made for; -1 after a change of the states
+        self._digits = (1, 1)  # cells of the number of a rank and of a node
+        self._has_hues = False
         self._pulse = ChangeHighlight(self)
 
-    def update(self, states: list[RankState], warning: tuple[str, str] = ("", ""), *, moves: bool = False) -> None:
+    def update(self, states: list[RankState], *, hues: bool = False, moves: bool = False) -> None:
         """Show new states.
 
         Args:
-            warning: Text after the line of ranks, and its style.
+            hues: Whether the names of ranks have their hues in charts.
             moves: Whether to highlight changed ranks for a moment.
         """
-        if (states, warning) != (self.states, self._warning):
+        if (states, hues) != (self.states, self._has_hues):
             self._pulse.update({state.rank: state.state for state in states}, moves=moves)
-            self.states, self._warning = states, warning
-            widest = max(Counter(state.node for state in states).values(), default=1)
-            self._per_node = widest if widest > 1 else 8
+            self.states, self._has_hues, self._arranged_for = states, hues, -1
+            nodes = max((state.node for state in states), default=0)
+            self._digits = len(str(max(0, len(states) - 1))), len(str(nodes))
             self.refresh_if_changed()
 
     @property
+    def rank_rows(self) -> list[RankRow]:
+        """Rows of ranks above the mosaic."""
+        if self._arranged_for != (height := self.size.height):
+            self._arranged_for, self._ranks = height, rank_rows(self.states, max(1, height))
+        return self._ranks
+
+    @property
+    def preferred(self) -> int:
+        """Number of rows if each rank that has no equal has a row."""
+        return len(rank_rows(self.states, len(self.states)))
+
+    @property
     def mode(self) -> str:
-        """Layout that fits the size: line, cards, table or grid."""
-        many, height = len(self.states), self.size.height
-        if height < 2:
-            return "line"
-        if many <= CARDS and height >= 2 * many:
-            return "cards"
-        return "table" if many <= TABLE else "grid"
+        """``table`` if all ranks are in rows of their own or with equal ranks, otherwise ``grid``."""
+        rows = self.rank_rows
+        grouped = any(len(row.ranks) > 1 and not (row.state.has_ended or row.state.is_troubled) for row in rows)
+        return "grid" if grouped or len(rows) > self.size.height else "table"
 
     # Rows
 
-    @property
-    def _card_rows(self) -> int:
-        return 3 if self.size.height >= 3 * len(self.states) - 1 else 2
-
-    def _per_row(self, width: int) -> int:
-        """Return the number of ranks per row of the grid. Nodes are not split if at least one node fits."""
-        nodes = (width - _LABEL + 1) // (2 * self._per_node + 1)
-        return self._per_node * nodes if nodes else max(1, (width - _LABEL) // 2)
+    def _blocks(self, width: int) -> tuple[list[list[RankState]], int, int]:
+        """Return the groups of ranks in the mosaic, the number of groups per row, and the cells of a group's label."""
+        widest = max(Counter(state.node for state in self.states).values(), default=1)
+        label = 2 + len(str(len(self.states)))
+        size = max(1, min(widest if widest > 1 else _MOSAIC, width - label))
+        by_node: dict[object, list[RankState]] = {}
+        for state in self.states:
+            by_node.setdefault(state.node if widest > 1 else 0, []).append(state)
+        blocks = [ranks[at : at + size] for ranks in by_node.values() for at in range(0, len(ranks), size)]
+        return blocks, max(1, (width + 1) // (label + size + 1)), label
 
     def row_count(self, width: int) -> int:
-        match self.mode:
-            case "line":
-                return 1
-            case "cards":
-                return self._card_rows * len(self.states)
-            case "table":
-                return len(self.states)
-        return -(-len(self.states) // self._per_row(width))
+        rows = len(self.rank_rows)
+        if self.mode == "table":
+            return rows
+        blocks, across, _ = self._blocks(width)
+        return rows + -(-len(blocks) // across)
 
     def head(self, width: int) -> list[Content]:
-        return [self._chosen(width)] if self.mode == "grid" else []
+        return [self._chosen(width)] if self.mode == "grid" and self.states else []
+
+    def _row_of(self, rank: int) -> int:
+        return next((at for at, row in enumerate(self.rank_rows) if rank in row.ranks), 0)
 
     def required_range(self) -> range:
-        match self.mode:
-            case "cards":
-                start = self._card_rows * self.selected
-                return range(start, start + 2)
-            case "table":
-                return range(self.selected, self.selected + 1)
-            case "grid":
-                row = self.selected // self._per_row(self.size.width)
-                return range(row, row + 1)
-        return range(1)
+        row = self._row_of(self.selected)
+        if self.mode == "grid":
+            blocks, across, _ = self._blocks(self.size.width)
+            place = next((at for at, block in enumerate(blocks) if self.selected <= block[-1].rank), 0)
+            row = len(self.rank_rows) + place // across
+        return range(row, row + 1)
 
     def row(self, index: int, width: int) -> Content:
-        match self.mode:
-            case "line":
-                return self._line(width)
-            case "cards":
-                return self._card(*divmod(index, self._card_rows), width)
-            case "table":
-                return self._table_row(self.states[index], width)
-        return self._grid_row(index, width)
+        rows = self.rank_rows
+        return self._rank_row(rows[index], width) if index < len(rows) else self._mosaic_row(index - len(rows), width)
 
-    def _card(self, rank: int, part: int, width: int) -> Content:
-        state = self.states[rank]
+    def _rank_row(self, row: RankRow, width: int) -> Content:
+        state = row.state
         mark = state_style(state.state)
-        if part == 2:
-            return Content("")
-        bar = ("▌", mark.style)
-        if part == 1:
-            style = "$muted" if state.quiet is None else "$text-warning"
-            figure = _figure(state)
-            return Content.assemble(
-                bar, (figure, SHADE_STYLE), (" " + clip(state.note, max(0, width - 2 - len(figure))), style)
-            )
-        time = _time(state)
-        head = f" r{state.rank}  n{state.node}  "
-        if rank == self.selected:
-            text = f"{head}{mark.text}".ljust(max(0, width - 2 - len(time))) + time + " "
-            return Content.assemble(bar, (text[: max(0, width - 1)], _CURSOR))
-        gap = " " * max(1, width - 2 - len(head) - len(mark.text) - len(time))
-        return Content.assemble(bar, (head, "bold"), (mark.text, self._style_of(state)), gap, time)
-
-    def _table_row(self, state: RankState, width: int) -> Content:
-        mark = state_style(state.state)
-        time = _time(state)
-        name, what = f" r{state.rank:<3} n{state.node:<3}", f"{mark.text:<12}"
-        figure = f"{_figure(state):<11}" if state.shade else ""
-        note = clip_parts(state.note, max(0, width - 31 - len(figure)))
-        if state.rank == self.selected:
-            return Content.styled(f"{name}{what}{time:>7} {figure} {note}".ljust(width), _CURSOR)
+        (digits, nodes), single = self._digits, len(row.ranks) == 1
+        name = f" r{state.rank:<{digits}} n{state.node:<{nodes}} " if single else f" {clip(row.name, width // 2)} "
+        time = f"{_time(state):>6} " if single and state.seconds is not None else ""
+        what = f"{mark.text} ".ljust(11)
+        tail = f" {state.use}" if single and state.use else ""
+        figure = f"{_figure(state):<11} " if single and state.shade else ""
+        room = max(0, width - len(name) - len(what) - len(time) - len(figure) - len(tail))
+        if single and state.silent is not None and state.quiet is None:
+            silent = f" silent {duration(state.silent)}"
+            if not state.text or cell_len(row.note) + len(silent) <= room:
+                room, tail = room - len(silent), f"{silent}{tail}"
+        note = fit_width(clip_parts(row.note, room), room)
+        if self.selected in row.ranks and (single or self.mode == "table"):
+            return Content.styled(f"{name}{what}{time}{figure}{note}{tail}", _CURSOR)
+        hue = rank_style(state.rank) if single and self._has_hues else "bold"
+        note_style = "$text-warning" if state.quiet is not None else "$muted" if state.text else ""
         return Content.assemble(
-            (name, "bold"),
-            (what, self._style_of(state)),
-            *((f"{time:>7} ", (figure, SHADE_STYLE), " ") if figure else (f"{time:>7}  ",)),
-            (note, "$muted"),
-        )
+            (name, hue), (what, self._style_of(state)), (time, "$muted"), (figure, SHADE_STYLE), (note, note_style),
+            (tail, "$muted"),
+        )  # fmt: skip
 
-    def _grid_row(self, index: int, width: int) -> Content:
-        per_row = self._per_row(width)
-        start = index * per_row
-        states = self.states[start : start + per_row]
-        per_node, selected, lit = self._per_node, self.selected, self._pulse.highlighted
-        parts: list[tuple[str, str]] = [(f"{f'r{start}':<{_LABEL}}", "$muted")]
+    def _mosaic_row(self, index: int, width: int) -> Content:
+        blocks, across, label = self._blocks(width)
+        parts: list[tuple[str, str]] = [("", "")]
+        by_node = len({state.node for state in self.states}) < len(self.states)
         # Merge neighbours with equal styles, because the cost of painting depends on the number of parts.
-        for place, state in enumerate(states, 1):
-            (glyph, its_own), gap = state.glyph, "  " if place % per_node == 0 else " "
-            before, style = parts[-1]
-            if state.rank == selected or state.rank in lit:
-                parts += [(glyph, _CURSOR if state.rank == selected else self._style_of(state)), (gap, "")]
-            elif style == its_own:
-                parts[-1] = (before + glyph + gap, style)
-            else:
-                parts.append((glyph + gap, its_own))
+        for block in blocks[index * across : (index + 1) * across]:
+            first = block[0]
+            parts.append((f" {f'n{first.node}' if by_node else f'r{first.rank}':<{label - 1}}", "$muted"))
+            for state in block:
+                glyph, style = state.glyph
+                if state.rank == self.selected:
+                    style = _CURSOR
+                elif state.rank in self._pulse.highlighted:
+                    style = self._style_of(state)
+                before, last = parts[-1]
+                if style == last:
+                    parts[-1] = before + glyph, style
+                else:
+                    parts.append((glyph, style))
         return Content.assemble(*parts)
 
     def _style_of(self, state: RankState) -> str:
@@ -288,8 +337,6 @@ class RankList(VirtualList[RankState]):
         return f"{style} {HIGHLIGHT_STYLE}" if state.rank in self._pulse.highlighted else style
 
     def _chosen(self, width: int) -> Content:
-        if not self.states:
-            return Content("")
         state = self.states[min(self.selected, len(self.states) - 1)]
         mark = state_style(state.state)
         time = f" {_time(state)}"
@@ -307,15 +354,6 @@ class RankList(VirtualList[RankState]):
             parts += [(f" {quiet} quiet ", "$text-warning")]
         return Content.assemble(*parts)
 
-    def _line(self, width: int) -> Content:
-        if len(self.states) * 6 + len(self._warning[0]) > width:
-            return Content.assemble(self._chosen(min(width, 24)), " ", self.tally(), self._warning)
-        parts: list[tuple[str, str]] = []
-        for state in self.states:
-            mark = state_style(state.state)
-            parts += [(f" r{state.rank} {mark.glyph} ", _CURSOR if state.rank == self.selected else mark.style)]
-        return Content.assemble(*parts, self._warning)
-
     # Moving
 
     def watch_selected(self) -> None:
@@ -327,31 +365,36 @@ class RankList(VirtualList[RankState]):
             self.post_message(RankChosen(rank, opened))
 
     def action_step(self, rows: int) -> None:
-        per_row = self._per_row(self.size.width) if self.mode == "grid" else 1
-        self._choose(self.selected + rows * per_row)
+        if self.mode == "grid":
+            blocks, across, _ = self._blocks(self.size.width)
+            return self._choose(self.selected + rows * across * len(blocks[0]))
+        if found := self.rank_rows:
+            self._choose(found[min(max(0, self._row_of(self.selected) + rows), len(found) - 1)].ranks[0])
 
     def action_sideways(self, steps: int) -> None:
-        if self.mode in ("grid", "line"):
+        if self.mode == "grid":
             self._choose(self.selected + steps)
 
     def action_edge(self, end: int) -> None:
-        self._choose(len(self.states) - 1 if end else 0)
+        if self.mode == "grid":
+            self._choose(len(self.states) - 1 if end else 0)
+        else:
+            self.action_step(len(self.states) if end else -len(self.states))
 
     def action_open(self) -> None:
         self._choose(self.selected, opened=True)
 
     def on_click(self, event: events.Click) -> None:
-        row = self.top + event.y
-        match self.mode:
-            case "cards":
-                self._choose(row // self._card_rows)
-            case "table":
-                self._choose(row)
-            case "grid" if event.y >= 1 and event.x >= _LABEL:
-                # Groups are separated by one additional blank column.
-                group, column = divmod(event.x - _LABEL, 2 * self._per_node + 1)
-                rank = (row - 1) * self._per_row(self.size.width) + group * self._per_node
-                self._choose(rank + min(column // 2, self._per_node - 1))
+        rows = self.rank_rows
+        index = self.top + event.y - len(self.head(self.size.width))
+        if 0 <= index < len(rows):
+            return self._choose(rows[index].ranks[0])
+        if self.mode == "grid" and index >= len(rows):
+            blocks, across, label = self._blocks(self.size.width)
+            group, column = divmod(event.x, label + len(blocks[0]))
+            place = (index - len(rows)) * across + group
+            if group < across and place < len(blocks) and label <= column < label + len(blocks[place]):
+                self._choose(blocks[place][column - label].rank)
 
 
 def _figure(state: RankState) -> str:
@@ -366,17 +409,12 @@ def _time(state: RankState) -> str:
 
 
 class RanksPanel(RunPanel[RankList]):
-    """Panel with all ranks and a tally in the title. At sizes that show only one panel, a one-line strip shows the
-    ranks."""
+    """Panel with all ranks and a tally in the title."""
 
-    DEFAULT_CSS = read_style_sheet(__file__)
-    SCOPED_CSS = False  # the style sheet also styles the strip, which is outside the panel
     MAIN = RankList
 
     def __init__(self, row: PanelSpec, show: Callable[[], None]) -> None:
         super().__init__(row, show)
-        self._line = RankList(id="strip")
-        self._line.can_focus = False
         self._state: object = None
         self._quiet: tuple[str, frozenset[int]] = ("", frozenset())
         self._heat_metric = STATE
@@ -399,14 +437,15 @@ class RanksPanel(RunPanel[RankList]):
         metric = saved.get("ranks_by")
         self._heat_metric = metric if isinstance(metric, str) else STATE
 
-    def above(self) -> Iterable[Widget]:
-        yield self._line
+    @property
+    def preferred_rows(self) -> int:
+        return self.main.preferred + BORDER
 
     def update_view(self, pool: PoolView, run: RunView | None, now: float, chosen: RunSelection) -> bool:
         is_other_rank = self.main.selected != chosen.rank
         if is_other_rank:
-            self.main.selected = self._line.selected = chosen.rank
-        # Cards show the last printed line, so they are updated, but at most once a second.
+            self.main.selected = chosen.rank
+        # Rows show the last printed line, so they are updated, but at most once a second.
         state = (pool.version, run and (run.id, run.version), refresh_token([pool], now))
         if state == self._state:
             return is_other_rank
@@ -423,8 +462,11 @@ class RanksPanel(RunPanel[RankList]):
             states = [
                 replace(each, text=f"{each.note} ({hint})") if each.state == "paused" else each for each in states
             ]
-        self.main.update(states, moves=self.app.has_motion)
-        self._line.update(states, _preemption_warning(pool, now))
+        if pool.machines is not None and any(each.gpus for each in pool.machines.nodes.values()):
+            use = _machine_values(pool, _USE, now)
+            states = [replace(each, use=f"{use[each.rank]:3.0f} %") if each.rank in use else each for each in states]
+        hues = run is not None and 1 < len(pool.metrics.ranks(run.id)) <= RANKS_DRAWN
+        self.main.update(states, hues=hues, moves=self.app.has_motion)
         legend = f"{self._heat_metric} {heat.legend} " if heat.legend else ""
         self.set_titles(Content.assemble(f"{self.heading} ", (legend, "$text-accent"), self.main.tally()))
         self._notify_quiet_ranks("" if run is None else run.id, states)
@@ -440,11 +482,3 @@ class RanksPanel(RunPanel[RankList]):
             named = f"rank {ranks}" if len(new) == 1 else f"ranks {ranks}"
             silence = duration(max(quiet[rank] for rank in new))
             self.app.flash(f"{named}: no output for {silence} ({key}: stacks)")
-
-
-def _preemption_warning(pool: PoolView, now: float) -> tuple[str, str]:
-    """Return a text about the node with the next preemption, and its style, for the strip of ranks."""
-    if (node := next_preempted(pool.nodes)) is None:
-        return "", ""
-    style = "$text-error" if node.is_preempted else "$text-warning"
-    return f" ! n{node.index} {preemption_text(node, now)}", style

@@ -55,6 +55,8 @@ class ResultsPanel(RunPanel[ResultsPane]):
         changed = self.main.update(run)
         changed |= self._update_trials(pool, run, now)
         changed |= self._update_files(pool, run, now)
+        had_content, self.has_content = self.has_content, self.main.has_results or self.has_class("-active")
+        changed |= had_content != self.has_content
         if changed and run is not None:
             failed = sum(run.counts.get(kind, 0) for kind in FAILURES)
             ended, total = (run.ended, run.total) if self.main.trials is None else self._trials.progress_text
@@ -82,8 +84,8 @@ class ResultsPanel(RunPanel[ResultsPane]):
             return False
         request = self._boards.get(run.id)
         if request is None:
-            self._boards = {run.id: session.trials(pool.key, run)}
-            return False
+            request = session.trials(pool.key, run)
+            self._boards = {run.id: request}
         if not request.done() or isinstance(request.exception(), NoTrials):
             return False
         sheet = self._sheet(run)
@@ -158,7 +160,7 @@ class ResultsPanel(RunPanel[ResultsPane]):
         if pool.is_over and self._about is not None:  # the nodes and their files no longer exist
             run_id, self._about = self._about[0], None
             return self.main.show_files(run_id, [], "", "")
-        if session is None or run is None or not pool.is_live or not self.main.size.height:
+        if session is None or run is None or not pool.is_live or (self.has_content and not self.main.size.height):
             return False
         state = run.id, run.state
         if state != self._about or (run.state == "running" and now > self._listed_at + LISTING_SECONDS):

@@ -285,6 +285,8 @@ def pool_status(pool: PoolView, run: RunView | None, now: float) -> list[Content
         notice = preemption_text(preempted[0], now).partition(" (")[0]
         more = f" +{len(preempted) - 1}" if preempted[1:] else ""
         parts.append(Content.styled(f"! n{preempted[0].index} {notice}{more}", "$text-error"))
+    elif noticed := next((node for node in pool.nodes if node.notice == "rebalance"), None):
+        parts.append(Content.styled(f"! n{noticed.index} {preemption_text(noticed, now)}", "$text-warning"))
     if run is not None and pool.saving:
         left = duration(max(0.0, max(pool.saving.values()) - now))
         parts.append(Content.styled(f"{len(pool.saving)} saving, killed in {left}", "$text-warning"))

@@ -12,7 +12,8 @@ from textual import events, on, work
 from textual.app import ComposeResult
 from textual.containers import Container
 from textual.content import Content
-from textual.css.scalar import Scalar, Unit
+from textual.geometry import NULL_OFFSET, Region, Size, Spacing
+from textual.layout import Layout, WidgetPlacement
 from textual.reactive import var
 from textual.widget import Widget
 
@@ -20,14 +21,14 @@ from skyward_core.model.outcomes import AlertKind
 from skyward_core.views.pool_view import PoolView, RunView
 from skyward_core.views.problem_alerts_and_stragglers import Alert, AlertWatch, alerts_cache_key
 from skyward_tui.notifications import Notification
-from skyward_tui.panels.panel import RunPanel, RunSelection
+from skyward_tui.panels.panel import InstantChosen, RunPanel, RunSelection
 from skyward_tui.panels.rank_states_and_heat_map import RankChosen
 from skyward_tui.screens.base_screen import BaseScreen, pool_status
 from skyward_tui.text.number_and_time_format import clock, duration, failure
 from skyward_tui.text.state_styles_and_rank_states import FAILURES, find_paused, state_style
 from skyward_tui.text.text_width_and_tables import clip, one_line
 from skyward_tui.ui.actions import Action, actions_by_id, bindings, first_key, with_keys
-from skyward_tui.ui.panel_registry import HOME_PANEL, PANELS, STARTUP_PANEL
+from skyward_tui.ui.panel_registry import HOME_PANEL, PANELS, STARTUP_PANEL, Box, place_panels
 from skyward_tui.ui.session_futures import flash_errors, wait_shielded
 from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.ui.time_refresh_rules import refresh_token
@@ -123,7 +124,45 @@ def alert_messages(new: Sequence[Alert]) -> Iterator[tuple[str, str, str]]:
         )
 
 
-LEAST_COLUMNS, LEAST_ROWS = 16, 4  # minimum cells of a panel
+class PanelStrip(Chrome):
+    """Line with the names of all panels, for screens that show one panel at a time. A click shows a panel."""
+
+    SCOPED_CSS = False
+    DEFAULT_CSS = read_style_sheet(__file__, "panel_strip")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ends: list[tuple[int, str]] = []  # column after the title of each panel, and the panel's ID
+
+    def show(self, panels: Iterable[RunPanel[Any]], active: str) -> None:
+        """Show all panels by number. Panels without content are dim."""
+        titles = [
+            (panel.row.id, panel.heading, "bold $text-accent" if panel.row.id == active else style)
+            for panel in sorted(panels, key=lambda panel: panel.row.number)
+            for style in ("" if panel.has_content else "$muted dim",)
+        ]
+        width = self.app.size.width
+        gap = " │ " if sum(len(title) + 3 for _, title, _ in titles) <= width else " "
+        if sum(len(title) + len(gap) for _, title, _ in titles) > width:
+            titles = [each for each in titles if "dim" not in each[2]]
+        parts: list[tuple[str, str]] = [(" ", "")]
+        self._ends, end = [], 1
+        for name, title, style in titles:
+            parts += [(title, style), (gap, "$muted")]
+            end += len(title) + len(gap)
+            self._ends.append((end, name))
+        self.show_line(Content.assemble(*parts[:-1]).truncate(width, ellipsis=True))
+
+    def on_resize(self) -> None:
+        if isinstance(self.screen, RunScreen):
+            self.show(self.screen.panels.values(), self.screen.active)
+
+    async def on_click(self, event: events.Click) -> None:
+        name = next((name for end, name in self._ends if event.x < end), None)
+        if name is not None:
+            await self.run_action(f"screen.panel({name!r})")
+
+
 STEP_COLUMNS, STEP_ROWS = 4, 2
 
 
@@ -131,42 +170,65 @@ class BorderOffsets(NamedTuple):
     """Distances in cells by which the user has moved the borders between panels.
 
     Attributes:
-        left: Distance to the right of the border after the first column.
-        below: Distance upwards of the border above the second row.
+        left: Distance to the right of the border after the left column.
+        below: Distance upwards of the border below the first row.
     """
 
     left: int = 0
     below: int = 0
 
 
-def resize_tracks(usual: Sequence[Scalar], place: int, offset: int, room: int, least: int) -> tuple[Scalar, ...]:
-    """Return the sizes of a grid's columns or rows after resizing one of them. Returns them unchanged if that size is
-    not in cells.
+class PanelLayout(Layout):
+    """Layout of the panels that are shown, by :func:`~skyward_tui.ui.panel_registry.place_panels`."""
 
-    Args:
-        usual: Sizes in the style sheet.
-        place: Index of the column or row to resize.
-        offset: Cells to add.
-        room: Cells of all columns or rows together.
-        least: Minimum cells of each column or row.
-    """
-    if len(usual) <= place or usual[place].unit != Unit.CELLS:
-        return tuple(usual)
-    fixed = sum(int(each.value) for at, each in enumerate(usual) if at != place and each.unit == Unit.CELLS)
-    others = least * sum(each.unit != Unit.CELLS for at, each in enumerate(usual) if at != place)
-    cells = max(least, min(int(usual[place].value) + offset, room - fixed - others))
-    return (*usual[:place], usual[place]._replace(value=float(cells)), *usual[place + 1 :])
+    name = "panels"
+
+    def arrange(self, parent: Widget, children: list[Widget], size: Size, greedy: bool = True) -> list[WidgetPlacement]:
+        boxes = parent.boxes(size) if isinstance(parent, PanelGrid) else {}
+        return [
+            WidgetPlacement(Region(*boxes[child.row.id]), NULL_OFFSET, Spacing(), child)
+            for child in children
+            if isinstance(child, RunPanel) and child.row.id in boxes
+        ]
 
 
 class PanelGrid(Container):
-    """Grid of panels. The style sheet defines a layout for each screen size, and the user can move the borders."""
+    """Grid of panels, whose borders the user can move.
 
-    def __init__(self, *panels: Widget, id: str) -> None:
+    Attributes:
+        active: ID of the panel with the focus.
+        moved: Offsets of the borders.
+    """
+
+    def __init__(self, *panels: RunPanel[Any], id: str) -> None:
         super().__init__(*panels, id=id)
+        self.active = HOME_PANEL
         self.moved = BorderOffsets()
+        self._panels = panels
+        self._layout_of_panels = PanelLayout()
+        self._shown: object = None  # places of the panels in the last layout
         self._dragged = ""  # border that the mouse is dragging
         self._drag_start = (0, 0)
         self._before = BorderOffsets()
+
+    @property
+    def layout(self) -> Layout:
+        return self._layout_of_panels
+
+    def boxes(self, size: Size) -> dict[str, Box]:
+        """Return the place of each panel that is shown."""
+        rows = {panel.row.id: panel.preferred_rows for panel in self._panels if panel.display}
+        self._shown = found = place_panels(rows, self.active, *size, *self.moved)
+        return found
+
+    def lay_out(self) -> None:
+        """Repeat the layout if the panels need other places."""
+        if (before := self._shown) is not None and self.boxes(self.content_region.size) != before:
+            self._arrange_again()
+
+    def _arrange_again(self) -> None:
+        self._clear_arrangement_cache()  # Textual clears only those of the ancestors
+        self.refresh(layout=True)
 
     def grow(self, panel: Widget, steps: int) -> None:
         """Enlarge a panel by a number of steps in both directions; a negative number shrinks it."""
@@ -179,42 +241,7 @@ class PanelGrid(Container):
     def move_borders(self, moved: BorderOffsets) -> None:
         """Set the offsets of borders."""
         self.moved = moved
-        self.lay_out()
-
-    def lay_out(self) -> None:
-        """Apply the layout of the style sheet, with the borders moved by the user and without rows that no panel
-        needs."""
-        base, inline, room = self.styles.base, self.styles.inline, self.content_region.size
-        columns, rows = tuple(base.grid_columns or ()), tuple(base.grid_rows or ())
-        wide = resize_tracks(columns, 0, self.moved.left, room.width, LEAST_COLUMNS)
-        high = resize_tracks(self._shrink_rows(rows, len(columns)), 1, self.moved.below, room.height, LEAST_ROWS)
-        if not room.width or (inline.grid_columns or columns, inline.grid_rows or rows) == (wide, high):
-            return
-        inline.grid_columns = None if columns == wide else " ".join(map(str, wide))
-        inline.grid_rows = None if rows == high else " ".join(map(str, high))
-
-    def _shrink_rows(self, usual: Sequence[Scalar], across: int) -> tuple[Scalar, ...]:
-        """Return the sizes of rows without cells that no panel in a row needs. Flexible rows get these cells."""
-        needs: list[list[int | None]] = [[] for _ in usual]
-        row = column = 0
-        for panel in self.children:
-            if not panel.display or row >= len(needs):
-                continue
-            span = panel.styles.column_span
-            if column + span > across:
-                row, column = row + 1, 0
-            if row < len(needs):
-                needs[row].append(getattr(panel, "preferred_rows", None))
-            column += span
-        shrunk = list(usual)
-        for at, (size, needed) in enumerate(zip(usual, needs, strict=True)):
-            known = [each for each in needed if each is not None]
-            if size.unit == Unit.CELLS and known and len(known) == len(needed):
-                shrunk[at] = size._replace(value=min(size.value, float(max(LEAST_ROWS, *known))))
-        return tuple(shrunk)
-
-    def on_resize(self) -> None:
-        self.lay_out()
+        self._arrange_again()
 
     # The mouse
 
@@ -289,10 +316,10 @@ class RunScreen(BaseScreen[None]):
         self.panels: dict[str, RunPanel[Any]] = {}
         self._crumbs: Breadcrumbs | None = None
         self._alerts, self._strip, self._attempts = AlertWatch(), AlertStrip(), AttemptStrip()
+        self._panel_strip = PanelStrip()
         self._alerts_of: PoolView | None = None
         # version of the checked data, and monotonic time of the check
         self._alerts_checked: tuple[object, float] = (None, 0.0)
-        self._needs: object = None  # sizes that the panels needed at the last layout
 
     def body(self) -> ComposeResult:
         yield self._strip
@@ -302,7 +329,7 @@ class RunScreen(BaseScreen[None]):
             panel = make(row, partial(setattr, self, "active", row.id))
             panel.set_class(row.id == self.active, "-active")
             self.panels[row.id] = panel
-            yield from panel.above()
+        yield self._panel_strip
         self._grid = PanelGrid(*self.panels.values(), id="grid")
         yield self._grid
 
@@ -501,23 +528,16 @@ class RunScreen(BaseScreen[None]):
                 self.app.notify_user(Notification("alert", pool.name, run.id, alert.who, alert.words))
 
     def _arrange_panels(self) -> None:
-        """Show panels that have content. Of panels that share a place, show the active one."""
+        """Show panels that have content, in the places that they need now."""
         for name, panel in self.panels.items():
             if panel.row.hides:
                 self.set_class(panel.has_content, f"-{name}")
                 panel.set_class(not panel.has_content, "-away")
-        for place in {panel.row.instead_of for panel in self.panels.values()} - {""}:
-            others = [each for each in self.panels.values() if each.row.instead_of == place and each.has_content]
-            sharing = [*others, self.panels[place]]
-            shown = next((each for each in sharing if each.row.id == self.active), sharing[0])
-            for panel in sharing:
-                panel.set_class(panel is not shown, "-spare")
         if not self.panels[self.active].has_content:
             self.active = HOME_PANEL
-        needs = [(panel.preferred_rows, panel.has_content, panel.has_class("-spare")) for panel in self.panels.values()]
-        if needs != self._needs or self._grid.moved != BorderOffsets():
-            self._needs = needs
-            self.call_after_refresh(self._grid.lay_out)  # the changed CSS classes select another layout
+        self._grid.active = self.active
+        self._grid.lay_out()
+        self._panel_strip.show(self.panels.values(), self.active)
 
     # Selection
 
@@ -525,12 +545,18 @@ class RunScreen(BaseScreen[None]):
         for name, panel in self.panels.items():
             panel.set_class(name == active, "-active")
         self._arrange_panels()
+        self.call_later(lambda: self.tick(self.app.clock()))  # a panel may show more while it has the focus
 
     @on(RankChosen)
     def _rank_chosen(self, event: RankChosen) -> None:
         self._choose(event.rank)
         if event.opened:
             self.action_panel(HOME_PANEL)
+
+    @on(InstantChosen)
+    def _instant_chosen(self, event: InstantChosen) -> None:
+        for panel in self.panels.values():
+            panel.show_instant(event.at)
 
     def _choose(self, rank: int) -> None:
         self.rank, self.merged = rank, False
@@ -607,7 +633,6 @@ class RunScreen(BaseScreen[None]):
 
     def action_zoom(self) -> None:
         self.toggle_class("-zoom")
-        self.call_after_refresh(self._grid.lay_out)
 
     def action_grow(self, steps: int) -> None:
         self._grid.grow(self.panels[self.active], steps)
@@ -773,7 +798,6 @@ class RunScreen(BaseScreen[None]):
             return
         if self.has_class("-zoom"):
             self.remove_class("-zoom")
-            self.call_after_refresh(self._grid.lay_out)
         else:
             self.action_leave()
 

@@ -100,6 +100,28 @@ def outlier_metrics(book: MachineMetrics) -> dict[Place, list[str]]:
     return found
 
 
+def usage_summary(book: MachineMetrics) -> str:
+    """Return the current use of all machines together, such as ``cpu 86 %  memory 7 % of 24 GB  net 4.1 MB/s``. Nodes
+    on the same machine count once."""
+    machines = {machine.boot or str(node): machine for node, machine in book.nodes.items()}.values()
+    hosts = [machine.host.latest for machine in machines if machine.host.seen]
+    gpus = [track.latest for machine in machines for track in machine.gpus if track.seen]
+    parts: list[str] = []
+    for latest, label, use, used, total in (
+        (gpus, "gpu", "util", "mem_used", "mem_total"), (hosts, "cpu", "cpu", "memory_used", "memory_total")
+    ):  # fmt: skip
+        values = [each[use] for each in latest if use in each]
+        if values:
+            parts.append(f"{label} {sum(values) / len(values):.0f} %")
+        held, whole = (sum(each.get(name, 0.0) for each in latest) for name in (used, total))
+        if whole:
+            parts.append(f"memory {share(held, whole)} of {format_size(whole)}")
+    if hosts:
+        traffic = sum(each.get("net_in", 0.0) + each.get("net_out", 0.0) for each in hosts)
+        parts.append(f"net {quantity(traffic, 'B/s')}")
+    return "  ".join(parts)
+
+
 def problem_text(figures: Mapping[str, float], odd: Collection[str] = ()) -> str:
     """Return a text about the problems of a GPU or node, the worst first; "" if there are none."""
     used, total = figures.get("mem_used"), figures.get("mem_total")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from textual.content import Content
 
-from skyward_core.views.rank_metrics_and_diagnostics import format_metrics
+from skyward_core.views.rank_metrics_and_diagnostics import classify_metric, format_metrics
 from skyward_tui.text.ansi_colours import plain
 from skyward_tui.text.number_and_time_format import clock, count, duration, preemption_text
 from skyward_tui.text.queue_trial_and_comparison_rows import queue_reason, task_note
@@ -108,6 +108,9 @@ def is_absent(pool: PoolView, node: NodeView) -> bool:
 
 SHADE_STYLE = "$text-accent"
 FAILURES = ("raised", "exited", "lost")
+ENDED = (*FAILURES, "returned", "collateral", "gone", "absent")
+TROUBLED = (*FAILURES, "paused", "saving")
+SILENT_SECONDS = 30.0  # seconds without output from which on they are shown
 STARTUP_TEXTS = {
     "starting": "starting Python",
     "importing": "importing",
@@ -126,8 +129,10 @@ class RankState:
         seconds: Seconds in this state.
         text: Note; if empty, ``numbers`` are shown.
         numbers: Latest metrics by name.
-        quiet: Seconds without output, if that is unusually long. shade, figure: Cell of the heat map, if ranks are
-            coloured by a metric.
+        quiet: Seconds without output, if that is unusually long.
+        shade, figure: Cell of the heat map, if ranks are coloured by a metric.
+        silent: Seconds without output, from ``SILENT_SECONDS`` on.
+        use: Utilization of the rank's GPUs, formatted.
     """
 
     rank: int
@@ -139,11 +144,28 @@ class RankState:
     quiet: float | None = None
     shade: str = ""
     figure: str = ""
+    silent: float | None = None
+    use: str = ""
 
     @property
     def note(self) -> str:
         """Text beside the rank. It is formatted on demand, because a grid shows only one such text."""
-        return self.text or format_metrics(self.numbers or {})
+        return self.text or format_metrics(self.ordered_numbers)
+
+    @property
+    def ordered_numbers(self) -> Mapping[str, float]:
+        """Latest metrics by name: losses first, steps and epochs last."""
+        return dict(sorted((self.numbers or {}).items(), key=lambda each: _metric_order(each[0])))
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the state is an outcome."""
+        return self.state in ENDED
+
+    @property
+    def is_troubled(self) -> bool:
+        """Whether the rank needs attention."""
+        return self.state in TROUBLED or self.quiet is not None
 
     @property
     def glyph(self) -> tuple[str, str]:
@@ -192,10 +214,19 @@ def _state(
     if run is None or began is None or task.state != "running":
         return RankState(rank, node.index, task.state, seconds, text, numbers)
     quiet = pool.activity.unusual_silence(run.id, rank, began, now)
+    silent = pool.activity.silence(run.id, rank, began, now)
     if quiet is not None and node.link_up is not False:
         last = text or format_metrics(numbers or {})
         text = f"no output for {duration(quiet)}" + (f" · last: {last}" if last else "")
-    return RankState(rank, node.index, task.state, seconds, text, numbers, quiet)
+    return RankState(
+        rank, node.index, task.state, seconds, text, numbers, quiet, silent=silent if silent >= SILENT_SECONDS else None
+    )
+
+
+def _metric_order(name: str) -> int:
+    return (
+        0 if classify_metric(name) == "loss" else 2 if name.lower() in ("step", "global_step", "epoch", "iter") else 1
+    )
 
 
 def _without_task(node: NodeView, pool: PoolView, run: RunView | None, now: float) -> tuple[str, float | None, str]:

@@ -30,7 +30,7 @@ SCOPES = {
     "launch": "Launch form",
     "run": "Pool and run",
     "panel": "Panels (ranks, nodes, metrics)",
-    "numbers": "Metrics panel",
+    "metrics": "Metrics panel",
     "log": "Log pane",
     "errors": "Errors",
     "stacks": "Stacks of all ranks",
@@ -269,10 +269,11 @@ ACTIONS: tuple[Action, ...] = (
     Action("panel.first", "home,g", "edge(0)", "", "First"),
     Action("panel.last", "end,G", "edge(-1)", "", "Last"),
     Action("panel.open", "enter", "open", "open", "Open: rank's log, node's messages; reverse order of trials"),
-    # Numbers
-    Action("numbers.charts", "c", "charts", "charts", "Chart all metrics, or only the selected one"),
-    Action("numbers.scale", "b", "scale", "log scale", "Switch between logarithmic and linear scale"),
-    Action("numbers.smooth", "x", "smooth", "smooth", "Smooth the lines; raw values stay visible behind them"),
+    # Metrics
+    Action("metrics.charts", "c", "charts", "one chart", "Chart all metrics, or only the selected one"),
+    Action("metrics.scale", "b", "scale", "scale", "Switch between automatic, logarithmic and linear scale"),
+    Action("metrics.axis", "m", "axis", "x axis", "Switch the x axis between step and time"),
+    Action("metrics.smooth", "x", "smooth", "smooth", "Smooth the lines; raw values stay visible behind them"),
     # Log pane
     Action("log.up", "up,k", "move(-1)", "", "Up a line"),
     Action("log.down", "down,j", "move(1)", "", "Down a line"),
@@ -448,7 +449,7 @@ CONCURRENT_SCOPES = (
     *(("app", scope) for scope in SCOPES if scope != "app"),
     *(("panel", scope) for scope in ("pools", "history", "leftovers", "hosts", "settings", "run", "errors", "stacks")),
     ("run", "log"),
-    *((scope, "numbers") for scope in ("run", "panel")),
+    *((scope, "metrics") for scope in ("run", "panel")),
     *(("launch", scope) for scope in ("choice", "toggles", "fold")),
     *(("dialog", scope) for scope in ("help", "files", "teardown", "hostkey")),
 )
@@ -475,7 +476,8 @@ def resolve_keymap(requested: Mapping[str, str]) -> tuple[dict[str, str], list[s
     keymap: dict[str, str] = {}
     refused: list[str] = []
     for given, text in requested.items():
-        id = re.sub(r"^(pools\.)?sweep\b", r"\1leftovers", given)  # convert IDs of earlier releases
+        # Convert IDs of earlier releases.
+        id = re.sub(r"\bnumbers\b", "metrics", re.sub(r"^(pools\.)?sweep\b", r"\1leftovers", given))
         if id not in _BY_ID:
             near = get_close_matches(id, _BY_ID, 1)
             refused.append(f"keys.{id}: unknown action{f'; did you mean {near[0]}?' if near else ''}")

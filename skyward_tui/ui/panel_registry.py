@@ -1,13 +1,15 @@
 """Table of the run screen's panels.
 
 The run screen, key bindings, help and hints are built from its rows. The table is plain data and imports nothing from
-the project, because the registry of actions reads it. Each row names the file that implements the panel; a style sheet
-next to that file defines the layout.
+the project, because the registry of actions reads it. Each row names the file that implements the panel and its place;
+:func:`place_panels` computes the layout.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from math import ceil
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +28,8 @@ class PanelSpec:
         empty: Text shown while the panel has no content. An action ID in braces stands for the action's key.
         hides: Whether the panel is hidden while it has no content. While it is shown, the screen has the class ``-ID``.
             While it is hidden, its key shows ``empty`` as a message.
-        instead_of: ID of the panel that shares the same place if the screen has room for only one of both. The focused
-            panel is shown.
+        place: ``side`` for the left column; ``centre``, where the first panel with content is; ``below`` for the
+            row below the centre; ``bottom`` for a row of its own, or free rows of the left column.
     """
 
     id: str
@@ -39,10 +41,10 @@ class PanelSpec:
     actions: tuple[str, ...] = ()
     empty: str = ""
     hides: bool = False
-    instead_of: str = ""
+    place: str = "bottom"
 
 
-# In the order of their places in the grid.
+# In the order of preference for each place.
 PANELS: tuple[PanelSpec, ...] = (
     PanelSpec(
         "ranks", 1, "ranks", "Go to the ranks", "skyward_tui.panels.rank_states_and_heat_map:RanksPanel",
@@ -51,6 +53,30 @@ PANELS: tuple[PanelSpec, ...] = (
             "run.heat",
         ),
         actions=("run.heat",),
+        place="side",
+    ),
+    PanelSpec(
+        "phases", 3, "nodes", "Go to the nodes", "skyward_tui.panels.node_phases:NodesPanel",
+        hints=("run.zoom", "run.errors", "run.cancel"),
+        place="side",
+    ),
+    PanelSpec(
+        "queue", 7, "queue", "Go to the queue of runs that hold or wait for nodes",
+        "skyward_tui.panels.queue:QueuePanel",
+        hints=("run.cancel", "run.copy", "run.zoom"),
+        empty="no run is queued, and no two runs share the nodes",
+        hides=True,
+        place="below",
+    ),
+    PanelSpec(
+        "metrics", 5, "metrics", "Go to the metrics of the ranks", "skyward_tui.panels.rank_metrics:MetricsPanel",
+        hints=(
+            "run.previous_rank", "run.merge", "metrics.charts", "metrics.scale", "metrics.axis", "metrics.smooth",
+            "run.cancel", "run.zoom", "run.errors",
+        ),
+        empty="no metrics yet: call sky.log(loss=...) or yield dicts",
+        hides=True,
+        place="centre",
     ),
     PanelSpec(
         "log", 2, "log", "Go to the log", "skyward_tui.panels.log:LogPanel",
@@ -63,25 +89,15 @@ PANELS: tuple[PanelSpec, ...] = (
             "run.wrap", "run.beside", "run.alone", "run.align", "run.time", "run.editor", "run.pager",
         ),
         empty="no run on this pool yet ({run.launch}: launch)",
-    ),
-    PanelSpec(
-        "phases", 3, "nodes", "Go to the nodes", "skyward_tui.panels.node_phases:NodesPanel",
-        hints=("run.zoom", "run.errors", "run.cancel"),
-    ),
-    PanelSpec(
-        "numbers", 5, "metrics", "Go to the metrics of the ranks", "skyward_tui.panels.rank_metrics:MetricsPanel",
-        hints=(
-            "run.previous_rank", "run.merge", "numbers.charts", "numbers.scale", "numbers.smooth", "run.cancel",
-            "run.zoom", "run.errors",
-        ),
-        empty="no metrics yet: call sky.log(loss=...) or yield dicts",
-        hides=True,
-        instead_of="phases",
+        place="centre",
     ),
     PanelSpec(
         "results", 4, "results", "Go to the results", "skyward_tui.panels.results_and_sweep_trials:ResultsPanel",
         hints=("run.errors", "run.fetch", "run.save", "run.copy", "run.cancel", "run.export", "run.zoom"),
         actions=("run.diff", "run.export", "run.trials"),
+        empty="no result yet: results appear when the first rank returns",
+        hides=True,
+        place="below",
     ),
     PanelSpec(
         "machines", 6, "machines", "Go to the machines", "skyward_tui.panels.machine_metrics:MachinesPanel",
@@ -89,15 +105,91 @@ PANELS: tuple[PanelSpec, ...] = (
         empty="machine metrics appear once a run starts",
         hides=True,
     ),
-    PanelSpec(
-        "queue", 7, "queue", "Go to the queue of runs that hold or wait for nodes",
-        "skyward_tui.panels.queue:QueuePanel",
-        hints=("run.cancel", "run.copy", "run.zoom"),
-        empty="no run is queued, and no two runs share the nodes",
-        hides=True,
-        instead_of="phases",
-    ),
 )  # fmt: skip
 
 HOME_PANEL = "log"  # focused by default, and when the user opens a rank's log
 STARTUP_PANEL = "phases"  # focused while a pool starts, until its first run starts
+
+Box = tuple[int, int, int, int]
+"""Column, row, width and height of a panel in cells."""
+WIDE = 140  # cells; a wider screen has a wider left column
+SIDE, SIDE_WIDE = 46, 56
+LEAST_COLUMNS, LEAST_ROWS = 16, 4  # minimum cells of a panel
+CENTRE_SHARE = 0.45  # minimum share of the screen's rows for metrics
+TOP_SHARE = 0.6  # share of the rows beside other panels, which metrics get if that is more
+CHROME_ROWS = 3  # rows of the screen that are not part of the grid
+USUAL_ROWS, MOST_ROWS = 8, 14  # rows of a panel that can use any number, and maximum rows of a panel beside others
+FREE_ROWS = 6  # free rows of the left column that are enough for another panel
+TALL = 26  # rows that remain above a panel in a row of its own
+
+
+def place_panels(
+    rows: Mapping[str, int | None], active: str, width: int, height: int, left: int = 0, below: int = 0
+) -> dict[str, Box]:
+    """Return the places of panels in a grid. A panel without enough room is missing, unless it is active.
+
+    Args:
+        rows: Rows that each shown panel needs, including its border; None if the panel can use any number.
+        active: ID of the panel with the focus.
+        width, height: Size of the grid.
+        left: Cells by which the user has moved the border of the left column to the right.
+        below: Rows by which the user has moved the border below the first row upwards.
+    """
+    places: dict[str, list[str]] = {}
+    for row in PANELS:
+        if row.id in rows:
+            places.setdefault(row.place, []).append(row.id)
+    side, centre, low, more = (places.get(each, []) for each in ("side", "centre", "below", "bottom"))
+    if len(rows) == 1 or not side or not centre or width < 2 * LEAST_COLUMNS or height < 4 * LEAST_ROWS:
+        return dict.fromkeys([active] if active in rows else [*rows][:1], (0, 0, width, height))
+    needs = {name: max(LEAST_ROWS - 1, USUAL_ROWS if need is None else need) for name, need in rows.items()}
+    column = _clamp((SIDE_WIDE if width >= WIDE else SIDE) + left, LEAST_COLUMNS, width - LEAST_COLUMNS)
+    is_split = len(centre) > 1  # the log is below the metrics, over the whole width
+    under = [*centre[1:], *low]
+
+    def top_of(body: int) -> int:
+        if not under:
+            return body
+        share = max(round(TOP_SHARE * body), ceil(CENTRE_SHARE * (height + CHROME_ROWS)))
+        wanted = share if is_split else body - min(MOST_ROWS, max(needs[name] for name in under))
+        return _clamp(wanted - below, LEAST_ROWS, body - LEAST_ROWS)
+
+    free = top_of(height) - sum(needs[name] for name in side)
+    beside = more[:1] if is_split and free >= FREE_ROWS else []
+    bottom: dict[str, int] = {}
+    for name in more[len(beside) :]:
+        need = min(MOST_ROWS if width >= WIDE else USUAL_ROWS, needs[name])
+        if name == active or height - sum(bottom.values()) - need >= TALL:
+            bottom[name] = need
+    body = max(2 * LEAST_ROWS, height - sum(bottom.values()))
+    top = top_of(body)
+    boxes: dict[str, Box] = {}
+    # The left column: the last panel that can use any number of rows gets the free ones.
+    tall = top if is_split else body
+    flexible = beside[0] if beside else side[0]
+    column_rows = {name: needs[name] for name in [*side, *beside]}
+    for name in side[1:]:
+        column_rows[name] = min(column_rows[name], max(LEAST_ROWS - 1, tall // 3))
+        if not under:
+            column_rows[name] = max(LEAST_ROWS, column_rows[name] + below)
+    column_rows[flexible] = tall - sum(need for name, need in column_rows.items() if name != flexible)
+    y = 0
+    for name, need in column_rows.items():
+        boxes[name] = (0, y, column, max(0, min(need, tall - y)))
+        y += need
+    boxes[centre[0]] = (column, 0, width - column, top)
+    x = 0 if is_split else column
+    for place, name in enumerate(under):
+        share = (width - x) * (3 if is_split and place == 0 else 2) // (3 + 2 * (len(under) - place - 1))
+        end = width if place == len(under) - 1 else x + share
+        boxes[name] = (x, top, end - x, body - top)
+        x = end
+    y = body
+    for name, need in bottom.items():
+        boxes[name] = (0, y, width, need)
+        y += need
+    return boxes
+
+
+def _clamp(value: int, least: int, most: int) -> int:
+    return max(least, min(value, most))

@@ -15,6 +15,11 @@ from textual.theme import Theme
 from skyward_tui.text.text_width_and_tables import plain_ascii
 
 
+def rank_style(rank: int) -> str:
+    """Return the style of a rank's name, in its hue."""
+    return "bold $" + _HUE_NAMES[rank % RANK_HUES]
+
+
 def muted(theme: Theme) -> str:
     """Return a colour for muted text in a theme that defines none.
 
@@ -32,6 +37,12 @@ MIN_CONTRAST = dict.fromkeys(("text-success", "text-warning", "text-error", "tex
     "muted": 4.0
 }
 _BACKGROUNDS = ("background", "surface", "panel")
+# Hues of ranks in charts and lists, none of which is a state's colour. On a terminal's own palette, its six colours.
+_HUES = ("#61b5f2", "#d98cd0", "#a5c94f", "#f0965a", "#a194f5", "#4fc3c9", "#e3cf57", "#f08aa5")
+_ANSI_HUES = ("bright_blue", "magenta", "green", "yellow", "cyan", "bright_magenta", "bright_green", "bright_cyan")
+RANK_HUES = len(_HUES)
+_HUE_NAMES = ("rank-a", "rank-b", "rank-c", "rank-d", "rank-e", "rank-f", "rank-g", "rank-h")
+_HUE_CONTRAST = 3.0  # minimum for graphics, WCAG 2.2 (1.4.11)
 
 
 def contrast(one: Color, other: Color) -> float:
@@ -58,9 +69,14 @@ def ensure_contrast(variables: Mapping[str, str], *, ansi: bool) -> dict[str, st
     """
     if ansi:
         # Black borders are invisible on a black terminal.
-        return dict(variables) | {"border-blurred": "ansi_bright_black"}
+        hues = {name: f"ansi_{hue}" for name, hue in zip(_HUE_NAMES, _ANSI_HUES, strict=True)}
+        return dict(variables) | {"border-blurred": "ansi_bright_black"} | hues
     behind = [Color.parse(variables[name]) for name in _BACKGROUNDS]
     moved = {name: _raise_contrast(Color.parse(variables[name]), behind, least) for name, least in MIN_CONTRAST.items()}
+    moved |= {
+        name: _raise_contrast(Color.parse(hue), behind, _HUE_CONTRAST)
+        for name, hue in zip(_HUE_NAMES, _HUES, strict=True)
+    }
     return dict(variables) | {name: color.hex for name, color in moved.items()}
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from math import isfinite, log10, nan
+from math import ceil, floor, inf, isfinite, log10, nan
+from sys import float_info
 from typing import NamedTuple
 
 from textual.content import Content
 
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.outliers_and_bands import IncrementalBand, Trace, compute_band, median
-from skyward_core.views.rank_metrics_and_diagnostics import MetricStore
+from skyward_core.views.rank_metrics_and_diagnostics import MetricStore, classify_metric
 from skyward_tui.text.number_and_time_format import duration, number
 from skyward_tui.text.text_width_and_tables import clip
 
@@ -35,8 +37,9 @@ class Canvas:
     def __init__(self, width: int, height: int, x: tuple[float, float], y: tuple[float, float]) -> None:
         self.width, self.height = width, height
         self._x, self._y = x, y
-        self._cells = [bytearray(width) for _ in range(height)]
-        self._owners = [bytearray(width) for _ in range(height)]
+        self._cells, self._owners, self._back, self._back_owners = (
+            [bytearray(width) for _ in range(height)] for _ in range(4)
+        )
 
     def draw_line(self, points: Points, owner: int) -> None:
         """Draw a line through points. Non-finite values interrupt the line.
@@ -94,10 +97,52 @@ class Canvas:
             cells[column] |= _LEFT
             owners[column] = max(owners[column], owner)
 
+    def dot_row(self, y: float) -> int:
+        """Return the row of dots of a value, from the top."""
+        low, scale = _scale(self._y, 4 * self.height - 1)
+        return 4 * self.height - 1 - min(max(0, int((y / 2 - low) * scale + 0.5)), 4 * self.height - 1)
+
+    def dot_column(self, x: float) -> int:
+        """Return the column of dots of an x value."""
+        low, scale = _scale(self._x, 2 * self.width - 1)
+        return min(max(0, int((x / 2 - low) * scale + 0.5)), 2 * self.width - 1)
+
+    def draw_grid(self, xs: Sequence[float], ys: Sequence[float], owner: int) -> None:
+        """Draw dotted lines at values of both axes, behind all lines."""
+        for row in map(self.dot_row, ys):
+            for column in range(self.width):
+                self._put_behind(row >> 2, column, _DOTS[0][row & 3], owner)
+        for dot in map(self.dot_column, xs):
+            for row in range(self.height):
+                self._put_behind(row, dot >> 1, _DOTS[dot & 1][0] | _DOTS[dot & 1][2], owner)
+
+    def fill_between(self, low: Points, high: Points, owner: int) -> None:
+        """Fill the area between two lines with equal x values with every second dot, behind all lines."""
+        before: tuple[int, int, int] | None = None
+        for (x, least), (_, greatest) in zip(low, high, strict=True):
+            if not isfinite(least) or not isfinite(greatest):
+                before = None
+                continue
+            here = self.dot_column(x), self.dot_row(greatest), self.dot_row(least)
+            first, top, bottom = before if before is not None and before[0] < here[0] else here
+            wide = here[0] - first or 1
+            for dot in range(first, here[0] + 1):
+                part = (dot - first) / wide
+                begin, end = round(top + (here[1] - top) * part), round(bottom + (here[2] - bottom) * part)
+                for row in range(begin + (begin + dot) % 2, end + 1, 2):
+                    self._put_behind(row >> 2, dot >> 1, _DOTS[dot & 1][row & 3], owner)
+            before = here
+
+    def _put_behind(self, row: int, column: int, dots: int, owner: int) -> None:
+        self._back[row][column] |= dots
+        self._back_owners[row][column] = max(self._back_owners[row][column], owner)
+
     def runs(self, row: int) -> list[tuple[str, int]]:
-        """Return a row as pieces (text, owner). Blanks have the owner 0."""
+        """Return a row as pieces (text, owner). Blanks have the owner 0. Lines hide the dots behind them."""
         pieces: list[tuple[str, int]] = []
-        for dots, owner in zip(self._cells[row], self._owners[row], strict=True):
+        rows = (self._cells[row], self._owners[row], self._back[row], self._back_owners[row])
+        for front, front_owner, back, back_owner in zip(*rows, strict=True):
+            dots, owner = (front, front_owner) if front else (back, back_owner)
             char = chr(_BLANK + dots) if dots else " "
             if pieces and pieces[-1][1] == owner:
                 pieces[-1] = (pieces[-1][0] + char, owner)
@@ -113,7 +158,8 @@ def _scale(span: tuple[float, float], most: int) -> tuple[float, float]:
     """
     low, high = span
     room = high / 2 - low / 2
-    return low / 2, most / room if room > 0 else 0.0
+    scale = most / room if room > 0 else 0.0
+    return low / 2, scale if isfinite(scale) else 0.0
 
 
 def bounds(series: Sequence[Points]) -> tuple[tuple[float, float], tuple[float, float]] | None:
@@ -126,7 +172,7 @@ def bounds(series: Sequence[Points]) -> tuple[tuple[float, float], tuple[float, 
     low, high = min(ys), max(ys)
     if low == high:
         room = abs(low) / 2 or 1.0
-        low, high = low - room, high + room
+        low, high = max(low - room, -float_info.max), min(high + room, float_info.max)
     return (min(xs), max(xs)), (low, high)
 
 
@@ -229,14 +275,102 @@ def framed(canvas: Canvas, low: str, high: str, begin: str, end: str) -> Iterato
     yield [(f"{'':{SCALE}}└ {begin} {'─' * max(0, canvas.width - len(begin) - len(end) - 3)} {end}", -1)]
 
 
+_UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+LABEL = 8  # maximum cells of a tick's label
+
+
+def short_number(value: float, step: float = 0.0) -> str:
+    """Format a number in at most ``LABEL`` cells: ``0.0045``, ``25.8k``, ``1.2e-5``.
+
+    Args:
+        step: Distance between ticks, which determines the number of decimals; 0 for three significant digits.
+    """
+    if not isfinite(value):
+        return str(value)
+    size = max(abs(value), step)
+    unit, name = next(((unit, name) for unit, name in _UNITS if 0.9995 * unit <= size < 1e15), (1.0, ""))
+    if step and size < 1e15 and (decimals := max(0, -floor(log10(step / unit) + 1e-9))) < 5:
+        text = f"{value / unit:.{decimals}f}{name}"
+        if len(text) <= LABEL:
+            return text if float(text.rstrip("TGMk")) else "0"
+    for digits in (3, 2, 1):
+        shown = re.sub(r"e([+-])0*", lambda match: "e" + match[1].strip("+"), f"{value / unit:.{digits}g}{name}")
+        if len(shown) <= LABEL:
+            break
+    return shown
+
+
+def ticks(low: float, high: float, most: int = 4) -> list[float]:
+    """Return at most ``most`` round values from ``low`` to ``high``; both ends if there is no round value between."""
+    raw = (high / most - low / most) if high > low else 0.0
+    power = 10.0 ** floor(log10(raw)) if raw > 0 else 0.0
+    for factor in (1, 2, 5, 10, 20, 50):
+        step = factor * power
+        if not step or not isfinite(step) or max(abs(low), abs(high)) / step > 2**50:
+            break
+        first, last = ceil(low / step - 1e-9), floor(high / step + 1e-9)
+        if 0 <= last - first < most:
+            return [min(max(low, place * step), high) for place in range(first, last + 1)]
+    return [low, high][: most if high > low else 1]
+
+
+def log_ticks(low: float, high: float, most: int = 4) -> list[float]:
+    """Return at most ``most`` logarithms of round values from ``low`` to ``high``, which are logarithms to base 10."""
+    first, last = ceil(low), floor(high)
+    if last - first < 1:
+        ends = (_power(low), _power(high))
+        return [min(max(low, log10(value)), high) for value in ticks(*ends, most) if value > 0] or [low, high]
+    stride = (last - first) // most + 1
+    return [float(power) for power in range(first, last + 1, stride)]
+
+
+def _power(exponent: float) -> float:
+    return 10.0**exponent if exponent < float_info.max_10_exp else float_info.max
+
+
+def tick_labels(values: Sequence[float], *, log: bool = False) -> list[str]:
+    """Return the labels of ticks; on a logarithmic scale, ticks are logarithms."""
+    if log:
+        return [short_number(_power(value)) for value in values]
+    step = values[1] - values[0] if len(values) > 1 else 0.0
+    return [short_number(value, step if isfinite(step) else 0.0) for value in values]
+
+
+def framed_ticks(
+    canvas: Canvas, y: Sequence[tuple[float, str]], x: Sequence[tuple[float, str]], margin: int
+) -> Iterator[list[tuple[str, int]]]:
+    """Yield the rows of a canvas with labels of ticks, as pieces (text, owner). The labels have the owner -1.
+
+    Args:
+        y, x: Position and label of each tick.
+        margin: Cells to the left of the canvas.
+    """
+    labels = {canvas.dot_row(value) >> 2: label for value, label in reversed(y)}
+    for row in range(canvas.height):
+        text = labels.get(row)
+        yield [(f"{text or '':>{margin - 1}}{'│' if text is None else '┤'}", -1), *canvas.runs(row)]
+    axis = "─" * canvas.width
+    free = 0  # first cell after the last label
+    for value, label in x:
+        at = max(0, min(canvas.dot_column(value) >> 1, canvas.width - len(label)))
+        if at >= free:
+            axis = f"{axis[:at]}{label}{axis[at + len(label) :]}"
+            free = at + len(label) + 1
+    yield [(f"{'└':>{margin}}{axis[: canvas.width]}", -1)]
+
+
 Line = Sequence[tuple[float, float]]
 """Points (Unix time, value), oldest first."""
 
 # up to this number of ranks, each has its own line; more ranks are drawn as one band, because lines would overlap
 RANKS_DRAWN = 8
+BAND = -2  # hue of the edges of a band
+PLAIN = -1  # hue of lines that belong to no rank
+AUTO_LOG = 100.0  # ratio of maximum and minimum above which a scale is logarithmic by default
 RANKS_ANEW = 32  # up to this number of ranks, a band is recomputed each time, which takes a few milliseconds
 SMOOTHING = 0.9  # weight of the earlier values in the moving average
-COUNTERS = frozenset({"step", "global_step", "epoch", "iteration", "iter", "batch", "rank"})
+AXES = ("step", "global_step", "iteration", "iter", "epoch")  # counters that can be the x axis, the preferred first
+COUNTERS = frozenset({*AXES, "batch", "rank"})
 _SURE = 8  # values needed to recognize a metric as a counter
 
 
@@ -249,6 +383,8 @@ class Chart(NamedTuple):
         value: Value of the selected rank (or the median of all ranks) at the instant, or the newest value; None without
             values.
         low, high: Minimum and maximum over all ranks at that time; None for a single rank.
+        hues: Rank of each background line, or ``PLAIN``, or ``BAND`` for the lower and the upper edge of a band.
+        is_log: Whether the lines are logarithms.
     """
 
     behind: Sequence[Line]
@@ -256,6 +392,8 @@ class Chart(NamedTuple):
     value: float | None
     low: float | None = None
     high: float | None = None
+    hues: Sequence[int] = ()
+    is_log: bool = False
 
     @property
     def lines(self) -> list[Line]:
@@ -283,12 +421,67 @@ def is_counter(name: str, trace: Trace) -> bool:
 
 
 def sort_names(metrics: MetricStore, run: str) -> tuple[list[str], list[str]]:
-    """Return the names of the metrics worth a chart, and the names of counters. If all are counters, the first list has
-    all names.
+    """Return the names of the metrics worth a chart, losses first, and the names of counters. A metric that only grows
+    is charted if there is nothing else, but never a step or an epoch.
     """
     names = metrics.names(run)
-    counts = [name for name in names if is_counter(name, metrics.first_trace(run, name))]
-    return ([name for name in names if name not in counts], counts) if len(counts) < len(names) else (names, [])
+    named = [name for name in names if name.lower() in COUNTERS]
+    others = [name for name in names if name not in named]
+    counts = [name for name in others if is_counter(name, metrics.first_trace(run, name))]
+    charted = [name for name in others if name not in counts] or others
+    counters = [name for name in names if name not in charted]
+    return sorted(charted, key=lambda name: classify_metric(name) != "loss"), counters
+
+
+class StepAxis:
+    """Step or epoch of a rank over time, which converts times to positions on the x axis.
+
+    Args:
+        trace: At least one step, all finite.
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        self._at, self._steps = trace
+
+    @classmethod
+    def of(cls, trace: Trace) -> StepAxis | None:
+        """Return the axis of a counter; None if the counter has no two different finite values."""
+        steps = trace.values
+        return cls(trace) if len(steps) > 1 and all(map(isfinite, steps)) and min(steps) < max(steps) else None
+
+    def position(self, at: float) -> float:
+        """Return the step at a time, interpolated between logged steps."""
+        place = bisect_right(self._at, at) - 1
+        if place < 0 or place + 1 == len(self._at):
+            return self._steps[max(0, place)]
+        (begin, end), (low, high) = self._at[place : place + 2], self._steps[place : place + 2]
+        return low + (high - low) * (at - begin) / (end - begin) if high > low and at < end else low
+
+    def time(self, position: float) -> float:
+        """Return the last time at which the step was at most ``position``."""
+        steps = self._steps
+        place = bisect_right(steps, position) - 1
+        if place + 1 < len(steps) and any(step <= position for step in steps[place + 1 :]):  # the run was restarted
+            place = max(place for place, step in enumerate(steps) if step <= position)
+        return self._at[max(0, place)]
+
+    def snap(self, position: float, origin: float) -> float:
+        """Return the last logged step up to a position; to the right of the origin, at least the next step."""
+        below = max((step for step in self._steps if step <= position), default=min(self._steps))
+        if position > origin >= below:
+            return min((step for step in self._steps if step > origin), default=below)
+        return below
+
+    def place(self, line: Line) -> Line:
+        """Return a line with steps as x values. It is interrupted where the steps fall, because a run was restarted."""
+        found: list[tuple[float, float]] = []
+        last = -inf
+        for at, value in line:
+            if (here := self.position(at)) < last:
+                found.append((here, nan))
+            found.append((here, value))
+            last = here
+        return found
 
 
 def make_chart(
@@ -296,46 +489,65 @@ def make_chart(
     rank: int | None,
     *,
     columns: int,
-    log: bool = False,
+    log: bool | None = False,
     smooth: bool = False,
     at: float | None = None,
     bands: IncrementalBand | None = None,
+    axes: Mapping[int, StepAxis] | None = None,
 ) -> Chart:
     """Return the chart of one metric.
 
     Args:
         traces: Values by rank.
         rank: The selected rank; None for the median of all.
-        columns: Time intervals of a band over ranks.
-        log: Whether to draw logarithms to base 10; values that are not positive become gaps.
+        columns: Time intervals of a band over ranks, and maximum number of intervals of a line.
+        log: Whether to draw logarithms to base 10; values that are not positive become gaps. None if the values decide.
         smooth: Whether to smooth the main line, with the raw line behind it.
         at: Instant (Unix time) of the values; None for the newest.
         bands: Incremental band of the same metric from earlier calls, which makes bands over many ranks fast.
+        axes: X axis of each rank; empty for time. Ranks without one use the first.
     """
+    columns = max(2, columns)
+    common = next(iter(axes.values()), None) if axes else None
+
+    def placed(line: Line, of: int) -> Line:
+        axis = common if axes is None else axes.get(of, common)
+        return line if axis is None else axis.place(line)
+
     own = None if rank is None else traces.get(rank)
-    front: Line = trace_line(own) if own is not None else []
+    front: Line = trace_line(own, columns) if own is not None else []
+    main = PLAIN if rank is None else rank
     drawn = traces if len(traces) <= RANKS_DRAWN else {}
-    others: list[Line] = [trace_line(trace) for each, trace in drawn.items() if each != rank]
+    others = [(each, trace_line(trace, columns)) for each, trace in drawn.items() if each != rank]
     if rank is None and len(traces) == 1:
-        front, others = others[0], []
+        (main, front), others = others[0], []
     elif rank is None or len(traces) > RANKS_DRAWN:
-        columns = max(2, columns)
         if bands is not None and len(traces) > RANKS_ANEW:
             span = bands.update(traces, columns)
         else:
             span = compute_band(list(traces.values()), columns)
         middle = list(zip(span.at, span.middle, strict=True))
         if len(traces) > RANKS_DRAWN:
-            others = [list(zip(span.at, edge, strict=True)) for edge in (span.low, span.high)]
+            others = [(BAND, list(zip(span.at, edge, strict=True))) for edge in (span.low, span.high)]
         if rank is None:
             front = middle
         else:
-            others.append(middle)
-    behind = [*others, front] if smooth else others
-    front = smooth_line(front) if smooth else front
+            others.append((PLAIN, middle))
+    others, front = [(hue, placed(line, hue)) for hue, line in others], placed(front, main)
+    if smooth:
+        others, front = [*others, (PLAIN, front)], smooth_line(front)
+    behind = [line for _, line in others]
+    if log is None:
+        log = spans_decades([*behind, front])
     if log:
         behind, front = [log_scale(line) for line in behind], log_scale(front)
-    return Chart(behind, front, *_values(traces, rank, at))
+    return Chart(behind, front, *_values(traces, rank, at), [hue for hue, _ in others], log)
+
+
+def spans_decades(lines: Sequence[Line]) -> bool:
+    """Check whether the values of lines are easier to read on a logarithmic scale."""
+    values = [value for line in lines for _, value in line if isfinite(value)]
+    return bool(values) and min(values) > 0 and max(values) / AUTO_LOG > min(values)
 
 
 def _values(
@@ -348,9 +560,28 @@ def _values(
     return (value, min(finite), max(finite)) if len(traces) > 1 and finite else (value, None, None)
 
 
-def trace_line(trace: Trace) -> Line:
-    """Return a trace as a line."""
-    return list(zip(trace.at, trace.values, strict=True))
+def trace_line(trace: Trace, columns: int = 0) -> Line:
+    """Return a trace as a line.
+
+    Args:
+        columns: If there are more than twice as many values, return the minimum and the maximum of each of about
+            ``columns`` groups of values; 0 for all values.
+    """
+    at, values = trace
+    size = len(at) // columns if columns else 0
+    if size < 2:
+        return list(zip(at, values, strict=True))
+    found: list[tuple[float, float]] = []
+    for begin in range(0, len(at), size):
+        group = values[begin : begin + size]
+        total = sum(group)
+        if total - total != 0:  # a value is not finite
+            found += zip(at[begin : begin + size], group, strict=True)
+        else:
+            ends = (min(group), max(group)) if group[0] <= group[-1] else (max(group), min(group))
+            found += [(at[begin], each) for each in ends]
+    found.append((at[-1], values[-1]))
+    return found
 
 
 def value_at(trace: Trace, at: float | None) -> float | None:
@@ -381,9 +612,9 @@ def log_scale(line: Line) -> Line:
 
 
 def time_span(charts: Sequence[Chart]) -> tuple[float, float] | None:
-    """Return the common time span of charts; None if nothing is drawn."""
-    ends = [end for chart in charts for line in chart.lines if line for end in (line[0][0], line[-1][0])]
-    return (min(ends), max(ends)) if ends else None
+    """Return the common span of the x axis of charts; None if nothing is drawn."""
+    places = [place for chart in charts for line in chart.lines for place, _ in line]
+    return (min(places), max(places)) if places else None
 
 
 def column_time(column: int, columns: int, span: tuple[float, float]) -> float:

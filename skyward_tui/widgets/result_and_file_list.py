@@ -99,6 +99,12 @@ class ResultsPane(VirtualList[TaskView]):
         """Whether any written files are known."""
         return bool(self._files)
 
+    @property
+    def has_results(self) -> bool:
+        """Whether there is more to show than the states of ranks: a result, a yielded item, a trial or a file."""
+        shown = self.run is not None and (self.run.ended or any(task.items for task in self._tasks))
+        return bool(shown or self.trials is not None or self._files or self._trouble)
+
     def head(self, width: int) -> list[Content]:
         lines = [
             Content.assemble((f" {name:<11}", "bold"), (clip(text, max(0, width - 12)), style))

@@ -31,7 +31,7 @@ def train():
 SCREENS = {
     "pools": ("", "finished"),
     "run": ("enter", "train"),
-    "numbers": ("5", "5 numbers"),
+    "metrics": ("5", "5 metrics"),
     "stacks": ("s", "taken"),
     "launch": ("escape,escape,n", "as a command"),
 }

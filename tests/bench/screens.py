@@ -37,6 +37,7 @@ LINES = {each: f"#{each}" for each in ("script", "arguments", "name", "hosts")} 
 PANES, FLOOD = 8, 50_000  # lines a second, of each
 FLOODS = 3.0  # seconds
 MANY = 256
+METRICS, EARLIER, UPDATES_PER_SECOND = 40, 120, 4  # metrics of each rank, seconds before the measurement
 MILLION = 1_000_000
 GONE_BY = 10_000_000
 LINE = "step {:>9} loss 0.{:06} and what else a training loop says in each of its many steps\n"
@@ -60,7 +61,7 @@ def talks(each: int, seconds: float) -> None:
 def measure() -> list[Metric]:
     watched, logs = (fresh("screens:watched"), {each: fresh("screens:log", each) for each in ("RichLog", "Log")})
     eight = {each: fresh("screens:eight", each) for each in ("ours", "RichLog", "Log")}
-    grid, table = fresh("screens:grid"), fresh("screens:data_table")
+    grid, table, charted = fresh("screens:grid"), fresh("screens:data_table"), fresh("screens:charts")
     million, memory, large = fresh("screens:million"), fresh("screens:memory"), fresh("screens:large")
     typed = typing()
     rich, plain = logs["RichLog"], logs["Log"]
@@ -78,6 +79,9 @@ def measure() -> list[Metric]:
         Metric("panes_lines_beside_log_per_s", eight["ours"]["lines_per_s"], eight["Log"]["lines_per_s"]),
         Metric("grid_mount_ms", grid["mount_ms"], table["mount_ms"], Bar(at_most=80)),
         Metric("grid_update_ms", grid["update_ms"], table["update_ms"], Bar(at_most=5)),
+        Metric("charts_mount_ms", charted["mount_ms"]),
+        Metric("charts_update_ms", charted["update_ms"], None, Bar(at_most=8)),
+        Metric("charts_update_p95_ms", charted["update_p95_ms"]),
         Metric("filter_first_page_ms", million["page_ms"], None, Bar(at_most=150)),
         Metric("filter_all_hits_s", million["all_s"]),
         Metric("memory_mb", memory["mb"], None, Bar(at_most=200)),
@@ -405,6 +409,54 @@ async def _grid() -> dict[str, float]:
                 updates.append(time.process_time() - began)
             await board.remove()
     return {"mount_ms": median(mounts) * 1000, "update_ms": median(updates) * 1000}
+
+
+def charts() -> dict[str, float]:
+    """Measure the charts of 256 ranks with 40 metrics each: CPU time of the first paint, and of each update."""
+    return asyncio.run(_charts())
+
+
+async def _charts() -> dict[str, float]:
+    from skyward_tui.app.app import SkywardApp
+    from skyward_tui.panels.rank_metrics import MetricsPane
+
+    class Still(SkywardApp):
+        @override
+        def _refresh_screen(self) -> None:
+            """Do nothing, so that no other part is painted."""
+
+    session, view, run = _many()
+
+    def second(number: int) -> None:
+        session.now += 1
+        values = {f"metric_{name}": (number * 31 + name) % 97 / (1 + name) for name in range(METRICS - 1)}
+        for rank in range(MANY):
+            of_rank = {"step": number, "loss": (1 + rank / MANY) / (number + 1), **values}
+            view.metrics.add_values(run.id, rank, session.now, of_rank)
+
+    for number in range(EARLIER):
+        second(number)
+    app = Still(lambda: session, clock=lambda: session.now)
+    async with app.run_test(size=SIZE) as pilot:
+        await until(lambda: app.session is not None)
+        await pilot.pause(0.3)
+        pane = MetricsPane()
+        pane.styles.width, pane.styles.height, pane.styles.dock = 102, 23, "top"
+        began = time.process_time()
+        pane.update(view.metrics, run.id, 0)
+        await app.screen.mount(pane)
+        await painted(app)
+        mount = time.process_time() - began
+        updates = []
+        for number in range(EARLIER, EARLIER + 10):
+            second(number)
+            for _ in range(UPDATES_PER_SECOND):
+                pane._updated_at = 0.0
+                began = time.process_time()
+                pane.update(view.metrics, run.id, 0)
+                await painted(app)
+                updates.append(time.process_time() - began)
+    return {"mount_ms": mount * 1000, "update_ms": median(updates) * 1000, "update_p95_ms": p95(updates) * 1000}
 
 
 def data_table() -> dict[str, float]:

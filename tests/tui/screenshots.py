@@ -162,8 +162,8 @@ async def take() -> None:
         await camera.all_sizes("side-by-side")
         await camera.press("V", until="✓ DONE 4/4")
         await camera.all_sizes("ddp-done")
-        await camera.press("5", "z", "c", *["left"] * 5)
-        await camera.all_sizes("numbers")
+        await camera.press("5", "z", *["left"] * 5)
+        await camera.all_sizes("metrics")
         await camera.press("z", "q")
 
         await camera.launch("broken.py")

@@ -31,9 +31,6 @@ ROW = panel_registry.PanelSpec(
 class WeatherPanel(RunPanel):
     """Panel that shows "sunny" while a run is active."""
 
-    SCOPED_CSS = False
-    DEFAULT_CSS = "RunScreen.-weather #grid { grid-size: 2 3; grid-rows: 1fr 12 4; }"
-
     def __init__(self, row: panel_registry.PanelSpec, show: Callable[[], None]) -> None:
         sky = Static(id=row.id)
         sky.can_focus = True
@@ -80,7 +77,7 @@ async def watch() -> None:
         session.now += 60  # that message is over
         await until(pilot, lambda: screen_text(app).splitlines()[-1].startswith(" a all ranks  z zoom "))
         await pilot.press("z")
-        await until(pilot, lambda: "2 log" not in screen_text(app) and "sunny over rank 1" in screen_text(app))
+        await until(pilot, lambda: "╭─ 2 log" not in screen_text(app) and "sunny over rank 1" in screen_text(app))
         await press(pilot, "?", until=lambda: isinstance(app.screen, HelpScreen))
         assert isinstance(app.screen, HelpScreen)
         assert re.search(rf"7 +Go to the queue[^\n]*\n +8 +{ROW.help}\n", app.screen._text(200).plain)

@@ -42,7 +42,7 @@ def test_action_ids_and_keys_are_unique_per_scope() -> None:
         keys = [key for action in ACTIONS if action.scope == scope for key in action.keys.split(",")]
         assert max(Counter(keys).values()) == 1, scope
     keys_of = {scope: {key for each in actions_in(scope) for key in each.keys.split(",")} for scope in SCOPES}
-    for scope in ("run", "panel", "log", "numbers"):  # which are there in a replay, too
+    for scope in ("run", "panel", "log", "metrics"):  # which are there in a replay, too
         assert not keys_of["replay"] & keys_of[scope], scope
     taken = {"ctrl+a", "ctrl+b", "ctrl+s", "ctrl+j", "ctrl+m", "ctrl+i", "ctrl+c"}
     assert not taken & {key for action in ACTIONS for key in action.keys.split(",")}
@@ -187,14 +187,14 @@ async def test_palette_runs_actions_of_the_screen_below(app: SkywardApp, session
 
 
 async def test_keys_are_remapped_by_the_settings(app: SkywardApp, session: FakeSession) -> None:
-    set_own('[keys]\n"run.merge" = "m"\n')
+    set_own('[keys]\n"run.merge" = "Q"\n')
     session.pool("llama-ft")
     async with on_run_screen(app, (100, 30)) as (pilot, _):
         screen = app.screen
         assert isinstance(screen, RunScreen)
         await pilot.press("a")
         assert not screen.merged
-        await pilot.press("m")
+        await pilot.press("Q")
         assert screen.merged
 
 
@@ -361,7 +361,7 @@ async def test_tab_cycles_through_the_panels(app: SkywardApp, session: FakeSessi
         assert seen == ["phases", "results", "ranks", "pane"]
         await pilot.resize_terminal(80, 24)
         await press(pilot, "4", until=lambda: app.focused is not None and app.focused.id == "results")
-        await until(pilot, lambda: "4 results" in screen_text(app) and "2 log" not in screen_text(app))
+        await until(pilot, lambda: "╭─ 4 results" in screen_text(app) and "╭─ 2 log" not in screen_text(app))
 
 
 def test_app_start_imports_no_heavy_module() -> None:
@@ -384,7 +384,8 @@ def hints(app: SkywardApp) -> str:
 async def test_tear_down_quit_and_help_are_hinted_at_any_width(
     app: SkywardApp, session: FakeSession, width: int
 ) -> None:
-    session.open_run(session.pool("fit"))
+    view = session.pool("fit")
+    session.end_rank(view, session.open_run(view), 0)
     async with running_app(app, (width, 24), until="▶ fit") as pilot:
         await until(pilot, lambda: hints(app).endswith("X tear down  q quit  ? keys"))
         await pilot.press("enter")

@@ -30,7 +30,7 @@ async def test_jump_letter_focuses_a_panel(app: SkywardApp, session: FakeSession
         assert len(jump._targets) == (4 if width > 100 else 1)
         for letter, widget in jump._targets.items():
             assert re.match(f".{{{widget.region.x}}} {letter} ", screen_text(app).splitlines()[widget.region.y])
-        await press(pilot, "d" if width > 100 else "a", until=lambda: app.screen is run)
+        await press(pilot, "f" if width > 100 else "a", until=lambda: app.screen is run)
         await until(pilot, lambda: run.active == ("phases" if width > 100 else "log"))
 
 

@@ -235,19 +235,19 @@ async def test_chart_settings_are_restored(session: FakeSession, view: PoolView)
     async with on_run_screen(app, (160, 48), until="tokens/s") as (pilot, screen):
         await pilot.press("5", "b", "x", "c")
         pane = screen.query_one(MetricsPane)
-        await until(pilot, lambda: pane.log_scale and pane.smooth and pane.all)
+        await until(pilot, lambda: pane.scale == "log" and pane.smooth and pane.single)
         await press(pilot, "q", until=lambda: not isinstance(app.screen, RunScreen))
         pane = (await open_pool(app, pilot)).query_one(MetricsPane)
         await until(pilot, "log scale  smo")
-        assert pane.log_scale and pane.smooth and pane.all
-        await press(pilot, "b", until=lambda: not pane.log_scale)
+        assert pane.scale == "log" and pane.smooth and pane.single
+        await press(pilot, "b", until=lambda: pane.scale == "linear")
 
 
 @pytest.mark.parametrize(
     ("text", "is_reported"),
     [
         ('{"version": 1, "screens": {"run": {"panel": "no-such", "filter": "", "zoom": "yes"}}}', False),
-        ('{"version": 1, "screens": {"run": {"panel": "numbers"}}}', False),  # there are none yet
+        ('{"version": 1, "screens": {"run": {"panel": "metrics"}}}', False),  # there are none yet
         ('{"version": 7}', True),
         ("{", True),
     ],

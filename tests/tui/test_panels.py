@@ -12,7 +12,9 @@ from pathlib import Path
 from pkgutil import resolve_name
 
 import pytest
-from textual.css.scalar import Scalar
+from hypothesis import given
+from hypothesis import strategies as st
+from textual.geometry import Region
 from textual.pilot import Pilot
 
 import skyward_tui
@@ -21,9 +23,16 @@ from skyward_core.views.pool_view import PoolView
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.dialogs.basic_dialogs import ChoiceScreen
 from skyward_tui.panels.panel import RunPanel
-from skyward_tui.screens.run import LEAST_COLUMNS, BorderOffsets, PanelGrid, RunScreen, resize_tracks
+from skyward_tui.screens.run import BorderOffsets, PanelGrid, RunScreen
 from skyward_tui.ui.actions import ACTIONS
-from skyward_tui.ui.panel_registry import HOME_PANEL, PANELS, STARTUP_PANEL, PanelSpec
+from skyward_tui.ui.panel_registry import (
+    HOME_PANEL,
+    LEAST_COLUMNS,
+    PANELS,
+    STARTUP_PANEL,
+    PanelSpec,
+    place_panels,
+)
 from skyward_tui.ui.saved_state import load_state
 from tests.support.app_driver import on_run_screen, press, screen_text, until
 from tests.support.fake_session import FakeSession, value
@@ -64,7 +73,7 @@ def test_panel_table_names_existing_actions_and_panels() -> None:
         assert 1 <= row.number <= 9 and row.title and row.help
         assert {*row.hints, *row.actions} <= actions, row.id
         assert {action.id for action in ACTIONS if not action.label}.isdisjoint(row.hints), row.id
-        assert row.instead_of in {"", *ids} and (row.empty or not row.hides), row.id
+        assert row.place in ("side", "centre", "below", "bottom") and (row.empty or not row.hides), row.id
 
 
 def test_message_of_an_empty_panel_fits_80_columns() -> None:
@@ -90,24 +99,50 @@ def test_sixth_panel_needs_one_module_and_one_row(tmp_path: Path) -> None:
     assert child.returncode == 0, child.stderr
 
 
-# The borders between panels can be moved: by keys, by the mouse, and they stay where they were left.
+# The places of panels: computed from their needs, and the borders between them can be moved.
+
+SHOWN = {"ranks": 6, "phases": 3, "metrics": None, "log": None}
 
 
-def scalars(*texts: str) -> tuple[Scalar, ...]:
-    return tuple(Scalar.parse(text) for text in texts)
+def test_metrics_have_the_centre_and_the_log_is_below() -> None:
+    boxes = place_panels(SHOWN, "log", 120, 37)
+    assert boxes["metrics"] == (46, 0, 74, 22) and boxes["log"] == (0, 22, 120, 15)
+    assert boxes["ranks"] == (0, 0, 46, 19) and boxes["phases"] == (0, 19, 46, 3)
+    before = place_panels({"ranks": 6, "phases": 6, "log": None}, "log", 120, 37)
+    assert before["log"] == (46, 0, 74, 37), "the log has the whole centre before there are metrics"
 
 
-@pytest.mark.parametrize(("by", "cells"), [(0, 46), (4, 50), (-4, 42), (-99, LEAST_COLUMNS), (99, 100 - LEAST_COLUMNS)])
+def test_machines_use_free_rows_of_the_left_column() -> None:
+    boxes = place_panels(SHOWN | {"machines": 9}, "log", 160, 45)
+    assert boxes["machines"] == (0, 9, 56, 18) and boxes["ranks"][3] == 6
+    many = place_panels(SHOWN | {"machines": 9, "ranks": 64}, "log", 160, 45)
+    assert many["machines"] == (0, 36, 160, 9) and many["ranks"] == (0, 0, 56, 19)
+    assert "machines" not in place_panels(SHOWN | {"machines": 9, "ranks": 64}, "log", 120, 32)
+    assert "machines" in place_panels(SHOWN | {"machines": 9, "ranks": 64}, "machines", 120, 32)
+
+
+@given(
+    st.dictionaries(st.sampled_from([row.id for row in PANELS]), st.none() | st.integers(1, 300), min_size=1),
+    st.sampled_from([row.id for row in PANELS]), st.integers(0, 300), st.integers(0, 100),
+    st.integers(-400, 400), st.integers(-400, 400),
+)  # fmt: skip
+def test_panels_never_overlap_or_leave_the_grid(
+    rows: dict[str, int | None], active: str, width: int, height: int, left: int, below: int
+) -> None:
+    boxes = place_panels(rows, active, width, height, left, below)
+    regions = [Region(*box) for box in boxes.values()]
+    assert boxes.keys() <= rows.keys() and all(min(box) >= 0 for box in boxes.values())
+    assert active in boxes or active not in rows
+    for place, region in enumerate(regions):
+        assert region.right <= width and region.bottom <= max(height, 8)
+        assert not any(region.overlaps(other) for other in regions[:place])
+    if height >= 16 and width >= 32 and {"ranks", "log"} <= boxes.keys():
+        assert sum(region.area for region in regions) >= 0.9 * width * height, "no empty space"
+
+
+@pytest.mark.parametrize(("by", "cells"), [(0, 46), (4, 50), (-4, 42), (-99, LEAST_COLUMNS), (99, 120 - LEAST_COLUMNS)])
 def test_panel_border_moves_up_to_the_minimum_size(by: int, cells: int) -> None:
-    found = resize_tracks(scalars("46", "1fr"), 0, by, 100, LEAST_COLUMNS)
-    assert [(each.value, str(each.unit)) for each in found] == [
-        (each.value, str(each.unit)) for each in scalars(f"{cells}", "1fr")
-    ]
-
-
-def test_single_panel_keeps_its_size() -> None:
-    assert resize_tracks(scalars("1fr"), 0, 5, 100, 4) == scalars("1fr")
-    assert resize_tracks(scalars("1fr"), 1, 5, 100, 4) == scalars("1fr")
+    assert place_panels(SHOWN, "log", 120, 37, by)["ranks"][2] == cells
 
 
 async def opened(app: SkywardApp, session: FakeSession, pilot: Pilot[None]) -> RunScreen:
@@ -167,10 +202,10 @@ async def test_panels_take_their_rows_and_the_log_the_rest(app: SkywardApp, sess
     async with app.run_test(size=(160, 48)) as pilot:
         screen = await opened(app, session, pilot)
         await until(pilot, lambda: screen.panels["phases"].size.height == 2)
-        before = screen.panels["log"].size.height
+        before = screen.panels["log"].region.bottom
         session.end_rank(view, run, 0, summary=value({"loss": 0.1, "accuracy": 0.9}))
         await until(pilot, lambda: screen.panels["results"].size.height == 5)  # two ranks, two means, names
-        assert screen.panels["log"].size.height == before - 3
+        assert screen.panels["log"].region.bottom == before - 7 == screen.panels["results"].region.y
         await press(pilot, "4", "right_parenthesis", until=lambda: screen.panels["results"].size.height == 7)
 
 
@@ -214,11 +249,3 @@ async def test_queue_panel_opens_by_key_on_a_small_terminal(app: SkywardApp, ses
     async with on_run_screen(app, (80, 24), view.key, until="FOLLOW") as (pilot, _):
         await press(pilot, "7", until="queued: needs 4 nodes, 0 free")
         await until(pilot, "C cancel")
-
-
-async def test_panels_of_one_place_are_shown_alternately(app: SkywardApp, session: FakeSession) -> None:
-    view, _ = session.pool_with_run("p", 4)
-    waits(session, view, "w1", "next")
-    async with on_run_screen(app, (120, 40), view.key, until="7 queue") as (pilot, _):
-        assert "3 nodes" not in screen_text(app)
-        await press(pilot, "3", until=lambda: "3 nodes" in screen_text(app) and "7 queue" not in screen_text(app))

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause
 from skyward_core.views import events
 from skyward_core.views.machine_metrics import MachineMetrics
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.panels.node_phases import MAX_DETAIL_LINES, PhaseBoard
-from skyward_tui.panels.rank_states_and_heat_map import SHADES, STATE, heat_map, heat_metrics
-from skyward_tui.text.state_styles_and_rank_states import no_output_reason, rank_states
+from skyward_tui.panels.rank_states_and_heat_map import SHADES, STATE, heat_map, heat_metrics, rank_rows
+from skyward_tui.text.state_styles_and_rank_states import RankState, no_output_reason, rank_states
 from skyward_tui.text.text_width_and_tables import clip_parts
 from tests.support.app_driver import on_run_screen, press, screen_text, until
 from tests.support.fake_session import FakeSession, value
@@ -132,7 +135,7 @@ def test_heat_map_shades_span_the_least_and_greatest_value(
 
 
 @pytest.mark.proof("0.5 s of a processor", after=1)
-@pytest.mark.parametrize(("nodes", "per_node"), [(4, 1), (4, 4), (32, 8)])  # cards, a table, a grid
+@pytest.mark.parametrize(("nodes", "per_node"), [(4, 1), (4, 4), (32, 8)])  # two tables and a mosaic
 async def test_heat_map_key_cycles_through_the_metrics(
     app: SkywardApp, session: FakeSession, nodes: int, per_node: int
 ) -> None:
@@ -150,6 +153,71 @@ async def test_heat_map_key_cycles_through_the_metrics(
         assert SHADES[1] in shown and SHADES[3] in shown
         assert shown.count("✗") > 1, "what has failed is not hidden by a shade"
         await press(pilot, "H", until=lambda: SHADES not in screen_text(app))
+
+
+# Rows of ranks: trouble first, equal outcomes in one row, and a mosaic of what does not fit.
+
+
+def state_of(rank: int, state: str = "running", text: str = "", **more: Any) -> RankState:
+    return RankState(rank, rank // 8, state, 1.0, text, **more)
+
+
+def shown(states: Sequence[RankState], room: int) -> list[tuple[str, str]]:
+    return [(row.name, row.state.state) for row in rank_rows(states, room)]
+
+
+def test_equal_outcomes_share_a_row_and_failures_come_first() -> None:
+    stopped = [state_of(rank, "collateral", "stopped because rank 13 failed") for rank in range(32) if rank != 13]
+    states = sorted([*stopped, state_of(13, "raised", "ValueError: x")], key=lambda each: each.rank)
+    assert shown(states, 40) == [("r13", "raised"), ("r0-12, r14-31", "collateral")]
+    done = [state_of(0, "returned", "loss 1"), state_of(1, "returned", "loss 2"), state_of(2, "returned", "loss 2")]
+    assert shown(done, 40) == [("r0", "returned"), ("r1-2", "returned")]
+    assert shown(done, 1) == [("r0-2", "returned")], "there is no room for differences"
+
+
+def test_silent_ranks_come_before_running_ones() -> None:
+    numbers = {"step": 7.0, "val_loss": 0.5}
+    states = [state_of(rank, numbers=numbers, quiet=300.0 if rank == 2 else None) for rank in range(4)]
+    assert shown(states, 4) == [("r2", "running"), ("r0", "running"), ("r1", "running"), ("r3", "running")]
+    few = rank_rows(states, 2)
+    assert [(row.name, row.note) for row in few] == [
+        ("r2", "val_loss 0.5  step 7"),
+        ("r0-1, r3", "val_loss 0.5 to 0.5"),
+    ]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["running", "raised", "returned", "collateral", "paused", "waiting"]),
+            st.sampled_from(["", "a", "b"]),
+            st.none() | st.floats(30, 900),
+        ),
+        max_size=40,
+    ),
+    st.integers(1, 45),
+)
+def test_each_rank_is_in_one_row(drawn: list[tuple[str, str, float | None]], room: int) -> None:
+    states = [state_of(rank, state, text, quiet=quiet) for rank, (state, text, quiet) in enumerate(drawn)]
+    rows = rank_rows(states, room)
+    assert sorted(rank for row in rows for rank in row.ranks) == list(range(len(states)))
+    assert all(states[rank].state == row.state.state for row in rows for rank in row.ranks)
+    troubled = [row.state.is_troubled for row in rows]
+    assert troubled == sorted(troubled, reverse=True)
+
+
+async def test_ranks_above_the_rows_are_a_mosaic_by_node(app: SkywardApp, session: FakeSession) -> None:
+    view, run = session.pool_with_run("llama-ft", 8, 8)
+    session.end_rank(view, run, 13, "raised")
+    async with on_run_screen(app, (120, 40), until="n7") as (pilot, screen):
+        lines = [line[:46] for line in screen_text(app).splitlines()]
+        assert any("r13 " in line and "raised" in line for line in lines)
+        mosaic = next(line for line in lines if " n0 ●" in line)
+        assert "n1 ●●●●●✗●●" in mosaic
+        board = screen.panels["ranks"].main
+        y = next(at for at, line in enumerate(lines) if line is mosaic) - board.region.y
+        await pilot.click(board, offset=(mosaic.index("n1") + 3 - board.region.x + 5, y))
+        await until(pilot, lambda: screen.rank == 13)
 
 
 # The steps of a job on the board of the nodes.

@@ -148,7 +148,7 @@ async def test_broken_link_shows_since_when_it_is_down(app: SkywardApp, session:
     view, _ = session.pool_with_run("llama-ft")
     down = events.NodeLink(pool=view.name, node=2, up=False, detail="no route to host", at=session.now - 30)
     session.emit(view, down)
-    async with on_run_screen(app, (160, 48), until="link down since 07:59:30 (no route to host)") as (pilot, screen):
+    async with on_run_screen(app, (160, 48), until="link down since 07:59:30 (no") as (pilot, screen):
         await press(pilot, "]", "]", until=lambda: "! link down since 07:59:30" in title(screen))
         session.emit(view, events.NodeLink(pool=view.name, node=2, up=True, at=session.now))
         await until(pilot, lambda: "link down" not in screen_text(app))
@@ -165,17 +165,17 @@ async def test_ranks_show_their_phase_before_the_function_runs(app: SkywardApp, 
         enter(rank, phase, 10 * rank + 12)
     enter(3, "running", 7)  # the call was given to it 40 s ago
     async with on_run_screen(app, (160, 48), until="nothing printed yet: 1 rank starting for 0:12") as (pilot, _):
-        cards = [line[:56] for line in screen_text(app).splitlines()]
+        rows = [line[:56] for line in screen_text(app).splitlines()]
         for words, time, note in (
-            ("r1  n1  ◔ importing", "0:22", "importing"),
-            ("r2  n2  ◑ joining", "0:32", "waiting for the other ranks"),
-            ("r3  n3  ● running", "0:07", ""),
+            ("r1 n1 ◔ importing", "0:22", "importing"),
+            ("r2 n2 ◑ joining", "0:32", "waiting for the other ranks"),
+            ("r3 n3 ● running", "0:07", ""),
         ):
-            place = next(i for i, line in enumerate(cards) if words in line)
-            assert time in cards[place] and note in cards[place + 1]
+            row = next(line for line in rows if words in line)
+            assert time in row and note in row.partition(time)[2]
         enter(3, "paused", 3)
         await until(pilot, "at a breakpoint (D: debug)")
-        assert "r3  n3  ◍ paused" in screen_text(app)
+        assert "r3 n3 ◍ paused" in screen_text(app)
         enter(3, "running", 7)
         await press(pilot, "a", until="1 rank importing for 0:22, 1 rank joining for 0:32")
         enter(2, "running", 0)
@@ -298,7 +298,7 @@ async def test_launched_run_is_shown_although_it_is_queued(app: SkywardApp, sess
         await until(pilot, "QUEUED place 1 of 1")
 
 
-@pytest.mark.parametrize(("ranks", "mode"), [(1, "cards"), (8, "cards"), (9, "table"), (64, "table"), (65, "grid")])
+@pytest.mark.parametrize(("ranks", "mode"), [(1, "table"), (8, "table"), (64, "grid")])
 async def test_rank_list_has_the_form_that_fits_its_number_of_ranks(
     app: SkywardApp, session: FakeSession, ranks: int, mode: str
 ) -> None:
@@ -321,7 +321,7 @@ async def test_rank_grid_cursor_moves_by_cell_and_row(app: SkywardApp, session: 
     async with on_run_screen(app, (160, 48)) as (pilot, screen):
         await press(pilot, "1", until=lambda: app.focused is not None and app.focused.id == "ranks")
         await pilot.press("down", "right", "right")
-        assert screen.rank == 18  # two nodes of eight ranks to a row
+        assert screen.rank == 26  # three nodes of eight ranks to a row
         await pilot.press("up", "left")
         assert screen.rank == 1
 

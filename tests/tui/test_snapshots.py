@@ -115,14 +115,14 @@ async def test_run_screen_snapshot(app: SkywardApp, session: FakeSession, snap: 
 async def test_metrics_panel_snapshot(app: SkywardApp, session: FakeSession, snap: Snap, size: Size) -> None:
     view, run = training(session)
     logged(view, run, session)
-    await show(app, snap, "numbers", size, ["enter", "5"], "loss")
+    await show(app, snap, "metrics", size, ["enter", "5"], "loss")
 
 
 @at_every_size
 async def test_merged_metrics_snapshot(app: SkywardApp, session: FakeSession, snap: Snap, size: Size) -> None:
     view, run = training(session)
     logged(view, run, session)
-    await show(app, snap, "numbers-merged", size, ["enter", "a", "5", "down", "z"], "median of 4 ranks")
+    await show(app, snap, "metrics-merged", size, ["enter", "a", "5", "down", "z"], "median of 4 ranks")
 
 
 @at_every_size

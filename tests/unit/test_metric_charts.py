@@ -3,22 +3,37 @@
 from __future__ import annotations
 
 from array import array
-from math import inf, isfinite, isnan, nan
+from itertools import pairwise
+from math import inf, isfinite, isnan, log10, nan
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from skyward_core.views.outliers_and_bands import IncrementalBand, Trace, compute_band, find_outliers, median
+from skyward_core.views.rank_metrics_and_diagnostics import MetricStore
 from skyward_tui.widgets.metric_charts import (
+    BAND,
+    LABEL,
     RANKS_DRAWN,
+    Canvas,
+    StepAxis,
+    bounds,
     column_time,
+    framed_ticks,
     is_counter,
     log_scale,
+    log_ticks,
     make_chart,
+    short_number,
     smooth_line,
+    sort_names,
+    spans_decades,
+    tick_labels,
+    ticks,
     time_column,
     time_span,
+    trace_line,
     value_at,
 )
 
@@ -101,6 +116,151 @@ def test_charts_share_one_time_span_and_its_columns() -> None:
 )
 def test_metric_with_constant_integer_steps_is_a_counter(name: str, values: tuple[float, ...], counts: bool) -> None:
     assert is_counter(name, trace(*values)) is counts
+
+
+def test_steps_and_epochs_are_never_charted_and_losses_come_first() -> None:
+    book = MetricStore()
+    book.add_values("r", 3, 0.0, {"epoch": 1, "step": 10})
+    assert sort_names(book, "r") == ([], ["epoch", "step"])
+    book.add_values("r", 5, 0.0, {"lr": 0.1, "val_loss": 2.5})
+    assert sort_names(book, "r") == (["val_loss", "lr"], ["epoch", "step"])
+    for place in range(9):
+        book.add_values("s", 0, float(place), {"step": place, "seen": 64 * place})
+    assert sort_names(book, "s") == (["seen"], ["step"]), "there is nothing else"
+
+
+# Scales and ticks: of any values that a rank may log.
+
+any_number = st.floats(allow_nan=True, allow_infinity=True)
+finite_number = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@pytest.mark.parametrize(
+    ("span", "found", "labels"),
+    [
+        ((0.0, 1187.0), [0.0, 500.0, 1000.0], ["0", "500", "1.0k"]),
+        ((0.0, 1600.0), [0.0, 500.0, 1000.0, 1500.0], ["0", "500", "1.0k", "1.5k"]),
+        ((0.0, 0.93), [0.0, 0.5], ["0", "0.5"]),
+        ((12_000.0, 13_000.0), [12_000.0, 12_500.0, 13_000.0], ["12.0k", "12.5k", "13.0k"]),
+        ((-3.0, 3.0), [-2.0, 0.0, 2.0], ["-2", "0", "2"]),
+        ((1e-5, 4e-5), [1e-5, 2e-5, 3e-5, 4e-5], ["1e-5", "2e-5", "3e-5", "4e-5"]),
+        ((7.0, 7.0), [7.0], ["7"]),
+    ],
+)
+def test_ticks_are_few_and_round(span: tuple[float, float], found: list[float], labels: list[str]) -> None:
+    assert ticks(*span) == pytest.approx(found)
+    assert tick_labels(ticks(*span)) == labels
+
+
+@given(finite_number, finite_number, st.integers(2, 6))
+@example(0.0, 5e-324, 4)
+@example(-1.7e308, 1.7e308, 4)
+@example(1e300, 1.0000000000000002e300, 4)
+def test_ticks_are_within_any_finite_span(one: float, other: float, most: int) -> None:
+    low, high = min(one, other), max(one, other)
+    found = ticks(low, high, most)
+    assert 1 <= len(found) <= most
+    assert all(low <= tick <= high for tick in found) and found == sorted(found)
+    assert all(len(label) <= LABEL for label in tick_labels(found))
+
+
+@given(st.floats(min_value=5e-324, allow_infinity=False), st.floats(min_value=5e-324, allow_infinity=False))
+def test_log_ticks_are_within_any_positive_span(one: float, other: float) -> None:
+    low, high = log10(min(one, other)), log10(max(one, other))
+    found = log_ticks(low, high)
+    assert 1 <= len(found) <= 4 and all(low <= tick <= high for tick in found)
+    assert all(len(label) <= LABEL for label in tick_labels(found, log=True))
+
+
+def test_log_ticks_are_decades_or_round_values() -> None:
+    assert tick_labels(log_ticks(-4.3, 0.2), log=True) == ["0.0001", "0.01", "1"]
+    assert tick_labels(log_ticks(log10(1.5), log10(9.0)), log=True) == ["2", "4", "6", "8"]
+
+
+@given(any_number)
+def test_short_number_fits_its_column(value: float) -> None:
+    text = short_number(value)
+    assert len(text) <= LABEL
+    if isfinite(value) and 1e-99 < abs(value) < 1e99:
+        factor = {"k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}.get(text[-1], 1.0)
+        assert float(text.rstrip("kMGT")) * factor == pytest.approx(value, rel=0.06)
+
+
+@given(st.lists(st.tuples(st.floats(0, 1e9), any_number), max_size=30), st.booleans())
+@example([(0.0, nan)], False)
+@example([(0.0, 5.0)], True)
+@example([(0.0, 2e-309)], False)
+@example([(0.0, 1.2e308)], False)
+@example([(0.0, 5.0), (1.0, 5.0)], False)
+@example([(0.0, inf), (1.0, -inf)], True)
+def test_any_series_is_drawn_with_its_ticks(points: list[tuple[float, float]], log: bool) -> None:
+    line = sorted(points, key=lambda point: point[0])
+    series = Trace(array("d", [at for at, _ in line]), array("d", [value for _, value in line]))
+    chart = make_chart({0: series}, 0, columns=10, log=log or None)
+    spanned = bounds(chart.lines)
+    values = [value for _, value in line if isfinite(value) and (value > 0 or not chart.is_log)]
+    assert (spanned is None) is not bool(values)
+    if spanned is None:
+        return
+    (first, last), (low, high) = spanned
+    canvas = Canvas(20, 5, (first, last), (low, high))
+    canvas.draw_line(chart.front, 1)
+    found = log_ticks(low, high) if chart.is_log else ticks(low, high)
+    labels = list(zip(found, tick_labels(found, log=chart.is_log), strict=True))
+    canvas.draw_grid(ticks(first, last), found, 2)
+    rows = ["".join(text for text, _ in row) for row in framed_ticks(canvas, labels, [(first, "a"), (last, "b")], 9)]
+    assert {len(row) for row in rows} == {29} and len(rows) == 6
+    assert sum("┤" in row for row in rows) >= 1
+
+
+@given(st.lists(any_number, min_size=1, max_size=60))
+def test_scale_is_logarithmic_only_for_positive_values_over_decades(values: list[float]) -> None:
+    finite_values = [value for value in values if isfinite(value)]
+    is_wide = bool(finite_values) and min(finite_values) > 0 and max(finite_values) / min(finite_values) > 100
+    assert spans_decades([list(enumerate(values))]) is is_wide
+
+
+@given(st.lists(any_number, max_size=300), st.integers(2, 20))
+def test_reduced_line_has_the_extremes_of_its_values(values: list[float], columns: int) -> None:
+    line = trace_line(trace(*values), columns)
+    shown, known = ([value for value in each if isfinite(value)] for each in ([value for _, value in line], values))
+    assert (min(shown), max(shown)) == (min(known), max(known)) if known else not shown
+    assert all(before[0] <= after[0] for before, after in pairwise(line))
+    assert all(isfinite(value) for value in values) <= (len(line) <= 4 * columns + 4)
+
+
+def test_step_axis_places_values_at_steps_and_finds_their_times() -> None:
+    steps = Trace(array("d", [10.0, 20.0, 30.0]), array("d", [0.0, 100.0, 300.0]))
+    axis = StepAxis.of(steps)
+    assert axis is not None
+    assert [axis.position(at) for at in (5.0, 10.0, 15.0, 25.0, 30.0, 99.0)] == [0.0, 0.0, 50.0, 200.0, 300.0, 300.0]
+    assert [axis.time(step) for step in (-1.0, 0.0, 99.0, 100.0, 999.0)] == [10.0, 10.0, 10.0, 20.0, 30.0]
+    assert StepAxis.of(trace(1.0, 1.0)) is None and StepAxis.of(trace(1.0, nan)) is None
+    chart = make_chart({0: Trace(steps.at, array("d", [3.0, 2.0, 1.0]))}, 0, columns=9, axes={0: axis})
+    assert list(chart.front) == [(0.0, 3.0), (100.0, 2.0), (300.0, 1.0)]
+
+
+def test_restart_interrupts_lines_and_the_later_attempt_has_the_hairline() -> None:
+    steps = trace(0.0, 1.0, 2.0, 3.0, 1.0, 2.0)
+    axis = StepAxis.of(steps)
+    assert axis is not None
+    placed = axis.place(trace_line(trace(9.0, 8.0, 7.0, 6.0, 5.0, 4.0)))
+    assert [at for at, _ in placed] == [0.0, 1.0, 2.0, 3.0, 1.0, 1.0, 2.0] and isnan(placed[4][1])
+    assert axis.time(2.0) == 5.0 and axis.time(3.0) == 5.0
+    assert time_span([make_chart({0: steps}, 0, columns=9, axes={0: axis})]) == (0.0, 3.0)
+
+
+def test_band_is_filled_behind_the_line_that_hides_it() -> None:
+    many = {rank: trace(*(float(rank + 1 + place) for place in range(5))) for rank in range(RANKS_DRAWN + 1)}
+    chart = make_chart(many, None, columns=8)
+    low, high = (line for line, hue in zip(chart.behind, chart.hues, strict=True) if hue == BAND)
+    canvas = Canvas(8, 4, (0.0, 4.0), (1.0, 13.0))
+    canvas.fill_between(low, high, 1)
+    filled = [canvas.runs(row) for row in range(4)]
+    assert all(any(owner == 1 for _, owner in row) for row in filled)
+    canvas.draw_line(chart.front, 2)
+    assert any(owner == 2 for row in range(4) for _, owner in canvas.runs(row))
+    assert [len("".join(text for text, _ in canvas.runs(row))) for row in range(4)] == [8] * 4
 
 
 # A band that is kept while its lines grow is what it would be if all of it were looked at anew.

@@ -16,7 +16,8 @@ ROOT = Path(skyward_core.__file__).parent.parent
 PACKAGES = ("skyward_core", "skyward_tui")
 BUDGETS = {
     "modules": 430,
-    "code lines": 77_700,  # 72,000, and later allowances: 1,500 for faults, 3,450 for restarts, 750 for printed metrics
+    "code lines": 78_400,  # 72,000, and later allowances: 1,500 for faults, 3,450 for restarts, 750 for printed metrics
+    # and 700 for charts
     "small modules with one importer": 40,
     "crowded folders": 0,
     "unclear module names": 0,
