@@ -450,9 +450,11 @@ def _flat_numbers(metrics: Mapping[Any, Any], prefix: str = "") -> dict[str, flo
         name = f"{prefix}{key}"
         if isinstance(value, Mapping):
             found |= _flat_numbers(value, f"{name}.")
-        elif isinstance(value, int | float) or (hasattr(value, "item") and getattr(value, "size", 1) in (1, ())):
-            with suppress(TypeError, ValueError, RuntimeError):
-                found["".join(filter(str.isprintable, name))[:MAX_NAME]] = float(value)
+        elif isinstance(value, int | float) or hasattr(value, "item"):
+            with suppress(TypeError, ValueError, RuntimeError):  # an array of several values
+                found["".join(filter(str.isprintable, name))[:MAX_NAME]] = float(
+                    value.item() if hasattr(value, "item") else value
+                )
     return found
 
 
