@@ -21,7 +21,12 @@ from skyward_core.runtime import metric_logging
 from skyward_core.runtime.instance_info_and_attempt import InstanceInfo, using
 from skyward_core.runtime.metric_logging import LIBRARIES, MAX_OTHER_NAMES, OutputScan, log
 from skyward_core.runtime.printed_metrics_and_library_hooks import HOOKS, MAX_PATTERNS, PrintedMetrics
+from skyward_core.views import events
+from skyward_core.views.pool_view import PoolView, apply
 from skyward_core.views.rank_metrics_and_diagnostics import MAX_PROGRESSES, MetricStore, ProgressTracker
+from skyward_tui.app.app import SkywardApp
+from skyward_tui.cli.follow_run import status_rows
+from skyward_tui.screens.base_screen import pool_status
 from skyward_tui.text.number_and_time_format import progress_text
 
 DATA = Path(__file__).parent / "printed_metrics"
@@ -347,6 +352,32 @@ def test_progress_of_an_outer_bar_is_shown_while_inner_ones_come_and_go() -> Non
             tracker.add(at + inner / 10, [inner, 3, 0])
         assert (found := tracker.current) is None or found.total in (100, 3)
     assert tracker.current is not None and tracker.current.total == 100
+
+
+async def test_progress_is_in_header_live_summary_and_terminal_title(monkeypatch: pytest.MonkeyPatch) -> None:
+    view = PoolView("p")
+    apply(view, events.PoolOpened(pool="p", spec={"nodes": 1}, created_at=0.0))
+    apply(view, events.RunOpened(pool="p", run="r1", function="f", kind="broadcast", total=1, at=0.0))
+    run = view.runs["r1"]
+    app = SkywardApp()
+    written: list[str] = []
+    monkeypatch.setattr(app, "_write_to_terminal", written.append)
+
+    def shown() -> tuple[str, str]:
+        header = " ".join(part.plain for part in pool_status(view, run, 30.0))
+        summary = status_rows(view, run, "", 30.0)[0][0]
+        app._show_title([view], 30.0)
+        return header, summary
+
+    header, summary = shown()
+    assert "%" not in header + summary and written == []
+    for at in (10, 20, 30):
+        view.metrics.add_values("r1", 0, at, {"step": at, "total": 50})
+    header, summary = shown()
+    assert "0/1 · 60 % · 0:20 left · 1 it/s" in header and "0:30  60 % · 0:20 left · 1 it/s  pool" in summary
+    assert written == ["\x1b[22;2t\x1b]2;60 % · 0:20 left · 1 it/s · skyward-tui\x07"]
+    apply(view, events.RunEnded(pool="p", run="r1", state="succeeded", at=31.0))
+    assert "%" not in "".join(shown()) and written[1:] == ["\x1b[23;2t"]
 
 
 @given(
