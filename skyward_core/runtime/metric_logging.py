@@ -335,6 +335,7 @@ class OutputScan:
 
 def forward_libraries() -> None:
     """Log metrics that user code gives to other logging libraries. The worker calls this once."""
+    process = os.getpid()
 
     def patch(module: Any) -> None:
         from skyward_core.runtime.printed_metrics_and_library_hooks import patch_library
@@ -342,7 +343,7 @@ def forward_libraries() -> None:
         patch_library(record, module)
 
     def record(numbers: dict[str, float], step: float | None, progress: Progress | None, source: str) -> None:
-        if _writer is not None:
+        if _writer is not None and os.getpid() == process:  # in a child that user code forked, the lock may be held
             place = {} if step is None else {"step": step}
             run = instance_info().run
             _writer.add_other(run, call_in_progress(), place | numbers, source, progress=progress)
