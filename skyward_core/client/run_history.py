@@ -190,6 +190,7 @@ class PastRun:
         ranks: Number of ranks or tasks.
         attempts: Number of started attempts.
         failed_attempts: Failed attempts before the last one: number, cause, message, step, seconds and dollars of each.
+        remark: Why no attempt followed the last one, or its nodes if not all.
         counted: Unit of that number: "rank", "trial" or "task".
         state: Final state, "running" or "queued"; for a pool without a run, the state of the pool, or "failed" if the
             pool did not start.
@@ -210,6 +211,7 @@ class PastRun:
     ranks: int = 0
     attempts: int = 1
     failed_attempts: tuple[dict[str, Any], ...] = ()
+    remark: str = ""
     counted: str = "rank"
     state: str
     opened_at: float
@@ -240,7 +242,7 @@ class PastRun:
         spent = sum(each["dollars"] or 0.0 for each in self.failed_attempts)
         cost = f" (${spent:,.2f} in failed ones)" if spent >= 0.005 else ""
         attempts = f"{self.attempts} attempts{cost}" if self.attempts > 1 else ""
-        return "; ".join(filter(None, (attempts, self.error or " ".join(self.arguments))))
+        return "; ".join(filter(None, (attempts, self.remark, self.error or " ".join(self.arguments))))
 
     def seconds(self, now: float) -> float:
         """Return the duration of the run, so far if it continues."""
@@ -388,7 +390,7 @@ class _PoolCache:
             function=sanitize_line(row.function),
             script=summary.script, arguments=summary.arguments, ranks=row.total,
             attempts=row.attempts or 1, failed_attempts=tuple(_failed_attempts(pool, bills, row)),
-            counted=_COUNTED.get(row.kind, "task"), state=row.state,
+            remark=_remark(pool, row), counted=_COUNTED.get(row.kind, "task"), state=row.state,
             opened_at=row.opened_at, ended_at=row.ended_at, error=sanitize_line(error),
             dollars=_dollars(pool, bills, row.opened_at, end), is_up=pool.ended_at is None,
         )  # fmt: skip
@@ -411,6 +413,16 @@ def _failed_attempts(pool: PoolRow, bills: Sequence[Bill], row: RunRow) -> Itera
             facts = {"number": end.number, "cause": end.cause, "message": message, "step": end.step}
             yield facts | {"seconds": max(0.0, end.at - since), "dollars": cost}
             since = end.starts_at
+
+
+def _remark(pool: PoolRow, row: RunRow) -> str:
+    """Return why no attempt followed the last one, or the number of its nodes if an earlier one had more."""
+    ends = parse_attempt_ends(pool.name, row.run, row.attempt_ends or ())
+    if ends and not ends[-1].restarts and ends[-1].reason:
+        return f"not restarted: {sanitize_line(ends[-1].reason)}"
+    all_nodes = pool.spec.get("nodes", 0)
+    is_smaller = ends and row.nodes and len(row.nodes) < all_nodes
+    return f"on {len(row.nodes or ())} of {all_nodes} nodes" if is_smaller else ""
 
 
 def _provider(pool: PoolRow) -> str:

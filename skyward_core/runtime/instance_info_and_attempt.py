@@ -422,7 +422,8 @@ class Attempt(_FrozenPart):
 
     Attributes:
         number: Number of the attempt, from 1.
-        cause: Cause of the previous attempt's failure: "error", "loss" or "preemption"; "" for the first attempt.
+        cause: Cause of the previous attempt's failure: "error", "loss", "preemption" or "growth";
+            "" for the first attempt.
         message: Root cause of that failure in words; "" for the first attempt.
         lost_ranks: Ranks whose process or machine was lost in the previous attempt.
     """

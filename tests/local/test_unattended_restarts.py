@@ -16,6 +16,7 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.api.attach_and_results import Attached
+from skyward_core.client.run_history import past_run
 from skyward_core.model.errors import RunError
 from skyward_core.node.agent.fail_fast_without_client import CLIENT_GRACE
 from skyward_core.store.ledger import Ledger
@@ -176,6 +177,9 @@ def test_run_whose_agent_died_goes_on_with_fewer_nodes(home: Path, tmp_path: Pat
         finally:
             (tmp_path / "end").touch()
         assert waiting.result(30) == [(2, "2", "1")] * 2
+        on_loop(compute.pool.context.news.records.flush)
+        row = Ledger().run(run.id)
+        assert row is not None and past_run(Ledger(), row).note.startswith("2 attempts; on 2 of 3 nodes")
         assert "on 2 of 3 nodes, because node 1 is lost: its agent has ended" in run.ended_attempts[0].reason
 
 
@@ -185,6 +189,11 @@ def test_next_client_names_the_reason_if_only_a_client_can_replace_the_agent(hom
         (end,) = compute.runs[0].ended_attempts
         assert not end.restarts
         assert end.reason == "only a client can replace lost nodes: node 1 is lost: its agent has ended"
+        (tmp_path / "end").touch()  # of rank 1, which has gone on
+        wait_until(lambda: compute.runs[0].state == "failed", what=lambda: compute.runs)
+        on_loop(compute.pool.context.news.records.flush)
+        row = Ledger().run(compute.runs[0].id)
+        assert row is not None and past_run(Ledger(), row).note.startswith(f"not restarted: {end.reason}; ")
 
 
 @pytest.mark.parametrize("seconds", [None, 0.0, 2.0, 3.0, 4.0])

@@ -560,8 +560,9 @@ class Run:
         self.attempt, self.sent, self._begun = number, True, True
         self._context.news.records.restart_run(self.id, number)
         links = self._context.links
-        self.place(record.get("nodes") or range(len(links)))
-        self._where = {index: links[self.place_of(index)[1]] for index in range(self.total)}
+        if self.kind == "broadcast":
+            self.place(record.get("nodes") or range(len(links)))
+            self._where = {index: links[self.place_of(index)[1]] for index in range(self.total)}
         for link in links:  # a link must not repeat the calls of an earlier attempt
             link.claim_next_attempt(self.id, decides=not self._claimed)
         self._context.scheduler.watch_growth(self)
