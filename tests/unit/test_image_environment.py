@@ -121,6 +121,35 @@ def test_installer_ignores_modules_and_settings_of_working_folder(
     assert (project / "here").read_text().strip() == str(project), "set-up commands are the person's own"
 
 
+@pytest.mark.proof("1 s of a processor")
+def test_environment_with_missing_interpreter_is_created_again(tmp_path: Path, wheels: dict[str, str]) -> None:
+    """A system update removed the Python of the environment."""
+    image, env = {"pip": ["skytiny==1.0"]}, without_uv(wheels, tmp_path)
+    root = tmp_path / "root"
+    root.mkdir()
+    python, _ = ensure(image, root, env)
+    Path(python).unlink()
+    Path(python).symlink_to(tmp_path / "gone")
+    assert image_environment.find_ready_environment(image, root) == ""
+    assert version_in(ensure(image, root, env)[0]) == "1.0"
+    assert image_environment.find_ready_environment(image, root) == python
+
+
+@pytest.mark.proof("1 s of a processor")
+def test_reused_interpreter_is_checked_for_its_packages_again(
+    tmp_path: Path, wheels: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The requested packages were in the client's environment and were removed later."""
+    image, env = {"pip": ["skytiny"], "setup": ["echo set up"]}, without_uv(wheels, tmp_path)
+    root = tmp_path / "root"
+    root.mkdir()
+    with monkeypatch.context() as patch:
+        patch.setattr(image_environment, "find_unmet_requirements", lambda python, requirements: [])
+        assert ensure(image, root, env)[0] == sys.executable
+    assert image_environment.find_ready_environment(image, root) == ""
+    assert version_in(ensure(image, root, env)[0]) == "2.0"
+
+
 def test_link_in_place_of_an_environment_is_replaced_not_followed(tmp_path: Path) -> None:
     image = {"setup": ["true"]}
     folder = tmp_path / f"env-{image_environment.environment_key(image, sys.executable)}"

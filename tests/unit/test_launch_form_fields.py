@@ -300,15 +300,6 @@ def test_every_plugin_parameter_but_secrets_has_a_field() -> None:
     assert parameter_fields(["nothing"]) == []
 
 
-def test_plugin_parameters_that_cannot_be_text_have_no_field(custom_plugin: None) -> None:
-    assert {each.name: each.default for each in parameter_fields(["mine"])} == {
-        "mine.word": None,
-        "mine.pace": "'slow'",
-        "mine.odd": "None",
-        "mine.words": "[]",
-    }
-
-
 @pytest.mark.parametrize(
     ("key", "text", "value"),
     [

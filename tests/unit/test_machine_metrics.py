@@ -24,7 +24,6 @@ from hypothesis import strategies as st
 from skyward_core.model.errors import UsageError
 from skyward_core.model.metric_definitions_and_series import (
     GPU_METRIC_DEFINITIONS,
-    NODE_METRIC_DEFINITIONS,
     Curve,
     Curves,
 )
@@ -513,14 +512,6 @@ def test_prometheus_export_escapes_any_metric_name(named: list[tuple[str, bool, 
     found = parsed(format_prometheus(curves, {}))
     ranks = found.get("skyward_rank_number", ("", []))[1]
     assert [labels["name"] for labels, _ in ranks] == [name for name, of_rank, _ in named if of_rank]
-
-
-def test_node_and_gpu_metric_names_are_disjoint() -> None:
-    assert not (NODE_METRIC_DEFINITIONS.keys() & GPU_METRIC_DEFINITIONS.keys()), "one name, one meaning"
-    assert all(
-        figure.whole in {**NODE_METRIC_DEFINITIONS, **GPU_METRIC_DEFINITIONS, "": None}
-        for figure in [*NODE_METRIC_DEFINITIONS.values(), *GPU_METRIC_DEFINITIONS.values()]
-    )
 
 
 # What machines were measured at, on disk: bounded, in order, whoever died while writing; a full disk ends it, once.
