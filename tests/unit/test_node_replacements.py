@@ -228,6 +228,20 @@ async def test_observer_replaces_nothing(world: World, attach: Come) -> None:
     assert (world.asked, recorded_state()[0]) == ([], [])
 
 
+async def test_broken_replacement_machine_is_ended_and_replaced(world: World, client: Client) -> None:
+    async def first_is_broken(machine: Machine, *_: Any) -> None:
+        if len(world.prepared) == 1:
+            raise PoolError("no agent can run there")
+
+    world.on_prepare = first_is_broken
+    await replaced(client)
+    first, second = world.asked
+    assert first != second, "the same token would give the same machine"
+    assert world.ended == [f"new-{first}"]
+    assert recorded_state() == ([], ["m0", f"new-{second}"], ["m1", f"new-{first}"])
+    assert client.dropped == [1]
+
+
 async def replace_during_teardown(client: Client, held: Held) -> None:
     lose_node(client)
     await until(lambda: held.begun)
