@@ -429,6 +429,18 @@ async def test_gang_sweep_runs_as_many_trials_as_fit(has: int, nodes: int, most:
     assert [run.id for run in stage.runs] == sweep.begun_ids == [f"{place:02x}" for place in range(9)]
 
 
+async def test_failed_trial_stops_no_other_and_cancelled_trial_stops_all() -> None:
+    stage = SweepStage(4)
+    sweep = stage.sweep(6, 2)
+    await settle_threads()
+    stage.runs[0].end("failed")
+    await settle_threads()
+    assert [run.id for run in stage.running] == ["01", "02"]
+    stage.runs[2].end("cancelled")
+    await sweep.wait()
+    assert sweep.cancelled and stage.runs[1].state == "cancelled" and len(stage.runs) == 3
+
+
 async def test_trial_that_cannot_be_prepared_ends_the_gang_sweep() -> None:
     def prepared(place: int) -> Task:
         if place == 2:
