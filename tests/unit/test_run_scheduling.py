@@ -441,6 +441,18 @@ async def test_failed_trial_stops_no_other_and_cancelled_trial_stops_all() -> No
     assert sweep.cancelled and stage.runs[1].state == "cancelled" and len(stage.runs) == 3
 
 
+async def test_pool_end_ends_a_gang_sweep_without_further_trials() -> None:
+    stage = SweepStage(4)
+    sweep = stage.sweep(6, 2)
+    await settle_threads()
+    stage.external_end = End()
+    for run in stage.running:
+        run.end("lost")
+    with pytest.raises(PoolGone):
+        await sweep.wait()
+    assert len(stage.runs) == 2
+
+
 async def test_trial_that_cannot_be_prepared_ends_the_gang_sweep() -> None:
     def prepared(place: int) -> Task:
         if place == 2:

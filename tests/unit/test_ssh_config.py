@@ -343,6 +343,20 @@ async def test_shared_ssh_answers_equal_individual_ones(home: Path, seed: int) -
         assert str(way.known_hosts[1]) == known.replace(f"{account}/", f"{home}/")
 
 
+@pytest.mark.skipif(shutil.which("ssh") is None, reason="there is no ssh client to ask")
+@pytest.mark.parametrize(
+    "line",
+    [
+        'Host "gpu1" node8', "Host=gpu1", "\tHOST = gpu1", "Host gpu? !gpu2", "Host gp*1", '"Host" gpu1',
+        "Host * !gpu2", "Match originalhost gpu1", "Match host=gpu1", 'Match exec "test %n = gpu1"', "Match !host gpu2",
+    ],
+)  # fmt: skip
+async def test_host_block_in_ssh_config_applies_only_to_its_host(home: Path, line: str) -> None:
+    (home / ".ssh/config").write_text(f"{line}\n  User ann\nHost *\n  User bob\n")
+    ways = await asyncio.gather(*(resolve(Target(name)) for name in ("gpu1", "gpu2")))
+    assert [way.user for way in ways] == ["ann", "bob"]
+
+
 async def way_of(name: str) -> ssh_config_and_preopened_sockets.Route | None:
     try:
         return await resolve(Target(name))
