@@ -7,8 +7,8 @@ import fcntl
 import json
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,14 @@ class Submission:
     lead: int
 
 
+@contextmanager
+def _convert_errors(failure: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise PoolError(f"{failure}: {error}") from error
+
+
 class AllocationFolder(PoolKeyFolder):
     """Client-side folder of a Slurm pool: login key, host keys of the nodes, and submission state."""
 
@@ -58,10 +66,8 @@ class AllocationFolder(PoolKeyFolder):
         Raises:
             PoolError: If the folder cannot be created.
         """
-        try:
+        with _convert_errors(f"cannot create the folder of pool {self.pool}"):
             self.path.mkdir(parents=True, mode=0o700, exist_ok=True)
-        except OSError as error:
-            raise PoolError(f"cannot create the folder of pool {self.pool}: {error}") from error
 
     @property
     def submission(self) -> Submission:
@@ -81,10 +87,8 @@ class AllocationFolder(PoolKeyFolder):
         Raises:
             PoolError: If the folder cannot be written.
         """
-        try:
+        with _convert_errors(f"cannot write to {self.path}"):
             write_atomic(self.path / "submission", json.dumps(vars(submission)).encode())
-        except OSError as error:
-            raise PoolError(f"cannot write to {self.path}: {error}") from error
 
     def record_request(self) -> str:
         """Record that a request for the allocation follows; return the public key that the allocation's nodes accept.
@@ -95,15 +99,13 @@ class AllocationFolder(PoolKeyFolder):
         from skyward_core.transport.ssh.asyncssh_patches import asyncssh
 
         public = self.path / "id_ed25519.pub"
-        try:
+        with _convert_errors(f"cannot write the key of pool {self.pool} to {self.path}"):
             if not (self.login_key.exists() and public.exists()):
                 key = asyncssh.generate_private_key("ssh-ed25519", comment=f"skyward-{self.pool}")
                 write_atomic(self.login_key, key.export_private_key())
                 write_atomic(public, key.export_public_key())
             write_atomic(self._request_path, f"{time.time():.3f}".encode())
             return " ".join(public.read_text(encoding="ascii").split()[:2])
-        except OSError as error:
-            raise PoolError(f"cannot write the key of pool {self.pool} to {self.path}: {error}") from error
 
     @property
     def last_submitted_at(self) -> float | None:
@@ -122,13 +124,11 @@ class AllocationFolder(PoolKeyFolder):
         Raises:
             PoolError: If the folder cannot be written.
         """
-        try:
+        with _convert_errors(f"cannot record Slurm's answer in {self.path}"):
             if submitted:
                 self._request_path.replace(self._submitted_path)
             else:
                 self._request_path.unlink()
-        except OSError as error:
-            raise PoolError(f"cannot record Slurm's answer in {self.path}: {error}") from error
 
     @property
     def is_never_submitted(self) -> bool:
@@ -154,10 +154,8 @@ class AllocationFolder(PoolKeyFolder):
             PoolError: If the file cannot be written.
         """
         lines = [f"[{node.address}]:{node.port} {node.host_key}\n" for node in nodes]
-        try:
+        with _convert_errors(f"cannot write the host keys of pool {self.pool}"):
             write_atomic(self.known_hosts, "".join(lines).encode())
-        except OSError as error:
-            raise PoolError(f"cannot write the host keys of pool {self.pool}: {error}") from error
 
     @property
     def _request_path(self) -> Path:
