@@ -69,6 +69,7 @@ class CheckpointCopies:
         self._saved: dict[str, frozenset[tuple[str, float]]] = {}  # run -> files of the newest saved checkpoints
         self.resumed: dict[str, FetchedRow] = {}
         self._resume_lock, self.has_resumed = asyncio.Lock(), False
+        self._loaded: Path | None = None  # folder of a copy from the store
         self.upload = "", 0.0
 
     async def restore(self, run: str) -> None:
@@ -105,8 +106,8 @@ class CheckpointCopies:
                 return
             rows = await asyncio.to_thread(self._earlier_rows, run)
             if not rows and (store := self._store) is not None:
-                folder = await asyncio.to_thread(self._context.outputs.stored_copy_folder, run)
-                loaded = await asyncio.to_thread(store.load, run, folder)
+                self._loaded = await asyncio.to_thread(self._context.outputs.stored_copy_folder, run)
+                loaded = await asyncio.to_thread(store.load, run, self._loaded)
                 rows = {file.path: _stored_row(file, path) for file, path in loaded}
             if self._context.is_local:
                 await asyncio.to_thread(_copy_missing, rows, Path(self._context.setup.cwd))
@@ -118,6 +119,11 @@ class CheckpointCopies:
             self._context.news.emit_warning(
                 f"no copy of the checkpoints of run {run} is here or in a store: ranks find only those on their nodes"
             )
+
+    async def remove_loaded(self) -> None:
+        """Delete the copy of an earlier run's checkpoints that came from the store, after the end of the pool."""
+        if self._loaded is not None:
+            await asyncio.to_thread(shutil.rmtree, self._loaded, ignore_errors=True)
 
     def _earlier_rows(self, run: str) -> dict[str, FetchedRow]:
         """Return the checkpoints of an earlier run that are on this machine."""

@@ -162,6 +162,8 @@ class PoolShutdown:
         """Shut the agents down. Return the remaining output files, and the problems by node."""
         context = self._context
         rest = await self._save_outputs(give_up, keep_outputs)
+        if "checkpoints" in vars(context):
+            await context.checkpoints.remove_loaded()
         goodbyes = (_shut_down_agent(context, link) for link in context.links)
         results = zip(context.links, await asyncio.gather(*goodbyes), strict=True)
         return rest, {link.node: problem for link, problem in results if problem}

@@ -91,6 +91,7 @@ def test_new_client_resumes_from_the_store_with_the_newest_checkpoint(
     with compute(resume=run.id) as pool:
         assert "step-4/4" in (results := save_steps(2, str(store)) @ pool)[1] and results[0] == ["step-4/4"]
         (again,) = pool.pool.view.runs
+    assert not list(Path("outputs").rglob("store-*"))
     newest = sky.Options(console=False, resume=run.id)
     with sky.Compute(provider=hosts.provider() if place == "hosts" else sky.Local(), nodes=2, options=newest) as pool:
         results = save_steps(1, "") @ pool
