@@ -15,7 +15,7 @@ from skyward_core.store.state_folder import pool_path
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.outliers_and_bands import Trace, compute_band, median
 from skyward_core.views.pool_view import RunView, TaskView
-from skyward_core.views.rank_metrics_and_diagnostics import MetricStore
+from skyward_core.views.rank_metrics_and_progress import MetricStore
 
 MAX_RESULT_ROWS = 32  # maximum ranks or tasks whose results are compared one by one
 MAX_METRIC_BYTES = 64 << 20  # maximum bytes read of each rank's metrics, from the end

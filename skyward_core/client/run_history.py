@@ -40,7 +40,7 @@ from skyward_core.store.unused_folder_pruning import prune_environments as prune
 from skyward_core.store.unused_folder_pruning import prune_pools as prune_pools
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.pool_view import RunView, TaskView
-from skyward_core.views.rank_metrics_and_diagnostics import MetricStore
+from skyward_core.views.rank_metrics_and_progress import MetricStore
 from skyward_core.views.recording_entries import parse_attempt_ends
 from skyward_core.views.stdout_stderr_order import PIECE_BYTES, Place, merge_streams
 from skyward_core.views.sweep_trials import TrialTable

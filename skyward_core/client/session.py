@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from skyward_core.client.launch.launch_request import LaunchRequest
     from skyward_core.client.run_comparison import Comparison
     from skyward_core.model.thread_stacks import Stacks
-    from skyward_core.pool.checkpoint_restore_to_nodes import CheckpointListing
+    from skyward_core.pool.checkpoint_copies import CheckpointListing
     from skyward_core.pool.dashboards import Dashboard
     from skyward_core.pool.output_files import FetchResult, FileListing, Progress
     from skyward_core.pool.runs.gang_sweep import GangSweep
@@ -677,7 +677,7 @@ class Session(SessionInterface):
         Raises:
             UsageError: If the run does not exist.
         """
-        from skyward_core.pool.checkpoint_restore_to_nodes import list_copies  # imported late: rarely used
+        from skyward_core.pool.checkpoint_copies import list_copies  # imported late: rarely used
         from skyward_core.pool.output_files import FileListing, output_patterns
 
         run_row = self.ledger.run(run)

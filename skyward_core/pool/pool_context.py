@@ -44,7 +44,7 @@ if TYPE_CHECKING:
         RunScheduler,
     )
     from skyward_core.pool.agent_link import Listener
-    from skyward_core.pool.checkpoint_restore_to_nodes import CheckpointCopies
+    from skyward_core.pool.checkpoint_copies import CheckpointCopies
     from skyward_core.protocol.frame_types import AgentEnding
 
 
@@ -154,7 +154,7 @@ class PoolContext:
     @cached_property
     def checkpoints(self) -> CheckpointCopies:
         """Copies of checkpoints on the nodes. Created on first use, at the first restart of a run."""
-        from skyward_core.pool.checkpoint_restore_to_nodes import CheckpointCopies
+        from skyward_core.pool.checkpoint_copies import CheckpointCopies
 
         return CheckpointCopies(self)
 

@@ -16,7 +16,7 @@ from skyward_core.store.pool_folder import fill_last_metrics, log_files, parse_r
 from skyward_core.store.state_folder import pool_path
 from skyward_core.views import events
 from skyward_core.views.pool_view import MAX_RUNS, PoolView, apply
-from skyward_core.views.rank_metrics_and_diagnostics import MetricStore
+from skyward_core.views.rank_metrics_and_progress import MetricStore
 from skyward_core.views.stdout_stderr_order import Piece, Place, end_place, find_tail_start, merge_streams
 
 LOG_TAIL_BYTES = 1 << 20  # bytes of each worker's logs, from their end, in a view

@@ -128,7 +128,7 @@ RARELY_LOADED = (
     "skyward_core/node/agent/rank_inspection_and_debugger.py",
     "skyward_core/node/agent/retained_results.py",
     "skyward_core/node/agent/metrics_sampler_supervisor.py",
-    "skyward_core/node/agent/output_file_requests.py",
+    "skyward_core/node/agent/client_file_requests.py",
     "skyward_core/node/bootstrap/hardware_and_network_benchmark.py",
     "skyward_core/node/stack_dumps_and_profiles.py",
     "skyward_core/node/worker/breakpoints.py",

@@ -17,7 +17,7 @@ from skyward_core.model.metric_definitions_and_series import (
 )
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.outliers_and_bands import Trace
-from skyward_core.views.rank_metrics_and_diagnostics import MAX_TIME, MAX_VALUE
+from skyward_core.views.rank_metrics_and_progress import MAX_TIME, MAX_VALUE
 
 MAX_POINTS = 1024  # rows per history; a full history drops every other row
 MAX_NAMES = 48  # names per machine or GPU

@@ -43,7 +43,7 @@ from skyward_core.util.terminal_safe_text import sanitize_json, sanitize_line, s
 from skyward_core.views import events
 from skyward_core.views.log_buffers_and_rank_activity import LogBuffers, PoolActivity
 from skyward_core.views.outliers_and_bands import Trace
-from skyward_core.views.rank_metrics_and_diagnostics import MetricStore
+from skyward_core.views.rank_metrics_and_progress import MetricStore
 from skyward_core.views.sweep_argument_combinations import TrialSheet
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from skyward_core.views.outliers_and_bands import find_outliers, median
 if TYPE_CHECKING:
     from skyward_core.views.machine_metrics import MachineMetrics
     from skyward_core.views.pool_view import PoolView, RunView
-    from skyward_core.views.rank_metrics_and_diagnostics import SeriesDiagnostics
+    from skyward_core.views.rank_metrics_and_progress import SeriesDiagnostics
 
 KINDS: tuple[AlertKind, ...] = get_args(AlertKind)
 REPEAT_SECONDS = 300.0  # seconds; a problem that returns within this time is not new

@@ -9,7 +9,7 @@ from typing import Any
 
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.pool_view import RunView, TaskView
-from skyward_core.views.rank_metrics_and_diagnostics import MetricStore
+from skyward_core.views.rank_metrics_and_progress import MetricStore
 from skyward_core.views.sweep_argument_combinations import TrialSheet
 
 PLACE, STATE, TIME, RESULT = "#", "outcome", "time", "result"

@@ -36,7 +36,7 @@ from skyward_core.views.events import (
 )
 from skyward_core.views.log_buffers_and_rank_activity import rank_prefix
 from skyward_core.views.pool_view import PoolView, RunView
-from skyward_core.views.rank_metrics_and_diagnostics import format_metrics
+from skyward_core.views.rank_metrics_and_progress import format_metrics
 from skyward_tui.cli.console_and_log_printer import Console, is_color_enabled
 from skyward_tui.cli.fault_tolerant_stdio import StandardStream
 from skyward_tui.cli.run_report_and_receipts import COLORS, state_text

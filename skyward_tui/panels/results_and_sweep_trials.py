@@ -12,7 +12,7 @@ from textual.content import Content
 from skyward_core.model.errors import NoTrials, SkywardError
 from skyward_core.util.safe_file_access import expand_user
 from skyward_core.views.pool_view import PoolView, RunView
-from skyward_core.views.rank_metrics_and_diagnostics import MetricStore
+from skyward_core.views.rank_metrics_and_progress import MetricStore
 from skyward_core.views.result_comparison import compare_results, find_disagreements
 from skyward_tui.panels.panel import PanelExport, RunPanel, RunSelection
 from skyward_tui.text.error_hint_text import format_error

@@ -15,7 +15,7 @@ from textual.widgets import Input
 
 from skyward_core.util.safe_file_access import current_folder
 from skyward_core.util.terminal_safe_text import sanitize_line
-from skyward_core.views.rank_metrics_and_diagnostics import format_metrics
+from skyward_core.views.rank_metrics_and_progress import format_metrics
 from skyward_tui.dialogs.basic_dialogs import DismissOnceScreen
 from skyward_tui.text.number_and_time_format import (
     count,

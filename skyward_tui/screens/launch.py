@@ -273,7 +273,7 @@ async def _wait_for_gangs(app: SkywardApp, session: SessionInterface, pool: str,
     Raises:
         SkywardError: If the remaining runs cannot start.
     """
-    from skyward_core.views.rank_metrics_and_diagnostics import MetricStore
+    from skyward_core.views.rank_metrics_and_progress import MetricStore
 
     try:
         await wait_shielded(session.wait_for_sweep(pool, run.id))

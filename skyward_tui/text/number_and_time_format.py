@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from skyward_core.views.pool_view import NodeView, PoolView, RunView
-    from skyward_core.views.rank_metrics_and_diagnostics import Progress
+    from skyward_core.views.rank_metrics_and_progress import Progress
 
 NO_RUN = "nothing: the file has no run commands"
 BROKEN_OFF = "start incomplete"

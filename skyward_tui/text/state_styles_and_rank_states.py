@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from textual.content import Content
 
-from skyward_core.views.rank_metrics_and_diagnostics import classify_metric, format_metrics
+from skyward_core.views.rank_metrics_and_progress import classify_metric, format_metrics
 from skyward_tui.text.ansi_colours import plain
 from skyward_tui.text.number_and_time_format import clock, count, duration, preemption_text
 from skyward_tui.text.queue_trial_and_comparison_rows import queue_reason, task_note

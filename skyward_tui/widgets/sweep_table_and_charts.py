@@ -11,7 +11,7 @@ from typing import NamedTuple
 from rich.cells import cell_len
 from textual.content import Content
 
-from skyward_core.views.rank_metrics_and_diagnostics import MetricStore
+from skyward_core.views.rank_metrics_and_progress import MetricStore
 from skyward_core.views.sweep_trials import RESULT, TrialRow, TrialTable
 from skyward_tui.text.number_and_time_format import count, number, precise_duration
 from skyward_tui.text.queue_trial_and_comparison_rows import task_note

@@ -118,7 +118,7 @@ def copy_once(hosts: dict[str, Any]) -> tuple[float, float, float, float, float]
     """
     import skyward_core as sky
     from skyward_core.pool import output_files
-    from skyward_core.pool.checkpoint_restore_to_nodes import CheckpointCopies
+    from skyward_core.pool.checkpoint_copies import CheckpointCopies
 
     @sky.function
     def train(size: int, seconds: float) -> tuple[str, list[tuple[float, float]], float]:

@@ -15,9 +15,9 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.model.errors import UsageError
-from skyward_core.pool import checkpoint_restore_to_nodes, output_files
+from skyward_core.pool import checkpoint_copies, output_files
 from skyward_core.pool.blob_distribution import BlobDistributor
-from skyward_core.pool.checkpoint_restore_to_nodes import CheckpointCopies
+from skyward_core.pool.checkpoint_copies import CheckpointCopies
 from skyward_core.pool.checkpoint_store import CheckpointStore
 from skyward_core.pool.output_files import FileListing
 from skyward_core.views.events import Event, PoolState
@@ -227,7 +227,7 @@ def fail_with_hung_disk_on_one_node() -> int:
 
 
 def test_hung_disk_of_a_node_does_not_hold_the_next_attempt(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint_restore_to_nodes, "PATIENCE", 1.0)
+    monkeypatch.setattr(checkpoint_copies, "PATIENCE", 1.0)
     options = sky.Options(console=False, grace=0.5, on_loss="restart")
     warnings: list[str] = []
     with sky.Compute(provider=hosts.provider(), nodes=2, options=options) as pool:

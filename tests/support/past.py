@@ -8,7 +8,7 @@ from skyward_core.client.run_comparison import ComparedRun, Comparison, MetricSu
 from skyward_core.client.run_history import PastRun
 from skyward_core.model.outcomes import Outcome
 from skyward_core.views.pool_view import RunView, TaskView
-from skyward_core.views.rank_metrics_and_diagnostics import MetricStore
+from skyward_core.views.rank_metrics_and_progress import MetricStore
 from tests.support.fake_session import NOW, FakeSession, value
 
 HOUR = 3600.0

@@ -11,7 +11,7 @@ from textual.pilot import Pilot
 
 from skyward_core.views import events
 from skyward_core.views.pool_view import PoolView, apply
-from skyward_core.views.rank_metrics_and_diagnostics import PACE_SIZE
+from skyward_core.views.rank_metrics_and_progress import PACE_SIZE
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.panels.machine_metrics import MachineGrid
 from skyward_tui.panels.rank_metrics import MetricsPane

@@ -10,7 +10,7 @@ import pytest
 
 from skyward_core.model.outcomes import ErrorInfo
 from skyward_core.views import events
-from skyward_core.views.rank_metrics_and_diagnostics import MetricStore
+from skyward_core.views.rank_metrics_and_progress import MetricStore
 from skyward_core.views.sweep_trials import TrialTable
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.widgets.sweep_table_and_charts import TrialCharts

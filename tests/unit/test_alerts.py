@@ -16,7 +16,7 @@ from skyward_core.views.log_buffers_and_rank_activity import SILENCE_OF_NEW_RANK
 from skyward_core.views.machine_metrics import MachineMetrics
 from skyward_core.views.pool_view import PoolView, RunView
 from skyward_core.views.problem_alerts_and_stragglers import REPEAT_SECONDS, Alert, AlertWatch, find_alerts
-from skyward_core.views.rank_metrics_and_diagnostics import (
+from skyward_core.views.rank_metrics_and_progress import (
     BLOCK_SIZE,
     MAX_NAMES,
     MAX_PACES,

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from skyward_core.model.output_files import WrittenFile
-from skyward_core.node.agent.output_file_requests import (
+from skyward_core.node.agent.client_file_requests import (
     clear_checkpoints,
     file_version,
     find_written_files,
     restore_file,
 )
-from skyward_core.pool.checkpoint_restore_to_nodes import _copy_missing, list_copies
+from skyward_core.pool.checkpoint_copies import _copy_missing, list_copies
 from skyward_core.pool.checkpoint_store import CheckpointStore, LocalFile
 from skyward_core.pool.output_files import FetchedRow, FileListing, OutputRecord, Outputs, file_fingerprint
 from skyward_core.store.state_folder import pool_path

@@ -23,7 +23,7 @@ from skyward_core.runtime.metric_logging import LIBRARIES, MAX_OTHER_NAMES, Outp
 from skyward_core.runtime.printed_metrics_and_library_hooks import HOOKS, MAX_PATTERNS, PrintedMetrics
 from skyward_core.views import events
 from skyward_core.views.pool_view import PoolView, apply
-from skyward_core.views.rank_metrics_and_diagnostics import MAX_PROGRESSES, MetricStore, ProgressTracker
+from skyward_core.views.rank_metrics_and_progress import MAX_PROGRESSES, MetricStore, ProgressTracker
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.cli.follow_run import status_rows
 from skyward_tui.screens.base_screen import pool_status

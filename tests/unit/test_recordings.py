@@ -29,7 +29,7 @@ from skyward_core.store.state_folder import ensure_pool_folder
 from skyward_core.views import events, recording_entries
 from skyward_core.views import events as ev
 from skyward_core.views.pool_view import PoolView, RunView, TaskView, apply
-from skyward_core.views.rank_metrics_and_diagnostics import MetricStore
+from skyward_core.views.rank_metrics_and_progress import MetricStore
 from skyward_core.views.recording_entries import parse_event
 from skyward_core.views.sweep_argument_combinations import TrialSheet
 from skyward_core.views.sweep_trials import TrialTable, TrialTableSource

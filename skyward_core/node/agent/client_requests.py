@@ -23,8 +23,8 @@ from skyward_core.protocol.frame_codec import CHUNK_BYTES, VERSION, Header, enco
 from skyward_core.protocol.frame_schemas import AGENT_FEATURES, validate_client_frame
 
 if TYPE_CHECKING:
+    from skyward_core.node.agent.client_file_requests import OutputFileHandler
     from skyward_core.node.agent.metrics_sampler_supervisor import SamplerProcess
-    from skyward_core.node.agent.output_file_requests import OutputFileHandler
     from skyward_core.node.agent.rank_inspection_and_debugger import DebuggerRelay, DiagnosticsHandler
     from skyward_core.protocol.frame_types import (
         AgentPong,
@@ -331,12 +331,12 @@ class ClientRequests:
 
     @cached_property
     def _outputs(self) -> OutputFileHandler:
-        from skyward_core.node.agent.output_file_requests import OutputFileHandler
+        from skyward_core.node.agent.client_file_requests import OutputFileHandler
 
         return OutputFileHandler(self._state)
 
     def _save_source(self, connection: Connection, header: ClientSource, body: bytes) -> None:
-        from skyward_core.node.agent.output_file_requests import save_source
+        from skyward_core.node.agent.client_file_requests import save_source
 
         try:
             save_source(self._state.config.paths, header["hash"], header["name"], body)

@@ -294,7 +294,7 @@ class SlotDispatcher:
 
     def forget_modules(self) -> None:
         """Forget all modules, because new processes replace the workers that loaded them."""
-        from skyward_core.node.agent.output_file_requests import remove_compiled  # few pools need it
+        from skyward_core.node.agent.client_file_requests import remove_compiled  # few pools need it
 
         remove_compiled(self._state.config.cwd, self._state.module_hashes)
         self._state.module_hashes.clear()

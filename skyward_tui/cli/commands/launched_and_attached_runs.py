@@ -42,7 +42,7 @@ from skyward_core.util.terminal_safe_text import sanitize_paragraph
 from skyward_core.views.events import PoolState, RunEnded, RunOpened
 from skyward_core.views.job_file_steps import steps_of_job
 from skyward_core.views.pool_view import PoolView, RunView, TaskView
-from skyward_core.views.rank_metrics_and_diagnostics import MetricStore, format_metrics
+from skyward_core.views.rank_metrics_and_progress import MetricStore, format_metrics
 from skyward_core.views.sweep_argument_combinations import TrialSheet
 from skyward_core.views.sweep_trials import TrialRow, TrialTable, TrialTableSource, representative_task
 from skyward_tui.cli.commands.leftovers import note_leftovers

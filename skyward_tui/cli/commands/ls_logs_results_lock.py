@@ -34,7 +34,7 @@ from skyward_core.views.log_collapsing import (
     list_ranks,
 )
 from skyward_core.views.pool_view import PoolView, RunView
-from skyward_core.views.rank_metrics_and_diagnostics import MetricStore
+from skyward_core.views.rank_metrics_and_progress import MetricStore
 from skyward_core.views.sweep_trials import TrialTableSource
 from skyward_tui.cli.commands.launched_and_attached_runs import show_trials, sorted_rows
 from skyward_tui.cli.console_and_log_printer import Console

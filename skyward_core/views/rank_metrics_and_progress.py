@@ -1,4 +1,4 @@
-"""Metric series that ranks log, and incremental diagnostics of each series."""
+"""Metric series that ranks log, incremental diagnostics of each series, and the progress of ranks."""
 
 from __future__ import annotations
 
