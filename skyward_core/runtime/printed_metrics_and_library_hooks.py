@@ -316,7 +316,7 @@ class PrintedMetrics:
                     return []
                 del self._patterns[waiting]
             pattern = self._patterns[key] = _Pattern()
-        x = pattern.position(line, self._epoch)
+        x = pattern.position(line, self._epoch, self._has_epoch_zero)
         values = {prefix + name: value for name, value in line.values.items()} | (x or self._x)
         if values == pattern.shown:  # a bar that was painted again
             return []
@@ -366,8 +366,11 @@ class _Pattern:
         self._seen: list[tuple[float, float, float, dict[str, float]]] = []  # position, result, time, metrics
         self._epoch = self._step = self._before = 0.0  # of the last line; steps of earlier epochs
 
-    def position(self, line: _Line, heading: tuple[float, float] | None) -> dict[str, float]:
-        """Return the step and the epoch of a line. A step that begins again in each epoch is counted on."""
+    def position(self, line: _Line, heading: tuple[float, float] | None, has_epoch_zero: bool) -> dict[str, float]:
+        """Return the step and the epoch of a line. A step that begins again in each epoch is counted on.
+
+        With a position within an epoch, the epoch is the number of completed epochs.
+        """
         epoch = line.xs.get("epoch")
         place = line.places[-1] if line.places and line.places[-1][1] else None
         step = next((line.xs[name] for name in (*_STEPS, "batch", "episode") if name in line.xs), None)
@@ -377,7 +380,9 @@ class _Pattern:
             epoch = heading
         found = {}
         if epoch is not None:
-            found["epoch"] = epoch[0] + (min(place[0] / place[1], 1.0) if place else 0.0)
+            found["epoch"] = epoch[0]
+            if place is not None:
+                found["epoch"] += min(place[0] / place[1], 1.0) - (not has_epoch_zero and epoch[0] >= 1)
         elif step is None and place is not None and not line.group:
             step = place
         if step is not None:
