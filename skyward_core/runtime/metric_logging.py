@@ -93,6 +93,7 @@ def start_writer(path: str, limit: int = 0) -> Callable[[], None]:
     """Write this process's metrics to a file from now on. The worker calls this. The first metrics create the file.
 
     Each line is ``{"at": Unix time, "run": id, "values": {name: number}}``. Lines of yielded values also have "seq".
+    Lines of other sources have the source as "src", and may have value, total and kind of a progress as "done".
     NaN and infinities are written as Python's ``json`` module writes them.
 
     Args:
