@@ -491,20 +491,28 @@ def run_restarting_call(node: Node, rank: subprocess.Popen[bytes]) -> Call:
     return begun
 
 
-async def test_rank_that_begins_after_the_notice_gets_sigterm(tmp_path: Path) -> None:
-    node = Node(tmp_path, notices="import sys; sys.stdin.read()")
+async def test_rank_that_begins_after_the_notice_gets_sigterm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But not the ranks of the next attempt, although the notice of the machine that they replace still stands."""
+    monkeypatch.setattr(preemption_notices, "CALLBACK_HEAD_START", 0.0)
+    node = Node(tmp_path)
     desk = make_notifier(node)
-    Path(node.state.config.paths.notices).write_text(json.dumps([[1, True, monotonic() + 60, [7], True]]))
-    desk.start()
-    desk.check()
-    with running() as rank:
+    desk.on_remote_notice(0, 60.0)
+
+    def saved() -> list[Any]:
+        return list(json.loads(Path(node.state.config.paths.notices).read_text())[0])
+
+    await until(lambda: saved()[4])
+    with running() as rank, running() as later:
         run_restarting_call(node, rank)
         desk.check()
         assert rank.wait() == -signal.SIGTERM
-    (notice,) = json.loads(Path(node.state.config.paths.notices).read_text())
-    assert (notice[3], notice[4]) == ([7, rank.pid], True)
-    desk.check()  # without a second signal to another process
-    desk.stop()
+        assert saved()[3:] == [[rank.pid], True]
+        node.state.gang.epoch += 1
+        run_restarting_call(node, later)
+        desk.check()
+        assert saved()[3] == [rank.pid]
+        later.kill()
+        assert later.wait() == -signal.SIGKILL
 
 
 async def test_cancel_that_saves_does_not_interrupt_a_save_before_a_preemption(tmp_path: Path) -> None:

@@ -130,6 +130,7 @@ class PreemptionNotifier:
         self._node = state.config.node
         self._monitor = PreemptionMonitor(state.config, self._on_notice, self._warn_clients)
         self._saved: dict[int, PreemptionNotice] = {}
+        self._epochs: dict[int, int] = {}  # node of a notice -> epoch of the gang whose ranks were notified
 
     def start(self) -> None:
         """Resume notifications that an earlier agent sent or saved, then start polling."""
@@ -191,9 +192,9 @@ class PreemptionNotifier:
                 signal_process(slot.process.pid, signal.SIGTERM)
 
     def check(self) -> None:
-        """Notify ranks that have begun a call since a notice. Their run starts again after the preemption."""
-        now = monotonic()
-        due = [each for each in self._saved.values() if each.sent and each.node > CANCELLED_NODE and each.ends > now]
+        """Notify ranks of the noticed gang that have begun their calls since. The next attempt has another gang."""
+        epoch = self._state.gang.epoch
+        due = [each for node, each in self._saved.items() if each.sent and self._epochs.get(node) == epoch]
         for notice in due[:1]:
             if late := set(self._unnotified(Slot.restarts_with_gang)) - set(notice.pids):
                 pids = (*notice.pids, *late)
@@ -237,6 +238,8 @@ class PreemptionNotifier:
         pids = self._unnotified(gets_sigterm)
         notice = PreemptionNotice(node, node == self._node, deadline, tuple(pids))
         self._save_notice(notice)
+        if node > CANCELLED_NODE:
+            self._epochs[node] = self._state.gang.epoch
         self._signal_ranks()
         self._mark_saving(notice)
         asyncio.get_running_loop().call_later(CALLBACK_HEAD_START, self._send_sigterm)
