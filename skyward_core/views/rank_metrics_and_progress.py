@@ -434,15 +434,12 @@ class MetricStore:
         found = self._series_by_name(run, rank).get(name)
         if found is None:
             return Trace(array("d"), array("d"))
-        at, values = found.line
-        times = at[:]
-        return Trace(times, values[: len(times)])
+        return _copy(found.line)
 
     def traces(self, run: str, name: str) -> dict[int, Trace]:
         """Return one metric's series of each rank that logged it."""
-        return {
-            rank: self.trace(run, rank, name) for rank in self.ranks(run) if name in self._series_by_name(run, rank)
-        }
+        series = self._runs.get(run, {})
+        return {rank: _copy(one.line) for rank in sorted(series) if (one := series[rank].get(name)) is not None}
 
     def first_trace(self, run: str, name: str) -> Trace:
         """Return one metric's series of the lowest rank that logged it."""
@@ -501,6 +498,11 @@ def _logged_progress(numbers: Mapping[str, float]) -> tuple[float, float, int] |
                 if total in numbers:
                     return numbers[name], numbers[total], kind
     return None
+
+
+def _copy(line: Trace) -> Trace:
+    times = line.at[:]
+    return Trace(times, line.values[: len(times)])
 
 
 def _is_number(value: object) -> bool:

@@ -103,10 +103,15 @@ class MetricsPane(PaintedLines):
         self._restarts: tuple[float, ...] = ()  # Unix times at which attempts of the run ended
         self._charts: dict[str, Chart] = {}
         self._cells: dict[str, tuple[object, list[Strip]]] = {}  # key and painted rows of each chart
+        self._scaled: dict[str, tuple[Chart, int, _Scaled | None]] = {}  # chart, rows and y axis of each metric
+        self._turn = 0  # index of the chart whose outliers were searched last
+        self._outliers: dict[str, list[int]] = {}  # ranks with outliers of each metric
+        self._listed: tuple[object, list[Strip]] = (None, [])  # key and painted rows of metrics without a chart
         self._stale: set[str] = set()  # metrics whose charts lack the newest values
         self._budget = 0  # number of charts that the next paint may compute
         self._areas: list[tuple[Region, str]] = []  # area and metric of each chart on the screen
         self._styles: list[Style] = []  # by owner of cells
+        self._styled_for: object = None  # styles that ``_styles`` were made for; None after a change of styles
         self._plain = Style()
 
     def update(self, metrics: MetricStore, run: str, rank: int | None, restarts: Sequence[float] = ()) -> bool:
@@ -124,7 +129,7 @@ class MetricsPane(PaintedLines):
         """
         if run != self._run:
             self._run, self._chosen_name, self.name_shown, self.names = run, False, "", []
-            self._bands = {}
+            self._bands, self._outliers = {}, {}
             self.hairline = self._seen = None
         seen, self._restarts = (run, rank, metrics.version, restarts), tuple(restarts)
         now, many = monotonic(), len(self.ranks) > RANKS_DRAWN
@@ -136,6 +141,7 @@ class MetricsPane(PaintedLines):
         self._metrics, self._rank, self._updated_at = metrics, rank, now
         if is_forced:
             self._charts.clear()
+            self._outliers.clear()
         if is_forced or not self._stale:
             self._seen = seen
             self.ranks = metrics.ranks(run)
@@ -145,7 +151,12 @@ class MetricsPane(PaintedLines):
                 self.name_shown = self.names[0] if self.names else ""
             self._find_axis(metrics)
             self._stale = set(self.names)
-        self._budget = 1 if many and is_new and not is_forced else len(self.names)
+            if many and not is_forced and self._areas:  # the search for outliers takes the turn of a chart
+                self._turn, self._budget = self._turn + 1, 0
+                self._outliers.pop(self._areas[self._turn % len(self._areas)][1], None)
+                self.refresh_if_changed()
+                return True
+        self._budget = 1 if many and not is_forced else len(self.names)
         self.refresh_if_changed()
         return True
 
@@ -202,8 +213,11 @@ class MetricsPane(PaintedLines):
         return bool(self._stale)
 
     def _outlier_ranks(self, name: str) -> list[int]:
-        """Return the ranks whose latest values are outliers; empty if there are too few ranks to judge."""
-        return [] if self._metrics is None else self._metrics.outlier_ranks(self._run, name)
+        """Return the ranks whose latest values are outliers; empty if there are too few ranks to judge. The result is
+        cached until the metric's chart is computed again."""
+        if name not in self._outliers and self._metrics is not None:
+            self._outliers[name] = self._metrics.outlier_ranks(self._run, name)
+        return self._outliers.get(name, [])
 
     def action_step(self, step: int) -> None:
         if self.names:
@@ -293,6 +307,7 @@ class MetricsPane(PaintedLines):
 
     def notify_style_update(self) -> None:
         self._cells.clear()
+        self._styled_for = None
         super().notify_style_update()
 
     def _grid(self, width: int, height: int) -> tuple[list[int], int]:
@@ -321,11 +336,7 @@ class MetricsPane(PaintedLines):
         if metrics is None or not self.names or not width:
             return []
         self._plain = self.rich_style  # stored here because Textual computes the property at each access
-        hues = [self._style(f"rank-{hue}") for hue in range(RANK_HUES)]
-        front = self._style("chosen") if len(self.ranks) > RANKS_DRAWN or self._hue == PLAIN else hues[self._hue]
-        bold = front + Style(bold=True)
-        faint, others = self._style("faint"), self._style("others")
-        self._styles = [self._plain, faint, faint, others, *hues, bold, self._style("hair"), self._style("muted")]
+        self._make_styles()
         counts, listed = self._grid(width, height)
         many = sum(counts)
         top = self.names.index(self.name_shown) // many * many if many else 0
@@ -336,6 +347,17 @@ class MetricsPane(PaintedLines):
         self._charts = {name: chart for name, chart in self._charts.items() if name in shown}
         rows += self._listed_rows(metrics, [name for name in self.names if name not in shown], width, listed)
         return [row.extend_cell_length(width, self._plain).crop(0, width) for row in rows]
+
+    def _make_styles(self) -> None:
+        """Set the styles by owner, which Textual computes at each access."""
+        many = len(self.ranks) > RANKS_DRAWN
+        if self._styled_for == (key := (self._plain, self._hue, many)):
+            return
+        hues = [self._style(f"rank-{hue}") for hue in range(RANK_HUES)]
+        front = self._style("chosen") if many or self._hue == PLAIN else hues[self._hue]
+        faint, others, hair, muted = (self._style(name) for name in ("faint", "others", "hair", "muted"))
+        self._styles = [self._plain, faint, faint, others, *hues, front + Style(bold=True), hair, muted]
+        self._styled_for = key
 
     @property
     def _hue(self) -> int:
@@ -368,10 +390,12 @@ class MetricsPane(PaintedLines):
                 self._budget -= not is_new
                 self._stale.discard(name)
                 self._charts[name] = self._chart_of(metrics, name, area.width)
+                if len(self.ranks) <= RANKS_DRAWN:
+                    self._outliers.pop(name, None)
                 self._cells.pop(name, None)
         charts = [self._charts[name] for name in names]
         self._span = time_span(charts)
-        scaled = [_scaled(self._charts[name], area.height - 2) for name, area in places]
+        scaled = [self._scale_of(name, area.height - 2) for name, area in places]
         margin = 1 + max((cell_len(label) for each in scaled if each for _, label in each.ticks), default=LABEL)
         cells = []
         for (name, area), each in zip(places, scaled, strict=True):
@@ -382,6 +406,13 @@ class MetricsPane(PaintedLines):
             rows += [Strip.join(parts) for parts in zip(*cells[:many], strict=True)]
             del cells[:many]
         return rows
+
+    def _scale_of(self, name: str, height: int) -> _Scaled | None:
+        """Return a chart with its y axis, cached until the chart changes."""
+        cached = self._scaled.get(name)
+        if cached is None or cached[0] is not self._charts[name] or cached[1] != height:
+            cached = self._scaled[name] = (self._charts[name], height, _scaled(self._charts[name], height))
+        return cached[2]
 
     def _chart_of(self, metrics: MetricStore, name: str, width: int) -> Chart:
         return make_chart(
@@ -458,6 +489,12 @@ class MetricsPane(PaintedLines):
 
     def _listed_rows(self, metrics: MetricStore, names: Sequence[str], width: int, rows: int) -> list[Strip]:
         """Return a row with value and sparkline for each metric that has no chart, in two columns if they fit."""
+        key = (tuple(names), width, rows, self._seen, self.hairline, self.name_shown, self.has_focus, self._plain)
+        if self._listed[0] == key:
+            return self._listed[1]
+        if len(self.ranks) <= RANKS_DRAWN:
+            for name in names:
+                self._outliers.pop(name, None)
         beside = 2 if width >= 2 * LEAST_WIDTH else 1
         room, fitting = width // beside, rows * beside
         cells = [self._name_row(metrics, name, room) for name in names[:fitting]]
@@ -465,7 +502,8 @@ class MetricsPane(PaintedLines):
             hidden = f" {len(names) - fitting + 1} more: {', '.join(names[fitting - 1 :])}"
             cells[-1] = Strip([Segment(clip(hidden, room), self._style("muted"))])
         cells = [cell.extend_cell_length(room, self._plain).crop(0, room) for cell in cells]
-        return [Strip.join(cells[at : at + beside]) for at in range(0, len(cells), beside)]
+        self._listed = key, [Strip.join(cells[at : at + beside]) for at in range(0, len(cells), beside)]
+        return self._listed[1]
 
     def _latest(self, metrics: MetricStore, name: str) -> str:
         """Return the value of a metric at the hairline, or the latest one."""
@@ -524,6 +562,9 @@ class MetricsPanel(RunPanel[MetricsPane]):
 
     def close_one(self) -> bool:
         return self.main.hide_hairline()
+
+    def on_instant_chosen(self) -> None:
+        self.set_titles(Content(f"{self.heading}  {self.main.subject}"))
 
     @property
     def needs_polling(self) -> bool:

@@ -129,11 +129,18 @@ class Canvas:
             for dot in range(first, here[0] + 1):
                 part = (dot - first) / wide
                 begin, end = round(top + (here[1] - top) * part), round(bottom + (here[2] - bottom) * part)
-                for row in range(begin + (begin + dot) % 2, end + 1, 2):
-                    self._put_behind(row >> 2, dot >> 1, _DOTS[dot & 1][row & 3], owner)
+                half, odd = _DOTS[dot & 1], dot & 1
+                for row in range(begin >> 2, (end >> 2) + 1):
+                    dots = half[odd] | half[odd + 2]
+                    if begin >> 2 == row or end >> 2 == row:
+                        inside = range(max(begin, 4 * row), min(end, 4 * row + 3) + 1)
+                        dots = sum(half[at & 3] for at in inside if at & 1 == odd)
+                    self._put_behind(row, dot >> 1, dots, owner)
             before = here
 
     def _put_behind(self, row: int, column: int, dots: int, owner: int) -> None:
+        if not dots:
+            return
         self._back[row][column] |= dots
         self._back_owners[row][column] = max(self._back_owners[row][column], owner)
 
