@@ -37,7 +37,7 @@ from tests.support.app_driver import screen_svg, screen_text
 FOLDER = Path(__file__).parents[2] / "docs" / "screenshots"
 EXAMPLES = Path(skyward_tui.__file__).parent / "examples"
 SMALL, MIDDLE, LARGE = (80, 24), (120, 40), (160, 48)
-COLOURS = 48  # of a picture: as it looks, at a third of the bytes
+COLOURS = 96  # of a picture: as it looks, at a third of the bytes
 SWEEP = """\
 import time
 
@@ -154,11 +154,11 @@ async def take() -> None:
         await camera.launch("ddp.py", "epochs=20")
         await camera.until("train(epochs=20)")
         await camera.all_sizes("launch")
-        await camera.press("ctrl+r", until=lambda text: text.count("epoch") > 12)
+        await camera.press("ctrl+r", until=lambda text: text.count("epoch ") > 6)
         await camera.all_sizes("ddp-training")
         await camera.press("a")
         await camera.shoot("ddp-all-ranks", LARGE)
-        await camera.press("a", "v", "enter", until=lambda text: text.count("epoch") > 12)
+        await camera.press("a", "v", "enter", until=lambda text: text.count("epoch ") > 6)
         await camera.all_sizes("side-by-side")
         await camera.press("V", until="✓ DONE 4/4")
         await camera.all_sizes("ddp-done")
