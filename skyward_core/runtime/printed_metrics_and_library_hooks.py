@@ -19,7 +19,10 @@ MAX_LINE = 1000  # characters of a line that may contain metrics
 MAX_NAME = 64  # characters of a name
 Progress = tuple[float, float, int]  # value, total, and kind: see `_progress`
 
-_NUMBER = r"(?:[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|(?i:nan|[-+]?inf)\b)"
+_NUMBER = (
+    r"(?:[-+]?(?:\d{1,3}(?:,\d{3})+(?![,\d])(?:\.\d*)?|\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?"
+    r"|(?i:nan|[-+]?inf)(?=\b|ms\b))"
+)
 _UNIT = r"(?:\s?(?:%(?!\s*\|)|(?:[mnuµ]?s|secs?|seconds|min)\b|\w{1,8}/s(?:ec)?\b|/s\b)|[kKMGT](?:i?B)?\b|x\b)?"
 _WORD = r"[A-Za-z_]\w*(?:[@./+-]\w+)*"
 _NAME = rf"{_WORD}(?: {_WORD}){{0,5}}(?: ?\([a-z%/]+\))?"
@@ -64,10 +67,12 @@ _TEXT_FIELD = re.compile(
 )
 _QUOTES = str.maketrans("", "", "'\"{}")
 _LOG_PREFIX = re.compile(
-    r"\s*(?:\[?(?:\d{4}[-/]\d\d[-/]\d\d|\d\d/\d\d/\d{2,4}|\d\d:\d\d:\d\d)[\d:.,TZ +-]*\]?[\s|-]*)?"
-    r"(?:\[?[Rr]ank ?\d+\]?:?\s*)?(?:(?:\[[\w.]+\]\s?-?\s?)*\[?\bINFO\b\]?[\s:|\]-]*"
+    r"\s*(?:I\d{4} [\d:.]+ +\d+ [\w.]+:\d+\] |\[\d\d/\d\d \d\d:\d\d:\d\d [\w.]+\]: )?(?:\[[a-z]\w*\] (?=\[?\d{4}-))?"
+    r"(?:\[?(?:\d{4}[-/]\d\d[-/]\d\d|\d\d/\d\d/\d{2,4}|\d\d:\d\d:\d\d)[\d:.,TZ +-]*\]?[\s|-]*)?"
+    r"(?:\[?[Rr]ank ?\d+\]?:?\s*)?(?:(?:\[[\w.]+\]\s?-?\s?)*(?:[\w.]+ - )?\[?\bINFO\b\]?[\s:|\]-]*"
     rf"(?:(?!(?i:{_GROUPS}|{_X})\b)[\w.]+(?::\w+)*(?: - |\s*\| |: ?(?![\d.])|\] ?))?[\s-]*)?"
 )
+_ETA = re.compile(r"\beta:?\s*(?:\d+ days?, )?\d+(?::\d\d)+,?", re.IGNORECASE)
 _DIGIT = re.compile(r"\d|nan|inf")
 _LINE_ENDS = re.compile(rb"[\r\n]+")
 # A line without any of these texts is skipped.
@@ -126,7 +131,7 @@ class _Line:
             return words[:2] == ["number", "of"] and _PROSE.isdisjoint(words[2:])
         if words[-1] == "eta" or words == ["v_num"]:
             return True
-        value, unit = float(text), unit.strip()
+        value, unit = float(text.replace(",", "")), unit.strip()
         value *= _SCALES.get(unit, 1.0) if len(unit) != 2 or unit[0] not in "KMGT" else _SCALES[unit[0]]
         if isfinite(value) or not any(map(str.isdigit, text)):  # digits beyond the range of floats are invalid
             self.values.setdefault(_normalize(name), value)
@@ -151,7 +156,7 @@ def parse_line(text: str) -> _Line | None:
     """Return the content of a line; None if any part of the line is neither a metric nor a position."""
     if not (5 <= len(text) <= MAX_LINE and _DIGIT.search(text)):
         return None
-    text = _WRAPPED.sub(r"\1", text)
+    text = _ETA.sub("", _WRAPPED.sub(r"\1", text))
     if "{" in text:
         text = _TEXT_FIELD.sub("", text)
     text = text.translate(_QUOTES)
