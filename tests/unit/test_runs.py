@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from skyward_core.api.map_and_stream import split_streams
 from skyward_core.model.errors import Cancelled, PoolError, PoolGone, RunError
 from skyward_core.model.output_files import WrittenFile
+from skyward_core.pool import output_files
 from skyward_core.pool.agent_link import Link
 from skyward_core.pool.output_files import OutputFetcher, OutputRecord, list_files
 from skyward_core.pool.pool_context import PoolEnd
@@ -871,7 +872,8 @@ async def test_file_on_a_shared_disk_is_replaced_by_its_newest_version(tmp_path:
             fetching._may_replace(replace(file, also=()), target)
 
 
-async def test_node_that_stays_unreachable_is_listed_as_a_file_failure() -> None:
+async def test_node_that_stays_unreachable_is_listed_as_a_file_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output_files, "SILENCE_TIMEOUT", 1.0)
     async with staged(2) as stage:
         stage.links[1].mark_lost()
         asking = asyncio.create_task(list_files(stage.context, [], None))
@@ -887,6 +889,7 @@ RESTART: dict[str, Any] = {"on_loss": "restart", "error_restarts": 9}
 
 
 async def test_echo_of_an_earlier_attempt_does_not_stop_the_next_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output_files, "SILENCE_TIMEOUT", 0.1)
     monkeypatch.setattr(module, "ECHO_WAIT", 0.05)
     async with staged(2, **RESTART) as stage:
         run = broadcast(stage)
@@ -923,7 +926,8 @@ async def test_restart_on_some_nodes_leaves_gangs_of_other_nodes() -> None:
         assert [bool(link.broken) for link in stage.links] == [False, True, False]
 
 
-async def test_waiting_thread_skips_values_of_earlier_attempts() -> None:
+async def test_waiting_thread_skips_values_of_earlier_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output_files, "SILENCE_TIMEOUT", 0.1)
     async with staged(2, **RESTART) as stage:
         completion = RunCompletion()
         run = stage.scheduler.open("broadcast", [task()], future=completion)
