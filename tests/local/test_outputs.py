@@ -497,3 +497,11 @@ def test_fetch_ends_when_another_client_ends_the_pool(
         with pytest.raises(PoolError, match=r"pool ended: ended/a, .*ended/e and 2 more of node 0: .* was ended at"):
             coming.result(50)
     assert len(through_ssh) == 1 and not (tmp_path / PARTS).exists()
+
+
+def test_next_client_continues_the_partial_file_of_the_same_version_only(tmp_path: Path) -> None:
+    for version, begins_at in (("first", 0), ("first", 2), ("second", 0)):
+        incoming = IncomingOutput(tmp_path, "model.pt", 4, version)
+        assert incoming.at == begins_at
+        incoming.write(b"ab"[: 2 - begins_at])
+        incoming.release()  # its client was killed
