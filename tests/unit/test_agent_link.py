@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import random
 import time
 import zlib
 from collections.abc import AsyncIterator, Callable
@@ -15,7 +16,7 @@ import pytest
 from skyward_core.model.errors import CredentialsRefused, HostKeyError, PoolError, UsageError
 from skyward_core.pool import agent_link
 from skyward_core.pool.agent_link import Link, describe_client
-from skyward_core.protocol.frame_codec import VERSION, Decoder, Header, WireError, encode_frame
+from skyward_core.protocol.frame_codec import MAX_INLINE_BYTES, VERSION, Decoder, Header, WireError, encode_frame
 from skyward_core.tasks.task_and_blob_values import SourceText
 from skyward_core.transport.file_and_result_downloads import ResultDownload
 from tests.support.waiting import until
@@ -238,6 +239,17 @@ async def test_source_text_is_sent_before_calls_and_after_reconnection(link: Lin
     link.send_sources((text("d3"), text("e4", place="")))
     assert transport.pipe.sent[-1][0] == {"t": "source", "hash": "e4", "name": "train.py"}
     assert len(transport.pipe.sent) == len(kinds) + 1
+
+
+async def test_large_source_text_is_not_sent_and_few_are_repeated(link: Link, transport: Transport) -> None:
+    transport.pipe.sent.clear()
+    link.send_sources((SourceText("0", "train.py", "/train.py", random.Random(1).randbytes(MAX_INLINE_BYTES + 1)),))
+    assert transport.pipe.sent == []
+    link.send_sources(text(f"c{number}") for number in range(agent_link.MAX_SOURCES + 1))
+    transport.pipe.on_lost(None)
+    await until(lambda: link.up)
+    again = [header["hash"] for header, _ in transport.pipe.sent if header["t"] == "source"]
+    assert again == [f"c{number}" for number in range(1, agent_link.MAX_SOURCES + 1)]
 
 
 async def test_acknowledgements_are_batched_and_survive_a_drop(link: Link, transport: Transport) -> None:

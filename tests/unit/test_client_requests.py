@@ -15,6 +15,7 @@ from skyward_core.node.agent.metrics_sampler_supervisor import SamplerProcess
 from skyward_core.node.worker.agent_channel import AgentChannel
 from skyward_core.protocol.frame_codec import VERSION, Decoder, Header, encode_frame
 from tests.support.agent_parts import Node, Speaker
+from tests.support.waiting import until
 
 CALL: Header = {"t": "call", "run": "r", "i": 0, "fn": ["ab", 1], "args": ["cd", 1]}
 
@@ -164,6 +165,27 @@ async def test_welcome_describes_the_node_and_its_known_runs(node: Served) -> No
     assert (welcome["version"], welcome["pool"], welcome["node"]) == (VERSION, "p", 1)
     assert (welcome["ranks_per_node"], welcome["epoch"], welcome["idle_timeout"]) == (2, 0, 600.0)
     assert [(run["run"], run["function"], run["total"]) for run in welcome["runs"]] == [("aa11", "train", 1)]
+
+
+@pytest.mark.parametrize("short", ["joining", "running", ""])
+async def test_short_rank_phase_is_not_in_the_welcome(node: Served, short: str) -> None:
+    client = node.client(watch=True)
+    node.phases.set_phase(3, "importing")
+    await until(client.take_frames)
+    node.phases.set_phase(3, short)
+    late = Speaker(node.requests.accept())
+    (welcome,) = late.add_note({"t": "hello", "version": VERSION, "watch": True})
+    node.phases.set_phase(3, "importing")
+    node.phases.set_phase(2, "joining")
+    heard: list[Header] = []
+
+    def rank_2_is_told() -> bool:
+        heard.extend(late.take_frames())
+        return any(header["rank"] == 2 for header in heard)
+
+    await until(rank_2_is_told)
+    assert {each["rank"]: each["phase"] for each in (*welcome["phases"], *heard)} == {3: "importing", 2: "joining"}
+    assert [header["phase"] for header in client.take_frames()] == ["joining"]
 
 
 async def test_observer_holds_the_lease_only_after_using_the_pool(node: Served) -> None:

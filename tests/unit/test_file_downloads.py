@@ -111,6 +111,15 @@ def test_result_is_saved_to_a_file_if_memory_is_short(tmp_path: Path, monkeypatc
     assert landing.path.read_bytes() == data
 
 
+def test_partial_result_file_is_continued(tmp_path: Path) -> None:
+    data = pickled(RUN)
+    (tmp_path / "x.pickle").write_bytes(data[:100_000])
+    landing = ResultDownload(tmp_path / "x.pickle", len(data))
+    assert landing.at == 100_000
+    land(landing, data, 1 << 20)
+    assert landing.load() == RUN
+
+
 # Files of ranks on their way here: several come at once, and share the folder of what is not whole yet.
 
 

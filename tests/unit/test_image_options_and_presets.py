@@ -11,7 +11,7 @@ import pytest
 from skyward_core.client.launch.image_option_parsing import parse_image_options
 from skyward_core.client.launch.launch_plan import make_plan
 from skyward_core.client.launch.launch_request import LaunchRequest
-from skyward_core.client.launch.presets import Preset, delete, presets, save
+from skyward_core.client.launch.presets import Preset, delete, drop_unknown, presets, save
 from skyward_core.model.errors import SkywardError, UsageError
 
 SCRIPT = "import skyward_core as sky\n@sky.function\ndef train(epochs: int = 1, lr: float = 0.01): ...\n"
@@ -165,6 +165,16 @@ def test_preset_with_unknown_values_reports_them_and_keeps_the_rest() -> None:
     request, problems = Preset("p", Path(), {"settings": {"hosts": "x", "spares": 2}, "provider": "ssh"}).request()
     assert dict(request.settings) == {"hosts": "x"} and problems == ["provider ssh no longer has setting spares"]
     assert Preset("p", Path(), 3).request()[1] == ["preset p is not a table"]
+
+
+def test_preset_reports_functions_and_arguments_missing_in_script(folder: Path) -> None:
+    asked = LaunchRequest(script="train.py", function="train", arguments=["epochs=3", "warmup=2"])
+    left, problems = drop_unknown(asked)
+    assert left.arguments == ("epochs=3",) and problems == ["train no longer has argument warmup"]
+    left, problems = drop_unknown(LaunchRequest(script="train.py", function="fit", arguments=["epochs=3"]))
+    assert (left.function, left.arguments) == (None, ()) and "has no function fit" in problems[0]
+    gone = LaunchRequest(script="gone.py", function="fit", arguments=["epochs=3"])
+    assert drop_unknown(gone) == (gone, []), "whoever looks for the script says so"
 
 
 @pytest.mark.parametrize("name", ["", "  ", "a\nb", "x" * 61])

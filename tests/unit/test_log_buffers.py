@@ -23,7 +23,9 @@ from skyward_core.views import log_collapsing, stdout_stderr_order
 from skyward_core.views.log_buffers_and_rank_activity import (
     LAZY_LINES,
     LINE_LIMIT,
+    MIN_STORE_BYTES,
     RUNS_KEPT,
+    TOTAL_BYTES,
     Line,
     LineInfo,
     LineSplitter,
@@ -325,6 +327,23 @@ def test_line_stores_share_a_memory_budget_and_keep_newest_lines(fed: list[tuple
         assert store.read(0, store.end) == lines[store.first :]
         assert store._size == sum(store._sizes) and len(store._sizes) == len(store._pieces)
         assert store._size <= 50_000 or len(store._pieces) == 1
+
+
+def test_many_line_stores_shrink_but_keep_a_minimum() -> None:
+    room, line = MemoryBudget(), "x" * 936
+    stores = [LineStore(10_000, room) for _ in range(256)]
+    for store in stores:
+        for _ in range(600):
+            store.add([line])
+    held = [store.end - store.first for store in stores]
+    assert 0.5 * TOTAL_BYTES < sum(held) * 1000 < 1.2 * TOTAL_BYTES and min(held) >= 100
+    room.stores -= 255
+    stores[0].add([line] * 5000)
+    assert stores[0].end - stores[0].first > 5000, "who is alone has all of it"
+    crowded = MemoryBudget()
+    for _ in range(100_000):
+        crowded.stores += 1
+    assert crowded.store_bytes == MIN_STORE_BYTES
 
 
 # Lines of a log by number, out of its files.

@@ -208,6 +208,27 @@ def test_progress_bars_are_drawn_only_during_a_blocking_call(
     assert "owned" not in out.getvalue() and "[2J" not in out.getvalue()
 
 
+def test_call_ends_although_the_terminal_accepts_no_output(console: Opens, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stdout_line_interleaving, "LOCK_TIMEOUT", 0.01)
+    monkeypatch.setenv("TERM", "xterm")
+    gate, stuck = threading.Event(), threading.Event()
+
+    class Stopped(Screen):
+        def write(self, text: str) -> int:
+            stuck.set()
+            gate.wait(60)
+            return super().write(text)
+
+    shown, news = console(out := Stopped())
+    with shown.live():
+        news.print(0, "err", b"\r 10%")
+        assert stuck.wait(60)
+    gate.set()
+    print("the script goes on")
+    shown.close()
+    assert out.lines == ["the script goes on", "r000|  10%"]
+
+
 @pytest.mark.parametrize("which", ["stdout", "stderr", "TERM"])
 def test_progress_bars_are_not_drawn_without_a_terminal(
     console: Opens, monkeypatch: pytest.MonkeyPatch, which: str
