@@ -344,6 +344,17 @@ def test_progress_and_time_left_of_the_slowest_rank_are_shown() -> None:
     assert progress_text(progress, 1100.0) == "38 %", "nothing has come for long"
 
 
+@pytest.mark.parametrize(
+    ("values", "shown"),
+    [([1, 2], False), ([1, 2, 3], True), ([1, 2, 2, 2], False), ([1, 2, 1, 2], False), ([1, 2, 3, 1], False)],
+)
+def test_progress_is_shown_after_three_rising_values(values: list[int], shown: bool) -> None:
+    tracker = ProgressTracker()
+    for at, value in enumerate(values):
+        tracker.add(at, [value, 9, 1])
+    assert (tracker.current is not None) == shown
+
+
 def test_progress_of_an_outer_bar_is_shown_while_inner_ones_come_and_go() -> None:
     tracker = ProgressTracker()
     for at in range(3, 40):
@@ -383,7 +394,12 @@ async def test_progress_is_in_header_live_summary_and_terminal_title(monkeypatch
 @given(
     st.lists(
         st.tuples(
-            st.floats(allow_nan=True) | st.integers(0, 9),
+            st.integers(0, 9),
+            st.just(9),
+            st.sampled_from([0, 1]),
+        )
+        | st.tuples(
+            st.floats(allow_nan=True) | st.integers(-9, 9),
             st.floats(allow_nan=True) | st.sampled_from([3, 9]),
             st.integers(-1, 6) | st.just(float("nan")) | st.none(),
         )
