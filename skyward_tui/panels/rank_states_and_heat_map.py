@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 from typing import NamedTuple
@@ -165,7 +165,7 @@ class RankRow(NamedTuple):
         return ", ".join(f"r{part}" for part in format_ranges(self.ranks).split(","))
 
 
-def rank_rows(states: Sequence[RankState], room: int) -> list[RankRow]:
+def rank_rows(states: Sequence[RankState], room: int, apart: Collection[int] = ()) -> list[RankRow]:
     """Return the rows of ranks, those that need attention first.
 
     Ranks with equal outcomes or equal problems share a row. If the rows do not fit, healthy ranks in the same state
@@ -173,10 +173,15 @@ def rank_rows(states: Sequence[RankState], room: int) -> list[RankRow]:
 
     Args:
         room: Number of rows that fit.
+        apart: Healthy ranks that have a row of their own if not each rank has one.
     """
     keys: tuple[Callable[[RankState], Hashable], ...] = (
         lambda each: (each.state, each.text) if each.has_ended or each.is_troubled else each.rank,
-        lambda each: (each.state, each.is_troubled, each.text if each.has_ended or each.is_troubled else ""),
+        lambda each: (
+            each.rank
+            if each.rank in apart
+            else (each.state, each.is_troubled, each.text if each.has_ended or each.is_troubled else "")
+        ),
         lambda each: (each.state, each.is_troubled),
     )
     rows: list[RankRow] = []
@@ -234,6 +239,11 @@ class RankList(VirtualList[RankState]):
         """Rows of ranks above the mosaic."""
         if self._arranged_for != (height := self.size.height):
             self._arranged_for, self._ranks = height, rank_rows(self.states, max(1, height))
+            if self.states and self.mode == "grid":
+                blocks, across, _ = self._blocks(self.size.width)
+                free = max(0, height - 1 - len(self._ranks) + len(blocks) // -across)
+                healthy = [each.rank for each in self.states if not each.has_ended and not each.is_troubled]
+                self._ranks = rank_rows(self.states, height, set(healthy[:free]))
         return self._ranks
 
     @property

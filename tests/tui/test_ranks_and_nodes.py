@@ -212,7 +212,8 @@ async def test_ranks_above_the_rows_are_a_mosaic_by_node(app: SkywardApp, sessio
     async with on_run_screen(app, (120, 40), until="n7") as (pilot, screen):
         lines = [line[:46] for line in screen_text(app).splitlines()]
         assert any("r13 " in line and "raised" in line for line in lines)
-        mosaic = next(line for line in lines if " n0 ●" in line)
+        assert any(" r0  n0 " in line for line in lines), "free rows show ranks of their own"
+        mosaic = next(line for line in lines if "n1 ●●" in line)
         assert "n1 ●●●●●✗●●" in mosaic
         board = screen.panels["ranks"].main
         y = next(at for at, line in enumerate(lines) if line is mosaic) - board.region.y
