@@ -16,11 +16,13 @@ from botocore.exceptions import ClientError, EndpointConnectionError
 import skyward_core as sky
 from skyward_core.model.errors import Cancelled, CredentialsRefused, NoCapacity, PoolError, SkywardError, Unreachable
 from skyward_core.model.machines_and_gpu_use import Machine, total_hourly
+from skyward_core.model.offers_and_rental_plans import MachineRequirements
 from skyward_core.model.specs import Options, PoolSpec
 from skyward_core.pool import teardown
 from skyward_core.pool.pool import Pool
 from skyward_core.providers.aws import (
     boto_calls,
+    ec2_errors,
     instances_and_leftovers,
     provider,
     security_groups_and_account_checks,
@@ -116,6 +118,20 @@ async def test_start_with_half_of_its_machines_fails_and_ends_them(bed: Bed, led
     assert row.receipt["machines"] == [each["id"] for each in bed.instances()]
     assert left(bed) == [] and len(bed.instances()) == 1
     bed.heal()
+
+
+@pytest.mark.proof("1 s of a processor")
+async def test_many_machines_are_launched_at_two_calls_per_second(bed: Bed, proofs: bool) -> None:
+    count = 50 if proofs else 10
+    bed.throttle(2)
+    made = await create(count)
+    assert [each.node for each in made] == list(range(count))
+    assert len({call["params"]["ClientToken"] for call in bed.calls("RunInstances")}) == 1
+    await end(made)
+    bed.throttle(None)
+    assert left(bed) == []
+    assert len({each["id"] for each in bed.instances()}) == count
+    assert len(bed.calls()) < 60, "throttled ones too"
 
 
 @pytest.mark.proof("3 s of a processor")
@@ -243,6 +259,19 @@ async def test_refused_launch_succeeds_later_when_capacity_returns(bed: Bed) -> 
     assert sum(each["GroupName"] != "default" for each in groups) == 1
     await end(made)
     assert left(bed) == []
+
+
+@pytest.mark.proof("1 s of a processor")
+async def test_machines_start_although_prices_are_not_available(bed: Bed) -> None:
+    bed.deny("GetProducts")
+    heard: list[str] = []
+    with progress_listener(heard.append):
+        await end(await create())
+    assert heard[0].endswith(", in a placement group, $0.54/h each (price list of this release)")
+    made = await create(region="us-west-1")
+    assert {each.extra["hourly"] for each in made} == {None} and total_hourly(made) is None
+    aws = rented(region="us-west-1")
+    await end(made, aws)
 
 
 async def test_region_without_capacity_is_replaced_by_another_region(bed: Bed) -> None:
@@ -386,6 +415,28 @@ async def test_other_regions_are_not_tried_if_machines_may_exist(bed: Bed, monke
     with pytest.raises(Unreachable, match="us-west-2"):
         await create(region=BOTH)
     assert bed.calls("RunInstances") == []
+
+
+NO_ROLE = ClientError({"Error": {"Code": ec2_errors.NO_SPOT_ROLE, "Message": "no permission"}}, "RunInstances")
+
+
+async def test_spot_if_available_uses_on_demand_without_the_spot_role(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = boto_calls.AwsCalls._call
+
+    def call(self: Any, service: str, region: str, name: str, answered: Any, params: Any) -> Any:
+        if name == "run_instances" and "InstanceMarketOptions" in params:
+            raise NO_ROLE
+        return real(self, service, region, name, answered, params)
+
+    monkeypatch.setattr(boto_calls.AwsCalls, "_call", call)
+    pool_spec = replace(spec(1), wish=MachineRequirements(allocation="spot-if-available", instance_type="g4dn.xlarge"))
+    heard: list[str] = []
+    with progress_listener(heard.append):
+        (made,) = await pool_spec.provider.create(pool_spec, TOKEN)
+    assert made.extra["market"] == "on-demand" and "create-service-linked-role" in heard[-1]
+    await end([made])
 
 
 def limit(code: str) -> ClientError:

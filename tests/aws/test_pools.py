@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -155,6 +156,41 @@ def test_machine_that_never_answers_is_named_and_ended(cloud: Bed) -> None:
     with pytest.raises(PoolError, match=r"did not start within 8 s: node 0 running \(connecting to "), compute:
         pass
     assert left(cloud) == [] and len(cloud.instances("terminated")) == 2
+
+
+@pytest.mark.proof("3 s of a processor")
+def test_several_specs_as_in_upstream_guides_are_tried_in_order(cloud: Bed) -> None:
+    """The specs use allocation strategies, a price limit and accelerator factories."""
+    cloud.no_capacity(region="us-east-1")
+    cloud.no_capacity(region="us-west-2", market="spot", zone="us-west-2b")
+    messages: list[str] = []
+    here: Any = {"ssh_from": own(cloud)}
+    compute = sky.Compute(
+        sky.Spec(provider=sky.AWS(region="us-east-1", **here), accelerator=sky.accelerators.T4()),
+        sky.Spec(
+            provider=sky.AWS(region="us-west-2", **here),
+            accelerator=sky.accelerators.A10G(count=1),
+            max_hourly_cost=2.50,
+        ),
+        selection="first",
+        allocation="spot_if_available",
+        name="guides",
+    )
+    with compute:
+        assert (where() >> compute)[:2] == (0, 1)
+        (running,) = cloud.instances("running")
+        assert (running["type"], running["market"], running["zone"]) == ("g5.xlarge", "spot", "us-west-2a")
+        assert f"{compute.pool.view.price_hourly:.4f}" == "0.3782", "0.36 of 1.006, with disk and address"
+        messages += [each.detail for each in read_events(compute.pool.archive.folder) if isinstance(each, PoolState)]
+    assert compute.receipt is not None and (compute.receipt.created, compute.receipt.gone) == (1, (0,))
+    assert left(cloud) == [] and left(cloud, "us-west-2") == []
+    # Each attempt, and what became of the one before, where screens and the command line show them.
+    attempts = [each for each in messages if "attempt " in each]
+    assert attempts[0].startswith("spec 1 (aws): attempt 1 of ") and "g4dn.xlarge in us-east-1" in attempts[0]
+    whys = [each for each in attempts if "InsufficientInstanceCapacity" in each]
+    assert len(whys) > 5 and "spec 2 (aws): attempt 1 of " in attempts[-2] and "us-west-2b (spot)" in attempts[-2]
+    assert "spec 2 (aws): g5.xlarge in us-west-2b (spot): Insufficient" in attempts[-1]
+    assert attempts[-1].endswith("g5.xlarge in us-west-2a (spot), $0.38/h each")
 
 
 def own(bed: Bed) -> str:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
+from tests.support.fates import listening
 
 PLUGINS = [sky.plugins.accelerate(mixed_precision="bf16"), sky.plugins.keras(backend="torch")]
 NOT_INSTALLED = "sklearn scipy pandas pyarrow datasets jax torch._dynamo"  # optional there, and loaded where they are
@@ -89,3 +90,10 @@ def test_keras_on_torch_trains_one_model_on_all_ranks(pool):
     assert first["backend"] == "torch"
     assert first["hash"] == second["hash"]
     assert all(r["losses"][-1] < r["losses"][0] for r in (first, second))
+
+
+@pytest.mark.proof("1 s of a processor")
+def test_accelerate_ranks_listen_on_loopback_only(pool):
+    found = listening() @ pool
+    assert found[0], "the ranks have met somewhere"
+    assert {address for rank in found for address in rank} == {"127.0.0.1"}

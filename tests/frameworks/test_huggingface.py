@@ -12,6 +12,7 @@ import pytest
 
 import skyward_core as sky
 from skyward_tui.examples import finetune as example
+from tests.support.fates import listening
 from tests.support.loss import REPLACE, Lends, announce_preemption
 from tests.support.waiting import wait_until
 
@@ -113,6 +114,13 @@ def holds(path: Path) -> bool:
         return TOKEN.encode() in path.read_bytes()
     except OSError:  # a process that ended, or another person's
         return False
+
+
+@pytest.mark.proof("1 s of a processor")
+def test_trainer_ranks_listen_on_loopback_only(pool):
+    found = listening() @ pool
+    assert found[0], "the ranks have met somewhere"
+    assert {address for rank in found for address in rank} == {"127.0.0.1"}
 
 
 @sky.function

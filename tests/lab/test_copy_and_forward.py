@@ -129,3 +129,29 @@ def test_cp_copies_files_and_folders_completely_or_not_at_all(
         assert not [
             name for name in (*found, *(each.name for each in tmp_path.iterdir())) if "part" in name or "half" in name
         ]
+
+
+@pytest.mark.proof("3 s of a processor")
+def test_cp_failure_is_one_line(lab: Lab, tmp_path: Path) -> None:
+    def cp(*words: object) -> tuple[int, str]:
+        done = call(("cp", *words), dict(os.environ), tmp_path)
+        return done.returncode, done.stderr
+
+    (tmp_path / "links").mkdir()
+    (tmp_path / "secret").write_text("new")
+    host = lab.hosts[1]
+    with pool(lab, ssh(lab, lab.hosts[:2]), name="copied"):
+        assert cp("links", "copied:1:")[0] == 0
+        home = host.run("cd ~root && pwd" if lab.user == "root" else f"cd ~{lab.user} && pwd").strip()
+        host.run(f"ln -s /etc/passwd {home}/links/link")
+        for words, why in (
+            (("copied:1:links", "more"), "links/link is a link"),
+            (("secret", "copied:1:links/link"), "already exists on the node as a link"),
+            (("links", "copied:1:"), "already exists on the node as another file or folder"),
+            (("copied:1:none", "."), "/none does not exist on the node"),
+            (("copied:1:", "."), "POOL:PATH: no file given. Name a file or a folder on the node"),
+            (("copied:2:x", "."), "has no rank 2. Choose a rank from 0 to 1"),
+        ):
+            status, text = cp(*words)
+            assert status in (1, 2) and why in text and text.count("\n") == 1, (words, text)
+        assert not (tmp_path / "more").exists()

@@ -168,6 +168,24 @@ def test_blocked_direct_connection_falls_back_to_ssh_with_one_warning(pair: Lab,
 
 
 @pytest.mark.proof("2 s of a processor")
+def test_interrupted_result_download_resumes_after_a_pulled_cable(pair: Lab) -> None:
+    with pool(pair) as compute, ThreadPoolExecutor(1) as beside:
+        noise(SIZE) @ compute  # so that the hosts listen
+        nodes, before = compute.pool.view.nodes, received(pair)
+        try:
+            pair.client.limit_rate(25)
+            running = beside.submit(lambda: noise(SIZE) @ compute)
+            until(lambda: received(pair) - before > SIZE, "a part of it")
+            pair.client.unplug()
+            until(lambda: all("link down since" in link_note(node) for node in nodes), "the loss to be shown")
+            assert received(pair) - before < 2 * SIZE
+        finally:
+            pair.client.plug()
+        assert running.result(DEADLINE) == expected(SIZE)
+        assert received(pair) - before < 2.5 * SIZE  # nothing from its beginning again
+
+
+@pytest.mark.proof("2 s of a processor")
 def test_argument_upload_is_complete_after_a_pulled_cable(pair: Lab) -> None:
     data = os.urandom(2 * SIZE)
     with pool(pair) as compute, ThreadPoolExecutor(1) as beside:

@@ -569,6 +569,20 @@ def test_down_lists_unfetched_results_and_asks_before_discarding(home: Path, cli
 
 
 @pytest.mark.proof("1 s of a processor")
+def test_results_command_fetches_from_hosts_of_an_ended_pool(home: Path, cli: Cli) -> None:
+    _, run = leave_run_with_dead_client(home, idle=0.5)
+    wait_for_the_end(home)
+    assert f"with unfetched run {run} (" in cli("ls").stdout
+    (first, second) = cli.json("ls")["kept"]
+    assert (first["pool"], first["node"], second["node"]) == ("left", 0, 1)
+    done = cli("results", run)
+    assert f"fetched run {run}" in done.stderr
+    assert "returned" in done.stdout
+    assert cli.json("ls")["kept"] == []
+    assert left_there(home) == []
+
+
+@pytest.mark.proof("1 s of a processor")
 def test_results_command_fetches_from_a_running_pool_once(home: Path, cli: Cli, tmp_path: Path) -> None:
     """A client that waits for the run in the pool reads the downloaded results, too."""
     _, run = leave_run_with_dead_client(home)

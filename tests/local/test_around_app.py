@@ -151,6 +151,41 @@ def test_failing_around_app_fails_the_run_and_names_the_plugin(how: str, words: 
 
 
 @pytest.mark.proof("1 s of a processor")
+def test_next_agent_adopts_the_entered_plugin_process(tmp_path: Path) -> None:
+    diary = tmp_path / "diary"
+    with sky.Compute(plugins=services(diary), options=QUIET) as compute:
+        assert rank() @ compute == [0]
+        (agent,), pids = agent_pids(compute), app_pids(diary)
+        os.kill(agent, signal.SIGKILL)
+        wait_until(lambda: agent_pids(compute) != [agent], what="a new agent")
+        assert rank() @ compute == [0]
+        with pytest.raises(sky.RunError, match="on purpose"):
+            fail() @ compute
+        assert rank() @ compute == [0], "a new epoch of the gang"
+        assert app_pids(diary) == pids
+    assert notes(diary, 0, "app") == [
+        ("a", "app enter"), ("b", "app enter"), ("b", "app leave"), ("a", "app leave"),
+    ]  # fmt: skip
+    assert not any(exists(pid) for pid in pids)
+
+
+@pytest.mark.proof("1 s of a processor")
+def test_killed_plugin_process_is_entered_again_for_the_next_run(tmp_path: Path) -> None:
+    diary = tmp_path / "diary"
+    with sky.Compute(nodes=2, plugins=services(diary), options=QUIET) as compute:
+        assert rank() @ compute == [0, 1]
+        before = app_pids(diary)
+        for pid in before:
+            os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: all(link.broken for link in compute.pool.links), what="news of their end")
+        assert rank() @ compute == [0, 1]
+        after = app_pids(diary) - before
+        assert len(after) == 2
+    assert not any(exists(pid) for pid in before | after)
+    assert [what for _, what in notes(diary, 0, "app")] == ["app enter"] * 4 + ["app leave"] * 2
+
+
+@pytest.mark.proof("1 s of a processor")
 def test_teardown_during_around_app_leaves_no_process(tmp_path: Path) -> None:
     diary = tmp_path / "diary"
     options = sky.Options(console=False, grace=1.0)

@@ -393,3 +393,13 @@ def test_interrupted_executor_block_waits_for_no_call(pool: sky.Compute, tmp_pat
         wait_until(futures[0].running, what="it is at work")
         raise KeyboardInterrupt
     assert all(isinstance(future.exception(), BrokenExecutor) for future in futures)
+
+
+def test_pool_end_breaks_its_executors(module_home: Path, tmp_path: Path) -> None:
+    with sky.Compute(nodes=1, options=sky.Options(console=False, grace=1.0)) as compute:
+        executor = sky.Executor(compute)
+        future = executor.submit(wait_for_file, str(tmp_path / "never"))
+        wait_until(future.running, what="it is at work")
+    with pytest.raises(BrokenExecutor):
+        future.result(timeout=60)
+    executor.shutdown()

@@ -335,6 +335,33 @@ def test_unknown_run_or_pool_name_is_one_error_line(run_in_process: Any, argumen
     assert len([line for line in err.splitlines() if line.lower().startswith("error: ")]) == 1
 
 
+@pytest.mark.proof("1 s of a processor")
+def test_binary_and_very_long_log_lines_are_complete(cli: Cli) -> None:
+    cli.write(
+        "loud.py",
+        "import os, sys\nimport skyward_core as sky\n"
+        "@sky.function\ndef loud():\n"
+        "    out = sys.stdout.buffer\n"
+        "    out.write(bytes(set(range(256)) - {10, 13}) + b'\\n')\n"
+        "    out.write(b'x' * 50_000_000 + b'\\n')\n"
+        "    out.write(b'no end of line')\n"
+        "    out.flush()\n",
+    )
+    done = subprocess.run(
+        [*COMMAND, "run", "loud.py"],
+        cwd=cli.folder,
+        env=cli.env,
+        capture_output=True,
+        timeout=PATIENCE,
+        check=True,
+    )
+    prefix = b"r000| "
+    expected = [bytes(set(range(256)) - {10, 13}), b"x" * 50_000_000, b"no end of line"]
+    lines = done.stdout.split(b"\n")
+    assert [line.removeprefix(prefix) for line in lines[:3]] == expected
+    assert all(line.startswith(prefix) for line in lines[:3])
+
+
 def test_timeout_option_stops_the_ranks(dev_pool_cli: Cli) -> None:
     found = dev_pool_cli.json(
         "run", "endings.py:waits", "--pool", "dev", "--arg", "marker=x", "--timeout", 0.5, status=1
@@ -484,6 +511,16 @@ def test_notify_command_is_run_with_the_outcome_of_a_run(dev_pool_cli: Cli) -> N
     assert failed.startswith("dev|failed|ends (") and "rank 1 raised: KeyError: 'lost it'" in failed
 
 
+@pytest.mark.proof("1 s of a processor")
+def test_notify_command_is_not_run_for_short_or_detached_runs(dev_pool_cli: Cli) -> None:
+    command = f"""'''sh -c "{TOLD.replace('"', chr(92) + '"')}"'''"""
+    notifications = notify(dev_pool_cli, after="600", command=command)
+    dev_pool_cli("run", "endings.py:fine", "--pool", "dev")
+    notifications = notify(dev_pool_cli, after="0", command=command)
+    dev_pool_cli("run", "endings.py:fine", "--pool", "dev", "--detach")
+    assert not notifications.exists()
+
+
 # `--watch` on a terminal, on a real pool: the summary is what stays.
 
 
@@ -617,6 +654,17 @@ def test_cancel_counts_down_while_ranks_save(cli: Cli) -> None:
         assert re.fullmatch(r"rank 0 still saves: killed in [01]:\d\d\n", process.stderr.readline())
         (cli.folder / "go").touch()
         assert process.communicate(timeout=PATIENCE)[1] == f"run {run} is cancelled\n"
+
+
+@pytest.mark.proof("1 s of a processor")
+def test_kept_pool_survives_a_cancelled_run(cli: Cli) -> None:
+    with start_waiting(cli, "--pool", "p", "--keep") as process:
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130
+    assert "pool p is down" not in err
+    assert cli.pools()["p"]["runs"][0]["state"] == "cancelled"
+    cli("run", "endings.py:fine", "--pool", "p")
 
 
 def test_invalid_log_level_is_rejected_by_every_command(cli: Cli) -> None:

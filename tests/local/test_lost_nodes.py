@@ -13,22 +13,25 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import skyward_core as sky
+from skyward_core.model.errors import LedgerError, PoolError
 from skyward_core.model.machines_and_gpu_use import Machine
 from skyward_core.node.bootstrap.host_inspection import find_node_processes
 from skyward_core.pool import agent_link, node_recovery
+from skyward_core.pool.missing_nodes import NodeRoster
 from skyward_core.providers.local.provider import Local, _remove_tree
+from skyward_core.store import ledger
 from skyward_core.store.ledger import Ledger
 from skyward_core.tasks.function_pickling import make_task
-from skyward_core.views.events import Event, NodeLink
+from skyward_core.views.events import Event, NodeLink, NodePhase
 from tests.support.cli import Cli
 from tests.support.faults import agent_pids, on_loop, remove
 from tests.support.forked_clients import script
@@ -152,6 +155,69 @@ def test_run_that_lost_a_node_ends_when_a_client_follows_it(cli: Cli) -> None:
 @sky.function
 def forever() -> None:
     threading.Event().wait()
+
+
+@contextmanager
+def locked(home: Path) -> Iterator[None]:
+    """Lock the ledger by another process."""
+    other = sqlite3.connect(home / "ledger.db", isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    finally:
+        other.execute("ROLLBACK")
+        other.close()
+
+
+def test_calls_of_a_lost_node_end_although_the_ledger_is_locked(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger, "LOCK_TIMEOUT", 0.2)
+    options = sky.Options(console=False, lost_after=1.0)
+    with sky.Compute(nodes=2, options=options) as compute, ThreadPoolExecutor(1) as beside:
+        running = beside.submit(lambda: forever() @ compute)
+        wait_until(lambda: compute.pool.view.runs, what="the run")
+        with locked(home):
+            cut(compute.pool.links[1])
+            with pytest.raises(sky.RunError, match="node 1 is gone"):
+                running.result(60)
+
+
+@pytest.mark.proof("1 s of a processor")
+def test_node_replacement_continues_once_the_ledger_is_free(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger, "LOCK_TIMEOUT", 0.2)
+    refused: list[str] = []
+
+    def note(event: Event) -> None:
+        if isinstance(event, NodePhase) and "locked" in event.detail:
+            refused.append(event.detail)
+
+    with sky.Compute(nodes=2, options=REPLACE) as compute:
+        assert rank() @ compute == [0, 1]
+        compute.pool.news.subscribe(note, None)
+        with locked(home):
+            lose(compute, 1)
+            wait_until(lambda: refused, 60, what="the ledger to be in the way")
+        assert rank() @ compute == [0, 1]
+        wait_for(compute, "up")
+
+
+def test_node_whose_examination_failed_is_examined_again(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, failed = NodeRoster._is_decided, list[int]()
+
+    def once(roster: NodeRoster, node: int) -> bool:
+        if not failed:
+            failed.append(node)
+            raise LedgerError("the ledger cannot be read: database is locked")
+        return real(roster, node)
+
+    monkeypatch.setattr(NodeRoster, "_is_decided", once)
+    with sky.Compute(nodes=2, options=sky.Options(console=False)) as compute, ThreadPoolExecutor(1) as beside:
+        running = beside.submit(lambda: forever() @ compute)
+        wait_until(lambda: compute.pool.view.runs, what="the run")
+        os.kill(compute.pool.links[1].welcome["pid"], signal.SIGTERM)  # its link tries no more then
+        # By whether its rank had begun: node 1 is gone: its agent was; rank 1 was lost: the agent of node 1 was.
+        with pytest.raises(sky.RunError, match=r"agent (of node 1 )?was ended on its machine"):
+            running.result(60)
+        wait_until(lambda: failed == [1], what="the look that failed")
 
 
 def test_frozen_agent_does_not_block_attach(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -392,6 +458,19 @@ def test_teardown_does_not_wait_for_a_replacement_machine(home: Path, monkeypatc
     assert (compute.receipt.created, compute.receipt.ok) == (2, True)
 
 
+def test_run_waiting_for_a_replacement_can_be_cancelled(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Provider(monkeypatch)
+    with sky.Compute(nodes=2, options=REPLACE) as compute:
+        lose(compute, 1)
+        wait_until(lambda: compute.pool.view.nodes[1].retry_at is not None)
+        with new_session() as session:
+            session.attach(compute.name).result(30)
+            run = session.launch(compute.name, make_task(serving_rank())).result(30)
+            session.cancel(compute.name, run.id).result(30)
+            session.wait(compute.name, run.id).result(30)
+            assert run.state == "cancelled"
+
+
 def test_session_knows_whether_a_run_survives_its_exit(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Provider(monkeypatch)
     with sky.Compute(nodes=2, options=REPLACE) as compute, new_session() as session:
@@ -408,6 +487,59 @@ def test_session_knows_whether_a_run_survives_its_exit(home: Path, monkeypatch: 
         rows = {run: Ledger().run(run) for run in (there.id, waits.id)}
         states = {run: row and row.state for run, row in rows.items()}
         assert states == {there.id: "running", waits.id: "cancelled"}
+
+
+def test_run_waiting_for_a_node_is_cancelled_when_its_client_leaves(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No node knows the run, so no other client could continue it."""
+    shop = Provider(monkeypatch)
+    monkeypatch.setattr(node_recovery, "REPLACEMENT_PAUSES", (0.05, 0.05))
+    with sky.Compute(nodes=2, options=REPLACE) as compute, ThreadPoolExecutor(2) as beside:
+        other = sky.attach(compute.name)
+        lose(compute, 1)
+        wait_until(lambda: other.pool.context.roster.is_replacing and compute.pool.context.roster.is_replacing)
+        waits = beside.submit(lambda: serving_rank() @ other)
+        wait_until(lambda: len(other.pool.context.registry.runs) == 1)
+        (run,) = other.pool.context.registry.runs
+        ours = beside.submit(lambda: serving_rank() @ compute)
+        wait_until(lambda: len(compute.pool.context.registry.runs) == 1)
+        other.detach()
+        with pytest.raises(sky.Cancelled, match="its client detached before the run was sent to a node"):
+            waits.result(30)
+        row = Ledger().run(run)
+        assert row is not None
+        assert (row.state, row.ended_at is not None) == ("cancelled", True)
+        shop.refuses = False
+        assert ours.result(60) == [0, 1], "the other client's goes on waiting"
+
+
+@pytest.mark.proof("1 s of a processor")
+def test_leaving_client_is_told_where_its_run_continues(home: Path, tmp_path: Path) -> None:
+    @sky.function
+    def wait_for_it() -> int:
+        (tmp_path / f"here-{sky.instance_info().rank}").touch()
+        while not (tmp_path / "go").exists():
+            time.sleep(0.01)
+        return sky.instance_info().rank
+
+    with sky.Compute(nodes=2, options=REPLACE) as compute, ThreadPoolExecutor(2) as beside:
+        other = sky.attach(compute.name)
+        running = beside.submit(lambda: wait_for_it() @ other)
+        wait_until(lambda: len(list(tmp_path.glob("here-*"))) == 2)
+        (run,) = other.pool.context.registry.runs
+        many = beside.submit(lambda: sky.gather(*[wait_for_it() for _ in range(99)]) >> other)
+        wait_until(lambda: len(other.pool.context.registry.runs) == 2)
+        other.detach()
+        with pytest.raises(
+            PoolError, match=rf"The run continues. Get its results with sky.attach\(.*\).wait\('{run}'\)\."
+        ):
+            running.result(30)
+        with pytest.raises(PoolError, match="of 99 tasks had not been sent"):
+            many.result(30)
+        (tmp_path / "go").touch()
+        with sky.attach(compute.name) as again:
+            assert again.wait(run) == [0, 1]
 
 
 def test_replacement_machine_that_does_not_start_is_replaced(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import skyward_core as sky
@@ -57,6 +58,11 @@ def leaves(number: int) -> int:
 def where(number: int) -> int:
     print("item", number)
     return pool_rank()
+
+
+@sky.function
+def length(array: Any) -> int:
+    return len(array)
 
 
 @sky.function
@@ -215,6 +221,13 @@ def test_map_item_that_exceeds_the_timeout_is_stopped(pool: sky.Compute) -> None
             pool.map(wrong, [])  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="cannot be called with these arguments"):
         list(pool.map(lambda: 1, [1]))
+
+
+def test_large_map_items_leave_no_files(pool: sky.Compute) -> None:
+    arrays = (np.zeros(20_000 + number) for number in range(6))
+    assert list(pool.map(length, arrays)) == [20_000 + number for number in range(6)]
+    assert not list(Path(pool.pool.archive.folder).glob("blob*"))
+    assert list(pool.map(lambda n: np.full(20_000, n), range(3)))[2][7] == 2
 
 
 def test_rank_dying_in_a_map_is_named_and_observers_see_one_run(pool: sky.Compute) -> None:
@@ -428,6 +441,14 @@ def test_group_may_contain_generator_functions(pool: sky.Compute) -> None:
     assert (list(some), other, list(last)) == ([1, 3], 9, [3])
     with pytest.raises(sky.UsageError, match="Remove stream=True"):
         sky.gather(running(iter([1])), stream=True) >> pool
+
+
+@pytest.mark.proof("0.5 s of a processor")
+def test_generators_in_a_large_group_do_not_block_each_other(pool: sky.Compute) -> None:
+    calls = [running(iter([1] * 300)) for _ in range(6)]
+    *values, last = sky.gather(*calls, total([1])) >> pool  # type: ignore[misc]
+    assert last == 1
+    assert list(zip(*values, strict=True)) == [(n,) * 6 for n in range(1, 301)]
 
 
 def test_source_iterator_is_closed_when_its_call_ends(pool: sky.Compute) -> None:

@@ -12,8 +12,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,12 @@ from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.pool import output_files
 from skyward_core.pool.agent_link import Link
 from skyward_core.tasks.python_compatibility import own_interpreter
+from skyward_core.transport import file_and_result_downloads
 from skyward_core.transport.background_loop import submit
-from skyward_core.transport.file_and_result_downloads import PARTS, IncomingOutput
+from skyward_core.transport.file_and_result_downloads import PARTS, DownloadInProgress, IncomingOutput
 from tests.support.child import Child
 from tests.support.cli import COMMAND, call
+from tests.support.faults import agent_pids
 from tests.support.loopback_hosts import Hosts
 from tests.support.pool_logs import settled
 from tests.support.waiting import wait_until
@@ -192,6 +195,26 @@ def test_future_lists_and_fetches_output_files_of_its_run(pool: sky.Compute, tmp
     assert running.run in pool.pool.view.runs
 
 
+@pytest.mark.proof("3 s of a processor")
+def test_more_output_files_than_one_answer_holds_are_listed(pool: sky.Compute) -> None:
+    @sky.function
+    def scatter(many: int) -> None:
+        Path("many").mkdir()
+        for number in range(many):
+            Path(f"many/{number}").touch()
+
+    @sky.function
+    def clear() -> None:
+        for path in list(Path("many").glob("*"))[1:]:
+            path.unlink(missing_ok=True)
+
+    scatter(10_001) >> pool
+    assert sorted(int(file.path[5:]) for file in pool.files("many/**")) == list(range(10_001))
+    left = submit(pool.pool.context.outputs.unfetched()).result()
+    assert not left.unlisted and len(left.others) >= 10_001
+    clear() @ pool
+
+
 def test_links_out_of_the_working_folder_are_not_followed(pool: sky.Compute, tmp_path: Path) -> None:
     @sky.function
     def link() -> None:
@@ -214,6 +237,45 @@ def missing_target_or_none(pool: sky.Compute, to: Path) -> Path | None:
     return None
 
 
+def is_half_downloaded(coming: Future[Any], target: Path) -> bool:
+    return coming.done() or any(part.stat().st_size > 1_000_000 for part in parts(target))
+
+
+@pytest.mark.proof("1 s of a processor")
+def test_output_file_download_resumes_after_frozen_or_killed_agent(
+    hosts: Hosts, project: Path, tmp_path: Path, through_ssh: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The link is otherwise idle, so the host's server does not report the end."""
+    options = sky.Options(console=False, grace=2.0)
+    provider, image = hosts.provider(1), sky.Image(workdir=project)
+    with sky.Compute(provider=provider, nodes=1, image=image, options=options) as pool, ThreadPoolExecutor(1) as beside:
+        write({"killed.pt": LARGE}) >> pool
+        settled(pool)
+        (link,), (agent,) = pool.pool.links, agent_pids(pool)
+        monkeypatch.setattr(output_files, "SILENCE_TIMEOUT", 0.2)
+        coming = beside.submit(pool.fetch, "killed.pt", to=tmp_path)
+        wait_until(lambda: parts(tmp_path))
+        os.kill(agent, signal.SIGSTOP)
+        try:
+            wait_until(lambda: coming.done() or link.silence_seconds > 1.5)
+        finally:
+            os.kill(agent, signal.SIGCONT)
+        assert coming.result(60) == [tmp_path / "killed.pt"]
+        assert through_ssh == [0], "one that is only frozen is asked once"
+        for attempt in range(5):
+            begun = len(through_ssh)
+            target = tmp_path / str(attempt)
+            coming = beside.submit(pool.fetch, "killed.pt", to=target)
+            wait_until(partial(is_half_downloaded, coming, target))
+            for pid in agent_pids(pool):
+                os.kill(pid, signal.SIGKILL)
+            assert coming.result(60) == [target / "killed.pt"]
+            assert (target / "killed.pt").read_bytes() == content(LARGE)
+            if len(through_ssh) > begun + 1:
+                return
+        raise AssertionError(f"the agent was killed too late each time: {through_ssh}")
+
+
 def test_node_that_sends_no_bytes_of_an_output_file_times_out(
     pool: sky.Compute, tmp_path: Path, through_ssh: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,6 +290,34 @@ def test_node_that_sends_no_bytes_of_an_output_file_times_out(
     with pytest.raises(PoolError, match=r"stalled/a, stalled/b of node .*has sent nothing"):
         pool.fetch("stalled/**", to=tmp_path)
     assert len(through_ssh) == 1, "nor are its other files waited for"
+
+
+@pytest.mark.proof("1 s of a processor")
+def test_output_file_fetched_by_another_client_is_waited_for(
+    pool: sky.Compute, tmp_path: Path, through_ssh: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write({"both.pt": LARGE}) >> pool
+    settled(pool)
+    file = max(pool.files("both.pt"), key=lambda file: file.changed_at)
+    turned_away: list[int] = []
+
+    class Noted(DownloadInProgress):
+        def __init__(self, at: int) -> None:
+            super().__init__(at)
+            turned_away.append(at)
+
+    monkeypatch.setattr(file_and_result_downloads, "DownloadInProgress", Noted)
+    monkeypatch.setattr(output_files, "DownloadInProgress", Noted)
+    theirs = IncomingOutput(tmp_path, f"{tmp_path / 'both.pt'}\0{file.node}", LARGE, file.version)
+    with ThreadPoolExecutor(1) as beside:
+        coming = beside.submit(pool.fetch, "both.pt", to=tmp_path)
+        wait_until(lambda: len(turned_away) > 1)
+        theirs.write(content(LARGE)[: LARGE // 2])
+        wait_until(lambda: LARGE // 2 in turned_away)
+        assert not coming.done() and not through_ssh
+        theirs.release()  # it dies: this one goes on
+        assert coming.result(60) == [tmp_path / "both.pt"]
+    assert (tmp_path / "both.pt").read_bytes() == content(LARGE) and through_ssh == [LARGE // 2]
 
 
 def test_output_file_still_being_written_is_not_fetched(pool: sky.Compute, tmp_path: Path) -> None:

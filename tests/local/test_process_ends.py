@@ -242,6 +242,29 @@ def test_stopped_code_with_its_own_handler_runs_to_its_end(
     assert rank_and_agent_stderr(pool) == "", "its worker ends when it has returned, and nobody has to kill it"
 
 
+@pytest.mark.proof("1 s of a processor")
+def test_clean_exit_of_a_stopped_call_is_no_result(pool: sky.Compute, tmp_path: Path) -> None:
+    """Handlers that save a checkpoint exit like this: the call is reported as stopped or timed out."""
+
+    def leaves(begun: Callable[[], None]) -> None:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        begun()
+        time.sleep(600)
+
+    error = stopped(pool, tmp_path, leaves)
+    assert error.results == {} and error.outcomes[0].kind == "collateral"
+    assert rank_and_agent_stderr(pool) == ""
+    script = tmp_path / "falls_off.py"
+    script.write_text("import signal, time\nsignal.signal(signal.SIGTERM, lambda *_: 1 / 0)\n")
+    with script.open("a") as file:
+        file.write("try:\n    time.sleep(600)\nexcept ZeroDivisionError:\n    print('saved')\n")
+    for call in (sky.script(script, timeout=0.5), sky.function(leaves)(lambda: None).with_timeout(0.5)):
+        with pytest.raises(sky.RunError, match=r"ran longer than its timeout of 0.5 s") as late:
+            call >> pool
+        assert late.value.outcomes[0].kind == "exited"
+    assert sky.function(lambda: 1)() @ pool == [1, 1]
+
+
 def leaves_handler() -> None:
     signal.signal(signal.SIGTERM, lambda *_: None)
 

@@ -122,3 +122,37 @@ def test_rerun_of_a_job_uses_its_saved_copy(cli: Cli) -> None:
     cli("down", "jobs", "--yes")
     anew = cli("rerun", run, "--secret", "HF_TOKEN=in-the-file-2", "--dry-run")
     assert "2 nodes" in anew.stdout, "its pool is made anew"
+
+
+@pytest.mark.proof("1 s of a processor")
+def test_rerun_of_a_job_asks_for_its_secret_on_a_terminal(cli: Cli) -> None:
+    import pexpect
+
+    cli.write("task.yaml", JOB)
+    run = steps_of(cli("launch", "task.yaml", "-c", "asked").stderr)[-1]
+    child = cli.terminal("rerun", run)
+    child.expect("value of HF_TOKEN of task.yaml")
+    child.sendline("typed-secretly-1")
+    child.expect(r"run 3 16 0")
+    child.expect(pexpect.EOF)
+    cli("exec", "asked", "task.yaml")
+    commands_are_run_again(cli)
+    cli("down", "asked", "--yes")
+
+
+def commands_are_run_again(cli: Cli) -> None:
+    words = ("--env", "A=1", "--secret", "KEY=hidden-1", "--nodes", "1,", "asked", "--", "echo $A ${#KEY} $0 'x  y'")
+    first = steps_of(cli("exec", *words).stderr)[-1]
+    refused = cli("rerun", first, status=2).stderr
+    assert "KEY of the command" in refused and "Give --secret KEY" in refused
+    again = cli("rerun", first, "--secret", "KEY=other")
+    assert again.stdout.count("r001| 1 5 ") == 1 and "r000|" not in again.stdout, "on the same node"
+    last = steps_of(again.stderr)[-1]
+    assert "r001| 2 5 " in cli("rerun", last, "--secret", "KEY=other", "--env", "A=2").stdout
+    listed = {row["run"]: row["arguments"] for row in cli.json("history")["runs"]}
+    assert listed[first] == listed[last] == [words[-1]]
+    for more, text in (
+        (["--arg", "n=1"], "Set its variables with --env"),
+        (["--dry-run"], "exec creates nothing. Remove --dry-run"),
+    ):
+        assert text in cli("rerun", first, *more, status=2).stderr

@@ -10,9 +10,13 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
+from skyward_core.client.launch.job_and_shell_launch import shell_task
+from skyward_core.model.script_interpreter import Interpreter
 from skyward_core.runtime import shell_and_scripts
 from tests.support.pool_logs import last_run, log_of
 from tests.support.processes import exists
+from tests.support.pythons import another_python
+from tests.support.sessions import new_session
 from tests.support.waiting import wait_until
 
 KEY = "sk-" + "NobodyMayRead" * 2
@@ -116,6 +120,25 @@ def test_secrets_of_a_shell_command_are_redacted_and_not_in_arguments(pool: sky.
     shown, arguments = (log_text(pool, 0) or log_text(pool, 1)).splitlines()
     assert shown == f"{'*' * len(KEY)} {'*' * len(other)}"
     assert re.fullmatch(r"\S*sh /dev/fd/\d+ ", arguments)
+
+
+@pytest.mark.proof("1 s of a processor")
+def test_python_in_a_shell_command_is_the_interpreter_of_the_rank(tmp_path: Path, home: Path) -> None:
+    known = another_python()
+    named = tmp_path / "bin" / "python{}.{}".format(*known.version.split("."))
+    named.parent.mkdir()
+    named.symlink_to(known.path)
+    named.with_name("python3").symlink_to(sys.executable)  # the host's own
+    chosen = Interpreter(str(named), known.prefix, known.version, "--python")
+    options = sky.Options(console=False)
+    text = f"for each in python python3; do $each -c 'import sys; print(sys.version)' >> {tmp_path}/said; done"
+    with new_session() as session:
+        session.create(sky.PoolSpec(name="named", provider=sky.Local(), interpreter=chosen, options=options)).result(60)
+        run = session.launch("named", shell_task([text], {}, {})).result(60)
+        assert session.wait("named", run.id).result(60).state == "done"
+        assert session.tear_down("named").result(60).ok
+    lines = (tmp_path / "said").read_text().splitlines()
+    assert [line.split()[0] for line in lines] == [known.version] * 2
 
 
 def test_invalid_shell_command_is_rejected(pool: sky.Compute) -> None:

@@ -24,7 +24,7 @@ import asyncssh
 import pytest
 
 from skyward_core.client.session import Session
-from skyward_core.model.errors import Cancelled, HostKeyError, PoolError
+from skyward_core.model.errors import Cancelled, HostKeyError, PoolError, UsageError
 from skyward_core.model.specs import Image, Options, PoolSpec
 from skyward_core.node.bootstrap import host_command_server, host_inspection
 from skyward_core.node.bootstrap.host_inspection import find_node_processes, is_running
@@ -335,6 +335,19 @@ async def test_host_that_closes_a_preopened_socket_is_connected_again(host: Host
         assert (front.connections, host.logins) == (2, 1)
         await link.close()
         await dials.close()
+
+
+async def test_unusable_keys_leave_no_preopened_socket(host: Host, target: Target) -> None:
+    async with Front(host) as front:
+        target = replace(target_through(front, target), keys=("/not/there",))
+        dials = PreopenedSockets([target])
+        await dials.open()
+        await front.until(total=1, still=1)
+        await connection.open_early([target], dials, nothing)
+        with pytest.raises(UsageError, match="Cannot use a key file"):
+            await connection.connect(target, patience=0)
+        await dials.close()
+        await front.until(total=1, still=0)
 
 
 async def test_socket_is_preopened_only_for_directly_reachable_hosts(

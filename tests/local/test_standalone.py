@@ -15,6 +15,8 @@ import pytest
 import skyward_core as sky
 from skyward_core.plugins import Plugin
 from tests.support.faults import agent_pids
+from tests.support.loss import lose
+from tests.support.task_places import pool_rank
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("home")
@@ -34,6 +36,11 @@ def place() -> tuple[object, ...]:
 @sky.function
 def rank() -> int:
     return sky.instance_info().rank
+
+
+@sky.function
+def where() -> int:
+    return pool_rank()
 
 
 @sky.function
@@ -105,6 +112,13 @@ def test_fail_fast_stops_other_standalone_ranks(tmp_path: Path) -> None:
 
 
 @pytest.mark.proof("1 s of a processor")
+def test_two_clients_broadcast_concurrently_to_a_standalone_pool(pool: sky.Compute) -> None:
+    with sky.attach(pool.name) as other, ThreadPoolExecutor(2) as beside:
+        both = [beside.submit(lambda to: [rank() @ to for _ in range(10)], p) for p in (pool, other)]
+        assert [each.result(60) for each in both] == [[[0, 1, 2, 3]] * 10] * 2
+
+
+@pytest.mark.proof("1 s of a processor")
 def test_standalone_call_continues_after_an_agent_death(pool: sky.Compute, tmp_path: Path) -> None:
     before = dict(who() @ pool)
     agents = agent_pids(pool)
@@ -116,6 +130,23 @@ def test_standalone_call_continues_after_an_agent_death(pool: sky.Compute, tmp_p
         (tmp_path / "go").touch()
         assert running.result(60) == [0, 1, 2, 3]
     assert dict(who() @ pool) == before
+
+
+@pytest.mark.proof("0.5 s of a processor")
+def test_ranks_of_a_lost_standalone_node_are_lost_and_others_run(home: Path) -> None:
+    with sky.Compute(nodes=2, options=options()) as compute:
+        lose(compute, 0)
+        wait_until(lambda: compute.pool.view.state == "degraded")
+        with pytest.raises(sky.RunError, match="node 0 is gone") as caught:
+            rank() @ compute
+        assert caught.value.results == {1: 1}
+        assert where() >> compute == 1
+    with sky.Compute(nodes=2, options=options(fail_fast=True)) as compute:
+        lose(compute, 0)
+        wait_until(lambda: compute.pool.view.state == "degraded")
+        with pytest.raises(sky.RunError, match="node 0 of the pool is lost") as caught:
+            rank() @ compute
+        assert caught.value.results == {}, "the others would have been stopped"
 
 
 GANGS: dict[str, tuple[Callable[[], Any], str]] = {

@@ -230,6 +230,14 @@ def test_run_whose_output_reader_leaves_is_cancelled_with_a_reason(cli: Cli) -> 
     assert "pool p is down: created 1, verified gone 1, unaccounted 0" in ended.err
 
 
+@pytest.mark.proof("1 s of a processor")
+def test_receipt_that_down_cannot_print_is_shown_later(cli: Cli) -> None:
+    cli("run", "endings.py:fine", "--pool", "p", "--keep")
+    assert call(cli, Broken(stderr="full"), "down", "p").status == 0
+    assert "pool p is down: created 1, verified gone 1, unaccounted 0" in cli("ls").stderr
+    assert cli("ls").stderr == ""
+
+
 @pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("command", [("run", "endings.py:fine", "--pool", "p"), ("down", "p")])
 def test_receipt_unprinted_by_a_killed_client_is_shown_later(cli: Cli, command: tuple[str, ...]) -> None:
@@ -477,6 +485,28 @@ def start_vanishing(cli: Cli) -> Iterator[Callable[..., Vanishing]]:
         command.child.close(force=True)
 
 
+def poll_until(there: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not there():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.proof("1 s of a processor")
+def test_script_tears_its_pool_down_despite_repeated_hangups(
+    cli: Cli, start_vanishing: Callable[..., Vanishing]
+) -> None:
+    script = start_vanishing("skyward_core", "slow_end.py")
+    script.child.expect("rank is here")
+    script.vanish()
+    poll_until((cli.folder / "ending").exists)
+    script.again()
+    script.again()
+    assert script.status() == 128 + signal.SIGHUP
+    assert (cli.folder / "ended").exists()
+    assert cli.pools() == {}
+
+
 def test_second_signal_does_not_interrupt_a_teardown(cli: Cli, start_vanishing: Callable[..., Vanishing]) -> None:
     script = start_vanishing("skyward_core", "slow_end.py")
     script.child.expect("rank is here")
@@ -505,6 +535,19 @@ def test_run_tears_its_pool_down_if_the_terminal_vanishes_any_time(
 
 
 @pytest.mark.proof("1 s of a processor")
+def test_kept_pool_stays_despite_repeated_hangups(cli: Cli, start_vanishing: Callable[..., Vanishing]) -> None:
+    run = start_vanishing("skyward_tui", "run", "slow_end.py", "--pool", "s", "--keep")
+    run.child.expect("rank is here")
+    run.vanish()
+    run.again()
+    poll_until((cli.folder / "ending").exists)
+    run.again()
+    assert run.status() == 130
+    with cleared(cli):
+        assert list(cli.pools()) == ["s"]
+
+
+@pytest.mark.proof("1 s of a processor")
 def test_vanished_terminal_does_not_answer_a_question(cli: Cli, start_vanishing: Callable[..., Vanishing]) -> None:
     """The question is shown to a user who only watches the run."""
     assert cli("run", "slow_end.py", "--pool", "s", "--detach").returncode == 0
@@ -517,6 +560,20 @@ def test_vanished_terminal_does_not_answer_a_question(cli: Cli, start_vanishing:
         watch.vanish()
         assert watch.status() == 130
         assert not Path(cli.folder / "ending").exists(), "the run goes on"
+        assert list(cli.pools()) == ["s"]
+
+
+@pytest.mark.proof("1 s of a processor")
+@pytest.mark.parametrize("command", [("attach", "s"), ("logs", "-f", "s")])
+def test_hangup_of_a_watching_command_changes_nothing(
+    command: tuple[str, ...], cli: Cli, start_vanishing: Callable[..., Vanishing]
+) -> None:
+    assert cli("run", "slow_end.py", "--pool", "s", "--detach").returncode == 0
+    with cleared(cli):
+        watch = start_vanishing("skyward_tui", *command)
+        watch.child.expect("rank is here")
+        watch.vanish()
+        assert watch.status() in (130, -signal.SIGHUP)
         assert list(cli.pools()) == ["s"]
 
 
