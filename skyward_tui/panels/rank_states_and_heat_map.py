@@ -182,7 +182,7 @@ def rank_rows(states: Sequence[RankState], room: int, apart: Collection[int] = (
             if each.rank in apart
             else (each.state, each.is_troubled, each.text if each.has_ended or each.is_troubled else "")
         ),
-        lambda each: (each.state, each.is_troubled),
+        lambda each: each.rank if each.rank in apart else (each.state, each.is_troubled),
     )
     rows: list[RankRow] = []
     for key in keys:

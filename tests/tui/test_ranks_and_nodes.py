@@ -173,6 +173,9 @@ def test_equal_outcomes_share_a_row_and_failures_come_first() -> None:
     done = [state_of(0, "returned", "loss 1"), state_of(1, "returned", "loss 2"), state_of(2, "returned", "loss 2")]
     assert shown(done, 40) == [("r0", "returned"), ("r1-2", "returned")]
     assert shown(done, 1) == [("r0-2", "returned")], "there is no room for differences"
+    many = [*done, *(state_of(rank) for rank in range(3, 9))]
+    found = [row.name for row in rank_rows(many, 3, {3})]
+    assert found == ["r0-2", "r3", "r4-8"], "outcomes share a row so that one rank has its own"
 
 
 def test_silent_ranks_come_before_running_ones() -> None:
