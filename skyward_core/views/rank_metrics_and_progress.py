@@ -162,6 +162,7 @@ TOTALS = {
     "step": (5, ("total", "total_steps", "max_steps", "num_steps")),
     "epoch": (4, ("epochs", "total_epochs", "max_epochs", "num_epochs")),
 }
+TOTAL_NAMES = frozenset(name for _, names in TOTALS.values() for name in names)
 
 
 class Series:

@@ -15,7 +15,7 @@ from textual.widgets import Input
 
 from skyward_core.util.safe_file_access import current_folder
 from skyward_core.util.terminal_safe_text import sanitize_line
-from skyward_core.views.rank_metrics_and_progress import format_metrics
+from skyward_core.views.rank_metrics_and_progress import TOTAL_NAMES, format_metrics
 from skyward_tui.dialogs.basic_dialogs import DismissOnceScreen
 from skyward_tui.text.number_and_time_format import (
     count,
@@ -296,7 +296,8 @@ def pool_status(pool: PoolView, run: RunView | None, now: float) -> list[Content
                 parts.append(Content.styled(f"{state_style(kind).glyph} {many} {kind}", state_style(kind).style))
         if ranks := pool.metrics.ranks(run.id):
             numbers = pool.metrics.latest(run.id, ranks[0])
-            parts.append(Content(format_metrics(dict(list(numbers.items())[:NUMBERS]))))
+            shown = [name for name in numbers if name not in TOTAL_NAMES][:NUMBERS]
+            parts.append(Content(format_metrics({name: numbers[name] for name in shown})))
     mark = state_style(pool.shown_state)
     if cost := hourly(pool):
         if pool.price_hourly:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from textual.content import Content
 
-from skyward_core.views.rank_metrics_and_progress import classify_metric, format_metrics
+from skyward_core.views.rank_metrics_and_progress import TOTAL_NAMES, classify_metric, format_metrics
 from skyward_tui.text.ansi_colours import plain
 from skyward_tui.text.number_and_time_format import clock, count, duration, preemption_text
 from skyward_tui.text.queue_trial_and_comparison_rows import queue_reason, task_note
@@ -154,8 +154,9 @@ class RankState:
 
     @property
     def ordered_numbers(self) -> Mapping[str, float]:
-        """Latest metrics by name: losses first, steps and epochs last."""
-        return dict(sorted((self.numbers or {}).items(), key=lambda each: _metric_order(each[0])))
+        """Latest metrics by name, without totals: losses first, steps and epochs last."""
+        named = {name: value for name, value in (self.numbers or {}).items() if name not in TOTAL_NAMES}
+        return dict(sorted(named.items(), key=lambda each: _metric_order(each[0])))
 
     @property
     def has_ended(self) -> bool:

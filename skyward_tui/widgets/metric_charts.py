@@ -14,7 +14,7 @@ from textual.content import Content
 
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.outliers_and_bands import IncrementalBand, Trace, compute_band, median
-from skyward_core.views.rank_metrics_and_progress import MetricStore, classify_metric
+from skyward_core.views.rank_metrics_and_progress import TOTAL_NAMES, MetricStore, classify_metric
 from skyward_tui.text.number_and_time_format import duration, number
 from skyward_tui.text.text_width_and_tables import clip
 
@@ -377,7 +377,7 @@ AUTO_LOG = 100.0  # ratio of maximum and minimum above which a scale is logarith
 RANKS_ANEW = 32  # up to this number of ranks, a band is recomputed each time, which takes a few milliseconds
 SMOOTHING = 0.9  # weight of the earlier values in the moving average
 AXES = ("step", "global_step", "iteration", "iter", "epoch")  # counters that can be the x axis, the preferred first
-COUNTERS = frozenset({*AXES, "batch", "rank"})
+COUNTERS = frozenset({*AXES, *TOTAL_NAMES, "batch", "rank"})
 _SURE = 8  # values needed to recognize a metric as a counter
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from skyward_core.views.outliers_and_bands import IncrementalBand, Trace, compute_band, find_outliers, median
 from skyward_core.views.rank_metrics_and_progress import MetricStore
+from skyward_tui.text.state_styles_and_rank_states import RankState
 from skyward_tui.widgets.metric_charts import (
     BAND,
     LABEL,
@@ -107,6 +108,7 @@ def test_charts_share_one_time_span_and_its_columns() -> None:
     ("name", "values", "counts"),
     [
         ("Epoch", (1.0,), True),
+        ("total_steps", (400.0,), True),
         ("tokens", tuple(4096.0 * place for place in range(9)), True),
         ("tokens", (*(4096.0 * place for place in range(9)), 5.0), False),
         ("loss", tuple(0.5 * place for place in range(9)), False),
@@ -127,6 +129,11 @@ def test_steps_and_epochs_are_never_charted_and_losses_come_first() -> None:
     for place in range(9):
         book.add_values("s", 0, float(place), {"step": place, "seen": 64 * place})
     assert sort_names(book, "s") == (["seen"], ["step"]), "there is nothing else"
+
+
+def test_text_of_latest_metrics_has_losses_first_and_no_totals() -> None:
+    numbers = {"step": 3.0, "total": 9.0, "lr": 0.1, "loss": 2.0}
+    assert RankState(0, 0, "running", 1.0, "", numbers).note == "loss 2  lr 0.1  step 3"
 
 
 # Scales and ticks: of any values that a rank may log.
