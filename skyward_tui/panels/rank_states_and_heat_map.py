@@ -136,6 +136,7 @@ def _value(track: MetricHistory, figure: str) -> float | None:
 
 
 _CURSOR = "$block-cursor-foreground on $block-cursor-background bold"
+MANY_RANKS = 64  # more ranks have no rows of their own beside the mosaic, because painting them takes too long
 _MOSAIC = 8  # ranks of a group in the mosaic, if nodes have one rank each
 
 
@@ -239,7 +240,7 @@ class RankList(VirtualList[RankState]):
         """Rows of ranks above the mosaic."""
         if self._arranged_for != (height := self.size.height):
             self._arranged_for, self._ranks = height, rank_rows(self.states, max(1, height))
-            if self.states and self.mode == "grid":
+            if 0 < len(self.states) <= MANY_RANKS and self.mode == "grid":
                 blocks, across, _ = self._blocks(self.size.width)
                 free = max(0, height - 1 - len(self._ranks) + len(blocks) // -across)
                 healthy = [each.rank for each in self.states if not each.has_ended and not each.is_troubled]
