@@ -153,13 +153,21 @@ class RankRow(NamedTuple):
 
     Attributes:
         ranks: The ranks, in order.
-        state: State of the first rank.
-        note: Text beside the state.
+        group: States of the ranks.
     """
 
     ranks: Sequence[int]
-    state: RankState
-    note: str
+    group: Sequence[RankState]
+
+    @property
+    def state(self) -> RankState:
+        """State of the first rank."""
+        return self.group[0]
+
+    @property
+    def note(self) -> str:
+        """Text beside the state, formatted on demand."""
+        return _note(self.group)
 
     @property
     def name(self) -> str:
@@ -185,14 +193,14 @@ def rank_rows(states: Sequence[RankState], room: int, apart: Collection[int] = (
         ),
         lambda each: each.rank if each.rank in apart else (each.state, each.is_troubled),
     )
-    rows: list[RankRow] = []
+    groups: dict[Hashable, list[RankState]] = {}
     for key in keys:
-        groups: dict[Hashable, list[RankState]] = {}
+        groups = {}
         for state in states:
             groups.setdefault(key(state), []).append(state)
-        rows = [RankRow([each.rank for each in group], group[0], _note(group)) for group in groups.values()]
-        if len(rows) <= room:
+        if len(groups) <= room:
             break
+    rows = [RankRow([each.rank for each in group], group) for group in groups.values()]
     return sorted(rows, key=lambda row: (row.state.state not in FAILURES, not row.state.is_troubled))
 
 
