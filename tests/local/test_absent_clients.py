@@ -298,6 +298,22 @@ def test_frozen_client_blocks_neither_the_gang_lock_nor_the_pool(home: Path) -> 
     assert "ended itself at" in output and "idle for 1 s" in output, output
 
 
+COUNT = """
+import skyward_core as sky
+
+@sky.function
+def count(n: int = 5):
+    yield from ({"step": i} for i in range(n))
+"""
+
+
+@pytest.mark.proof("0.5 s of a processor")
+def test_json_of_a_generator_run_has_last_value_and_count(cli: Cli) -> None:
+    cli.write("count.py", COUNT)
+    (rank,) = cli.json("run", "count.py")["ranks"]
+    assert (rank["items"], rank["last"], rank["value"]) == (5, {"step": 4}, None)
+
+
 # Whoever attaches is shown every line that came after the last client, once and in order.
 
 

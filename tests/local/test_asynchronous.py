@@ -101,6 +101,20 @@ async def stopped(folder: str) -> None:
         (here / "finally").touch()
 
 
+@sky.function
+async def stopped_while_it_makes_a_value(folder: str) -> AsyncIterator[int]:
+    here = Path(folder)
+    child = asyncio.create_task(spins(here))
+    try:
+        yield 1
+        (here / "began").write_text(str(os.getpid()))
+        await asyncio.Event().wait()
+    finally:
+        await asyncio.sleep(0.01)
+        (here / "finally").touch()
+        child.cancel()
+
+
 class Model:
     @sky.function
     async def grown(self, by: int) -> int:
@@ -200,6 +214,17 @@ def test_cancel_or_timeout_stops_an_async_function(pool: sky.Compute, tmp_path: 
     pids = [int(each.read_text()) for each in have("began")]
     wait_until(lambda: not any(exists(pid) for pid in pids), what="all have ended")
     assert (len(have("left")), len(have("finally")), len(have("child"))) == (4, 4, 1)
+
+
+@pytest.mark.proof("1 s of a processor")
+def test_timeout_stops_an_async_generator_between_values(pool: sky.Compute, tmp_path: Path) -> None:
+    values: Any = stopped_while_it_makes_a_value(str(tmp_path)).with_timeout(1.0) >> pool
+    assert next(values) == 1
+    with pytest.raises(TimeoutError, match="timeout of 1 s"):
+        next(values)
+    pid = int((tmp_path / "began").read_text())
+    wait_until(lambda: not exists(pid), what="it has ended")
+    assert (tmp_path / "finally").exists()
 
 
 def test_output_decorator_on_async_generator_is_rejected() -> None:

@@ -569,6 +569,18 @@ def test_watch_shows_live_status_and_a_final_summary(tmp_path: Path) -> None:
 SECRET = "hf_0f1e2d3c4b5a6978"
 
 
+@pytest.mark.proof("0.5 s of a processor")
+def test_debug_log_describes_a_run_without_values(cli: Cli) -> None:
+    cli("--debug", "run", "endings.py:fine", "--arg", "n=7654321", "--nodes", 2, "--pool", "logged")
+    log = (cli.folder / "home" / "debug" / "debug.log").read_text()
+    for node in (0, 1):
+        for text in ("up\n", r"sent call run=\w+ i=\d, \d+ bytes\n", r"got outcome run=\w+ i=\d, \d+ bytes\n"):
+            assert re.search(rf"skyward\.link logged \[\d+\] node {node}: {text}", log), f"{text} in\n{log}"
+        assert re.search(rf"INFO skyward\.pool logged \[\d+\] node {node}: gone: verified\n", log)
+    assert "7654321" not in log and "next door" not in log, "no value"
+    assert " WARNING " not in log, "a run that went well"
+
+
 SCRIPT = f"""
     import skyward_core as sky
     from skyward_core.store.debug_log import get_logger as logger

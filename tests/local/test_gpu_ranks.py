@@ -15,6 +15,8 @@ import skyward_core as sky
 from skyward_core.client.session import Session
 from skyward_core.model.errors import PoolError
 from skyward_core.plugins.built_in.jax import count_visible_gpus
+from skyward_core.pool import node_recovery
+from tests.support.faults import on_loop
 from tests.support.loss import lose, wait_for
 from tests.support.task_places import pool_rank
 
@@ -180,3 +182,30 @@ def test_replacement_machine_has_one_rank_per_gpu(driver: pytest.MonkeyPatch, no
         lose(compute, node)
         wait_for(compute, "degraded")
         assert place() @ compute == expected
+
+
+@pytest.mark.proof("1 s of a processor")
+def test_replacement_machine_with_fewer_gpus_is_rejected(driver: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The start-up file of the interpreter removes a GPU from the third machine, which is the replacement."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os\n"
+        "if 'devices' in open('/proc/self/cmdline').read():\n"
+        "    for number in range(9):\n"
+        "        try: os.close(os.open(f\"{os.environ['COUNT']}{number}\", os.O_CREAT | os.O_EXCL))\n"
+        "        except FileExistsError: continue\n"
+        "        if number == 2: os.environ['FAKE_GPUS'] = 'w'\n"
+        "        break\n"
+    )
+    driver.setenv("FAKE_GPUS", "ww")
+    driver.setattr(node_recovery, "REPLACEMENT_PAUSES", (0.05, 0.05))
+    image = sky.Image(env={"PYTHONPATH": str(tmp_path), "COUNT": str(tmp_path / "came")})
+    options = sky.Options(console=False, grace=0.5, on_loss="replace")
+    messages: list[str] = []
+    with sky.Compute(nodes=2, worker=PER_GPU, options=options, image=image) as compute:
+        on_loop(lambda: compute.pool.news.subscribe(lambda event: messages.append(str(event)), None))
+        lose(compute, 1)
+        wait_for(compute, "degraded")
+        assert [each[0] for each in place() @ compute] == [0, 1, 2, 3]
+        assert [line for line in messages if "requires nodes with equal numbers of GPUs" in line]
+    assert compute.receipt is not None
+    assert (compute.receipt.created, compute.receipt.ok) == (4, True)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pexpect
 import pytest
 
 from skyward_core.store.ledger_rows import marked_pid
@@ -144,6 +145,22 @@ def test_full_disk_for_job_files_is_named(cli: Cli, pool: str, tmp_path: Path) -
     assert "Traceback" not in done.stderr and "| ran" not in done.stdout
 
 
+@pytest.mark.proof("1 s of a processor")
+def test_job_without_run_commands_reports_what_was_done(cli: Cli, pool: str) -> None:
+    """In SkyPilot such a file only creates machines and sets them up."""
+    name = write_job_file(cli, "num_nodes: 1\n")
+    made = cli("launch", name, "-c", "bare", "--down")
+    assert "task.yaml has no run commands: created pool bare" in made.stderr
+    assert "task.yaml has no run commands: nothing was done" in cli("launch", name, "-c", pool).stderr
+    assert "nothing: the file has no run commands" in cli("launch", name, "-c", "bare", "--dry-run").stdout
+    name = write_job_file(
+        cli, f"num_nodes: 2\nfile_mounts: {{{cli.folder}/brought: {cli.folder}/data}}\nsetup: echo set\n"
+    )
+    done = cli("launch", name, "-c", pool)
+    assert "r001| set" in done.stdout
+    assert "has no run commands: uploaded its files, set up its nodes" in done.stderr
+
+
 def test_local_job_runs_in_its_workdir_and_overwrites_nothing(cli: Cli, pool: str, tmp_path: Path) -> None:
     """The working folder of the pool is the user's own folder."""
     (tmp_path / "word.txt").write_text("the job's\n")
@@ -194,6 +211,17 @@ def test_failing_rank_of_a_job_stops_the_others(cli: Cli, pool: str) -> None:
     found = cli.json("launch", write_job_file(cli, f"num_nodes: 2\nrun: {run}\n"), "-c", pool, status=3)
     assert (found["root_cause"]["rank"], found["root_cause"]["exit_code"]) == (1, 3)
     assert found["ranks"][0]["outcome"] == "collateral"
+
+
+@pytest.mark.proof("0.5 s of a processor")
+def test_job_can_be_detached_and_its_pool_torn_down_by_launch(cli: Cli) -> None:
+    name = write_job_file(cli, "run: while ! [ -e go ]; do sleep 0.02; done; echo went\n")
+    output = cli("launch", name, "-c", "left", "--detach").stderr
+    assert "keeps running; watch: skyward-tui attach left" in output
+    (cli.folder / "go").touch()
+    assert "r000| went" in cli("attach", "left").stdout or "went" in cli("logs", "left").stdout
+    assert "pool left is down: created 1" in cli("launch", name, "-c", "left", "--down").stderr
+    assert "left" not in cli.pools()
 
 
 def test_files_of_a_killed_launch_are_removed_by_the_next_one(cli: Cli, pool: str) -> None:
@@ -290,3 +318,21 @@ def test_job_shell_uses_the_python_of_the_pool_despite_bashrc(cli: Cli, pool: st
     conda = " ".join(cli.env.get(name, "none") for name in ("CONDA_PREFIX", "CONDA_SHLVL"))
     lines = [f"1 {sys.prefix}", f"2 1 {environment} {conda}", "3 shim", "4 6"]
     assert [line.partition("| ")[2] for line in made if line.startswith("r000")] == lines
+
+
+@pytest.mark.proof("1 s of a processor")
+def test_detaching_during_setup_reports_skipped_job_steps(cli: Cli, pool: str) -> None:
+    name = write_job_file(
+        cli, "name: trains\nsetup: echo at setup; while [ ! -e left.end ]; do sleep 0.05; done\nrun: 'true'\n"
+    )
+    child = cli.terminal("launch", name, "-c", pool, NO_COLOR="1")
+    child.expect("at setup")
+    child.sendintr()
+    child.expect(r"is still running. \[d\]etach: this step continues, the remaining steps \(trains\) are skipped")
+    child.sendline("d")
+    child.expect("skipped after setup: trains")
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.exitstatus == 130
+    (cli.folder / "left.end").touch()
+    wait_until(lambda: cli.json("queue", pool)["runs"] == [])

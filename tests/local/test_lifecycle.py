@@ -354,6 +354,23 @@ def test_task_does_not_wait_behind_a_long_one_if_a_slot_is_free(home: Path) -> N
         long.result(90)
 
 
+@pytest.mark.proof("0.5 s of a processor")
+def test_several_ranks_per_node_have_correct_instance_info(home: Path) -> None:
+    def place(n: int = 0) -> tuple[int, int, int, int, int, bool]:
+        info = sky.instance_info()
+        return info.node, info.rank, info.local_rank, info.world_size, info.total_nodes, info.is_head
+
+    with sky.Compute(nodes=2, worker=sky.Worker(ranks_per_node=2), options=QUIET) as compute:
+        whole = [(0, 0, 0, 4, 2, True), (0, 1, 1, 4, 2, False), (1, 2, 0, 4, 2, False), (1, 3, 1, 4, 2, False)]
+        assert sky.function(place)() @ compute == whole
+        sweep = sky.sweep(sky.function(place), n=[1, 2])
+        assert [trial.value for trial in sweep.with_ranks(4) @ compute] == [whole] * 2, "over both nodes"
+        one_node = [(0, 0, 0, 2, 1, True), (0, 1, 1, 2, 1, False)]
+        assert [trial.value for trial in sweep.with_ranks(2) @ compute] == [one_node] * 2
+        with pytest.raises(sky.UsageError, match=r"on 3 ranks: .* has 2\. Use 2 or 4 ranks"):
+            sweep.with_ranks(3) @ compute
+
+
 def test_instance_info_names_pool_run_head_and_peers(pool: sky.Compute) -> None:
     def look() -> sky.InstanceInfo:
         return sky.instance_info()

@@ -169,18 +169,6 @@ def locked(home: Path) -> Iterator[None]:
         other.close()
 
 
-def test_calls_of_a_lost_node_end_although_the_ledger_is_locked(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger, "LOCK_TIMEOUT", 0.2)
-    options = sky.Options(console=False, lost_after=1.0)
-    with sky.Compute(nodes=2, options=options) as compute, ThreadPoolExecutor(1) as beside:
-        running = beside.submit(lambda: forever() @ compute)
-        wait_until(lambda: compute.pool.view.runs, what="the run")
-        with locked(home):
-            cut(compute.pool.links[1])
-            with pytest.raises(sky.RunError, match="node 1 is gone"):
-                running.result(60)
-
-
 @pytest.mark.proof("1 s of a processor")
 def test_node_replacement_continues_once_the_ledger_is_free(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger, "LOCK_TIMEOUT", 0.2)
@@ -441,6 +429,26 @@ def test_tasks_go_to_available_nodes_during_a_replacement(home: Path, monkeypatc
             assert not running.done()
             shop.refuses = False
             assert running.result(30) == [0, 1]
+    assert compute.receipt is not None and compute.receipt.ok
+
+
+@pytest.mark.proof("1 s of a processor")
+def test_broadcast_without_a_replacement_machine_is_rejected(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop = Provider(monkeypatch)
+    monkeypatch.setattr(
+        node_recovery, "REPLACEMENT_PAUSES", (600.0, 600.0)
+    )  # beyond start_timeout: there is one attempt
+    with sky.Compute(nodes=2, name="given-up", options=REPLACE) as compute:
+        lose(compute, 1)
+        wait_until(lambda: "none is left" in compute.pool.view.nodes[1].detail)
+        assert (compute.pool.view.nodes[1].phase, len(shop.asked)) == ("gone", 1)
+        with pytest.raises(sky.RunError, match=r"node 1 of the pool is lost.*none is left in the shop"):
+            serving_rank() @ compute
+        assert serving_rank() >> compute == 0
+        assert compute.pool.view.state == "degraded"
+        shop.refuses = False
+        with sky.attach("given-up") as again:  # has it tried anew
+            assert serving_rank() @ again == [0, 1]
     assert compute.receipt is not None and compute.receipt.ok
 
 

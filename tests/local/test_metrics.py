@@ -62,6 +62,15 @@ def test_metrics_of_runs_and_slots_do_not_mix_and_reach_later_clients(home: Path
         other.detach()
 
 
+@pytest.mark.proof("1 s of a processor")
+def test_run_command_ends_with_the_latest_metrics(cli: Cli, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import skyward as sky\n@sky.function\ndef train():\n    sky.log(step=1234, loss=2.31449)\n")
+    done = cli("run", str(script), "--nodes", "2")
+    assert done.returncode == 0, done.stderr
+    assert "last metrics (rank 0, +1 rank more): step 1,234  loss 2.314" in done.stderr
+
+
 @sky.function
 def diverges(steps: int) -> int:
     rank = sky.instance_info().rank

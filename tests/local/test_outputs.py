@@ -589,6 +589,25 @@ def test_fetch_ends_when_another_client_ends_the_pool(
     assert len(through_ssh) == 1 and not (tmp_path / PARTS).exists()
 
 
+def test_local_pool_has_no_output_files_to_fetch(module_home: Path, tmp_path: Path) -> None:
+    def run(words: tuple[str, str], status: int) -> str:
+        env = os.environ | {"SKYWARD_HOME": str(module_home)}
+        done = call(words, env)
+        assert done.returncode == status, done.stderr
+        return done.stderr
+
+    with sky.Compute(provider=sky.Local(), options=sky.Options(console=False, grace=1.0)) as compute:
+        assert compute.files() == [] and compute.fetch("**", to=tmp_path) == []
+        name = compute.pool.name
+        output = run(("files", name), 0)
+        assert "runs on this machine: its ranks write directly to " in output and "no such" not in output
+        output = run(("fetch", name), 0)
+        assert "nothing to fetch: pool" in output and "its ranks write directly to " in output
+    assert compute.receipt is not None and not compute.receipt.notes
+    output = run(("fetch", name), 2)
+    assert "ran on this machine: its ranks write directly to " in output
+
+
 def test_next_client_continues_the_partial_file_of_the_same_version_only(tmp_path: Path) -> None:
     for version, begins_at in (("first", 0), ("first", 2), ("second", 0)):
         incoming = IncomingOutput(tmp_path, "model.pt", 4, version)

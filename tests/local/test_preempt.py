@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
+import struct
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -113,6 +115,47 @@ def test_preemption_callbacks_run_on_all_ranks_and_late_results_count(pool: sky.
         assert "fails, a callback of on_preempt, failed" in err(pool, rank) and "stale" not in err(pool, rank)
 
 
+@pytest.mark.proof("1 s of a processor")
+def test_child_processes_live_as_long_as_their_preempted_rank(pool: sky.Compute, steps: Steps) -> None:
+    def train(goes_on: bool) -> bool:
+        import multiprocessing
+
+        if goes_on:
+            sky.on_preempt(lambda: steps.submit("told"))
+
+        def load() -> None:
+            def leave(*_: object) -> None:
+                steps.submit("left")
+                os._exit(0)
+
+            signal.signal(signal.SIGTERM, leave)
+            steps.submit("loads")
+            time.sleep(60)
+
+        loader = multiprocessing.get_context("fork").Process(target=load, daemon=True)
+        loader.start()
+        if goes_on:
+            steps.await_all("told", [0, 1])
+        time.sleep(1.5 if goes_on else 60)
+        alive = loader.is_alive()
+        loader.kill()
+        return alive
+
+    with ThreadPoolExecutor(1) as beside:
+        running = beside.submit(lambda: sky.function(train)(True) @ pool)
+        steps.wait("loads", [0, 1])
+        announce_preemption(pool, 0)
+        assert running.result(30) == [True, True] and steps.advance("left") == []
+        for path in Path(steps.folder).glob("loads-*"):
+            path.unlink()
+        running = beside.submit(lambda: sky.function(train)(False) @ pool)
+        steps.wait("loads", [0, 1])
+        announce_preemption(pool, 1)
+        with pytest.raises(sky.RunError):
+            running.result(30)
+    assert 1 in steps.advance("left")
+
+
 def test_rank_without_callback_gets_sigterm_and_is_lost(pool: sky.Compute, steps: Steps) -> None:
     def train() -> None:
         steps.submit("begun")
@@ -142,6 +185,64 @@ def test_rank_without_callback_gets_sigterm_and_is_lost(pool: sky.Compute, steps
     view = session.observe(pool.pool.row.key).result(30)
     assert view.nodes[1].is_preempted and not view.nodes[0].notice
     session.detach()
+
+
+def stop_by_flag(begun: Callable[[], None]) -> str:
+    stop: list[int] = []
+    signal.signal(signal.SIGTERM, lambda *_: stop.append(1))
+    sky.on_preempt(lambda: stop.append(2))
+    begun()
+    while len(stop) < 2:
+        time.sleep(0.01)
+    return f"early {stop}"
+
+
+def stop_by_native_code(begun: Callable[[], None]) -> str:
+    """Block in native code, and return long before the machine ends."""
+    libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)
+    libc.pthread_mutex_lock(mutex)
+    begun()
+    until = struct.pack("ll", int(time.time()) + 3, 0)  # a timespec
+    heard: list[int] = []
+    sky.on_preempt(lambda: heard.append(1))
+    libc.pthread_mutex_timedlock(mutex, until)
+    return f"native {heard}"
+
+
+def stop_by_exit(begun: Callable[[], None]) -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    begun()
+    time.sleep(600)
+
+
+def stop_by_callback(begun: Callable[[], None]) -> None:
+    sky.on_preempt(lambda: sys.exit(143))
+    begun()
+    time.sleep(600)
+
+
+@pytest.mark.proof("1 s of a processor")
+def test_own_sigterm_handler_decides_about_a_preempted_call(home: Path, steps: Steps, tmp_path: Path) -> None:
+    """A call whose handler continues returns its result; a call whose handler exits is lost with any status."""
+    leaves = tmp_path / "leaves.py"
+    text = "import signal, sys, time\nfrom pathlib import Path\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
+    leaves.write_text(f"{text}Path({str(tmp_path)!r}, 'begun-0').touch()\ntime.sleep(600)\n")
+    works: list[Any] = [
+        sky.function(each)(lambda: steps.submit("begun"))
+        for each in (stop_by_flag, stop_by_native_code, stop_by_exit, stop_by_callback)
+    ]
+    kinds = []
+    for work in [*works, sky.script(leaves)]:
+        (tmp_path / "begun-0").unlink(missing_ok=True)
+        options = sky.Options(console=False, grace=1.0)
+        with sky.Compute(provider=Lends(), options=options) as compute, ThreadPoolExecutor(1) as beside:
+            running = beside.submit(lambda: work @ compute)  # noqa: B023
+            steps.wait("begun", [0])
+            announce_preemption(compute, 0)
+            error = running.exception(30)
+            root = error.root_cause if isinstance(error, sky.RunError) else None
+            kinds.append(root.type if root else running.result())
+    assert kinds == [["early [2, 1]"], ["native [1]"], "Preempted", "Preempted", "Preempted"]
 
 
 SAVE = replace(REPLACE, on_loss="restart", grace=20.0, error_restarts=0, restarts=0)

@@ -190,6 +190,24 @@ def tiny_variables(wheels: Path) -> dict[str, str]:
     return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels), "UV_OFFLINE": "1", "UV_FIND_LINKS": str(wheels)}
 
 
+@pytest.mark.proof("1 s of a processor")
+def test_another_client_starts_agents_with_the_interpreter_of_the_pool(
+    project: Path, environments: dict[str, Path]
+) -> None:
+    program = owned(project, environments)
+    chosen = choose_interpreter(project / "train.py")
+    with up(project / "train.py", chosen) as pool:
+        (row,) = pool.session.ledger.live_pools()
+        folder = Path(pool.session.ledger.machines(row.token)[0].extra["folder"])
+        pool.session.detach()
+        agent = json.loads((folder / "agent.json").read_text())["pid"]
+        os.kill(agent, signal.SIGKILL)
+        wait_until(lambda: not Path(f"/proc/{agent}").exists())
+        pool.session = Session()
+        pool.session.attach("p").result()
+        assert pool.result()[1] == str(program)
+
+
 @pytest.fixture
 def inline(project: Path, wheels: Path) -> Path:
     """Script with inline metadata for another Python than ours, with packages from a folder beside it."""
@@ -322,6 +340,18 @@ def command(script: str, *args: str) -> subprocess.CompletedProcess[str]:
     """Run ``skyward-tui run`` in the working folder."""
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     return call(["run", script, "--nodes", "2", *args], env)
+
+
+@pytest.mark.proof("2 s of a processor")
+def test_python_option_selects_the_interpreter_of_ranks(project: Path, environments: dict[str, Path]) -> None:
+    (project / ".venv").mkdir()  # broken, and not looked at
+    other = another_python()
+    program = environments[".".join(other.version.split(".")[:2])]
+    done = command("train.py:f", "--python", str(program))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(f"['{other.version}', '{program}', '1.0', []") == 2
+    done = command("train.py:f", "--python", str(project))
+    assert done.returncode == 2 and f"--python {project} is a folder. Name an interpreter" in done.stderr
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give files to somebody else")

@@ -73,6 +73,27 @@ def test_breakpoint_in_a_thread_continues(pool: sky.Compute) -> None:
     assert " in work()" in errors_of(pool)[0]
 
 
+@pytest.mark.proof("1 s of a processor")
+def test_post_mortem_without_a_debugger_prints_where_it_was_raised(pool: sky.Compute) -> None:
+    def job() -> str:
+        def inner() -> None:
+            raise KeyError("gone")
+
+        try:
+            inner()
+        except KeyError as error:
+            sky.post_mortem()
+            caught = error
+        sky.post_mortem(caught)
+        with pytest.raises(ValueError, match="no exception"):
+            sky.post_mortem()
+        return "went on"
+
+    assert sky.function(job)() @ pool == ["went on"] * 4
+    (line,) = errors_of(pool)
+    assert "rank 0 stopped at an exception in " in line and " in inner()" in line
+
+
 def test_pythonbreakpoint_variable_and_hook_take_precedence(pool: sky.Compute) -> None:
     def job() -> list[str]:
         import os

@@ -235,6 +235,18 @@ def test_task_after_a_worker_or_agent_death_knows_its_rank(home: Path, agents: b
         assert set(niceness() @ compute) == {3}
 
 
+@pytest.mark.proof("1 s of a processor")
+def test_task_after_a_run_on_some_nodes_knows_its_rank_in_the_pool(home: Path) -> None:
+    with sky.Compute(nodes=3, options=sky.Options(console=False)) as compute:
+        for nodes in ([2], [1, 2]):
+            reported = [p[:3] for p in place().with_nodes(nodes) @ compute]
+            assert reported == [(n, n, len(nodes)) for n in range(len(nodes))]
+            found = sky.gather(*[task_place() for _ in range(9)]) >> compute
+            assert {p[:2] for p in found} == {(n, (0, 0, 1)) for n in range(3)}
+            # The gang is as it was.
+            assert [p[:3] for p in place().with_nodes(nodes) @ compute] == reported
+
+
 # What follows a failed run on the same pool.
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+import shutil
+import sys
+from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
 
 from tests.support.cli import Cli, call
+from tests.support.pythons import another_python, make_environment
 
 SCRIPT = """
 import os, sys
@@ -47,6 +51,47 @@ def test_rerun_repeats_a_run_and_accepts_another_argument(cli: Cli) -> None:
     assert cli.pools() == {}
     output = cli("rerun", run_of(with_other), "--dry-run")
     assert "product(n=5, m=10) on all 2 ranks" in output.stdout, "a run that was a rerun is one, too"
+
+
+@pytest.mark.proof("1 s of a processor")
+def test_rerun_with_another_python_prints_the_difference(cli: Cli, tmp_path: Path) -> None:
+    folder = tmp_path / "project"
+    make_environment(another_python().path, folder / ".venv")
+    cli.write(str(folder / "maths.py"), SCRIPT)
+    run = run_of(cli("run", folder / "maths.py"))
+    assert "Python was" not in cli("rerun", run, "--dry-run").stderr
+    shutil.rmtree(folder / ".venv")
+    output = cli("rerun", run, "--dry-run").stderr
+    before = f"Python {another_python().version} at {folder}/.venv/bin/python (.venv of project project)"
+    now = f"Python {sys.version.split()[0]} at {sys.executable} (this program's own)"
+    assert f"run {run}: Python was {before}, is now {now}" in output
+
+
+@pytest.mark.proof("1 s of a processor")
+def test_rerun_of_a_whole_script_keeps_its_arguments(cli: Cli) -> None:
+    run = run_of(cli("run", "whole.py", "--", "--epochs", "3"))
+    assert "words --epochs 3" in cli("rerun", run).stdout
+    assert "words --epochs 4" in cli("rerun", run, "--", "--epochs", "4").stdout
+    refused = cli("rerun", run, "--arg", "n=1", status=2)
+    assert "takes no --arg" in refused.stderr
+
+
+@pytest.mark.proof("2 s of a processor")
+def test_rerun_uses_the_pool_of_the_run_while_it_is_up(cli: Cli) -> None:
+    first = run_of(cli("run", "maths.py", "--nodes", 2, "--pool", "dev", "--keep"))
+    joined = run_of(cli("run", "maths.py", "--pool", "dev", "--arg", "n=3"))
+    cli("rerun", first)
+    assert list(cli.pools()) == ["dev"], "the pool stays"
+    assert len(cli.pools()["dev"]["runs"]) == 3
+    cli("down", "dev")
+    anew = cli("rerun", joined)
+    assert "pool dev: 2 nodes on local" in anew.stderr, "as the launch made it that the run had joined"
+    assert not cli.pools()
+    again = cli("rerun", first)
+    assert "pool dev: 2 nodes on local" in again.stderr
+    assert list(cli.pools()) == ["dev"], "it was to be kept"
+    cli("rerun", joined, "--pool", "dev")
+    cli("down", "dev")
 
 
 def test_run_that_cannot_be_rerun_is_rejected(cli: Cli) -> None:
@@ -156,3 +201,9 @@ def commands_are_run_again(cli: Cli) -> None:
         (["--dry-run"], "exec creates nothing. Remove --dry-run"),
     ):
         assert text in cli("rerun", first, *more, status=2).stderr
+
+
+@pytest.mark.proof("1 s of a processor")
+def test_rerun_of_a_script_rejects_job_variables(cli: Cli) -> None:
+    run = run_of(cli("run", "maths.py"))
+    assert "apply only to job files and commands. Remove them" in cli("rerun", run, "--env", "A=1", status=2).stderr

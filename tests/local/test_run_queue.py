@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -137,6 +139,24 @@ def test_queued_job_of_a_killed_client_is_dropped_and_running_continue(cli: Cli)
         assert found["echo"]["wants"] == 3
         end_runs(cli, "held")
         assert every.wait() == 0
+
+
+@pytest.mark.proof("1 s of a processor")
+def test_client_suspended_while_queued_prints_no_lines_of_other_runs(cli: Cli) -> None:
+    cli.write("talks.yaml", JOB.format(name="talks", nodes=3) + "  echo the other\n")
+    with cli.begin("exec", "q", "talks.yaml") as talks:
+        becomes(cli, talks="running")
+        with job(cli, "mine", 3) as mine:
+            becomes(cli, talks="running", mine="waiting")
+            os.kill(mine.pid, signal.SIGSTOP)
+            end_runs(cli, "talks", "mine")
+            assert talks.wait() == 0
+            os.kill(mine.pid, signal.SIGCONT)
+            out = mine.communicate()[0]
+    assert mine.returncode == 0
+    assert sorted(line.split("| ")[1] for line in out.splitlines() if "| " in line) == [
+        f"{number} of 3 and 3 of 3" for number in range(3)
+    ]
 
 
 @pytest.mark.proof("1 s of a processor")

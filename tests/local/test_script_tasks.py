@@ -303,3 +303,16 @@ def test_torchrun_variables_are_set_for_a_single_process_on_request(cli):
     assert alone in cli("torchrun", "place.py").stdout.splitlines()
     assert alone in cli("run", "--torchrun", "place.py").stdout.splitlines()
     assert "r000| None None None None None False" in cli("run", "place.py").stdout.splitlines()
+
+
+@pytest.mark.proof("0.5 s of a processor")
+def test_run_command_passes_arguments_to_a_whole_script(cli):
+    found = cli("run", "train.py", "--ranks-per-node", 2, "--json", "--", "--epochs", 3, "--how", "4", status=4)
+    found = json.loads(found.stdout.splitlines()[-1])
+    assert found["function"] == "train.py"
+    assert "sys.exit(4)" in found["root_cause"]["message"]
+    first = found["root_cause"]["rank"]  # the other is stopped, perhaps before it has said anything
+    output = cli("logs", found["run"], "--rank", first).stdout
+    assert '"argv": ["train.py", "--epochs", "3", "--how", "4"]' in output
+    refused = cli("run", "train.py", "--epochs", 3, status=2).stderr
+    assert "must follow --. Write: train.py -- --epochs 3" in refused

@@ -20,6 +20,9 @@ from skyward_core.transport.ssh import connection
 from skyward_core.transport.ssh.connection import LOGIN_FAILURES, LoginRecord, classify, connect, connect_error
 from skyward_core.transport.ssh.host_address_and_python import Target
 from skyward_core.transport.ssh.ssh_config_and_preopened_sockets import PreopenedSockets, Route
+from skyward_core.transport.ssh.ssh_transport import SSHTransport
+from tests.support.one_host import Reports, config, provider, running, target
+from tests.support.sshd import Host
 
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 needs_openssh = pytest.mark.skipif(
@@ -183,6 +186,21 @@ async def test_silent_ssh_agent_is_skipped_and_named(server: Server, monkeypatch
         await link.close()
         message = await refusal(Target("box", keys=(str(server.make_key("wrong")),)))
     assert f"The ssh-agent at {path} does not answer" in message
+
+
+@pytest.mark.proof("1 s of a processor")
+async def test_silent_agent_is_reported_by_start_and_doctor(
+    host: Host, known_hosts_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "AGENT_TIMEOUT", 0.2)
+    monkeypatch.setenv("SSH_AUTH_SOCK", path := str(tmp_path / "agent"))
+    message = f"the ssh-agent at {path} does not answer, so its keys are not offered"
+    reports, transport = Reports(), SSHTransport(target(host, known_hosts_file), "p.0")
+    async with agent(Path(path), lambda kind: None), running(transport):
+        await transport.prepare(config(), reports)
+        checks = await provider(host, known_hosts_file).check()
+    assert reports.of("connected").endswith(f"; {message}")
+    assert [check.state for check in checks if check.detail == message] == ["warn"]
 
 
 @needs_openssh

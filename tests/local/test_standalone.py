@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,10 @@ def test_standalone_call_continues_after_an_agent_death(pool: sky.Compute, tmp_p
     assert dict(who() @ pool) == before
 
 
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 @pytest.mark.proof("0.5 s of a processor")
 def test_ranks_of_a_lost_standalone_node_are_lost_and_others_run(home: Path) -> None:
     with sky.Compute(nodes=2, options=options()) as compute:
@@ -147,6 +152,61 @@ def test_ranks_of_a_lost_standalone_node_are_lost_and_others_run(home: Path) -> 
         with pytest.raises(sky.RunError, match="node 0 of the pool is lost") as caught:
             rank() @ compute
         assert caught.value.results == {}, "the others would have been stopped"
+
+
+class Diary(Plugin):
+    """Plugin without peers that records when it is entered. It raises while the file named by ``fail`` exists."""
+
+    name = "diary"
+
+    def __init__(self, file: Path, fail: Path | None = None) -> None:
+        self.file = file
+        self.fail = fail
+
+    def note(self, what: str) -> None:
+        with self.file.open("a") as diary:
+            print(what, os.getpid(), file=diary)
+
+    def lines(self) -> list[str]:
+        return [line.rpartition(" ")[0] for line in self.file.read_text().splitlines()]
+
+    @contextmanager
+    def around_app(self, info: sky.InstanceInfo) -> Iterator[None]:
+        self.note("app")
+        yield
+
+    @contextmanager
+    def around_process(self, info: sky.InstanceInfo) -> Iterator[None]:
+        if self.fail is not None and self.fail.exists():
+            raise LookupError("no token")
+        self.note(f"rank {info.rank}")
+        yield
+
+
+@pytest.mark.proof("1 s of a processor")
+def test_failed_plugin_is_entered_again_by_the_next_standalone_run(tmp_path: Path) -> None:
+    fail = tmp_path / "fail"
+    fail.touch()
+    with sky.Compute(plugins=[Diary(tmp_path / "diary", fail)], options=options()) as compute:
+        for run in (lambda: rank() @ compute, lambda: rank() >> compute):
+            with pytest.raises(sky.RunError, match="plugin diary failed in around_process: LookupError"):
+                run()
+        fail.unlink()
+        assert rank() @ compute == [0]
+
+
+@pytest.mark.proof("1 s of a processor")
+def test_dead_plugin_process_is_entered_again_only_on_its_node(tmp_path: Path) -> None:
+    diary = Diary(tmp_path / "diary")
+    with sky.Compute(nodes=2, plugins=[diary], options=options()) as compute:
+        before = dict(who() @ compute)
+        apps = {int(line.split()[1]) for line in diary.file.read_text().splitlines() if line.startswith("app")}
+        (victim,) = [pid for pid in apps if parent(pid) == agent_pids(compute)[1]]
+        os.kill(victim, signal.SIGKILL)
+        wait_until(lambda: not Path(f"/proc/{victim}").exists(), what="the agent's noticing it")
+        after = dict(who() @ compute)
+        assert (after[0] == before[0], after[1] == before[1]) == (True, False)
+        assert diary.lines()[4:] == ["app", "rank 1"], "it is entered before its rank is"
 
 
 GANGS: dict[str, tuple[Callable[[], Any], str]] = {
@@ -183,3 +243,16 @@ def test_custom_plugin_declares_peers_by_an_attribute(home: Path) -> None:
             sky.Compute(plugins=[Ring()], options=options(), **shape).__enter__()
     with sky.Compute(plugins=[Ring()], options=options()) as compute:
         assert rank() @ compute == [0]
+
+
+@pytest.mark.proof("0.5 s of a processor")
+def test_decorator_that_needs_peers_is_rejected_in_a_standalone_rank() -> None:
+    @sky.function
+    @sky.integrations.torch
+    def train() -> None:
+        raise AssertionError("never called")
+
+    with sky.Compute(nodes=2, options=options()) as compute:
+        with pytest.raises(sky.RunError, match="plugin torch requires connections between ranks") as caught:
+            train() @ compute
+        assert isinstance(caught.value.__cause__, sky.UsageError)

@@ -202,6 +202,17 @@ def test_cancelling_one_run_or_client_of_a_gang_sweep_stops_all(
     assert sorted(listed[run][0] for run in runs) == ["seed=3", "seed=4"], "each its own"
 
 
+@pytest.mark.proof("1 s of a processor")
+def test_gang_sweep_with_more_trials_than_kept_runs_lists_all(cli: Cli) -> None:
+    words = ["--sweep", "--gang-nodes", 1, "-a", "seed=3..72", "-a", "lr=2", "-a", "mended=.", "--pool", "many"]
+    done = cli("run", "swept.py:train", *words, "--nodes", 2, "--keep")
+    runs = gangs_begun(done.stderr)
+    assert len(runs) == 70 and "70/70 ended" in done.stderr
+    assert [row["value"] for row in trial_rows(cli, runs[3])] == [2.0 * seed for seed in range(3, 73)]
+    assert len(done.stdout.splitlines()) == 71 and "waiting" not in done.stdout
+    cli("down", "many")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -233,6 +244,17 @@ def test_sweep_dry_run_shows_the_number_of_combinations(cli: Cli) -> None:
         assert message in cli(*sweep, *shape, gang).stdout, gang
     assert "world    1 rank, world size 1\n" in cli("run", "swept.py:train", "-a", "lr=1", "--one", "--dry-run").stdout
     assert "whole script" in cli("run", "swept.py", "--sweep", "--", "x", status=2).stderr
+
+
+@pytest.mark.proof("1 s of a processor")
+def test_detached_sweep_is_completed_by_the_nodes(cli: Cli, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    words = ["--sweep", "-a", "seed=1..9", "-a", f"gate={gate}", "--nodes", 2, "--pool", "left", "--detach"]
+    run = run_of(cli("run", "swept.py:waits", *words).stderr)
+    gate.write_text("")
+    wait_until(lambda: cli.pools()["left"]["runs"][0]["state"] == "done")
+    assert [row["value"] for row in trial_rows(cli, run)] == list(range(1, 10))
+    cli("down", "left", "--yes")
 
 
 MARKED_TRIAL = """
