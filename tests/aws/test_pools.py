@@ -30,6 +30,7 @@ from tests.lab.proxy import DelayProxy
 from tests.lab.tools import wait_until
 from tests.support.cli import EXAMPLES
 from tests.support.fewer import without
+from tests.support.journey import journey
 
 
 @pytest.fixture
@@ -238,3 +239,15 @@ def ssh_networks(bed: Bed) -> list[str]:
     groups = bed.client().describe_security_groups()["SecurityGroups"]
     rules = [rule for group in groups for rule in group["IpPermissions"] if rule.get("FromPort") == 22]
     return [each["CidrIp"] for rule in rules for each in rule["IpRanges"]]
+
+
+@pytest.mark.proof("7 s of a processor")
+def test_aws_journey_launches_kills_reads_reruns_and_tears_down(
+    bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Near(bed) as near:
+        here = {"AWS_ENDPOINT_URL": f"http://{near.address}:{near.port}", "NO_PROXY": near.address}
+        for name, text in (bed.environment() | here).items():
+            monkeypatch.setenv(name, text)
+        journey(tmp_path, "aws", {"instance_type": "g4dn.xlarge"})
+    assert left(bed) == []

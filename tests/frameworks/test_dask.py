@@ -96,3 +96,17 @@ def test_dask_dashboard_requires_its_secret() -> None:
         plain = address.replace(f"/{dask(compute).token}", "")
         with pytest.raises(urllib.error.HTTPError, match="404"):
             urllib.request.urlopen(plain, timeout=30)
+
+
+@pytest.mark.proof("1 s of a processor")
+def test_dask_port_in_use_is_named_in_the_error() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        plugin = sky.plugins.dask(port=taken.getsockname()[1], dashboard=False)
+        options = sky.Options(console=False)
+        with (
+            sky.Compute(provider=sky.Local(), plugins=[plugin], options=options) as compute,
+            pytest.raises(sky.RunError, match=r"plugin dask failed in around_app: PoolError: port \d+ of"),
+        ):
+            _ = compute.dask

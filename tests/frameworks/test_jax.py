@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import time
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 import skyward_core as sky
 from skyward_tui.examples import jax_mesh, keras_fit
-from tests.support.fates import listening
+from tests.support.fates import gone, listening, pids
 from tests.support.hangs import hang_told
 
 PLUGINS = [sky.plugins.jax()]
@@ -132,6 +133,32 @@ def test_keras_on_jax_trains_on_all_devices(proofs):
     assert first == second
     assert (first["backend"], first["distribution"]) == ("jax", "DataParallel")
     assert first["losses"][-1] < first["losses"][0]
+
+
+@sky.function
+def fail_in_the_middle(how: str) -> None:
+    import jax
+    from jax.experimental import multihost_utils
+
+    multihost_utils.process_allgather(jax.numpy.ones(1))
+    if sky.instance_info().rank == 1:
+        if how == "raise":
+            raise ArithmeticError("bad batch")
+        os.kill(os.getpid(), signal.SIGKILL)
+    multihost_utils.process_allgather(jax.numpy.ones(1))
+
+
+@pytest.mark.proof("4 s of a processor")
+@pytest.mark.parametrize(("how", "kind", "exit_code"), [("kill", "exited", 137), ("raise", "raised", None)])
+def test_jax_rank_that_fails_in_a_collective_stops_its_peer(pool, how, kind, exit_code):
+    ranks = pids() @ pool
+    with pytest.raises(sky.RunError) as caught:
+        fail_in_the_middle(how).with_timeout(60) @ pool
+    cause = caught.value.root_cause
+    assert (cause.rank, cause.outcome, cause.exit_code) == (1, kind, exit_code)
+    assert caught.value.outcomes[0].kind in ("raised", "exited", "collateral"), "its peer was not left hanging"
+    assert set(pids() @ pool).isdisjoint(ranks), "the next run has fresh ranks"
+    assert gone(ranks)
 
 
 def test_jax_ranks_listen_on_loopback_only(pool):

@@ -521,6 +521,15 @@ def test_existing_process_group_is_reused_if_its_arguments_match(joined):
             assert says in words and "backend cpu:gloo" in words
 
 
+@pytest.mark.proof("2 s of a processor")
+def test_call_after_code_destroyed_the_process_group_has_a_new_one(joined):
+    first = own_group(True) @ joined
+    assert asks_for_it() @ joined == [True, True]
+    second = own_group(False, backend="gloo") @ joined
+    assert [total for _, total, _ in first + second] == [3.0] * 4
+    assert {pid for pid, _, _ in first}.isdisjoint(pid for pid, _, _ in second)
+
+
 @sky.function
 def own_runtime(**asked: Any) -> int:
     import jax
@@ -544,3 +553,12 @@ def test_jax_distributed_initialize_works_with_the_plugin(home, init):
         if init:
             with pytest.raises(sky.RunError, match=r"num_processes=5.*num_processes=2"):
                 own_runtime(num_processes=5) @ pool
+
+
+@pytest.mark.proof("2 s of a processor")
+def test_jax_distributed_initialize_works_without_a_plugin(bare):
+    for _ in range(2):  # what is up already is found so
+        assert own_runtime() @ bare == [2, 2]
+    with pytest.raises(sky.RunError, match=r"num_processes=5.*num_processes=2"):
+        own_runtime(num_processes=5) @ bare
+    assert own_runtime() >> bare == 1

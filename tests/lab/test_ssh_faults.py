@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -28,6 +29,18 @@ from tests.support.sessions import new_session
 from . import Host, HostOptions, Lab
 from .conftest import MakeLab
 from .pools import DEADLINE, Client, agents, allowed, less_patience, listening, nothing_runs, pool, rank, ssh, until
+
+
+@sky.function
+def size(data: bytes) -> int:
+    return len(data)
+
+
+def cut_off(lab: Lab, compute: sky.Compute, node: int) -> None:
+    """Close the connection to a node."""
+    host = lab.hosts[node]
+    host.run("pkill -KILL -f '^sshd.*@' || pkill -KILL -x sshd-session || true")
+    until(lambda: not compute.pool.links[node].up, "the link to be down")
 
 
 def child(host: Host) -> int:
@@ -69,6 +82,27 @@ def test_host_whose_shells_hang_does_not_delay_a_teardown(make_lab: MakeLab, mon
         hang.touch()
     hang.unlink()
     nothing_runs(lab)
+
+
+@pytest.mark.proof("1 s of a processor")
+def test_call_during_a_missing_key_file_ends_and_the_node_reconnects(lab: Lab, tmp_path: Path) -> None:
+    key, away = tmp_path / "key", tmp_path / "away"
+    shutil.copy(lab.key, key)
+    key.chmod(0o600)
+    with pool(lab, ssh(lab, lab.hosts[:2], keys=str(key))) as compute, ThreadPoolExecutor(1) as beside:
+        assert rank() @ compute == [0, 1]
+        key.rename(away)
+        cut_off(lab, compute, 1)
+        running = beside.submit(lambda: size(b"x" * 300_000) @ compute)
+        until(lambda: compute.pool.view.runs, "the run")
+        until(lambda: "key" in compute.pool.view.nodes[1].link_detail, "a try without the key")
+        away.rename(key)
+        try:
+            assert running.result(DEADLINE) == [300_000, 300_000]
+        except sky.RunError as error:
+            assert "cannot send the arguments to the nodes" in str(error)  # in words, and at last
+        until(lambda: compute.pool.links[1].up, "the link")
+        assert size(b"x" * 300_000) @ compute == [300_000, 300_000]
 
 
 @pytest.mark.proof("2 s of a processor")

@@ -8,6 +8,7 @@ import os
 import shutil
 import socket
 import sys
+import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -211,17 +212,36 @@ def start_progress(compute: sky.Compute) -> str:
     return "" if held is None else " ".join(node.detail for node in held.view.nodes)
 
 
-@pytest.mark.proof("1 s of a processor")
-def test_host_clock_two_hours_off_is_warned_about_and_works(make_lab: MakeLab) -> None:
-    lab = make_lab(2, hosts={1: HostOptions(clock_offset=7200)})
+@sky.function
+def talks(path: str) -> None:
+    import time
+    from pathlib import Path
+
+    while not Path(path).exists():
+        print("a line", flush=True)
+        time.sleep(0.1)
+
+
+@pytest.mark.proof("2 s of a processor")
+@pytest.mark.parametrize("offset", [7200, -7200])
+def test_host_clock_two_hours_off_is_warned_about_and_works(make_lab: MakeLab, offset: int) -> None:
+    """A printing rank is not silent although its clock is behind."""
+    lab = make_lab(2, hosts={1: HostOptions(clock_offset=offset)})
     with pool(lab) as compute:
+        run, view = talks("/tmp/enough").on_all(compute), compute.pool.view
+        until(lambda: all(view.logs.for_run(run.run).rank(rank).end for rank in (0, 1)), "lines of both")
+        now = time.time()
+        assert [view.activity.unusual_silence(run.run, rank, now - 9000, now) for rank in (0, 1)] == [None, None]
+        for host in lab.hosts:
+            host.run("touch /tmp/enough")
+        run.result()
         assert [name for name, _ in where() @ compute] == [host.name for host in lab.hosts]
     assert compute.receipt is not None and compute.receipt.ok
     clocks = {line.subject: line for line in checked(lab) if "clock" in line.detail}
     assert clocks[lab.hosts[0].address].state == "ok"
     assert clocks[lab.hosts[1].address].state == "warn"
-    ahead = int(clocks[lab.hosts[1].address].detail.partition("clock is ")[2].split()[0])
-    assert 7000 < ahead <= 7201 and "ahead" in clocks[lab.hosts[1].address].detail
+    off = int(clocks[lab.hosts[1].address].detail.partition("clock is ")[2].split()[0])
+    assert 7000 < off <= 7201 and ("ahead" if offset > 0 else "behind") in clocks[lab.hosts[1].address].detail
 
 
 def test_ssh_host_without_python_is_named(make_lab: MakeLab) -> None:

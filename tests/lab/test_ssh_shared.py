@@ -19,7 +19,7 @@ from tests.support.fake_driver import needs_compiler
 
 from . import Host, Lab
 from .gpu_host import gpu_host, measure, put_driver, user_process
-from .pools import Client, agents, pool, ssh, until
+from .pools import Client, agents, nothing_runs, pool, ssh, until
 
 pytestmark = needs_compiler
 
@@ -101,6 +101,21 @@ def test_pool_with_free_gpus_uses_only_unused_ones(shared: Lab) -> None:
         with pool(shared, free, name="other", nodes=1) as beside:
             assert seen() @ beside == [(0, "GPU-2")]
     assert all(each.is_free for each in look(shared)[second.address].gpus)
+
+
+@pytest.mark.proof("2 s of a processor")
+def test_pool_with_free_gpus_uses_the_requested_number(shared: Lab) -> None:
+    free = ssh(shared, gpus="free")
+    with pool(shared, free, nodes=1, worker=sky.Worker(ranks_per_node=2)) as compute:
+        assert seen() @ compute == [(0, "GPU-0"), (0, "GPU-1")]
+        with pool(shared, free, nodes=1, accelerator="H100:2") as other:  # of which the first host has one left
+            assert seen() @ other == [(0, "GPU-0"), (0, "GPU-1")]
+            assert "taken by pool" in look(shared)[shared.hosts[1].address].gpus[0].state
+    with pytest.raises(NoCapacity, match="1 node with 1 free A100 is needed, and no host has them"):
+        pool(shared, free, nodes=1, accelerator="A100").__enter__()
+    with pytest.raises(sky.UsageError, match="cannot be divided among 2 ranks"):
+        pool(shared, free, accelerator="H100:3", worker=sky.Worker(ranks_per_node=2)).__enter__()
+    nothing_runs(shared)
 
 
 def test_other_user_who_holds_a_gpu_lock_is_named(shared: Lab) -> None:

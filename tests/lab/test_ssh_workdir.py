@@ -23,6 +23,7 @@ from skyward_core.store.ledger import Ledger
 from skyward_core.store.pool_folder import read_events
 from skyward_core.transport.file_and_result_downloads import PARTS, IncomingOutput
 from skyward_core.views.events import PoolState
+from tests.support.pool_logs import last_run, log_of
 from tests.support.sessions import new_session
 
 from . import Lab
@@ -35,6 +36,27 @@ def project(home: Path) -> Path:
     folder = home / "project"
     folder.mkdir()
     return folder
+
+
+@pytest.mark.proof("1 s of a processor")
+def test_whole_script_runs_as_the_copy_on_the_node(pair: Lab, project: Path) -> None:
+    script = project / "whole.py"
+    (project / "beside_the_script.py").write_text("WORD = 'found'\n")
+    (project / "data.txt").touch()
+    text = "import beside_the_script, os, socket, sys\nfrom pathlib import Path\n"
+    text += "assert os.path.samefile(Path(__file__).parent, sys.path[0]) and Path('data.txt').exists()\n"
+    script.write_text(f"{text}print(__file__, beside_the_script.WORD, sys.argv[1])\n")
+    with pool(pair, nodes=2, image=sky.Image(workdir=str(project))) as compute:
+        sky.script(script, ["a"]) @ compute
+        settled = [log_of(compute, last_run(compute), rank).decode().split() for rank in (0, 1)]
+        for file, *values in settled:
+            assert (Path(file).name, values) == ("whole.py", ["found", "a"]) and file != str(script)
+        script.write_text("raise KeyError(1)  # is newer than what the nodes have\n")
+        with pytest.raises(sky.RunError, match="KeyError"):
+            sky.script(script) @ compute
+        (project.parent / "elsewhere.py").write_text("pass\n")
+        with pytest.raises(sky.RunError, match="is not in the working folder that was sent to this node"):
+            sky.script(project.parent / "elsewhere.py") @ compute
 
 
 def test_working_folder_that_cannot_be_sent_is_refused_by_name(pair: Lab, home: Path) -> None:
