@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import shutil
 import subprocess
@@ -148,44 +147,6 @@ async def test_job_sends_its_workdir_and_later_edits(host: Host, cli: Cli) -> No
     done = await run(cli, "launch", "alone.yaml", "--hosts", name, "-c", "alone", "--down")
     assert "r000| 0\n" in done.stdout, "without a working folder none travels"
     await run(cli, "down", "job", "-y")
-
-
-@pytest.mark.proof("2 s of a processor")
-async def test_invalid_ssh_config_of_one_host_does_not_affect_others(host: Host, cli: Cli, tmp_path: Path) -> None:
-    garbage = tmp_path / "garbage"
-    garbage.write_text("-----BEGIN OPENSSH PRIVATE KEY-----\n????\n-----END OPENSSH PRIVATE KEY-----\n")
-    garbage.chmod(0o600)
-    odd = {
-        "provider": f"PKCS11Provider {garbage}",
-        "key": f"IdentityFile {garbage}",
-        "jump": "ProxyJump a..b",
-        "proxy": "ProxyCommand /nowhere/proxy %h",
-        "name": f"HostName {'x' * 64}.lab",
-    }
-    own = Path(cli.env["HOME"], ".ssh", "config")
-    usual = f"HostName 127.0.0.1\n  Port {host.port}\n"
-    entries = [f"Host {name}\n  {line}\n  {usual}" for name, line in odd.items()]
-    own.write_text("".join([*entries, f"Host good\n  {usual}", "Host *\n", f"  IdentityFile {host.client_key}\n"]))
-    (own.parent / "known_hosts").write_text(host.known_line())
-    # Without the names that would be a second node of the same machine.
-    group = [*(name for name in odd if name not in ("provider", "key")), "gpu1..lab", "good"]
-    cli.write("skyward.toml", f"[hosts]\nlab = {[*odd, 'gpu1..lab', 'good']}\nmachines = {group}\n")
-    looks = {each["host"]: each for each in cli_json(await run(cli, "hosts", "--json", status=1))["hosts"]}
-    # Whether another key is offered in place of one that makes no sense, is not what this is about.
-    assert {name: each["reached"] for name, each in looks.items() if name != "key"} == {
-        **dict.fromkeys([*odd.keys() - {"key"}, "gpu1..lab"], False),
-        "good": True,
-    }
-    assert "label empty or too long" in looks["gpu1..lab"]["why"]
-    assert "PKCS#11" in looks["provider"]["why"]
-    done = await run(cli, "run", "endings.py:fine", "--hosts", "machines", "--nodes", "1:2")
-    assert "seen by rank 0" in done.stdout and "Traceback" not in done.stderr
-    checks = await run(cli, "doctor", "--json", status=1)
-    assert {each["subject"] for each in cli_json(checks)["checks"]} >= {*looks}
-
-
-def cli_json(done: subprocess.CompletedProcess[str]) -> Any:
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 @pytest.mark.proof("1 s of a processor", after=1)

@@ -187,6 +187,18 @@ def test_rank_without_callback_gets_sigterm_and_is_lost(pool: sky.Compute, steps
     session.detach()
 
 
+def test_tasks_go_to_nodes_without_a_preemption_notice(pool: sky.Compute) -> None:
+    announce_preemption(pool, 0)  # the head
+    wait_until(lambda: pool.pool.view.nodes[0].is_preempted)
+    assert [sky.function(listen)() >> pool for _ in range(3)] == [[]] * 3
+    assert sky.gather(*[sky.function(listen)() for _ in range(4)]) >> pool == ([],) * 4
+
+    def nodes() -> list[int]:
+        return [task.node for run in pool.pool.view.runs.values() for task in run.tasks.values()]
+
+    wait_until(lambda: nodes() == [1] * 7, what=nodes)
+
+
 def stop_by_flag(begun: Callable[[], None]) -> str:
     stop: list[int] = []
     signal.signal(signal.SIGTERM, lambda *_: stop.append(1))

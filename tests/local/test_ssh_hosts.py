@@ -41,10 +41,12 @@ from skyward_core.transport.ssh.host_address_and_python import Target
 from skyward_core.transport.ssh.host_key_prompt import HostKeyPrompt
 from skyward_core.transport.ssh.ssh_config_and_preopened_sockets import PreopenedSockets
 from skyward_core.transport.ssh.ssh_transport import SSHTransport
+from skyward_core.transport.transport import StartBarrier
 from skyward_tui.text.error_hint_text import format_detail, format_error
 from tests.support.one_host import NOISE, Reports, config, greet, provider, running, target
 from tests.support.pythons import python_without
 from tests.support.sshd import Host
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -94,6 +96,26 @@ async def test_relay_command_is_used_without_socket_forwarding(host: Host, known
         await transport.prepare(config(), Reports())
         assert (await greet(transport))["pool"] == "p"
         assert "relay.main" in host.commands[-1]
+
+
+async def test_setup_of_a_host_waits_until_all_nodes_are_synced(host: Host, known_hosts_file: Path) -> None:
+    transport, gate, reports = SSHTransport(target(host, known_hosts_file), "p.0"), StartBarrier(2), Reports()
+    image = {"setup": ['touch "$HOME/was-set-up"']}
+    async with running(transport):
+        first = asyncio.create_task(transport.prepare(config(image=image), reports, gate))
+        await until(lambda: gate.missing == {1})
+        assert reports.lines[-1][0] == "synced" and not (host.home / "was-set-up").exists()
+        await gate.wait(1)
+        await first
+        assert (host.home / "was-set-up").exists()
+
+
+async def test_failing_setup_command_of_a_host_is_reported_with_its_output(host: Host, known_hosts_file: Path) -> None:
+    transport, reports = SSHTransport(target(host, known_hosts_file), "p.0"), Reports()
+    async with running(transport):
+        with pytest.raises(PoolError, match=r"(?s)exit code 3.*no such thing"):
+            await transport.prepare(config(image={"setup": ["echo looking; echo no such thing; exit 3"]}), reports)
+        assert "looking" in reports.of("installed")
 
 
 @pytest.mark.proof("1 s of a processor", after=1)

@@ -336,6 +336,19 @@ async def test_fail_fast_without_peers_stops_no_other_rank(gang: list[Member]) -
     assert not gang[0].call.stop_reason
 
 
+async def test_failure_without_a_client_and_fail_fast_stops_no_peer(
+    gang: list[Member], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fail_fast_without_client, "CLIENT_GRACE", 0.0)
+    line: Any = {"key": KEY, "nodes": [gang[0].place, gang[2].place], "fail_fast": False}
+    gang[1].fail_fast.set_peers(line)
+    gang[1].fail()
+    gang[1].fail_fast.check()
+    assert gang[1].fail_fast._notifications == {}
+    line["fail_fast"] = True
+    await look_until(gang[1], lambda: gang[0].stopped and gang[2].stopped)
+
+
 @pytest.mark.parametrize(
     "data",
     [
