@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from functools import wraps
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
@@ -690,7 +691,7 @@ class Session(SessionInterface):
         return await asyncio.to_thread(list_copies, row, run, found, is_local=self.is_working_locally(row))
 
     def delete_checkpoints(self, pool: PoolRow, *, only_look: bool) -> int:
-        """Delete the checkpoints of an ended pool on this machine, except those that other pools have continued.
+        """Delete the checkpoints of an ended pool on this machine, except those that other pools have or continue.
 
         Args:
             pool: The pool.
@@ -702,9 +703,14 @@ class Session(SessionInterface):
         from skyward_core.pool import output_files  # imported late: rarely used
 
         rows = *self.ledger.live_pools(), *self.ledger.ended_pools(limit=-1)
-        continue_others = [row for row in rows if row.token != pool.token and row.spec["options"].get("resume")]
-        own, *others = (set(output_files.checkpoint_folders(row, self.ledger)) for row in (pool, *continue_others))
-        folders = own.difference(*others)
+        # A pool that resumes a run may not have begun it yet, and the pool of the first run still has its checkpoints.
+        used = {row.spec["options"].get("resume") for row in rows if row.token != pool.token}
+        own = pool.spec["options"].get("resume")
+        first = self.ledger.run(own) if own else None
+        if first is not None and (self.ledger.pool(first.token).ended_at or inf) > (pool.ended_at or 0.0):
+            used.add(own)
+        found = output_files.checkpoint_folders(pool, self.ledger)
+        folders = [each for each in found if each.rpartition("/")[2] not in used]
         is_local = self.is_working_locally(pool)
         return output_files.delete_checkpoints(pool, folders, is_local=is_local, only_look=only_look)
 

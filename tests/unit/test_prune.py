@@ -156,6 +156,23 @@ def test_checkpoints_of_old_pools_are_removed_on_request_unless_resumed(ledger: 
             assert left == {"run-first", "run-new", "of-the-user", *(["run-old"] if only_look else [])}
 
 
+def test_checkpoints_that_another_pool_starts_to_resume_or_still_has_are_not_removed(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    rows = {}
+    for name, resume, has_run in (
+        ("first", None, True), ("starting", "run-first", False), ("open", None, True), ("second", "run-open", True),
+    ):  # fmt: skip
+        options = Options(on_loss="restart", resume=resume).describe()
+        spec = {"cwd": str(tmp_path / "project"), "options": options, "image": {}}
+        rows[name] = ledger.record_intent(f"t-{name}", name, {"provider": "local"}, spec)
+        record_runs(ledger, opened=[(rows[name].token, f"run-{name}", "f", "single", 1, 0.0)] if has_run else [])
+        (target := tmp_path / "project" / "checkpoints" / f"run-{name}" / "w").parent.mkdir(parents=True)
+        target.write_bytes(bytes(1000))
+    with new_session() as session:
+        assert [session.delete_checkpoints(rows[name], only_look=False) for name in ("first", "second")] == [0, 0]
+
+
 def test_downloaded_checkpoints_are_removed_unless_changed_or_elsewhere(tmp_path: Path, ledger: Ledger) -> None:
     spec = {"cwd": str(tmp_path / "project"), "options": Options(on_loss="restart").describe(), "image": {}}
     row = ledger.record_intent("t", "p", {"provider": "ssh"}, spec)
