@@ -916,6 +916,15 @@ async def test_run_cancelled_at_the_news_of_its_failure_does_not_start_again() -
         assert (run.state, len(stage.placed)) == ("cancelled", 2)
 
 
+async def test_machines_that_return_during_a_failure_do_not_restart_the_run() -> None:
+    async with staged(2, on_loss="restart") as stage:
+        run = broadcast(stage)
+        stage.nodes[0].ends(run, 0, "raised", ValueError("no"))
+        run.grow()
+        stage.nodes[1].ends(run, 1, "collateral")
+        assert (run.state, run.attempt) == ("failed", 1)
+
+
 async def test_restart_on_some_nodes_leaves_gangs_of_other_nodes() -> None:
     async with staged(3, **RESTART) as stage:
         run = stage.add("broadcast", task(nodes=(1,)))

@@ -294,7 +294,7 @@ class Run:
 
     def grow(self) -> None:
         """Let the ranks save and end, because the next attempt has more nodes."""
-        self._is_growing = True
+        self._is_growing = not self._stopping  # a failure that stops the ranks already counts as a failure
         self._stop("growth", grace=self._context.longest_grace)
 
     def mark_waiting(self) -> None:
