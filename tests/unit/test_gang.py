@@ -582,6 +582,21 @@ async def test_head_judges_lost_nodes_and_restarts_only_if_the_pool_allows_fewer
     assert (end["cause"], end["lost"]) == ("loss", [2]) and "on 2 of 3 nodes" in end["reason"]
 
 
+async def test_refused_connection_proves_no_loss_of_an_agent_that_sends_heartbeats(
+    gang: list[Member], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(node: int) -> bool:
+        return True
+
+    head, record = fail_unattended(gang[0]), gang[0].node.state.registry.records["r1"]
+    watch_each_other(gang)
+    monkeypatch.setattr(gang[0].fail_fast, "has_no_agent", refuse)
+    for age, reason in ((1.0, ""), (3.0, "its agent has ended")):
+        witness = Witness("node 1", "node 1", {}, 1, age)
+        monkeypatch.setattr(gang[0].heartbeats, "witnesses", lambda found=witness: [found])
+        assert await head._explain_silence(record, 1) == reason
+
+
 async def test_run_that_is_cancelled_during_its_restart_starts_no_attempt(gang: list[Member]) -> None:
     head, registry = fail_unattended(gang[0]), gang[0].node.state.registry
     registry.cancel("r1")

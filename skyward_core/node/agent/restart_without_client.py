@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 HEAD = 0
 PEER_PATIENCE = 30.0  # seconds for which the head asks a node that does not answer, before it ends the run
 MAX_METRICS_BYTES = 1 << 20  # bytes at the end of a rank's metrics in which the largest step is searched
+HEARD_SECONDS = 2.0  # age of a node's last heartbeat below which its agent runs
 NO_AGENT = "its agent has ended"
 ONE_WITNESS = f"it has not answered node 0 for {PEER_PATIENCE:.0f} s, and one witness proves no loss"
 
@@ -155,7 +156,12 @@ class UnattendedRestarts:
         """Return why a node does not answer; "" if that is not known yet."""
         if reason := self._find_lost(record).get(node, ""):
             return reason
-        if await self._fail_fast.has_no_agent(node):
+        # A firewall may refuse this node's connections to an agent that runs, and sends heartbeats.
+        heartbeats = self._fail_fast.heartbeats
+        is_heard = heartbeats is not None and any(
+            each.node == node and each.age < HEARD_SECONDS for each in heartbeats.witnesses()
+        )
+        if not is_heard and await self._fail_fast.has_no_agent(node):
             return NO_AGENT
         now = asyncio.get_running_loop().time()
         since = self._unreachable.setdefault((record.run, record.attempt, node), now)
