@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from skyward_core.store.ledger import Ledger
 
 
+EARLIER_SUFFIX = ".earlier"  # ending of the last whole version of a file whose writer was killed
 CLOCK_TOLERANCE = 2.0  # seconds by which two clocks may differ
 PATIENCE = 60.0  # seconds that a node may take to scan its disk
 MAX_FILES = 200_000  # maximum number of listed files per node, over all pages
@@ -551,16 +552,27 @@ class OutputFetcher:
             incoming.drop()
             self._record.add(file, target, incoming.sha256)
             return False
-        if instead and self._keeps_whole and (problem := inspect_content(incoming.path, target.name)[0]):
-            incoming.drop()
-            self.torn.append(file)
-            raise OSError(f"the file {problem}; the earlier version was kept")
+        if instead and (problem := inspect_content(incoming.path, target.name)[0]):
+            if self._keeps_whole:
+                incoming.drop()
+                self.torn.append(file)
+                raise OSError(f"the file {problem}; the earlier version was kept")
+            instead = not self._set_aside(file, target)
         try:
             incoming.move_to(target, file.changed_at, instead=instead)
         except FileExistsError as error:
             incoming.drop()
             raise OSError(f"not overwriting {target}: it is another file") from error
         self._record.add(file, target, incoming.sha256)
+        return True
+
+    def _set_aside(self, file: WrittenFile, target: Path) -> bool:
+        """Rename the earlier version of a file that is cut off now, if the earlier one is whole: no other may exist."""
+        row = self._record.latest_at(target)
+        if row is None or inspect_content(target, target.name)[0]:
+            return False
+        aside = target.replace(target.with_name(f"{target.name}{EARLIER_SUFFIX}"))
+        self._record.add(replace(file, version=row.version), aside, row.sha256)
         return True
 
 
@@ -624,14 +636,19 @@ def find_checkpoints(row: PoolRow, run: str, *, is_local: bool, quiet: float = 0
     folder = f"{CHECKPOINTS}/{row.spec['options'].get('resume') or run}/"
     rows = _own_files(row, quiet) if is_local else OutputRecord(pool_path(row.key) / RECORD).rows()
     patterns = output_patterns(row.spec)
-    newest: dict[str, FetchedRow] = {}
+    found: dict[str, list[FetchedRow]] = {}
     for each in rows:
         is_of_other = each.path.startswith(f"{CHECKPOINTS}/") and not each.path.startswith(folder)
         if patterns and matches(each.path, patterns) and not is_of_other:
-            other = newest.get(each.path)
-            if other is None or each.left[1] > other.left[1]:
-                newest[each.path] = each
-    return newest
+            found.setdefault(each.path, []).append(each)
+    return {path: _select_newest(copies) for path, copies in found.items()}
+
+
+def _select_newest(copies: list[FetchedRow]) -> FetchedRow:
+    """Return the newest copy, if possible one that is not cut off."""
+    copies.sort(key=lambda row: row.left[1], reverse=True)
+    whole = (row for row in copies if len(copies) > 1 and not inspect_content(Path(row.target), row.path)[0])
+    return next(whole, copies[0])
 
 
 def _own_files(row: PoolRow, quiet: float) -> Iterator[FetchedRow]:

@@ -25,10 +25,11 @@ from skyward_core.node.agent import client_file_requests
 from skyward_core.node.agent.client_file_requests import OutputFile, file_version, find_written_files
 from skyward_core.node.bootstrap.receive_working_folder import FolderItem, to_json
 from skyward_core.pool import output_files
-from skyward_core.pool.output_files import OutputRecord
+from skyward_core.pool.output_files import OutputFetcher, OutputRecord, _select_newest
 from skyward_core.protocol.validators import is_relative_subpath
 from skyward_core.runtime.instance_info_and_attempt import InstanceInfo, using
 from skyward_core.runtime.output_decorators import silent, stderr, stdout
+from skyward_core.transport.file_and_result_downloads import IncomingOutput
 from tests.support.examples import examples
 
 
@@ -50,6 +51,19 @@ def test_copy_of_a_file_on_a_shared_disk_counts_for_every_node(tmp_path: Path) -
     record.add(WrittenFile("model.pt", 7, 0.0, 1, "7.99.3"), target)
     assert [row.node for row in record.copies_of(WrittenFile("model.pt", 7, 0.0, 0, "7.99.3"))] == [1]
     assert record.copies_of(WrittenFile("model.pt", 7, 0.0, 0, "7.100.3")) == []
+
+
+def test_whole_version_of_a_file_is_kept_if_its_writer_is_killed_during_the_next_save(tmp_path: Path) -> None:
+    target, record = tmp_path / "model.json", OutputRecord(tmp_path / "outputs.jsonl")
+    target.write_text("{}")
+    record.add(WrittenFile("model.json", 2, 0.0, 0, "v1"), target)
+    for text in ("{", "[1"):
+        file = WrittenFile("model.json", len(text), 2e9, 0, text)
+        incoming = IncomingOutput(tmp_path, "model.json", len(text), text)
+        incoming.write(text.encode())
+        assert OutputFetcher(None, record)._store(file, target, incoming)  # type: ignore[arg-type]
+        chosen = _select_newest(record.rows())
+        assert (target.read_text(), Path(chosen.target).read_text(), chosen.version) == (text, "{}", "v1")
 
 
 def test_partial_write_of_the_output_record_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
