@@ -14,6 +14,7 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.model.errors import NoCapacity
+from skyward_core.model.specs import PoolSpec
 from skyward_core.providers.ssh.free_gpu_choice import HostGpuUsage
 from tests.support.fake_driver import needs_compiler
 
@@ -101,6 +102,25 @@ def test_pool_with_free_gpus_uses_only_unused_ones(shared: Lab) -> None:
         with pool(shared, free, name="other", nodes=1) as beside:
             assert seen() @ beside == [(0, "GPU-2")]
     assert all(each.is_free for each in look(shared)[second.address].gpus)
+
+
+@pytest.mark.proof("1 s of a processor")
+def test_user_who_takes_a_gpu_during_the_start_is_named(shared: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, _ = shared.hosts
+    alone, user = ssh(shared, [first], gpus="free"), user_process(first)
+    looked = sky.SSH._find_free_gpus
+
+    async def then_somebody_comes(self: sky.SSH, spec: PoolSpec) -> object:
+        found = await looked(self, spec)
+        measure(first, f"pids={user}:4000")
+        return found
+
+    monkeypatch.setattr(sky.SSH, "_find_free_gpus", then_somebody_comes)
+    with pytest.raises(sky.PoolError, match=r"none is free|only 2 free \(GPU 0 .* is used by nobody \(sleep"):
+        pool(shared, alone).__enter__()
+    measure(first)
+    with pool(shared, alone, worker=sky.Worker(ranks_per_node=2)) as compute:
+        assert seen() @ compute == [(0, "GPU-1"), (0, "GPU-2")], "others that are free will do"
 
 
 @pytest.mark.proof("2 s of a processor")

@@ -466,19 +466,6 @@ def test_teardown_does_not_wait_for_a_replacement_machine(home: Path, monkeypatc
     assert (compute.receipt.created, compute.receipt.ok) == (2, True)
 
 
-def test_run_waiting_for_a_replacement_can_be_cancelled(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Provider(monkeypatch)
-    with sky.Compute(nodes=2, options=REPLACE) as compute:
-        lose(compute, 1)
-        wait_until(lambda: compute.pool.view.nodes[1].retry_at is not None)
-        with new_session() as session:
-            session.attach(compute.name).result(30)
-            run = session.launch(compute.name, make_task(serving_rank())).result(30)
-            session.cancel(compute.name, run.id).result(30)
-            session.wait(compute.name, run.id).result(30)
-            assert run.state == "cancelled"
-
-
 def test_session_knows_whether_a_run_survives_its_exit(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Provider(monkeypatch)
     with sky.Compute(nodes=2, options=REPLACE) as compute, new_session() as session:

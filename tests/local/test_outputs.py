@@ -386,6 +386,28 @@ def test_output_files_are_fetched_during_and_after_a_run(pool: sky.Compute, proj
     assert (folder / ".gitignore").read_text() == "*\n"
 
 
+@pytest.mark.proof("1 s of a processor")
+def test_attached_client_fetches_output_files_of_other_runs(
+    pool: sky.Compute, module_home: Path, tmp_path: Path
+) -> None:
+    go_on, env = tmp_path / "go", os.environ | {"SKYWARD_HOME": str(module_home)}
+    comes = "import sys, skyward_core as sky\nwith sky.attach('writers') as pool: sys.stdin.read()"
+    with ThreadPoolExecutor(1) as beside:
+        running = beside.submit(lambda: write_and_wait(str(go_on)) @ pool)
+        pipe = subprocess.PIPE
+        with Child([sys.executable, "-c", comes], env=env, cwd=tmp_path, stdin=pipe) as child:
+            try:
+                wait_until(lambda: list(tmp_path.glob("outputs/*/r1/live/one.txt")))
+            finally:
+                go_on.touch()
+            running.result()
+            wait_until(lambda: list(tmp_path.glob("outputs/*/live/one.txt")))
+            wait_until(lambda: len(list(tmp_path.glob("outputs/*/r?/live/last.txt"))) >= 2)
+            assert child.stdin is not None
+            child.stdin.close()
+            assert child.wait(60) == 0
+
+
 def test_files_and_fetch_commands_list_and_download_output_files(
     pool: sky.Compute, module_home: Path, tmp_path: Path
 ) -> None:

@@ -16,8 +16,6 @@ import pytest
 import skyward_core as sky
 from skyward_core.plugins import Plugin
 from tests.support.faults import agent_pids
-from tests.support.loss import lose
-from tests.support.task_places import pool_rank
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("home")
@@ -37,11 +35,6 @@ def place() -> tuple[object, ...]:
 @sky.function
 def rank() -> int:
     return sky.instance_info().rank
-
-
-@sky.function
-def where() -> int:
-    return pool_rank()
 
 
 @sky.function
@@ -135,23 +128,6 @@ def test_standalone_call_continues_after_an_agent_death(pool: sky.Compute, tmp_p
 
 def parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-
-@pytest.mark.proof("0.5 s of a processor")
-def test_ranks_of_a_lost_standalone_node_are_lost_and_others_run(home: Path) -> None:
-    with sky.Compute(nodes=2, options=options()) as compute:
-        lose(compute, 0)
-        wait_until(lambda: compute.pool.view.state == "degraded")
-        with pytest.raises(sky.RunError, match="node 0 is gone") as caught:
-            rank() @ compute
-        assert caught.value.results == {1: 1}
-        assert where() >> compute == 1
-    with sky.Compute(nodes=2, options=options(fail_fast=True)) as compute:
-        lose(compute, 0)
-        wait_until(lambda: compute.pool.view.state == "degraded")
-        with pytest.raises(sky.RunError, match="node 0 of the pool is lost") as caught:
-            rank() @ compute
-        assert caught.value.results == {}, "the others would have been stopped"
 
 
 class Diary(Plugin):
