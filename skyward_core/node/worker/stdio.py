@@ -182,17 +182,20 @@ class CapturedStreams:
         self._children.drain()
         self._marker.mark_before(self._run)
         self._marked_at = monotonic()
-        if not self._is_shared:
-            self._start_thread()
+        if not self._is_shared and self._start_thread():
             self._out_vars.pop("write", None)
             if not self._marked.is_set():
                 self._marked.set()
         self._note_output()
 
-    def _start_thread(self) -> None:
+    def _start_thread(self) -> bool:
+        """Start the thread of the marks. Return False if the user's limit of processes forbids it."""
         if self._thread is None:  # most calls print nothing
-            self._thread = threading.Thread(target=self._rearm_marks, name="log-marks", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._rearm_marks, name="log-marks", daemon=True)
+            with suppress(RuntimeError):
+                thread.start()
+                self._thread = thread
+        return self._thread is not None
 
     def _note_output(self) -> None:
         if self._scan is not None and not self._scan.has_output:
