@@ -14,7 +14,7 @@ DAYS = 7
 NEEDS = {
     "tests/lab/test_engines.py": (1, "pip", "ray[default]"),
     "tests/frameworks/test_tensorflow.py": (2, "pip", "tensorflow-cpu"),
-    "tests/frameworks/test_framework_guides.py": (3, "pip", "lightning"),
+    "tests/frameworks/test_launcher_guides.py": (3, "pip", "lightning"),
     "tests/frameworks/test_recovery.py": (3, "pip", "lightning"),
     "tests/lab/test_mpi.py": (4, "apt", "mpich"),
     "tests/local/test_slurm.py": (5, "apt", "slurm-wlm munge"),

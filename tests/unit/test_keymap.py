@@ -12,8 +12,8 @@ from skyward_tui.ui.panel_registry import PANELS
     ("wished", "keymap"),
     [
         ({}, {}),
-        ({"run.merge": "m"}, {"run.merge": "m"}),
-        ({"run.merge": " m , Z,m"}, {"run.merge": "m,Z"}),
+        ({"run.merge": "K"}, {"run.merge": "K"}),
+        ({"run.merge": " K , Z,K"}, {"run.merge": "K,Z"}),
         ({"run.merge": ","}, {"run.merge": "comma"}),
         ({"app.help": "?, f1"}, {"app.help": "question_mark,f1"}),
         ({"pools.new": "ctrl+shift+n,é"}, {"pools.new": "ctrl+shift+n,é"}),
@@ -29,7 +29,7 @@ def test_valid_key_bindings_are_applied(wished: dict[str, str], keymap: dict[str
 @pytest.mark.parametrize(
     ("wished", "message"),
     [
-        ({"run.mrege": "m"}, "keys.run.mrege: unknown action; did you mean run.merge?"),
+        ({"run.mrege": "K"}, "keys.run.mrege: unknown action; did you mean run.merge?"),
         ({"run.merge": ""}, "keys.run.merge: no key given"),
         ({"run.merge": "hyperspace"}, "keys.run.merge: 'hyperspace' is not a key"),
         ({"run.merge": "\x1b"}, "keys.run.merge: '\\x1b' is not a key"),
@@ -47,9 +47,9 @@ def test_invalid_key_binding_is_reported_and_ignored(wished: dict[str, str], mes
 
 
 def test_first_of_two_bindings_for_one_key_is_applied() -> None:
-    keymap, problems = resolve_keymap({"run.merge": "m", "run.follow": "m", "run.zoom": "Z"})
-    assert keymap == {"run.merge": "m", "run.zoom": "Z"}
-    assert problems == ["keys.run.follow: m is already bound to run.merge"]
+    keymap, problems = resolve_keymap({"run.merge": "K", "run.follow": "K", "run.zoom": "Z"})
+    assert keymap == {"run.merge": "K", "run.zoom": "Z"}
+    assert problems == ["keys.run.follow: K is already bound to run.merge"]
 
 
 def test_default_keys_of_every_action_are_a_valid_keymap() -> None:
