@@ -499,7 +499,7 @@ def _lightning(logger: Any, metrics: Any, step: Any = None) -> tuple[Any, ...]:
 
 
 def _huggingface(handler: Any, args: Any, state: Any, control: Any, logs: Any, **kwargs: Any) -> tuple[Any, ...]:
-    return dict(logs), state.global_step, (float(state.global_step), float(state.max_steps), 0)
+    return dict(logs), state.global_step, (float(state.global_step), float(state.max_steps), 1)
 
 
 def _keras(callbacks: Any, epoch: int, logs: Any = None) -> tuple[Any, ...]:

@@ -237,22 +237,31 @@ class Progress(NamedTuple):
 
 class ProgressTracker:
     """Progress of one rank, from values that it logs and prints. Values count once three of them are consistent: of the
-    same kind and total, and increasing.
+    same kind and total, and increasing. A bar that begins again in one process belongs to an epoch, not to the run.
     """
 
-    __slots__ = ("_found",)
+    __slots__ = ("_found", "_repeated", "_source")
 
     def __init__(self) -> None:
+        self._repeated: set[float] = set()  # totals of bars that began again
+        self._source = ""
         self._found: dict[tuple[int, float], list[tuple[float, float]]] = {}  # kind and total -> times and values
 
-    def add(self, at: float, done: object) -> None:
-        """Add a value with its total and kind. Invalid ones are ignored: ranks may send anything."""
+    def add(self, at: float, done: object, source: str = "") -> None:
+        """Add a value with its total and kind. Invalid ones are ignored: ranks may send anything.
+
+        Args:
+            source: File of the process that gave the value.
+        """
         if not (isinstance(done, list | tuple) and len(done) == 3 and all(map(_is_number, done))):
             return
         value, total, kind = float(done[0]), float(done[1]), int(done[2]) if isfinite(done[2]) else -1
         if not (0 <= value <= total < MAX_VALUE and total > 0 and 0 <= kind <= 5):
             return
         seen = list(self._found.get((kind, total), ()))
+        if seen and kind == 0 and value < seen[-1][1] and source == self._source:
+            self._repeated = {*list(self._repeated)[1 - MAX_PROGRESSES :], total}
+        self._source = source
         if seen and (value < seen[-1][1] or at < seen[-1][0]):
             seen = []  # it began again
         if not seen or value > seen[-1][1]:
@@ -267,6 +276,7 @@ class ProgressTracker:
     def current(self) -> Progress | None:
         """The progress of the highest kind. Among bars, the first that is not complete: bars inside it are shorter."""
         found = [(key, seen) for key, seen in list(self._found.items()) if len(seen) >= REQUIRED_VALUES]
+        found = [(key, seen) for key, seen in found if key[0] or key[1] not in self._repeated]
         if not found:
             return None
         highest = max(kind for (kind, _), _ in found)
@@ -356,7 +366,7 @@ class MetricStore:
         if done is not None:
             ahead = self.activity.clocks.ahead(rank) if source and self.activity.clocks is not None else 0.0
             ranks = self._progress.setdefault(run, {})
-            ranks.setdefault(rank, ProgressTracker()).add(at + ahead, done)
+            ranks.setdefault(rank, ProgressTracker()).add(at + ahead, done, source)
             if len(self._progress) > MAX_RUNS:
                 self._progress = dict(list(self._progress.items())[1:])
             self.version += 1
