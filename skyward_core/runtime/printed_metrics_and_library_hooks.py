@@ -32,44 +32,41 @@ _MEAN = rf"(?:\s*\(\s*{_NUMBER}{_UNIT}\s*\))?"
 _GROUPS = r"(?:train(?:ing)?|test(?:ing)?|val(?:id(?:ation)?)?|eval(?:uation)?)"
 _X = r"(?:(?:global|train)[ _]step|num_updates|step|iter(?:ation)?|it|update|timestep|epoch|batch|episode)"
 _PUNCTUATION = re.compile(r"[\s,;|()\]*>•:·—=-]+")
+_compiled = functools.cache(re.compile)  # by the first line that needs an expression: it takes 10 ms of a processor
 # Tokens that begin with a letter, and tokens that begin with a digit or a bracket.
-_WORDED = re.compile(
-    "|".join((
-        rf"(?i:(?P<phase>{_GROUPS}):?\s+\[?(?P<round>\d+)\]?)(?=\s*\[\s*\d)",
-        rf"(?i:(?P<group>(?:{_GROUPS} )?)(?P<x>{_X}))\s*(?P<sets>[:=]?)#?\s*\[?\s*(?P<xv>\d+(?:\.\d+)?(?:[eE][+]?\d+)?)"
-        r"(?:\s*/\s*(?P<xt>\d+))?\]?(?![\w/]|\.\d)",
-        rf"(?P<name>{_NAME})(?:\s*[:=]\s*(?:\[?{_TIME}(?:\s*[</•]\s*{_TIME})?\]?"
-        r"|(?P<part>\d+)\s*/\s*(?P<whole>\d+)(?:\s*\(\s*[\d.]+\s*%\s*\))?"
-        rf"|(?P<value>{_NUMBER})(?P<unit>{_UNIT}){_ENDS}{_MEAN})"
-        rf"|\s+(?P<value2>{_NUMBER})(?P<unit2>{_UNIT}){_ENDS}{_MEAN}"
-        rf"(?=\s*[,|;\t]|\s*$|\s+-\s|  |\s+{_WORD}\s+{_NUMBER}))",
-        rf"(?i:(?P<label>{_GROUPS}\b(?: set| step| phase)?))\s*[:|-]?",
-        rf"(?P<other>{_WORD}(?: {_WORD})?)\s*:",
-        r"(?P<eta>(?i:eta)\b)",
-    ))
-)  # fmt: skip
-_NUMBERED = re.compile(
-    "|".join((
-        rf"(?P<took>\[?{_TIME}<[^,\]]*(?:,\s*(?P<speed>[^,\]]*))?[,\]])",
-        rf"(?P<clock>\[?{_TIME}(?:\s*[</•]\s*{_TIME})?\]?)",
-        r"(?P<bar>\d{1,3}%\s*(?:\|[^|]{0,300}\||[━╸╺─]{3,})|[━╸╺─]{3,}|\[[=>.# ]{5,}\])",
-        r"(?P<pair>\[(?P<of>\d+),\s*(?P<at>\d+)\])",
-        r"(?P<place>\[?\s*(?P<pv>\d+)\s*/\s*(?P<pt>\d+)(?![\d./])(?:\s*\(\s*[\d.]+%\s*\))?\s*\]?"
-        r"(?:\s*(?:batch(?:es)?|samples|steps|iters|examples)\b)?)",
-        rf"(?P<quantity>{_NUMBER}\s?(?:%|(?:[mnuµ]?s|min|h)\b(?:/(?:step|it|epoch)\b)?|\w{{0,8}}/s\b))",
-        r"(?P<rest>\[)",
-    ))
-)  # fmt: skip
+_WORDED = "|".join((
+    rf"(?i:(?P<phase>{_GROUPS}):?\s+\[?(?P<round>\d+)\]?)(?=\s*\[\s*\d)",
+    rf"(?i:(?P<group>(?:{_GROUPS} )?)(?P<x>{_X}))\s*(?:(?P<sets>[:=])\s*)?(?:#\s*)?(?:\[\s*)?"
+    r"(?P<xv>\d+(?:\.\d+)?(?:[eE][+]?\d+)?)(?:\s*/\s*(?P<xt>\d+))?\]?(?![\w/]|\.\d)",
+    rf"(?P<name>{_NAME})(?:\s*[:=]\s*(?:\[?{_TIME}(?:\s*[</•]\s*{_TIME})?\]?"
+    r"|(?P<part>\d+)\s*/\s*(?P<whole>\d+)(?:\s*\(\s*[\d.]+\s*%\s*\))?"
+    rf"|(?P<value>{_NUMBER})(?P<unit>{_UNIT}){_ENDS}{_MEAN})"
+    rf"|\s+(?P<value2>{_NUMBER})(?P<unit2>{_UNIT}){_ENDS}{_MEAN}"
+    rf"(?=\s*[,|;\t]|\s*$|\s+-\s|  |\s+{_WORD}\s+{_NUMBER}))",
+    rf"(?i:(?P<label>{_GROUPS}\b(?: set| step| phase)?))\s*[:|-]?",
+    rf"(?P<other>{_WORD}(?: {_WORD})?)\s*:",
+    r"(?P<eta>(?i:eta)\b)",
+))  # fmt: skip
+_NUMBERED = "|".join((
+    rf"(?P<took>\[?{_TIME}<[^,\]]*(?:,(?P<speed>[^,\]]*))?[,\]])",
+    rf"(?P<clock>\[?{_TIME}(?:\s*[</•]\s*{_TIME})?\]?)",
+    r"(?P<bar>\d{1,3}%\s*(?:\|[^|]{0,300}\||[━╸╺─]{3,})|[━╸╺─]{3,}|\[[=>.# ]{5,}\])",
+    r"(?P<pair>\[(?P<of>\d+),\s*(?P<at>\d+)\])",
+    r"(?P<place>\[?\s*(?P<pv>\d+)\s*/\s*(?P<pt>\d+)(?![\d./])(?:\s*\(\s*[\d.]+%\s*\))?\s*\]?"
+    r"(?:\s*(?:batch(?:es)?|samples|steps|iters|examples)\b)?)",
+    rf"(?P<quantity>{_NUMBER}\s?(?:%|(?:[mnuµ]?s|min|h)\b(?:/(?:step|it|epoch)\b)?|\w{{0,8}}/s\b))",
+    r"(?P<rest>\[)",
+))  # fmt: skip
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _WRAPPED = re.compile(rf"(?:tensor|array|(?:np\.)?float(?:16|32|64)?)\(({_NUMBER})[^()]*\)")
 _TEXT_FIELD = re.compile(
     r"""['"][\w/. -]+['"]:\s*(?:['"](?!nan|inf)[A-Za-z][^'"]*['"]|true|false|null|None|True|False)\s*,?"""
 )
 _QUOTES = str.maketrans("", "", "'\"{}")
-_LOG_PREFIX = re.compile(
+_LOG_PREFIX = (
     r"\s*(?:I\d{4} [\d:.]+ +\d+ [\w.]+:\d+\] |\[\d\d/\d\d \d\d:\d\d:\d\d [\w.]+\]: )?(?:\[[a-z]\w*\] (?=\[?\d{4}-))?"
     r"(?:\[?(?:\d{4}[-/]\d\d[-/]\d\d|\d\d/\d\d/\d{2,4}|\d\d:\d\d:\d\d)[\d:.,TZ +-]*\]?[\s|-]*)?"
-    r"(?:\[?[Rr]ank ?\d+\]?:?\s*)?(?:(?:\[[\w.]+\]\s?-?\s?)*(?:[\w.]+ - )?\[?\bINFO\b\]?[\s:|\]-]*"
+    r"(?:\[?[Rr]ank ?\d+\]?:?\s*)?(?:(?:\[[\w.]+\]\s{0,2}(?:-\s?)?)*(?:[\w.]+ - )?\[?\bINFO\b\]?[\s:|\]-]*"
     rf"(?:(?!(?i:{_GROUPS}|{_X})\b)[\w.]+(?::\w+)*(?: - |\s*\| |: ?(?![\d.])|\] ?))?[\s-]*)?"
 )
 _ETA = re.compile(r"\beta:?\s*(?:\d+ days?, )?\d+(?::\d\d)+,?", re.IGNORECASE)
@@ -88,7 +85,21 @@ _RESULTS = frozenset((
     "rmse", "mae", "psnr", "ssim", "iou", "miou", "wer", "cer", "elbo", "map50", "mcc",
 ))  # fmt: skip
 _SETTINGS = frozenset(
-    ("scale", "weight", "weights", "coef", "fn", "type", "function", "lambda", "scaler", "threshold", "packet")
+    (
+        "scale",
+        "weight",
+        "weights",
+        "coef",
+        "fn",
+        "type",
+        "function",
+        "lambda",
+        "scaler",
+        "threshold",
+        "packet",
+        "time",
+        "steps",
+    )
 )
 _HEADING = re.compile(rf"\W*(?i:{_X})[\s,|]+[A-Za-z_]")
 _PROSE = frozenset((
@@ -167,13 +178,14 @@ def parse_line(text: str) -> _Line | None:
             if not _DIGIT.search(column) and (group := re.match(rf"(?i:\s*({_GROUPS})\b)", column)):
                 _set_group(line, group[1])
         text = "|".join(part for part in columns if _DIGIT.search(part))
-    prefix = _LOG_PREFIX.match(text)
+    prefix = _compiled(_LOG_PREFIX).match(text)
     at = prefix.end() if prefix is not None else 0
     while at < len(text):
         found = _PUNCTUATION.match(text, at)
         if found is None:
-            found = (_WORDED if text[at].isalpha() or text[at] == "_" else _NUMBERED).match(text, at)
-            if found is None or not (_add_word if found.re is _WORDED else _add_number)(line, found):
+            is_word = text[at].isalpha() or text[at] == "_"
+            found = _compiled(_WORDED if is_word else _NUMBERED).match(text, at)
+            if found is None or not (_add_word if is_word else _add_number)(line, found):
                 return None
         at = found.end()
     return line

@@ -7,6 +7,8 @@ import importlib
 import json
 import re
 import sys
+import signal
+import subprocess
 import types
 from collections.abc import Iterator
 from math import isnan
@@ -210,6 +212,46 @@ def test_any_text_is_parsed_without_an_error(text: str) -> None:
 
 
 # -- libraries -------------------------------------------------------------------------------------------
+
+# Each text takes seconds to years with an expression that can match it in many ways.
+@pytest.mark.parametrize("text", ["[a] " * 240, "step" + " " * 960 + "1x"])
+def test_hostile_lines_take_little_time(text: str) -> None:
+    code = f"from tests.unit.test_printed_metrics import read; read(({text!r} + ' loss 1\\n') * 3)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_failing_search_ends_neither_its_thread_nor_the_call(spool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert read("epoch loss *\n" + "1 0.5 3\n" * 3) == [], "a heading without a name"
+    scan = OutputScan(str(spool / "r000"))
+    scan.start_call("r1", 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(PrintedMetrics, "feed", lambda *args: [][0])
+        printed(spool, scan, losses(0, 9))
+        scan.search()
+    printed(spool, scan, losses(9, 20))
+    scan.end_call("r1", 0)
+    assert list(stored(spool).trace("r1", 0, "step").values) == list(range(9, 20))
+
+
+def test_expressions_are_compiled_by_the_first_line_that_may_have_metrics() -> None:
+    code = "from skyward_core.runtime.printed_metrics_and_library_hooks import PrintedMetrics, _compiled\n"
+    code += "for text in (b'hello 1\\n', b'iter 1: loss 1\\n'):\n"
+    code += "    list(PrintedMetrics().feed('out', text * 9, 0, 1)); print(_compiled.cache_info().currsize)"
+    found = subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, text=True)
+    assert [int(each) > 0 for each in found.stdout.split()] == [False, True]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_forked_child_does_not_wait_for_a_thread_of_its_parent(spool: Path) -> None:
+    assert metric_logging._writer is not None
+    with metric_logging._writer._lock:
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            log(loss=1.0)
+            os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+
 
 
 def test_libraries_and_their_hooks_match() -> None:
