@@ -143,6 +143,9 @@ class _Line:
         if words[-1] == "eta" or words == ["v_num"]:
             return True
         value, unit = float(text.replace(",", "")), unit.strip()
+        is_other = unit.endswith(("s", "sec", "min")) or (unit == "%" and words[-1].endswith("loss"))
+        if is_other and _is_result(_normalize(name)):  # a duration, or lost packets
+            return False
         value *= _SCALES.get(unit, 1.0) if len(unit) != 2 or unit[0] not in "KMGT" else _SCALES[unit[0]]
         if isfinite(value) or not any(map(str.isdigit, text)):  # digits beyond the range of floats are invalid
             self.values.setdefault(_normalize(name), value)
@@ -245,7 +248,8 @@ class PrintedMetrics:
         self._epoch: tuple[float, float] | None = None  # of the last heading such as "Epoch 3/40": value and total
         self._has_epoch_zero = False
         self._rejected: set[int] = set()  # hashes of lines without their digits
-        self._columns: list[str] = []
+        self._columns: list[str] = []  # of the last table, and the first cell of its last row
+        self._row = 0.0
         self._x: dict[str, float] = {}  # of the last accepted line
 
     def feed(
@@ -292,15 +296,20 @@ class PrintedMetrics:
         cells = text.replace(",", " ").replace("|", " ").split()
         if len(cells) > 1 and not any(cell[0].isdigit() for cell in cells):
             names = [_normalize(cell) for cell in cells]
-            if re.fullmatch(_X, names[0]) and any(map(_is_result, names)) and len(set(names)) == len(names):
-                self._columns = names
+            distinct = all(names) and len(set(names)) == len(names)
+            if distinct and re.fullmatch(_X, names[0]) and any(map(_is_result, names)):
+                self._columns, self._row = names, 0.0
         names, line = self._columns, _Line()
         if not names or len(cells) < len(names):
             return None
         tail = re.search(r"\s(\d+)/(\d+)\s", " ".join(cells[len(names) :]))
         with suppress(ValueError):  # not a row
             value, _, total = cells[0].partition("/")
-            line.xs[names[0]] = float(value), float(total or 0)
+            if float(value) < self._row:  # numbers below the table
+                self._columns = []
+                return None
+            self._row = float(value)
+            line.xs[names[0]] = self._row, float(total or 0)
             for name, cell in zip(names[1:], cells[1:], strict=False):
                 number = cell.rstrip(":KMG")
                 if not re.fullmatch(_TIME, number):
