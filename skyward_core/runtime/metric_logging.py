@@ -125,6 +125,10 @@ class _Writer:
         self._has_values = threading.Event()
         self._broken = False
         self._thread: threading.Thread | None = None
+        os.register_at_fork(after_in_child=self._renew_locks)
+
+    def _renew_locks(self) -> None:
+        self._lock, self._writing = threading.Lock(), threading.Lock()  # the parent may have held them
 
     def add(self, run: str, numbers: dict[str, Any], seq: int | None = None, call: int = -1) -> None:
         entry: dict[str, Any] = {"at": time(), "run": run, "values": numbers}
@@ -293,14 +297,16 @@ class OutputScan:
         """Search new output for metrics. Output of concurrent calls cannot be attributed, and is skipped."""
         if os.getpid() != self._process:  # a child that user code forked
             return
-        with self._lock, suppress(OSError):  # user code may delete files
+        # User code may delete files. An error must end neither the thread of the marks nor the call.
+        with self._lock, suppress(Exception):
             self.has_output, since, now = False, self.since, monotonic()
             refilled = min(self._room + (now - self._at) * SCAN_SHARE, MAX_SCAN_SECONDS)
             self._room, self._at = max(self._room, refilled), now
             for path in self._paths:
                 begin, size = self._offsets[path], os.stat(path).st_size
-                if len(self._calls) != 1 or size <= begin or self._parse(path, begin, size, since, is_end):
-                    self._offsets[path] = size
+                self._offsets[path] = size
+                if len(self._calls) == 1 and size > begin and not self._parse(path, begin, size, since, is_end):
+                    self._offsets[path] = begin
 
     def _parse(self, path: str, begin: int, size: int, since: float, is_end: bool) -> bool:
         """Record the metrics in a part of a file, or in its begin and end if it is too long.
@@ -339,9 +345,10 @@ def forward_libraries() -> None:
     process = os.getpid()
 
     def patch(module: Any) -> None:
-        from skyward_core.runtime.printed_metrics_and_library_hooks import patch_library
+        with suppress(Exception):  # must not fail the import of a library
+            from skyward_core.runtime.printed_metrics_and_library_hooks import patch_library
 
-        patch_library(record, module)
+            patch_library(record, module)
 
     def record(numbers: dict[str, float], step: float | None, progress: Progress | None, source: str) -> None:
         if _writer is not None and os.getpid() == process:  # in a child that user code forked, the lock may be held

@@ -512,6 +512,8 @@ def _mlflow(
 
 
 def _mlflow_batch(client: Any, run_id: Any, metrics: Any = (), *rest: Any, **kwargs: Any) -> tuple[Any, ...]:
+    if not isinstance(metrics, list | tuple):  # an iterator would be exhausted
+        return ()
     return {each.key: each.value for each in metrics}, next((each.step for each in metrics), None)
 
 

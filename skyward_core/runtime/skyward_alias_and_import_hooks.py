@@ -277,10 +277,13 @@ class _CallbackFinder:
         return spec
 
     def _watch(self, loader: Any) -> None:
+        own = getattr(loader, "__dict__", None)
+        if not isinstance(own, dict) or not hasattr(loader, "exec_module"):
+            return  # a loader of this type cannot be watched
         run: Callable[[ModuleType], None] = loader.exec_module
 
         def load(module: ModuleType) -> None:
-            vars(loader).pop("exec_module", None)  # only once, then the loader's own method is used
+            own.pop("exec_module", None)  # only once, then the loader's own method is used
             run(module)
             if module.__name__ in self._names:
                 self._names.discard(module.__name__)

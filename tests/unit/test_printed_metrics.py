@@ -5,10 +5,11 @@ from __future__ import annotations
 import codecs
 import importlib
 import json
+import os
 import re
-import sys
 import signal
 import subprocess
+import sys
 import types
 from collections.abc import Iterator
 from math import isnan
@@ -23,6 +24,7 @@ from skyward_core.runtime import metric_logging
 from skyward_core.runtime.instance_info_and_attempt import InstanceInfo, using
 from skyward_core.runtime.metric_logging import LIBRARIES, MAX_OTHER_NAMES, OutputScan, log
 from skyward_core.runtime.printed_metrics_and_library_hooks import HOOKS, MAX_PATTERNS, PrintedMetrics
+from skyward_core.runtime.skyward_alias_and_import_hooks import call_when_imported
 from skyward_core.views import events
 from skyward_core.views.pool_view import PoolView, apply
 from skyward_core.views.rank_metrics_and_progress import MAX_PROGRESSES, MetricStore, ProgressTracker
@@ -211,8 +213,6 @@ def test_any_text_is_parsed_without_an_error(text: str) -> None:
         assert all(name.isprintable() and len(name) <= 80 for name in values)
 
 
-# -- libraries -------------------------------------------------------------------------------------------
-
 # Each text takes seconds to years with an expression that can match it in many ways.
 @pytest.mark.parametrize("text", ["[a] " * 240, "step" + " " * 960 + "1x"])
 def test_hostile_lines_take_little_time(text: str) -> None:
@@ -252,6 +252,8 @@ def test_forked_child_does_not_wait_for_a_thread_of_its_parent(spool: Path) -> N
             os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
 
+
+# -- libraries -------------------------------------------------------------------------------------------
 
 
 def test_libraries_and_their_hooks_match() -> None:
@@ -296,8 +298,8 @@ def imported(name: str, monkeypatch: pytest.MonkeyPatch, **content: Any) -> type
         if parent not in sys.modules:
             monkeypatch.setitem(sys.modules, parent, types.ModuleType(parent))
             monkeypatch.setattr(sys.modules[parent], "__path__", [], raising=False)
-    metric_logging.forward_libraries()
     monkeypatch.delitem(sys.modules, name, raising=False)
+    metric_logging.forward_libraries()
     return importlib.import_module(name)
 
 
@@ -343,6 +345,40 @@ def test_calls_of_wandb_and_mlflow_are_recorded(spool: Path, monkeypatch: pytest
     store = stored(spool)
     assert store.latest("r1", 0) == {"step": 9, "loss": 0.5, "deep.x": 1, "auc": 0.9, "f1": 0.8}
     assert (store.origin("r1", "loss"), store.origin("r1", "auc")) == ("from W&B", "from MLflow")
+
+
+def test_failing_hooks_and_unusual_loaders_let_libraries_be_imported(
+    spool: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(name: str) -> None:
+        raise OSError(name) if name == "SummaryWriter" else AttributeError(name)
+
+    assert imported("tensorboardX.writer", monkeypatch, __getattr__=fail).__name__ == "tensorboardX.writer"
+
+    class OldLoader:
+        __slots__ = ()
+
+        def load_module(self, fullname: str) -> types.ModuleType:
+            return sys.modules.setdefault(fullname, types.ModuleType(fullname))
+
+    class Finder:
+        def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
+            return importlib.machinery.ModuleSpec(fullname, cast("Any", OldLoader())) if fullname == "wandb" else None
+
+    monkeypatch.setattr(sys, "meta_path", [Finder(), *sys.meta_path])
+    monkeypatch.delitem(sys.modules, "wandb", raising=False)
+    call_when_imported(lambda module: None, "wandb")
+    with pytest.warns(ImportWarning):
+        assert importlib.import_module("wandb").__name__ == "wandb"
+
+
+def test_iterators_reach_libraries_complete(spool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class MlflowClient:
+        def log_batch(self, run_id: str, metrics: Any = ()) -> list[Any]:
+            return list(metrics)
+
+    mlflow = imported("mlflow.tracking.client", monkeypatch, MlflowClient=MlflowClient)
+    assert mlflow.MlflowClient().log_batch("a", iter([1, 2])) == [1, 2]
 
 
 def test_keras_and_hugging_face_callbacks_are_recorded(spool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -405,6 +441,21 @@ def test_progress_of_an_outer_bar_is_shown_while_inner_ones_come_and_go() -> Non
             tracker.add(at + inner / 10, [inner, 3, 0])
         assert (found := tracker.current) is None or found.total in (100, 3)
     assert tracker.current is not None and tracker.current.total == 100
+
+
+def test_bar_that_begins_again_in_one_process_is_not_the_progress_of_the_run() -> None:
+    store = MetricStore()
+
+    def shown(values: list[int], file: str) -> float | None:
+        for value in values:
+            line = {"at": 1000.0 + value, "run": "r1", "values": {}, "src": "log", "done": [value, 9, 0]}
+            store.feed(file, 0, json.dumps(line).encode() + b"\n")
+        progress = store.progress("r1")
+        return None if progress is None else progress.value
+
+    assert shown([1, 5, 9], "r0.0.metrics") == 9
+    assert shown([1, 5, 8], "r0.1.metrics") == 8, "another attempt"
+    assert shown([1, 5, 8], "r0.1.metrics") is None
 
 
 async def test_progress_is_in_header_live_summary_and_terminal_title(monkeypatch: pytest.MonkeyPatch) -> None:
