@@ -15,8 +15,8 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
-from skyward_core.client import ssh_host_access, ssh_host_groups
-from skyward_core.client.ssh_host_access import HostGpuUsage
+from skyward_core.client import ssh_host_groups_and_access
+from skyward_core.client.ssh_host_groups_and_access import HostGpuUsage
 from skyward_core.model.errors import SkywardError
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_tui.dialogs.basic_dialogs import ChoiceScreen
@@ -34,8 +34,8 @@ from skyward_tui.widgets.screen_frame import Breadcrumbs, Panel
 from skyward_tui.widgets.virtual_list import CursorList, Part
 
 if TYPE_CHECKING:
-    from skyward_core.client.ssh_host_access import GpuUse, HostGpuUsage
-    from skyward_core.client.ssh_host_groups import HostGroup
+    from skyward_core.client.ssh_host_groups_and_access import GpuUse, HostGpuUsage
+    from skyward_core.client.ssh_host_groups_and_access import HostGroup
     from skyward_core.model.machines_and_gpu_use import Check
 
 
@@ -214,7 +214,7 @@ class HostsScreen(ListScreen[HostList]):
     async def _load_groups(self) -> None:
         """Read the groups. Uses a thread, because the disk may be slow."""
         try:
-            self._groups, self._failed = await run_in_daemon_thread(ssh_host_groups.groups), ""
+            self._groups, self._failed = await run_in_daemon_thread(ssh_host_groups_and_access.groups), ""
         except (SkywardError, OSError) as error:
             self._groups, self._failed = [], format_error(error)
         self._is_read = True
@@ -242,7 +242,7 @@ class HostsScreen(ListScreen[HostList]):
         self._mark_changed()
         try:
             with flash_errors(self.app):
-                await run_in_daemon_thread(partial(ssh_host_access.list_gpu_use, probed, on_result))
+                await run_in_daemon_thread(partial(ssh_host_groups_and_access.list_gpu_use, probed, on_result))
                 self._probed_at = self.app.clock()
         finally:
             self._probes -= 1
@@ -261,7 +261,7 @@ class HostsScreen(ListScreen[HostList]):
             return
         self.flash(f"checking {sanitize_line(row.host)} …")
         with flash_errors(self.app):
-            self._checked[row.host] = checks = await run_in_daemon_thread(partial(ssh_host_access.check, row.host))
+            self._checked[row.host] = checks = await run_in_daemon_thread(partial(ssh_host_groups_and_access.check, row.host))
             problems = [check for check in checks if check.state == "fail"]
             result = problems[0].detail if problems else "ready"
             self.flash(f"{row.host}: {result}", "error" if problems else "done")
@@ -275,7 +275,7 @@ class HostsScreen(ListScreen[HostList]):
             return
         self.flash(f"fetching the host key of {sanitize_line(row.host)} …")
         with flash_errors(self.app):
-            shown = await run_in_daemon_thread(partial(ssh_host_access.fetch_host_key, row.host))
+            shown = await run_in_daemon_thread(partial(ssh_host_groups_and_access.fetch_host_key, row.host))
             if shown.is_known():
                 return self.flash(
                     f"the host key of {sanitize_line(row.host)} is known: {shown.key.fingerprint}", "done"
@@ -325,7 +325,7 @@ class HostsScreen(ListScreen[HostList]):
         if host := await self.app.ask(f"First host of {sanitize_line(name)}"):
             file = self.listed.chosen.group.file if self.listed.chosen else None
             message = f"created {sanitize_line(name)} with {sanitize_line(host)}"
-            self._edit(partial(ssh_host_groups.new_group, name, host, file), message)
+            self._edit(partial(ssh_host_groups_and_access.new_group, name, host, file), message)
 
     @work(group="edit", exclusive=True)
     async def action_rename(self) -> None:

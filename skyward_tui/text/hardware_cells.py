@@ -25,7 +25,7 @@ from skyward_tui.text.number_and_time_format import count, money, precise_durati
 from skyward_tui.text.text_width_and_tables import fit_width
 
 if TYPE_CHECKING:
-    from skyward_core.client.ssh_host_access import GpuUse, HostGpuUsage
+    from skyward_core.client.ssh_host_groups_and_access import GpuUse, HostGpuUsage
     from skyward_core.views.machine_metrics import FailureMetrics
 
 

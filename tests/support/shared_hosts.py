@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.client import ssh_host_access
-from skyward_core.client.ssh_host_access import HostGpuUsage
+from skyward_core.client import ssh_host_groups_and_access
+from skyward_core.client.ssh_host_groups_and_access import HostGpuUsage
 from skyward_core.model.machines_and_gpu_use import Check, GpuProcess, GpuUse
 
 GROUPS = """\
@@ -63,6 +63,6 @@ def have_looks(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     def check(host: str) -> list[Check]:
         return [Check(host, "ok", "Python 3.11.7"), Check(host, "fail" if host == "gpu2" else "ok", "its disk")]
 
-    monkeypatch.setattr(ssh_host_access, "list_gpu_use", look)
-    monkeypatch.setattr(ssh_host_access, "check", check)
+    monkeypatch.setattr(ssh_host_groups_and_access, "list_gpu_use", look)
+    monkeypatch.setattr(ssh_host_groups_and_access, "check", check)
     return asked

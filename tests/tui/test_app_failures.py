@@ -13,7 +13,7 @@ import pytest
 from textual.widgets import Static
 from textual.worker import WorkerFailed
 
-from skyward_core.client import ssh_host_access
+from skyward_core.client import ssh_host_groups_and_access
 from skyward_core.client.session import Session
 from skyward_core.model.specs import Options, PoolSpec
 from skyward_core.providers.local.provider import Local
@@ -93,7 +93,7 @@ async def test_failing_gpu_scan_leaves_the_app_open(app: SkywardApp, monkeypatch
     def look(*_: Any) -> None:
         raise KeyError("odd")
 
-    monkeypatch.setattr(ssh_host_access, "list_gpu_use", look)
+    monkeypatch.setattr(ssh_host_groups_and_access, "list_gpu_use", look)
     put_groups()
     async with running_app(app, SIZE, until=lambda: app.session is not None) as pilot:
         await press(pilot, "s", until=DEFECT)

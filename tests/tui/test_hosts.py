@@ -10,8 +10,8 @@ from threading import Event
 import pytest
 from textual.pilot import Pilot
 
-from skyward_core.client import ssh_host_access
-from skyward_core.client.ssh_host_groups import HostGroup
+from skyward_core.client import ssh_host_groups_and_access
+from skyward_core.client.ssh_host_groups_and_access import HostGroup
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.dialogs.basic_dialogs import AskScreen, ChoiceScreen
 from skyward_tui.dialogs.host_key_and_secret_variables import HostKeyScreen
@@ -128,7 +128,7 @@ async def test_host_key_is_shown_and_accepted_on_the_hosts_screen(
             written.append("gpu1")
             return Path("/k/known_hosts")
 
-    monkeypatch.setattr(ssh_host_access, "fetch_host_key", lambda host: Shown())
+    monkeypatch.setattr(ssh_host_groups_and_access, "fetch_host_key", lambda host: Shown())
     put_groups()
     async with opened(app) as pilot:
         await press(pilot, "down", "t", until=lambda: isinstance(app.screen, HostKeyScreen))

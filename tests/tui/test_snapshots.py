@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.client import ssh_host_groups
-from skyward_core.client.ssh_host_groups import HostGroup
+from skyward_core.client import ssh_host_groups_and_access
+from skyward_core.client.ssh_host_groups_and_access import HostGroup
 from skyward_core.model.machines_and_gpu_use import Check
 from skyward_core.views import events
 from skyward_core.views.pool_view import PoolView, RunView
@@ -193,7 +193,7 @@ async def test_leftovers_screen_snapshot(app: SkywardApp, session: FakeSession, 
 async def test_hosts_screen_snapshot(app: SkywardApp, snap: Snap, size: Size, monkeypatch: pytest.MonkeyPatch) -> None:
     path = Path("/home/me/.local/state/skyward/skyward.toml")
     groups = [HostGroup("lab", path, ["gpu1", "gpu2"]), HostGroup("desk", path, ["gpu3"])]
-    monkeypatch.setattr(ssh_host_groups, "groups", lambda: groups)
+    monkeypatch.setattr(ssh_host_groups_and_access, "groups", lambda: groups)
     have_looks(monkeypatch)
     await show(app, snap, "hosts", size, ["s", "down", "down"], "is used by bob")
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from skyward_core.api.pool_operations import GroupValues
 from skyward_core.client.settings_edits import remove_table, set_table
-from skyward_core.client.ssh_host_groups import HostGroup, groups, new_group, resolve_hosts
+from skyward_core.client.ssh_host_groups_and_access import HostGroup, groups, new_group, resolve_hosts
 from skyward_core.model.errors import UsageError
 from skyward_core.store.skyward_toml import host_groups
 from tests.support.examples import examples

@@ -158,11 +158,11 @@ def _resolve_pool(session: Session, word: str) -> tuple[PoolRow, str | None]:
 
 def _copy_commands(session: Session, pool: PoolRow, places: Sequence[tuple[int, str]]) -> Iterator[str]:
     """Yield commands that copy folders from hosts to this machine, for folders that a teardown left there."""
-    from skyward_core.client import ssh_host_access  # late: this module imports asyncssh
+    from skyward_core.client import ssh_host_groups_and_access  # late: this module imports asyncssh
 
     for node, folder in places:
         with suppress(UsageError, OSError):  # without these commands, the receipt still names the folders
-            yield sanitize_line(ssh_host_access.copy_command(session.ledger, pool, node, folder))
+            yield sanitize_line(ssh_host_groups_and_access.copy_command(session.ledger, pool, node, folder))
 
 
 class _FetchProgress:

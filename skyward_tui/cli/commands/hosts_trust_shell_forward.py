@@ -12,10 +12,10 @@ from pathlib import Path
 import click
 from rich.cells import cell_len
 
-from skyward_core.client import ssh_host_access, ssh_host_groups
+from skyward_core.client import ssh_host_groups_and_access
 from skyward_core.client.run_history import PoolRow
-from skyward_core.client.ssh_host_access import HostGpuUsage
-from skyward_core.client.ssh_host_groups import HostGroup
+from skyward_core.client.ssh_host_groups_and_access import HostGpuUsage
+from skyward_core.client.ssh_host_groups_and_access import HostGroup
 from skyward_core.model import errors
 from skyward_core.model.errors import UsageError
 from skyward_core.util.terminal_safe_text import sanitize_line
@@ -35,7 +35,7 @@ def trust(console: Console, host: str, known_hosts: str | None, yes: bool) -> in
 
     A key that differs from a known key of the host is rejected.
     """
-    shown = ssh_host_access.fetch_host_key(host, known_hosts)
+    shown = ssh_host_groups_and_access.fetch_host_key(host, known_hosts)
     key = shown.key
     found = {"host": host, "kind": key.key_type, "fingerprint": key.fingerprint}
     console.note(f"host {host} ({key.name} port {key.port}) has the {key.key_type} key {key.fingerprint}")
@@ -65,7 +65,7 @@ def trust(console: Console, host: str, known_hosts: str | None, yes: bool) -> in
 def shell(console: Console, pool: str, node: int, include: bool) -> int:
     """Open a shell on a node of a pool."""
     row, file = _ssh_target(pool, node, console)
-    if include and (line := ssh_host_access.include_ssh_config()):
+    if include and (line := ssh_host_groups_and_access.include_ssh_config()):
         console.note(f"added to ~/.ssh/config: {line}; plain `ssh {row.name}-{node}` now works, too")
     sys.stdout.flush()
     os.execvp("ssh", ["ssh", "-F", str(file), f"{row.name}-{node}"])
@@ -141,7 +141,7 @@ def _ssh_target(pool: str, node: int, console: Console) -> tuple[PoolRow, Path]:
         raise UsageError("ssh is not in PATH. Install the OpenSSH client")
     with open_session(console) as session:
         (row,) = live_pools(session, (pool,))
-        return row, ssh_host_access.ssh_config(session.ledger, row, node)
+        return row, ssh_host_groups_and_access.ssh_config(session.ledger, row, node)
 
 
 GREEN, RED, YELLOW = 32, 31, 33
@@ -155,8 +155,8 @@ def hosts(console: Console, names: Sequence[str]) -> int:
     Shows for each GPU whether it is free, or which user's process uses it and how much memory. Without names, all host
     groups of skyward.toml are shown. Nothing is installed on the hosts. Exits with 1 if a host does not answer.
     """
-    groups = ssh_host_groups.groups()
-    selected = ssh_host_groups.resolve_hosts(names, groups)
+    groups = ssh_host_groups_and_access.groups()
+    selected = ssh_host_groups_and_access.resolve_hosts(names, groups)
     columns = Columns(max(cell_len(sanitize_line(host)) for host in selected))
 
     def print_host(seen: HostGpuUsage) -> None:
@@ -164,11 +164,11 @@ def hosts(console: Console, names: Sequence[str]) -> int:
             console.print_line(columns.line(cells), color)
 
     if console.as_json:
-        found = ssh_host_access.list_gpu_use(selected)
-        as_json = ssh_host_access.as_json
+        found = ssh_host_groups_and_access.list_gpu_use(selected)
+        as_json = ssh_host_groups_and_access.as_json
         console.result({"hosts": [as_json(each) | {"groups": _groups_of(each.host, groups)} for each in found]})
     else:
-        found = ssh_host_access.list_gpu_use(selected, print_host)  # prints each host as soon as it answers
+        found = ssh_host_groups_and_access.list_gpu_use(selected, print_host)  # prints each host as soon as it answers
     return errors.OK if all(each.reached for each in found) else errors.FAILED
 
 
