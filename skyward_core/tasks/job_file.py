@@ -21,6 +21,7 @@ from skyward_core.model.function import Dispatcher, PendingFunction
 from skyward_core.runtime.file_mount_unpacker import FileMounts
 from skyward_core.runtime.shell_and_scripts import ShellCommand
 from skyward_core.store.state_folder import find_state_folder, is_state_folder
+from skyward_core.tasks.job_resources import ResourceReader, WantedMachine
 from skyward_core.tasks.job_yaml_validation import (
     IGNORED_KEYS,
     UNSUPPORTED_KEYS,
@@ -29,8 +30,6 @@ from skyward_core.tasks.job_yaml_validation import (
     JobKeys,
     RecoveryKeys,
     ResourceKeys,
-    ResourceReader,
-    WantedMachine,
     YamlDocument,
     YamlPath,
 )

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from skyward_core.model.function import PendingFunction
     from skyward_core.tasks.job_file import JobFile as JobFile
     from skyward_core.tasks.job_file import Overrides
-    from skyward_core.tasks.job_yaml_validation import WantedMachine
+    from skyward_core.tasks.job_resources import WantedMachine
     from skyward_core.tasks.task_and_blob_values import Task
     from skyward_core.views.pool_view import PoolView
 
