@@ -14,7 +14,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from skyward_core.client.bug_report import Clean, make_cleaner, strip_variable_values
+from skyward_core.client.doctor_and_bug_report import Clean, make_cleaner, strip_variable_values
 from skyward_core.model.errors import UsageError
 from skyward_core.protocol.node_paths import METRICS
 from skyward_core.store.ledger import Ledger

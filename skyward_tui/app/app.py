@@ -797,10 +797,10 @@ class SkywardApp(App[None]):
     def _show_failure(self, worker: Worker[object], error: BaseException) -> None:
         from textual.content import Content
 
-        from skyward_core.client import bug_report
+        from skyward_core.client import doctor_and_bug_report
         from skyward_core.util.terminal_safe_text import sanitize_line
 
-        bug_report.log_failure(worker.name, error)
+        doctor_and_bug_report.log_failure(worker.name, error)
         what = sanitize_line(f"{type(error).__name__}: {error}")
         if (box := _box_of(worker.node)) is not None:
             box.border_subtitle = Content.styled(f"✗ {what}", "$text-error")

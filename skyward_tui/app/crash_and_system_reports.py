@@ -18,7 +18,7 @@ from rich.text import Text
 from rich.traceback import Traceback
 
 import skyward_core
-from skyward_core.client import bug_report
+from skyward_core.client import doctor_and_bug_report
 from skyward_core.client import user_settings_and_app_state as settings
 from skyward_core.util.terminal_safe_text import sanitize_in_place
 from skyward_core.views.pool_view import PoolView
@@ -102,4 +102,4 @@ def system_report(app: SkywardApp) -> str:
         "state folder": str(settings.settings_path().parent),
         "more": "skyward-tui debug-dump packs checks, ledger and log",
     }  # fmt: skip
-    return bug_report.make_cleaner()("\n".join(f"{name + ':':<14}{words}" for name, words in facts.items()))
+    return doctor_and_bug_report.make_cleaner()("\n".join(f"{name + ':':<14}{words}" for name, words in facts.items()))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.client import bug_report
+from skyward_core.client import doctor_and_bug_report
 from skyward_core.model.machines_and_gpu_use import Machine
 from skyward_core.model.outcomes import RootCause
 from skyward_core.store.ledger import Ledger
@@ -115,7 +115,7 @@ def test_debug_dump_without_readable_ledger_has_the_other_parts(world: Path) -> 
 
 
 def test_token_counts_are_not_redacted_as_secrets() -> None:
-    clean = bug_report.make_cleaner()
+    clean = doctor_and_bug_report.make_cleaner()
     message = "tokens=4096 num_tokens: 2.1M"
     assert clean(message) == message
     assert clean("tokens=hf_abcdefgh api_token=12345678") == "tokens=*** api_token=***"

@@ -21,7 +21,7 @@ PLANTED = {
         "skyward_core/node/worker/stdio.py", "from ..agent.worker_slot import Slot",
     ),
     "The API for scripts and the client do not import each other": (
-        "skyward_core/api/map_and_stream.py", "from ..client.doctor import look",
+        "skyward_core/api/map_and_stream.py", "from ..client.session import look",
     ),
     "A node needs nothing but Python and cloudpickle": (
         "skyward_core/node/agent/frame_connection.py", "import asyncssh",

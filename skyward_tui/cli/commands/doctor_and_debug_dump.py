@@ -13,8 +13,7 @@ from pathlib import Path
 
 import click
 
-from skyward_core.client import bug_report
-from skyward_core.client import doctor as pools
+from skyward_core.client import doctor_and_bug_report
 from skyward_core.model import errors
 from skyward_core.model.errors import UsageError
 from skyward_core.model.machines_and_gpu_use import Check
@@ -46,7 +45,7 @@ def doctor(console: Console) -> int:
 
 def examine() -> Iterator[Check]:
     """Yield the checks of this machine, of the terminal and of all providers."""
-    return pools.examine(_check_terminal())
+    return doctor_and_bug_report.examine(_check_terminal())
 
 
 def _check_terminal() -> Check:
@@ -108,13 +107,13 @@ def _write(target: Path, data: bytes) -> None:
 
 def _collect_parts() -> dict[str, tuple[str, str]]:
     """Return the parts of the archive by file name, each with its description and text."""
-    clean = bug_report.make_cleaner()
+    clean = doctor_and_bug_report.make_cleaner()
     checks = [{"subject": c.subject, "state": c.state, "detail": format_detail(c)} for c in examine()]
     values = {
-        "versions.json": ("Python, packages, platform; names of variables", bug_report.versions("skyward-tui")),
+        "versions.json": ("Python, packages, platform; names of variables", doctor_and_bug_report.versions("skyward-tui")),
         "doctor.json": ("checks of skyward-tui doctor", checks),
-        "ledger.json": ("pools, runs, replacements", bug_report.ledger()),
+        "ledger.json": ("pools, runs, replacements", doctor_and_bug_report.ledger()),
     }
-    parts = {name: (what, bug_report.as_json(value, clean)) for name, (what, value) in values.items()}
+    parts = {name: (what, doctor_and_bug_report.as_json(value, clean)) for name, (what, value) in values.items()}
     what = "the debug log of --debug and SKYWARD_LOG"
-    return parts | {name: (what, text) for name, text in bug_report.logs(clean).items()}
+    return parts | {name: (what, text) for name, text in doctor_and_bug_report.logs(clean).items()}
