@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, NamedTuple
 
-from skyward_core.client.launch.launch_records import LaunchRecord, load_launch_record
+from skyward_core.client.launch.launch_records_and_script_state import LaunchRecord, load_launch_record
 from skyward_core.client.run_history import PastRun, load_metrics, past_run, run_view
 from skyward_core.model.errors import UsageError
 from skyward_core.store.ledger import Ledger

@@ -65,7 +65,7 @@ from skyward_core.views.sweep_argument_combinations import TrialSheet
 from skyward_core.views.sweep_trials import TrialTableSource
 
 if TYPE_CHECKING:
-    from skyward_core.client.launch.launch_records import LaunchRecord, ShellRecord
+    from skyward_core.client.launch.launch_records_and_script_state import LaunchRecord, ShellRecord
     from skyward_core.client.launch.launch_request import LaunchRequest
     from skyward_core.client.run_comparison import Comparison
     from skyward_core.model.thread_stacks import Stacks
@@ -481,7 +481,7 @@ class Session(SessionInterface):
         request: LaunchRequest | ShellRecord | None = None,
         joined: bool = False,
     ) -> RunView:
-        from skyward_core.client.launch.launch_records import delete_launch_record, save_before_launch
+        from skyward_core.client.launch.launch_records_and_script_state import delete_launch_record, save_before_launch
 
         found = await self._attach_pool(pool)
         id = new_run_id()
@@ -537,15 +537,15 @@ class Session(SessionInterface):
 
     @verb
     async def save_launch(self, pool: str, run: str, request: LaunchRequest, *, joined: bool) -> None:
-        from skyward_core.client.launch.launch_records import save_launch_record
-        from skyward_core.client.launch.script_git_state import capture_script_state
+        from skyward_core.client.launch.launch_records_and_script_state import save_launch_record
+        from skyward_core.client.launch.launch_records_and_script_state import capture_script_state
 
         source = await asyncio.to_thread(capture_script_state, request)
         await asyncio.to_thread(save_launch_record, pool, run, request, joined=joined, source=source)
 
     @verb
     async def load_launch(self, run: str, pool: str = "") -> LaunchRecord | ShellRecord:
-        from skyward_core.client.launch.launch_records import load_any_record, load_pool_record
+        from skyward_core.client.launch.launch_records_and_script_state import load_any_record, load_pool_record
 
         if not run and (created := self.ledger.find_pool(pool)) is not None:
             return await asyncio.to_thread(load_pool_record, created)
@@ -746,7 +746,7 @@ class Session(SessionInterface):
             raise
         self._pools[pool.row.token] = pool
         if request is not None:
-            from skyward_core.client.launch.launch_records import POOL_LAUNCH, save_before_launch
+            from skyward_core.client.launch.launch_records_and_script_state import POOL_LAUNCH, save_before_launch
 
             save_before_launch(pool.row.key, POOL_LAUNCH, request, joined=False)
         pool.context.limits.budget.prompts_user = self._is_prompting_for_budgets

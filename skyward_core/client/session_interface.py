@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from skyward_core.client.launch.launch_records import LaunchRecord as LaunchRecord
-    from skyward_core.client.launch.launch_records import ShellRecord as ShellRecord
+    from skyward_core.client.launch.launch_records_and_script_state import LaunchRecord as LaunchRecord
+    from skyward_core.client.launch.launch_records_and_script_state import ShellRecord as ShellRecord
     from skyward_core.client.launch.launch_request import LaunchRequest
     from skyward_core.client.leftover_cleanup import LeftoverScan as LeftoverScan
     from skyward_core.client.log_search import LogSearch

@@ -27,7 +27,7 @@ from skyward_tui.text.number_and_time_format import NO_RUN, count, count_range
 
 if TYPE_CHECKING:
     from skyward_core.client.launch.job_and_shell_launch import JobFile, JobRequest
-    from skyward_core.client.launch.launch_records import ShellRecord
+    from skyward_core.client.launch.launch_records_and_script_state import ShellRecord
     from skyward_core.client.launch.plugin_and_provider_catalog import ArgumentField, Task
     from skyward_core.model.specs import PoolSpec
 
@@ -145,7 +145,7 @@ def form_from_shell(found: ShellRecord, run: str) -> Form:
     Raises:
         UsageError: If the form lacks fields for the job, or the job was launched from another folder.
     """
-    from skyward_core.client.launch.launch_records import JobRecord
+    from skyward_core.client.launch.launch_records_and_script_state import JobRecord
 
     found.check_rerunnable()
     again = f"Run skyward-tui rerun {run}"

@@ -79,7 +79,7 @@ if TYPE_CHECKING:
     from textual.timer import Timer
 
     from skyward_core.client.launch.launch_plan import LaunchPlan
-    from skyward_core.client.launch.launch_records import JobRecord
+    from skyward_core.client.launch.launch_records_and_script_state import JobRecord
     from skyward_core.client.launch.launch_request import LaunchRequest
     from skyward_core.client.launch.plugin_and_provider_catalog import FunctionInfo, Interpreter, Task
     from skyward_core.client.launch.presets import Preset
@@ -196,7 +196,7 @@ class LaunchPool(NamedTuple):
 def _launch_record(plan: LaunchPlan | JobPlan) -> LaunchRequest | JobRecord:
     """Return the launch of a plan, to be saved with the pool and its runs."""
     from skyward_core.client.launch.launch_plan import LaunchPlan
-    from skyward_core.client.launch.launch_records import JobRecord
+    from skyward_core.client.launch.launch_records_and_script_state import JobRecord
 
     if isinstance(plan, LaunchPlan):
         return plan.request
@@ -552,7 +552,7 @@ class LaunchScreen(BaseScreen[None]):
     @work(group="pool", exclusive=True)
     async def _show_pool_settings(self) -> None:
         """Show the settings of the selected pool in the disabled fields, and for a new pool the user's own again."""
-        from skyward_core.client.launch.launch_records import LaunchRecord
+        from skyward_core.client.launch.launch_records_and_script_state import LaunchRecord
 
         pool, session, source = self.form().pool, self.app.session, None
         if not pool:

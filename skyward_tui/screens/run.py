@@ -772,7 +772,7 @@ class RunScreen(BaseScreen[None]):
 
     @work(group="again")
     async def action_launch_again(self) -> None:
-        from skyward_core.client.launch.launch_records import LaunchRecord
+        from skyward_core.client.launch.launch_records_and_script_state import LaunchRecord
         from skyward_tui.launch_form.form import form_from_request
 
         session, run = self.app.session, "" if self.run is None else self.run.id

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.client.launch.script_git_state import ScriptState
+from skyward_core.client.launch.launch_records_and_script_state import ScriptState
 from skyward_core.transport.working_folder_upload import build_manifest
 from tests.support.cli import Cli
 from tests.support.hostile_project import JOB, SCRIPT, hostile_project

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from skyward_core.client.launch.launch_records import LaunchRecord, ShellRecord
+from skyward_core.client.launch.launch_records_and_script_state import LaunchRecord, ShellRecord
 from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.client.leftover_cleanup import LeftoverScan
 from skyward_core.client.log_search import LogSearch

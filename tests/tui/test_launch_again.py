@@ -9,7 +9,7 @@ import pytest
 from textual.widgets import Input, Select
 
 from skyward_core.client.launch.job_and_shell_launch import JobRequest
-from skyward_core.client.launch.launch_records import JobRecord, LaunchRecord
+from skyward_core.client.launch.launch_records_and_script_state import JobRecord, LaunchRecord
 from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.tasks.job_file import JobFile
 from skyward_core.views import events

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from skyward_core.client.launch import script_git_state
+from skyward_core.client.launch import launch_records_and_script_state
 from skyward_core.client.launch.launch_plan import make_plan, resolve_call
-from skyward_core.client.launch.launch_records import (
+from skyward_core.client.launch.launch_records_and_script_state import (
     LaunchRecord,
     diff_path,
     load_launch_record,
@@ -22,7 +22,7 @@ from skyward_core.client.launch.launch_records import (
     save_launch_record,
 )
 from skyward_core.client.launch.launch_request import LaunchRequest
-from skyward_core.client.launch.script_git_state import (
+from skyward_core.client.launch.launch_records_and_script_state import (
     MAX_CHANGED_FILES,
     MAX_DIFF_BYTES,
     ScriptState,
@@ -258,7 +258,7 @@ def test_hanging_git_does_not_delay_a_launch(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "git").chmod(0o700)
     (tmp_path / "t.py").write_text("")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.setattr(script_git_state, "GIT_TIMEOUT", 0.1)
+    monkeypatch.setattr(launch_records_and_script_state, "GIT_TIMEOUT", 0.1)
     found = ScriptState.capture(tmp_path / "t.py")
     assert found.commit == "" and found.script
 

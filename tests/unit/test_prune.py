@@ -16,7 +16,7 @@ import pytest
 import skyward_core as sky
 from skyward_core import Options, SpecError
 from skyward_core.client.launch.job_and_shell_launch import JobRequest
-from skyward_core.client.launch.launch_records import CommandRecord, JobRecord, parse_saved
+from skyward_core.client.launch.launch_records_and_script_state import CommandRecord, JobRecord, parse_saved
 from skyward_core.model.errors import JobFileError, LedgerError, UsageError
 from skyward_core.model.machines_and_gpu_use import Machine
 from skyward_core.model.outcomes import Outcome

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from skyward_core.client.launch.image_option_parsing import parse_image_options
-from skyward_core.client.launch.launch_records import invalid_fields, texts_in
+from skyward_core.client.launch.launch_records_and_script_state import invalid_fields, texts_in
 from skyward_core.client.launch.launch_request import DEFAULTS, NO_SCRIPT, LaunchRequest
 from skyward_core.client.launch.plugin_and_provider_catalog import available_plugins, parameter_fields
 from skyward_core.client.settings_edits import read_table, replace_text, set_table, settings_paths, write_table

@@ -13,7 +13,7 @@ import click
 
 from skyward_core.client.launch import job_and_shell_launch
 from skyward_core.client.launch.job_and_shell_launch import JobRequest, job_tasks, pool_job_tasks, shell_task
-from skyward_core.client.launch.launch_records import CommandRecord, JobRecord
+from skyward_core.client.launch.launch_records_and_script_state import CommandRecord, JobRecord
 from skyward_core.client.launch.plugin_and_provider_catalog import Task
 from skyward_core.model import errors
 from skyward_core.model.errors import UsageError
@@ -37,7 +37,7 @@ from skyward_tui.text.text_width_and_tables import clip
 
 if TYPE_CHECKING:
     from skyward_core.client.launch.job_and_shell_launch import JobFile
-    from skyward_core.client.launch.launch_records import ShellRecord
+    from skyward_core.client.launch.launch_records_and_script_state import ShellRecord
 
 
 class ExecCommand(ConsoleCommand):

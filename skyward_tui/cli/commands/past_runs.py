@@ -18,9 +18,9 @@ from rich.cells import cell_len
 
 from skyward_core.client.launch.job_and_shell_launch import JobRequest, parse_variables, resolve_variables
 from skyward_core.client.launch.launch_plan import pool_interpreter
-from skyward_core.client.launch.launch_records import LaunchRecord, diff_path, load_any_record
+from skyward_core.client.launch.launch_records_and_script_state import LaunchRecord, diff_path, load_any_record
 from skyward_core.client.launch.launch_request import LaunchRequest
-from skyward_core.client.launch.script_git_state import ScriptState
+from skyward_core.client.launch.launch_records_and_script_state import ScriptState
 from skyward_core.client.log_search import LineMatch, LogSearch
 from skyward_core.client.replay_session import open_recording
 from skyward_core.client.replayable_recording_export import export_recording
@@ -49,7 +49,7 @@ from skyward_tui.text.queue_trial_and_comparison_rows import ComparedLine, compa
 from skyward_tui.text.text_width_and_tables import clip, fit_width, one_line
 
 if TYPE_CHECKING:
-    from skyward_core.client.launch.launch_records import CommandRecord, JobRecord, ShellRecord
+    from skyward_core.client.launch.launch_records_and_script_state import CommandRecord, JobRecord, ShellRecord
 
 
 SHOWN = 100  # maximum number of runs listed without --all
@@ -286,7 +286,7 @@ def rerun(
             before = session.ledger.pool(row.token)
             diff = diff_path(session.ledger, row)
         if not isinstance(launched, LaunchRecord):
-            from skyward_core.client.launch.launch_records import CommandRecord
+            from skyward_core.client.launch.launch_records_and_script_state import CommandRecord
 
             if arguments or script_args:
                 raise UsageError(f"run {row.run} belongs to {launched.label}. Set its variables with --env")
