@@ -66,7 +66,7 @@ from skyward_core.views.sweep_trials import TrialTableSource
 
 if TYPE_CHECKING:
     from skyward_core.client.launch.launch_records_and_script_state import LaunchRecord, ShellRecord
-    from skyward_core.client.launch.launch_request import LaunchRequest
+    from skyward_core.client.launch.launch_request_and_options import LaunchRequest
     from skyward_core.client.run_comparison import Comparison
     from skyward_core.model.thread_stacks import Stacks
     from skyward_core.pool.checkpoint_copies import CheckpointListing

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from skyward_core.client.launch.launch_records_and_script_state import LaunchRecord as LaunchRecord
     from skyward_core.client.launch.launch_records_and_script_state import ShellRecord as ShellRecord
-    from skyward_core.client.launch.launch_request import LaunchRequest
+    from skyward_core.client.launch.launch_request_and_options import LaunchRequest
     from skyward_core.client.leftover_cleanup import LeftoverScan as LeftoverScan
     from skyward_core.client.log_search import LogSearch
     from skyward_core.client.run_comparison import Comparison

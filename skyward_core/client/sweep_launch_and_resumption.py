@@ -22,7 +22,7 @@ from skyward_core.views.sweep_argument_combinations import TrialSheet as TrialSh
 from skyward_core.views.sweep_trials import TrialTableSource, representative_task
 
 if TYPE_CHECKING:
-    from skyward_core.client.launch.launch_request import LaunchRequest
+    from skyward_core.client.launch.launch_request_and_options import LaunchRequest
     from skyward_core.pool.pool import Pool
 
 

@@ -12,7 +12,7 @@ from dataclasses import field as dataclass_field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from skyward_core.client.launch.launch_request import OPTIONS
+from skyward_core.client.launch.launch_request_and_options import OPTIONS
 from skyward_core.model.errors import ScriptError, SkywardError, error_message
 from skyward_core.model.provider_capability_protocols import NeedsPython, RunsHere
 from skyward_core.util.terminal_safe_text import sanitize_line

@@ -80,7 +80,7 @@ if TYPE_CHECKING:
 
     from skyward_core.client.launch.launch_plan import LaunchPlan
     from skyward_core.client.launch.launch_records_and_script_state import JobRecord
-    from skyward_core.client.launch.launch_request import LaunchRequest
+    from skyward_core.client.launch.launch_request_and_options import LaunchRequest
     from skyward_core.client.launch.plugin_and_provider_catalog import FunctionInfo, Interpreter, Task
     from skyward_core.client.launch.presets import Preset
     from skyward_core.client.session_interface import SessionInterface

@@ -17,7 +17,7 @@ from skyward_core import providers
 from skyward_core.__main__ import main
 from skyward_core.api import older_api_names
 from skyward_core.client.launch.launch_plan import make_plan
-from skyward_core.client.launch.launch_request import LaunchRequest
+from skyward_core.client.launch.launch_request_and_options import LaunchRequest
 from skyward_core.tasks import script_loader_child
 from skyward_core.tasks.script_functions import list_commands
 from tests.support.cli import Cli

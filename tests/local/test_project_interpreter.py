@@ -23,7 +23,7 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.client.launch.launch_plan import make_plan, script_python
-from skyward_core.client.launch.launch_request import LaunchRequest
+from skyward_core.client.launch.launch_request_and_options import LaunchRequest
 from skyward_core.client.launch.plugin_and_provider_catalog import choose_interpreter, missing_frameworks
 from skyward_core.client.session import Session
 from skyward_core.model.errors import PoolError, ScriptError, ScriptFailed, SpecError, UsageError

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skyward_core.client.launch.launch_records_and_script_state import LaunchRecord, ShellRecord
-from skyward_core.client.launch.launch_request import LaunchRequest
+from skyward_core.client.launch.launch_request_and_options import LaunchRequest
 from skyward_core.client.leftover_cleanup import LeftoverScan
 from skyward_core.client.log_search import LogSearch
 from skyward_core.client.run_comparison import Comparison

@@ -28,7 +28,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skyward_core.client.launch.launch_request import LaunchRequest
+from skyward_core.client.launch.launch_request_and_options import LaunchRequest
 from skyward_core.client.leftover_cleanup import JudgedLeftover, LeftoverScan
 from skyward_core.model import errors
 from skyward_core.model.errors import PoolError, PoolExistsError, RunError, ScriptError, ScriptFailed, TeardownError

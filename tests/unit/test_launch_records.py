@@ -21,7 +21,7 @@ from skyward_core.client.launch.launch_records_and_script_state import (
     save_before_launch,
     save_launch_record,
 )
-from skyward_core.client.launch.launch_request import LaunchRequest
+from skyward_core.client.launch.launch_request_and_options import LaunchRequest
 from skyward_core.client.launch.launch_records_and_script_state import (
     MAX_CHANGED_FILES,
     MAX_DIFF_BYTES,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from skyward_core.client.launch.launch_plan import make_options, make_plugins
-from skyward_core.client.launch.launch_request import LaunchRequest
+from skyward_core.client.launch.launch_request_and_options import LaunchRequest
 from skyward_core.model.errors import JobFileError, UsageError, set_error_field
 from skyward_core.model.provider_capability_protocols import Offers, RunsHere
 from skyward_core.model.provider_settings_schema import declared_settings, make_provider

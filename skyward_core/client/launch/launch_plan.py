@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skyward_core.client.launch.image_option_parsing import LISTS, ImageOptions, option_error, parse_image_options
-from skyward_core.client.launch.launch_request import (
+from skyward_core.client.launch.launch_request_and_options import (
     OPTIONS,
     RESTART_OPTIONS,
     WAYS,

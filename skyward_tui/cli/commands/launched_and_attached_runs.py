@@ -20,7 +20,7 @@ from click.core import ParameterSource
 
 from skyward_core.client import user_settings_and_app_state as settings
 from skyward_core.client.launch.launch_plan import LaunchPlan, make_plan
-from skyward_core.client.launch.launch_request import LaunchRequest, parse_provider_settings
+from skyward_core.client.launch.launch_request_and_options import LaunchRequest, parse_provider_settings
 from skyward_core.client.launch.plugin_and_provider_catalog import (
     Interpreter,
     Task,

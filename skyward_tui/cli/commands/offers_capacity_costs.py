@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 import click
 
 from skyward_core.client import offers_and_block_purchases
-from skyward_core.client.launch.launch_request import parse_setting
+from skyward_core.client.launch.launch_request_and_options import parse_setting
 from skyward_core.client.offers_and_block_purchases import list_blocks, list_offers, save_listed_blocks
 from skyward_core.client.pool_costs import PoolCost
 from skyward_core.client.pool_costs import costs as add_up
