@@ -3,40 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import random
 import secrets
-import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from ipaddress import ip_address
-from typing import TYPE_CHECKING
 
 from skyward_core.model.errors import LedgerError, PoolError, SkywardError, UsageError, error_message
 from skyward_core.model.machines_and_gpu_use import Machine
 from skyward_core.model.provider_capability_protocols import notice_program
-from skyward_core.node.agent.peer_heartbeats import (
-    LOSS_SECONDS,
-    MAX_REPORT_AGE,
-    SUSPECT_SECONDS,
-    LossState,
-    Witness,
-    judge_nodes,
-)
+from skyward_core.node.agent.peer_heartbeats import LOSS_SECONDS
 from skyward_core.pool.agent_link import Link
 from skyward_core.pool.ledger_reconciliation import with_python
 from skyward_core.pool.pool_context import PoolContext, PoolEnd
 from skyward_core.pool.preemption_notice_forwarding import describe_preemption
+from skyward_core.pool.silent_and_missing_nodes import SilenceWatch, SuspectedNodes
 from skyward_core.providers.provider_call_progress_and_cache import log_call, progress_listener
 from skyward_core.store.debug_log import get_logger
 from skyward_core.store.ledger_rows import Replacement
 from skyward_core.store.pool_folder import parse_rank
-from skyward_core.views import events
-
-if TYPE_CHECKING:
-    from skyward_core.protocol.frame_types import HeartbeatsAnswer
 
 REPLACEMENT_PAUSES = (1.0, 30.0)  # seconds between attempts: first and longest
 POLL_INTERVAL = 0.5  # seconds between checks of another client's replacement
@@ -356,201 +342,6 @@ class RestartLimiter:
         """Record a successful start."""
         self._failed.pop(node, None)
         self._started.setdefault(node, []).append(self._clock())
-
-
-class SuspectedNodes:
-    """Nodes of one pool that this client cannot reach.
-
-    Args:
-        lost_after: Seconds until an unreachable node counts as lost. None: no limit.
-        lose: Called with the link of a lost node and a text that states since when the node was unreachable.
-    """
-
-    def __init__(self, lost_after: float | None, lose: Callable[[Link, str], None]) -> None:
-        self._lost_after = lost_after
-        self._on_lost = lose
-        self._since: dict[Link, tuple[float, asyncio.TimerHandle]] = {}
-
-    def on_unreachable(self, link: Link) -> str:
-        """Record that a node is unreachable. Return since when, and when the node will count as lost, as text."""
-        if self._lost_after is None:
-            return ""
-        if link not in self._since:
-            self._since[link] = time.time(), link.loop.call_later(self._lost_after, self._on_timeout, link)
-        since, _ = self._since[link]
-        return f"unreachable since {_clock(since)}, counts as lost at {_clock(since + self._lost_after)}"
-
-    def clear(self, link: Link) -> None:
-        """Remove a node that answers or is known to be lost."""
-        if (suspected := self._since.pop(link, None)) is not None:
-            suspected[1].cancel()
-
-    def stop(self) -> None:
-        """Remove all nodes, because this client stops watching them."""
-        for link in list(self._since):
-            self.clear(link)
-
-    def _on_timeout(self, link: Link) -> None:
-        since, _ = self._since.pop(link)
-        if not link.up and not link.gone:
-            now = time.time()
-            words = f"no answer since {_clock(since)}, lost at {_clock(now)}, after {self._lost_after:g} s"
-            self._on_lost(link, words)
-
-
-def _clock(at: float) -> str:
-    return time.strftime("%H:%M:%S", time.localtime(at))
-
-
-WATCH_INTERVAL = 0.5  # seconds between checks for silent nodes
-MAX_WATCH_DELAY = 1.0  # seconds; a longer delay of a check means that this client was paused and saw nothing
-QUESTION_SILENCE = 2.5  # seconds of silence of a link until the agents are asked; a link without work pings every 2 s
-TESTIMONY_TIMEOUT = 1.5  # seconds for an agent to report which nodes it misses
-
-
-class SilenceWatch:
-    """Watch for silent nodes while runs that may restart are active, by the testimonies of several witnesses.
-
-    The witnesses are this client's link, the heartbeats between the agents, and the collectives of ranks. See
-    :mod:`skyward_core.node.agent.peer_heartbeats` for the decision.
-
-    Args:
-        context: The pool.
-        lose: Called with the link of a lost node, and with the testimonies as text.
-    """
-
-    def __init__(self, context: PoolContext, lose: Callable[[Link, str], None]) -> None:
-        self._context = context
-        self._on_lost = lose
-        self._is_active = False
-        self._resumed_at = 0.0  # time since which this client has watched without a pause
-        self._reports: dict[Link, tuple[float, HeartbeatsAnswer]] = {}
-        self._asking: set[Link] = set()
-        self._failed_collectives: dict[Link, tuple[float, int]] = {}  # link -> time and epoch of an error
-        self._states: dict[Link, LossState] = {}  # other states than "present"
-
-    def begin(self) -> None:
-        """Watch until no run is active."""
-        context = self._context
-        if not (self._is_active or context.observer or context.is_standalone) and context.options.on_loss == "restart":
-            self._is_active = True
-            context.background.spawn(self._watch())
-
-    def decides(self, link: Link) -> bool:
-        """Check whether other nodes of a node's gang can testify, so that this watch decides about its loss."""
-        return self._is_active and any(
-            each.epoch == link.epoch and each is not link and self._can_testify(each) for each in self._context.links
-        )
-
-    def on_collective_error(self, link: Link) -> None:
-        """Handle the error of a rank that lost the connection to other ranks."""
-        self._failed_collectives[link] = link.loop.time(), link.epoch
-
-    async def _watch(self) -> None:
-        context, loop = self._context, asyncio.get_running_loop()
-        self._resumed_at = before = loop.time()
-        try:
-            while context.registry.runs and not (context.leaving or context.external_end):
-                await asyncio.sleep(WATCH_INTERVAL)
-                now = loop.time()
-                if now - before > WATCH_INTERVAL + MAX_WATCH_DELAY:
-                    self._resumed_at = now
-                before = now
-                for gang in self._silent_gangs():
-                    self._ask_agents(gang)
-                    self._judge(gang)
-        finally:
-            self._is_active = False
-
-    def _silent_gangs(self) -> list[list[Link]]:
-        """Return the links of each gang with a node that is silent, or was silent at the last check."""
-        self._states = {link: state for link, state in self._states.items() if not link.gone}
-        self._reports = {link: report for link, report in self._reports.items() if not link.gone}
-        gangs: dict[int, list[Link]] = {}
-        for link in self._context.links:
-            if link.epoch and link.welcome and not link.gone:
-                gangs.setdefault(link.epoch, []).append(link)
-        return [
-            gang
-            for gang in gangs.values()
-            if any(link in self._states or self._silence(link) >= QUESTION_SILENCE for link in gang)
-        ]
-
-    def _silence(self, link: Link) -> float:
-        return min(link.silence_seconds, link.loop.time() - self._resumed_at)
-
-    def _can_testify(self, link: Link) -> bool:
-        return link.up and "heartbeats" in link.welcome.get("knows", ()) and self._silence(link) < QUESTION_SILENCE
-
-    def _ask_agents(self, gang: Sequence[Link]) -> None:
-        for link in gang:
-            if self._can_testify(link) and link not in self._asking:
-                self._asking.add(link)
-                self._context.background.spawn(self._ask_agent(link, gang))
-
-    async def _ask_agent(self, link: Link, gang: Sequence[Link]) -> None:
-        try:
-            async with asyncio.timeout(TESTIMONY_TIMEOUT):
-                answer: HeartbeatsAnswer
-                answer, _ = await link.ask({"t": "heartbeats"})
-        except OSError:  # no testimony, or a time-out
-            return
-        finally:
-            self._asking.discard(link)
-        self._reports[link] = link.loop.time(), answer
-        self._judge(gang)
-
-    def _judge(self, gang: Sequence[Link]) -> None:
-        verdicts = judge_nodes((link.node for link in gang), self._witnesses(gang))
-        # An agent that has not answered yet may have seen a sign of life.
-        is_open = any(self._can_testify(link) and self._report_age(link) > MAX_REPORT_AGE for link in gang)
-        for link in gang:
-            verdict = verdicts[link.node]
-            if link.gone or verdict.state == self._states.get(link, "present") or (is_open and verdict.state == "lost"):
-                continue
-            self._states[link] = verdict.state
-            self._context.news.emit(
-                events.NodeSilence(
-                    pool=self._context.name, node=link.node, state=verdict.state, silences=dict(verdict.silences)
-                )
-            )
-            if verdict.state == "lost":
-                self._on_lost(link, verdict.text)
-            else:
-                note = f"suspected: {verdict.text}" if verdict.state == "suspected" else ""
-                self._context.news.emit_node_note(link, note)
-            if verdict.state == "present":
-                del self._states[link]
-
-    def _report_age(self, link: Link) -> float:
-        """Return the seconds since an agent's last answer about the current gang."""
-        at, answer = self._reports.get(link, (0.0, None))
-        return link.loop.time() - at if answer is not None and answer["epoch"] == link.epoch else math.inf
-
-    def _witnesses(self, gang: Sequence[Link]) -> list[Witness]:
-        silences = {link.node: self._silence(link) for link in gang}
-        found = [Witness("client", "client", silences)]
-        for link in gang:
-            now, name = link.loop.time(), f"node {link.node}"
-            if (age := self._report_age(link)) < math.inf:
-                seen = {int(node): silence for node, silence in self._reports[link][1]["silences"].items()}
-                place = "client" if _is_own_address(link.welcome["address"]) else name
-                found.append(Witness(name, place, seen, link.node, age))
-            failed_at, epoch = self._failed_collectives.get(link, (0.0, 0))
-            silent = [node for node, silence in silences.items() if silence >= SUSPECT_SECONDS]
-            if epoch == link.epoch and len(silent) == 1:  # a collective does not name the lost node
-                found.append(Witness(f"ranks of {name}", "collective", {silent[0]: now - failed_at}, link.node))
-        return found
-
-
-def _is_own_address(address: str) -> bool:
-    """Check whether an IP address belongs to this machine."""
-    try:
-        with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM) as sock:
-            sock.bind((str(ip_address(address)), 0))
-    except (OSError, ValueError):
-        return False
-    return True
 
 
 _log = get_logger("node")
