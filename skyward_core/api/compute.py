@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from skyward_core.model.specs import AcceleratorLike, PoolSpec, ProviderLike
     from skyward_core.plugins.plugin import Plugin
     from skyward_core.pool.pool import Pool
-    from skyward_core.store.ledger_rows import Receipt
+    from skyward_core.store.receipts_and_bills import Receipt
     from skyward_core.views.events import Event
 
 

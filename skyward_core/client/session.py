@@ -47,7 +47,8 @@ from skyward_core.pool.runs.scheduler import new_run_id
 from skyward_core.providers import provider_class
 from skyward_core.store import debug_log, pool_folder
 from skyward_core.store.ledger import Ledger
-from skyward_core.store.ledger_rows import PoolRow, Receipt, RetainedResults, marked_pid
+from skyward_core.store.ledger_rows import PoolRow, RetainedResults, marked_pid
+from skyward_core.store.receipts_and_bills import Receipt
 from skyward_core.store.past_pool_views import (
     load_finished_pool,
     set_hourly_price,

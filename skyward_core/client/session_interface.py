@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from skyward_core.pool.dashboards import Dashboard as Dashboard
     from skyward_core.pool.output_files import FetchResult as FetchResult
     from skyward_core.pool.output_files import FileListing as FileListing
-    from skyward_core.store.ledger_rows import Receipt
+    from skyward_core.store.receipts_and_bills import Receipt
     from skyward_core.store.run_log_reader import RunLogs
     from skyward_core.tasks.task_and_blob_values import Task
     from skyward_core.transport.ssh.host_key_prompt import Ask as Ask

@@ -26,7 +26,8 @@ from skyward_core.providers import provider_from_json
 from skyward_core.providers.provider import Provider
 from skyward_core.store import debug_log
 from skyward_core.store.ledger import Ledger
-from skyward_core.store.ledger_rows import PoolRow, Receipt
+from skyward_core.store.ledger_rows import PoolRow
+from skyward_core.store.receipts_and_bills import Receipt
 from skyward_core.store.pool_folder import parse_rank
 
 if TYPE_CHECKING:

@@ -19,7 +19,8 @@ from skyward_core.pool.pool_context import PoolContext, PoolEnd
 from skyward_core.protocol.frame_codec import WireError
 from skyward_core.providers.provider_call_progress_and_cache import IncompleteSearch, ProviderTimeout, log_query
 from skyward_core.store import debug_log
-from skyward_core.store.ledger_rows import Receipt, RemainingFiles, RetainedResults, machine_ended_at, make_bills
+from skyward_core.store.ledger_rows import RemainingFiles, RetainedResults
+from skyward_core.store.receipts_and_bills import Receipt, machine_ended_at, make_bills
 from skyward_core.views import events
 
 if TYPE_CHECKING:

@@ -27,16 +27,8 @@ from skyward_core.model.errors import Hint, LedgerError, PoolError, PoolExistsEr
 from skyward_core.model.machines_and_gpu_use import Machine
 from skyward_core.model.outcomes import Outcome, RootCause
 from skyward_core.protocol.frame_codec import encode_record
-from skyward_core.store.ledger_rows import (
-    PoolRow,
-    Purchase,
-    Receipt,
-    Replacement,
-    RetainedResults,
-    Row,
-    RunRow,
-    process_mark,
-)
+from skyward_core.store.ledger_rows import PoolRow, Purchase, Replacement, RetainedResults, Row, RunRow, process_mark
+from skyward_core.store.receipts_and_bills import Receipt
 from skyward_core.store.state_folder import state_home
 from skyward_core.util.safe_file_access import read_own_json
 

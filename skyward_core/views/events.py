@@ -307,7 +307,7 @@ class CheckpointSaved(Event):
 
 @value(kw_only=True)
 class PoolEnded(Event):
-    """A teardown ended. ``receipt``: see :class:`skyward_core.store.ledger_rows.Receipt`."""
+    """A teardown ended. ``receipt``: see :class:`skyward_core.store.receipts_and_bills.Receipt`."""
 
     written_as: ClassVar[str] = "PoolGone"
     receipt: dict[str, Any]

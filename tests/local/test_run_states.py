@@ -26,7 +26,7 @@ from skyward_core.model.outcomes import RootCause
 from skyward_core.pool import agent_link
 from skyward_core.providers import provider_from_json
 from skyward_core.store.ledger import Ledger
-from skyward_core.store.ledger_rows import Receipt
+from skyward_core.store.receipts_and_bills import Receipt
 from skyward_core.transport.background_loop import submit
 from skyward_core.views.pool_view import PoolView
 from tests.support.child import read_line

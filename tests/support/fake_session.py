@@ -24,7 +24,7 @@ from skyward_core.model.thread_stacks import Stacks
 from skyward_core.pool.dashboards import Dashboard
 from skyward_core.pool.output_files import FetchResult, FileListing
 from skyward_core.store.ledger import Ledger
-from skyward_core.store.ledger_rows import Receipt
+from skyward_core.store.receipts_and_bills import Receipt
 from skyward_core.tasks.task_and_blob_values import Task
 from skyward_core.views import events
 from skyward_core.views.pool_view import PoolView, RunView, apply

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from skyward_core.model.outcomes import ErrorInfo, Outcome, Summary
 from skyward_core.store.ledger import Ledger
-from skyward_core.store.ledger_rows import Receipt
+from skyward_core.store.receipts_and_bills import Receipt
 from skyward_core.store.state_folder import ensure_pool_folder
 from tests.support.ledger_runs import record_runs
 

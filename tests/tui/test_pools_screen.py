@@ -13,7 +13,7 @@ from textual.widgets import Input
 from skyward_core.client.run_history import PastRun
 from skyward_core.model.errors import LedgerError
 from skyward_core.pool.dashboards import Dashboard
-from skyward_core.store.ledger_rows import Receipt
+from skyward_core.store.receipts_and_bills import Receipt
 from skyward_core.views import events as ev
 from skyward_core.views.machine_metrics import MachineMetrics
 from skyward_core.views.pool_view import PoolView

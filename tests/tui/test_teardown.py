@@ -13,7 +13,7 @@ from textual.widgets import Button
 
 from skyward_core.model.errors import PoolError
 from skyward_core.model.output_files import Unfetched, WrittenFile
-from skyward_core.store.ledger_rows import Receipt
+from skyward_core.store.receipts_and_bills import Receipt
 from skyward_core.views import events
 from skyward_tui.app.app import FRAMES, FRAMES_OVER_SSH, SkywardApp
 from skyward_tui.dialogs.confirmations import EVERYTHING, QuitScreen, TeardownScreen

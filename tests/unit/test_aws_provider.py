@@ -44,7 +44,7 @@ from skyward_core.providers.aws.security_groups_and_account_checks import Securi
 from skyward_core.providers.aws.zones_and_placement import Zone, sort_by_topology
 from skyward_core.providers.provider_call_progress_and_cache import IncompleteSearch, progress_listener
 from skyward_core.store.ledger import known_ledger_id, ledger_id
-from skyward_core.store.ledger_rows import make_bills
+from skyward_core.store.receipts_and_bills import make_bills
 
 KIND = InstanceType(
     name="m7i.large", architecture="x86_64", accelerator="", count=0, memory_each_gb=0.0, nvidia=False, vcpus=2,

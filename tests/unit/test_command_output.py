@@ -38,7 +38,7 @@ from skyward_core.model.specs import PoolSpec
 from skyward_core.node.agent.agent_state_and_lease import LAST_LINE_BYTES, last_line
 from skyward_core.providers.aws import boto_calls
 from skyward_core.providers.local.provider import Local
-from skyward_core.store.ledger_rows import Receipt
+from skyward_core.store.receipts_and_bills import Receipt
 from skyward_core.tasks.task_and_blob_values import Blob, Task
 from skyward_core.views.events import NodeLink, NodePhase, PoolState, RankPhase
 from skyward_core.views.pool_view import PoolView, RunView, TaskView

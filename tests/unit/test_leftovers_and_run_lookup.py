@@ -24,7 +24,8 @@ from skyward_core.pool import fetch_retained_results, leftover_verdicts
 from skyward_core.pool.ledger_reconciliation import close_if_gone
 from skyward_core.providers.aws.launch_and_reservations import MIN_DEADMAN_MINUTES
 from skyward_core.store.ledger import Ledger
-from skyward_core.store.ledger_rows import PoolRow, Receipt, RetainedResults
+from skyward_core.store.ledger_rows import PoolRow, RetainedResults
+from skyward_core.store.receipts_and_bills import Receipt
 from skyward_core.store.pool_folder import PoolFolder
 from skyward_core.views.events import QueuedRun, UnfetchedNews
 from skyward_core.views.pool_view import PoolView, RunView

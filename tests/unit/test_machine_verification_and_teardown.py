@@ -20,7 +20,7 @@ from skyward_core.pool.ledger_reconciliation import close_if_gone
 from skyward_core.pool.pool import Pool
 from skyward_core.providers import provider_call_progress_and_cache as provider_calls
 from skyward_core.store.ledger import Ledger
-from skyward_core.store.ledger_rows import Receipt
+from skyward_core.store.receipts_and_bills import Receipt
 from skyward_core.views import events
 from tests.support.pool_parts import Client, Transport, World, dead_process, intended, machine
 from tests.support.waiting import until
