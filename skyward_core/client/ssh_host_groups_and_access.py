@@ -20,10 +20,15 @@ from skyward_core.providers.ssh.provider import SSH
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow
 from skyward_core.store.skyward_toml import read_settings_files
-from skyward_core.transport.ssh import connection, ssh_config_export
+from skyward_core.transport.ssh import connection
 from skyward_core.transport.ssh import known_hosts as host_keys
 from skyward_core.transport.ssh.host_address_and_python import Target
-from skyward_core.transport.ssh.ssh_config_and_preopened_sockets import resolve
+from skyward_core.transport.ssh.ssh_config_and_preopened_sockets import (
+    add_include_line,
+    include_line,
+    resolve,
+    write_pool_config,
+)
 from skyward_core.util.terminal_safe_text import sanitize_line
 
 HOSTS_TABLE = "hosts"
@@ -241,7 +246,7 @@ def _write_ssh_config(ledger: Ledger, pool: PoolRow, node: int, alias: str) -> P
     if node >= len(machines):
         nodes = f"{len(machines)} node{'' if len(machines) == 1 else 's'}"
         raise UsageError(f"pool {pool.name} has {nodes}, 0 to {len(machines) - 1}; not {node}")
-    return asyncio.run(ssh_config_export.write(alias, [provider.target(machine.address) for machine in machines]))
+    return asyncio.run(write_pool_config(alias, [provider.target(machine.address) for machine in machines]))
 
 
 def copy_command(ledger: Ledger, pool: PoolRow, node: int, folder: str) -> str:
@@ -261,7 +266,7 @@ def include_ssh_config() -> str:
     """Make ``~/.ssh/config`` include the files of :func:`ssh_config`. Return the added line, or "" if it was already
     there.
     """
-    return ssh_config_export.include_line() if ssh_config_export.add_include_line() else ""
+    return include_line() if add_include_line() else ""
 
 
 def list_gpu_use(

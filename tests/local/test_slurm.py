@@ -25,7 +25,7 @@ from skyward_core.providers.slurm import allocation
 from skyward_core.providers.slurm.provider import make_comment
 from skyward_core.store.ledger import Ledger, ledger_id
 from skyward_core.transport.background_loop import submit
-from skyward_core.transport.ssh import ssh_config_export
+from skyward_core.transport.ssh.ssh_config_and_preopened_sockets import write_pool_config
 from skyward_core.transport.ssh.ssh_transport import SSHTransport
 from tests.support.loopback_hosts import Hosts
 from tests.support.sessions import new_session
@@ -339,7 +339,7 @@ def test_slurm_login_host_runs_commands_and_leads_to_the_nodes(
                 assert [rank for rank, _ in devices() @ compute] == [0, 1]
                 transport = compute.pool.context.links[0].transport
                 assert isinstance(transport, SSHTransport)
-                submit(ssh_config_export.write("far", [transport.target])).result(30)
+                submit(write_pool_config("far", [transport.target])).result(30)
                 entry = (home / "ssh_config.d" / "far.conf").read_text()
                 assert f"ProxyJump 127.0.0.1:{login.port}\n" in entry
         assert compute.receipt is not None and compute.receipt.ok

@@ -22,11 +22,18 @@ from skyward_core.model.errors import UsageError
 from skyward_core.model.specs import PoolSpec
 from skyward_core.providers.slurm.provider import Slurm
 from skyward_core.providers.ssh.provider import SSH
-from skyward_core.transport.ssh import known_hosts, ssh_config_and_preopened_sockets, ssh_config_export
+from skyward_core.transport.ssh import known_hosts, ssh_config_and_preopened_sockets
 from skyward_core.transport.ssh.asyncssh_patches import asyncssh
 from skyward_core.transport.ssh.connection import connect
 from skyward_core.transport.ssh.host_address_and_python import Target, why_unsafe
-from skyward_core.transport.ssh.ssh_config_and_preopened_sockets import jump_target, resolve
+from skyward_core.transport.ssh.ssh_config_and_preopened_sockets import (
+    add_include_line,
+    include_line,
+    jump_target,
+    remove_pool_config,
+    resolve,
+    write_pool_config,
+)
 from skyward_tui.text.error_hint_text import format_error
 from tests.support.examples import examples
 from tests.support.host_key import PUBLIC
@@ -494,7 +501,7 @@ async def test_exported_ssh_config_is_understood_by_openssh(home: Path) -> None:
     )
     given = Target("10.0.0.2", user="me", port=2222, keys=(str(home / "a key"),))
     targets = [Target("box"), given, Target("run")]
-    whole = await ssh_config_export.write("train", targets)
+    whole = await write_pool_config("train", targets)
 
     def ssh_settings(name: str) -> dict[str, str]:
         done = subprocess.run(["ssh", "-G", "-F", str(whole), name], capture_output=True, text=True, check=True)
@@ -514,11 +521,11 @@ async def test_exported_ssh_config_is_understood_by_openssh(home: Path) -> None:
     assert third["proxycommand"] == "nc run run '100%%'"
     assert third["certificatefile"] == str(home / "signed") and third["identitiesonly"] == "yes"
     assert third["identityagent"] == "/agent" and third["identityfile"] == f"{home}/100%%/key"
-    ssh_config_export.remove("train")
+    remove_pool_config("train")
     assert ssh_settings("train-1")["hostname"] == "train-1"
 
 
 def test_include_line_is_added_once_at_the_top(home: Path) -> None:
     (home / ".ssh/config").write_text("Host box\n  Port 1\n")
-    assert ssh_config_export.add_include_line() and not ssh_config_export.add_include_line()
-    assert (home / ".ssh/config").read_text() == f"{ssh_config_export.include_line()}\n\nHost box\n  Port 1\n"
+    assert add_include_line() and not add_include_line()
+    assert (home / ".ssh/config").read_text() == f"{include_line()}\n\nHost box\n  Port 1\n"

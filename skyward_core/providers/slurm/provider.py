@@ -609,9 +609,9 @@ class Slurm(JsonSettings, StrictKeywords):
 
     async def teardown(self, pool: str) -> None:
         """Remove the pool's keys and its aliases for ``ssh``."""
-        from skyward_core.transport.ssh import ssh_config_export
+        from skyward_core.transport.ssh.ssh_config_and_preopened_sockets import remove_pool_config
 
-        ssh_config_export.remove(pool)
+        remove_pool_config(pool)
         for folder in AllocationFolder.find_all(pool):
             folder.remove()
 

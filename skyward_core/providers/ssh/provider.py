@@ -42,7 +42,7 @@ from skyward_core.store.skyward_toml import host_groups
 from skyward_core.transport.background_loop import short_switch_interval, submit
 from skyward_core.transport.bundle_builder import bundle
 from skyward_core.transport.ssh.host_address_and_python import HostPythons, Policy, Target, minor_of, newest_per_minor
-from skyward_core.transport.ssh.ssh_config_and_preopened_sockets import PreopenedSockets, resolve
+from skyward_core.transport.ssh.ssh_config_and_preopened_sockets import PreopenedSockets, remove_pool_config, resolve
 from skyward_core.util.light_dataclass import Value, value
 
 if TYPE_CHECKING:
@@ -356,9 +356,7 @@ class SSH(JsonSettings, StrictKeywords, Value):
 
     async def teardown(self, pool: str) -> None:
         """Remove the pool's aliases for ``ssh``; ``terminate`` removes everything else."""
-        from skyward_core.transport.ssh import ssh_config_export
-
-        ssh_config_export.remove(pool)
+        remove_pool_config(pool)
 
     async def check(self) -> list[Check]:
         """Return the checks of each host."""
