@@ -14,7 +14,8 @@ from skyward_tui.panels.panel import RunPanel, RunSelection
 from skyward_tui.text.error_hint_text import format_detail
 from skyward_tui.text.hardware_cells import usage_summary
 from skyward_tui.text.number_and_time_format import age, clock, duration, precise_duration, preemption_text
-from skyward_tui.text.state_styles_and_rank_states import FAILURES, is_absent, link_note, node_style, state_style
+from skyward_tui.text.rank_states_from_views import is_absent, link_note
+from skyward_tui.text.state_styles import FAILURES, node_style, state_style
 from skyward_tui.text.text_width_and_tables import clip, clip_parts
 from skyward_tui.ui.time_refresh_rules import refresh_token
 from skyward_tui.widgets.virtual_list import VirtualList

@@ -18,7 +18,7 @@ from skyward_tui.panels.panel import PanelExport, RunPanel, RunSelection
 from skyward_tui.text.error_hint_text import format_error
 from skyward_tui.text.number_and_time_format import count
 from skyward_tui.text.queue_trial_and_comparison_rows import difference_table, parse_rank_pair
-from skyward_tui.text.state_styles_and_rank_states import FAILURES
+from skyward_tui.text.state_styles import FAILURES
 from skyward_tui.ui.actions import first_key
 from skyward_tui.ui.panel_registry import PanelSpec
 from skyward_tui.ui.session_futures import flash_errors

@@ -26,7 +26,7 @@ from skyward_tui.text.number_and_time_format import (
     run_status,
     time_left,
 )
-from skyward_tui.text.state_styles_and_rank_states import state_style
+from skyward_tui.text.state_styles import state_style
 from skyward_tui.ui.actions import GLOBAL_HINTS, HINTS, Action, actions_by_id, actions_in, first_key
 from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.ui.time_refresh_rules import idle_token

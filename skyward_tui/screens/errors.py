@@ -35,7 +35,8 @@ from skyward_tui.source_lookup_and_editor import (
 from skyward_tui.text.error_hint_text import failure_hints
 from skyward_tui.text.hardware_cells import metrics_line
 from skyward_tui.text.number_and_time_format import failure, precise_duration
-from skyward_tui.text.state_styles_and_rank_states import append_block, block_room, last_lines, state_style
+from skyward_tui.text.rank_states_from_views import last_lines
+from skyward_tui.text.state_styles import append_block, block_room, state_style
 from skyward_tui.text.text_width_and_tables import one_line
 from skyward_tui.ui.actions import bindings
 from skyward_tui.ui.themes import read_style_sheet

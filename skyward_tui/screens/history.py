@@ -26,7 +26,7 @@ from skyward_tui.text.ansi_colours import plain
 from skyward_tui.text.error_hint_text import format_error
 from skyward_tui.text.number_and_time_format import ago, count, duration, money, number, run_status
 from skyward_tui.text.queue_trial_and_comparison_rows import task_note
-from skyward_tui.text.state_styles_and_rank_states import append_block, block_room, state_style
+from skyward_tui.text.state_styles import append_block, block_room, state_style
 from skyward_tui.text.text_width_and_tables import clip, one_line
 from skyward_tui.ui.actions import bindings, first_key, with_keys
 from skyward_tui.ui.session_futures import flash_errors, wait_shielded

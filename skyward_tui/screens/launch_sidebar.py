@@ -27,7 +27,7 @@ from skyward_tui.launch_form.recent_launches import (
 )
 from skyward_tui.shutdown_and_daemon_threads import run_in_daemon_thread
 from skyward_tui.text.number_and_time_format import ago, duration
-from skyward_tui.text.state_styles_and_rank_states import state_style
+from skyward_tui.text.state_styles import state_style
 from skyward_tui.text.text_width_and_tables import clip, one_line
 from skyward_tui.ui.actions import first_key
 from skyward_tui.ui.session_futures import wait_shielded

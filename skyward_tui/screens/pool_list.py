@@ -31,7 +31,7 @@ from skyward_tui.text.number_and_time_format import (
     run_status,
     time_left,
 )
-from skyward_tui.text.state_styles_and_rank_states import state_style
+from skyward_tui.text.state_styles import state_style
 from skyward_tui.text.teardown_and_leftovers import leftovers_amount
 from skyward_tui.text.text_width_and_tables import clip, one_line
 from skyward_tui.ui.actions import Action, bindings, first_key, with_keys

@@ -41,7 +41,8 @@ from skyward_tui.screens.base_screen import BaseScreen
 from skyward_tui.source_lookup_and_editor import SourceFile, find_source, source_folders
 from skyward_tui.text.error_hint_text import format_error
 from skyward_tui.text.number_and_time_format import ago, clock, count, duration
-from skyward_tui.text.state_styles_and_rank_states import RankState, last_line, rank_states, state_style
+from skyward_tui.text.rank_states_from_views import RankState, last_line, rank_states
+from skyward_tui.text.state_styles import state_style
 from skyward_tui.text.text_width_and_tables import clip, fit_width
 from skyward_tui.ui.actions import Action, bindings, with_keys
 from skyward_tui.ui.session_futures import flash_errors, wait_shielded

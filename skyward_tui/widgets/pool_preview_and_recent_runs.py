@@ -26,16 +26,8 @@ from skyward_tui.text.number_and_time_format import (
     run_status,
     time_left,
 )
-from skyward_tui.text.state_styles_and_rank_states import (
-    RankState,
-    append_block,
-    last_lines,
-    no_output_reason,
-    node_style,
-    rank_states,
-    state_style,
-    tally_parts,
-)
+from skyward_tui.text.rank_states_from_views import RankState, last_lines, no_output_reason, rank_states, tally_parts
+from skyward_tui.text.state_styles import append_block, node_style, state_style
 from skyward_tui.text.text_width_and_tables import clip, fit_width, one_line
 from skyward_tui.ui.actions import first_key
 from skyward_tui.ui.themes import read_style_sheet

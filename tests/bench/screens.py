@@ -378,7 +378,7 @@ def grid() -> dict[str, float]:
 async def _grid() -> dict[str, float]:
     from skyward_tui.app.app import SkywardApp
     from skyward_tui.panels.rank_states_and_heat_map import RankList
-    from skyward_tui.text.state_styles_and_rank_states import rank_states
+    from skyward_tui.text.rank_states_from_views import rank_states
 
     class Still(SkywardApp):
         @override
@@ -468,7 +468,7 @@ async def _data_table() -> dict[str, float]:
     from textual.app import App
     from textual.widgets import DataTable
 
-    from skyward_tui.text.state_styles_and_rank_states import rank_states
+    from skyward_tui.text.rank_states_from_views import rank_states
 
     session, view, run = _many()
     app: App[None] = App()

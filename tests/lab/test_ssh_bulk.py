@@ -18,7 +18,7 @@ from skyward_core.pool.agent_link import Link
 from skyward_core.transport.file_and_result_downloads import ResultDownload
 from skyward_core.transport.ssh.ssh_transport import SSHTransport
 from skyward_core.views.events import Event, NodeLink
-from skyward_tui.text.state_styles_and_rank_states import link_note
+from skyward_tui.text.rank_states_from_views import link_note
 
 from . import Host, Lab
 from .pools import DEADLINE, Client, pool, until

@@ -22,7 +22,7 @@ from skyward_core.store.pool_folder import PoolFolder
 from skyward_core.transport.background_loop import submit
 from skyward_core.transport.ssh.bootstrap_channel import CommandChannel
 from skyward_core.views.events import Event, NodePhase
-from skyward_tui.text.state_styles_and_rank_states import link_note
+from skyward_tui.text.rank_states_from_views import link_note
 from tests.support.fewer import without
 from tests.support.sessions import new_session
 

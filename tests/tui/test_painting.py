@@ -20,7 +20,7 @@ from skyward_tui.app.app import SkywardApp
 from skyward_tui.panels.rank_states_and_heat_map import RankList
 from skyward_tui.screens.pool_list import PoolList
 from skyward_tui.screens.run import RunScreen
-from skyward_tui.text import state_styles_and_rank_states
+from skyward_tui.text import rank_states_from_views
 from skyward_tui.widgets.form_fields import update_label
 from skyward_tui.widgets.virtual_list import HIGHLIGHT_STYLE, changed_keys
 from tests.support.app_driver import press, until
@@ -101,8 +101,8 @@ def test_notes_are_formatted_for_visible_ranks_only(session: FakeSession, monkey
         lines.append(numbers)
         return "told"
 
-    monkeypatch.setattr(state_styles_and_rank_states, "format_metrics", noted)
-    states = state_styles_and_rank_states.rank_states(view, run, session.now)
+    monkeypatch.setattr(rank_states_from_views, "format_metrics", noted)
+    states = rank_states_from_views.rank_states(view, run, session.now)
     assert not lines
     assert states[5].note == "told" and lines == [{"step": 1234.0}]
 

@@ -18,7 +18,7 @@ import skyward_tui
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.cli import main
 from skyward_tui.screens.run import RunScreen
-from skyward_tui.text.state_styles_and_rank_states import _STATE_STYLES
+from skyward_tui.text.state_styles import _STATE_STYLES
 from skyward_tui.ui.themes import CONTRAST, UNCOLOURED, contrast, ensure_contrast
 from tests.support.app_driver import Size, running_app, screen_svg, screen_text, until
 from tests.support.every_screen import every_screen

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from skyward_core.views.outliers_and_bands import IncrementalBand, Trace, compute_band, find_outliers, median
 from skyward_core.views.rank_metrics_and_progress import MetricStore
-from skyward_tui.text.state_styles_and_rank_states import RankState
+from skyward_tui.text.rank_states_from_views import RankState
 from skyward_tui.widgets.metric_charts import (
     BAND,
     LABEL,

@@ -17,7 +17,7 @@ from skyward_core.views import events as ev
 from skyward_core.views import pool_view
 from skyward_core.views.pool_view import MAX_NODE_DETAILS, PoolView, aggregate, apply
 from skyward_tui.text.number_and_time_format import number as shown
-from skyward_tui.text.state_styles_and_rank_states import node_style, state_style
+from skyward_tui.text.state_styles import node_style, state_style
 from tests.support.hostile_text import is_harmful
 
 SPEC = {"name": "p", "provider": "local", "nodes": 2, "worker": {"ranks_per_node": 2}}

@@ -1,113 +1,22 @@
-"""Glyph, word and colour of each state, and the states of ranks for display, computed from views."""
+"""States of ranks for display, computed from views, and notes about ranks, nodes and their output."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
-
-from textual.content import Content
+from typing import TYPE_CHECKING
 
 from skyward_core.views.rank_metrics_and_progress import TOTAL_NAMES, classify_metric, format_metrics
 from skyward_tui.text.ansi_colours import plain
 from skyward_tui.text.number_and_time_format import clock, count, duration, preemption_text
 from skyward_tui.text.queue_trial_and_comparison_rows import queue_reason, task_note
-from skyward_tui.text.text_width_and_tables import clip
+from skyward_tui.text.state_styles import FAILURES, state_style
 
 if TYPE_CHECKING:
     from skyward_core.views.pool_view import NodeView, PoolView, RunView, TaskView
 
-
-class StateStyle(NamedTuple):
-    """Glyph, word and style of a state. ``style`` is a Textual content style such as ``$success``."""
-
-    glyph: str
-    word: str
-    style: str
-
-    @property
-    def text(self) -> str:
-        return f"{self.glyph} {self.word}"
-
-
-_UNKNOWN_STYLE = StateStyle("?", "unknown", "$muted")
-_STATE_STYLES = {
-    # pools
-    "starting": StateStyle("◌", "starting", "$text-warning"),
-    "connecting": StateStyle("◌", "connecting", "$muted"),
-    "up": StateStyle("●", "up", "$text-success"),
-    "degraded": StateStyle("!", "degraded", "$text-warning"),
-    "stopping": StateStyle("◍", "stopping", "$text-warning"),
-    "gone": StateStyle("○", "gone", "$muted"),
-    "unstarted": StateStyle("✗", "start failed", "$text-error"),
-    "unfinished": StateStyle("!", "start incomplete", "$text-error"),
-    "unreachable": StateStyle("!", "unreachable", "$text-error"),
-    # leftovers of cloud accounts
-    "expired": StateStyle("◍", "expired", "$text-warning"),
-    "left": StateStyle("✗", "leftover", "$text-error"),
-    # runs
-    "done": StateStyle("✓", "done", "$text-success"),
-    "failed": StateStyle("✗", "failed", "$text-error"),
-    "cancelled": StateStyle("⊘", "cancelled", "$muted"),
-    "kept": StateStyle("◍", "retained", "$text-warning"),
-    # ranks
-    "queued": StateStyle("◌", "queued", "$text-warning"),
-    "restarting": StateStyle("◌", "restarting", "$text-warning"),
-    "waiting": StateStyle("◌", "waiting", "$muted"),
-    "importing": StateStyle("◔", "importing", "$text-warning"),
-    "joining": StateStyle("◑", "joining", "$text-warning"),
-    "running": StateStyle("●", "running", "$text-primary"),
-    "paused": StateStyle("◍", "paused", "$text-warning"),
-    "saving": StateStyle("◍", "saving", "$text-warning"),
-    "returned": StateStyle("✓", "returned", "$text-success"),
-    "raised": StateStyle("✗", "raised", "$text-error"),
-    "exited": StateStyle("✗", "exited", "$text-error"),
-    "lost": StateStyle("!", "lost", "$text-warning"),
-    "collateral": StateStyle("⊘", "stopped", "$muted"),
-    "idle": StateStyle("·", "idle", "$muted"),
-    # alerts
-    "gpu": StateStyle("✗", "GPU", "$text-error"),
-    "nan": StateStyle("✗", "NaN", "$text-error"),
-    "stall": StateStyle("◌", "stall", "$text-error"),
-    "memory": StateStyle("!", "memory", "$text-error"),
-    "restarts": StateStyle("!", "restarts", "$text-error"),
-    "throttled": StateStyle("!", "throttled", "$text-warning"),
-    "straggler": StateStyle("!", "straggler", "$text-warning"),
-    "plateau": StateStyle("=", "plateau", "$text-warning"),
-    # GPUs of shared hosts, and results of host checks
-    "free": StateStyle("○", "free", "$text-success"),
-    "busy": StateStyle("●", "busy", "$text-warning"),
-    "ok": StateStyle("✓", "ok", "$text-success"),
-    "warn": StateStyle("!", "warning", "$text-warning"),
-    "fail": StateStyle("✗", "failed", "$text-error"),
-    # nodes' phases
-    "requested": StateStyle("◌", "requested", "$text-warning"),
-    "connected": StateStyle("◔", "connected", "$text-warning"),
-    "synced": StateStyle("◑", "synced", "$text-warning"),
-    "installed": StateStyle("◕", "installed", "$text-warning"),
-    "ready": StateStyle("●", "ready", "$text-success"),
-    "absent": StateStyle("○", "not started", "$muted"),
-}
-
-
-def state_style(state: str) -> StateStyle:
-    """Return the style of a state of a pool, run, rank or node."""
-    return _STATE_STYLES.get(state) or _UNKNOWN_STYLE._replace(word=state or "unknown")
-
-
-def node_style(phase: str) -> StateStyle:
-    """Return the style of a node's phase. In the phase "running", the machine is on, but the node is not ready."""
-    return StateStyle("◔", "running", "$text-warning") if phase == "running" else state_style(phase)
-
-
-def is_absent(pool: PoolView, node: NodeView) -> bool:
-    """Check whether the pool ended before the node was ready."""
-    return pool.is_over and node.phase not in ("ready", "gone")
-
-
 SHADE_STYLE = "$text-accent"
-FAILURES = ("raised", "exited", "lost")
 ENDED = (*FAILURES, "returned", "collateral", "gone", "absent")
 TROUBLED = (*FAILURES, "paused", "saving")
 SILENT_SECONDS = 30.0  # seconds without output from which on they are shown
@@ -259,6 +168,11 @@ def _startup_phase(pool: PoolView, run: RunView | None, rank: int) -> tuple[str,
     return (phase, since) if phase in STARTUP_TEXTS and (is_awaited or phase != "starting") else None
 
 
+def is_absent(pool: PoolView, node: NodeView) -> bool:
+    """Check whether the pool ended before the node was ready."""
+    return pool.is_over and node.phase not in ("ready", "gone")
+
+
 def tally_parts(states: Sequence[RankState]) -> Iterator[tuple[str, str]]:
     """Yield a text with the number of ranks for each state, and the style of the state. Failures come first."""
     counts = Counter(state.state for state in states)
@@ -304,17 +218,6 @@ def last_lines(pool: PoolView, run: RunView, rank: int | None, most: int) -> lis
     buffers = pool.logs.for_run(run.id)
     ring = buffers.merged if rank is None else buffers.ranks.get(rank)
     return [] if ring is None else [plain(text).rstrip() for text in ring.last(most)]
-
-
-def block_room(rows: list[Content], height: int) -> int:
-    """Return how many lines :func:`append_block` can append to the rows."""
-    return height - len(rows) - (2 if rows else 1)
-
-
-def append_block(rows: list[Content], title: str, lines: Iterable[str], width: int) -> None:
-    """Append a blank line, a title and lines to the rows."""
-    if shown := [Content(clip(text, width)) for text in lines]:
-        rows += [*([Content("")] if rows else []), Content.styled(title, "$muted"), *shown]
 
 
 def last_line(run: RunView | None, pool: PoolView, rank: int) -> str:
