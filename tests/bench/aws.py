@@ -100,7 +100,7 @@ def first_results(environment: dict[str, str], own: str) -> dict[str, float]:
     """Return the seconds to the first result of two rented machines, and of a pool on the same hosts over SSH."""
     os.environ.update(environment)
     import skyward_core as sky
-    from skyward_core.providers.aws.launch_journal_and_keys import LaunchJournal
+    from skyward_core.providers.aws.instance_tags_and_launch_journal import LaunchJournal
 
     @sky.function
     def answer() -> int:

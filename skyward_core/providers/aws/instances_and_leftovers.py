@@ -19,7 +19,7 @@ from skyward_core.model.outcomes import MachineStatus
 from skyward_core.providers.aws import zones_and_placement
 from skyward_core.providers.aws.boto_calls import AwsCalls
 from skyward_core.providers.aws.ec2_errors import CallFailed, delete_unless_gone, is_resource_refusal
-from skyward_core.providers.aws.instance_tags import (
+from skyward_core.providers.aws.instance_tags_and_launch_journal import (
     EXPIRES,
     LEDGER,
     OWNER,
@@ -31,7 +31,7 @@ from skyward_core.providers.aws.instance_tags import (
     tagged_hourly,
     tagged_node,
 )
-from skyward_core.providers.aws.launch_journal_and_keys import LaunchJournal, machine_folder
+from skyward_core.providers.aws.instance_tags_and_launch_journal import LaunchJournal, machine_folder
 from skyward_core.providers.aws.security_groups_and_account_checks import remove_group, remove_key_pair
 from skyward_core.providers.provider_call_progress_and_cache import IncompleteSearch, poll_until_empty
 from skyward_core.store.ledger import known_ledger_id

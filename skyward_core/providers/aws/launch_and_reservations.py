@@ -26,7 +26,7 @@ from skyward_core.model.machines_and_gpu_use import Machine
 from skyward_core.model.offers_and_rental_plans import Block, MachineRequirements, Offer, Reservation
 from skyward_core.model.specs import PoolSpec
 from skyward_core.providers.aws import (
-    instance_tags,
+    instance_tags_and_launch_journal,
     offers_and_images,
     zones_and_placement,
 )
@@ -46,7 +46,7 @@ from skyward_core.providers.aws.ec2_errors import (
     retry_while,
 )
 from skyward_core.providers.aws.instances_and_leftovers import ENDED_STATES, ENDING_STATES, find_instances, to_machine
-from skyward_core.providers.aws.launch_journal_and_keys import KeyPair, LaunchJournal
+from skyward_core.providers.aws.instance_tags_and_launch_journal import KeyPair, LaunchJournal
 from skyward_core.providers.aws.offers_and_images import (
     DEFAULT_DISK_GB,
     BilledExtras,
@@ -92,7 +92,7 @@ async def buy_block(calls: AwsCalls, block: Block, token: str) -> Reservation:
         Unreachable: If it is unknown whether the block was bought.
         SkywardError: If the block was not bought.
     """
-    marks = instance_tags.tag_specifications(["capacity-reservation"], instance_tags.purchase_tags(token))
+    marks = instance_tags_and_launch_journal.tag_specifications(["capacity-reservation"], instance_tags_and_launch_journal.purchase_tags(token))
     try:
         answer = await calls.call(
             "ec2", block.region, "purchase_capacity_block", once=True,
@@ -498,7 +498,7 @@ class InstanceLaunch:
     ) -> dict[str, Any]:
         """Return the ``RunInstances`` request of an attempt; equal arguments yield equal requests."""
         parameters, place = self._parameters, attempt.place
-        marks = instance_tags.pool_tags(
+        marks = instance_tags_and_launch_journal.pool_tags(
             self._folder.pool, self._folder.token, at=at, ttl=parameters.lifetime_seconds, node=parameters.node,
             hourly=attempt.hourly,
         )  # fmt: skip
@@ -524,7 +524,7 @@ class InstanceLaunch:
             | ({"GroupName": account_setup.resource_name(self._folder)} if attempt.grouped else {}),
             "NetworkInterfaces": [card],
             "BlockDeviceMappings": [{"DeviceName": image.root, "Ebs": disk}],
-            "TagSpecifications": instance_tags.tag_specifications(["instance", "volume", "network-interface"], marks),
+            "TagSpecifications": instance_tags_and_launch_journal.tag_specifications(["instance", "volume", "network-interface"], marks),
         }
         if attempt.market == "spot":
             options = {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"}

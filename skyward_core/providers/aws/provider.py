@@ -31,7 +31,7 @@ from skyward_core.providers.agent_status_and_termination import end_machine, gat
 from skyward_core.providers.aws import (
     boto_calls,
     instance_metadata_preemption_poller,
-    instance_tags,
+    instance_tags_and_launch_journal,
     instances_and_leftovers,
     launch_and_reservations,
     offers_and_images,
@@ -49,7 +49,7 @@ from skyward_core.providers.aws.launch_and_reservations import (
     deadman_minutes,
     describe_plan,
 )
-from skyward_core.providers.aws.launch_journal_and_keys import LaunchJournal
+from skyward_core.providers.aws.instance_tags_and_launch_journal import LaunchJournal
 from skyward_core.providers.aws.offers_and_images import (
     DEFAULT_DISK_GB,
     BilledExtras,
@@ -541,7 +541,7 @@ class AWS(JsonSettings, StrictKeywords):
         Raises:
             SkywardError: If EC2 cannot be queried.
         """
-        filters = [{"Name": f"tag:{instance_tags.PURCHASE}", "Values": [token]}]
+        filters = [{"Name": f"tag:{instance_tags_and_launch_journal.PURCHASE}", "Values": [token]}]
         found = await launch_and_reservations.find_reservations(self._calls, region, filters)
         return found[0] if found else None
 

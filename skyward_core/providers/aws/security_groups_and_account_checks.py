@@ -27,7 +27,7 @@ from skyward_core.model.errors import (
 )
 from skyward_core.model.machines_and_gpu_use import Check
 from skyward_core.model.offers_and_rental_plans import Offer
-from skyward_core.providers.aws import instance_tags, zones_and_placement
+from skyward_core.providers.aws import instance_tags_and_launch_journal, zones_and_placement
 from skyward_core.providers.aws.boto_calls import AwsCalls, run_in_thread
 from skyward_core.providers.aws.ec2_errors import (
     DENIED_CODES,
@@ -38,7 +38,7 @@ from skyward_core.providers.aws.ec2_errors import (
     is_region_failure,
     retry_while,
 )
-from skyward_core.providers.aws.launch_journal_and_keys import KeyPair, LaunchJournal
+from skyward_core.providers.aws.instance_tags_and_launch_journal import KeyPair, LaunchJournal
 from skyward_core.providers.aws.zones_and_placement import Zone
 from skyward_core.providers.provider_call_progress_and_cache import report_progress
 from skyward_core.util.light_dataclass import Value, value
@@ -76,14 +76,14 @@ async def create_security_resources(
         SkywardError: If a resource cannot be created.
     """
     region, name = place.region, resource_name(folder)
-    marks = instance_tags.pool_tags(folder.pool, folder.token)
+    marks = instance_tags_and_launch_journal.pool_tags(folder.pool, folder.token)
     facts = {"group": "" if group else name, "network": "" if group else own_address, "at": time.time()}
     folder.add("belongings", region=region, vpc=place.vpc, key=name, **facts)
     try:
         await calls.call(
             "ec2", region, "import_key_pair",
             KeyName=name, PublicKeyMaterial=login.public.encode(),
-            TagSpecifications=instance_tags.tag_specifications(["key-pair"], marks),
+            TagSpecifications=instance_tags_and_launch_journal.tag_specifications(["key-pair"], marks),
         )  # fmt: skip
     except CallFailed as error:
         if error.code != "InvalidKeyPair.Duplicate":
@@ -155,7 +155,7 @@ async def _ensure_group(calls: AwsCalls, place: Zone, folder: LaunchJournal, nam
         made = await calls.call(
             "ec2", place.region, "create_security_group",
             GroupName=name, Description="machines of one skyward pool", VpcId=place.vpc,
-            TagSpecifications=instance_tags.tag_specifications(["security-group"], marks),
+            TagSpecifications=instance_tags_and_launch_journal.tag_specifications(["security-group"], marks),
         )  # fmt: skip
         found = str(made["GroupId"])
     except Unreachable:

@@ -9,10 +9,10 @@ from typing import Any
 
 from skyward_core.model.errors import PoolError, SkywardError, UsageError, error_message
 from skyward_core.model.machines_and_gpu_use import Machine
-from skyward_core.providers.aws import ec2_errors, instance_tags
+from skyward_core.providers.aws import ec2_errors, instance_tags_and_launch_journal
 from skyward_core.providers.aws.boto_calls import AwsCalls
 from skyward_core.providers.aws.ec2_errors import CallFailed
-from skyward_core.providers.aws.launch_journal_and_keys import LaunchJournal, machine_folder
+from skyward_core.providers.aws.instance_tags_and_launch_journal import LaunchJournal, machine_folder
 from skyward_core.providers.aws.offers_and_images import InstanceType
 from skyward_core.providers.provider_call_progress_and_cache import poll_until_empty
 from skyward_core.store.debug_log import get_logger
@@ -79,11 +79,11 @@ async def create_placement_group(calls: AwsCalls, region: str, folder: LaunchJou
         SkywardError: If the group cannot be created.
     """
     folder.add("placement", region=region, name=name)
-    marks = instance_tags.pool_tags(folder.pool, folder.token)
+    marks = instance_tags_and_launch_journal.pool_tags(folder.pool, folder.token)
     try:
         await calls.call(
             "ec2", region, "create_placement_group", GroupName=name, Strategy="cluster",
-            TagSpecifications=instance_tags.tag_specifications(["placement-group"], marks),
+            TagSpecifications=instance_tags_and_launch_journal.tag_specifications(["placement-group"], marks),
         )  # fmt: skip
     except CallFailed as error:
         if error.code != "InvalidPlacementGroup.Duplicate":
