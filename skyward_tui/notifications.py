@@ -96,7 +96,7 @@ class Notifier:
         if calls := calls + (BELL if self.ways.bell else ""):
             self._write(calls)
         if self.ways.command:
-            from skyward_core.client.notify_command import run_command
+            from skyward_core.client.notification_command_process import run_command
 
             run_command(self.ways.command, environment_variables(notification), self._command_failed)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.client import notify_command
-from skyward_core.client.notify_command import run_command, wait_for_commands
+from skyward_core.client import notification_command_process
+from skyward_core.client.notification_command_process import run_command, wait_for_commands
 from skyward_core.client.user_settings_and_app_state import NotifySettings
 from skyward_core.tasks import bounded_subprocess
 from skyward_core.views import events
@@ -194,7 +194,7 @@ def test_failing_notify_command_is_reported_once(
 def test_hanging_notify_command_is_killed_with_its_children(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(notify_command, "COMMAND_TIMEOUT", 0.5)
+    monkeypatch.setattr(notification_command_process, "COMMAND_TIMEOUT", 0.5)
     pids = tmp_path / "pids"
     failed: list[str] = []
     run_command(("sh", "-c", f"sleep 600 & echo $! $$ > {pids}; wait"), {}, failed.append)

@@ -102,7 +102,7 @@ class RunNotifier:
     def wait_for_command(self) -> None:
         """Wait for the user's notification command, which has a time limit and is killed when this process exits."""
         if self._notifier.ways.command:
-            from skyward_core.client.notify_command import wait_for_commands
+            from skyward_core.client.notification_command_process import wait_for_commands
 
             wait_for_commands()
 
