@@ -19,7 +19,7 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.pool.agent_link import Link
-from skyward_core.pool.runs.argument_stream import ArgumentStream
+from skyward_core.pool.runs.iterator_argument_stream import ArgumentStream
 from skyward_core.pool.runs.run import Run
 from tests.support.faults import agent_pids, on_loop
 from tests.support.sessions import new_session

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from skyward_core.node.agent import generator_values
 from skyward_core.node.agent.generator_values import GeneratorBuffer
-from skyward_core.pool.runs import argument_stream
-from skyward_core.pool.runs.argument_stream import ArgumentStream, Frames
+from skyward_core.pool.runs import iterator_argument_stream
+from skyward_core.pool.runs.iterator_argument_stream import ArgumentStream, Frames
 from skyward_core.protocol.frame_codec import WINDOW, Decoder, encode_frame
 from skyward_core.runtime.async_streaming_map_adapters import StreamedIterator
 from tests.support.examples import examples
@@ -69,7 +69,7 @@ def test_readers_get_iterator_values_once_in_order(
 ) -> None:
     taken = iter(range(1_000_000))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(argument_stream, "MAX_INLINE_BYTES", piece)
+        patch.setattr(iterator_argument_stream, "MAX_INLINE_BYTES", piece)
         line = Line(readers, (value for value in values))
         line.lossy = lambda: next(taken) in losses
         got: list[list[bytes]] = [[] for _ in range(readers)]
@@ -85,7 +85,7 @@ def test_readers_get_iterator_values_once_in_order(
 
 
 def test_slow_rank_bounds_the_read_ahead_of_other_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(argument_stream, "MAX_KEPT_VALUES", 8)
+    monkeypatch.setattr(iterator_argument_stream, "MAX_KEPT_VALUES", 8)
     read: list[int] = []
     line = Line(2, (read.append(n) or n for n in range(10**9)))  # type: ignore[func-returns-value]
     assert [next(line.items[0]) for _ in range(8)] == list(range(8))

@@ -18,7 +18,7 @@ from skyward_core.model.outcomes import ErrorInfo, Outcome, OutcomeKind, RootCau
 from skyward_core.model.restart_policy import AttemptEnd, attempt_keys, decide_restart, describe_end
 from skyward_core.model.root_cause import CANCELLED, ECHO, ECHO_WAIT, cause_rank, is_failure, is_symptom, root_cause
 from skyward_core.pool.agent_link import ACK_DELAY, Link, is_notification
-from skyward_core.pool.runs.argument_stream import ArgumentStream
+from skyward_core.pool.runs.iterator_argument_stream import ArgumentStream
 from skyward_core.pool.runs.result_loading_and_run_errors import (
     Loaded,
     Value,
