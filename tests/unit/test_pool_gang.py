@@ -13,7 +13,7 @@ from skyward_core.model.outcomes import RunKind
 from skyward_core.pool.gang_and_rank_setup import GangSetup, RankSetup
 from skyward_core.pool.pool_context import PoolContext
 from skyward_core.pool.runs.run import Run
-from skyward_core.pool.runs.run_registry import RunRegistry
+from skyward_core.pool.runs.run_registry_claims_and_frames import RunRegistry
 from skyward_core.protocol.frame_codec import WireError
 from tests.support.waiting import until
 

@@ -25,7 +25,7 @@ from skyward_core.model.machines_and_gpu_use import Check
 from skyward_core.model.outcomes import RootCause
 from skyward_core.pool import agent_link
 from skyward_core.pool.pool_context import PoolEnd
-from skyward_core.pool.runs import run_registry
+from skyward_core.pool.runs import run_registry_claims_and_frames
 from skyward_core.protocol.frame_codec import Header
 from skyward_core.providers.local.provider import Local
 from skyward_core.store.ledger import Ledger
@@ -422,7 +422,7 @@ async def test_observer_that_saw_a_node_loss_stops_the_peers(
     context, book = watcher.client.context, watcher.client.context.registry
     context.observer, book.is_read_only = True, how == "reads only"
     if how == "has a client":
-        monkeypatch.setattr(run_registry, "CHECK_INTERVAL", 0.01)
+        monkeypatch.setattr(run_registry_claims_and_frames, "CHECK_INTERVAL", 0.01)
         monkeypatch.setattr(RunRow, "has_client", True)
     context.links[1].mark_lost("its machine is gone")
     book.on_node_lost()
