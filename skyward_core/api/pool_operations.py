@@ -38,7 +38,7 @@ from skyward_core.util.terminal_safe_text import sanitize_line
 if TYPE_CHECKING:
     from skyward_core.api.dask_client_connection import DaskConnection
     from skyward_core.api.rank_output_printer import ScriptConsole
-    from skyward_core.model.metric_definitions_and_series import Curves
+    from skyward_core.model.metric_definitions_series_and_export import Curves
     from skyward_core.model.outcomes import Alert, RunKind
     from skyward_core.model.output_files import WrittenFile
     from skyward_core.model.thread_stacks import Stacks

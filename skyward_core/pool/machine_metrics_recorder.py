@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from skyward_core.model.errors import UsageError
-from skyward_core.model.metric_definitions_and_series import Curves
+from skyward_core.model.metric_definitions_series_and_export import Curves
 from skyward_core.pool.agent_link import Link
 from skyward_core.pool.pool_context import PoolContext
 from skyward_core.store.past_pool_views import load_metrics

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import fsum, isfinite, nan
 from typing import Any, NamedTuple
 
-from skyward_core.model.metric_definitions_and_series import (
+from skyward_core.model.metric_definitions_series_and_export import (
     GPU_METRIC_DEFINITIONS,
     NODE_METRIC_DEFINITIONS,
     describe_throttling,
@@ -304,7 +304,7 @@ class FailureMetrics:
     Attributes:
         node: Index of the node.
         at: Unix time of the sample on the client's clock.
-        host, gpus: Values by name, as defined in :mod:`skyward_core.model.metric_definitions_and_series`.
+        host, gpus: Values by name, as defined in :mod:`skyward_core.model.metric_definitions_series_and_export`.
     """
 
     def __init__(self, node: int, machine: MachineView, failed_at: float) -> None:

@@ -19,7 +19,7 @@ from math import fsum, hypot, sqrt
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from skyward_core.model.errors import Hint
-from skyward_core.model.metric_definitions_and_series import (
+from skyward_core.model.metric_definitions_series_and_export import (
     GPU_METRIC_DEFINITIONS,
     NODE_METRIC_DEFINITIONS,
     Curve,

@@ -11,7 +11,7 @@ from math import inf
 from operator import itemgetter
 from typing import TYPE_CHECKING, get_args
 
-from skyward_core.model.metric_definitions_and_series import describe_throttling
+from skyward_core.model.metric_definitions_series_and_export import describe_throttling
 from skyward_core.model.outcomes import Alert as Alert
 from skyward_core.model.outcomes import AlertKind
 from skyward_core.views.machine_metrics import describe_xid, memory_share, slowdown_bits

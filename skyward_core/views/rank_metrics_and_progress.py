@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from math import isfinite
 from typing import Any, Literal, NamedTuple
 
-from skyward_core.model.metric_definitions_and_series import METRIC_ORIGINS
+from skyward_core.model.metric_definitions_series_and_export import METRIC_ORIGINS
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.log_buffers_and_rank_activity import PoolActivity
 from skyward_core.views.outliers_and_bands import Trace, find_outliers, median

@@ -13,7 +13,7 @@ from rich.style import Style
 from textual.content import Content
 from textual.strip import Strip
 
-from skyward_core.model.metric_definitions_and_series import Unit
+from skyward_core.model.metric_definitions_series_and_export import Unit
 from skyward_core.views.machine_metrics import MachineMetrics, MachineView, MetricHistory
 from skyward_core.views.outliers_and_bands import Trace
 from skyward_core.views.pool_view import PoolView, RunView

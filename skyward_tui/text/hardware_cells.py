@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from skyward_core.model import accelerators
 from skyward_core.model.accelerators.accelerator import Accelerator
 from skyward_core.model.errors import UsageError
-from skyward_core.model.metric_definitions_and_series import (
+from skyward_core.model.metric_definitions_series_and_export import (
     GPU_METRIC_DEFINITIONS,
     MIN_DIFFERENCE,
     NODE_METRIC_DEFINITIONS,

@@ -67,7 +67,7 @@ def _size(folder: str) -> int:
 
 def _client() -> tuple[float, float]:
     """Return the CPU milliseconds to store a sample of each of 32 nodes, and to find the outliers."""
-    from skyward_core.model.metric_definitions_and_series import GPU_METRIC_DEFINITIONS, NODE_METRIC_DEFINITIONS
+    from skyward_core.model.metric_definitions_series_and_export import GPU_METRIC_DEFINITIONS, NODE_METRIC_DEFINITIONS
     from skyward_core.views.machine_metrics import MachineMetrics
     from skyward_tui.text.hardware_cells import outlier_metrics
 

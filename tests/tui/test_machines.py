@@ -8,7 +8,7 @@ import re
 import pytest
 from textual.geometry import Region
 
-from skyward_core.model.metric_definitions_and_series import GPU_METRIC_DEFINITIONS
+from skyward_core.model.metric_definitions_series_and_export import GPU_METRIC_DEFINITIONS
 from skyward_core.pool.machine_metrics_recorder import AGENT_TOO_OLD
 from skyward_core.views.machine_metrics import MachineMetrics
 from skyward_tui.app.app import SkywardApp

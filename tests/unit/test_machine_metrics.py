@@ -22,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skyward_core.model.errors import UsageError
-from skyward_core.model.metric_definitions_and_series import (
+from skyward_core.model.metric_definitions_series_and_export import (
     GPU_METRIC_DEFINITIONS,
     Curve,
     Curves,

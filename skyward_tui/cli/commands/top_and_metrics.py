@@ -13,7 +13,7 @@ from skyward_core.client.run_history import load_all_metrics
 from skyward_core.client.session import Session
 from skyward_core.model import errors
 from skyward_core.model.errors import PoolError, UsageError
-from skyward_core.model.metric_definitions_and_series import (
+from skyward_core.model.metric_definitions_series_and_export import (
     GPU_METRIC_DEFINITIONS,
     NODE_METRIC_DEFINITIONS,
     Curve,
