@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from skyward_core.protocol import frame_schemas
+from skyward_core.protocol import frame_schemas_and_size_limits as frame_schemas
 from skyward_core.protocol.frame_codec import VERSION
 from skyward_core.protocol.validators import Check, Checks, FrameSchema, split_keys
 from skyward_core.transport.ssh import bootstrap_channel
@@ -24,7 +24,7 @@ TYPES = ROOT / "skyward_core" / "protocol" / "frame_types.pyi"
 HEAD = f"""# Protocol
 
 The messages between client, agent and worker. This page is generated from the tables in
-`skyward_core/protocol/frame_schemas.py`, which validate each frame before anything acts on it.
+`skyward_core/protocol/frame_schemas_and_size_limits.py`, which validate each frame before anything acts on it.
 `python -m tests.protocol_page` writes it, and a test compares it.
 
 This is version {VERSION}. If client and agent have different versions, the client reports it and disconnects, but can

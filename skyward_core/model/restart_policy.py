@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from skyward_core.model.outcomes import Outcome, RestartCause, RootCause
 from skyward_core.model.root_cause import ECHO, cause_rank, is_failure
 from skyward_core.protocol.frame_codec import MAX_SHORT_TEXT
-from skyward_core.protocol.frame_schemas import PREEMPTED
+from skyward_core.protocol.frame_schemas_and_size_limits import PREEMPTED
 from skyward_core.util.light_dataclass import Value, value
 
 if TYPE_CHECKING:

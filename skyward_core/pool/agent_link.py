@@ -27,7 +27,7 @@ from skyward_core.protocol.frame_codec import (
     encode_frame_text,
     encode_json,
 )
-from skyward_core.protocol.frame_schemas import PREEMPTED, validate_agent_frame, validate_answer
+from skyward_core.protocol.frame_schemas_and_size_limits import PREEMPTED, validate_agent_frame, validate_answer
 from skyward_core.store.debug_log import get_logger
 from skyward_core.transport.file_and_result_downloads import ResultDownload
 from skyward_core.transport.transport import Pipe, Transport

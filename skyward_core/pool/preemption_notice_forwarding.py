@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from skyward_core.model.machines_and_gpu_use import Machine
 from skyward_core.pool.agent_link import Link
-from skyward_core.protocol.frame_schemas import LONGEST_NOTICE, PREEMPTION_MESSAGE, is_same_deadline
+from skyward_core.protocol.frame_schemas_and_size_limits import LONGEST_NOTICE, PREEMPTION_MESSAGE, is_same_deadline
 from skyward_core.views import events
 from skyward_core.views.pool_view import NodeView
 

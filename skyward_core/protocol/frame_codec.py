@@ -119,7 +119,7 @@ class Decoder:
 
     Args:
         admit: Validates each header and the lengths of header and body before the body is read. Raises ``WireError``
-            for invalid frames. See ``protocol.frame_schemas``.
+            for invalid frames. See ``protocol.frame_schemas_and_size_limits``.
         most: Maximum bytes of a header.
     """
 

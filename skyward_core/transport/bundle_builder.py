@@ -97,7 +97,7 @@ LOADED_AT_START = (
     "skyward_core/plugins/plugin.py",
     "skyward_core/protocol/__init__.py",
     "skyward_core/protocol/frame_codec.py",
-    "skyward_core/protocol/frame_schemas.py",
+    "skyward_core/protocol/frame_schemas_and_size_limits.py",
     "skyward_core/protocol/node_paths.py",
     "skyward_core/protocol/stdout_stderr_order_marks.py",
     "skyward_core/protocol/validators.py",

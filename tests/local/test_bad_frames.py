@@ -17,7 +17,7 @@ import pytest
 import skyward_core as sky
 from skyward_core.pool.runs.run import Run
 from skyward_core.protocol.frame_codec import VERSION, Decoder, encode_frame
-from skyward_core.protocol.frame_schemas import validate_agent_frame
+from skyward_core.protocol.frame_schemas_and_size_limits import validate_agent_frame
 from skyward_core.store.ledger import Ledger
 from skyward_core.util.content_hash import hash_bytes
 from skyward_core.views import events

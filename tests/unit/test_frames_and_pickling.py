@@ -23,9 +23,10 @@ from hypothesis import strategies as st
 from skyward_core.model.errors import NotPicklableError
 from skyward_core.model.function import function
 from skyward_core.node.worker import result_pickler
-from skyward_core.protocol import frame_schemas, validators
+from skyward_core.protocol import frame_schemas_and_size_limits as frame_schemas
+from skyward_core.protocol import validators
 from skyward_core.protocol.frame_codec import CHUNK_BYTES, MAX_INLINE_BYTES, VERSION, Decoder, WireError, encode_frame
-from skyward_core.protocol.frame_schemas import validate_agent_frame, validate_client_frame
+from skyward_core.protocol.frame_schemas_and_size_limits import validate_agent_frame, validate_client_frame
 from skyward_core.tasks import function_pickling
 from skyward_core.tasks.function_pickling import make_task, make_tasks
 from skyward_core.tasks.task_and_blob_values import Task

@@ -12,7 +12,7 @@ import pytest
 from skyward_core.model import outcomes
 from skyward_core.model.outcomes import ErrorInfo, NoticeKind, Outcome, RootCause, Summary
 from skyward_core.node.agent.worker_slot import PHASES
-from skyward_core.protocol import frame_schemas
+from skyward_core.protocol import frame_schemas_and_size_limits as frame_schemas
 from skyward_core.views import events as ev
 from skyward_core.views import pool_view
 from skyward_core.views.pool_view import MAX_NODE_DETAILS, PoolView, aggregate, apply

@@ -22,7 +22,7 @@ from skyward_core.model.restart_policy import (
 )
 from skyward_core.model.root_cause import root_cause
 from skyward_core.model.specs import PoolSpec
-from skyward_core.protocol.frame_schemas import PREEMPTED
+from skyward_core.protocol.frame_schemas_and_size_limits import PREEMPTED
 from tests.support.examples import examples
 
 TRACEBACK = 'Traceback\n  File "train.py", line 7, in train\nValueError: bad\n'

@@ -35,7 +35,7 @@ from skyward_core.protocol.frame_codec import (
     encode_frame,
     encode_json,
 )
-from skyward_core.protocol.frame_schemas import CANCELLED_NODE, PREEMPTED, PREEMPTION_MESSAGE
+from skyward_core.protocol.frame_schemas_and_size_limits import CANCELLED_NODE, PREEMPTED, PREEMPTION_MESSAGE
 
 if TYPE_CHECKING:
     from typing import TypedDict

@@ -20,7 +20,7 @@ from skyward_core.node.agent.log_tailing_and_size_limits import LogTail
 from skyward_core.node.agent.slot_dispatcher import SlotDispatcher
 from skyward_core.node.agent.worker_slot import RankPhases
 from skyward_core.protocol.frame_codec import CHUNK_BYTES, VERSION, Header, encode_json
-from skyward_core.protocol.frame_schemas import AGENT_FEATURES, validate_client_frame
+from skyward_core.protocol.frame_schemas_and_size_limits import AGENT_FEATURES, validate_client_frame
 
 if TYPE_CHECKING:
     from skyward_core.node.agent.client_file_requests import OutputFileHandler

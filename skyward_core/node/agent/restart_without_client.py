@@ -28,7 +28,7 @@ from skyward_core.node.agent.gang_state import Gang, next_peers
 from skyward_core.node.agent.slot_dispatcher import SlotDispatcher
 from skyward_core.node.agent.worker_processes import run_in_thread
 from skyward_core.protocol.frame_codec import MAX_SHORT_TEXT, AnyHeader, Header
-from skyward_core.protocol.frame_schemas import ATTEMPT_KEYS
+from skyward_core.protocol.frame_schemas_and_size_limits import ATTEMPT_KEYS
 
 if TYPE_CHECKING:
     from skyward_core.model.outcomes import Outcome

@@ -17,7 +17,7 @@ from skyward_core.node.agent.plugin_context_supervisor import PluginContextProce
 from skyward_core.node.agent.worker_processes import processor_seconds, reap
 from skyward_core.node.agent.worker_slot import RankPhases, Slot
 from skyward_core.protocol.frame_codec import AnyHeader, WireError
-from skyward_core.protocol.frame_schemas import validate_worker_frame
+from skyward_core.protocol.frame_schemas_and_size_limits import validate_worker_frame
 
 if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import FromWorker, WorkerHello

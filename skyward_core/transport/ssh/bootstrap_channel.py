@@ -1,7 +1,7 @@
 """Channel to a ``bootstrap.host_command_server`` on a host, which executes commands and answers.
 
 The login shell of a channel may be slow and print anything. Answers are therefore lines that begin with a random
-marker. Answers are validated before use, like frames (``protocol.frame_schemas``).
+marker. Answers are validated before use, like frames (``protocol.frame_schemas_and_size_limits``).
 """
 
 from __future__ import annotations
