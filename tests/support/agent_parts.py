@@ -14,7 +14,7 @@ from skyward_core.node.agent.config import AgentConfig
 from skyward_core.node.agent.connected_clients import ClientRegistry
 from skyward_core.node.agent.frame_connection import Connection
 from skyward_core.node.agent.slot_dispatcher import SlotDispatcher
-from skyward_core.node.agent.worker_slot import RankPhases
+from skyward_core.node.agent.worker_slot_start_and_stop import RankPhases
 from skyward_core.protocol.frame_codec import Decoder, Header, encode_frame
 
 

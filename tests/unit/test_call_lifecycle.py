@@ -31,7 +31,7 @@ from skyward_core.node.agent.metrics_sampler_supervisor import SamplerProcess
 from skyward_core.node.agent.preemption_notices import PreemptionNotifier
 from skyward_core.node.agent.slot_dispatcher import SlotDispatcher
 from skyward_core.node.agent.worker_processes import Process
-from skyward_core.node.agent.worker_slot import RankPhases
+from skyward_core.node.agent.worker_slot_start_and_stop import RankPhases
 from skyward_core.node.bootstrap.host_inspection import find_node_processes
 from skyward_core.node.machine_metrics_sampler import SampleFiles
 from skyward_core.protocol.frame_codec import NONE_SUMMARY, PICKLED_NONE, Header, encode_json

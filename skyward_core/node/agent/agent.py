@@ -33,7 +33,7 @@ from skyward_core.node.agent.worker_processes import (
     reap,
     run_in_thread,
 )
-from skyward_core.node.agent.worker_slot import RankPhases
+from skyward_core.node.agent.worker_slot_start_and_stop import RankPhases
 from skyward_core.node.bootstrap.host_inspection import find_node_processes
 from skyward_core.node.deferred_imports import SPARE
 from skyward_core.protocol.frame_codec import Header, encode_frame

@@ -18,7 +18,7 @@ from skyward_core.node.agent.frame_connection import Connection
 from skyward_core.node.agent.gang_and_queue_requests import GangRequests, Handler
 from skyward_core.node.agent.log_tailing_and_size_limits import LogTail
 from skyward_core.node.agent.slot_dispatcher import SlotDispatcher
-from skyward_core.node.agent.worker_slot import RankPhases
+from skyward_core.node.agent.worker_slot_start_and_stop import RankPhases
 from skyward_core.protocol.frame_codec import CHUNK_BYTES, VERSION, Header, encode_json
 from skyward_core.protocol.frame_schemas_and_size_limits import AGENT_FEATURES, validate_client_frame
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from skyward_core.node.agent.agent_state_and_lease import NodeState
     from skyward_core.node.agent.frame_connection import Connection
     from skyward_core.node.agent.slot_dispatcher import SlotDispatcher
-    from skyward_core.node.agent.worker_slot import Slot
+    from skyward_core.node.agent.worker_slot_start_and_stop import Slot
     from skyward_core.protocol.frame_types import ClientDebug, ClientProfile, ClientStacks
     from skyward_core.util.redaction import Redactor
 

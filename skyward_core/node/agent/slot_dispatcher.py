@@ -15,7 +15,7 @@ from skyward_core.node.agent.frame_connection import Connection
 from skyward_core.node.agent.log_tailing_and_size_limits import NO_LIMIT
 from skyward_core.node.agent.plugin_context_supervisor import PluginContextProcess
 from skyward_core.node.agent.worker_processes import processor_seconds, reap
-from skyward_core.node.agent.worker_slot import RankPhases, Slot
+from skyward_core.node.agent.worker_slot_start_and_stop import RankPhases, Slot
 from skyward_core.protocol.frame_codec import AnyHeader, WireError
 from skyward_core.protocol.frame_schemas_and_size_limits import validate_worker_frame
 
