@@ -14,7 +14,7 @@ from skyward_core.api.pool_operations import PoolOperations, print_safely, run_i
 from skyward_core.api.rank_output_printer import ScriptConsole
 from skyward_core.model.deprecated_and_unknown_arguments import did_you_mean
 from skyward_core.model.errors import Hint, PoolError, PoolGone, RunError, UsageError
-from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause
+from skyward_core.model.outcomes_states_and_alerts import ErrorInfo, Outcome, RootCause
 from skyward_core.model.specs import Options
 from skyward_core.plugins.plugin import Plugin
 from skyward_core.pool.fetch_retained_results import fetch_retained, is_fetched

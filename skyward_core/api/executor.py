@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from skyward_core.model.errors import UsageError
 from skyward_core.model.function import Function, PendingFunction, check_call, function_name
-from skyward_core.model.outcomes import ErrorInfo
+from skyward_core.model.outcomes_states_and_alerts import ErrorInfo
 from skyward_core.node.worker.returned_exceptions import CapturedResult, capture_call
 from skyward_core.pool.runs.map_run import EXTRA_CALLS
 from skyward_core.pool.runs.result_loading_and_run_errors import load, load_exception

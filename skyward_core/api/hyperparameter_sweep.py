@@ -22,7 +22,7 @@ from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.sweep_argument_combinations import TrialSheet
 
 if TYPE_CHECKING:
-    from skyward_core.model.outcomes import Outcome
+    from skyward_core.model.outcomes_states_and_alerts import Outcome
     from skyward_core.pool.runs.run import Run
 
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from skyward_core.api.dask_client_connection import DaskConnection
     from skyward_core.api.rank_output_printer import ScriptConsole
     from skyward_core.model.metric_definitions_series_and_export import Curves
-    from skyward_core.model.outcomes import Alert, RunKind
+    from skyward_core.model.outcomes_states_and_alerts import Alert, RunKind
     from skyward_core.model.output_files import WrittenFile
     from skyward_core.model.thread_stacks import Stacks
     from skyward_core.plugins.plugin import Plugin

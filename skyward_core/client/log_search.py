@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from skyward_core.client.run_history import PastRun
 from skyward_core.model.errors import UsageError
-from skyward_core.model.outcomes import Outcome
+from skyward_core.model.outcomes_states_and_alerts import Outcome
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.run_log_reader import LineBatch
 from skyward_core.store.run_log_reader import RunLogs as RunLogs

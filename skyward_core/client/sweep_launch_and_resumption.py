@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from skyward_core.model.errors import NoTrials, PoolError, UsageError
-from skyward_core.model.outcomes import Outcome
+from skyward_core.model.outcomes_states_and_alerts import Outcome
 from skyward_core.pool.runs.gang_sweep import CANNOT_SAVE, GangSweep, begin_sweep
 from skyward_core.pool.runs.scheduler import new_run_id
 from skyward_core.store import pool_folder

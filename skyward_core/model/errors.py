@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from skyward_core.util.light_dataclass import Value, value
 
 if TYPE_CHECKING:
-    from skyward_core.model.outcomes import Outcome, RootCause
+    from skyward_core.model.outcomes_states_and_alerts import Outcome, RootCause
 
 
 class SkywardError(Exception):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from skyward_core.model.outcomes import MachineStatus
+from skyward_core.model.outcomes_states_and_alerts import MachineStatus
 from skyward_core.util.light_dataclass import Value, value
 from skyward_core.util.terminal_safe_text import sanitize_line
 

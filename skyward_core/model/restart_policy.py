@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from skyward_core.model.outcomes import Outcome, RestartCause, RootCause
+from skyward_core.model.outcomes_states_and_alerts import Outcome, RestartCause, RootCause
 from skyward_core.model.root_cause import ECHO, cause_rank, is_failure
 from skyward_core.protocol.frame_codec import MAX_SHORT_TEXT
 from skyward_core.protocol.frame_schemas_and_size_limits import PREEMPTED

@@ -10,7 +10,7 @@ import re
 import signal
 from collections.abc import Iterable
 
-from skyward_core.model.outcomes import Outcome, RootCause, RunStatus
+from skyward_core.model.outcomes_states_and_alerts import Outcome, RootCause, RunStatus
 
 REAL, DOUBTFUL, ECHO = range(3)
 ECHO_WAIT = 0.25  # seconds; the real failure may arrive after its echoes

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from skyward_core.model.metric_definitions_series_and_export import Curves
-    from skyward_core.model.outcomes import Alert
+    from skyward_core.model.outcomes_states_and_alerts import Alert
     from skyward_core.model.output_files import WrittenFile
 
 T = TypeVar("T")

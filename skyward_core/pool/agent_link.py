@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from skyward_core.model.errors import CredentialsRefused, HostKeyError, PoolError, UsageError
-from skyward_core.model.outcomes import ErrorInfo
+from skyward_core.model.outcomes_states_and_alerts import ErrorInfo
 from skyward_core.protocol.frame_codec import (
     MAX_INLINE_BYTES,
     VERSION,

@@ -13,7 +13,7 @@ from weakref import ref
 
 from skyward_core.model.errors import Hint
 from skyward_core.model.machines_and_gpu_use import total_hourly
-from skyward_core.model.outcomes import NodePhase, PoolStatus
+from skyward_core.model.outcomes_states_and_alerts import NodePhase, PoolStatus
 from skyward_core.model.provider_capability_protocols import hourly_price
 from skyward_core.pool.agent_link import ClockSteps, Link
 from skyward_core.pool.rank_log_receiver import LiveLogs, LogReceiver, LogSink
@@ -25,7 +25,7 @@ from skyward_core.views import events
 from skyward_core.views.pool_view import apply
 
 if TYPE_CHECKING:
-    from skyward_core.model.outcomes import RankPhase
+    from skyward_core.model.outcomes_states_and_alerts import RankPhase
     from skyward_core.pool import PoolContext
     from skyward_core.protocol.frame_types import AgentPong, AgentWelcome, RankPhaseKeys
 from skyward_core.pool.ledger_writer import LedgerWriter

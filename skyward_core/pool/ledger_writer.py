@@ -9,7 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from skyward_core.model.errors import LedgerError
-from skyward_core.model.outcomes import Outcome, RootCause, RunStatus
+from skyward_core.model.outcomes_states_and_alerts import Outcome, RootCause, RunStatus
 from skyward_core.model.root_cause import is_failure
 from skyward_core.protocol.frame_codec import encode_record
 from skyward_core.store.ledger_rows import process_mark

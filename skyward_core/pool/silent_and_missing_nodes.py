@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
-from skyward_core.model.outcomes import PoolStatus
+from skyward_core.model.outcomes_states_and_alerts import PoolStatus
 from skyward_core.node.agent.peer_heartbeats import (
     MAX_REPORT_AGE,
     SUSPECT_SECONDS,

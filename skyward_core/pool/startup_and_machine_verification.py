@@ -33,7 +33,7 @@ from skyward_core.model.machines_and_gpu_use import (
     OrderedHardware,
     find_mismatch,
 )
-from skyward_core.model.outcomes import NodePhase
+from skyward_core.model.outcomes_states_and_alerts import NodePhase
 from skyward_core.model.provider_capability_protocols import OrdersHardware, RunsHere, Warns, notice_program
 from skyward_core.model.script_interpreter import Interpreter
 from skyward_core.model.specs import Image, PoolSpec

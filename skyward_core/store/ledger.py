@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 
 from skyward_core.model.errors import Hint, LedgerError, PoolError, PoolExistsError
 from skyward_core.model.machines_and_gpu_use import Machine
-from skyward_core.model.outcomes import Outcome, RootCause
+from skyward_core.model.outcomes_states_and_alerts import Outcome, RootCause
 from skyward_core.protocol.frame_codec import encode_record
 from skyward_core.store.ledger_rows import PoolRow, Purchase, Replacement, RetainedResults, Row, RunRow, process_mark
 from skyward_core.store.receipts_and_bills import Receipt

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
 from skyward_core.model.machines_and_gpu_use import Machine
-from skyward_core.model.outcomes import PoolStatus, RootCause, RunKind, RunStatus
+from skyward_core.model.outcomes_states_and_alerts import PoolStatus, RootCause, RunKind, RunStatus
 from skyward_core.protocol.node_paths import NodePaths
 from skyward_core.util.format_bytes import format_size
 from skyward_core.util.light_dataclass import Value, value

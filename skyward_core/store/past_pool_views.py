@@ -8,7 +8,7 @@ from operator import itemgetter
 from pathlib import Path
 
 from skyward_core.model.machines_and_gpu_use import total_hourly
-from skyward_core.model.outcomes import PoolStatus
+from skyward_core.model.outcomes_states_and_alerts import PoolStatus
 from skyward_core.protocol.node_paths import METRICS
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow, RunRow

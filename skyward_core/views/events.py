@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import field, replace
 from typing import Any, ClassVar, Literal
 
-from skyward_core.model import outcomes
+from skyward_core.model import outcomes_states_and_alerts as outcomes
 from skyward_core.model.errors import Hint
-from skyward_core.model.outcomes import Outcome, RootCause, Summary, to_json_types
+from skyward_core.model.outcomes_states_and_alerts import Outcome, RootCause, Summary, to_json_types
 from skyward_core.util.light_dataclass import Value, value
 
 

@@ -25,7 +25,7 @@ from skyward_core.model.metric_definitions_series_and_export import (
     Curve,
     Curves,
 )
-from skyward_core.model.outcomes import (
+from skyward_core.model.outcomes_states_and_alerts import (
     BudgetStatus,
     ErrorInfo,
     NodePhase,

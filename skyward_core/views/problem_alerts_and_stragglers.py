@@ -12,8 +12,8 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, get_args
 
 from skyward_core.model.metric_definitions_series_and_export import describe_throttling
-from skyward_core.model.outcomes import Alert as Alert
-from skyward_core.model.outcomes import AlertKind
+from skyward_core.model.outcomes_states_and_alerts import Alert as Alert
+from skyward_core.model.outcomes_states_and_alerts import AlertKind
 from skyward_core.views.machine_metrics import describe_xid, memory_share, slowdown_bits
 from skyward_core.views.outliers_and_bands import find_outliers, median
 

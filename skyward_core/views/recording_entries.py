@@ -12,7 +12,7 @@ from functools import cache
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from skyward_core.model.outcomes import json_key
+from skyward_core.model.outcomes_states_and_alerts import json_key
 from skyward_core.protocol.node_paths import METRICS
 from skyward_core.protocol.validators import is_count, is_log_name, is_number, is_plain, is_rank, is_run_id
 from skyward_core.views import events

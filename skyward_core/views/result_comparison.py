@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from skyward_core.model.outcomes import Summary
+from skyward_core.model.outcomes_states_and_alerts import Summary
 from skyward_core.views.pool_view import RunView
 
 MIN_RANKS = 3  # ranks required to call one of them different

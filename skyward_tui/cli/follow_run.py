@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeVar
 from rich.cells import cell_len
 
 from skyward_core.model.errors import error_message
-from skyward_core.model.outcomes import Outcome
+from skyward_core.model.outcomes_states_and_alerts import Outcome
 from skyward_core.util.terminal_safe_text import RESET, sanitize_line
 from skyward_core.views.events import (
     AttemptEnded,

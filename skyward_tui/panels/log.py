@@ -17,7 +17,7 @@ from textual.widgets import Input, Static
 from skyward_core.client.log_search import LineMatch
 from skyward_core.client.run_history import StoredLines
 from skyward_core.model.errors import UsageError
-from skyward_core.model.outcomes import Outcome
+from skyward_core.model.outcomes_states_and_alerts import Outcome
 from skyward_core.model.spec_field_checks import duration
 from skyward_core.views.log_buffers_and_rank_activity import Ring
 from skyward_core.views.log_collapsing import CollapsedRing

@@ -13,7 +13,7 @@ from textual.widget import Widget
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from skyward_core.model.outcomes import Outcome, signal_name
+from skyward_core.model.outcomes_states_and_alerts import Outcome, signal_name
 from skyward_core.model.thread_stacks import StackFrame
 from skyward_core.views.machine_metrics import (
     LATE_ERROR_SECONDS,

@@ -17,7 +17,7 @@ from textual.layout import Layout, WidgetPlacement
 from textual.reactive import var
 from textual.widget import Widget
 
-from skyward_core.model.outcomes import AlertKind
+from skyward_core.model.outcomes_states_and_alerts import AlertKind
 from skyward_core.views.pool_view import PoolView, RunView
 from skyward_core.views.problem_alerts_and_stragglers import Alert, AlertWatch, alerts_cache_key
 from skyward_tui.notifications import Notification

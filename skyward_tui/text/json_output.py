@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from skyward_core.client.run_history import Receipt, RetainedResults
-from skyward_core.model.outcomes import Summary
+from skyward_core.model.outcomes_states_and_alerts import Summary
 from skyward_core.model.output_files import FetchedFile, WrittenFile
 from skyward_core.views.events import attempt_end_row
 from skyward_core.views.pool_view import PoolView, RunView, TaskView

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from skyward_core.model.errors import UsageError
-from skyward_core.model.outcomes import Summary, signal_name
+from skyward_core.model.outcomes_states_and_alerts import Summary, signal_name
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.stack_groups_and_profiles import format_ranges
 from skyward_tui.text.number_and_time_format import count, duration, failure, money, number

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
-from skyward_core.model.outcomes import NoticeKind
+from skyward_core.model.outcomes_states_and_alerts import NoticeKind
 from skyward_core.pool.agent_link import Link
 from tests.support.loss import REPLACE, Lends, announce_preemption
 from tests.support.processes import descendants

@@ -22,7 +22,7 @@ import skyward_core as sky
 from skyward_core.client import session as session_module
 from skyward_core.client.run_history import RunSearch
 from skyward_core.client.session import Session
-from skyward_core.model.outcomes import RootCause
+from skyward_core.model.outcomes_states_and_alerts import RootCause
 from skyward_core.pool import agent_link
 from skyward_core.providers import provider_from_json
 from skyward_core.store.ledger import Ledger

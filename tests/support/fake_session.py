@@ -15,9 +15,9 @@ from skyward_core.client.log_search import LogSearch
 from skyward_core.client.run_comparison import Comparison
 from skyward_core.client.run_history import PastRun, RunPreviewData, RunSearch
 from skyward_core.client.session_interface import SessionInterface
-from skyward_core.model import outcomes
+from skyward_core.model import outcomes_states_and_alerts as outcomes
 from skyward_core.model.errors import NoTrials, PoolExistsError, UsageError
-from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause, Summary
+from skyward_core.model.outcomes_states_and_alerts import ErrorInfo, Outcome, RootCause, Summary
 from skyward_core.model.output_files import FetchedFile, Unfetched, WrittenFile
 from skyward_core.model.specs import PoolSpec
 from skyward_core.model.thread_stacks import Stacks

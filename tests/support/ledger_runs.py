@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from skyward_core.model.outcomes import Outcome, RootCause
+from skyward_core.model.outcomes_states_and_alerts import Outcome, RootCause
 from skyward_core.store.ledger import Ledger
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from skyward_core.model.machines_and_gpu_use import Machine
-from skyward_core.model.outcomes import MachineStatus
+from skyward_core.model.outcomes_states_and_alerts import MachineStatus
 from skyward_core.model.specs import Image, Options, PoolSpec
 from skyward_core.pool.agent_link import Link
 from skyward_core.pool.node_recovery import NodeReplacements

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from skyward_core.model.outcomes import Outcome, RunKind
+from skyward_core.model.outcomes_states_and_alerts import Outcome, RunKind
 from skyward_core.model.specs import Options
 from skyward_core.pool.agent_link import Link
 from skyward_core.pool.node_recovery import NodeRecovery

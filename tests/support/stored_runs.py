@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from skyward_core.model.outcomes import ErrorInfo, Outcome, Summary
+from skyward_core.model.outcomes_states_and_alerts import ErrorInfo, Outcome, Summary
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.receipts_and_bills import Receipt
 from skyward_core.store.state_folder import ensure_pool_folder

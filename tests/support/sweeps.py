@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from skyward_core.model.outcomes import ErrorInfo
+from skyward_core.model.outcomes_states_and_alerts import ErrorInfo
 from skyward_core.views.pool_view import PoolView, RunView
 from skyward_core.views.sweep_argument_combinations import TrialSheet
 from skyward_core.views.sweep_trials import TrialTableSource

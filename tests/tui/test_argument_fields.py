@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from textual.widgets import Input, Select
 
-from skyward_core.model.outcomes import ErrorInfo
+from skyward_core.model.outcomes_states_and_alerts import ErrorInfo
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.screens.launch_field_groups import ArgumentRow
 from skyward_tui.widgets.form_fields import Toggles

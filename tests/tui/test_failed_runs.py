@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from textual import events
 
-from skyward_core.model.outcomes import ErrorInfo, RootCause
+from skyward_core.model.outcomes_states_and_alerts import ErrorInfo, RootCause
 from skyward_core.views.machine_metrics import MachineMetrics
 from skyward_core.views.pool_view import PoolView, RunView
 from skyward_tui.app.app import SkywardApp

@@ -12,7 +12,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from skyward_core.model.errors import PoolError
-from skyward_core.model.outcomes import ErrorInfo, RootCause, Summary
+from skyward_core.model.outcomes_states_and_alerts import ErrorInfo, RootCause, Summary
 from skyward_core.views import events
 from skyward_core.views.pool_view import PoolView
 from skyward_tui.app.app import SkywardApp

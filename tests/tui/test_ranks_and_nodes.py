@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause
+from skyward_core.model.outcomes_states_and_alerts import ErrorInfo, Outcome, RootCause
 from skyward_core.views import events
 from skyward_core.views.machine_metrics import MachineMetrics
 from skyward_tui.app.app import SkywardApp

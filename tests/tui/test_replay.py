@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from skyward_core.client.replay_session import PlaybackState
-from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause, Summary
+from skyward_core.model.outcomes_states_and_alerts import ErrorInfo, Outcome, RootCause, Summary
 from skyward_core.store.recording_file import RecordingWriter
 from skyward_core.views import events as ev
 from skyward_core.views import recording_entries

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from textual.screen import Screen
 
-from skyward_core.model.outcomes import RankPhase
+from skyward_core.model.outcomes_states_and_alerts import RankPhase
 from skyward_core.pool.dashboards import Dashboard
 from skyward_core.views import events
 from skyward_tui.app.app import SkywardApp

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from skyward_core.model.outcomes import ErrorInfo
+from skyward_core.model.outcomes_states_and_alerts import ErrorInfo
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.dialogs.basic_dialogs import AskScreen
 from skyward_tui.dialogs.pickers import FilesScreen, PresetsScreen

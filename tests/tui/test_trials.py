@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.model.outcomes import ErrorInfo
+from skyward_core.model.outcomes_states_and_alerts import ErrorInfo
 from skyward_core.views import events
 from skyward_core.views.rank_metrics_and_progress import MetricStore
 from skyward_core.views.sweep_trials import TrialTable

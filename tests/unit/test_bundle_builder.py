@@ -33,7 +33,7 @@ from tests.support.pythons import another_python
 WORKER_SIDE = (
     "skyward_core",
     "skyward_core.model.function",
-    "skyward_core.model.outcomes",
+    "skyward_core.model.outcomes_states_and_alerts",
     "skyward_core.protocol.frame_codec",
     "skyward_core.node.agent.agent",
     "skyward_core.node.worker.worker",

@@ -33,7 +33,7 @@ from skyward_core.client.leftover_cleanup import JudgedLeftover, LeftoverScan
 from skyward_core.model import errors
 from skyward_core.model.errors import PoolError, PoolExistsError, RunError, ScriptError, ScriptFailed, TeardownError
 from skyward_core.model.leftovers import Leftover
-from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause, RunStatus, Summary
+from skyward_core.model.outcomes_states_and_alerts import ErrorInfo, Outcome, RootCause, RunStatus, Summary
 from skyward_core.model.specs import PoolSpec
 from skyward_core.node.agent.agent_state_and_lease import LAST_LINE_BYTES, last_line
 from skyward_core.providers.aws import boto_calls

@@ -11,7 +11,7 @@ import pytest
 
 from skyward_core.client import doctor_and_bug_report
 from skyward_core.model.machines_and_gpu_use import Machine
-from skyward_core.model.outcomes import RootCause
+from skyward_core.model.outcomes_states_and_alerts import RootCause
 from skyward_core.store.ledger import Ledger
 from skyward_tui.cli.commands import doctor_and_debug_dump
 from skyward_tui.cli.main import cli

@@ -26,7 +26,7 @@ import pytest
 import skyward_core as sky
 from skyward_core.model import errors
 from skyward_core.model.errors import Action, Hint, PoolError, RunError, UsageError, error_exit_code, python_hint
-from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause
+from skyward_core.model.outcomes_states_and_alerts import ErrorInfo, Outcome, RootCause
 from skyward_core.model.root_cause import is_failure, is_symptom, root_cause, summarize_outcomes
 from skyward_core.pool.event_publisher import EventPublisher
 from skyward_core.pool.runs.result_loading_and_run_errors import error_of_cause_type

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from skyward_core.model.outcomes import Outcome
+from skyward_core.model.outcomes_states_and_alerts import Outcome
 from skyward_core.views.events import Event, QueuedRun, QueueNews, RankBegan, RankEnded
 from skyward_core.views.pool_view import RunView
 from skyward_tui.cli.commands.launched_and_attached_runs import PoolCommand

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from skyward_core.model.function import function
-from skyward_core.model.outcomes import Outcome
+from skyward_core.model.outcomes_states_and_alerts import Outcome
 from skyward_core.node.agent.client_file_requests import save_source
 from skyward_core.node.worker.call_unpickling_and_script_modules import SourceFiles
 from skyward_core.protocol.node_paths import NodePaths

@@ -22,7 +22,7 @@ import pytest
 
 from skyward_core.model.errors import Hint, LedgerError, PoolExistsError
 from skyward_core.model.machines_and_gpu_use import Machine
-from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause, Summary
+from skyward_core.model.outcomes_states_and_alerts import ErrorInfo, Outcome, RootCause, Summary
 from skyward_core.pool.ledger_reconciliation import is_starting
 from skyward_core.store import ledger as module
 from skyward_core.store.ledger import MIGRATIONS, VERSION, Ledger
@@ -662,7 +662,7 @@ INSERT_MANY = """
 import sys
 from pathlib import Path
 from skyward_core.store.ledger import Ledger
-from skyward_core.model.outcomes import Outcome
+from skyward_core.model.outcomes_states_and_alerts import Outcome
 name, count = sys.argv[2], int(sys.argv[3])
 print("ready", flush=True)
 sys.stdin.readline()

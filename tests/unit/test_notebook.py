@@ -14,7 +14,7 @@ import pytest
 
 from skyward_core.api import notebook_display
 from skyward_core.api.notebook_display import StartupProgress, default_pool_name, format_progress
-from skyward_core.model.outcomes import RootCause
+from skyward_core.model.outcomes_states_and_alerts import RootCause
 from skyward_core.model.specs import generate_pool_name
 from skyward_core.views.pool_view import NodeView, PoolView, RunView, TaskView
 

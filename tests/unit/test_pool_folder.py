@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.model.outcomes import Outcome
+from skyward_core.model.outcomes_states_and_alerts import Outcome
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.past_pool_views import load_finished_pool
 from skyward_core.store.pool_folder import PoolFolder, node_events, read_events

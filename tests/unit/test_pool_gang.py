@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from skyward_core.model.outcomes import RunKind
+from skyward_core.model.outcomes_states_and_alerts import RunKind
 from skyward_core.pool.gang_and_rank_setup import GangSetup, RankSetup
 from skyward_core.pool.pool_context import PoolContext
 from skyward_core.pool.runs.run import Run

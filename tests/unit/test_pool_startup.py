@@ -12,7 +12,7 @@ import pytest
 
 from skyward_core.model.errors import Cancelled, CredentialsRefused, NoCapacity, PoolError, TooFewHosts, Unreachable
 from skyward_core.model.machines_and_gpu_use import Machine
-from skyward_core.model.outcomes import MachineStatus
+from skyward_core.model.outcomes_states_and_alerts import MachineStatus
 from skyward_core.model.specs import Image, Nodes, Options, PoolSpec
 from skyward_core.pool import agent_link, output_files, teardown
 from skyward_core.pool import startup_and_machine_verification as startup

@@ -9,8 +9,8 @@ from typing import Any, get_args
 
 import pytest
 
-from skyward_core.model import outcomes
-from skyward_core.model.outcomes import ErrorInfo, NoticeKind, Outcome, RootCause, Summary
+from skyward_core.model import outcomes_states_and_alerts as outcomes
+from skyward_core.model.outcomes_states_and_alerts import ErrorInfo, NoticeKind, Outcome, RootCause, Summary
 from skyward_core.node.agent.worker_slot_start_and_stop import PHASES
 from skyward_core.protocol import frame_schemas_and_size_limits as frame_schemas
 from skyward_core.views import events as ev

@@ -20,7 +20,7 @@ from skyward_core.client.replay_session import Playback, Replay, open_recording
 from skyward_core.client.run_history import RunSearch, last_lines, load_metrics, load_preview, past_runs
 from skyward_core.client.sweep_launch_and_resumption import missing_trials, trial_table_source
 from skyward_core.model.errors import UsageError
-from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause, Summary, signal_name
+from skyward_core.model.outcomes_states_and_alerts import ErrorInfo, Outcome, RootCause, Summary, signal_name
 from skyward_core.store import pool_folder, recording_file
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.recording_file import RecordingReader, RecordingWriter

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import skyward_core as sky
-from skyward_core.model.outcomes import ErrorInfo, Outcome, RestartCause, RootCause
+from skyward_core.model.outcomes_states_and_alerts import ErrorInfo, Outcome, RestartCause, RootCause
 from skyward_core.model.restart_policy import (
     LONGEST_PAUSE,
     MAX_IDLE_ATTEMPTS,

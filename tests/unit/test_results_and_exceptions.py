@@ -22,7 +22,7 @@ import pytest
 
 import skyward_core
 from skyward_core.model.errors import NotPicklableError, RemoteError
-from skyward_core.model.outcomes import Summary
+from skyward_core.model.outcomes_states_and_alerts import Summary
 from skyward_core.node.agent import call_journal
 from skyward_core.node.agent.call_journal import Journal
 from skyward_core.node.agent.call_registry import Call, CallRegistry

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from skyward_core.model.errors import Cancelled, PoolError, PoolGone, RunError, UsageError
-from skyward_core.model.outcomes import RunKind
+from skyward_core.model.outcomes_states_and_alerts import RunKind
 from skyward_core.pool import agent_link
 from skyward_core.pool.pool_context import PoolEnd
 from skyward_core.pool.runs.gang_sweep import GangSweep, gang_nodes

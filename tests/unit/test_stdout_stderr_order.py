@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skyward_core.model.outcomes import ErrorInfo, Outcome
+from skyward_core.model.outcomes_states_and_alerts import ErrorInfo, Outcome
 from skyward_core.protocol.stdout_stderr_order_marks import (
     AFTER,
     BEFORE,

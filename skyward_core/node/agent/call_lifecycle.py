@@ -46,7 +46,7 @@ if TYPE_CHECKING:
         message: str
         traceback: str
 
-    from skyward_core.model.outcomes import OutcomeKind
+    from skyward_core.model.outcomes_states_and_alerts import OutcomeKind
     from skyward_core.protocol.frame_types import (
         AgentBegan,
         AgentOutcome,

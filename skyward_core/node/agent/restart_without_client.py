@@ -31,7 +31,7 @@ from skyward_core.protocol.frame_codec import MAX_SHORT_TEXT, AnyHeader, Header
 from skyward_core.protocol.frame_schemas_and_size_limits import ATTEMPT_KEYS
 
 if TYPE_CHECKING:
-    from skyward_core.model.outcomes import Outcome
+    from skyward_core.model.outcomes_states_and_alerts import Outcome
     from skyward_core.protocol.frame_types import AgentOutcome, AttemptKeys, PeerReportKeys, PeerRequestKeys
 
 HEAD = 0
@@ -205,7 +205,7 @@ class UnattendedRestarts:
 
     def _lost_outcomes(self, nodes: Sequence[int], node: int, reason: str) -> list[Outcome]:
         """Return the outcomes of a lost node's ranks."""
-        from skyward_core.model.outcomes import ErrorInfo, Outcome
+        from skyward_core.model.outcomes_states_and_alerts import ErrorInfo, Outcome
 
         each, error = self._state.config.ranks_per_node, ErrorInfo("NodeLost", f"node {node} is gone: {reason}")
         first = nodes.index(node) * each
@@ -348,7 +348,7 @@ def _short_outcome(outcome: AgentOutcome) -> AgentOutcome:
 
 
 def _read_outcome(keys: AgentOutcome) -> Outcome:
-    from skyward_core.model.outcomes import ErrorInfo, Outcome
+    from skyward_core.model.outcomes_states_and_alerts import ErrorInfo, Outcome
 
     error = ErrorInfo(**given) if (given := keys.get("error")) else None
     place = keys["i"], keys["rank"], keys["node"], keys["kind"]

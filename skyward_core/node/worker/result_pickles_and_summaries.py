@@ -133,7 +133,7 @@ def _find_pickle_error(value: Any) -> BaseException | None:
 
 
 def summarize(value: Any, size: int) -> SummaryKeys:
-    """Return a :class:`skyward_core.model.outcomes.Summary` as JSON.
+    """Return a :class:`skyward_core.model.outcomes_states_and_alerts.Summary` as JSON.
 
     Takes bounded time and memory. Runs only code of builtin types and well-known array types, no methods of other
     classes.

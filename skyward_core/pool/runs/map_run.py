@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from skyward_core.model.errors import RunError
-from skyward_core.model.outcomes import ErrorInfo, Outcome, OutcomeKind, Summary
+from skyward_core.model.outcomes_states_and_alerts import ErrorInfo, Outcome, OutcomeKind, Summary
 from skyward_core.model.root_cause import is_failure, root_cause, summarize_outcomes
 from skyward_core.pool.agent_link import Link
 from skyward_core.pool.blob_distribution import BlobFile

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from skyward_core.model.errors import LedgerError
-from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause, RunKind, RunStatus, Summary
+from skyward_core.model.outcomes_states_and_alerts import ErrorInfo, Outcome, RootCause, RunKind, RunStatus, Summary
 from skyward_core.model.restart_policy import AttemptEnd, decide_restart, describe_end
 from skyward_core.model.root_cause import summarize_outcomes
 from skyward_core.pool.agent_link import Link

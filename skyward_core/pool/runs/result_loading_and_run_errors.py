@@ -20,7 +20,7 @@ from skyward_core.model.errors import (
     RemoteTraceback,
     RunError,
 )
-from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause
+from skyward_core.model.outcomes_states_and_alerts import ErrorInfo, Outcome, RootCause
 from skyward_core.protocol.frame_codec import MAX_SHORT_TEXT
 from skyward_core.runtime.async_streaming_map_adapters import VALUES_BEFORE
 from skyward_core.tasks.guarded_user_code import describe_exception, run_guarded

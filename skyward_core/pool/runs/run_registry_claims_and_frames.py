@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from skyward_core.model.errors import Hint, PoolError
-from skyward_core.model.outcomes import RunKind
+from skyward_core.model.outcomes_states_and_alerts import RunKind
 from skyward_core.pool.agent_link import Link
 from skyward_core.pool.blob_distribution import BlobCache
 from skyward_core.pool.direct_file_transfers import DirectConnections

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from skyward_core.model.errors import PoolError, SkywardError, UsageError
-from skyward_core.model.outcomes import ErrorInfo, OutcomeKind, RunKind
+from skyward_core.model.outcomes_states_and_alerts import ErrorInfo, OutcomeKind, RunKind
 from skyward_core.model.restart_policy import place_attempt
 from skyward_core.pool.agent_link import Link
 from skyward_core.pool.blob_distribution import BlobFile

@@ -15,7 +15,7 @@ from typing import Any
 from skyward_core.model.errors import PoolError, SkywardError, error_message
 from skyward_core.model.leftovers import Inventory, Leftover
 from skyward_core.model.machines_and_gpu_use import Machine
-from skyward_core.model.outcomes import MachineStatus
+from skyward_core.model.outcomes_states_and_alerts import MachineStatus
 from skyward_core.providers.aws import zones_and_placement
 from skyward_core.providers.aws.boto_calls import AwsCalls
 from skyward_core.providers.aws.ec2_errors import CallFailed, delete_unless_gone, is_resource_refusal

@@ -34,7 +34,7 @@ from skyward_core.client.session import Session
 from skyward_core.client.session_interface import SessionInterface
 from skyward_core.model import errors
 from skyward_core.model.errors import PoolExistsError, ScriptError, SkywardError, UsageError, error_message
-from skyward_core.model.outcomes import Outcome
+from skyward_core.model.outcomes_states_and_alerts import Outcome
 from skyward_core.model.provider_capability_protocols import RunsHere
 from skyward_core.model.specs import PoolSpec
 from skyward_core.util.safe_file_access import is_file
