@@ -10,7 +10,7 @@ from skyward_core.model.errors import LedgerError, SkywardError, error_message
 from skyward_core.model.outcomes_states_and_alerts import BudgetStatus
 from skyward_core.model.provider_capability_protocols import SetsExpiryDates
 from skyward_core.pool.pool_context import PoolContext
-from skyward_core.providers.provider_call_progress_and_cache import log_query
+from skyward_core.providers.provider_call_logs_polling_and_cache import log_query
 from skyward_core.store.debug_log import get_logger
 from skyward_core.views import events
 

@@ -27,7 +27,7 @@ from skyward_core.pool.runs.run import outcome_of
 from skyward_core.protocol.frame_codec import RESULT_KINDS, WireError
 from skyward_core.providers import provider_from_json
 from skyward_core.providers.provider import Provider
-from skyward_core.providers.provider_call_progress_and_cache import log_call
+from skyward_core.providers.provider_call_logs_polling_and_cache import log_call
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow, RetainedResults
 from skyward_core.store.receipts_and_bills import Receipt

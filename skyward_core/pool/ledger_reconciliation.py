@@ -15,7 +15,7 @@ from skyward_core.model.machines_and_gpu_use import Machine
 from skyward_core.model.provider_capability_protocols import FindsMachines, StopsRuns, hourly_price
 from skyward_core.model.script_interpreter import Interpreter
 from skyward_core.providers.provider import Provider
-from skyward_core.providers.provider_call_progress_and_cache import log_query
+from skyward_core.providers.provider_call_logs_polling_and_cache import log_query
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow, RetainedResults, is_process_alive
 from skyward_core.store.receipts_and_bills import Receipt, make_bills

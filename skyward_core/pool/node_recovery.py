@@ -19,7 +19,7 @@ from skyward_core.pool.ledger_reconciliation import with_python
 from skyward_core.pool.pool_context import PoolContext, PoolEnd
 from skyward_core.pool.preemption_notice_forwarding import describe_preemption
 from skyward_core.pool.silent_and_missing_nodes import SilenceWatch, SuspectedNodes
-from skyward_core.providers.provider_call_progress_and_cache import log_call, progress_listener
+from skyward_core.providers.provider_call_logs_polling_and_cache import log_call, progress_listener
 from skyward_core.store.debug_log import get_logger
 from skyward_core.store.ledger_rows import Replacement
 from skyward_core.store.pool_folder import parse_rank

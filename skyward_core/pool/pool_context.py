@@ -25,7 +25,7 @@ from skyward_core.pool.runs.run_registry_claims_and_frames import RunRegistry
 from skyward_core.pool.silent_and_missing_nodes import NodeRoster
 from skyward_core.protocol.frame_codec import WireError
 from skyward_core.providers.provider import Provider
-from skyward_core.providers.provider_call_progress_and_cache import log_query, progress_listener
+from skyward_core.providers.provider_call_logs_polling_and_cache import log_query, progress_listener
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow
 from skyward_core.store.pool_folder import PoolFolder, parse_rank

@@ -51,7 +51,7 @@ from skyward_core.pool.preemption_notice_forwarding import describe_preemption
 from skyward_core.protocol.frame_codec import WireError
 from skyward_core.providers import provider_from_json
 from skyward_core.providers.provider import Provider
-from skyward_core.providers.provider_call_progress_and_cache import (
+from skyward_core.providers.provider_call_logs_polling_and_cache import (
     log_call,
     log_query,
     progress_listener,

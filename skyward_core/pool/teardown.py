@@ -17,7 +17,7 @@ from skyward_core.pool.agent_link import Link, describe_client
 from skyward_core.pool.ledger_reconciliation import close_if_gone, find_machines, record_missing
 from skyward_core.pool.pool_context import PoolContext, PoolEnd
 from skyward_core.protocol.frame_codec import WireError
-from skyward_core.providers.provider_call_progress_and_cache import IncompleteSearch, ProviderTimeout, log_query
+from skyward_core.providers.provider_call_logs_polling_and_cache import IncompleteSearch, ProviderTimeout, log_query
 from skyward_core.store import debug_log
 from skyward_core.store.ledger_rows import RemainingFiles, RetainedResults
 from skyward_core.store.receipts_and_bills import Receipt, machine_ended_at, make_bills

@@ -33,7 +33,7 @@ from skyward_core.model.provider_capability_protocols import (
     notice_program,
 )
 from skyward_core.model.specs import PoolSpec
-from skyward_core.providers.provider_call_progress_and_cache import current_listener, progress_listener
+from skyward_core.providers.provider_call_logs_polling_and_cache import current_listener, progress_listener
 
 if TYPE_CHECKING:
     from skyward_core.model.machines_and_gpu_use import OrderedHardware

@@ -24,7 +24,7 @@ from skyward_core.model.provider_settings_schema import make_provider
 from skyward_core.model.specs import Image, Nodes, Options, PoolSpec, Spec, Worker, generate_pool_name
 from skyward_core.plugins.plugin import check_plugins
 from skyward_core.providers import provider_class, resolve_provider
-from skyward_core.providers.provider_call_progress_and_cache import use_cached_answers
+from skyward_core.providers.provider_call_logs_polling_and_cache import use_cached_answers
 from skyward_core.providers.unsupported_providers import UnsupportedProvider
 from skyward_core.transport.background_loop import submit
 

@@ -27,7 +27,7 @@ from skyward_core.providers.aws import (
     provider,
     security_groups_and_account_checks,
 )
-from skyward_core.providers.provider_call_progress_and_cache import progress_listener
+from skyward_core.providers.provider_call_logs_polling_and_cache import progress_listener
 from skyward_core.store.ledger import Ledger
 from tests.aws import Bed, prices
 from tests.aws.images import DEEP

@@ -20,7 +20,7 @@ from skyward_core.pool.ledger_reconciliation import close_if_gone
 from skyward_core.pool.pool import Pool
 from skyward_core.providers.aws import boto_calls, instances_and_leftovers
 from skyward_core.providers.aws.instance_tags_and_launch_journal import LaunchJournal
-from skyward_core.providers.provider_call_progress_and_cache import IncompleteSearch
+from skyward_core.providers.provider_call_logs_polling_and_cache import IncompleteSearch
 from skyward_core.store.ledger import Ledger
 from tests.aws import Bed, storms
 from tests.aws.killed import client

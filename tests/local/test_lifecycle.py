@@ -21,7 +21,7 @@ from skyward_core.client.session import Session
 from skyward_core.model.errors import Cancelled, Hint, NoCapacity, PoolError
 from skyward_core.model.specs import Image, Options, PoolSpec
 from skyward_core.providers.local.provider import Local
-from skyward_core.providers.provider_call_progress_and_cache import report_progress
+from skyward_core.providers.provider_call_logs_polling_and_cache import report_progress
 from skyward_core.store.ledger import Ledger
 from tests.support.child import Child, read_line
 from tests.support.cli import Cli

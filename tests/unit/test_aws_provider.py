@@ -42,7 +42,7 @@ from skyward_core.providers.aws.instance_tags_and_launch_journal import KeyPair,
 from skyward_core.providers.aws.offers_and_images import BilledExtras, BootImage, InstanceType, PriceCache, find_image
 from skyward_core.providers.aws.security_groups_and_account_checks import SecurityResources
 from skyward_core.providers.aws.zones_and_placement import Zone, sort_by_topology
-from skyward_core.providers.provider_call_progress_and_cache import IncompleteSearch, progress_listener
+from skyward_core.providers.provider_call_logs_polling_and_cache import IncompleteSearch, progress_listener
 from skyward_core.store.ledger import known_ledger_id, ledger_id
 from skyward_core.store.receipts_and_bills import make_bills
 

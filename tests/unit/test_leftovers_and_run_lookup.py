@@ -140,7 +140,7 @@ class SilentAccount(SweptAccount):
 async def test_silent_cloud_account_does_not_hide_leftovers_of_others(
     account: type[SweptAccount], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("skyward_core.providers.provider_call_progress_and_cache.QUERY_TIMEOUT", 0.05)
+    monkeypatch.setattr("skyward_core.providers.provider_call_logs_polling_and_cache.QUERY_TIMEOUT", 0.05)
     account.holds = lambda: Inventory((OURS,))  # type: ignore[misc,assignment]
     with closing(Ledger()) as ledger:
         found = await leftover_cleanup.scan_accounts(ledger, [SilentAccount(), account(), SilentAccount()])

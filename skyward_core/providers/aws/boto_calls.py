@@ -19,7 +19,7 @@ from typing import Any
 
 from skyward_core.model.errors import CredentialsRefused, SkywardError, Unreachable, UsageError, error_message
 from skyward_core.providers.aws import ec2_errors
-from skyward_core.providers.provider_call_progress_and_cache import AnswerCache
+from skyward_core.providers.provider_call_logs_polling_and_cache import AnswerCache
 from skyward_core.store.debug_log import get_logger
 from skyward_core.util.light_dataclass import Value, value
 

@@ -20,7 +20,7 @@ from skyward_core.model.errors import (
     combine_errors,
     error_message,
 )
-from skyward_core.providers.provider_call_progress_and_cache import poll_until_empty, report_progress
+from skyward_core.providers.provider_call_logs_polling_and_cache import poll_until_empty, report_progress
 
 THROTTLED_CODES = frozenset(
     {

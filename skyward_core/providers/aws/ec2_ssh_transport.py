@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from skyward_core.model.errors import PoolError, SkywardError, Unreachable, error_message
-from skyward_core.providers.provider_call_progress_and_cache import current_listener, progress_listener
+from skyward_core.providers.provider_call_logs_polling_and_cache import current_listener, progress_listener
 from skyward_core.store.debug_log import get_logger
 from skyward_core.transport.ssh.bootstrap_channel import CommandOutput, NoFittingPython, open_session
 from skyward_core.transport.ssh.connection import HostConnection, answer_timeout, fetch_host_key

@@ -33,7 +33,7 @@ from skyward_core.providers.aws.instance_tags_and_launch_journal import (
 )
 from skyward_core.providers.aws.instance_tags_and_launch_journal import LaunchJournal, machine_folder
 from skyward_core.providers.aws.security_groups_and_account_checks import remove_group, remove_key_pair
-from skyward_core.providers.provider_call_progress_and_cache import IncompleteSearch, poll_until_empty
+from skyward_core.providers.provider_call_logs_polling_and_cache import IncompleteSearch, poll_until_empty
 from skyward_core.store.ledger import known_ledger_id
 from skyward_core.store.ledger_rows import is_process_alive, marked_pid
 from skyward_core.util.terminal_safe_text import sanitize_line

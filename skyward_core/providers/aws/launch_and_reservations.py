@@ -58,7 +58,7 @@ from skyward_core.providers.aws.offers_and_images import (
 )
 from skyward_core.providers.aws.security_groups_and_account_checks import SecurityResources
 from skyward_core.providers.aws.zones_and_placement import Zone
-from skyward_core.providers.provider_call_progress_and_cache import report_progress
+from skyward_core.providers.provider_call_logs_polling_and_cache import report_progress
 from skyward_core.store.debug_log import get_logger
 from skyward_core.store.ledger_rows import process_mark
 from skyward_core.util.light_dataclass import Value, value

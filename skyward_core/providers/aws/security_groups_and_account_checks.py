@@ -40,7 +40,7 @@ from skyward_core.providers.aws.ec2_errors import (
 )
 from skyward_core.providers.aws.instance_tags_and_launch_journal import KeyPair, LaunchJournal
 from skyward_core.providers.aws.zones_and_placement import Zone
-from skyward_core.providers.provider_call_progress_and_cache import report_progress
+from skyward_core.providers.provider_call_logs_polling_and_cache import report_progress
 from skyward_core.util.light_dataclass import Value, value
 from skyward_core.util.safe_file_access import expand_user, is_file
 

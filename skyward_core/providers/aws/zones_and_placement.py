@@ -14,7 +14,7 @@ from skyward_core.providers.aws.boto_calls import AwsCalls
 from skyward_core.providers.aws.ec2_errors import CallFailed
 from skyward_core.providers.aws.instance_tags_and_launch_journal import LaunchJournal, machine_folder
 from skyward_core.providers.aws.offers_and_images import InstanceType
-from skyward_core.providers.provider_call_progress_and_cache import poll_until_empty
+from skyward_core.providers.provider_call_logs_polling_and_cache import poll_until_empty
 from skyward_core.store.debug_log import get_logger
 from skyward_core.util.light_dataclass import Value, value
 

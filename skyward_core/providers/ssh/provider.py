@@ -36,7 +36,7 @@ from skyward_core.providers.agent_status_and_termination import (
     update_machine,
 )
 from skyward_core.providers.provider import JsonSettings, describe_python
-from skyward_core.providers.provider_call_progress_and_cache import report_progress
+from skyward_core.providers.provider_call_logs_polling_and_cache import report_progress
 from skyward_core.runtime.instance_info_and_attempt import instance_info
 from skyward_core.store.skyward_toml import host_groups
 from skyward_core.transport.background_loop import short_switch_interval, submit
