@@ -30,8 +30,8 @@ from skyward_core.runtime.instance_info_and_attempt import refuse_pool_while_loa
 from skyward_core.store import debug_log
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow, RunRow
-from skyward_core.store.receipts_and_bills import Receipt
 from skyward_core.store.pool_folder import EXCEPTION_SUFFIX, PoolFolder
+from skyward_core.store.receipts_and_bills import Receipt
 from skyward_core.tasks import script_loader_child
 from skyward_core.tasks.guarded_user_code import describe_exception, run_guarded
 from skyward_core.transport.background_loop import submit

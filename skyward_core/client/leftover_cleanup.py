@@ -19,7 +19,12 @@ from skyward_core.pool import leftover_verdicts
 from skyward_core.pool.leftover_verdicts import JudgedLeftover as JudgedLeftover
 from skyward_core.pool.leftover_verdicts import Verdict as Verdict
 from skyward_core.pool.leftover_verdicts import judge, pool_of, pools_text, sweepable_provider
-from skyward_core.providers.provider_call_logs_polling_and_cache import QUERY_TIMEOUT, ProviderTimeout, log_call, log_query
+from skyward_core.providers.provider_call_logs_polling_and_cache import (
+    QUERY_TIMEOUT,
+    ProviderTimeout,
+    log_call,
+    log_query,
+)
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow
 from skyward_core.store.receipts_and_bills import Receipt

@@ -12,8 +12,8 @@ from skyward_core import providers
 from skyward_core.model.errors import SkywardError
 from skyward_core.model.provider_capability_protocols import hourly_price
 from skyward_core.store.ledger import Ledger
-from skyward_core.store.receipts_and_bills import Bill, make_bills
 from skyward_core.store.ledger_rows import PoolRow as PoolRow
+from skyward_core.store.receipts_and_bills import Bill, make_bills
 
 MAX_COSTED_POOLS = 10_000  # maximum number of pools that a cost report reads
 

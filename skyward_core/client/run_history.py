@@ -23,13 +23,13 @@ from skyward_core.protocol.node_paths import ERR, OUT
 from skyward_core.store import pool_folder
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import REMAINS as REMAINS
-from skyward_core.store.receipts_and_bills import Bill
 from skyward_core.store.ledger_rows import PoolRow as PoolRow
-from skyward_core.store.receipts_and_bills import Receipt as Receipt
 from skyward_core.store.ledger_rows import RetainedResults as RetainedResults
 from skyward_core.store.ledger_rows import RunRow as RunRow
 from skyward_core.store.past_pool_views import load_metrics as load_metrics
 from skyward_core.store.pool_folder import fill_last_metrics, has_metrics, parse_rank
+from skyward_core.store.receipts_and_bills import Bill
+from skyward_core.store.receipts_and_bills import Receipt as Receipt
 from skyward_core.store.run_log_reader import LogRange
 from skyward_core.store.run_log_reader import RunLogs as RunLogs
 from skyward_core.store.run_log_reader import StoredLines as StoredLines

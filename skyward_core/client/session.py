@@ -48,13 +48,13 @@ from skyward_core.providers import provider_class
 from skyward_core.store import debug_log, pool_folder
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow, RetainedResults, marked_pid
-from skyward_core.store.receipts_and_bills import Receipt
 from skyward_core.store.past_pool_views import (
     load_finished_pool,
     set_hourly_price,
     summarize_pool,
     unreachable_view,
 )
+from skyward_core.store.receipts_and_bills import Receipt
 from skyward_core.store.run_log_reader import RunLogs
 from skyward_core.store.working_folder_choice import require_current_folder
 from skyward_core.tasks.task_and_blob_values import Task
@@ -538,8 +538,7 @@ class Session(SessionInterface):
 
     @verb
     async def save_launch(self, pool: str, run: str, request: LaunchRequest, *, joined: bool) -> None:
-        from skyward_core.client.launch.launch_records_and_script_state import save_launch_record
-        from skyward_core.client.launch.launch_records_and_script_state import capture_script_state
+        from skyward_core.client.launch.launch_records_and_script_state import capture_script_state, save_launch_record
 
         source = await asyncio.to_thread(capture_script_state, request)
         await asyncio.to_thread(save_launch_record, pool, run, request, joined=joined, source=source)

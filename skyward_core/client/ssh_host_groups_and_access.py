@@ -1,4 +1,4 @@
-"""SSH hosts of the user: named groups in skyward.toml, host keys, checks, GPU use, and configuration for ``ssh POOL``."""
+"""SSH hosts of the user: named groups in skyward.toml, host keys, checks, GPU use, configuration for ``ssh POOL``."""
 
 from __future__ import annotations
 

@@ -34,8 +34,7 @@ async def launch_trials(
     Returns:
         The first run, and for a sweep by gangs, the sweep.
     """
-    from skyward_core.client.launch.launch_records_and_script_state import save_launch_record
-    from skyward_core.client.launch.launch_records_and_script_state import ScriptState
+    from skyward_core.client.launch.launch_records_and_script_state import ScriptState, save_launch_record
 
     # the session saves the state of the repository later, because that takes time
     source = ScriptState.from_file(Path(request.script))

@@ -30,8 +30,8 @@ from skyward_core.providers.provider import Provider
 from skyward_core.providers.provider_call_logs_polling_and_cache import log_call
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow, RetainedResults
-from skyward_core.store.receipts_and_bills import Receipt
 from skyward_core.store.pool_folder import PoolFolder, parse_rank
+from skyward_core.store.receipts_and_bills import Receipt
 from skyward_core.store.state_folder import pool_path
 from skyward_core.transport.file_and_result_downloads import ResultDownload
 from skyward_core.transport.transport import Transport

@@ -18,8 +18,8 @@ from skyward_core.providers.provider import Provider
 from skyward_core.providers.provider_call_logs_polling_and_cache import log_query
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow, RetainedResults, is_process_alive
-from skyward_core.store.receipts_and_bills import Receipt, make_bills
 from skyward_core.store.pool_folder import last_event_at, read_events
+from skyward_core.store.receipts_and_bills import Receipt, make_bills
 from skyward_core.store.state_folder import pool_path
 from skyward_core.views.events import UnfetchedNews
 

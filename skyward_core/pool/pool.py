@@ -27,8 +27,8 @@ from skyward_core.providers.provider import Provider
 from skyward_core.store import debug_log
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow
-from skyward_core.store.receipts_and_bills import Receipt
 from skyward_core.store.pool_folder import parse_rank
+from skyward_core.store.receipts_and_bills import Receipt
 
 if TYPE_CHECKING:
     from skyward_core.pool.dashboards import Dashboards

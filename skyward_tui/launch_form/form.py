@@ -13,7 +13,14 @@ from itertools import count as count_from
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from skyward_core.client.launch.launch_request_and_options import DEFAULTS, NO_SCRIPT, OPTIONS, PACKAGES, WAYS, LaunchRequest
+from skyward_core.client.launch.launch_request_and_options import (
+    DEFAULTS,
+    NO_SCRIPT,
+    OPTIONS,
+    PACKAGES,
+    WAYS,
+    LaunchRequest,
+)
 from skyward_core.client.launch.plugin_and_provider_catalog import (
     DEFAULT_PROVIDER,
     argument_values,

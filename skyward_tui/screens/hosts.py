@@ -34,8 +34,7 @@ from skyward_tui.widgets.screen_frame import Breadcrumbs, Panel
 from skyward_tui.widgets.virtual_list import CursorList, Part
 
 if TYPE_CHECKING:
-    from skyward_core.client.ssh_host_groups_and_access import GpuUse, HostGpuUsage
-    from skyward_core.client.ssh_host_groups_and_access import HostGroup
+    from skyward_core.client.ssh_host_groups_and_access import GpuUse, HostGpuUsage, HostGroup
     from skyward_core.model.machines_and_gpu_use import Check
 
 
@@ -261,7 +260,9 @@ class HostsScreen(ListScreen[HostList]):
             return
         self.flash(f"checking {sanitize_line(row.host)} …")
         with flash_errors(self.app):
-            self._checked[row.host] = checks = await run_in_daemon_thread(partial(ssh_host_groups_and_access.check, row.host))
+            self._checked[row.host] = checks = await run_in_daemon_thread(
+                partial(ssh_host_groups_and_access.check, row.host)
+            )
             problems = [check for check in checks if check.state == "fail"]
             result = problems[0].detail if problems else "ready"
             self.flash(f"{row.host}: {result}", "error" if problems else "done")

@@ -146,7 +146,9 @@ def test_leftovers_of_an_expired_pool_are_confirmed_by_its_agents(bed: Bed, monk
 
 def test_leftover_scan_reads_all_pages(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(instances_and_leftovers, "PAGE_SIZE", 5)
-    marks = instance_tags_and_launch_journal.tag_specifications(["instance"], instance_tags_and_launch_journal.pool_tags("q", TOKEN))
+    marks = instance_tags_and_launch_journal.tag_specifications(
+        ["instance"], instance_tags_and_launch_journal.pool_tags("q", TOKEN)
+    )
     for _ in range(7):  # the bed has a page of so many launches
         launch(bed.client(), TagSpecifications=marks)
     found = look()
@@ -191,16 +193,29 @@ def test_expiry_of_all_machines_of_a_pool_is_tagged_in_one_call(bed: Bed) -> Non
 
     def read_tags() -> set[str]:
         machines = [each for some in ec2.describe_instances()["Reservations"] for each in some["Instances"]]
-        marks = [instance_tags_and_launch_journal.parse_tags(each) for each in (*machines, *ec2.describe_volumes()["Volumes"])]
+        marks = [
+            instance_tags_and_launch_journal.parse_tags(each)
+            for each in (*machines, *ec2.describe_volumes()["Volumes"])
+        ]
         assert len(marks) == 6
         return {each[instance_tags_and_launch_journal.EXPIRES] for each in marks}
 
     made = asyncio.run(provider.create(PoolSpec(name="p", provider=provider, nodes=3), "t" * 16))
     (at_first,) = read_tags()  # 5 minutes to start, the lease of 10, and 5 beyond it
-    assert abs((instance_tags_and_launch_journal.tagged_expiry({instance_tags_and_launch_journal.EXPIRES: at_first}) or 0) - time.time() - 20 * 60) < 60
+    assert (
+        abs(
+            (instance_tags_and_launch_journal.tagged_expiry({instance_tags_and_launch_journal.EXPIRES: at_first}) or 0)
+            - time.time()
+            - 20 * 60
+        )
+        < 60
+    )
     asyncio.run(provider.date("p", made, 1_893_456_000.0))
     assert (
         read_tags() == {"2030-01-01T00:00:00Z"}
-        and instance_tags_and_launch_journal.tagged_expiry({instance_tags_and_launch_journal.EXPIRES: read_tags().pop()}) == 1_893_456_000.0
+        and instance_tags_and_launch_journal.tagged_expiry(
+            {instance_tags_and_launch_journal.EXPIRES: read_tags().pop()}
+        )
+        == 1_893_456_000.0
     )
     assert len(bed.calls("CreateTags")) == 1

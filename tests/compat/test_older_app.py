@@ -71,7 +71,9 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     def show_it(name="x", layers: list[int] | None = None, no_color: bool = False) -> str:  # type: ignore[no-untyped-def]
         return f"{name}{layers}{no_color}"
 
-    assert train(2, lr=0.5) == 1.0 and not older_app_commands.should_run_command(), "a script that calls it runs it itself"
+    assert train(2, lr=0.5) == 1.0 and not older_app_commands.should_run_command(), (
+        "a script that calls it runs it itself"
+    )
     older_app_commands._called_commands.clear()
     assert older_app_commands.should_run_command()
 

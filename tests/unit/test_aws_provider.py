@@ -36,9 +36,9 @@ from skyward_core.providers.aws import (
 )
 from skyward_core.providers.aws.boto_calls import AwsAccount, AwsCalls
 from skyward_core.providers.aws.ec2_errors import CallFailed, CapacityRefused, NoImage
+from skyward_core.providers.aws.instance_tags_and_launch_journal import KeyPair, LaunchJournal
 from skyward_core.providers.aws.instances_and_leftovers import to_machine
 from skyward_core.providers.aws.launch_and_reservations import InstanceLaunch, LaunchAttempt, LaunchParameters
-from skyward_core.providers.aws.instance_tags_and_launch_journal import KeyPair, LaunchJournal
 from skyward_core.providers.aws.offers_and_images import BilledExtras, BootImage, InstanceType, PriceCache, find_image
 from skyward_core.providers.aws.security_groups_and_account_checks import SecurityResources
 from skyward_core.providers.aws.zones_and_placement import Zone, sort_by_topology
@@ -251,7 +251,11 @@ def test_concurrent_clients_use_one_ledger_id(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("tag", "node"), [("3", 3), ("\x1b[2J", 1), ("9" * 30, 1), ("-1", 1), ("²", 1)])
 def test_invalid_node_tag_falls_back_to_the_launch_index(tag: str, node: int) -> None:
-    instance = {"InstanceId": "i-1", "AmiLaunchIndex": 1, "Tags": [{"Key": instance_tags_and_launch_journal.NODE, "Value": tag}]}
+    instance = {
+        "InstanceId": "i-1",
+        "AmiLaunchIndex": 1,
+        "Tags": [{"Key": instance_tags_and_launch_journal.NODE, "Value": tag}],
+    }
     assert to_machine(instance, "r", {}).node == node
 
 

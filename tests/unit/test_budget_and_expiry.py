@@ -29,8 +29,8 @@ from skyward_core.pool import budget_and_cloud_expiry_date
 from skyward_core.pool.budget_and_cloud_expiry_date import EXPIRY_MARGIN, Expiry, expiry_time
 from skyward_core.pool.pool import Pool
 from skyward_core.store.ledger import Ledger
-from skyward_core.store.receipts_and_bills import Bill, Receipt, machine_ended_at, make_bills
 from skyward_core.store.past_pool_views import set_hourly_price, unreachable_view
+from skyward_core.store.receipts_and_bills import Bill, Receipt, machine_ended_at, make_bills
 from skyward_core.views import events
 from skyward_core.views.pool_view import PoolView
 from skyward_tui.cli.main import cli

@@ -15,19 +15,17 @@ from hypothesis import strategies as st
 from skyward_core.client.launch import launch_records_and_script_state
 from skyward_core.client.launch.launch_plan import make_plan, resolve_call
 from skyward_core.client.launch.launch_records_and_script_state import (
+    MAX_CHANGED_FILES,
+    MAX_DIFF_BYTES,
     LaunchRecord,
+    ScriptState,
+    capture_script_state,
     diff_path,
     load_launch_record,
     save_before_launch,
     save_launch_record,
 )
 from skyward_core.client.launch.launch_request_and_options import LaunchRequest
-from skyward_core.client.launch.launch_records_and_script_state import (
-    MAX_CHANGED_FILES,
-    MAX_DIFF_BYTES,
-    ScriptState,
-    capture_script_state,
-)
 from skyward_core.model.errors import SkywardError, UsageError
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import RunRow

@@ -27,8 +27,8 @@ from skyward_core.pool.ledger_reconciliation import is_starting
 from skyward_core.store import ledger as module
 from skyward_core.store.ledger import MIGRATIONS, VERSION, Ledger
 from skyward_core.store.ledger_rows import PoolRow, RetainedResults, RunRow, is_process_alive, marked_pid, process_mark
-from skyward_core.store.receipts_and_bills import Receipt
 from skyward_core.store.past_pool_views import summarize_pool
+from skyward_core.store.receipts_and_bills import Receipt
 from skyward_core.util.light_dataclass import value
 from tests.support.child import Child, child
 from tests.support.ledger_runs import record_runs

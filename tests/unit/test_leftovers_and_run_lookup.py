@@ -25,8 +25,8 @@ from skyward_core.pool.ledger_reconciliation import close_if_gone
 from skyward_core.providers.aws.launch_and_reservations import MIN_DEADMAN_MINUTES
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow, RetainedResults
-from skyward_core.store.receipts_and_bills import Receipt
 from skyward_core.store.pool_folder import PoolFolder
+from skyward_core.store.receipts_and_bills import Receipt
 from skyward_core.views.events import QueuedRun, UnfetchedNews
 from skyward_core.views.pool_view import PoolView, RunView
 from skyward_tui.cli.pool_and_run_lookup import live_and_retained_pools, live_pools, live_run, resolve_run

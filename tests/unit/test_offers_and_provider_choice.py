@@ -30,7 +30,11 @@ from skyward_core.providers import provider_call_logs_polling_and_cache as provi
 from skyward_core.providers.aws.boto_calls import AwsAccount, AwsCalls
 from skyward_core.providers.first_available_provider import MultiProvider
 from skyward_core.providers.pool_spec_and_provider_choice import make_pool_spec
-from skyward_core.providers.provider_call_logs_polling_and_cache import AnswerCache, progress_listener, use_cached_answers
+from skyward_core.providers.provider_call_logs_polling_and_cache import (
+    AnswerCache,
+    progress_listener,
+    use_cached_answers,
+)
 
 AWS = sky.AWS(region="us-east-1")
 

@@ -28,9 +28,9 @@ from skyward_core.node.worker.result_pickles_and_summaries import summarize
 from skyward_core.protocol.stdout_stderr_order_marks import BEFORE, encode_mark
 from skyward_core.store import past_pool_views, pool_folder
 from skyward_core.store.ledger import Ledger
-from skyward_core.store.receipts_and_bills import Receipt, make_bills
 from skyward_core.store.past_pool_views import add_logs, summarize_pool
 from skyward_core.store.pool_folder import MetricsWriter, PoolFolder
+from skyward_core.store.receipts_and_bills import Receipt, make_bills
 from skyward_core.store.state_folder import ensure_pool_folder
 from skyward_core.views import events, recording_entries, stdout_stderr_order
 from skyward_core.views.machine_metrics import MachineMetrics

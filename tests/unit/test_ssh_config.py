@@ -16,8 +16,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from skyward_core.client.ssh_host_groups_and_access import fetch_host_key, list_gpu_use
-from skyward_core.client.ssh_host_groups_and_access import new_group
+from skyward_core.client.ssh_host_groups_and_access import fetch_host_key, list_gpu_use, new_group
 from skyward_core.model.errors import UsageError
 from skyward_core.model.specs import PoolSpec
 from skyward_core.providers.slurm.provider import Slurm

@@ -16,7 +16,12 @@ from skyward_core.node.agent.frame_connection import Connection
 from skyward_core.node.agent.gang_state import sign_body
 from skyward_core.node.agent.slot_dispatcher import SlotDispatcher
 from skyward_core.protocol.frame_codec import Header, encode_json
-from skyward_core.protocol.frame_schemas_and_size_limits import PEER_REPORT_KEYS, PEER_REQUEST_KEYS, PEER_STEPS, validate_peer_frame
+from skyward_core.protocol.frame_schemas_and_size_limits import (
+    PEER_REPORT_KEYS,
+    PEER_REQUEST_KEYS,
+    PEER_STEPS,
+    validate_peer_frame,
+)
 
 if TYPE_CHECKING:
     from skyward_core.node.agent.peer_heartbeats import PeerHeartbeats

@@ -14,7 +14,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from skyward_core.model.errors import Cancelled, PoolError, RunError
-from skyward_core.model.outcomes_states_and_alerts import ErrorInfo, Outcome, OutcomeKind, RootCause, RunKind, RunStatus, Summary
+from skyward_core.model.outcomes_states_and_alerts import (
+    ErrorInfo,
+    Outcome,
+    OutcomeKind,
+    RootCause,
+    RunKind,
+    RunStatus,
+    Summary,
+)
 from skyward_core.model.restart_policy import AttemptEnd, attempt_keys, decide_restart, describe_end
 from skyward_core.model.root_cause import CANCELLED, ECHO, ECHO_WAIT, cause_rank, is_failure, is_symptom, root_cause
 from skyward_core.pool.agent_link import ACK_DELAY, Link, is_notification

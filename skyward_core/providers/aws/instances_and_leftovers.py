@@ -25,13 +25,14 @@ from skyward_core.providers.aws.instance_tags_and_launch_journal import (
     OWNER,
     POOL,
     TOKEN,
+    LaunchJournal,
     format_date,
+    machine_folder,
     parse_tags,
     tagged_expiry,
     tagged_hourly,
     tagged_node,
 )
-from skyward_core.providers.aws.instance_tags_and_launch_journal import LaunchJournal, machine_folder
 from skyward_core.providers.aws.security_groups_and_account_checks import remove_group, remove_key_pair
 from skyward_core.providers.provider_call_logs_polling_and_cache import IncompleteSearch, poll_until_empty
 from skyward_core.store.ledger import known_ledger_id

@@ -45,8 +45,8 @@ from skyward_core.providers.aws.ec2_errors import (
     query_regions,
     retry_while,
 )
-from skyward_core.providers.aws.instances_and_leftovers import ENDED_STATES, ENDING_STATES, find_instances, to_machine
 from skyward_core.providers.aws.instance_tags_and_launch_journal import KeyPair, LaunchJournal
+from skyward_core.providers.aws.instances_and_leftovers import ENDED_STATES, ENDING_STATES, find_instances, to_machine
 from skyward_core.providers.aws.offers_and_images import (
     DEFAULT_DISK_GB,
     BilledExtras,
@@ -92,7 +92,9 @@ async def buy_block(calls: AwsCalls, block: Block, token: str) -> Reservation:
         Unreachable: If it is unknown whether the block was bought.
         SkywardError: If the block was not bought.
     """
-    marks = instance_tags_and_launch_journal.tag_specifications(["capacity-reservation"], instance_tags_and_launch_journal.purchase_tags(token))
+    marks = instance_tags_and_launch_journal.tag_specifications(
+        ["capacity-reservation"], instance_tags_and_launch_journal.purchase_tags(token)
+    )
     try:
         answer = await calls.call(
             "ec2", block.region, "purchase_capacity_block", once=True,
@@ -524,7 +526,9 @@ class InstanceLaunch:
             | ({"GroupName": account_setup.resource_name(self._folder)} if attempt.grouped else {}),
             "NetworkInterfaces": [card],
             "BlockDeviceMappings": [{"DeviceName": image.root, "Ebs": disk}],
-            "TagSpecifications": instance_tags_and_launch_journal.tag_specifications(["instance", "volume", "network-interface"], marks),
+            "TagSpecifications": instance_tags_and_launch_journal.tag_specifications(
+                ["instance", "volume", "network-interface"], marks
+            ),
         }
         if attempt.market == "spot":
             options = {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"}

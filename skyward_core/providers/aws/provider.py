@@ -40,6 +40,7 @@ from skyward_core.providers.aws import (
 from skyward_core.providers.aws import security_groups_and_account_checks as account_setup
 from skyward_core.providers.aws.boto_calls import AwsAccount, AwsCalls, run_in_thread, shared_calls
 from skyward_core.providers.aws.ec2_errors import CallFailed, CapacityRefused
+from skyward_core.providers.aws.instance_tags_and_launch_journal import LaunchJournal
 from skyward_core.providers.aws.launch_and_reservations import (
     PLACEHOLDER,
     AttemptPlanner,
@@ -49,7 +50,6 @@ from skyward_core.providers.aws.launch_and_reservations import (
     deadman_minutes,
     describe_plan,
 )
-from skyward_core.providers.aws.instance_tags_and_launch_journal import LaunchJournal
 from skyward_core.providers.aws.offers_and_images import (
     DEFAULT_DISK_GB,
     BilledExtras,

@@ -611,9 +611,9 @@ async def _dial(target: Target) -> socket.socket | None:
 
 # -- export of pools for plain ``ssh POOL`` and ``ssh POOL-1`` -----------------------------------------------
 #
-# Each pool has its own file. One main file includes the files of all pools, and on request a line is added to the user's
-# ``~/.ssh/config`` that includes this file. All options of a host are written out, because OpenSSH does not resolve the
-# user's aliases a second time.
+# Each pool has its own file. One main file includes the files of all pools, and on request a line is added to the
+# user's ``~/.ssh/config`` that includes this file. All options of a host are written out, because OpenSSH does not
+# resolve the user's aliases a second time.
 
 
 def main_file() -> Path:

@@ -14,8 +14,7 @@ from rich.cells import cell_len
 
 from skyward_core.client import ssh_host_groups_and_access
 from skyward_core.client.run_history import PoolRow
-from skyward_core.client.ssh_host_groups_and_access import HostGpuUsage
-from skyward_core.client.ssh_host_groups_and_access import HostGroup
+from skyward_core.client.ssh_host_groups_and_access import HostGpuUsage, HostGroup
 from skyward_core.model import errors
 from skyward_core.model.errors import UsageError
 from skyward_core.util.terminal_safe_text import sanitize_line

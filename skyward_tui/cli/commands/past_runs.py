@@ -18,9 +18,13 @@ from rich.cells import cell_len
 
 from skyward_core.client.launch.job_and_shell_launch import JobRequest, parse_variables, resolve_variables
 from skyward_core.client.launch.launch_plan import pool_interpreter
-from skyward_core.client.launch.launch_records_and_script_state import LaunchRecord, diff_path, load_any_record
+from skyward_core.client.launch.launch_records_and_script_state import (
+    LaunchRecord,
+    ScriptState,
+    diff_path,
+    load_any_record,
+)
 from skyward_core.client.launch.launch_request_and_options import LaunchRequest
-from skyward_core.client.launch.launch_records_and_script_state import ScriptState
 from skyward_core.client.log_search import LineMatch, LogSearch
 from skyward_core.client.replay_session import open_recording
 from skyward_core.client.replayable_recording_export import export_recording
