@@ -41,7 +41,6 @@ class NodeReplacements:
         self._context = context
         self._news = context.news
         self._roster = context.roster
-        self._returns: dict[int, asyncio.Task[None]] = {}  # node -> termination of the machine of an early request
 
     def begin(self, node: int) -> None:
         """Start the replacement of a node's machine if ``Options.on_loss`` requests it."""
@@ -58,14 +57,16 @@ class NodeReplacements:
         pool, requests = self._context, self._roster.early_requests
         continues = pool.options.on_loss == "restart" and any(run.may_restart for run in pool.registry.runs.values())
         if continues and not pool.observer and node not in requests:
-            requests[node] = asyncio.get_running_loop().create_task(self._try_request(node, self._returns.get(node)))
+            requests[node] = asyncio.get_running_loop().create_task(
+                self._try_request(node, self._roster.early_returns.get(node))
+            )
 
     def return_early(self) -> None:
         """Terminate the machines of :meth:`request_early` if no run needs them any more."""
         pool, requests = self._context, self._roster.early_requests
         if not any(run.may_restart for run in pool.registry.runs.values()):
             for node in requests.keys() - self._roster.replacement_tasks.keys():
-                self._returns[node] = asyncio.ensure_future(self._return_machine(node, requests.pop(node)))
+                self._roster.early_returns[node] = asyncio.ensure_future(self._return_machine(node, requests.pop(node)))
 
     async def _return_machine(self, node: int, request: asyncio.Task[Machine | None]) -> None:
         pool = self._context
@@ -124,7 +125,7 @@ class NodeReplacements:
 
     async def _try_replace(self, node: int) -> str:
         """Replace a node's machine. Return the error of the ledger that prevented it, or ""."""
-        if (returning := self._returns.get(node)) is not None:
+        if (returning := self._roster.early_returns.get(node)) is not None:
             await asyncio.wait([returning])
         try:
             found = await self._wait_for_claim(node)

@@ -45,6 +45,7 @@ class NodeRoster:
         owner: Unique id of this client, for tasks that only one of the pool's clients performs.
         replacement_tasks: Node -> task that replaces the node's machine.
         early_requests: Node -> request for another machine before the node's present one is preempted.
+        early_returns: Node -> termination of the machine of an early request that no run needs any more.
         failures: Node -> reason why the node got no replacement machine.
     """
 
@@ -53,6 +54,7 @@ class NodeRoster:
         self.owner = f"{process_mark()}.{secrets.token_hex(4)}"
         self.replacement_tasks: dict[int, asyncio.Task[None]] = {}
         self.early_requests: dict[int, asyncio.Task[Machine | None]] = {}
+        self.early_returns: dict[int, asyncio.Task[None]] = {}
         self.failures: dict[int, str] = {}
 
     # -- missing nodes -------------------------------------------------------------------------------------
@@ -120,7 +122,8 @@ class NodeRoster:
 
     async def stop_replacing(self) -> None:
         """Cancel the active replacements. The ledger keeps their progress."""
-        tasks: list[asyncio.Task[Any]] = [*self.replacement_tasks.values(), *self.early_requests.values()]
+        early = *self.early_requests.values(), *self.early_returns.values()
+        tasks: list[asyncio.Task[Any]] = [*self.replacement_tasks.values(), *early]
         for task in tasks:
             task.cancel()
         if tasks:

@@ -345,6 +345,12 @@ async def test_machine_requested_early_is_returned_after_the_run(ledger: Ledger)
         context.registry.runs = {}
         replacements.return_early()
         renter.up.set()
-        await replacements._returns[0]
+        await roster.early_returns[0]
         assert (renter.rented, roster.early_requests, ledger.replacements(row.token)) == ([], {}, [])
         renter.up.clear()
+    context.registry.runs = {"r": run}
+    replacements.request_early(0)
+    context.registry.runs = {}
+    replacements.return_early()
+    await roster.stop_replacing()  # the pool ends before the machine is there: its teardown must find all machines
+    assert roster.early_returns[0].cancelled()
