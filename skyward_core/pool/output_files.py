@@ -1019,9 +1019,8 @@ class Outputs:
     async def _clear_nodes(self, found: FileListing, remaining: Sequence[WrittenFile]) -> None:
         """Delete the folders of ``sky.checkpoint_dir()`` on hosts, except those with a file that is not here."""
         unfetched = {_checkpoint_folder(file.path) for file in remaining}
-        here = {
-            row.path for row in await asyncio.to_thread(self._record.rows)
-        } | self._context.checkpoints.resumed.keys()
+        rows = await asyncio.to_thread(self._record.rows)
+        here = {row.path for row in rows} | self._context.checkpoints.resumed.keys()
         folders = [each for each in self._checkpoint_folders() if each not in unfetched]
 
         async def clear(link: Link) -> None:
@@ -1034,7 +1033,10 @@ class Outputs:
                     await link.ask({"t": "clear", "folders": folders, "files": files})
 
         if folders and not (found.failures or found.omitted_count):
-            await asyncio.gather(*map(clear, self._context.present_links))
+            copies = [row.target for row in rows if _checkpoint_folder(row.path) in folders]
+            with suppress(OSError):  # the files stay
+                await asyncio.to_thread(_flush_to_disk, copies)
+                await asyncio.gather(*map(clear, self._context.present_links))
 
     def _checkpoint_folders(self) -> list[str]:
         with suppress(LedgerError):
@@ -1076,6 +1078,16 @@ class Outputs:
         many = f"{len(files):,} files" if len(files) > 1 else "1 file"
         where = f"node {node} ({self._context.machines[node].address}) in {folder}"
         return f"{many}, {format_size(sum(file.size for file in files))}, on {where}: {named}{more}"
+
+
+def _flush_to_disk(paths: Sequence[str]) -> None:
+    """Flush files and their folders, so that a power cut cannot delete the only copies."""
+    for path in dict.fromkeys([*paths, *(str(Path(each).parent) for each in paths)]):
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _checkpoint_folder(path: str) -> str:

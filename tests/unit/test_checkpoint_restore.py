@@ -108,6 +108,32 @@ def test_outdated_copies_that_the_user_fetched_to_another_folder_stay(tmp_path: 
         assert target.exists() == (folder == "mine")
 
 
+@pytest.mark.parametrize("is_full", [False, True])
+async def test_hosts_delete_only_checkpoints_that_are_on_the_disk_of_the_client(
+    is_full: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (target := tmp_path / "a.pt").touch()
+    row = FetchedRow(str(target), 0, "checkpoints/r/a.pt", "v", (0, 0))
+    flushed, asked = list[int](), list[Any]()
+
+    def fsync(descriptor: int) -> None:
+        flushed.append(os.fstat(descriptor).st_ino)
+        if is_full:
+            raise OSError("No space left on device")
+
+    async def ask(request: Any) -> None:
+        asked.append(request)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    links = [SimpleNamespace(node=0, ask=ask)]
+    context = SimpleNamespace(checkpoints=SimpleNamespace(resumed={}), present_links=links)
+    record = SimpleNamespace(rows=lambda: [row])
+    outputs: Any = SimpleNamespace(_context=context, _record=record, _checkpoint_folders=lambda: ["checkpoints/r"])
+    await Outputs._clear_nodes(outputs, FileListing([WrittenFile(row.path, 0, 0.0, 0, "v")], 0, {}, {}), [])
+    assert flushed == [each.stat().st_ino for each in (target, tmp_path)][: 1 if is_full else 2]
+    assert [each["files"] for each in asked] == ([] if is_full else [[{"path": row.path, "version": "v"}]])
+
+
 def test_own_folder_of_the_user_gets_only_the_newest_complete_set(tmp_path: Path) -> None:
     rows = {}
     for step, text in {1: "[1]", 2: "[2]", 3: "[3"}.items():
