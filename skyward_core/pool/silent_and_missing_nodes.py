@@ -14,13 +14,6 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
 from skyward_core.model.outcomes_states_and_alerts import PoolStatus
-from skyward_core.node.agent.peer_heartbeats import (
-    MAX_REPORT_AGE,
-    SUSPECT_SECONDS,
-    LossState,
-    Witness,
-    judge_nodes,
-)
 from skyward_core.pool.agent_link import Link
 from skyward_core.store.ledger_rows import Replacement, process_mark
 from skyward_core.views import events
@@ -28,6 +21,7 @@ from skyward_core.views.pool_view import NodeView
 
 if TYPE_CHECKING:
     from skyward_core.model.machines_and_gpu_use import Machine
+    from skyward_core.node.agent.peer_heartbeats import LossState, Witness
     from skyward_core.pool import PoolContext
     from skyward_core.protocol.frame_types import HeartbeatsAnswer
 
@@ -333,6 +327,9 @@ class SilenceWatch:
         self._judge(gang)
 
     def _judge(self, gang: Sequence[Link]) -> None:
+        # late: a session imports this module, but needs the agent's modules only with a pool
+        from skyward_core.node.agent.peer_heartbeats import MAX_REPORT_AGE, judge_nodes
+
         verdicts = judge_nodes((link.node for link in gang), self._witnesses(gang))
         # An agent that has not answered yet may have seen a sign of life.
         is_open = any(self._can_testify(link) and self._report_age(link) > MAX_REPORT_AGE for link in gang)
@@ -360,6 +357,8 @@ class SilenceWatch:
         return link.loop.time() - at if answer is not None and answer["epoch"] == link.epoch else math.inf
 
     def _witnesses(self, gang: Sequence[Link]) -> list[Witness]:
+        from skyward_core.node.agent.peer_heartbeats import SUSPECT_SECONDS, Witness
+
         silences = {link.node: self._silence(link) for link in gang}
         found = [Witness("client", "client", silences)]
         for link in gang:
