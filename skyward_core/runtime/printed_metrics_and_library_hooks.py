@@ -69,6 +69,7 @@ _LOG_PREFIX = (
     r"(?:\[?[Rr]ank ?\d+\]?:?\s*)?(?:(?:\[[\w.]+\]\s{0,2}(?:-\s?)?)*(?:[\w.]+ - )?\[?\bINFO\b\]?[\s:|\]-]*"
     rf"(?:(?!(?i:{_GROUPS}|{_X})\b)[\w.]+(?::\w+)*(?: - |\s*\| |: ?(?![\d.])|\] ?))?[\s-]*)?"
 )
+_EVALUATION = re.compile(r"val|test|eval")
 _ETA = re.compile(r"\beta:?\s*(?:\d+ days?, )?\d+(?::\d\d)+,?", re.IGNORECASE)
 _DIGIT = re.compile(r"\d|nan|inf")
 _LINE_ENDS = re.compile(rb"[\r\n]+")
@@ -121,18 +122,19 @@ class _Line:
         xs: Steps and epochs by name, each with its total or 0.
         places: Positions such as ``[640/60000]``: value and total.
         group: "test" or similar, or "".
+        prefix: Prefix of further names, if labels in the line have metrics each.
         is_bar: Whether the line is a progress bar.
         is_labelled: Whether the line has a label that does not belong to training.
         is_setting: Whether the position may be a setting, such as ``epoch: 10``.
     """
 
-    __slots__ = ("group", "is_bar", "is_labelled", "is_setting", "places", "values", "xs")
+    __slots__ = ("group", "is_bar", "is_labelled", "is_setting", "places", "prefix", "values", "xs")
 
     def __init__(self) -> None:
         self.values: dict[str, float] = {}
         self.xs: dict[str, tuple[float, float]] = {}
         self.places: list[tuple[float, float]] = []
-        self.group = ""
+        self.group = self.prefix = ""
         self.is_bar = self.is_labelled = self.is_setting = False
 
     def add(self, name: str, text: str, unit: str) -> bool:
@@ -148,7 +150,8 @@ class _Line:
             return False
         value *= _SCALES.get(unit, 1.0) if len(unit) != 2 or unit[0] not in "KMGT" else _SCALES[unit[0]]
         if isfinite(value) or not any(map(str.isdigit, text)):  # digits beyond the range of floats are invalid
-            self.values.setdefault(_normalize(name), value)
+            name = _normalize(name)
+            self.values.setdefault(name if _EVALUATION.search(name) else self.prefix + name, value)
         return True
 
     @property
@@ -191,6 +194,8 @@ def parse_line(text: str) -> _Line | None:
             if found is None or not (_add_word if is_word else _add_number)(line, found):
                 return None
         at = found.end()
+    if line.prefix and not any(name.startswith(line.prefix) for name in line.values):
+        line.group = line.prefix[:-1]
     return line
 
 
@@ -235,8 +240,15 @@ def _add_word(line: _Line, found: re.Match[str]) -> bool:
 
 def _set_group(line: _Line, label: str) -> None:
     word = label.strip().lower().split(" ")[0]
-    if word and not word.startswith("train"):
-        line.group = "test" if word.startswith("test") else "val" if word.startswith("val") else "eval"
+    group = next((each for each in ("train", "test", "val", "eval") if word.startswith(each)), "")
+    if not line.values:
+        line.group = group.removeprefix("train") or line.group
+    elif group:
+        if line.group and group != line.group:
+            line.values = {f"{line.group}_{name}": value for name, value in line.values.items()}
+            line.group = ""
+        if not line.group:
+            line.prefix = "" if group == "train" else f"{group}_"
 
 
 class PrintedMetrics:
@@ -332,7 +344,7 @@ class PrintedMetrics:
             self._epoch = epoch
         if not result or (line.is_labelled and not line.xs):
             return []
-        prefix = f"{line.group}_" if line.group and not re.search(r"val|test|eval", result) else ""
+        prefix = f"{line.group}_" if line.group and not _EVALUATION.search(result) else ""
         key = (prefix, result, *line.xs, "/" if line.places else "")
         pattern = self._patterns.get(key)
         if pattern is None:
