@@ -43,7 +43,7 @@ from skyward_tui.ui.session_futures import wait_shielded
 from skyward_tui.ui.suspend_for_programs import remove_stale_logs
 from skyward_tui.ui.themes import OWN_THEMES, SKYWARD, UNCOLOURED, ColourRemover, PlainAscii, ensure_contrast, muted
 from skyward_tui.ui.typed_key_queue import KeyQueue
-from skyward_tui.widgets.screen_frame import MIN_HEIGHT, MIN_WIDTH
+from skyward_tui.widgets.screen_frame_and_replay_line import MIN_HEIGHT, MIN_WIDTH
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -935,7 +935,7 @@ class SkywardApp(App[None]):
 def _box_of(node: DOMNode) -> Widget | None:
     """Return the panel or the dialog box that contains a node."""
     from skyward_tui.dialogs.basic_dialogs import Dialog
-    from skyward_tui.widgets.screen_frame import Panel
+    from skyward_tui.widgets.screen_frame_and_replay_line import Panel
 
     for each in node.ancestors_with_self:
         if isinstance(each, Panel):

@@ -17,7 +17,7 @@ from textual.widgets import Button, Input, OptionList, Static
 
 from skyward_tui.ui.actions import bindings, first_key
 from skyward_tui.ui.themes import read_style_sheet
-from skyward_tui.widgets.screen_frame import TextLine
+from skyward_tui.widgets.screen_frame_and_replay_line import TextLine
 
 if TYPE_CHECKING:
     from skyward_tui.app import SkywardApp

@@ -15,7 +15,7 @@ from skyward_tui.dialogs.basic_dialogs import Dialog
 from skyward_tui.text.number_and_time_format import count
 from skyward_tui.ui.actions import bindings
 from skyward_tui.ui.themes import read_style_sheet
-from skyward_tui.widgets.screen_frame import TextLine
+from skyward_tui.widgets.screen_frame_and_replay_line import TextLine
 
 if TYPE_CHECKING:
     from skyward_core.client.session_interface import ServerKey

@@ -39,7 +39,7 @@ from skyward_tui.text.text_width_and_tables import fit_width, one_line
 from skyward_tui.ui.actions import bindings
 from skyward_tui.ui.session_futures import flash_errors, wait_shielded
 from skyward_tui.ui.themes import read_style_sheet
-from skyward_tui.widgets.screen_frame import TextLine
+from skyward_tui.widgets.screen_frame_and_replay_line import TextLine
 
 if TYPE_CHECKING:
     from skyward_core.client.launch.presets import Preset

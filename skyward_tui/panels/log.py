@@ -36,7 +36,7 @@ from skyward_tui.ui.actions import first_key, with_keys
 from skyward_tui.ui.panel_registry import PanelSpec
 from skyward_tui.ui.suspend_for_programs import open_pager
 from skyward_tui.ui.themes import read_style_sheet
-from skyward_tui.widgets.screen_frame import Chrome, TextLine
+from skyward_tui.widgets.screen_frame_and_replay_line import Chrome, TextLine
 
 
 def parse_time(text: str, newest: float) -> float | None:

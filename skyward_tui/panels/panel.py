@@ -12,7 +12,7 @@ from textual.widget import Widget
 from skyward_core.client.log_search import LineMatch
 from skyward_core.views.pool_view import PoolView, RunView
 from skyward_tui.ui.panel_registry import PanelSpec
-from skyward_tui.widgets.screen_frame import Panel
+from skyward_tui.widgets.screen_frame_and_replay_line import Panel
 
 if TYPE_CHECKING:
     from skyward_tui.app import SkywardApp

@@ -30,7 +30,14 @@ from skyward_tui.text.state_styles import state_style
 from skyward_tui.ui.actions import GLOBAL_HINTS, HINTS, Action, actions_by_id, actions_in, first_key
 from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.ui.time_refresh_rules import idle_token
-from skyward_tui.widgets.screen_frame import FLASH_SECONDS, Breadcrumbs, Hint, HintBar, TextLine, TooSmall
+from skyward_tui.widgets.screen_frame_and_replay_line import (
+    FLASH_SECONDS,
+    Breadcrumbs,
+    Hint,
+    HintBar,
+    TextLine,
+    TooSmall,
+)
 from skyward_tui.widgets.virtual_list import CursorList
 
 if TYPE_CHECKING:
@@ -41,7 +48,7 @@ if TYPE_CHECKING:
     from skyward_core.views.pool_view import PoolView, RunView
     from skyward_tui.app import SkywardApp
     from skyward_tui.ui.saved_state import ScreenState
-    from skyward_tui.widgets.screen_frame import ReplayLine
+    from skyward_tui.widgets.screen_frame_and_replay_line import ReplayLine
 
 
 Result = TypeVar("Result")
@@ -68,7 +75,7 @@ class BaseScreen(DismissOnceScreen[Result]):
         yield Breadcrumbs("replay" if self.app.REPLAYS else "read-only" if self.app.read_only else "")
         yield from self.body()
         if self.app.REPLAYS:
-            from skyward_tui.widgets.screen_frame import ReplayLine
+            from skyward_tui.widgets.screen_frame_and_replay_line import ReplayLine
 
             self._replay_line = ReplayLine()
             yield self._replay_line

@@ -41,7 +41,7 @@ from skyward_tui.text.text_width_and_tables import one_line
 from skyward_tui.ui.actions import bindings
 from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.widgets.metric_charts import curve
-from skyward_tui.widgets.screen_frame import Breadcrumbs, Panel
+from skyward_tui.widgets.screen_frame_and_replay_line import Breadcrumbs, Panel
 from skyward_tui.widgets.source_view import CodePosition, StackCode
 
 CURVE_SECONDS = 600.0  # seconds before a failure that the charts cover

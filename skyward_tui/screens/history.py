@@ -32,7 +32,7 @@ from skyward_tui.ui.actions import bindings, first_key, with_keys
 from skyward_tui.ui.session_futures import flash_errors, wait_shielded
 from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.widgets.metric_charts import MetricsChart
-from skyward_tui.widgets.screen_frame import Breadcrumbs, Panel
+from skyward_tui.widgets.screen_frame_and_replay_line import Breadcrumbs, Panel
 from skyward_tui.widgets.sweep_table_and_charts import TrialLines
 from skyward_tui.widgets.virtual_list import CursorList, Part
 

@@ -30,7 +30,7 @@ from skyward_tui.text.text_width_and_tables import clip
 from skyward_tui.ui.actions import bindings, with_keys
 from skyward_tui.ui.session_futures import flash_errors
 from skyward_tui.ui.themes import read_style_sheet
-from skyward_tui.widgets.screen_frame import Breadcrumbs, Panel
+from skyward_tui.widgets.screen_frame_and_replay_line import Breadcrumbs, Panel
 from skyward_tui.widgets.virtual_list import CursorList, Part
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from skyward_tui.text.text_width_and_tables import clip, one_line
 from skyward_tui.ui.actions import first_key
 from skyward_tui.ui.session_futures import wait_shielded
 from skyward_tui.widgets.form_fields import update_label
-from skyward_tui.widgets.screen_frame import Panel
+from skyward_tui.widgets.screen_frame_and_replay_line import Panel
 from skyward_tui.widgets.source_view import ScriptCode
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from skyward_tui.ui.actions import Action, bindings
 from skyward_tui.ui.session_futures import wait_shielded
 from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.ui.time_refresh_rules import idle_token
-from skyward_tui.widgets.screen_frame import Breadcrumbs, Panel
+from skyward_tui.widgets.screen_frame_and_replay_line import Breadcrumbs, Panel
 from skyward_tui.widgets.virtual_list import CursorList, Part
 
 if TYPE_CHECKING:

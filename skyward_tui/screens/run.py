@@ -33,7 +33,7 @@ from skyward_tui.ui.panel_registry import HOME_PANEL, PANELS, STARTUP_PANEL, Box
 from skyward_tui.ui.session_futures import flash_errors, wait_shielded
 from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.ui.time_refresh_rules import refresh_token
-from skyward_tui.widgets.screen_frame import Breadcrumbs, Chrome
+from skyward_tui.widgets.screen_frame_and_replay_line import Breadcrumbs, Chrome
 
 if TYPE_CHECKING:
     from skyward_core.client.log_search import LineMatch

@@ -23,7 +23,7 @@ from skyward_tui.text.error_hint_text import format_error
 from skyward_tui.text.text_width_and_tables import clip, fit_width
 from skyward_tui.ui.actions import SCOPES, Action, actions_in, bindings, resolve_keymap
 from skyward_tui.ui.themes import SKYWARD, read_style_sheet
-from skyward_tui.widgets.screen_frame import Breadcrumbs, Panel
+from skyward_tui.widgets.screen_frame_and_replay_line import Breadcrumbs, Panel
 from skyward_tui.widgets.virtual_list import CursorList, Part
 
 if TYPE_CHECKING:

@@ -48,7 +48,7 @@ from skyward_tui.ui.actions import Action, bindings, with_keys
 from skyward_tui.ui.session_futures import flash_errors, wait_shielded
 from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.ui.time_refresh_rules import refresh_token
-from skyward_tui.widgets.screen_frame import Breadcrumbs, Panel
+from skyward_tui.widgets.screen_frame_and_replay_line import Breadcrumbs, Panel
 from skyward_tui.widgets.source_view import CodePosition, StackCode
 from skyward_tui.widgets.virtual_list import VirtualList
 

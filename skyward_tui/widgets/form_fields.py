@@ -23,7 +23,7 @@ from skyward_core.util.terminal_safe_text import sanitize_in_place
 from skyward_tui.text.text_width_and_tables import clip_path, one_line
 from skyward_tui.ui.actions import bindings
 from skyward_tui.ui.themes import read_style_sheet
-from skyward_tui.widgets.screen_frame import Panel, TextLine
+from skyward_tui.widgets.screen_frame_and_replay_line import Panel, TextLine
 
 if TYPE_CHECKING:
     from skyward_core.client.launch.plugin_and_provider_catalog import PluginInfo

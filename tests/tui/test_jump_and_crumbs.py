@@ -13,7 +13,7 @@ from skyward_tui.screens.errors import ErrorsScreen
 from skyward_tui.screens.launch import LaunchScreen
 from skyward_tui.screens.pool_list import PoolsScreen
 from skyward_tui.screens.run import RunScreen
-from skyward_tui.widgets.screen_frame import Breadcrumbs
+from skyward_tui.widgets.screen_frame_and_replay_line import Breadcrumbs
 from tests.support.app_driver import on_launch_form, on_run_screen, press, running_app, screen_text, until
 from tests.support.fake_session import FakeSession, failed_run
 

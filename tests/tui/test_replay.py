@@ -21,7 +21,7 @@ from skyward_tui.screens.base_screen import commands
 from skyward_tui.screens.pool_list import PoolsScreen
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.ui.actions import ACTIONS
-from skyward_tui.widgets.screen_frame import line
+from skyward_tui.widgets.screen_frame_and_replay_line import line
 from tests.support.app_driver import running_app, screen_text, until
 
 START = 1_800_000_000.0

@@ -13,7 +13,7 @@ from skyward_core.model.machines_and_gpu_use import Check
 from skyward_core.views import events
 from skyward_core.views.pool_view import PoolView, RunView
 from skyward_tui.app.app import SkywardApp
-from skyward_tui.widgets.screen_frame import FLASH_SECONDS
+from skyward_tui.widgets.screen_frame_and_replay_line import FLASH_SECONDS
 from tests.support.app_driver import (
     SMALLEST,
     Size,
