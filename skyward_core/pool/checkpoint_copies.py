@@ -11,6 +11,7 @@ import asyncio
 import os
 import shutil
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from hashlib import file_digest
@@ -67,6 +68,7 @@ class CheckpointCopies:
         self._context = context
         self._restored: dict[tuple[Link, str], str] = {}  # node and path -> version that this client has copied there
         self._saved: dict[str, frozenset[tuple[str, float]]] = {}  # run -> files of the newest saved checkpoints
+        self._copying = defaultdict[str, asyncio.Lock](asyncio.Lock)  # by content
         self.resumed: dict[str, FetchedRow] = {}
         self._resume_lock, self.has_resumed = asyncio.Lock(), False
         self._loaded: Path | None = None  # folder of a copy from the store
@@ -237,8 +239,7 @@ class CheckpointCopies:
         blob = BlobFile(name, Path(row.target), size)
         limit = PATIENCE + size / MIN_RATE
         origin = next((file for file in found.files if (file.path, file.version) == (row.path, row.version)), None)
-        rest = links if origin is None else await self._pull(blob, origin, links, limit)
-        failures = await self._send(blob, row.path, rest, limit) if rest else {}
+        failures: dict[Link, str] = {}
         request: dict[str, Any] = {"t": "restore", "blob": blob.name, "size": size, "path": row.path}
         request |= {"at": changed_at / 1e9, "outdated": list(outdated)}
 
@@ -258,7 +259,10 @@ class CheckpointCopies:
                 self._restored[link, row.path] = row.version
                 await drop_blobs(link, [blob.name])
 
-        await asyncio.gather(*(store(link) for link in links if link not in failures))
+        async with self._copying[name]:  # nodes move the blob, which another file with this content would need, too
+            rest = links if origin is None else await self._pull(blob, origin, links, limit)
+            failures |= await self._send(blob, row.path, rest, limit) if rest else {}
+            await asyncio.gather(*(store(link) for link in links if link not in failures))
         return failures
 
     async def _pull(self, blob: BlobFile, origin: WrittenFile, links: Sequence[Link], limit: float) -> list[Link]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from pathlib import Path
@@ -17,7 +18,7 @@ from skyward_core.node.agent.client_file_requests import (
     find_written_files,
     restore_file,
 )
-from skyward_core.pool.checkpoint_copies import _copy_missing, list_copies
+from skyward_core.pool.checkpoint_copies import CheckpointCopies, _copy_missing, list_copies
 from skyward_core.pool.checkpoint_store import CheckpointStore, LocalFile
 from skyward_core.pool.output_files import FetchedRow, FileListing, OutputRecord, Outputs, file_fingerprint
 from skyward_core.store.state_folder import pool_path
@@ -132,6 +133,38 @@ async def test_hosts_delete_only_checkpoints_that_are_on_the_disk_of_the_client(
     await Outputs._clear_nodes(outputs, FileListing([WrittenFile(row.path, 0, 0.0, 0, "v")], 0, {}, {}), [])
     assert flushed == [each.stat().st_ino for each in (target, tmp_path)][: 1 if is_full else 2]
     assert [each["files"] for each in asked] == ([] if is_full else [[{"path": row.path, "version": "v"}]])
+
+
+async def test_files_with_the_same_content_are_copied_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nodes move a blob to its path, so that another file needs its own transfer. Attempts and scans copy files."""
+    blobs = set[str]()
+
+    async def ask(request: Any) -> tuple[dict[str, Any], bytes]:
+        if request["t"] == "drop":
+            blobs.difference_update(request["blobs"])
+        elif request["blob"] not in blobs:
+            return {"error": "No such file or directory"}, b""
+        else:
+            blobs.remove(request["blob"])
+        return {}, b""
+
+    async def send(_: Any, blob: Any, *__: object) -> dict[Any, str]:
+        blobs.add(blob.name)
+        await asyncio.sleep(0)
+        return {}
+
+    async def call(function: Any, *arguments: object) -> object:
+        return function(*arguments)
+
+    monkeypatch.setattr(asyncio, "to_thread", call)
+    monkeypatch.setattr(CheckpointCopies, "_send", send)
+    context: Any = SimpleNamespace(outputs=SimpleNamespace(torn_versions={}))
+    link: Any = type("NodeLink", (), {"node": 1, "ask": staticmethod(ask)})()  # a key
+    copies, none = CheckpointCopies(context), FileListing([], 0, {}, {})
+    rows = [FetchedRow(str(tmp_path), 0, f"step-{step}/config.json", "v", (2, 0), "a" * 64) for step in (1, 2)]
+    assert await asyncio.gather(*(copies._copy(row, [link], none) for row in rows)) == [{}, {}]
 
 
 def test_own_folder_of_the_user_gets_only_the_newest_complete_set(tmp_path: Path) -> None:
