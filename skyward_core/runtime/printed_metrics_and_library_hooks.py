@@ -483,6 +483,9 @@ def _forwarding(
                 record(_flat_numbers(metrics), None if step is None else float(step), progress, library)
         return value
 
+    import inspect  # not at the start of workers, which takes longer with it
+
+    vars(call)["__signature__"] = inspect.signature(original)  # `getfullargspec` ignores `__wrapped__`
     return call
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import importlib
+import inspect
 import json
 import os
 import re
@@ -321,6 +322,7 @@ def test_calls_of_tensorboard_are_recorded_and_behave_as_before(spool: Path, mon
     assert store.origin("r1", "train/loss") == "from TensorBoard"
     assert writer.calls[:2] == [("train/loss", 0.5, 3), ("image", writer.calls[1][1], 3)]
     assert module.SummaryWriter.add_scalar.__name__ == "add_scalar"
+    assert inspect.getfullargspec(module.SummaryWriter.add_scalar) == inspect.getfullargspec(FakeWriter.add_scalar)
 
 
 def test_calls_of_wandb_and_mlflow_are_recorded(spool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
