@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import AttemptEndKeys, AttemptKeys
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds before a restart after an attempt without progress
+GROWTH_STOP = "the run continues on more nodes"  # end of the agents' message about ranks that were stopped
 MAX_SENT_MESSAGE = 300  # characters
 MAX_IDLE_ATTEMPTS = 3  # consecutive attempts that may end without progress, if progress can be measured
 
@@ -159,6 +160,8 @@ def describe_end(
     cause: RestartCause = "error"
     if preempted or root.type == PREEMPTED:
         cause = "preemption"
+    elif culprit is not None and culprit.kind == "collateral" and root.message.endswith(GROWTH_STOP):
+        cause = "growth"  # the client ended before it started the next attempt
     elif culprit is None or _is_loss(culprit) or cause_rank(culprit) == ECHO:
         cause = "loss"
     message = f"{root.rank_prefix}{root.outcome}: {root.message}" if root.message else f"{root.rank_prefix}{root.type}"

@@ -22,6 +22,7 @@ from skyward_core.model.restart_policy import (
 )
 from skyward_core.model.root_cause import root_cause
 from skyward_core.model.specs import PoolSpec
+from skyward_core.node.agent.call_registry import Call
 from skyward_core.protocol.frame_schemas_and_size_limits import PREEMPTED
 from tests.support.examples import examples
 
@@ -63,6 +64,17 @@ def test_cause_of_an_attempt_follows_from_its_root_cause(outcome: Outcome, cause
     is_process_lost = outcome.kind == "lost" or (cause == "loss" and outcome.kind == "exited")
     assert end.lost_ranks == ((0,) if is_process_lost else ())
     assert describe_end(1, root, [outcome], None, preempted=True).cause == "preemption"
+
+
+def test_head_restarts_ranks_whose_client_died_after_it_stopped_them_for_more_nodes() -> None:
+    call = Call("r", 0, {"t": "call"}, b"", None)  # type: ignore[typeddict-item]
+    call.stop_reason = "growth"
+    error: Any = call.stopped_details()["error"]
+    stopped = Outcome(0, 0, 0, "collateral", error=ErrorInfo(**error))
+    root = root_cause([stopped])
+    assert root is not None
+    end = describe_end(1, root, [stopped], None)
+    assert (end.cause, end.signature) == ("growth", "") and decide_restart([end], options()).restarts
 
 
 def test_lost_ranks_count_within_the_run() -> None:
