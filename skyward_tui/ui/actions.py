@@ -418,7 +418,8 @@ def keys_page() -> str:
     lines = [
         "# Keys",
         "",
-        "Generated from `skyward_tui/ui/actions.py` by `python -m skyward_tui.ui.actions`; a test compares both.",
+        "<!-- Generated from skyward_tui/ui/actions.py by `python -m skyward_tui.ui.actions`; a test compares them -->",
+        "",
         "In the app, `?` shows the same list. Remap a key by its id in [your `skyward.toml`](settings.md):",
         "",
         "```toml",

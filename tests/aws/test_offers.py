@@ -125,6 +125,12 @@ def test_offers_without_credentials_use_shipped_prices(bed: Bed, monkeypatch: py
     (only,) = matching_offers(found.offers, wish)
     assert (only.instance_type, only.hourly, only.shipped) == ("p5.48xlarge", 55.04, True)
     assert found.notes[0].startswith("no region is set") and "no AWS credentials were found" in found.notes[1]
+    with pytest.raises(
+        sky.UsageError, match=r"^no offer in us-west-2 is known; prices in us-west-2 are unknown, also in"
+    ):
+        sky.Compute(provider=sky.AWS(region="us-west-2"), accelerator="H100:8").plan()
+    spot = list_offers(MachineRequirements(accelerator=resolve("H100:8"), regions=("us-west-2",), allocation="spot"))
+    assert ["no AWS credentials" in note for note in spot.notes] == [True, False], spot.notes
 
 
 def test_shipped_price_list_is_valid() -> None:

@@ -46,6 +46,7 @@ async def run(cli: Cli, *arguments: Any, status: int = 0) -> subprocess.Complete
 
 async def test_trust_asks_for_confirmation_and_rejects_a_changed_key(host: Host, cli: Cli, tmp_path: Path) -> None:
     name = f"127.0.0.1:{host.port}"
+    assert f"accept it with: skyward-tui trust {name}" in (await run(cli, "hosts", name, status=1)).stdout
     done = await run(cli, "trust", name, status=2)
     assert host.key.get_fingerprint() in done.stderr and "--yes" in done.stderr
 

@@ -694,7 +694,9 @@ async def test_rejected_ssh_key_error_names_user_and_fix(host: Host, known_hosts
         known_hosts=str(known_hosts_file),
         config=False,
     )
-    with pytest.raises(CredentialsRefused, match=r"rejects all keys offered for user 'me'.*ssh-copy-id"):
+    with pytest.raises(
+        CredentialsRefused, match=r"rejects all keys offered for user 'me'.*ssh-copy-id.*--set keys=PATH"
+    ):
         await connection.connect(wish)
 
 

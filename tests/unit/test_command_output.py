@@ -352,6 +352,13 @@ def test_failed_teardown_exits_as_unverified(capfd: pytest.CaptureFixture[str]) 
     assert "error: no answer" in capfd.readouterr().err
 
 
+def test_kept_pool_is_reported_with_its_teardown_command(capfd: pytest.CaptureFixture[str]) -> None:
+    assert execute(Session(a_run(returned(0, 1))), keep=True) == errors.OK
+    assert "pool p stays up; tear down the pool: skyward-tui down p" in capfd.readouterr().err
+    assert execute(Session(a_run(returned(0, 1)), GONE)) == errors.OK
+    assert "stays up" not in capfd.readouterr().err
+
+
 def test_failed_start_tears_down_a_pool_that_was_to_be_kept(capfd: pytest.CaptureFixture[str]) -> None:
     session = Session(None, GONE, created=PoolError("no machines"))
     assert execute(session, keep=True) == 1

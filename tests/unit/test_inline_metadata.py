@@ -334,6 +334,7 @@ def test_run_options_become_arguments_of_the_function(parse_script_words, line, 
     ("line", "says"),
     [
         ("two.py:other --nodse 4", "unknown option --nodse. Arguments of other: --n. Did you mean --nodes?"),
+        ("two.py:other --name x", "Arguments of other: --n. Did you mean --pool?"),
         ("two.py:other --n", "--n of other needs a value"),
         ("one.py --epochs five", "argument epochs of train must be int, got 'five'"),
         ("plain.py --epochs 5", "Write: plain.py -- --epochs 5"),

@@ -84,7 +84,8 @@ def test_unknown_host_key_error_shows_the_trust_command_for_ipv6(home: Path) -> 
     shown = known_hosts.ServerKey(
         Target("::1", port=2222).label, "::1", 2222, asyncssh.import_public_key(PUBLIC), home / "sky/known_hosts"
     )
-    assert format_error(known_hosts.unknown_key_error(shown)).endswith("skyward-tui trust '[::1]:2222'")
+    text = format_error(known_hosts.unknown_key_error(shown))
+    assert text.startswith("The key of host [::1]:2222 is not known") and text.endswith("trust '[::1]:2222'")
 
 
 async def test_route_of_an_ipv6_host_is_written_with_brackets() -> None:

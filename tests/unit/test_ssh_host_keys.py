@@ -74,6 +74,9 @@ def test_host_key_errors_name_fingerprint_file_and_trust_command(file: Path) -> 
     file.write_text(line("gpu1", old))
     changed = format_error(known_hosts.changed_key_error(shown, known_hosts.look_up([file], "gpu1", 22)))
     assert changed.endswith(f"accept it with: skyward-tui trust gpu1 --known-hosts {file}")
+    assert "host gpu1 is not" in unknown and "host gpu1 has CHANGED" in changed
+    moved = known_hosts.changed_key_error(replace(shown, port=24), known_hosts.look_up([file], "gpu1", 22))
+    assert "host gpu1 (gpu1 port 24) has CHANGED" in str(moved)
     usual = replace(shown, file=known_hosts.own_known_hosts_file())
     assert format_error(known_hosts.unknown_key_error(usual)).endswith("skyward-tui trust gpu1")
     for part in (old.get_fingerprint(), new.get_fingerprint(), f"{file} line 1", "ssh-keygen -f", "CHANGED"):

@@ -562,7 +562,17 @@ async def list_offers(
 
     found = await asyncio.gather(*map(one, regions))
     notes = dict.fromkeys(note for each in found for note in each.notes)
-    return OfferList(offers=[offer for each in found for offer in each.offers], notes=list(notes))
+    return OfferList(offers=[offer for each in found for offer in each.offers], notes=_shorten_repeated_reasons(notes))
+
+
+def _shorten_repeated_reasons(notes: Iterable[str]) -> list[str]:
+    """Return the notes, with each reason only in the first note that has it."""
+    shortened, seen = [], set()
+    for note in notes:
+        fact, _, reason = note.partition(": ")
+        shortened.append(fact if reason in seen else note)
+        seen.add(reason)
+    return shortened
 
 
 async def query_region(
@@ -636,6 +646,8 @@ def _no_offer_message(offers: Sequence[Offer], requirements: MachineRequirements
             return f"{kind} has {carries}, but {accelerator} was requested: remove one of the two"
     missed = "; ".join(describe_nearest(offers, requirements))
     where = " and ".join(requirements.regions) or "the region"
+    if not offers:
+        return f"no offer in {where} is known"
     return f"no offer in {where} fits the request{f'; the nearest: {missed}' if missed else ''}"
 
 

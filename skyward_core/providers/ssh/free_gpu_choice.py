@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from skyward_core.model.errors import NoCapacity, PoolError, UsageError, error_message
+from skyward_core.model.errors import Hint, NoCapacity, PoolError, UsageError, error_hint, error_message
 from skyward_core.model.machines_and_gpu_use import GpuUse
 from skyward_core.providers.provider import contains_words, split_words
 from skyward_core.providers.provider_call_logs_polling_and_cache import AnswerCache
@@ -32,12 +32,14 @@ class HostGpuUsage(Value):
         gpus: GPUs that the login user may use.
         why: Why the GPUs could not be inspected, in words; "" if they could.
         reached: Whether the host answered.
+        hint: Advice about ``why``.
     """
 
     host: str
     gpus: Sequence[GpuUse]
     why: str
     reached: bool
+    hint: Hint | None = None
 
 
 async def inspect_host(transport: SSHTransport, host: str) -> HostGpuUsage:
@@ -51,7 +53,7 @@ async def inspect_host(transport: SSHTransport, host: str) -> HostGpuUsage:
             await lend_bundle(channel)
             answer: LookDone = await channel.ask("look")
     except (PoolError, UsageError, OSError) as error:
-        return HostGpuUsage(host, (), error_message(error).rstrip("."), False)
+        return HostGpuUsage(host, (), error_message(error).rstrip("."), False, error_hint(error))
     return HostGpuUsage(host, tuple(map(GpuUse.from_json, answer["uses"])), sanitize_line(answer["why"]), True)
 
 

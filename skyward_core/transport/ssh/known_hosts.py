@@ -292,7 +292,7 @@ def _append(file: Path, line: bytes) -> None:
 def unknown_key_error(shown: ServerKey) -> HostKeyError:
     """Return the error for an unknown host key."""
     return HostKeyError(
-        f"The key of host {shown.host} ({shown.name} port {shown.port}) is not known, so nothing was sent to it. It "
+        f"The key of host {_host_text(shown)} is not known, so nothing was sent to it. It "
         f"presents the {shown.key_type} key {shown.fingerprint}. Compare it with the output of `ssh-keygen -lf "
         f"/etc/ssh/ssh_host_{shown.key_type.lower()}_key.pub` on the host. If they are equal, trust the key",
         hint=_trust_hint(shown),
@@ -307,12 +307,20 @@ def changed_key_error(shown: ServerKey, known: KnownKeys) -> HostKeyError:
     )
     file, _ = known.places[0]
     return HostKeyError(
-        f"The key of host {shown.host} ({shown.name} port {shown.port}) has CHANGED, so nothing was sent to "
-        f"it. Known: {old}. Presented now: {shown.key_type} {shown.fingerprint}. Either the host was reinstalled, "
+        f"The key of host {_host_text(shown)} has CHANGED, so nothing was sent to it. Known: {old}. "
+        f"Presented now: {shown.key_type} {shown.fingerprint}. Either the host was reinstalled, "
         "or the connection is intercepted. If you know the reason, remove the old key first: "
         f"ssh-keygen -f {file} -R '{shown.pattern}'",
         hint=_trust_hint(shown),
     )
+
+
+def _host_text(shown: ServerKey) -> str:
+    """Return the host as the user wrote it, followed by its address and port if the text lacks them."""
+    address = f"[{shown.name}]" if ":" in shown.name else shown.name
+    named = shown.host.rpartition("@")[2]
+    known = named == f"{address}:{shown.port}" or (shown.port == 22 and named in (address, shown.name))
+    return shown.host if known else f"{shown.host} ({shown.name} port {shown.port})"
 
 
 def _trust_hint(shown: ServerKey) -> Hint:

@@ -16,11 +16,12 @@ from skyward_core.client import ssh_host_groups_and_access
 from skyward_core.client.run_history import PoolRow
 from skyward_core.client.ssh_host_groups_and_access import HostGpuUsage, HostGroup
 from skyward_core.model import errors
-from skyward_core.model.errors import UsageError
+from skyward_core.model.errors import UsageError, message_with_hint
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_tui.cli.console_and_log_printer import Console
 from skyward_tui.cli.pool_and_run_lookup import live_pools, open_session
 from skyward_tui.cli.shared_options_and_command_class import command
+from skyward_tui.text.error_hint_text import advice
 from skyward_tui.text.hardware_cells import free_text, memory, utilization
 from skyward_tui.text.text_width_and_tables import Columns
 
@@ -178,7 +179,8 @@ def _groups_of(host: str, groups: list[HostGroup]) -> list[str]:
 def _rows(seen: HostGpuUsage, groups: list[HostGroup]) -> Iterator[tuple[list[str], int]]:
     named = ", ".join(map(sanitize_line, _groups_of(seen.host, groups)))
     if seen.why or not seen.gpus:
-        reason = sanitize_line(seen.why) or "no GPU that our user may use"
+        why = message_with_hint(seen.why, advice(seen.hint)) if seen.hint is not None else seen.why
+        reason = sanitize_line(why) or "no GPU that our user may use"
         yield [sanitize_line(seen.host), named, "", "", "", reason], YELLOW if seen.reached else RED
         return
     for number, gpu in enumerate(seen.gpus):

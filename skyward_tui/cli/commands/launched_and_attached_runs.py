@@ -455,7 +455,11 @@ class PoolCommand:
             self.launch_saved = self.session.save_launch(self.key, run.id, request, joined=joined)
             return self.wait_and_report(run, request.detach)
 
-        return self.run_on_pool(spec, work, request)
+        status = self.run_on_pool(spec, work, request)
+        is_kept = spec is not None and self.leave_pool and not request.detach and status != errors.INTERRUPTED
+        if is_kept and any(self._is_ours(view) and view.is_live for view in self.session.pools()):
+            self.console.note(f"pool {self.pool} stays up; {self._teardown_text()}")
+        return status
 
     def run_on_pool(
         self, spec: PoolSpec | None, work: Callable[[], int], request: LaunchRequest | ShellRecord | None = None
@@ -841,16 +845,20 @@ class PoolCommand:
     def _detach(self, run: RunView) -> None:
         """Detach from the pool, and report the state of the run."""
         was_over = run.state != "running"
-        until = next(map(_idle_end_text, filter(self._is_ours, self.session.pools())), "")
+        results, end = f"results: skyward-tui results {run.id}", self._teardown_text()
         self.follower.wait(self.session.detach_pool(self.key), heed=False)
-        results, end = f"results: skyward-tui results {run.id}", f"tear down the pool: skyward-tui down {self.pool}"
         if run.state == "running":
             state = f"keeps running; watch: skyward-tui attach {self.pool}\n{results}; {end}"
         elif was_over:
             state = f"has ended ({run.state}); {results}\n{end}"
         else:
             state = f"was cancelled: it had not reached any node\n{end}"
-        self.console.note(f"run {run.id} {state}{until}")
+        self.console.note(f"run {run.id} {state}")
+
+    def _teardown_text(self) -> str:
+        """Return a text about how the pool is torn down."""
+        until = next(map(_idle_end_text, filter(self._is_ours, self.session.pools())), "")
+        return f"tear down the pool: skyward-tui down {self.pool}{until}"
 
 
 def _idle_end_text(view: PoolView) -> str:

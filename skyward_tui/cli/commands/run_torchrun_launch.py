@@ -348,9 +348,12 @@ def function_arguments(target: str, unparsed: Sequence[str], own: Sequence[str])
     return texts
 
 
+_MEANT_OPTIONS = {"--name": "--pool", "--cluster": "--pool", "--gpus": "--accelerator"}  # used by similar tools
+
+
 def _unknown_flag_error(flag: str, function: FunctionInfo, params: Sequence[str], own: Sequence[str]) -> str:
     flags = [_flag(name) for name in params]
-    close = _close_options(flag, [*flags, *own])
+    close = [each for each in own if each == _MEANT_OPTIONS.get(flag)] or _close_options(flag, [*flags, *own])
     text = f"unknown option {flag}. Arguments of {function.name}: {', '.join(flags) or 'none'}"
     return text + (f". Did you mean {close[0]}?" if close else "")
 
