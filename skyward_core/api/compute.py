@@ -319,8 +319,12 @@ class Compute(PoolOperations):
 
     async def _start_pool(self) -> None:
         from skyward_core.pool.pool import Pool
+        from skyward_core.store.default_and_forbidden_working_folders import (
+            main_script,
+            unusable_reason,
+            working_folder,
+        )
         from skyward_core.store.ledger import Ledger
-        from skyward_core.store.working_folder_choice import main_script, unusable_reason, working_folder
 
         if notice := debug_log.start_logging():
             print_safely(notice)

@@ -13,7 +13,7 @@ from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.plugins import redis_shared_state_client
 from skyward_core.plugins.redis_shared_state_client import SharedState, SharedStateConnection
 from skyward_core.runtime.instance_info_and_attempt import instance_info
-from skyward_core.store.working_folder_choice import main_script
+from skyward_core.store.default_and_forbidden_working_folders import main_script
 from skyward_core.transport.background_loop import submit
 from skyward_core.util.safe_file_access import read_text
 

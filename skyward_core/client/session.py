@@ -39,13 +39,14 @@ from skyward_core.model.provider_settings_schema import make_provider
 from skyward_core.model.script_interpreter import Interpreter
 from skyward_core.model.specs import Options, PoolSpec
 from skyward_core.pool.fetch_retained_results import fetch_retained, fetch_run, is_fetched
-from skyward_core.pool.ledger_reconciliation import is_starting
 from skyward_core.pool.pool import Pool, flush_all
 from skyward_core.pool.pool_context import CANCEL_TIMEOUT
 from skyward_core.pool.rank_log_receiver import LogSink
 from skyward_core.pool.runs.scheduler import new_run_id
+from skyward_core.pool.unrecorded_machines_and_gone_pools import is_starting
 from skyward_core.providers import provider_class
 from skyward_core.store import debug_log, pool_folder
+from skyward_core.store.default_and_forbidden_working_folders import require_current_folder
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow, RetainedResults, marked_pid
 from skyward_core.store.past_pool_views import (
@@ -56,7 +57,6 @@ from skyward_core.store.past_pool_views import (
 )
 from skyward_core.store.receipts_and_bills import Receipt
 from skyward_core.store.run_log_reader import RunLogs
-from skyward_core.store.working_folder_choice import require_current_folder
 from skyward_core.tasks.task_and_blob_values import Task
 from skyward_core.transport.background_loop import submit
 from skyward_core.transport.ssh.host_key_prompt import HostKeyPrompt

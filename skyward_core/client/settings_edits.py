@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from skyward_core.model.errors import UsageError
 from skyward_core.node.bootstrap.host_inspection import distrust_reason
+from skyward_core.store.default_and_forbidden_working_folders import current_paths
 from skyward_core.store.state_folder import SETTINGS_FILE, state_home
-from skyward_core.store.working_folder_choice import current_paths
 from skyward_core.util.safe_file_access import (
     MAX_SETTINGS_BYTES,
     exists,

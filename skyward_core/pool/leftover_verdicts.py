@@ -11,7 +11,7 @@ from skyward_core import providers
 from skyward_core.model.errors import SkywardError, UsageError, error_message
 from skyward_core.model.leftovers import Inventory, Leftover
 from skyward_core.model.provider_capability_protocols import ListsResources
-from skyward_core.pool.ledger_reconciliation import is_starting
+from skyward_core.pool.unrecorded_machines_and_gone_pools import is_starting
 from skyward_core.providers.provider_call_logs_polling_and_cache import log_call
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow

@@ -39,15 +39,15 @@ from skyward_core.model.script_interpreter import Interpreter
 from skyward_core.model.specs import Image, PoolSpec
 from skyward_core.plugins.plugin import bootstrap_steps, check_standalone, transform_image
 from skyward_core.pool.agent_link import Link
-from skyward_core.pool.ledger_reconciliation import (
+from skyward_core.pool.pool_context import PoolContext, PoolEnd
+from skyward_core.pool.preemption_notice_forwarding import describe_preemption
+from skyward_core.pool.unrecorded_machines_and_gone_pools import (
     close_if_gone,
     describe_end,
     is_starting,
     save_unknown_machines,
     with_python,
 )
-from skyward_core.pool.pool_context import PoolContext, PoolEnd
-from skyward_core.pool.preemption_notice_forwarding import describe_preemption
 from skyward_core.protocol.frame_codec import WireError
 from skyward_core.providers import provider_from_json
 from skyward_core.providers.provider import Provider
@@ -58,10 +58,10 @@ from skyward_core.providers.provider_call_logs_polling_and_cache import (
 )
 from skyward_core.store import pool_folder
 from skyward_core.store.debug_log import get_logger
+from skyward_core.store.default_and_forbidden_working_folders import resolve_workdir
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.pool_folder import node_events
 from skyward_core.store.state_folder import prune_is_due
-from skyward_core.store.working_folder_choice import resolve_workdir
 from skyward_core.tasks import import_path
 from skyward_core.tasks.python_compatibility import check_python, own_interpreter
 from skyward_core.transport.background_loop import run_all
@@ -531,7 +531,7 @@ class PoolStartup:
         context.background.spawn(self._save_locks())
         context.limits.watch()
         if prune_is_due():
-            from skyward_core.store.unused_folder_pruning import prune_when_due
+            from skyward_core.store.old_pool_and_recording_pruning import prune_when_due
 
             context.background.spawn(asyncio.to_thread(prune_when_due, context.ledger))
 

@@ -14,8 +14,8 @@ from skyward_core.model.machines_and_gpu_use import Machine
 from skyward_core.model.provider_capability_protocols import EndsNow, hourly_price
 from skyward_core.node.agent.retained_results import MIN_RETENTION
 from skyward_core.pool.agent_link import Link, describe_client
-from skyward_core.pool.ledger_reconciliation import close_if_gone, find_machines, record_missing
 from skyward_core.pool.pool_context import PoolContext, PoolEnd
+from skyward_core.pool.unrecorded_machines_and_gone_pools import close_if_gone, find_machines, record_missing
 from skyward_core.protocol.frame_codec import WireError
 from skyward_core.providers.provider_call_logs_polling_and_cache import IncompleteSearch, ProviderTimeout, log_query
 from skyward_core.store import debug_log

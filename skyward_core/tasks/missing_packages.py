@@ -10,7 +10,7 @@ from pathlib import Path
 
 from skyward_core.model.errors import DISTRIBUTIONS
 from skyward_core.model.script_interpreter import Interpreter
-from skyward_core.store.working_folder_choice import current_folder
+from skyward_core.store.default_and_forbidden_working_folders import current_folder
 from skyward_core.tasks.python_compatibility import is_own_environment
 from skyward_core.tasks.script_functions import parse_script
 from skyward_core.util.safe_file_access import is_dir, is_file, resolve_path

@@ -19,7 +19,7 @@ from skyward_core.model.errors import (
     UsageError,
     set_error_field,
 )
-from skyward_core.store.working_folder_choice import unusable_reason
+from skyward_core.store.default_and_forbidden_working_folders import unusable_reason
 from skyward_core.tasks.argument_parsing_and_sweeps import (
     RawArgument,
     convert,

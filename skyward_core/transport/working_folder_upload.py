@@ -29,7 +29,7 @@ from typing import IO, TYPE_CHECKING, NamedTuple
 
 from skyward_core.model.output_files import BY_PRODUCTS
 from skyward_core.node.bootstrap.receive_working_folder import PIECE, VANISHED, FolderItem, to_json
-from skyward_core.store.working_folder_choice import NestedStateFolders
+from skyward_core.store.default_and_forbidden_working_folders import NestedStateFolders
 from skyward_core.tasks.bounded_subprocess import git_command
 from skyward_core.util.safe_file_access import UnusableFile, find_matching, is_dir, read_text
 

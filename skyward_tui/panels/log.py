@@ -23,7 +23,7 @@ from skyward_core.views.log_buffers_and_rank_activity import Ring
 from skyward_core.views.log_collapsing import CollapsedRing
 from skyward_core.views.pool_view import PoolView, RunView
 from skyward_tui.panels.log_pane import Files, LogPane
-from skyward_tui.panels.log_search_and_filter import NEAR, Matcher
+from skyward_tui.panels.log_viewport_and_matching import NEAR, Matcher
 from skyward_tui.panels.panel import PanelExport, RunPanel, RunSelection
 from skyward_tui.panels.rank_states_and_heat_map import RankChosen
 from skyward_tui.source_lookup_and_editor import open_in_editor

@@ -34,7 +34,7 @@ from skyward_core.client.run_history import StoredLines, ring_tail
 from skyward_core.model.errors import SkywardError
 from skyward_core.views.log_buffers_and_rank_activity import Line, LogRing, Ring
 from skyward_core.views.log_collapsing import CollapsedRing
-from skyward_tui.panels.log_search_and_filter import LogViewport, Matcher, search_earlier
+from skyward_tui.panels.log_viewport_and_matching import LogViewport, Matcher, search_earlier
 from skyward_tui.text.ansi_colours import CELL_LIMIT, ParsedLine, parse
 from skyward_tui.text.error_hint_text import format_error
 from skyward_tui.text.number_and_time_format import count

@@ -16,8 +16,8 @@ from skyward_core.model.errors import Unreachable
 from skyward_core.model.machines_and_gpu_use import Machine
 from skyward_core.model.specs import Options, PoolSpec
 from skyward_core.pool import teardown
-from skyward_core.pool.ledger_reconciliation import close_if_gone
 from skyward_core.pool.pool import Pool
+from skyward_core.pool.unrecorded_machines_and_gone_pools import close_if_gone
 from skyward_core.providers.aws import boto_calls, instances_and_leftovers
 from skyward_core.providers.aws.instance_tags_and_launch_journal import LaunchJournal
 from skyward_core.providers.provider_call_logs_polling_and_cache import IncompleteSearch

@@ -537,7 +537,7 @@ async def _searched(folder: Path, lines: int, *, filters: bool) -> dict[str, flo
     from skyward_core.views.log_buffers_and_rank_activity import LogRing
     from skyward_tui.app.app import SkywardApp
     from skyward_tui.panels.log_pane import LogPane
-    from skyward_tui.panels.log_search_and_filter import Matcher
+    from skyward_tui.panels.log_viewport_and_matching import Matcher
     from tests.support.fake_session import FakeSession
 
     as_opened()

@@ -16,7 +16,7 @@ from textual.pilot import Pilot
 from skyward_core.store.run_log_reader import LogRange, StoredLines, ring_tail
 from skyward_core.views.log_buffers_and_rank_activity import Line, LogRing
 from skyward_tui.panels.log_pane import LogPane
-from skyward_tui.panels.log_search_and_filter import LogViewport, Matcher, search_earlier, search_files
+from skyward_tui.panels.log_viewport_and_matching import LogViewport, Matcher, search_earlier, search_files
 
 PAINTS = True  # what is painted is looked at, or changes what a widget knows
 

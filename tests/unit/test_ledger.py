@@ -23,7 +23,7 @@ import pytest
 from skyward_core.model.errors import Hint, LedgerError, PoolExistsError
 from skyward_core.model.machines_and_gpu_use import Machine
 from skyward_core.model.outcomes_states_and_alerts import ErrorInfo, Outcome, RootCause, Summary
-from skyward_core.pool.ledger_reconciliation import is_starting
+from skyward_core.pool.unrecorded_machines_and_gone_pools import is_starting
 from skyward_core.store import ledger as module
 from skyward_core.store.ledger import MIGRATIONS, VERSION, Ledger
 from skyward_core.store.ledger_rows import PoolRow, RetainedResults, RunRow, is_process_alive, marked_pid, process_mark

@@ -16,8 +16,8 @@ from skyward_core.model.machines_and_gpu_use import Machine, OrderedHardware
 from skyward_core.model.specs import Options, PoolSpec
 from skyward_core.pool import fetch_retained_results, node_recovery, teardown
 from skyward_core.pool import startup_and_machine_verification as startup
-from skyward_core.pool.ledger_reconciliation import close_if_gone
 from skyward_core.pool.pool import Pool
+from skyward_core.pool.unrecorded_machines_and_gone_pools import close_if_gone
 from skyward_core.providers import provider_call_logs_polling_and_cache as provider_calls
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.receipts_and_bills import Receipt

@@ -16,9 +16,9 @@ from skyward_core.model.outcomes_states_and_alerts import MachineStatus
 from skyward_core.model.specs import Image, Nodes, Options, PoolSpec
 from skyward_core.pool import agent_link, output_files, teardown
 from skyward_core.pool import startup_and_machine_verification as startup
-from skyward_core.pool.ledger_reconciliation import close_if_gone, is_starting, save_unknown_machines
 from skyward_core.pool.output_files import FileListing
 from skyward_core.pool.pool import Pool
+from skyward_core.pool.unrecorded_machines_and_gone_pools import close_if_gone, is_starting, save_unknown_machines
 from skyward_core.protocol.frame_codec import WireError
 from skyward_core.store.ledger import Ledger
 from skyward_core.views import events as ev

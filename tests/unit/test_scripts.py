@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from skyward_core.client.launch.plugin_and_provider_catalog import missing_frameworks
 from skyward_core.model.errors import ScriptError, UsageError
-from skyward_core.store.working_folder_choice import choose_workdir, working_folder
+from skyward_core.store.default_and_forbidden_working_folders import choose_workdir, working_folder
 from skyward_core.tasks.argument_parsing_and_sweeps import RawArgument, convert
 from skyward_core.tasks.script_functions import find_function, list_functions, parse_arguments, split_target
 from tests.support.any_text import CHARACTERS

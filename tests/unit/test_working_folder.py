@@ -22,7 +22,7 @@ from skyward_core.model.errors import JobFileError, UsageError
 from skyward_core.node.agent.client_file_requests import find_written_files
 from skyward_core.node.bootstrap import host_commands, receive_working_folder
 from skyward_core.protocol.node_paths import STATE_FILE
-from skyward_core.store import working_folder_choice
+from skyward_core.store import default_and_forbidden_working_folders
 from skyward_core.store.state_folder import is_state_folder, state_home
 from skyward_core.tasks.job_file import make_mount_call
 from skyward_core.transport import working_folder_upload
@@ -483,22 +483,25 @@ def test_home_and_system_folders_are_unusable(tmp_path: Path, monkeypatch: pytes
     (home / "project").mkdir(parents=True)
     monkeypatch.setenv("HOME", str(home))
     for folder in (home, tmp_path, Path("/")):
-        assert working_folder_choice.unusable_reason(folder) == f"{folder} contains your home folder"
+        assert default_and_forbidden_working_folders.unusable_reason(folder) == f"{folder} contains your home folder"
     for name in ("/usr", "/etc"):
-        assert working_folder_choice.unusable_reason(Path(name)) == f"{name} is a system folder"
-    assert working_folder_choice.unusable_reason(home / "project") == ""
+        assert default_and_forbidden_working_folders.unusable_reason(Path(name)) == f"{name} is a system folder"
+    assert default_and_forbidden_working_folders.unusable_reason(home / "project") == ""
 
 
 def test_linked_temporary_folder_is_a_system_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scratch, link = tmp_path / "scratch", tmp_path / "link"
     scratch.mkdir()
     link.symlink_to(scratch)
-    assert working_folder_choice.unusable_reason(scratch) == ""
+    assert default_and_forbidden_working_folders.unusable_reason(scratch) == ""
     monkeypatch.setenv("TMPDIR", str(link))
-    assert working_folder_choice.unusable_reason(scratch) == f"{scratch} is a system folder"
+    assert default_and_forbidden_working_folders.unusable_reason(scratch) == f"{scratch} is a system folder"
     monkeypatch.delenv("TMPDIR")
-    monkeypatch.setattr(working_folder_choice, "TEMPORARY_FOLDERS", (str(link),))  # as /tmp is one on some systems
-    assert working_folder_choice.unusable_reason(scratch) == f"{scratch} is a system folder"
+    # /tmp is a link on some systems
+    monkeypatch.setattr(
+        default_and_forbidden_working_folders, "TEMPORARY_FOLDERS", (str(link),)
+    )  # as /tmp is one on some systems
+    assert default_and_forbidden_working_folders.unusable_reason(scratch) == f"{scratch} is a system folder"
 
 
 async def sent_manifest(
@@ -580,9 +583,9 @@ def test_project_inside_a_state_folder_is_sent(tmp_path: Path) -> None:
     write(home, "clones/abc/train.py", "x")
     (home / "clones" / "abc" / "out").symlink_to(home / "pools")
     assert names(home / "clones" / "abc", includes=["out/*/*"]) == {"train.py", "out"}
-    assert working_folder_choice.unusable_reason(home / "clones" / "abc") == ""
+    assert default_and_forbidden_working_folders.unusable_reason(home / "clones" / "abc") == ""
     assert (
-        working_folder_choice.unusable_reason(home)
+        default_and_forbidden_working_folders.unusable_reason(home)
         == f"{home} is a state folder of skyward (SKYWARD_HOME), which contains keys"
     )
 

@@ -45,7 +45,7 @@ from skyward_core.model.specs import Image, Options, PoolSpec, Worker
 from skyward_core.plugins import by_name
 from skyward_core.plugins.plugin import transform_image
 from skyward_core.providers import DEFAULT_PROVIDER, pool_spec_and_provider_choice, provider_class
-from skyward_core.store.working_folder_choice import choose_workdir, require_current_folder
+from skyward_core.store.default_and_forbidden_working_folders import choose_workdir, require_current_folder
 from skyward_core.tasks.argument_parsing_and_sweeps import expand_combinations
 from skyward_core.tasks.packages.image_packages_from_file import image_python_version, read_image_packages
 from skyward_core.tasks.packages.package_specs_and_local_packages import find_local_packages, packages_to_send

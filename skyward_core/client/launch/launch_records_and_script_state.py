@@ -21,10 +21,10 @@ from skyward_core.model.errors import JobFileError, SkywardError, UsageError
 from skyward_core.model.provider_settings_schema import declared_settings
 from skyward_core.providers import provider_class
 from skyward_core.store import pool_folder
+from skyward_core.store.default_and_forbidden_working_folders import require_current_folder
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow, RunRow
 from skyward_core.store.state_folder import state_home
-from skyward_core.store.working_folder_choice import require_current_folder
 from skyward_core.tasks.bounded_subprocess import QueryTimeout, git_command, run_bounded
 from skyward_core.util.redaction import Redactor, is_secret_name, secret_values, url_secrets
 from skyward_core.util.safe_file_access import expand_user, read_bytes, read_text, write_atomic

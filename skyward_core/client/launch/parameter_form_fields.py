@@ -11,7 +11,7 @@ from pathlib import Path, PurePath
 from types import NoneType, UnionType
 from typing import Any, Literal, Union
 
-from skyward_core.store.working_folder_choice import choose_workdir
+from skyward_core.store.default_and_forbidden_working_folders import choose_workdir
 from skyward_core.tasks.argument_parsing_and_sweeps import ArgumentValueError, convert, describe_type
 from skyward_core.tasks.parameter_types_from_source import is_checkable, list_type, source_type
 from skyward_core.tasks.script_functions import FunctionInfo, Param

@@ -15,8 +15,8 @@ from skyward_core.client.settings_edits import read_table, replace_text, set_tab
 from skyward_core.model.errors import SkywardError, UsageError
 from skyward_core.model.provider_settings_schema import declared_settings
 from skyward_core.providers import DEFAULT_PROVIDER, provider_class, provider_names
+from skyward_core.store.default_and_forbidden_working_folders import require_current_folder
 from skyward_core.store.state_folder import SETTINGS_FILE
-from skyward_core.store.working_folder_choice import require_current_folder
 from skyward_core.tasks.script_functions import find_function
 from skyward_core.util.safe_file_access import is_file
 from skyward_core.util.terminal_safe_text import sanitize_line

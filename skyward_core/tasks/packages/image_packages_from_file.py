@@ -8,7 +8,7 @@ from pathlib import Path
 from skyward_core.model.errors import SpecError
 from skyward_core.model.specs import Image
 from skyward_core.node.bootstrap.host_inspection import distrust_reason
-from skyward_core.store.working_folder_choice import choose_workdir, current_folder
+from skyward_core.store.default_and_forbidden_working_folders import choose_workdir, current_folder
 from skyward_core.tasks.packages.lock_file_reading_and_writing import lock_python_version, read_pylock, read_uv_lock
 from skyward_core.tasks.packages.package_specs_and_local_packages import PackagesError, PackageSpecs, read_toml
 from skyward_core.tasks.python_compatibility import VersionError, satisfies

@@ -28,7 +28,7 @@ from skyward_core.node.bootstrap.receive_working_folder import FolderItem
 from skyward_core.protocol.frame_codec import AnyHeader
 from skyward_core.protocol.node_paths import NodePaths, pools_folder
 from skyward_core.store.debug_log import get_logger, log_duration
-from skyward_core.store.working_folder_choice import unusable_reason
+from skyward_core.store.default_and_forbidden_working_folders import unusable_reason
 from skyward_core.tasks.python_compatibility import check_python, own_interpreter
 from skyward_core.transport import working_folder_upload
 from skyward_core.transport.bundle_builder import bundle_for
