@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
@@ -20,6 +21,7 @@ from skyward_core.views.rank_metrics_and_progress import MetricStore
 MAX_RESULT_ROWS = 32  # maximum ranks or tasks whose results are compared one by one
 MAX_METRIC_BYTES = 64 << 20  # maximum bytes read of each rank's metrics, from the end
 CURVE_POINTS = 512  # time intervals of a curve; each shows the median of its values
+_OPTION = re.compile(r"--?[A-Za-z]")  # the start of an option, not of a negative number
 
 
 class MetricSummary(NamedTuple):
@@ -71,12 +73,24 @@ class ComparedRun:
     book: MetricStore = field(default_factory=MetricStore)
 
     def arguments(self) -> dict[str, str]:
-        """Return the arguments by name; the arguments of a whole script by position."""
-        named = [text.partition("=") for text in self.past.arguments]
-        return {
-            name if equals else f"word {at}": value if equals else name
-            for at, (name, equals, value) in enumerate(named, 1)
-        }
+        """Return the arguments by name: of a whole script by option, and by position if it is not an option's value.
+
+        The value of an option is the word after it, unless that word is an option. Values of a repeated option are
+        joined.
+        """
+        found, words, place, at = dict[str, str](), self.past.arguments, 0, 0
+        while at < len(words):
+            name, equals, value = words[at].partition("=")
+            if not equals and _OPTION.match(name):
+                has_value = at + 1 < len(words) and not _OPTION.match(words[at + 1])
+                value = words[at + 1] if has_value else "given"
+                at += has_value
+            elif not equals:
+                place += 1
+                name, value = f"argument {place}", name
+            found[name] = f"{found[name]} {value}" if name in found else value
+            at += 1
+        return found
 
     def curve(self, name: str) -> list[tuple[float, float]]:
         """Return the median of a metric over all ranks, as pairs of seconds since the start of the run and value."""

@@ -218,7 +218,7 @@ def comparison_lines(found: Comparison, now: float, note: Callable[[Any], str]) 
 
 def _line(row: ComparedRow, text: Callable[[Any], str]) -> ComparedLine:
     left, right = ("–" if value is None else one_line(text(value)) for value in (row.left, row.right))
-    return ComparedLine(row.name, left, right, left != right)
+    return ComparedLine(_LABELS.get(row.name, row.name), left, right, left != right)
 
 
 def _metric_summary(gist: tuple[float | None, float | None, float | None]) -> str:
@@ -235,6 +235,7 @@ def _files(names: tuple[str, ...]) -> str:
     return f"{shown}, …" if len(names) > 3 else shown or "–"
 
 
+_LABELS: Mapping[str, str] = {"text": "script text"}
 _FACTS: Mapping[str, Callable[[Any], str]] = {
     "text": lambda source: f"{source:.10}" or "–",
     "commit": lambda commit: f"{commit:.10}" or "–",

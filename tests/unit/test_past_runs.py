@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from skyward_core.client import log_search
 from skyward_core.client.launch.launch_request_and_options import LaunchRequest
 from skyward_core.client.log_search import LineMatch, LogSearch, matching_lines
-from skyward_core.client.run_comparison import Comparison, compare_runs
+from skyward_core.client.run_comparison import ComparedRun, Comparison, compare_runs
 from skyward_core.client.run_history import PastRun, RunSearch, past_runs
 from skyward_core.model.errors import UsageError
 from skyward_core.model.machines_and_gpu_use import Machine
@@ -38,6 +38,7 @@ from skyward_core.views.pool_view import PoolView, RunView, TaskView, apply
 from skyward_core.views.result_comparison import Difference, compare_results, find_disagreements
 from skyward_tui.cli.main import cli
 from tests.support.ledger_runs import record_runs
+from tests.support.past import past_run
 from tests.support.stored_runs import stored_run
 
 HOUR = 3600.0
@@ -223,6 +224,21 @@ def test_comparison_names_all_differences(two_runs: Ledger) -> None:
     assert facts["commit"] == ("0" * 40, "1" * 40, True) and facts["text"] == ("abc", "abc", False)
     assert facts["plugins"] == (("torch",), ("torch",), False) and facts["nodes"] == (2, 2, False)
     assert facts["error"][1] == "r1 killed"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("--lr", "0.1", "--bias", "-1", "--fast"), {"--lr": "0.1", "--bias": "-1", "--fast": "given"}),
+        (("--fast", "--lr=0.1", "data"), {"--fast": "given", "--lr": "0.1", "argument 1": "data"}),
+        (("fit", "-x", "1", "-x", "2", "out"), {"argument 1": "fit", "-x": "1 2", "argument 2": "out"}),
+        (("lr=0.1", "name="), {"lr": "0.1", "name": ""}),
+        ((), {}),
+    ],
+)
+def test_compared_script_arguments_are_named_by_option(words: tuple[str, ...], expected: dict[str, str]) -> None:
+    view = RunView("run", "llama", "train", "single", 1, 0.0)
+    assert ComparedRun(past=past_run(1, arguments=words), view=view).arguments() == expected
 
 
 def test_compared_metrics_include_killed_ranks(two_runs: Ledger) -> None:
