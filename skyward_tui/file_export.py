@@ -210,6 +210,11 @@ def _cell(value: Any) -> Any:
     return value if value is None or isinstance(value, str) else json.dumps(value)
 
 
+def local_files_text(spec: Mapping[str, Any]) -> str:
+    """Return where the ranks of a pool on this machine write their files."""
+    return f"its ranks write directly to {sanitize_line(str(spec.get('cwd') or 'your own folder'))}"
+
+
 def fetch_summary(haul: FetchResult) -> tuple[str, bool]:
     """Return a summary of a download of files, and whether the download was complete."""
     failed = [each for each in haul.files if each.error]

@@ -325,10 +325,10 @@ class QuitScreen(ChoiceScreen):
         names = ", ".join(pools[:5]) + (" …" if len(pools) > 5 else "")
         text = (
             f"{count(len(pools), 'pool')} still up: {names}.\n\n"
-            "Keep running: active runs continue, and the app shows the pools again when you reopen it. Idle pools "
-            "shut down. Queued runs are cancelled; gang sweeps start no further trials."
+            "Quit, keep running: active runs continue, and the app shows the pools again when you reopen it. Idle "
+            "pools shut down. Queued runs are cancelled; gang sweeps start no further trials."
         )
-        choices = [("keep", "Keep running", False), ("down", "Tear down", True), ("cancel", "Cancel", False)]
+        choices = [("keep", "Quit, keep running", False), ("down", "Tear down", True), ("cancel", "Cancel", False)]
         super().__init__("Quit?", text, choices, escape="cancel")
 
 

@@ -242,6 +242,7 @@ class LogPanel(RunPanel[LogPane]):
         self.cause = CauseLines()
         self.prompt = TextLine(compact=True, id="prompt", select_on_focus=True)
         self._subject = ""
+        self._is_over = False  # the run has ended, so that no more lines come
         self._asking = ""
         self._folded: CollapsedRing | None = None
         self._was_following: bool | None = None  # whether the log followed its end before it showed an instant
@@ -273,6 +274,7 @@ class LogPanel(RunPanel[LogPane]):
         rank = None if chosen.merged else chosen.rank
         self.cause.show(run, rank, first_key("run.errors", self.app.keys), short=self.size.height < _TALL)
         self._subject = self._subject_of(pool, run, chosen)
+        self._is_over = run is not None and run.state != "running"
         self.update_titles()
         for column in [self.panes.current] if chosen.merged else self.panes.columns:
             if not column.pane.window.ring.end or column.pane.window.filter is not None:
@@ -341,7 +343,7 @@ class LogPanel(RunPanel[LogPane]):
             if node is not None and (note := link_note(node)):
                 subject += f"  ! {note}"
             if self.panes.has_several:
-                subject += f"  of {len(self.panes.columns)} side by side"
+                subject += f"  · {len(self.panes.columns)} ranks side by side"
                 subject += ", aligned by time" if self._aligned else ""
         if not pool.is_live:
             subject += f"  pool {state_style(pool.shown_state).word}"
@@ -376,12 +378,13 @@ class LogPanel(RunPanel[LogPane]):
         pane = self.pane
         wrap = "  wrap" if pane.wrap else ""
         reading = "  reading files …" if pane.is_reading else ""
-        title = Content.assemble(self._subject, "  ", _mode_text(pane), wrap, reading)
+        title = Content.assemble(self._subject, "  ", _mode_text(pane, is_over=self._is_over), wrap, reading).rstrip()
         self.set_titles(title, Content(_search_text(pane)))
         if self.panes.has_several and not self._merged:
             for column in self.panes.columns:
                 search = f"  {_search_text(column.pane)}".rstrip()
-                column.head(Content.assemble(f" rank {column.rank}  ", _mode_text(column.pane), search))
+                mode = _mode_text(column.pane, is_over=self._is_over)
+                column.head(Content.assemble(f" rank {column.rank}  ", mode, search))
 
     def saved_state(self) -> Mapping[str, str | bool]:
         beside = " ".join(str(rank) for rank in self.panes.ranks[1:])
@@ -641,8 +644,10 @@ def failed_ranks(run: RunView | None) -> tuple[int, ...]:
     return tuple(sorted({outcome.rank for outcome in run.outcomes() if outcome.kind in FAILURES}))
 
 
-def _mode_text(pane: LogPane) -> tuple[str, str]:
+def _mode_text(pane: LogPane, *, is_over: bool) -> tuple[str, str]:
     """Return a text that states whether a log follows its end, and its style."""
+    if is_over:
+        return "" if pane.is_following else "(f: to the end)", "$muted"
     if pane.is_following:
         return "FOLLOW", "$text-success"
     behind = f" +{count(pane.lines_behind, 'line')}" if pane.lines_behind else ""

@@ -166,11 +166,10 @@ class PastRunList(CursorList[PastRun]):
         self._sort_again()
 
     def tick(self, now: float) -> None:
-        """Refresh the durations of unfinished runs once a second."""
+        """Refresh ages, and the durations of unfinished runs, at most once a second."""
         if int(now) != int(self._now):
             self._now = now
-            if any(run.ended_at is None for run in self.rows):
-                self.refresh()
+            self.refresh()
 
     def sort(self) -> None:
         self.set_rows(sorted_runs(self._found, self.sort_column, self._now, falling=self.is_descending))
@@ -183,7 +182,7 @@ class PastRunList(CursorList[PastRun]):
             self.marked.remove(run.run)
         else:
             self.marked = [*self.marked, run.run][-2:]
-        self.action_step(1)
+        self.refresh()
 
     def columns(self, width: int) -> Sequence[tuple[str, int | None]]:
         pool = max(4, min(max((len(run.pool) for run in self.rows), default=4), 20 if width >= _ROOMY else 12))
@@ -519,6 +518,8 @@ class HistoryScreen(ListScreen[PastRunList]):
 
     def on_screen_resume(self) -> None:
         self._log_searcher.resume()
+        if self._read_at is not None:
+            self.tick(self.app.clock())
 
     def on_unmount(self) -> None:
         self._log_searcher.reset()

@@ -673,6 +673,10 @@ class RunScreen(BaseScreen[None]):
         pool, run, session = self.pool, self.run, self.app.session
         if pool is None or run is None or session is None:
             return self.flash("no run to fetch files from")
+        if pool.provider == "local":
+            from skyward_tui.file_export import local_files_text
+
+            return self.flash(f"pool {pool.name} runs on this machine: {local_files_text(pool.spec)}")
         self.flash(f"fetching the files of run {run.id} …")
         # A worker of the app, so that the download continues if the user leaves this screen.
         self.app.run_worker(self._fetch(session, pool.key, run.id), name="fetch", exclusive=False)
@@ -751,6 +755,7 @@ class RunScreen(BaseScreen[None]):
         choices = [("keep", "Keep queued" if is_queued else "Keep running", False), ("cancel-run", "Cancel run", True)]
         if not is_queued:
             choices.insert(1, ("save-run", "Save and cancel", False))
+            text += " Save and cancel: ranks get SIGTERM first, and time to write a checkpoint."
         question = ChoiceScreen("Cancel the run?", text, choices, escape="keep")
         choice = await self.app.push_screen_wait(question)
         if choice in ("cancel-run", "save-run") and self.app.session is not None:

@@ -292,7 +292,7 @@ async def take_past() -> None:
             await camera.press("down")
         await camera.until("loss by lr")
         await camera.all_sizes("history")
-        await camera.press("space", "space", "c")  # with the one below
+        await camera.press("space", "down", "space", "c")  # with the one below
         await camera.until("compare")
         await camera.all_sizes("compare")
 

@@ -80,11 +80,11 @@ async def test_at_most_two_past_runs_are_marked(app: SkywardApp, session: FakeSe
     some_past(session)
     async with app.run_test(size=SIZE) as pilot:
         await press(pilot, "H", until=lambda: "▶" in screen_text(app) and isinstance(app.screen, HistoryScreen))
-        await press(pilot, "space", "space", "space", until=lambda: screen_text(app).count("◆") == 2)
+        await press(pilot, "space", "down", "space", "down", "space", until=lambda: screen_text(app).count("◆") == 2)
         listed = app.screen.query_one(PastRunList)
         assert listed.marked == [session.past[1].run, session.past[2].run]
-        await pilot.press("up", "space")
-        assert listed.marked == [session.past[1].run]
+        await pilot.press("space", "space", "up", "up", "space")
+        assert listed.marked == [session.past[2].run, session.past[0].run]
 
 
 async def test_empty_history_names_the_launch_key(app: SkywardApp, session: FakeSession) -> None:
@@ -108,7 +108,7 @@ async def test_two_marked_runs_are_compared(app: SkywardApp, session: FakeSessio
         await press(pilot, "c", until="mark two runs to compare (space: mark)")
         await pilot.press("space", "down", "space", "c")
         await until(pilot, lambda: isinstance(app.screen, CompareScreen) and "loss, median" in screen_text(app))
-        assert session.compared == [(past[0].run, past[2].run)]
+        assert session.compared == [(past[0].run, past[1].run)]
         shown = screen_text(app)
         assert any("≠" in line and "a1b2c3d4e5" in line for line in shown.splitlines())
         assert any("plugins" in line and "≠" not in line for line in shown.splitlines())
@@ -117,6 +117,18 @@ async def test_two_marked_runs_are_compared(app: SkywardApp, session: FakeSessio
         await press(pilot, "N", "N", until="only_0.02, median")
         await press(pilot, "y", until="copied comparison")
         await press(pilot, "q", until=lambda: isinstance(app.screen, HistoryScreen))
+
+
+async def test_ages_are_current_after_returning_to_history(app: SkywardApp, session: FakeSession) -> None:
+    some_past(session)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await press(pilot, "H", until=lambda: "▶" in screen_text(app) and isinstance(app.screen, HistoryScreen))
+        shown = screen_text(app)
+        await press(pilot, "enter", until=lambda: isinstance(app.screen, RunScreen))
+        session.now += 40 * 24 * 3600
+        await press(pilot, "q", until=lambda: isinstance(app.screen, HistoryScreen))
+        assert "43d ago" not in shown
+        await until(pilot, "43d ago")
 
 
 async def test_undismissed_failures_are_counted_and_listed(app: SkywardApp, session: FakeSession) -> None:

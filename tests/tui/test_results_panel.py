@@ -100,7 +100,7 @@ async def test_result_without_fields_has_no_columns(app: SkywardApp, session: Fa
 
 
 async def test_output_files_of_ranks_are_listed_and_fetched(app: SkywardApp, session: FakeSession) -> None:
-    view, run = session.pool_with_run("p", 2)
+    view, run = session.pool_with_run("p", 2, provider="ssh")
     session.written = [
         WrittenFile("ck/model.pt", 2_000_000, session.now - 90, 0, "1"),
         WrittenFile("o\x1b[2Jdd\n", 3, session.now, 1, "2"),
@@ -116,6 +116,13 @@ async def test_output_files_of_ranks_are_listed_and_fetched(app: SkywardApp, ses
         session.now += 60  # what was said of the fetching makes room for hints
         await until(pilot, "z zoom")
         assert "o fetch files" not in screen_text(app)
+
+
+async def test_fetch_on_a_local_pool_names_the_folder(app: SkywardApp, session: FakeSession) -> None:
+    view, _ = session.pool_with_run("p", 1)
+    view.spec["cwd"] = "/home/me/work"
+    async with on_run_screen(app, (160, 48), view.key, until="FOLLOW") as (pilot, _):
+        await press(pilot, "o", until="pool p runs on this machine: its ranks write directly to /home/me/work")
 
 
 async def test_fetch_key_is_hinted_on_a_small_terminal(app: SkywardApp, session: FakeSession) -> None:

@@ -56,7 +56,7 @@ async def test_logs_of_ranks_scroll_side_by_side_in_time(app: SkywardApp, sessio
         await until(pilot, lambda: [column.rank for column in columns(screen)] == [0, 1, 3])
         third = columns(screen)[2]
         await until(pilot, lambda: app.focused is third.pane and screen.rank == 3)
-        await until(pilot, lambda: "rank 3  of 3 side by side" in str(log_of(screen).border_title))
+        await until(pilot, lambda: "rank 3  · 3 ranks side by side" in str(log_of(screen).border_title))
         # What is done is done to the one that is looked at.
         await press(pilot, "space", until=lambda: not third.pane.is_following and columns(screen)[0].pane.is_following)
         for rank in range(4):

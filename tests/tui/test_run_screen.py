@@ -219,7 +219,8 @@ async def test_saved_files_are_named_on_a_small_terminal(app: SkywardApp, sessio
 async def test_run_is_cancelled_only_after_confirmation(app: SkywardApp, session: FakeSession) -> None:
     _, run = session.pool_with_run("llama-ft")
     async with on_run_screen(app, SIZE) as (pilot, _):
-        await pilot.press("C", "enter")
+        await press(pilot, "C", until="Save and cancel: ranks get SIGTERM first")
+        await pilot.press("enter")
         assert session.cancelled == []
         await press(pilot, "C", "tab", "enter", until=lambda: session.cancelled == [("llama-ft", run.id)])
         await until(pilot, "⊘ CANCELLED")

@@ -177,7 +177,7 @@ def test_app_ends_if_its_terminal_vanishes_in_a_dialog_or_subprocess(
     session: Session, shared_home: Path, tmp_path: Path
 ) -> None:
     def asks(terminal: Terminal) -> None:
-        terminal.press("q", until="Keep running")
+        terminal.press("q", until="keep running")
 
     def asks_about_an_end(terminal: Terminal) -> None:
         terminal.press("X", until="Tear down warm?")

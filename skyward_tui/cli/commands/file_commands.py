@@ -24,6 +24,7 @@ from skyward_tui.cli.console_and_log_printer import Console
 from skyward_tui.cli.pool_and_run_lookup import live_pools, open_session, resolve_run
 from skyward_tui.cli.run_report_and_receipts import table
 from skyward_tui.cli.shared_options_and_command_class import command
+from skyward_tui.file_export import local_files_text
 from skyward_tui.text.json_output import fetch_json, file_json
 from skyward_tui.text.number_and_time_format import ago, count
 
@@ -44,7 +45,7 @@ def files(console: Console, run: str, patterns: Sequence[str]) -> int:
         pool, of_run = _resolve_pool(session, run)
         here = session.is_working_locally(pool)
         if here:
-            console.note(f"pool {pool.name} runs on this machine: {_local_files_text(pool)}")
+            console.note(f"pool {pool.name} runs on this machine: {local_files_text(pool.spec)}")
         found = session.files(pool.key, of_run, patterns, whole=True).result()
     rows = [("node", "size", "changed", "file")]
     rows += [(str(each.node), format_size(each.size), ago(each.age), sanitize_line(each.path)) for each in found.files]
@@ -73,7 +74,7 @@ def fetch(console: Console, run: str, patterns: Sequence[str], to: str | None) -
     with open_session(console) as session:
         pool, of_run = _resolve_pool(session, run)
         if session.is_working_locally(pool):
-            console.note(f"nothing to fetch: pool {pool.name} runs on this machine, and {_local_files_text(pool)}")
+            console.note(f"nothing to fetch: pool {pool.name} runs on this machine, and {local_files_text(pool.spec)}")
             console.result({"files": [], "notes": []})
             return errors.OK
         progress = _FetchProgress()
@@ -122,11 +123,6 @@ def checkpoints(console: Console, run: str) -> int:
     return errors.FAILED if listing.problems else errors.OK
 
 
-def _local_files_text(pool: PoolRow) -> str:
-    folder = sanitize_line(str(pool.spec.get("cwd") or "your own folder"))
-    return f"its ranks write directly to {folder}"
-
-
 def _resolve_pool(session: Session, word: str) -> tuple[PoolRow, str | None]:
     """Return the pool that a word names and the ID of its run; None instead of a run stands for all runs of the pool.
 
@@ -141,7 +137,7 @@ def _resolve_pool(session: Session, word: str) -> tuple[PoolRow, str | None]:
         return pool, run
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(pool.ended_at))
     if session.is_working_locally(pool):
-        raise UsageError(f"pool {pool.name} ended at {when}, and ran on this machine: {_local_files_text(pool)}")
+        raise UsageError(f"pool {pool.name} ended at {when}, and ran on this machine: {local_files_text(pool.spec)}")
     receipt = pool.receipt or {}
     notes = [sanitize_line(str(each)) for part in ("notes", "lost") for each in receipt.get(part, ())]
     copies = [f"\n  {each}" for each in _copy_commands(session, pool, receipt.get("stays", ()))]
