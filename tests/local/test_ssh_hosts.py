@@ -182,7 +182,7 @@ async def test_jump_host_is_verified_shared_and_closed_after_last_use(
     await jump.start()
     jump.authorized.write_text(host.authorized.read_text())
     wish = target(host, known_hosts_file, jump=f"127.0.0.1:{jump.port}")
-    with pytest.raises(PoolError, match=f"key of host 127.0.0.1:{jump.port} .* is not known"):
+    with pytest.raises(PoolError, match=f"key of host 127.0.0.1:{jump.port} is not known"):
         await connect.connect(wish, patience=0)
     known_hosts_file.write_text(host.known_line() + jump.known_line())
     links = await asyncio.gather(*(connect.connect(wish) for _ in range(3)))
