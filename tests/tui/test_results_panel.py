@@ -128,7 +128,8 @@ async def test_fetch_on_a_local_pool_names_the_folder(app: SkywardApp, session: 
 async def test_fetch_key_is_hinted_on_a_small_terminal(app: SkywardApp, session: FakeSession) -> None:
     view, _ = session.pool_with_run("p", 2)
     session.written = [WrittenFile("ck/model.pt", 2_000_000, session.now - 90, 0, "1")]
-    async with on_run_screen(app, (80, 24), view.key, until="FOLLOW") as (pilot, _):
+    async with on_run_screen(app, (80, 24), view.key, until="FOLLOW") as (pilot, screen):
+        await until(pilot, lambda: screen.panels["results"].has_content)
         await press(pilot, "4", until="ck/model.pt")
         await until(pilot, "o fetch files")
 
