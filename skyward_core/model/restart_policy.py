@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from skyward_core.model.outcomes_states_and_alerts import Outcome, RestartCause, RootCause
 from skyward_core.model.root_cause import ECHO, cause_rank, is_failure
 from skyward_core.protocol.frame_codec import MAX_SHORT_TEXT
-from skyward_core.protocol.frame_schemas_and_size_limits import PREEMPTED
+from skyward_core.protocol.frame_schemas_and_size_limits import GROWTH_STOP, PREEMPTED
 from skyward_core.util.light_dataclass import Value, value
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import AttemptEndKeys, AttemptKeys
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds before a restart after an attempt without progress
-GROWTH_STOP = "the run continues on more nodes"  # end of the agents' message about ranks that were stopped
 MAX_SENT_MESSAGE = 300  # characters
 MAX_IDLE_ATTEMPTS = 3  # consecutive attempts that may end without progress, if progress can be measured
 

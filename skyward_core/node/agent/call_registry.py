@@ -16,6 +16,7 @@ from skyward_core.protocol.frame_codec import (
     encode_frame_text,
     encode_json,
 )
+from skyward_core.protocol.frame_schemas_and_size_limits import GROWTH_STOP
 
 if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import (
@@ -145,7 +146,7 @@ class Call:
             "fail-fast": "stopped because another rank failed",
             "preemption": "stopped because another rank failed",
             "cancel": "stopped because the run was cancelled",
-            "growth": "stopped because the run continues on more nodes",
+            "growth": GROWTH_STOP,
         }
         message = reasons.get(self.stop_reason, self.stop_reason)
         return {"kind": "collateral", "error": {"type": "Stopped", "message": message}}
