@@ -9,9 +9,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from statistics import median
+from subprocess import PIPE
 from time import perf_counter
 
 from .fresh import BenchError, compile_ours
@@ -117,15 +118,19 @@ def whole_job(command: Sequence[str], folder: str) -> float:
     file = Path(folder, "told.json")
     file.unlink(missing_ok=True)
     began = perf_counter()
-    try:
-        done = subprocess.run(
-            command, cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=SECONDS
-        )
-    except subprocess.TimeoutExpired:
-        raise BenchError(f"{command[0]} took longer than {SECONDS:g} s") from None
+    environ = environment(folder)
+    with subprocess.Popen(command, cwd=folder, env=environ, stdout=PIPE, stderr=PIPE, text=True) as job:
+        try:
+            _, errors = job.communicate(timeout=SECONDS)
+        except subprocess.TimeoutExpired:
+            job.terminate()  # torchrun ends its ranks, which would outlive a SIGKILL
+            with suppress(subprocess.TimeoutExpired):
+                job.communicate(timeout=SECONDS)
+            job.kill()
+            raise BenchError(f"{command[0]} took longer than {SECONDS:g} s") from None
     whole = perf_counter() - began
-    if done.returncode or not file.exists():
-        raise BenchError(f"{command[0]} ended with {done.returncode}:\n{done.stderr[-3000:]}")
+    if job.returncode or not file.exists():
+        raise BenchError(f"{command[0]} ended with {job.returncode}:\n{errors[-3000:]}")
     return whole
 
 
