@@ -25,7 +25,7 @@ from skyward_core.views.pool_view import RunView, TaskView
 from skyward_core.views.stack_groups_and_profiles import Profile, speedscope
 from skyward_core.views.sweep_trials import TrialTable
 from skyward_tui.text.json_output import run_json
-from skyward_tui.text.number_and_time_format import count
+from skyward_tui.text.number_time_and_run_state_format import count
 
 if TYPE_CHECKING:
     from skyward_core.client.session_interface import FetchResult

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from skyward_core.util.terminal_safe_text import sanitize_line
-from skyward_tui.text.number_and_time_format import precise_duration
+from skyward_tui.text.number_time_and_run_state_format import precise_duration
 from skyward_tui.text.text_width_and_tables import clip
 
 if TYPE_CHECKING:

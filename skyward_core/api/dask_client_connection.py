@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from skyward_core.plugins.built_in.dask import Dask
     from skyward_core.pool.pool import Pool
-    from skyward_core.tasks.task_and_blob_values import Task
+    from skyward_core.tasks.pickled_calls_and_blobs import Task
 
 CONNECT_TIMEOUT = 60.0  # seconds for the client to connect
 CLOSE_TIMEOUT = 2.0  # seconds for the client to close

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from skyward_core.pool.runs.map_run import MapRun
     from skyward_core.pool.runs.run import Run
     from skyward_core.store.receipts_and_bills import Receipt
-    from skyward_core.tasks.task_and_blob_values import Task
+    from skyward_core.tasks.pickled_calls_and_blobs import Task
     from skyward_core.views.pool_view import PoolView
     from skyward_core.views.sweep_argument_combinations import TrialSheet
 

@@ -11,7 +11,7 @@ from dataclasses import field, replace
 from typing import Any
 
 from skyward_core import providers
-from skyward_core.client.launch.launch_request_and_options import parse_setting
+from skyward_core.client.launch.launch_option_declarations import parse_setting
 from skyward_core.model.errors import PoolError, SkywardError, UsageError, error_message
 from skyward_core.model.leftovers import Inventory
 from skyward_core.model.provider_settings_schema import make_provider

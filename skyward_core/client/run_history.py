@@ -15,7 +15,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from skyward_core.client.launch.launch_request_and_options import WAYS
+from skyward_core.client.launch.launch_option_declarations import WAYS
 from skyward_core.client.pool_costs import bills_of_pool
 from skyward_core.client.sweep_launch_and_resumption import trial_table_source
 from skyward_core.model.errors import NoTrials, SkywardError, UsageError

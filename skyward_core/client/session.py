@@ -57,7 +57,7 @@ from skyward_core.store.past_pool_views import (
 )
 from skyward_core.store.receipts_and_bills import Receipt
 from skyward_core.store.run_log_reader import RunLogs
-from skyward_core.tasks.task_and_blob_values import Task
+from skyward_core.tasks.pickled_calls_and_blobs import Task
 from skyward_core.transport.background_loop import submit
 from skyward_core.transport.ssh.host_key_prompt import HostKeyPrompt
 from skyward_core.views.events import Event, PoolEnded
@@ -66,8 +66,8 @@ from skyward_core.views.sweep_argument_combinations import TrialSheet
 from skyward_core.views.sweep_trials import TrialTableSource
 
 if TYPE_CHECKING:
+    from skyward_core.client.launch.launch_option_declarations import LaunchRequest
     from skyward_core.client.launch.launch_records_and_script_state import LaunchRecord, ShellRecord
-    from skyward_core.client.launch.launch_request_and_options import LaunchRequest
     from skyward_core.client.run_comparison import Comparison
     from skyward_core.model.thread_stacks import Stacks
     from skyward_core.pool.checkpoint_copies import CheckpointListing

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from skyward_core.client.launch.launch_option_declarations import LaunchRequest
     from skyward_core.client.launch.launch_records_and_script_state import LaunchRecord as LaunchRecord
     from skyward_core.client.launch.launch_records_and_script_state import ShellRecord as ShellRecord
-    from skyward_core.client.launch.launch_request_and_options import LaunchRequest
     from skyward_core.client.leftover_cleanup import LeftoverScan as LeftoverScan
     from skyward_core.client.log_search import LogSearch
     from skyward_core.client.run_comparison import Comparison
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from skyward_core.pool.output_files import FileListing as FileListing
     from skyward_core.store.receipts_and_bills import Receipt
     from skyward_core.store.run_log_reader import RunLogs
-    from skyward_core.tasks.task_and_blob_values import Task
+    from skyward_core.tasks.pickled_calls_and_blobs import Task
     from skyward_core.transport.ssh.host_key_prompt import Ask as Ask
     from skyward_core.transport.ssh.known_hosts import ServerKey as ServerKey
     from skyward_core.views.pool_view import PoolView, RunView

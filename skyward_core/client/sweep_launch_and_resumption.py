@@ -16,13 +16,13 @@ from skyward_core.pool.runs.scheduler import new_run_id
 from skyward_core.store import pool_folder
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import RunRow
-from skyward_core.tasks.task_and_blob_values import Task
+from skyward_core.tasks.pickled_calls_and_blobs import Task
 from skyward_core.views.pool_view import RunView, TaskView
 from skyward_core.views.sweep_argument_combinations import TrialSheet as TrialSheet
 from skyward_core.views.sweep_trials import TrialTableSource, representative_task
 
 if TYPE_CHECKING:
-    from skyward_core.client.launch.launch_request_and_options import LaunchRequest
+    from skyward_core.client.launch.launch_option_declarations import LaunchRequest
     from skyward_core.pool.pool import Pool
 
 

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
         HoldsAnswer,
         Timestamp,
     )
-    from skyward_core.tasks.task_and_blob_values import SourceText
+    from skyward_core.tasks.pickled_calls_and_blobs import SourceText
     from skyward_core.transport.file_and_result_downloads import IncomingOutput
 
     RunFrame = AgentOutcome | AgentItem | AgentBegan | AgentStale | AgentRun | AgentWant

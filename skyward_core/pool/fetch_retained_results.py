@@ -1,7 +1,7 @@
 """Download of retained results: results and logs that no client has fetched.
 
 For an ended pool, the client starts a new agent without ranks in each retained folder
-(``agent.retained_results``). The agent reads the finished calls from the journal, as an agent does after
+(``agent.results_retained_after_node_end``). The agent reads the finished calls from the journal, as an agent does after
 the death of its predecessor, and sends their results. After the last acknowledgement it ends and deletes its folder.
 
 For a running pool, this module connects to the pool's own agents, which continue to run.

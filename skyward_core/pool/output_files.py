@@ -27,7 +27,7 @@ from skyward_core.model.output_files import (
     normalize_pattern,
 )
 from skyward_core.model.specs import Options
-from skyward_core.node.agent.client_file_requests import FolderWalk, clear_checkpoints, file_version
+from skyward_core.node.agent.output_checkpoint_and_source_files import FolderWalk, clear_checkpoints, file_version
 from skyward_core.pool.agent_link import Link
 from skyward_core.pool.checkpoint_sets import inspect_content
 from skyward_core.protocol.frame_codec import WireError

@@ -30,7 +30,7 @@ from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow
 from skyward_core.store.pool_folder import PoolFolder, parse_rank
 from skyward_core.tasks.python_compatibility import require_compatible
-from skyward_core.tasks.task_and_blob_values import Task
+from skyward_core.tasks.pickled_calls_and_blobs import Task
 from skyward_core.views.pool_view import PoolView
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from skyward_core.model.errors import LedgerError, PoolError, SkywardError, UsageError, error_message
 from skyward_core.model.machines_and_gpu_use import Machine
 from skyward_core.model.provider_capability_protocols import EndsNow, hourly_price
-from skyward_core.node.agent.retained_results import MIN_RETENTION
+from skyward_core.node.agent.results_retained_after_node_end import MIN_RETENTION
 from skyward_core.pool.agent_link import Link, describe_client
 from skyward_core.pool.pool_context import PoolContext, PoolEnd
 from skyward_core.pool.unrecorded_machines_and_gone_pools import close_if_gone, find_machines, record_missing

@@ -55,8 +55,8 @@ from skyward_core.runtime.async_streaming_map_adapters import (
     adapt_async_function,
 )
 from skyward_core.tasks.guarded_user_code import describe_exception, run_guarded
+from skyward_core.tasks.pickled_calls_and_blobs import EMPTY_BLOB, Blob, SourceText, Task
 from skyward_core.tasks.stdout_line_interleaving import is_stdout
-from skyward_core.tasks.task_and_blob_values import EMPTY_BLOB, Blob, SourceText, Task
 from skyward_core.util.content_hash import BLOB_PREFIX, ContentHash, hash_bytes
 from skyward_core.util.safe_file_access import read_bytes, resolve_path
 

@@ -198,7 +198,7 @@ def _serve_request(request: bytes, folder: Path) -> None:
 
     from skyward_core.tasks import missing_packages
     from skyward_core.tasks.function_pickling import make_tasks
-    from skyward_core.tasks.task_and_blob_values import write_tasks
+    from skyward_core.tasks.pickled_calls_and_blobs import write_tasks
 
     name, function, calls, plugins, missing_packages.from_metadata = pickle.loads(request)  # sent by the parent process
     skyward_alias_and_import_hooks.install()

@@ -29,7 +29,7 @@ from skyward_core.tasks.python_compatibility import is_own_environment, own_inte
 from skyward_core.util import terminal_safe_text
 
 if TYPE_CHECKING:
-    from skyward_core.tasks.task_and_blob_values import Task
+    from skyward_core.tasks.pickled_calls_and_blobs import Task
 
 
 # An appended folder shadows nothing. The inserted folder contains only this package.
@@ -134,7 +134,7 @@ def build_tasks(
         UsageError: If an argument does not match its type.
         NotPicklableError: If an argument or an object that the function refers to cannot be pickled. Names the object.
     """
-    from skyward_core.tasks.task_and_blob_values import read_tasks
+    from skyward_core.tasks.pickled_calls_and_blobs import read_tasks
 
     chosen = own_interpreter() if interpreter is None else interpreter
     report = report or (_write_stderr if echo else lambda line: None)

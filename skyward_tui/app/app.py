@@ -36,7 +36,7 @@ from skyward_tui.screens.base_screen import BaseScreen, commands
 from skyward_tui.screens.pool_list import PoolsScreen
 from skyward_tui.shutdown_and_daemon_threads import ShutdownSignals, run_in_daemon_thread
 from skyward_tui.text.error_hint_text import format_error
-from skyward_tui.text.number_and_time_format import run_progress
+from skyward_tui.text.number_time_and_run_state_format import run_progress
 from skyward_tui.ui.actions import actions_in, bindings, first_key, resolve_keymap, with_keys
 from skyward_tui.ui.saved_state import InvalidStateFile, SavedState, ScreenState, load_state, save_state
 from skyward_tui.ui.session_futures import wait_shielded

@@ -22,7 +22,7 @@ from skyward_core.client import doctor_and_bug_report
 from skyward_core.client import user_settings_and_app_state as settings
 from skyward_core.util.terminal_safe_text import sanitize_in_place
 from skyward_core.views.pool_view import PoolView
-from skyward_tui.text.number_and_time_format import count
+from skyward_tui.text.number_time_and_run_state_format import count
 
 if TYPE_CHECKING:
     from skyward_tui.app import SkywardApp

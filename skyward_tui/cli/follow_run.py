@@ -39,10 +39,10 @@ from skyward_core.views.pool_view import PoolView, RunView
 from skyward_core.views.rank_metrics_and_progress import format_metrics
 from skyward_tui.cli.console_and_log_printer import Console, is_color_enabled
 from skyward_tui.cli.fault_tolerant_stdio import StandardStream
-from skyward_tui.cli.run_report_and_receipts import COLORS, state_text
+from skyward_tui.cli.result_tables_failures_and_receipts import COLORS, state_text
 from skyward_tui.text.ansi_colours import plain
 from skyward_tui.text.error_hint_text import format_detail
-from skyward_tui.text.number_and_time_format import count, duration, hourly, money, run_progress, saving_text
+from skyward_tui.text.number_time_and_run_state_format import count, duration, hourly, money, run_progress, saving_text
 from skyward_tui.text.text_width_and_tables import clip
 
 MAX_BUFFERED_BYTES = 1 << 20  # bytes per rank; limits the memory for output whose run is not known yet

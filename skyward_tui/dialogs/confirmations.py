@@ -17,7 +17,7 @@ from skyward_core.util.format_bytes import format_size
 from skyward_core.views.pool_view import PoolView
 from skyward_tui.dialogs.basic_dialogs import ChoiceScreen, Dialog, Result
 from skyward_tui.text.error_hint_text import format_error
-from skyward_tui.text.number_and_time_format import count, duration, hourly, money
+from skyward_tui.text.number_time_and_run_state_format import count, duration, hourly, money
 from skyward_tui.text.state_styles import node_style
 from skyward_tui.text.teardown_and_leftovers import receipt_line, receipt_lines, total_size, unfetched_lines
 from skyward_tui.ui.actions import bindings

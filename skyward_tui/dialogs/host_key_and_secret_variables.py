@@ -12,7 +12,7 @@ from textual.reactive import var
 from textual.widgets import Button, Input, Label
 
 from skyward_tui.dialogs.basic_dialogs import Dialog
-from skyward_tui.text.number_and_time_format import count
+from skyward_tui.text.number_time_and_run_state_format import count
 from skyward_tui.ui.actions import bindings
 from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.widgets.screen_frame_and_replay_line import TextLine

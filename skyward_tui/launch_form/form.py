@@ -13,7 +13,7 @@ from itertools import count as count_from
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from skyward_core.client.launch.launch_request_and_options import (
+from skyward_core.client.launch.launch_option_declarations import (
     DEFAULTS,
     NO_SCRIPT,
     OPTIONS,

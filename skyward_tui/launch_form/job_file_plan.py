@@ -23,7 +23,7 @@ from skyward_tui.launch_form.form import (
     provider_settings,
     setting_fields,
 )
-from skyward_tui.text.number_and_time_format import NO_RUN, count, count_range
+from skyward_tui.text.number_time_and_run_state_format import NO_RUN, count, count_range
 
 if TYPE_CHECKING:
     from skyward_core.client.launch.job_and_shell_launch import JobFile, JobRequest

@@ -12,7 +12,7 @@ from dataclasses import field as dataclass_field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from skyward_core.client.launch.launch_request_and_options import OPTIONS
+from skyward_core.client.launch.launch_option_declarations import OPTIONS
 from skyward_core.model.errors import ScriptError, SkywardError, error_message
 from skyward_core.model.provider_capability_protocols import NeedsPython, RunsHere
 from skyward_core.util.terminal_safe_text import sanitize_line
@@ -27,7 +27,7 @@ from skyward_tui.launch_form.form import (
     relative_path,
 )
 from skyward_tui.shutdown_and_daemon_threads import run_in_daemon_thread
-from skyward_tui.text.number_and_time_format import count, count_range, duration, hourly
+from skyward_tui.text.number_time_and_run_state_format import count, count_range, duration, hourly
 from skyward_tui.text.queue_trial_and_comparison_rows import gang_text
 
 if TYPE_CHECKING:

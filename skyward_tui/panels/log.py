@@ -28,7 +28,7 @@ from skyward_tui.panels.panel import PanelExport, RunPanel, RunSelection
 from skyward_tui.panels.rank_states_and_heat_map import RankChosen
 from skyward_tui.source_lookup_and_editor import open_in_editor
 from skyward_tui.text.error_hint_text import format_detail
-from skyward_tui.text.number_and_time_format import count, failure
+from skyward_tui.text.number_time_and_run_state_format import count, failure
 from skyward_tui.text.rank_states_from_views import link_note, no_output_reason, rank_states
 from skyward_tui.text.state_styles import FAILURES, state_style
 from skyward_tui.text.text_width_and_tables import one_line

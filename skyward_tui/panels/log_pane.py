@@ -37,7 +37,7 @@ from skyward_core.views.log_collapsing import CollapsedRing
 from skyward_tui.panels.log_viewport_and_matching import LogViewport, Matcher, search_earlier
 from skyward_tui.text.ansi_colours import CELL_LIMIT, ParsedLine, parse
 from skyward_tui.text.error_hint_text import format_error
-from skyward_tui.text.number_and_time_format import count
+from skyward_tui.text.number_time_and_run_state_format import count
 from skyward_tui.ui.actions import bindings
 from skyward_tui.ui.themes import read_style_sheet
 

@@ -29,7 +29,7 @@ from skyward_tui.text.hardware_cells import (
     quantity,
     share,
 )
-from skyward_tui.text.number_and_time_format import duration
+from skyward_tui.text.number_time_and_run_state_format import duration
 from skyward_tui.text.text_width_and_tables import clip
 from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.widgets.metric_charts import Canvas

@@ -9,7 +9,7 @@ from textual.content import Content
 from skyward_core.views.pool_view import PoolView, RunView
 from skyward_core.views.stack_groups_and_profiles import format_ranges
 from skyward_tui.panels.panel import RunPanel, RunSelection
-from skyward_tui.text.number_and_time_format import duration
+from skyward_tui.text.number_time_and_run_state_format import duration
 from skyward_tui.text.queue_trial_and_comparison_rows import QueueRow, queue_rows, waiting_reason
 from skyward_tui.text.state_styles import state_style
 from skyward_tui.text.text_width_and_tables import clip, fit_width

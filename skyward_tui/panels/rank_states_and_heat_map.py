@@ -18,7 +18,7 @@ from skyward_core.views.machine_metrics import MetricHistory, memory_share
 from skyward_core.views.pool_view import PoolView, RunView
 from skyward_core.views.stack_groups_and_profiles import format_ranges
 from skyward_tui.panels.panel import BORDER, RunPanel, RunSelection
-from skyward_tui.text.number_and_time_format import duration, number, precise_duration
+from skyward_tui.text.number_time_and_run_state_format import duration, number, precise_duration
 from skyward_tui.text.rank_states_from_views import SHADE_STYLE, STARTUP_TEXTS, RankState, rank_states, tally_parts
 from skyward_tui.text.state_styles import FAILURES, state_style
 from skyward_tui.text.text_width_and_tables import clip, clip_parts, fit_width

@@ -16,7 +16,7 @@ from skyward_core.views.rank_metrics_and_progress import MetricStore
 from skyward_core.views.result_comparison import compare_results, find_disagreements
 from skyward_tui.panels.panel import PanelExport, RunPanel, RunSelection
 from skyward_tui.text.error_hint_text import format_error
-from skyward_tui.text.number_and_time_format import count
+from skyward_tui.text.number_time_and_run_state_format import count
 from skyward_tui.text.queue_trial_and_comparison_rows import difference_table, parse_rank_pair
 from skyward_tui.text.state_styles import FAILURES
 from skyward_tui.ui.actions import first_key

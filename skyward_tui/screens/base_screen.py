@@ -17,7 +17,7 @@ from skyward_core.util.safe_file_access import current_folder
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.rank_metrics_and_progress import TOTAL_NAMES, format_metrics
 from skyward_tui.dialogs.basic_dialogs import DismissOnceScreen
-from skyward_tui.text.number_and_time_format import (
+from skyward_tui.text.number_time_and_run_state_format import (
     count,
     duration,
     hourly,

@@ -12,7 +12,7 @@ from textual.content import Content
 from textual.widget import Widget
 
 from skyward_tui.screens.base_screen import BaseScreen
-from skyward_tui.text.number_and_time_format import number
+from skyward_tui.text.number_time_and_run_state_format import number
 from skyward_tui.text.queue_trial_and_comparison_rows import ComparedLine, comparison_lines, task_note
 from skyward_tui.text.text_width_and_tables import clip, fit_width
 from skyward_tui.ui.actions import bindings

@@ -34,7 +34,7 @@ from skyward_tui.source_lookup_and_editor import (
 )
 from skyward_tui.text.error_hint_text import failure_hints
 from skyward_tui.text.hardware_cells import metrics_line
-from skyward_tui.text.number_and_time_format import failure, precise_duration
+from skyward_tui.text.number_time_and_run_state_format import failure, precise_duration
 from skyward_tui.text.rank_states_from_views import last_lines
 from skyward_tui.text.state_styles import append_block, block_room, state_style
 from skyward_tui.text.text_width_and_tables import one_line

@@ -24,7 +24,7 @@ from skyward_core.views.pool_view import RunView
 from skyward_tui.screens.base_screen import BaseScreen, ListScreen
 from skyward_tui.text.ansi_colours import plain
 from skyward_tui.text.error_hint_text import format_error
-from skyward_tui.text.number_and_time_format import ago, count, duration, money, number, run_status
+from skyward_tui.text.number_time_and_run_state_format import ago, count, duration, money, number, run_status
 from skyward_tui.text.queue_trial_and_comparison_rows import task_note
 from skyward_tui.text.state_styles import append_block, block_room, state_style
 from skyward_tui.text.text_width_and_tables import clip, one_line

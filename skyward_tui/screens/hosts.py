@@ -24,7 +24,7 @@ from skyward_tui.screens.base_screen import ListScreen
 from skyward_tui.shutdown_and_daemon_threads import run_in_daemon_thread
 from skyward_tui.text.error_hint_text import format_detail, format_error
 from skyward_tui.text.hardware_cells import free_text, memory, usage_by_user, utilization
-from skyward_tui.text.number_and_time_format import ago, count
+from skyward_tui.text.number_time_and_run_state_format import ago, count
 from skyward_tui.text.state_styles import state_style
 from skyward_tui.text.text_width_and_tables import clip
 from skyward_tui.ui.actions import bindings, with_keys

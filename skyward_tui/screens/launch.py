@@ -78,9 +78,9 @@ from skyward_tui.widgets.screen_frame_and_replay_line import Breadcrumbs, Panel
 if TYPE_CHECKING:
     from textual.timer import Timer
 
+    from skyward_core.client.launch.launch_option_declarations import LaunchRequest
     from skyward_core.client.launch.launch_plan import LaunchPlan
     from skyward_core.client.launch.launch_records_and_script_state import JobRecord
-    from skyward_core.client.launch.launch_request_and_options import LaunchRequest
     from skyward_core.client.launch.plugin_and_provider_catalog import FunctionInfo, Interpreter, Task
     from skyward_core.client.launch.presets import Preset
     from skyward_core.client.session_interface import SessionInterface

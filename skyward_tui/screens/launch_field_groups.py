@@ -17,7 +17,7 @@ from textual.widget import Widget
 from textual.widgets import Collapsible, Input, Label, Select, Static
 from textual.widgets.collapsible import CollapsibleTitle
 
-from skyward_core.client.launch.launch_request_and_options import OPTIONS
+from skyward_core.client.launch.launch_option_declarations import OPTIONS
 from skyward_core.client.launch.plugin_and_provider_catalog import DEFAULT_PROVIDER, argument_values
 from skyward_core.model.errors import UsageError
 from skyward_core.util.safe_file_access import current_folder

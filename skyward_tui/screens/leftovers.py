@@ -17,7 +17,7 @@ from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_tui.dialogs.confirmations import ConfirmedWork
 from skyward_tui.screens.base_screen import ListScreen
 from skyward_tui.text.error_hint_text import format_error
-from skyward_tui.text.number_and_time_format import ago, count, duration
+from skyward_tui.text.number_time_and_run_state_format import ago, count, duration
 from skyward_tui.text.state_styles import state_style
 from skyward_tui.text.teardown_and_leftovers import (
     LeftoverRow,

@@ -19,7 +19,7 @@ from textual.widgets import Input
 from skyward_core.model.errors import SkywardError
 from skyward_tui.screens.base_screen import ListScreen
 from skyward_tui.text.error_hint_text import format_detail
-from skyward_tui.text.number_and_time_format import (
+from skyward_tui.text.number_time_and_run_state_format import (
     age,
     ago,
     count,

@@ -24,7 +24,7 @@ from skyward_tui.notifications import Notification
 from skyward_tui.panels.panel import InstantChosen, RunPanel, RunSelection
 from skyward_tui.panels.rank_states_and_heat_map import RankChosen
 from skyward_tui.screens.base_screen import BaseScreen, pool_status
-from skyward_tui.text.number_and_time_format import clock, duration, failure
+from skyward_tui.text.number_time_and_run_state_format import clock, duration, failure
 from skyward_tui.text.rank_states_from_views import find_paused
 from skyward_tui.text.state_styles import FAILURES, state_style
 from skyward_tui.text.text_width_and_tables import clip, one_line

@@ -40,7 +40,7 @@ from skyward_tui.dialogs.basic_dialogs import ChoiceScreen
 from skyward_tui.screens.base_screen import BaseScreen
 from skyward_tui.source_lookup_and_editor import SourceFile, find_source, source_folders
 from skyward_tui.text.error_hint_text import format_error
-from skyward_tui.text.number_and_time_format import ago, clock, count, duration
+from skyward_tui.text.number_time_and_run_state_format import ago, clock, count, duration
 from skyward_tui.text.rank_states_from_views import RankState, last_line, rank_states
 from skyward_tui.text.state_styles import state_style
 from skyward_tui.text.text_width_and_tables import clip, fit_width

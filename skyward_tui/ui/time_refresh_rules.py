@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from skyward_tui.text.number_and_time_format import LAST_MINUTES, next_preempted
+from skyward_tui.text.number_time_and_run_state_format import LAST_MINUTES, next_preempted
 
 if TYPE_CHECKING:
     from skyward_core.views.pool_view import PoolView

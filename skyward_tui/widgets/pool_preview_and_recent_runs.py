@@ -13,7 +13,7 @@ from textual.widget import Widget
 
 from skyward_core.views.pool_view import NodeView, PoolView, RunView
 from skyward_tui.text.error_hint_text import format_detail
-from skyward_tui.text.number_and_time_format import (
+from skyward_tui.text.number_time_and_run_state_format import (
     ago,
     count,
     duration,

@@ -10,7 +10,7 @@ from skyward_core.util.format_bytes import format_size
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.pool_view import RunView, TaskView
 from skyward_core.views.result_comparison import find_disagreements
-from skyward_tui.text.number_and_time_format import ago, count, failure, number, precise_duration
+from skyward_tui.text.number_time_and_run_state_format import ago, count, failure, number, precise_duration
 from skyward_tui.text.queue_trial_and_comparison_rows import scalar_text, task_note
 from skyward_tui.text.state_styles import state_style
 from skyward_tui.text.text_width_and_tables import clip, fit_width, one_line

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
-from skyward_core.client.launch.launch_request_and_options import LaunchRequest
+from skyward_core.client.launch.launch_option_declarations import LaunchRequest
 from skyward_core.client.offers_and_block_purchases import list_offers
 from skyward_core.model.accelerators import resolve
 from skyward_core.model.machines_and_gpu_use import Check

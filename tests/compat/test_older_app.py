@@ -16,8 +16,8 @@ import skyward_core as sky
 from skyward_core import providers
 from skyward_core.__main__ import main
 from skyward_core.api import older_app_commands
+from skyward_core.client.launch.launch_option_declarations import LaunchRequest
 from skyward_core.client.launch.launch_plan import make_plan
-from skyward_core.client.launch.launch_request_and_options import LaunchRequest
 from skyward_core.tasks import script_loader_child
 from skyward_core.tasks.script_functions import list_commands
 from tests.support.cli import Cli

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
-from skyward_core.client.launch.launch_request_and_options import LaunchRequest
+from skyward_core.client.launch.launch_option_declarations import LaunchRequest
 from skyward_core.client.session import Session
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow
@@ -103,7 +103,7 @@ def says(go: str):
 NEVER_ANSWERED = """
 import sys
 from concurrent.futures import Future
-from skyward_core.client.launch.launch_request_and_options import LaunchRequest
+from skyward_core.client.launch.launch_option_declarations import LaunchRequest
 from skyward_core.client.session import Session
 from skyward_tui.cli.commands import launched_and_attached_runs as run
 from skyward_tui.cli.console_and_log_printer import Console

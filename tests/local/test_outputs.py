@@ -21,8 +21,8 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
+from skyward_core.client.launch.launch_option_declarations import LaunchRequest
 from skyward_core.client.launch.launch_plan import LaunchPlan
-from skyward_core.client.launch.launch_request_and_options import LaunchRequest
 from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.pool import output_files
 from skyward_core.pool.agent_link import Link

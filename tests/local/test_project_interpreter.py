@@ -22,8 +22,8 @@ from typing import Any, ClassVar
 import pytest
 
 import skyward_core as sky
+from skyward_core.client.launch.launch_option_declarations import LaunchRequest
 from skyward_core.client.launch.launch_plan import make_plan, script_python
-from skyward_core.client.launch.launch_request_and_options import LaunchRequest
 from skyward_core.client.launch.plugin_and_provider_catalog import choose_interpreter, missing_frameworks
 from skyward_core.client.session import Session
 from skyward_core.model.errors import PoolError, ScriptError, ScriptFailed, SpecError, UsageError
@@ -33,9 +33,9 @@ from skyward_core.node.bootstrap.image_environment import MADE_FILE
 from skyward_core.plugins.plugin import Plugin
 from skyward_core.providers.ssh.provider import SSH
 from skyward_core.store.pool_folder import read_lock
+from skyward_core.tasks.pickled_calls_and_blobs import Task
 from skyward_core.tasks.script_interpreter_and_environment import library_path_entries, query_python
 from skyward_core.tasks.script_loader_parent import build_task
-from skyward_core.tasks.task_and_blob_values import Task
 from skyward_core.views.pool_view import PoolView
 from tests.support.cli import Cli, call
 from tests.support.one_host import provider

@@ -21,7 +21,7 @@ from skyward_core.pool.runs.run import Run
 from skyward_core.pool.runs.scheduler import RunScheduler
 from skyward_core.store.ledger import Ledger
 from skyward_core.views.events import AttemptEnded, RunEnded
-from skyward_tui.text.number_and_time_format import run_status
+from skyward_tui.text.number_time_and_run_state_format import run_status
 from tests.support.cli import COMMAND, Cli
 from tests.support.loss import Provider, lose
 from tests.support.pool_logs import last_run, log_of

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from skyward_core.client.launch.launch_option_declarations import LaunchRequest
 from skyward_core.client.launch.launch_records_and_script_state import LaunchRecord, ShellRecord
-from skyward_core.client.launch.launch_request_and_options import LaunchRequest
 from skyward_core.client.leftover_cleanup import LeftoverScan
 from skyward_core.client.log_search import LogSearch
 from skyward_core.client.run_comparison import Comparison
@@ -25,7 +25,7 @@ from skyward_core.pool.dashboards import Dashboard
 from skyward_core.pool.output_files import FetchResult, FileListing
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.receipts_and_bills import Receipt
-from skyward_core.tasks.task_and_blob_values import Task
+from skyward_core.tasks.pickled_calls_and_blobs import Task
 from skyward_core.views import events
 from skyward_core.views.pool_view import PoolView, RunView, apply
 from skyward_core.views.sweep_argument_combinations import TrialSheet

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from skyward_core.client.launch.launch_request_and_options import LaunchRequest
+from skyward_core.client.launch.launch_option_declarations import LaunchRequest
 
 USUAL = ("on-demand", "cheapest")
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)

@@ -17,7 +17,7 @@ MAIN = "main(sys.argv[1])"
 IMPORTED = (
     "\nimport cloudpickle"
     "\nfrom skyward_core.tasks import function_pickling as payload"
-    "\nfrom skyward_core.tasks import task_and_blob_values as task"
+    "\nfrom skyward_core.tasks import pickled_calls_and_blobs as task"
     "\nfrom skyward_core.tasks import missing_packages\n"
 )
 

@@ -19,7 +19,7 @@ from skyward_core.pool.runs.run import Run
 from skyward_core.pool.runs.scheduler import RunScheduler
 from skyward_core.protocol.frame_codec import VERSION, Decoder, Header, encode_frame
 from skyward_core.store.ledger_rows import PoolRow
-from skyward_core.tasks.task_and_blob_values import EMPTY_BLOB, Blob, Task
+from skyward_core.tasks.pickled_calls_and_blobs import EMPTY_BLOB, Blob, Task
 from skyward_core.util.content_hash import hash_bytes
 from skyward_core.views import events
 

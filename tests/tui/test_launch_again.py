@@ -9,8 +9,8 @@ import pytest
 from textual.widgets import Input, Select
 
 from skyward_core.client.launch.job_and_shell_launch import JobRequest
+from skyward_core.client.launch.launch_option_declarations import LaunchRequest
 from skyward_core.client.launch.launch_records_and_script_state import JobRecord, LaunchRecord
-from skyward_core.client.launch.launch_request_and_options import LaunchRequest
 from skyward_core.tasks.job_file import JobFile
 from skyward_core.views import events
 from skyward_tui.app.app import SkywardApp

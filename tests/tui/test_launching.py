@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from textual.widgets import Input, Select, Static
 
+from skyward_core.client.launch.launch_option_declarations import LaunchRequest
 from skyward_core.client.launch.launch_plan import LaunchPlan
-from skyward_core.client.launch.launch_request_and_options import LaunchRequest
 from skyward_core.client.launch.plugin_and_provider_catalog import FunctionInfo
 from skyward_core.model.errors import PoolError
 from skyward_core.tasks import bounded_subprocess

@@ -10,7 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from skyward_core.client.launch.launch_request_and_options import LaunchRequest
+from skyward_core.client.launch.launch_option_declarations import LaunchRequest
 from skyward_core.client.leftover_cleanup import LeftoverScan
 from skyward_core.client.session import ReadOnlySession
 from skyward_core.model.errors import UsageError

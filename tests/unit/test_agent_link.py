@@ -17,7 +17,7 @@ from skyward_core.model.errors import CredentialsRefused, HostKeyError, PoolErro
 from skyward_core.pool import agent_link
 from skyward_core.pool.agent_link import Link, describe_client
 from skyward_core.protocol.frame_codec import MAX_INLINE_BYTES, VERSION, Decoder, Header, WireError, encode_frame
-from skyward_core.tasks.task_and_blob_values import SourceText
+from skyward_core.tasks.pickled_calls_and_blobs import SourceText
 from skyward_core.transport.file_and_result_downloads import ResultDownload
 from tests.support.waiting import until
 

@@ -14,8 +14,8 @@ from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from skyward_core.client.launch.launch_option_declarations import LaunchRequest
 from skyward_core.client.launch.launch_plan import make_plan
-from skyward_core.client.launch.launch_request_and_options import LaunchRequest
 from skyward_core.model.errors import SkywardError
 from skyward_core.transport.local_transport_and_environments import LocalTransport
 from skyward_core.transport.transport import StartBarrier

@@ -35,7 +35,7 @@ from skyward_core.views import events
 from skyward_core.views.pool_view import PoolView
 from skyward_tui.cli.main import cli
 from skyward_tui.text.json_output import pool_json
-from skyward_tui.text.number_and_time_format import hourly
+from skyward_tui.text.number_time_and_run_state_format import hourly
 from tests.support.ledger_runs import record_runs
 from tests.support.pool_parts import World
 from tests.support.waiting import until

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from skyward_core.model.output_files import WrittenFile
-from skyward_core.node.agent.client_file_requests import (
+from skyward_core.node.agent.output_checkpoint_and_source_files import (
     clear_checkpoints,
     file_version,
     find_written_files,

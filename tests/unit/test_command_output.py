@@ -28,18 +28,18 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skyward_core.client.launch.launch_request_and_options import LaunchRequest
+from skyward_core.client.launch.launch_option_declarations import LaunchRequest
 from skyward_core.client.leftover_cleanup import JudgedLeftover, LeftoverScan
 from skyward_core.model import errors
 from skyward_core.model.errors import PoolError, PoolExistsError, RunError, ScriptError, ScriptFailed, TeardownError
 from skyward_core.model.leftovers import Leftover
 from skyward_core.model.outcomes_states_and_alerts import ErrorInfo, Outcome, RootCause, RunStatus, Summary
 from skyward_core.model.specs import PoolSpec
-from skyward_core.node.agent.agent_state_and_lease import LAST_LINE_BYTES, last_line
+from skyward_core.node.agent.shared_agent_state_and_lease import LAST_LINE_BYTES, last_line
 from skyward_core.providers.aws import boto_calls
 from skyward_core.providers.local.provider import Local
 from skyward_core.store.receipts_and_bills import Receipt
-from skyward_core.tasks.task_and_blob_values import Blob, Task
+from skyward_core.tasks.pickled_calls_and_blobs import Blob, Task
 from skyward_core.views.events import NodeLink, NodePhase, PoolState, RankPhase
 from skyward_core.views.pool_view import PoolView, RunView, TaskView
 from skyward_tui.cli import follow_run, pool_and_run_lookup
@@ -49,7 +49,7 @@ from skyward_tui.cli.console_and_log_printer import Console, LogPrinter
 from skyward_tui.cli.fault_tolerant_stdio import StandardStream
 from skyward_tui.cli.follow_run import Follower, LiveStatus, Row, status_rows
 from skyward_tui.cli.main import cli
-from skyward_tui.cli.run_report_and_receipts import aggregate_lines, failure_lines, receipt_line, run_table
+from skyward_tui.cli.result_tables_failures_and_receipts import aggregate_lines, failure_lines, receipt_line, run_table
 from skyward_tui.launch_form import form
 from tests.support.commands import COMMANDS
 from tests.support.examples import examples

@@ -29,7 +29,7 @@ from skyward_core.protocol.frame_codec import CHUNK_BYTES, MAX_INLINE_BYTES, VER
 from skyward_core.protocol.frame_schemas_and_size_limits import validate_agent_frame, validate_client_frame
 from skyward_core.tasks import function_pickling
 from skyward_core.tasks.function_pickling import make_task, make_tasks
-from skyward_core.tasks.task_and_blob_values import Task
+from skyward_core.tasks.pickled_calls_and_blobs import Task
 from skyward_core.util.content_hash import hash_bytes
 from tests.protocol_page import TABLES, answers, parts_of
 from tests.support.any_text import CHARACTERS

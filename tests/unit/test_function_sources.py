@@ -15,13 +15,13 @@ import pytest
 
 from skyward_core.model.function import function
 from skyward_core.model.outcomes_states_and_alerts import Outcome
-from skyward_core.node.agent.client_file_requests import save_source
+from skyward_core.node.agent.output_checkpoint_and_source_files import save_source
 from skyward_core.node.worker.call_unpickling_and_script_modules import SourceFiles
 from skyward_core.protocol.node_paths import NodePaths
 from skyward_core.protocol.validators import is_metric_summary
 from skyward_core.runtime.metric_logging import MAX_CALLS, MAX_NAME_LENGTH, MAX_NAMES, MetricSummaries
 from skyward_core.tasks.function_pickling import MAX_SOURCE_BYTES, collect_sources, make_task
-from skyward_core.tasks.task_and_blob_values import SourceText, read_tasks, write_tasks
+from skyward_core.tasks.pickled_calls_and_blobs import SourceText, read_tasks, write_tasks
 from skyward_core.util.content_hash import hash_bytes
 
 TEXT = b"def f():\n    return 1\n"

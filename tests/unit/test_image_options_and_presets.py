@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from skyward_core.client.launch.image_option_parsing import parse_image_options
+from skyward_core.client.launch.launch_option_declarations import LaunchRequest
 from skyward_core.client.launch.launch_plan import make_plan
-from skyward_core.client.launch.launch_request_and_options import LaunchRequest
 from skyward_core.client.launch.presets import Preset, delete, drop_unknown, presets, save
 from skyward_core.model.errors import SkywardError, UsageError
 

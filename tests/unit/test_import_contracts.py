@@ -18,7 +18,7 @@ CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["import
 PLANTED = {
     "Layers of the library": ("skyward_core/store/state_folder.py", "from ..pool.pool_context import PoolContext"),
     "Agent and worker do not import each other": (
-        "skyward_core/node/worker/stdio.py", "from ..agent.worker_slot_start_and_stop import Slot",
+        "skyward_core/node/worker/stdio.py", "from ..agent.worker_slot_queue_and_process import Slot",
     ),
     "The API for scripts and the client do not import each other": (
         "skyward_core/api/map_and_stream.py", "from ..client.session import look",

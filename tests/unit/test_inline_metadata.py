@@ -17,8 +17,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet
 
+from skyward_core.client.launch.launch_option_declarations import LaunchRequest
 from skyward_core.client.launch.launch_plan import make_plan, resolve_call, script_python
-from skyward_core.client.launch.launch_request_and_options import LaunchRequest
 from skyward_core.model.errors import ScriptError, SpecError, UsageError
 from skyward_core.model.machines_and_gpu_use import Machine
 from skyward_core.model.script_interpreter import Interpreter

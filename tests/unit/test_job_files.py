@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import skyward_core as sky
 from skyward_core.client.launch.job_and_shell_launch import JobRequest, parse_variables
-from skyward_core.client.launch.launch_request_and_options import LaunchRequest
+from skyward_core.client.launch.launch_option_declarations import LaunchRequest
 from skyward_core.model.errors import JobFileError
 from skyward_core.model.provider_capability_protocols import RunsHere
 from skyward_core.tasks.job_file import JobFile

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from skyward_core.client.launch import launch_records_and_script_state
+from skyward_core.client.launch.launch_option_declarations import LaunchRequest
 from skyward_core.client.launch.launch_plan import make_plan, resolve_call
 from skyward_core.client.launch.launch_records_and_script_state import (
     MAX_CHANGED_FILES,
@@ -25,7 +26,6 @@ from skyward_core.client.launch.launch_records_and_script_state import (
     save_before_launch,
     save_launch_record,
 )
-from skyward_core.client.launch.launch_request_and_options import LaunchRequest
 from skyward_core.model.errors import SkywardError, UsageError
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import RunRow

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import example, given, settings
 
 import skyward_core as sky
+from skyward_core.client.launch.launch_option_declarations import OPTIONS, LaunchRequest
 from skyward_core.client.launch.launch_plan import make_plan, make_spec
-from skyward_core.client.launch.launch_request_and_options import OPTIONS, LaunchRequest
 from skyward_core.client.launch.python_snippet import write_snippet
 from skyward_core.model.errors import SkywardError, UsageError
 from skyward_core.model.specs import PoolSpec

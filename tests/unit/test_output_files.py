@@ -21,8 +21,8 @@ from skyward_core.model.errors import SpecError
 from skyward_core.model.function import function
 from skyward_core.model.output_files import CHANGED_MESSAGE, WrittenFile, matches, may_contain, normalize_pattern
 from skyward_core.model.specs import Image
-from skyward_core.node.agent import client_file_requests
-from skyward_core.node.agent.client_file_requests import OutputFile, file_version, find_written_files
+from skyward_core.node.agent import output_checkpoint_and_source_files
+from skyward_core.node.agent.output_checkpoint_and_source_files import OutputFile, file_version, find_written_files
 from skyward_core.node.bootstrap.receive_working_folder import FolderItem, to_json
 from skyward_core.pool import output_files
 from skyward_core.pool.output_files import OutputFetcher, OutputRecord, _select_newest
@@ -377,7 +377,7 @@ def test_output_files_are_listed_completely_in_parts(paths: set[str], patterns: 
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).touch()
         meant = sorted(path for path in files if matches(path, patterns))
-        patch.setattr(client_file_requests, "MAX_LISTED_FILES", 2)
+        patch.setattr(output_checkpoint_and_source_files, "MAX_LISTED_FILES", 2)
         named: list[str] = []
         while True:
             rows, more = find_written_files(str(folder), patterns, 0.0, float("inf"), named[-1] if named else "")
@@ -387,7 +387,7 @@ def test_output_files_are_listed_completely_in_parts(paths: set[str], patterns: 
                 break
         assert named == meant
         # Where there is too much to look at, that is told.
-        patch.setattr(client_file_requests, "MAX_SCANNED_FILES", 3)
+        patch.setattr(output_checkpoint_and_source_files, "MAX_SCANNED_FILES", 3)
         rows, more = find_written_files(str(folder), patterns, 0.0, float("inf"))
         assert [row["path"] for row in rows] == meant[:2] or more
 

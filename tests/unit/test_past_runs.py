@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from skyward_core.client import log_search
-from skyward_core.client.launch.launch_request_and_options import LaunchRequest
+from skyward_core.client.launch.launch_option_declarations import LaunchRequest
 from skyward_core.client.log_search import LineMatch, LogSearch, matching_lines
 from skyward_core.client.run_comparison import ComparedRun, Comparison, compare_runs
 from skyward_core.client.run_history import PastRun, RunSearch, past_runs

@@ -11,12 +11,12 @@ import pytest
 
 from skyward_core.model import outcomes_states_and_alerts as outcomes
 from skyward_core.model.outcomes_states_and_alerts import ErrorInfo, NoticeKind, Outcome, RootCause, Summary
-from skyward_core.node.agent.worker_slot_start_and_stop import PHASES
+from skyward_core.node.agent.worker_slot_queue_and_process import PHASES
 from skyward_core.protocol import frame_schemas_and_size_limits as frame_schemas
 from skyward_core.views import events as ev
 from skyward_core.views import pool_view
 from skyward_core.views.pool_view import MAX_NODE_DETAILS, PoolView, aggregate, apply
-from skyward_tui.text.number_and_time_format import number as shown
+from skyward_tui.text.number_time_and_run_state_format import number as shown
 from skyward_tui.text.state_styles import node_style, state_style
 from tests.support.hostile_text import is_harmful
 

@@ -21,7 +21,7 @@ from skyward_core.model.errors import JobFileError, LedgerError, UsageError
 from skyward_core.model.machines_and_gpu_use import Machine
 from skyward_core.model.outcomes_states_and_alerts import Outcome
 from skyward_core.model.output_files import WrittenFile
-from skyward_core.node.agent import retained_results
+from skyward_core.node.agent import results_retained_after_node_end
 from skyward_core.node.bootstrap import host_command_server, host_inspection
 from skyward_core.node.bootstrap.image_environment import MADE_FILE
 from skyward_core.pool.output_files import OutputRecord, delete_checkpoints
@@ -310,16 +310,16 @@ def test_stale_folder_cleanup_removes_expired_retained_results(tmp_path: Path) -
     [
         0,
         5,
-        retained_results.REDACT_CHUNK_BYTES - 4,
-        retained_results.REDACT_CHUNK_BYTES,
-        2 * retained_results.REDACT_CHUNK_BYTES - 1,
+        results_retained_after_node_end.REDACT_CHUNK_BYTES - 4,
+        results_retained_after_node_end.REDACT_CHUNK_BYTES,
+        2 * results_retained_after_node_end.REDACT_CHUNK_BYTES - 1,
     ],
 )
 def test_secrets_in_retained_logs_are_redacted_at_any_offset(tmp_path: Path, at: int) -> None:
     secret, log = b"hush-hush-hush", tmp_path / "r000.out"
     log.write_bytes(b"x" * at + secret + b"\ny")
     redactor = Redactor([secret.decode()])
-    retained_results.redact_logs(tmp_path, redactor.redact_bytes, redactor.reach)
+    results_retained_after_node_end.redact_logs(tmp_path, redactor.redact_bytes, redactor.reach)
     assert log.read_bytes() == b"x" * at + b"*" * len(secret) + b"\ny"
 
 

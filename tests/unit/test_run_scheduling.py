@@ -17,7 +17,7 @@ from skyward_core.pool import agent_link
 from skyward_core.pool.pool_context import PoolEnd
 from skyward_core.pool.runs.gang_sweep import GangSweep, gang_nodes
 from skyward_core.pool.runs.run import Run
-from skyward_core.tasks.task_and_blob_values import EMPTY_BLOB, Task
+from skyward_core.tasks.pickled_calls_and_blobs import EMPTY_BLOB, Task
 from skyward_core.views import events
 from tests.support.staged_pool import Stage, failure_reason, large_task, staged, task
 from tests.support.waiting import until

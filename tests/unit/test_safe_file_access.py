@@ -17,7 +17,7 @@ from skyward_core.client import user_settings_and_app_state as client_settings
 from skyward_core.client.launch import presets
 from skyward_core.client.launch.launch_plan import make_plan
 from skyward_core.client.launch.launch_records_and_script_state import ScriptState
-from skyward_core.client.launch.launch_request_and_options import LaunchRequest
+from skyward_core.client.launch.launch_option_declarations import LaunchRequest
 from skyward_core.client.launch.plugin_and_provider_catalog import list_functions, packages_for
 from skyward_core.model.errors import JobFileError, ScriptError, SkywardError
 from skyward_core.store import pool_folder, skyward_toml, state_folder

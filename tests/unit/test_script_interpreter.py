@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from skyward_core.client.launch.launch_option_declarations import LaunchRequest
 from skyward_core.client.launch.launch_plan import make_plan
-from skyward_core.client.launch.launch_request_and_options import LaunchRequest
 from skyward_core.model.errors import ScriptError, UsageError
 from skyward_core.model.script_interpreter import Interpreter
 from skyward_core.model.specs import PoolSpec

@@ -15,7 +15,7 @@ from skyward_core.node.agent.call_registry import Call
 from skyward_core.node.agent.frame_connection import Connection
 from skyward_core.node.agent.gang_state import Gang
 from skyward_core.node.agent.worker_processes import Process
-from skyward_core.node.agent.worker_slot_start_and_stop import Step, decide_step
+from skyward_core.node.agent.worker_slot_queue_and_process import Step, decide_step
 
 CONNECTION = Connection(lambda *_: None, lambda _: None)
 

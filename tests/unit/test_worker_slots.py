@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from skyward_core.node.agent import plugin_context_supervisor, worker_slot_start_and_stop
-from skyward_core.node.agent.agent_state_and_lease import NodeState
+from skyward_core.node.agent import plugin_context_supervisor, worker_slot_queue_and_process
 from skyward_core.node.agent.call_registry import Call
 from skyward_core.node.agent.config import AgentConfig
 from skyward_core.node.agent.frame_connection import Connection
 from skyward_core.node.agent.gang_state import Gang
 from skyward_core.node.agent.log_tailing_and_size_limits import LogTail
 from skyward_core.node.agent.plugin_context_supervisor import PluginContextProcess
+from skyward_core.node.agent.shared_agent_state_and_lease import NodeState
 from skyward_core.node.agent.worker_processes import Process
-from skyward_core.node.agent.worker_slot_start_and_stop import Slot
+from skyward_core.node.agent.worker_slot_queue_and_process import Slot
 from skyward_core.protocol.frame_codec import Header, WireError
 from tests.support.agent_parts import Node, Peer, Speaker
 
@@ -158,7 +158,7 @@ async def test_grace_depends_on_pool_handler_preemption_notice_and_request(
     assert slot.process is not None
     slot.process.handles_sigterm = handles
     node.state.preemption_ends = time.monotonic() + notice
-    monkeypatch.setattr(worker_slot_start_and_stop, "signal_group", lambda pid, number: True)
+    monkeypatch.setattr(worker_slot_queue_and_process, "signal_group", lambda pid, number: True)
     monkeypatch.setattr(Slot, "_schedule_kill", lambda self, process, grace: scheduled.append(grace))
     node.slots.stop(call, reason, requested)
     node.slots.stop(call, "timeout")
@@ -319,7 +319,7 @@ async def test_call_whose_worker_cannot_start_names_the_limit(
     def refuse(*_: Any) -> int:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(worker_slot_start_and_stop, "spawn", refuse)
+    monkeypatch.setattr(worker_slot_queue_and_process, "spawn", refuse)
     call = node.call(0, t="call", run="r1", i=0)
     node.places[0].queue.append(call)
     node.places[0].start()
@@ -331,13 +331,13 @@ async def test_worker_that_the_agent_cannot_accept_is_killed_and_reported(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     signals: list[tuple[int, int]] = []
-    monkeypatch.setattr(worker_slot_start_and_stop, "signal_group", lambda *sent: signals.append(sent))
+    monkeypatch.setattr(worker_slot_queue_and_process, "signal_group", lambda *sent: signals.append(sent))
     slot = node.places[0]
     slot.process = Process(4711)
     slot.queue.append(node.call(0, t="call", run="r1", i=0))
     node.slots.reject_unconnected("no free descriptors")
     assert signals == [], "it may still connect"
-    slot.process.started_at -= worker_slot_start_and_stop.CONNECT_PATIENCE
+    slot.process.started_at -= worker_slot_queue_and_process.CONNECT_PATIENCE
     node.slots.reject_unconnected("no free descriptors")
     assert signals == [(4711, signal.SIGKILL)]
     slot.on_exit(signal.SIGKILL)

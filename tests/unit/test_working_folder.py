@@ -19,7 +19,7 @@ import pytest
 
 from skyward_core.client import node_file_copy
 from skyward_core.model.errors import JobFileError, UsageError
-from skyward_core.node.agent.client_file_requests import find_written_files
+from skyward_core.node.agent.output_checkpoint_and_source_files import find_written_files
 from skyward_core.node.bootstrap import host_commands, receive_working_folder
 from skyward_core.protocol.node_paths import STATE_FILE
 from skyward_core.store import default_and_forbidden_working_folders

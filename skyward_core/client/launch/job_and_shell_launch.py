@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
+from skyward_core.client.launch.launch_option_declarations import LaunchRequest
 from skyward_core.client.launch.launch_plan import make_options, make_plugins
-from skyward_core.client.launch.launch_request_and_options import LaunchRequest
 from skyward_core.model.errors import JobFileError, UsageError, set_error_field
 from skyward_core.model.provider_capability_protocols import Offers, RunsHere
 from skyward_core.model.provider_settings_schema import declared_settings, make_provider
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from skyward_core.tasks.job_file import JobFile as JobFile
     from skyward_core.tasks.job_file import Overrides
     from skyward_core.tasks.job_resources import WantedMachine
-    from skyward_core.tasks.task_and_blob_values import Task
+    from skyward_core.tasks.pickled_calls_and_blobs import Task
     from skyward_core.views.pool_view import PoolView
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skyward_core.client.launch.image_option_parsing import LISTS, ImageOptions, option_error, parse_image_options
-from skyward_core.client.launch.launch_request_and_options import (
+from skyward_core.client.launch.launch_option_declarations import (
     OPTIONS,
     RESTART_OPTIONS,
     WAYS,
@@ -77,7 +77,7 @@ from skyward_core.views.sweep_argument_combinations import TrialSheet
 if TYPE_CHECKING:
     from skyward_core.tasks.bounded_subprocess import CancellationToken
     from skyward_core.tasks.packages.package_specs_and_local_packages import LocalPackage, PackageSpecs
-    from skyward_core.tasks.task_and_blob_values import Task
+    from skyward_core.tasks.pickled_calls_and_blobs import Task
     from skyward_core.views.pool_view import PoolView
 
 # Niceness of ranks on this machine. Eight ranks that print as fast as possible on two processors delay the app's event

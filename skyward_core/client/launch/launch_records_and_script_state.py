@@ -16,7 +16,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from skyward_core.client.launch.launch_request_and_options import JOB_OPTIONS, NO_SCRIPT, LaunchRequest, options_of
+from skyward_core.client.launch.launch_option_declarations import JOB_OPTIONS, NO_SCRIPT, LaunchRequest, options_of
 from skyward_core.model.errors import JobFileError, SkywardError, UsageError
 from skyward_core.model.provider_settings_schema import declared_settings
 from skyward_core.providers import provider_class

@@ -31,6 +31,7 @@ from skyward_core.tasks.missing_packages import missing_imports as missing_impor
 from skyward_core.tasks.packages.image_packages_from_file import packages_for as packages_for
 from skyward_core.tasks.packages.inline_metadata import has_own_block as has_own_block
 from skyward_core.tasks.parameter_types_from_source import parse_source as parse_source
+from skyward_core.tasks.pickled_calls_and_blobs import Task as Task
 from skyward_core.tasks.script_functions import FunctionInfo as FunctionInfo
 from skyward_core.tasks.script_functions import Param, parse_arguments
 from skyward_core.tasks.script_functions import find_function as find_function
@@ -48,7 +49,6 @@ from skyward_core.tasks.script_interpreter_and_environment import query_python a
 from skyward_core.tasks.script_interpreter_and_environment import read_python as read_python
 from skyward_core.tasks.script_loader_parent import build_task as build_task
 from skyward_core.tasks.script_loader_parent import build_tasks as build_tasks
-from skyward_core.tasks.task_and_blob_values import Task as Task
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Named launches in ``skyward.toml``, each a ``launch_request_and_options.LaunchRequest``."""
+"""Named launches in ``skyward.toml``, each a ``launch_option_declarations.LaunchRequest``."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from skyward_core.client.launch.image_option_parsing import parse_image_options
+from skyward_core.client.launch.launch_option_declarations import DEFAULTS, NO_SCRIPT, LaunchRequest
 from skyward_core.client.launch.launch_records_and_script_state import invalid_fields, texts_in
-from skyward_core.client.launch.launch_request_and_options import DEFAULTS, NO_SCRIPT, LaunchRequest
 from skyward_core.client.launch.plugin_and_provider_catalog import available_plugins, parameter_fields
 from skyward_core.client.settings_edits import read_table, replace_text, set_table, settings_paths, write_table
 from skyward_core.model.errors import SkywardError, UsageError

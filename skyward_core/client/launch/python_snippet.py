@@ -13,8 +13,8 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from skyward_core.client.launch.image_option_parsing import LISTS, parse_image_options
+from skyward_core.client.launch.launch_option_declarations import LaunchRequest, options_of
 from skyward_core.client.launch.launch_plan import LaunchPlan, make_plan
-from skyward_core.client.launch.launch_request_and_options import LaunchRequest, options_of
 from skyward_core.model.errors import UsageError, set_error_field
 from skyward_core.model.provider_settings_schema import parse_settings
 from skyward_core.model.specs import Image, Nodes, Options

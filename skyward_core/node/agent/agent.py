@@ -14,7 +14,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from skyward_core.node.agent.agent_state_and_lease import NodeState
 from skyward_core.node.agent.call_lifecycle import CallLifecycle
 from skyward_core.node.agent.call_registry import Call, attempt_number
 from skyward_core.node.agent.client_requests import ClientRequests
@@ -23,6 +22,7 @@ from skyward_core.node.agent.connected_clients import ClientRegistry
 from skyward_core.node.agent.fail_fast_without_client import FailFast
 from skyward_core.node.agent.plugin_context_supervisor import PLUGIN_CONTEXT_PLACE
 from skyward_core.node.agent.restart_without_client import UnattendedRestarts
+from skyward_core.node.agent.shared_agent_state_and_lease import NodeState
 from skyward_core.node.agent.slot_dispatcher import SlotDispatcher
 from skyward_core.node.agent.worker_processes import (
     add_signal_handlers,
@@ -33,7 +33,7 @@ from skyward_core.node.agent.worker_processes import (
     reap,
     run_in_thread,
 )
-from skyward_core.node.agent.worker_slot_start_and_stop import RankPhases
+from skyward_core.node.agent.worker_slot_queue_and_process import RankPhases
 from skyward_core.node.bootstrap.host_inspection import find_node_processes
 from skyward_core.node.deferred_imports import SPARE
 from skyward_core.protocol.frame_codec import Header, encode_frame
@@ -430,7 +430,7 @@ class Agent:
 
     def _clean_up_folder(self) -> None:
         """Delete the files of this node, except for retained results."""
-        from skyward_core.node.agent.retained_results import redact_logs, remove_or_retain
+        from skyward_core.node.agent.results_retained_after_node_end import redact_logs, remove_or_retain
 
         state = self._state
         folder = Path(state.config.folder)

@@ -9,7 +9,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from skyward_core.node.agent.agent_state_and_lease import NodeState
 from skyward_core.node.agent.call_lifecycle import CallLifecycle
 from skyward_core.node.agent.call_registry import Call, attempt_number
 from skyward_core.node.agent.connected_clients import ClientRegistry
@@ -17,14 +16,15 @@ from skyward_core.node.agent.fail_fast_without_client import FailFast
 from skyward_core.node.agent.frame_connection import Connection
 from skyward_core.node.agent.gang_and_queue_requests import GangRequests, Handler
 from skyward_core.node.agent.log_tailing_and_size_limits import LogTail
+from skyward_core.node.agent.shared_agent_state_and_lease import NodeState
 from skyward_core.node.agent.slot_dispatcher import SlotDispatcher
-from skyward_core.node.agent.worker_slot_start_and_stop import RankPhases
+from skyward_core.node.agent.worker_slot_queue_and_process import RankPhases
 from skyward_core.protocol.frame_codec import CHUNK_BYTES, VERSION, Header, encode_json
 from skyward_core.protocol.frame_schemas_and_size_limits import AGENT_FEATURES, validate_client_frame
 
 if TYPE_CHECKING:
-    from skyward_core.node.agent.client_file_requests import OutputFileHandler
     from skyward_core.node.agent.metrics_sampler_supervisor import SamplerProcess
+    from skyward_core.node.agent.output_checkpoint_and_source_files import OutputFileHandler
     from skyward_core.node.agent.rank_inspection_and_debugger import DebuggerRelay, DiagnosticsHandler
     from skyward_core.protocol.frame_types import (
         AgentPong,
@@ -331,12 +331,12 @@ class ClientRequests:
 
     @cached_property
     def _outputs(self) -> OutputFileHandler:
-        from skyward_core.node.agent.client_file_requests import OutputFileHandler
+        from skyward_core.node.agent.output_checkpoint_and_source_files import OutputFileHandler
 
         return OutputFileHandler(self._state)
 
     def _save_source(self, connection: Connection, header: ClientSource, body: bytes) -> None:
-        from skyward_core.node.agent.client_file_requests import save_source
+        from skyward_core.node.agent.output_checkpoint_and_source_files import save_source
 
         try:
             save_source(self._state.config.paths, header["hash"], header["name"], body)

@@ -187,7 +187,7 @@ class FileTransferServer:
             os.close(file)
 
     def _send_output(self, connection: TlsConnection, path: str, version: str, at: int) -> None:
-        from skyward_core.node.agent.client_file_requests import OutputFile
+        from skyward_core.node.agent.output_checkpoint_and_source_files import OutputFile
 
         hashes = connection.peer == CLIENT  # nodes know the hash of the content
         with closing(OutputFile(self._work, path, version)) as file:

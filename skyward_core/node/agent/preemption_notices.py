@@ -13,13 +13,13 @@ from signal import SIGKILL
 from time import monotonic
 from typing import Any, cast
 
-from skyward_core.node.agent.agent_state_and_lease import NodeState
 from skyward_core.node.agent.call_lifecycle import CallLifecycle
 from skyward_core.node.agent.config import AgentConfig
 from skyward_core.node.agent.connected_clients import ClientRegistry
+from skyward_core.node.agent.shared_agent_state_and_lease import NodeState
 from skyward_core.node.agent.slot_dispatcher import SlotDispatcher
 from skyward_core.node.agent.worker_processes import signal_group, signal_process, spawn_monitor
-from skyward_core.node.agent.worker_slot_start_and_stop import Slot
+from skyward_core.node.agent.worker_slot_queue_and_process import Slot
 from skyward_core.protocol.frame_codec import Header
 from skyward_core.protocol.frame_schemas_and_size_limits import (
     CANCELLED_NODE,

@@ -154,7 +154,7 @@ def remove_stale_folders(root: str) -> None:
             if not is_lease_expired(state, last) or is_running(folder) or find_node_processes(folder):
                 continue
             socket = state.get("socket", NodePaths(folder).socket)
-            from skyward_core.node.agent.retained_results import remove_or_retain
+            from skyward_core.node.agent.results_retained_after_node_end import remove_or_retain
 
             remove_or_retain(folder, state.get("keep_results", 0.0))
             for path in (socket, worker_socket_path(socket)):

@@ -137,7 +137,11 @@ def end_agent(folder: Path, socket_path: str, timeout: float = END_TIMEOUT) -> l
         return not remaining
 
     _wait_until(none_left, timeout)
-    from skyward_core.node.agent.retained_results import MIN_RETENTION, remove_or_retain, retention_seconds
+    from skyward_core.node.agent.results_retained_after_node_end import (
+        MIN_RETENTION,
+        remove_or_retain,
+        retention_seconds,
+    )
 
     for path in (socket_path, worker_socket_path(socket_path)):
         with contextlib.suppress(OSError):

@@ -21,7 +21,7 @@ from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.pool.runs.scheduler import new_run_id
 from skyward_core.store import pool_folder
 from skyward_core.store.ledger_rows import process_mark
-from skyward_core.tasks.task_and_blob_values import Task, delete_files
+from skyward_core.tasks.pickled_calls_and_blobs import Task, delete_files
 from skyward_core.util.content_hash import BLOB_PREFIX
 
 if TYPE_CHECKING:

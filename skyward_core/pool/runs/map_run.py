@@ -16,7 +16,7 @@ from skyward_core.pool.blob_distribution import BlobFile
 from skyward_core.pool.runs.result_loading_and_run_errors import Value, load
 from skyward_core.pool.runs.run import Run
 from skyward_core.protocol.frame_codec import AnyHeader
-from skyward_core.tasks.task_and_blob_values import Task
+from skyward_core.tasks.pickled_calls_and_blobs import Task
 from skyward_core.views import events
 
 if TYPE_CHECKING:

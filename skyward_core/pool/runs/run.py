@@ -40,7 +40,7 @@ from skyward_core.pool.runs.result_loading_and_run_errors import (
 from skyward_core.protocol.frame_codec import MAX_INLINE_BYTES, AnyHeader, Header, encode_json
 from skyward_core.protocol.frame_schemas_and_size_limits import PREEMPTED
 from skyward_core.store.pool_folder import EXCEPTION_SUFFIX
-from skyward_core.tasks.task_and_blob_values import Task, delete_files
+from skyward_core.tasks.pickled_calls_and_blobs import Task, delete_files
 from skyward_core.transport.file_and_result_downloads import ResultDownload
 from skyward_core.util.safe_file_access import write_atomic
 from skyward_core.views import events

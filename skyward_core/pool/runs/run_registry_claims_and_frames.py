@@ -19,7 +19,7 @@ from skyward_core.pool.runs.other_clients_runs import OtherClientRuns
 from skyward_core.pool.runs.result_loading_and_run_errors import already_fetched_error
 from skyward_core.pool.runs.run import Run
 from skyward_core.protocol.frame_codec import WireError
-from skyward_core.tasks.task_and_blob_values import EMPTY_BLOB, Task, delete_files
+from skyward_core.tasks.pickled_calls_and_blobs import EMPTY_BLOB, Task, delete_files
 from skyward_core.transport.file_and_result_downloads import ResultDownload
 from skyward_core.views import events
 

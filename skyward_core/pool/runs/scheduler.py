@@ -19,7 +19,7 @@ from skyward_core.pool.edited_modules import EditedModules
 from skyward_core.pool.gang_and_rank_setup import RankSetup
 from skyward_core.pool.pool_context import PoolContext
 from skyward_core.pool.runs.run import Run
-from skyward_core.tasks.task_and_blob_values import Task, delete_files
+from skyward_core.tasks.pickled_calls_and_blobs import Task, delete_files
 from skyward_core.views import events
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from skyward_tui.cli.commands.leftovers import note_leftovers
 from skyward_tui.cli.console_and_log_printer import Console
 from skyward_tui.cli.follow_run import Follower
 from skyward_tui.cli.pool_and_run_lookup import live_and_retained_pools, open_session, resolve_run
-from skyward_tui.cli.run_report_and_receipts import drop_receipts, queue_receipt, receipt_line
+from skyward_tui.cli.result_tables_failures_and_receipts import drop_receipts, queue_receipt, receipt_line
 from skyward_tui.cli.shared_options_and_command_class import command
 from skyward_tui.text.error_hint_text import format_error
 from skyward_tui.text.teardown_and_leftovers import unfetched_lines

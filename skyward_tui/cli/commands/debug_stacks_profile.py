@@ -28,7 +28,7 @@ from skyward_core.views.stack_groups_and_profiles import (
 )
 from skyward_tui.cli.console_and_log_printer import Console
 from skyward_tui.cli.pool_and_run_lookup import live_run, open_session
-from skyward_tui.cli.run_report_and_receipts import table
+from skyward_tui.cli.result_tables_failures_and_receipts import table
 from skyward_tui.cli.shared_options_and_command_class import command
 from skyward_tui.file_export import profile_files, save_all
 

@@ -18,7 +18,7 @@ from skyward_core.model import errors
 from skyward_core.model.errors import UsageError
 from skyward_core.model.machines_and_gpu_use import Check
 from skyward_tui.cli.console_and_log_printer import Console
-from skyward_tui.cli.run_report_and_receipts import table
+from skyward_tui.cli.result_tables_failures_and_receipts import table
 from skyward_tui.cli.shared_options_and_command_class import command
 from skyward_tui.text.error_hint_text import format_detail
 from skyward_tui.text.text_width_and_tables import Columns

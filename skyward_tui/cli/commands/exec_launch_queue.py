@@ -23,7 +23,7 @@ from skyward_core.views.stack_groups_and_profiles import format_ranges
 from skyward_tui.cli.commands.launched_and_attached_runs import PoolCommand, live_pool
 from skyward_tui.cli.console_and_log_printer import Console
 from skyward_tui.cli.pool_and_run_lookup import live_pools, open_session
-from skyward_tui.cli.run_report_and_receipts import table
+from skyward_tui.cli.result_tables_failures_and_receipts import table
 from skyward_tui.cli.shared_options_and_command_class import (
     ConsoleCommand,
     NodeSelection,
@@ -31,7 +31,7 @@ from skyward_tui.cli.shared_options_and_command_class import (
     variable_options,
     watch_option,
 )
-from skyward_tui.text.number_and_time_format import NO_RUN, count, duration
+from skyward_tui.text.number_time_and_run_state_format import NO_RUN, count, duration
 from skyward_tui.text.queue_trial_and_comparison_rows import queue_row_json, queue_rows, waiting_reason
 from skyward_tui.text.text_width_and_tables import clip
 

@@ -22,11 +22,11 @@ from skyward_core.util.format_bytes import format_size
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_tui.cli.console_and_log_printer import Console
 from skyward_tui.cli.pool_and_run_lookup import live_pools, open_session, resolve_run
-from skyward_tui.cli.run_report_and_receipts import table
+from skyward_tui.cli.result_tables_failures_and_receipts import table
 from skyward_tui.cli.shared_options_and_command_class import command
 from skyward_tui.file_export import local_files_text
 from skyward_tui.text.json_output import fetch_json, file_json
-from skyward_tui.text.number_and_time_format import ago, count
+from skyward_tui.text.number_time_and_run_state_format import ago, count
 
 T = TypeVar("T")
 PROGRESS_SECONDS = 3.0  # seconds between progress notes

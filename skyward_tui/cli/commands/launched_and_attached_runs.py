@@ -19,8 +19,8 @@ import click
 from click.core import ParameterSource
 
 from skyward_core.client import user_settings_and_app_state as settings
+from skyward_core.client.launch.launch_option_declarations import LaunchRequest, parse_provider_settings
 from skyward_core.client.launch.launch_plan import LaunchPlan, make_plan
-from skyward_core.client.launch.launch_request_and_options import LaunchRequest, parse_provider_settings
 from skyward_core.client.launch.plugin_and_provider_catalog import (
     Interpreter,
     Task,
@@ -49,7 +49,7 @@ from skyward_tui.cli.commands.leftovers import note_leftovers
 from skyward_tui.cli.console_and_log_printer import Console
 from skyward_tui.cli.follow_run import MUST_FINISH, Choice, Follower, Interrupted, LiveStatus, Row, status_rows
 from skyward_tui.cli.pool_and_run_lookup import live_pools, open_session
-from skyward_tui.cli.run_report_and_receipts import (
+from skyward_tui.cli.result_tables_failures_and_receipts import (
     COLORS,
     drop_receipts,
     exit_status,
@@ -71,7 +71,7 @@ from skyward_tui.launch_form.plan_computation_and_text import (
 )
 from skyward_tui.notifications import Notification, Notifier, run_notification
 from skyward_tui.text.json_output import run_json, trials_json
-from skyward_tui.text.number_and_time_format import count, count_range, duration, number, precise_duration
+from skyward_tui.text.number_time_and_run_state_format import count, count_range, duration, number, precise_duration
 from skyward_tui.text.queue_trial_and_comparison_rows import combination_text, gang_text, queue_rows, sweep_outcome
 from skyward_tui.text.text_width_and_tables import clip
 

@@ -15,9 +15,9 @@ from skyward_core.model.errors import UsageError
 from skyward_tui.cli.console_and_log_printer import Console
 from skyward_tui.cli.follow_run import Follower
 from skyward_tui.cli.pool_and_run_lookup import open_session
-from skyward_tui.cli.run_report_and_receipts import table
+from skyward_tui.cli.result_tables_failures_and_receipts import table
 from skyward_tui.cli.shared_options_and_command_class import command, settings_option
-from skyward_tui.text.number_and_time_format import count
+from skyward_tui.text.number_time_and_run_state_format import count
 from skyward_tui.text.teardown_and_leftovers import (
     leftovers_line,
     leftovers_table,

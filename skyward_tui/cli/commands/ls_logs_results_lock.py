@@ -39,7 +39,7 @@ from skyward_core.views.sweep_trials import TrialTableSource
 from skyward_tui.cli.commands.launched_and_attached_runs import show_trials, sorted_rows
 from skyward_tui.cli.console_and_log_printer import Console
 from skyward_tui.cli.pool_and_run_lookup import fetch_run, open_session, resolve_run
-from skyward_tui.cli.run_report_and_receipts import (
+from skyward_tui.cli.result_tables_failures_and_receipts import (
     drop_receipts,
     exit_status,
     show_difference,
@@ -55,7 +55,7 @@ from skyward_tui.text.json_output import (
     run_json,
     trials_json,
 )
-from skyward_tui.text.number_and_time_format import (
+from skyward_tui.text.number_time_and_run_state_format import (
     BROKEN_OFF,
     START_FAILED,
     count,

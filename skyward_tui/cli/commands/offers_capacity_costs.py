@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 import click
 
 from skyward_core.client import offers_and_block_purchases
-from skyward_core.client.launch.launch_request_and_options import parse_setting
+from skyward_core.client.launch.launch_option_declarations import parse_setting
 from skyward_core.client.offers_and_block_purchases import list_blocks, list_offers, save_listed_blocks
 from skyward_core.client.pool_costs import PoolCost
 from skyward_core.client.pool_costs import costs as add_up
@@ -26,9 +26,9 @@ from skyward_core.model.offers_and_rental_plans import (
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_tui.cli.console_and_log_printer import Console
 from skyward_tui.cli.pool_and_run_lookup import note_unreachable, open_session
-from skyward_tui.cli.run_report_and_receipts import table
+from skyward_tui.cli.result_tables_failures_and_receipts import table
 from skyward_tui.cli.shared_options_and_command_class import command, offer_options, parse_time, settings_option
-from skyward_tui.text.number_and_time_format import ago, count, money
+from skyward_tui.text.number_time_and_run_state_format import ago, count, money
 
 
 @command()

@@ -17,6 +17,7 @@ import click
 from rich.cells import cell_len
 
 from skyward_core.client.launch.job_and_shell_launch import JobRequest, parse_variables, resolve_variables
+from skyward_core.client.launch.launch_option_declarations import LaunchRequest
 from skyward_core.client.launch.launch_plan import pool_interpreter
 from skyward_core.client.launch.launch_records_and_script_state import (
     LaunchRecord,
@@ -24,7 +25,6 @@ from skyward_core.client.launch.launch_records_and_script_state import (
     diff_path,
     load_any_record,
 )
-from skyward_core.client.launch.launch_request_and_options import LaunchRequest
 from skyward_core.client.log_search import LineMatch, LogSearch
 from skyward_core.client.replay_session import open_recording
 from skyward_core.client.replayable_recording_export import export_recording
@@ -44,11 +44,11 @@ from skyward_tui.cli.pool_and_run_lookup import (
     open_session,
     resolve_run,
 )
-from skyward_tui.cli.run_report_and_receipts import GLYPHS, outcome_note, table
+from skyward_tui.cli.result_tables_failures_and_receipts import GLYPHS, outcome_note, table
 from skyward_tui.cli.shared_options_and_command_class import command, parse_time, variable_options, watch_option
 from skyward_tui.text.error_hint_text import format_error
 from skyward_tui.text.json_output import run_json
-from skyward_tui.text.number_and_time_format import count, duration, money
+from skyward_tui.text.number_time_and_run_state_format import count, duration, money
 from skyward_tui.text.queue_trial_and_comparison_rows import ComparedLine, comparison_lines
 from skyward_tui.text.text_width_and_tables import clip, fit_width, one_line
 

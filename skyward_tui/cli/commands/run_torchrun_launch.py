@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import click
 
-from skyward_core.client.launch.launch_request_and_options import LaunchRequest
+from skyward_core.client.launch.launch_option_declarations import LaunchRequest
 from skyward_core.util.safe_file_access import exists, is_file
 from skyward_tui.cli.shared_options_and_command_class import (
     SCRIPT_ARGUMENTS,
@@ -74,7 +74,7 @@ class RanksOption(click.ParamType[int | str]):
 
 def launch_options(command: str) -> Callable[[Decorated], Decorated]:
     """Return a decorator that adds the options of a launch that a command takes."""
-    from skyward_core.client.launch.launch_request_and_options import COMMANDS, HOSTS, OPTIONS, RESTART_OPTIONS
+    from skyward_core.client.launch.launch_option_declarations import COMMANDS, HOSTS, OPTIONS, RESTART_OPTIONS
 
     types: Mapping[str, click.ParamType[Any]] = {
         "float | None": click.FloatRange(0, min_open=True),
@@ -496,7 +496,7 @@ def torchrun(
     All options of torchrun are accepted. Options without a meaning here are reported or rejected. Words after the
     script are the script's own arguments.
     """
-    from skyward_core.client.launch.launch_request_and_options import RESTART_OPTIONS
+    from skyward_core.client.launch.launch_option_declarations import RESTART_OPTIONS
     from skyward_core.client.launch.plugin_and_provider_catalog import DEFAULT_PROVIDER
     from skyward_tui.cli.commands import launched_and_attached_runs as run
 

@@ -16,7 +16,7 @@ from skyward_core.views.pool_view import PoolView, RunView, TaskView
 from skyward_core.views.result_comparison import compare_results, find_disagreements
 from skyward_tui.cli.console_and_log_printer import Console
 from skyward_tui.text.error_hint_text import failure_hints
-from skyward_tui.text.number_and_time_format import count, failure, number, precise_duration
+from skyward_tui.text.number_time_and_run_state_format import count, failure, number, precise_duration
 from skyward_tui.text.queue_trial_and_comparison_rows import difference_table, parse_rank_pair
 from skyward_tui.text.text_width_and_tables import clip, one_line
 from skyward_tui.text.text_width_and_tables import table as table

@@ -1,4 +1,4 @@
-"""Files that clients ask for or send: output files that ranks wrote, and source files for ranks.
+"""Files that clients ask for or send: output files that ranks wrote, restored checkpoints, and source files.
 
 Bytecode of older source files is removed.
 """
@@ -26,8 +26,8 @@ from skyward_core.protocol.node_paths import STATE_FILE, NodePaths
 from skyward_core.protocol.validators import is_relative_subpath
 
 if TYPE_CHECKING:
-    from skyward_core.node.agent.agent_state_and_lease import NodeState
     from skyward_core.node.agent.frame_connection import Connection
+    from skyward_core.node.agent.shared_agent_state_and_lease import NodeState
     from skyward_core.protocol.frame_types import (
         ClearedKeys,
         ClientClear,
