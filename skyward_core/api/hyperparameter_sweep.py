@@ -14,7 +14,7 @@ from skyward_core.model.errors import Cancelled, PoolError, RunError, UsageError
 from skyward_core.model.function import Function, PendingFunction
 from skyward_core.pool.runs.result_loading_and_run_errors import load_exception
 from skyward_core.pool.runs.scheduler import new_run_id
-from skyward_core.store import pool_folder
+from skyward_core.store import sweep_trial_files
 from skyward_core.tasks.argument_parsing_and_sweeps import MAX_COMBINATIONS
 from skyward_core.tasks.guarded_user_code import describe_exception, safe_repr
 from skyward_core.transport.background_loop import background_loop, submit
@@ -337,7 +337,7 @@ def _start_trials(pending: PendingTrials, pool: Any, operator: str) -> Trials:
 def _run_on_ranks(trials: Trials, pending: PendingTrials, pool: PoolOperations) -> None:
     run_id = new_run_id()
     try:
-        pool_folder.save_trials(pool.pool.row.key, run_id, _make_sheet(pending))
+        sweep_trial_files.save_trials(pool.pool.row.key, run_id, _make_sheet(pending))
     except OSError as error:
         raise PoolError(f"the sweep was not started: its combinations cannot be saved: {error}") from error
     run = pool._start_sweep(pending.calls, run_id)

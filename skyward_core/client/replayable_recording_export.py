@@ -19,9 +19,10 @@ from skyward_core.model.errors import UsageError
 from skyward_core.protocol.node_paths import METRICS
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow
-from skyward_core.store.pool_folder import log_files, read_all_trials, read_events, read_metrics
+from skyward_core.store.pool_folder import log_files, read_events, read_metrics
 from skyward_core.store.recording_file import Entry, RecordingWriter
 from skyward_core.store.state_folder import pool_path
+from skyward_core.store.sweep_trial_files import read_all_trials
 from skyward_core.util.redaction import map_strings
 from skyward_core.views import events
 from skyward_core.views import recording_entries as entries

@@ -20,7 +20,7 @@ from skyward_core.client.pool_costs import bills_of_pool
 from skyward_core.client.sweep_launch_and_resumption import trial_table_source
 from skyward_core.model.errors import NoTrials, SkywardError, UsageError
 from skyward_core.protocol.node_paths import ERR, OUT
-from skyward_core.store import pool_folder
+from skyward_core.store import pool_folder, sweep_trial_files
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import REMAINS as REMAINS
 from skyward_core.store.ledger_rows import PoolRow as PoolRow
@@ -444,7 +444,7 @@ class LaunchSummary(NamedTuple):
 
 def _gang_arguments(pool: str, run: str) -> list[str]:
     """Return the arguments of one run of a sweep that runs as gangs."""
-    sheet = pool_folder.read_trials(pool, run)
+    sheet = sweep_trial_files.read_trials(pool, run)
     rows = {} if sheet is None else {each: row for row, each in sheet.runs.items()}
     if sheet is None or run not in rows:
         return []

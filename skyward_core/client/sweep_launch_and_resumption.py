@@ -13,7 +13,7 @@ from skyward_core.model.errors import NoTrials, PoolError, UsageError
 from skyward_core.model.outcomes_states_and_alerts import Outcome
 from skyward_core.pool.runs.gang_sweep import CANNOT_SAVE, GangSweep, begin_sweep
 from skyward_core.pool.runs.scheduler import new_run_id
-from skyward_core.store import pool_folder
+from skyward_core.store import sweep_trial_files
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import RunRow
 from skyward_core.tasks.pickled_calls_and_blobs import Task
@@ -47,7 +47,7 @@ async def launch_trials(
         return sweep.begun_ids[0], sweep
     run_id = new_run_id()
     try:
-        await asyncio.to_thread(pool_folder.save_trials, pool.row.key, run_id, sheet)
+        await asyncio.to_thread(sweep_trial_files.save_trials, pool.row.key, run_id, sheet)
         await asyncio.to_thread(save, run_id)
     except OSError as error:
         raise PoolError(f"nothing was begun, {CANNOT_SAVE}: {error}") from error
@@ -131,9 +131,9 @@ def resume_sweep(ledger: Ledger, row: RunRow, probe: Callable[[str], None]) -> I
             key, name, _ = _load_sheet(ledger, row)
             held.close()  # release the claim on the previous run
             try:
-                held.enter_context(pool_folder.lock_sweep(key, name))
-                place = pool_folder.resumed_by(key, name)
-            except pool_folder.SweepLocked as error:
+                held.enter_context(sweep_trial_files.lock_sweep(key, name))
+                place = sweep_trial_files.resumed_by(key, name)
+            except sweep_trial_files.SweepLocked as error:
                 raise UsageError(f"{error} is already running the missing trials of run {row.run}") from error
             except (OSError, ValueError) as error:
                 raise UsageError(
@@ -168,12 +168,13 @@ def gang_runs(ledger: Ledger, row: RunRow) -> tuple[list[RunRow], bool]:
     sheet = _read_sheet(key, row.run)
     if sheet is None or not sheet.gang:
         return [row], False
-    return [found for run in sheet.runs.values() if (found := ledger.run(run))], pool_folder.is_sweep_active(key, sheet)
+    runs = [found for run in sheet.runs.values() if (found := ledger.run(run))]
+    return runs, sweep_trial_files.is_sweep_active(key, sheet)
 
 
 def _read_sheet(pool: str, run: str) -> TrialSheet | None:
     try:
-        return pool_folder.read_trials(pool, run)
+        return sweep_trial_files.read_trials(pool, run)
     except (OSError, ValueError) as error:
         raise UsageError(f"the combinations of run {run} cannot be read: {error}") from error
 

@@ -9,12 +9,10 @@ import tarfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
-from datetime import date
-from difflib import get_close_matches
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from skyward_core.model.errors import JobFileError
 from skyward_core.model.function import Dispatcher, PendingFunction
@@ -23,15 +21,14 @@ from skyward_core.runtime.shell_and_scripts import ShellCommand
 from skyward_core.store.state_folder import find_state_folder, is_state_folder
 from skyward_core.tasks.job_resources import ResourceReader, WantedMachine
 from skyward_core.tasks.job_yaml_validation import (
-    IGNORED_KEYS,
-    UNSUPPORTED_KEYS,
-    AutostopKeys,
     GitKeys,
     JobKeys,
     RecoveryKeys,
     ResourceKeys,
     YamlDocument,
     YamlPath,
+    check_keys,
+    translate_validation_error,
 )
 from skyward_core.tasks.shell_and_script_calls import resolve_variables
 from skyward_core.util.format_bytes import format_size
@@ -212,11 +209,11 @@ class JobFile(Value):
             JobFileError: As ``from_yaml``.
         """
         document = YamlDocument(text, str(path))
-        notes = list(_check_keys(document, document.values, JobKeys, ()))
+        notes = list(check_keys(document, document.values, JobKeys, ()))
         try:
             keys = JobKeys.model_validate(document.values)
         except ValidationError as error:
-            raise _translate_validation_error(document, error) from error
+            raise translate_validation_error(document, error) from error
         envs = _resolve_variables(document, "envs", keys.envs, env)
         hidden = _resolve_variables(document, "secrets", keys.secrets, secrets)
         if both := sorted(envs.keys() & hidden.keys()):
@@ -368,88 +365,6 @@ class JobFile(Value):
         gpus = {"SKYPILOT_SETUP_NUM_GPUS_PER_NODE" if as_setup else "SKYPILOT_NUM_GPUS_PER_NODE": str(self.gpus)}
         given = {**gpus, **self.envs, **self.secrets}
         return ShellCommand(text, name, given, cwd, self.blanked, as_setup=as_setup, startup=PRELUDE)
-
-
-def _check_keys(document: YamlDocument, values: Any, model: type[BaseModel], place: YamlPath) -> Iterator[str]:
-    """Reject unsupported keys, and yield notes for keys without effect.
-
-    Raises:
-        JobFileError: If a key is unknown or not supported. The message names the alternative.
-    """
-    if not isinstance(values, Mapping):
-        return
-    for key in values:
-        name = ".".join(part for part in (*place, key) if isinstance(part, str))
-        name = re.sub(r"\.(any_of|ordered)", "", name)
-        if words := UNSUPPORTED_KEYS.get(name):
-            raise document.make_error(f"{name} is not supported: {words}", (*place, key))
-        if key not in model.model_fields:
-            near = get_close_matches(key, model.model_fields, 1)
-            hint = f". Did you mean {near[0]}?" if near else f". Known keys: {', '.join(model.model_fields)}"
-            raise document.make_error(f"unknown key {key!r:.60}{hint}", (*place, key))
-        if name in IGNORED_KEYS and values[key] is not None:
-            yield f"{name} (line {document.line_of((*place, key))}) has no effect: {IGNORED_KEYS[name]}"
-    if model is JobKeys:
-        yield from _check_keys(document, values.get("workdir"), GitKeys, ("workdir",))
-        yield from _check_keys(document, values.get("resources"), ResourceKeys, ("resources",))
-    elif model is ResourceKeys:
-        yield from _check_keys(document, values.get("autostop"), AutostopKeys, (*place, "autostop"))
-        yield from _check_keys(document, values.get("job_recovery"), RecoveryKeys, (*place, "job_recovery"))
-        for name in ("any_of", "ordered"):
-            alternatives = values.get(name)
-            for number, each in enumerate(alternatives if isinstance(alternatives, list) else ()):
-                yield from _check_keys(document, each, ResourceKeys, (*place, name, number))
-
-
-def _translate_validation_error(document: YamlDocument, error: ValidationError) -> JobFileError:
-    """Return the error for the first invalid value."""
-    # For a union, pydantic reports an error for each type. The deepest location belongs to the type that the user
-    # meant.
-    found = max(error.errors(), key=lambda each: len(each["loc"]))
-    # Locations contain the names of the types, too; these follow the keys.
-    place: YamlPath = ()
-    at: Any = document.values
-    for part in found["loc"]:
-        try:
-            at = at[part]
-        except (KeyError, IndexError, TypeError):
-            continue
-        place = (*place, part)
-    name = ".".join(map(str, place)) or "the job file"
-    if found["type"] == "missing":
-        return document.make_error(f"{name} lacks {found['loc'][-1]}", place)
-    words = _EXPECTED.get(found["type"]) or found["msg"].removeprefix("Value error, ")
-    words = words.format(**found.get("ctx", {}))
-    shown = _describe_value(at)
-    if place[:1] in (("envs",), ("secrets",)):
-        shown = "its value"  # the value may be secret
-    elif found["type"] == "string_type" and isinstance(at, int | float | date):
-        words += ". Put it in quotes"
-    return document.make_error(f"{name} cannot be {shown}: {words[:1].lower()}{words[1:]}", place)
-
-
-_EXPECTED = {
-    **dict.fromkeys(("string_type", "string_too_short"), "expected a text"),
-    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "expected keys with values"),
-    **dict.fromkeys(("int_type", "int_parsing", "int_from_float", "int_parsing_size"), "expected a whole number"),
-    **dict.fromkeys(("float_type", "float_parsing"), "expected a number"),
-    **dict.fromkeys(("bool_type", "bool_parsing"), "expected true or false"),
-    "list_type": "expected a list",
-    "greater_than_equal": "expected {ge} or more",
-    "greater_than": "expected more than {gt:g}",
-    "less_than_equal": "expected {le} or less",
-    "too_short": "expected at least one item",
-    "string_pattern_mismatch": "expected a number, such as 32, 32+ or 64GB",
-}
-
-
-def _describe_value(value: Any) -> str:
-    """Describe a value of the file, for an error."""
-    if isinstance(value, Mapping | list):
-        return ("a list" if isinstance(value, list) else "a mapping") if value else "empty"
-    if value is None or isinstance(value, bool):
-        return {None: "nothing", True: "true", False: "false"}[value]
-    return f"{value!r:.60}" if isinstance(value, str) else f"{value!s:.60}"
 
 
 def _resolve_variables(

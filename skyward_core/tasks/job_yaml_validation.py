@@ -1,14 +1,15 @@
-"""YAML job documents: values with line numbers, validated keys, and removal of secrets."""
+"""YAML job documents: values with line numbers, validated keys, errors of values, and removal of secrets."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from datetime import date
+from difflib import get_close_matches
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from yaml.reader import ReaderError
 
 from skyward_core.model.errors import JobFileError
@@ -254,6 +255,88 @@ class JobKeys(_Keys):
     file_mounts: dict[str, str | dict[str, Any]] | None = None
     setup: str | list[str] | None = None
     run: str | list[str] | None = None
+
+
+def check_keys(document: YamlDocument, values: Any, model: type[BaseModel], place: YamlPath) -> Iterator[str]:
+    """Reject unsupported keys, and yield notes for keys without effect.
+
+    Raises:
+        JobFileError: If a key is unknown or not supported. The message names the alternative.
+    """
+    if not isinstance(values, Mapping):
+        return
+    for key in values:
+        name = ".".join(part for part in (*place, key) if isinstance(part, str))
+        name = re.sub(r"\.(any_of|ordered)", "", name)
+        if words := UNSUPPORTED_KEYS.get(name):
+            raise document.make_error(f"{name} is not supported: {words}", (*place, key))
+        if key not in model.model_fields:
+            near = get_close_matches(key, model.model_fields, 1)
+            hint = f". Did you mean {near[0]}?" if near else f". Known keys: {', '.join(model.model_fields)}"
+            raise document.make_error(f"unknown key {key!r:.60}{hint}", (*place, key))
+        if name in IGNORED_KEYS and values[key] is not None:
+            yield f"{name} (line {document.line_of((*place, key))}) has no effect: {IGNORED_KEYS[name]}"
+    if model is JobKeys:
+        yield from check_keys(document, values.get("workdir"), GitKeys, ("workdir",))
+        yield from check_keys(document, values.get("resources"), ResourceKeys, ("resources",))
+    elif model is ResourceKeys:
+        yield from check_keys(document, values.get("autostop"), AutostopKeys, (*place, "autostop"))
+        yield from check_keys(document, values.get("job_recovery"), RecoveryKeys, (*place, "job_recovery"))
+        for name in ("any_of", "ordered"):
+            alternatives = values.get(name)
+            for number, each in enumerate(alternatives if isinstance(alternatives, list) else ()):
+                yield from check_keys(document, each, ResourceKeys, (*place, name, number))
+
+
+def translate_validation_error(document: YamlDocument, error: ValidationError) -> JobFileError:
+    """Return the error for the first invalid value."""
+    # For a union, pydantic reports an error for each type. The deepest location belongs to the type that the user
+    # meant.
+    found = max(error.errors(), key=lambda each: len(each["loc"]))
+    # Locations contain the names of the types, too; these follow the keys.
+    place: YamlPath = ()
+    at: Any = document.values
+    for part in found["loc"]:
+        try:
+            at = at[part]
+        except (KeyError, IndexError, TypeError):
+            continue
+        place = (*place, part)
+    name = ".".join(map(str, place)) or "the job file"
+    if found["type"] == "missing":
+        return document.make_error(f"{name} lacks {found['loc'][-1]}", place)
+    words = _EXPECTED.get(found["type"]) or found["msg"].removeprefix("Value error, ")
+    words = words.format(**found.get("ctx", {}))
+    shown = _describe_value(at)
+    if place[:1] in (("envs",), ("secrets",)):
+        shown = "its value"  # the value may be secret
+    elif found["type"] == "string_type" and isinstance(at, int | float | date):
+        words += ". Put it in quotes"
+    return document.make_error(f"{name} cannot be {shown}: {words[:1].lower()}{words[1:]}", place)
+
+
+_EXPECTED = {
+    **dict.fromkeys(("string_type", "string_too_short"), "expected a text"),
+    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "expected keys with values"),
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float", "int_parsing_size"), "expected a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing"), "expected a number"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "expected true or false"),
+    "list_type": "expected a list",
+    "greater_than_equal": "expected {ge} or more",
+    "greater_than": "expected more than {gt:g}",
+    "less_than_equal": "expected {le} or less",
+    "too_short": "expected at least one item",
+    "string_pattern_mismatch": "expected a number, such as 32, 32+ or 64GB",
+}
+
+
+def _describe_value(value: Any) -> str:
+    """Describe a value of the file, for an error."""
+    if isinstance(value, Mapping | list):
+        return ("a list" if isinstance(value, list) else "a mapping") if value else "empty"
+    if value is None or isinstance(value, bool):
+        return {None: "nothing", True: "true", False: "false"}[value]
+    return f"{value!r:.60}" if isinstance(value, str) else f"{value!s:.60}"
 
 
 def strip_secrets(text: str, names: Collection[str], values: Collection[str]) -> str:

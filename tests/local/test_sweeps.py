@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from skyward_core.store import pool_folder
+from skyward_core.store import sweep_trial_files
 from tests.support.child import Child
 from tests.support.cli import Cli
 from tests.support.waiting import wait_until
@@ -396,7 +396,7 @@ STEPPED = """
 import os, signal, sys, threading
 from contextlib import ExitStack
 from skyward_core.client.session import Session
-from skyward_core.store import pool_folder as kept_trials
+from skyward_core.store import sweep_trial_files as kept_trials
 from skyward_core.store.ledger import Ledger
 from skyward_tui.cli.main import main
 
@@ -530,7 +530,7 @@ def test_rejected_rerun_names_the_owner_of_an_incomplete_claim(tmp_path: Path, m
         lock(file, how)  # type: ignore[arg-type]
 
     def own() -> None:
-        with pool_folder.lock_sweep("p.1", "r1"):
+        with sweep_trial_files.lock_sweep("p.1", "r1"):
             is_owner.set()
             assert may_end.wait(60)
 
@@ -540,7 +540,7 @@ def test_rejected_rerun_names_the_owner_of_an_incomplete_claim(tmp_path: Path, m
     owner.start()
     try:
         assert is_locked.wait(60)
-        with pytest.raises(pool_folder.SweepLocked) as refused, pool_folder.lock_sweep("p.1", "r1"):
+        with pytest.raises(sweep_trial_files.SweepLocked) as refused, sweep_trial_files.lock_sweep("p.1", "r1"):
             pass
         assert str(refused.value) == f"another client (process {os.getpid()}, since 12:00:00)"
     finally:

@@ -21,7 +21,7 @@ from skyward_core.client.run_history import RunSearch, last_lines, load_metrics,
 from skyward_core.client.sweep_launch_and_resumption import missing_trials, trial_table_source
 from skyward_core.model.errors import UsageError
 from skyward_core.model.outcomes_states_and_alerts import ErrorInfo, Outcome, RootCause, Summary, signal_name
-from skyward_core.store import pool_folder, recording_file
+from skyward_core.store import recording_file, sweep_trial_files
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.recording_file import RecordingReader, RecordingWriter
 from skyward_core.store.run_log_reader import LogRange
@@ -578,7 +578,7 @@ def test_preview_of_a_sweep_lists_its_trials(ledger: Ledger) -> None:
     row = ledger.record_intent("a", "grid", {"provider": "local"}, {"provider": "local"})
     ensure_pool_folder(row.key)
     record_runs(ledger, opened=[("a", "s1", "fit", "sweep", 2, 1.0), ("a", "b1", "fit", "broadcast", 2, 2.0)])
-    pool_folder.save_trials(row.key, "s1", TrialSheet.new(("lr",), [("0.1",), ("0.2",)]))
+    sweep_trial_files.save_trials(row.key, "s1", TrialSheet.new(("lr",), [("0.1",), ("0.2",)]))
     seen, other = load_preview(ledger, "s1"), load_preview(ledger, "b1")
     assert seen.trials is not None and [each.arguments for each in seen.trials.rows] == [("0.1",), ("0.2",)]
     assert other.trials is None
@@ -662,22 +662,22 @@ def test_saved_trial_sheet_is_restored_and_tampering_is_rejected(
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
     left = SHEET.missing("r", {0, 2})
     assert left.tasks == (1,) and left.before == {0: ("r", 0), 2: ("r", 2)}
-    pool_folder.save_trials("p.1", "s", left)
-    assert pool_folder.read_trials("p.1", "s") == left
-    assert pool_folder.read_trials("p.1", "other") is None
+    sweep_trial_files.save_trials("p.1", "s", left)
+    assert sweep_trial_files.read_trials("p.1", "s") == left
+    assert sweep_trial_files.read_trials("p.1", "other") is None
     file = next(tmp_path.glob("pools/p.1/trials/*.json"))
     broken: object
     for broken in ({}, [], {**left.to_json(), "tasks": [7]}, {**left.to_json(), "rows": [["1"]]}):
         file.write_text(json.dumps(broken))
         with pytest.raises(ValueError, match="not a trial sheet"):
-            pool_folder.read_trials("p.1", "s")
+            sweep_trial_files.read_trials("p.1", "s")
 
 
 def test_trial_sheet_of_a_rerun_knows_earlier_outcomes(ledger: Ledger) -> None:
     row = ledger.record_intent("t", "p", {"provider": "local"}, {})
     sheet = SHEET
     for run, ends in (("a", [returned(0, 1), raised(1), raised(2)]), ("b", [returned(0, 2), raised(1)])):
-        pool_folder.save_trials(row.key, run, sheet)
+        sweep_trial_files.save_trials(row.key, run, sheet)
         opened = [("t", run, "train", "sweep", len(ends), 1.0)]
         record_runs(
             ledger, opened=opened, outcomes=[(run, each, {}) for each in ends], ends=[(run, "failed", 2.0, None)]

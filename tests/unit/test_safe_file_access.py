@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from skyward_core.client import user_settings_and_app_state as client_settings
 from skyward_core.client.launch import presets
+from skyward_core.client.launch.launch_option_declarations import LaunchRequest
 from skyward_core.client.launch.launch_plan import make_plan
 from skyward_core.client.launch.launch_records_and_script_state import ScriptState
-from skyward_core.client.launch.launch_option_declarations import LaunchRequest
 from skyward_core.client.launch.plugin_and_provider_catalog import list_functions, packages_for
 from skyward_core.model.errors import JobFileError, ScriptError, SkywardError
-from skyward_core.store import pool_folder, skyward_toml, state_folder
+from skyward_core.store import pool_folder, skyward_toml, state_folder, sweep_trial_files
 from skyward_core.tasks.job_file import JobFile, read_variables
 from skyward_core.tasks.shell_and_script_calls import script
 from skyward_core.transport.ssh import known_hosts
@@ -132,7 +132,7 @@ def test_special_file_read_optionally_is_ignored(reader: str, kind: str) -> None
 def test_special_state_file_error_says_why_it_is_not_read(kind: str) -> None:
     (state_folder.state_home() / "pools" / "p" / "launches").mkdir(parents=True)
     (state_folder.state_home() / "pools" / "p" / "trials").mkdir(parents=True)
-    for folder, read in (("launches", pool_folder.read_launch), (pool_folder.TRIALS_FOLDER, pool_folder.read_trials)):
+    for folder, read in (("launches", pool_folder.read_launch), ("trials", sweep_trial_files.read_trials)):
         put(state_folder.state_home() / "pools" / "p" / folder / "r.json", kind)
         with pytest.raises(UnusableFile, match=SENTENCES[kind]):
             read("p", "r")

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.pool.runs.scheduler import new_run_id
-from skyward_core.store import pool_folder
+from skyward_core.store import sweep_trial_files
 from skyward_core.store.ledger_rows import process_mark
 from skyward_core.tasks.pickled_calls_and_blobs import Task, delete_files
 from skyward_core.util.content_hash import BLOB_PREFIX
@@ -103,13 +103,13 @@ async def begin_sweep(
     ids = [new_run_id() for _ in tasks]
     begun = replace(sheet, gang=True, nodes=nodes).with_client(process_mark(), ids)
     try:
-        await asyncio.to_thread(pool_folder.save_trials, key, begun.name, begun)
+        await asyncio.to_thread(sweep_trial_files.save_trials, key, begun.name, begun)
     except OSError as error:
         raise PoolError(f"Sweep not started: {CANNOT_SAVE}: {error}") from error
 
     def prepared(place: int) -> Task:
         try:
-            pool_folder.save_sweep_part(key, ids[place], begun.name)
+            sweep_trial_files.save_sweep_part(key, ids[place], begun.name)
             keep(ids[place])
             return copy_function_file(tasks[place], folder)
         except OSError as error:
@@ -117,7 +117,7 @@ async def begin_sweep(
 
     def finish() -> None:
         delete_files(tasks)
-        pool_folder.mark_sweep_finished(key, begun.name)
+        sweep_trial_files.mark_sweep_finished(key, begun.name)
 
     sweep = GangSweep(context, ids, nodes, prepared, ended)
     sweep.start(finish)

@@ -38,6 +38,7 @@ INSTALL_KEY_COMMAND = (
     f"{HOST_KEY_FILE}.pub && "
     "{ systemctl restart ssh || systemctl restart sshd; }"
 )
+BOOT_TIMEOUT = 600.0  # seconds after launch in which a machine may still be booting
 KEY_ROTATION_TIMEOUT = 20.0  # seconds until the machine's SSH server uses the new key
 POLL_PAUSE = 0.1
 

@@ -146,9 +146,6 @@ RENAMED_SETTINGS: Rules = {
 }
 
 
-BOOT_TIMEOUT = 600.0  # seconds after launch in which a machine may still be booting
-
-
 @accept_deprecated(RENAMED_SETTINGS)
 @dataclass(frozen=True)
 class AWS(JsonSettings, StrictKeywords):
@@ -752,7 +749,7 @@ class AWS(JsonSettings, StrictKeywords):
             machine: The machine.
             patience: Limit for connection attempts, in seconds; None for 30, or for the boot time of a new machine.
         """
-        from skyward_core.providers.aws.ec2_ssh_transport import Ec2Transport, HostKeyFile
+        from skyward_core.providers.aws.ec2_ssh_transport import BOOT_TIMEOUT, Ec2Transport, HostKeyFile
         from skyward_core.transport.ssh.ssh_transport import PATIENCE
 
         extra = machine.extra
