@@ -16,7 +16,7 @@ from skyward_core.model.provider_capability_protocols import notice_program
 from skyward_core.node.agent.peer_heartbeats import LOSS_SECONDS
 from skyward_core.pool.agent_link import Link
 from skyward_core.pool.pool_context import PoolContext, PoolEnd
-from skyward_core.pool.silent_and_missing_nodes import SilenceWatch, SuspectedNodes, describe_preemption
+from skyward_core.pool.silent_missing_and_preempted_nodes import SilenceWatch, SuspectedNodes, describe_preemption
 from skyward_core.pool.unrecorded_machines_and_gone_pools import with_python
 from skyward_core.providers.provider_call_logs_polling_and_cache import log_call, progress_listener
 from skyward_core.store.debug_log import get_logger

@@ -13,7 +13,7 @@ from skyward_core.model.machines_and_gpu_use import Machine
 from skyward_core.model.outcomes_states_and_alerts import ErrorInfo, Outcome, RootCause
 from skyward_core.pool.gang_and_rank_setup import NodeGangState, busy_nodes, choose_nodes
 from skyward_core.pool.node_recovery import NodeReplacements
-from skyward_core.pool.silent_and_missing_nodes import NodeRoster, PreemptionNotices
+from skyward_core.pool.silent_missing_and_preempted_nodes import NodeRoster, PreemptionNotices
 from skyward_core.store.ledger import Ledger
 from skyward_core.views import events
 from skyward_core.views.job_file_steps import failure_lines, steps_by_node, steps_of_job
