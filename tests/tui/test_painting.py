@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import pytest
@@ -129,7 +130,8 @@ async def test_key_press_is_painted_at_once(
 ) -> None:
     async with app.run_test(size=(160, 48)) as pilot:
         board = await board_of(app, session, pilot)
-        # Textual's next turn to paint never comes.
+        # Textual's next turn to paint never comes, and a busy machine does not make the key old.
+        monkeypatch.setattr("skyward_tui.app.app.REPAINT_SECONDS", inf)
         monkeypatch.setattr(Screen, "_update_timer", type("Never", (), {"resume": str, "pause": str})())
         shown: list[int] = []
         display = app._display
@@ -146,6 +148,8 @@ async def test_key_press_is_painted_at_once(
             for _ in range(20):
                 await asyncio.sleep(0)
             assert not shown, "what comes of itself waits"
+            # No turn of the screen comes between: it would use up the repaints of the key.
+            monkeypatch.setattr(app, "_refresh_screen", lambda: None)
             app.post_message(events.Key("right_square_bracket", "]"))
             while 1 not in shown:
                 await asyncio.sleep(0.01)
