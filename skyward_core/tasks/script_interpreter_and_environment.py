@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from skyward_core.model.errors import PoolError, ScriptError, UsageError
+from skyward_core.model.outcomes_states_and_alerts import signal_name
 from skyward_core.model.script_interpreter import Interpreter
 from skyward_core.node.bootstrap import image_environment as environment
 from skyward_core.node.bootstrap.host_inspection import distrust_reason
@@ -63,7 +64,6 @@ _VERSION_CODE = (
     "print(json.dumps([sys.executable, sys.prefix, list(sys.version_info[:3]), n]))"
 )
 REQUIRED_IMPLEMENTATION = "cpython"  # nodes receive CPython bytecode
-_FIND_MODULE_CODE = "import sys; from importlib.util import find_spec; print(find_spec(sys.argv[1]) is not None)"
 _SITE_PATTERNS = ("lib/python3*/site-packages", "lib64/python3*/site-packages", "lib/python3/dist-packages",
           "local/lib/python3*/dist-packages")  # fmt: skip
 VENV_CONFIG_FILE = "pyvenv.cfg"
@@ -240,28 +240,6 @@ def find_missing_modules(interpreter: Interpreter, modules: Sequence[str]) -> li
         return [name for name in modules if missing_packages.is_missing(name)]
     path = list(_find_import_path(interpreter)) if modules and not interpreter.base else []
     return [name for name in modules if path and PathFinder.find_spec(name, path) is None]
-
-
-def has_module(interpreter: Interpreter, module: str) -> bool:
-    """Run an interpreter to check whether it has a module. Only for launches.
-
-    Raises:
-        ScriptError: If the interpreter does not answer.
-    """
-    if is_own_environment(interpreter.prefix):
-        return not missing_packages.is_missing(module)
-    try:
-        done = run_bounded([interpreter.path, "-I", "-c", _FIND_MODULE_CODE, module], ())
-    except QueryTimeout as error:
-        reason = str(error)
-    except OSError as error:
-        reason = f"it cannot be run: {error.strerror or error}"
-    else:
-        if not done.returncode:
-            return b"True" in done.stdout
-        last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        reason = f"it exited with status {done.returncode}" + (f" ({last})" if last else "")
-    raise ScriptError(f"Cannot list the packages of {interpreter.path}: {reason}")
 
 
 def _find_import_path(interpreter: Interpreter) -> Iterator[str]:
@@ -612,6 +590,7 @@ def _iter_sources(packages: tuple[str, ...] | list[str]) -> Iterator[tuple[str, 
 
 ReportLine = Callable[[str], None]
 MAX_ERROR_CHARACTERS = 2000  # characters of a failed process's output
+MAX_LINE_BYTES = 1 << 20  # bytes; length limit for a line of an installer's output
 REMOVAL_TRIES = 40  # attempts, 0.05 seconds apart, while killed installers end
 
 
@@ -637,45 +616,71 @@ def ensure_interpreter(interpreter: Interpreter, report: ReportLine, stop: Cance
 
 
 def _make_environment(interpreter: Interpreter, root: Path, report: ReportLine, stop: CancellationToken) -> None:
-    command = environment.module_command(interpreter.base, "image_environment", library_path_entries().first)
-    config = {"image": dict(interpreter.environment), "root": str(root), "env": {}, "cwd": ""}
+    request = {"image": dict(interpreter.environment), "root": str(root), "env": {}, "cwd": ""}
+    library = library_path_entries().first
+    try:
+        answer = run_builder(interpreter.base, library, request, report, stop)
+    except BaseException:
+        _remove_environment(Path(interpreter.prefix))
+        raise
+    if not answer.get("python"):
+        raise PoolError(
+            f"The environment of the {interpreter.source} cannot be created on this machine: {answer['error']}"
+        )
+
+
+def run_builder(
+    python: str, library: str, request: Mapping[str, Any], report: ReportLine, stop: CancellationToken
+) -> dict[str, Any]:
+    """Run the builder of an environment as a process. Return its answer, which has the reason as "error" if no
+    environment was created.
+
+    Args:
+        python: The builder's interpreter.
+        library: Folder or bundle that contains this package.
+        request: Request to ``image_environment.main``.
+        report: Receives lines about the progress.
+        stop: Cancels the creation.
+
+    Raises:
+        OSError: If the builder cannot be started.
+        Cancelled: If ``stop`` was cancelled.
+    """
     answer: dict[str, Any] = {}
     with (
         tempfile.TemporaryFile() as errors,
         subprocess.Popen(
-            command,
+            environment.module_command(python, "image_environment", library),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
-            start_new_session=True,  # the children of this process must end with it
+            start_new_session=True,  # Ctrl-C in the terminal is only for the client
         ) as process,
+        stop.on_cancel(lambda: kill_group(process)),
     ):
         try:
             assert process.stdin is not None and process.stdout is not None
-            with stop.on_cancel(lambda: kill_group(process)):
-                with suppress(BrokenPipeError):  # the process has ended; its exit status explains the reason
-                    # URLs may contain secrets, so they are not passed as arguments
-                    process.stdin.write(json.dumps(config).encode())
-                    process.stdin.close()
-                for line in process.stdout:
-                    message = _parse_line(line)
-                    if "line" in message:
-                        report(str(message["line"]))
-                    else:
-                        answer = dict(message) or answer
-                process.wait()
-        except BaseException:
-            kill_group(process)
-            process.wait()
-            _remove_environment(Path(interpreter.prefix))
-            raise
+            with suppress(BrokenPipeError):  # the process has ended; its exit status explains the reason
+                # URLs and variables may contain secrets, so they are not passed as arguments
+                process.stdin.write(json.dumps(request).encode())
+                process.stdin.close()
+            while line := process.stdout.readline(MAX_LINE_BYTES):
+                message = _parse_line(line)
+                if "line" in message:
+                    report(str(message["line"]))
+                else:
+                    answer = dict(message) or answer
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # its group can be killed until it is reaped
+        finally:
+            if not answer.get("python"):  # its children would write into the folder of the next attempt
+                kill_group(process)
         if not answer.get("python"):
-            kill_group(process)
-        errors.seek(0)
-        last_words = errors.read().decode(errors="replace").strip()[-MAX_ERROR_CHARACTERS:]
-    if not answer.get("python"):
-        reason = answer.get("error") or last_words or "its process ended without output"
-        raise PoolError(f"The environment of the {interpreter.source} cannot be created on this machine: {reason}")
+            status = process.wait()
+            errors.seek(0)
+            last_words = errors.read().decode(errors="replace").strip()[-MAX_ERROR_CHARACTERS:]
+            ended = f"exited with status {status}" if status >= 0 else f"was killed by {signal_name(-status)}"
+            answer["error"] = answer.get("error") or last_words or f"the builder process {ended}"
+    return answer
 
 
 def _remove_environment(folder: Path) -> None:
@@ -724,10 +729,5 @@ def missing_frameworks(script: Path, interpreter: Interpreter | None = None) -> 
 
 
 def lacks_module(interpreter: Interpreter, module: str) -> bool:
-    """Check whether an interpreter lacks a module, by running it. An environment that does not exist yet lacks all
-    modules.
-
-    Raises:
-        ScriptError: If the interpreter does not answer.
-    """
-    return bool(interpreter.base) or not has_module(interpreter, module)
+    """Check whether an interpreter lacks a module. An environment that does not exist yet lacks all modules."""
+    return bool(interpreter.base or find_missing_modules(interpreter, [module]))

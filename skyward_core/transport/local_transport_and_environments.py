@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import threading
@@ -199,15 +198,10 @@ async def prepare_environment(config: Mapping[str, Any], report: Callable[[str],
         before = tuple(config.get("path_before", ()))
         return RankEnvironment(sys.executable, sys.version_info[:2], True, None, ROOT, "", before, behind)
     from skyward_core.node.bootstrap import image_environment
-    from skyward_core.tasks.bounded_subprocess import CancellationToken
     from skyward_core.tasks.script_interpreter_and_environment import ensure_interpreter, library_path_entries
 
     if chosen.base:
-        stop = CancellationToken()
-        try:
-            await asyncio.to_thread(ensure_interpreter, chosen, report, stop)
-        finally:
-            stop.cancel()  # a cancelled start needs no environment
+        await _run_cancellable(ensure_interpreter, chosen, report)
     if not exists(chosen.path):
         raise PoolError(
             f"{chosen.path} ({chosen.source}), the interpreter of this pool's ranks, no longer exists: recreate it, "
@@ -481,7 +475,6 @@ class LocalTransport:
 
 
 _EXTRAS = re.compile(r"^(?P<name>\s*[\w.-]+)\s*\[(?P<extras>[^\]]*)\]")
-MAX_LINE_BYTES = 1 << 20  # bytes; length limit for a line of an installer's output
 
 
 async def prepare_interpreter(
@@ -536,11 +529,28 @@ async def prepare_interpreter(
     if made := image_environment.find_ready_environment(image, root, base.python, base.version, base.root):
         found = await asyncio.to_thread(image_environment.list_installed_packages, made) if needed else None
         return made, "the environment exists already", found
+    from skyward_core.tasks.script_interpreter_and_environment import run_builder
+
     order = {"image": image, "root": str(root), "env": dict(env), "cwd": cwd}
-    made, found = await _run_builder(
-        image_environment.module_command(base.python, "image_environment", base.root), order, on_line
+    loop = asyncio.get_running_loop()
+    answer = await _run_cancellable(
+        run_builder, base.python, base.root, order, lambda line: loop.call_soon_threadsafe(on_line, line)
     )
-    return made, f"created the environment in {root}", found if needed else None
+    if not answer.get("python"):
+        raise PoolError(f"Cannot create the image's environment on this machine: {answer['error']}")
+    found = dict(answer.get("installed") or {}) if needed else None
+    return str(answer["python"]), f"created the environment in {root}", found
+
+
+async def _run_cancellable(work: Callable[..., Any], *args: Any) -> Any:
+    """Run a function in a thread, with a token as last argument that is cancelled when this call is cancelled."""
+    from skyward_core.tasks.bounded_subprocess import CancellationToken
+
+    stop = CancellationToken()
+    try:
+        return await asyncio.to_thread(work, *args, stop)
+    finally:
+        stop.cancel()
 
 
 def without_cuda(requirements: Sequence[str]) -> list[str]:
@@ -552,70 +562,3 @@ def _strip_cuda_extra(found: re.Match[str]) -> str:
     extras = [each.strip() for each in found["extras"].split(",")]
     remaining = ",".join(each for each in extras if "cuda" not in each.lower())
     return found["name"] + (f"[{remaining}]" if remaining else "")
-
-
-async def _run_builder(
-    command: list[str], request: dict[str, Any], on_line: Callable[[str], None]
-) -> tuple[str, dict[str, str]]:
-    process = await asyncio.create_subprocess_exec(
-        *command,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        limit=MAX_LINE_BYTES,
-        start_new_session=True,  # Ctrl-C in the terminal is only for the client
-    )
-    made = ""
-    try:
-        # Variables may be secret, so they are sent over standard input.
-        errors = asyncio.ensure_future(process.stderr.read())  # type: ignore[union-attr]
-        answer = await _exchange(process, request, on_line)
-        await process.wait()
-        if made := str(answer.get("python") or ""):
-            return made, dict(answer.get("installed") or {})
-        reason = (
-            answer.get("error") or (await errors).decode(errors="replace").strip()[-2000:] or _describe_exit(process)
-        )
-        raise PoolError(f"Cannot create the image's environment on this machine: {reason}")
-    finally:
-        if not made:  # otherwise the children of a killed builder would write into the folder of the next attempt
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
-
-
-def _describe_exit(process: asyncio.subprocess.Process) -> str:
-    code = process.returncode or 0
-    by = signal.Signals(-code).name if -code in set(signal.Signals) else str(code)
-    return f"the builder process was killed by {by}" if code < 0 else f"the builder process exited with status {code}"
-
-
-async def _exchange(
-    process: asyncio.subprocess.Process, request: dict[str, Any], on_line: Callable[[str], None]
-) -> dict[str, Any]:
-    """Send the request to the builder process, and return its last message."""
-    with suppress(BrokenPipeError, ConnectionResetError):  # the builder has exited; its output has the reason
-        process.stdin.write(json.dumps(request).encode())  # type: ignore[union-attr]
-        await process.stdin.drain()  # type: ignore[union-attr]
-        process.stdin.close()  # type: ignore[union-attr]
-    answer: dict[str, Any] = {}
-    while line := await _read_line(process.stdout):
-        try:
-            message = json.loads(line)
-        except ValueError:
-            continue  # startup files of the interpreter may print anything
-        if type(message) is not dict:
-            continue
-        if "line" in message:
-            on_line(str(message["line"]))
-        else:
-            answer = message
-    return answer
-
-
-async def _read_line(stream: asyncio.StreamReader | None) -> bytes:
-    """Return the next line, b"" at the end. Skip lines that are too long."""
-    while stream is not None:
-        with suppress(ValueError):
-            return await stream.readline()
-    return b""
