@@ -52,6 +52,7 @@ def test_links_and_images_of_a_page_exist(page: str) -> None:
         if not file.exists() or not on_site or (anchor and file.name != "cli.md" and anchor not in _anchors(file)):
             missing.append(target)
     assert missing == []
+    assert re.findall(r"^#.*\{ ?#.*$", _prose(path), re.MULTILINE) == [], "GitHub shows these attributes as text"
 
 
 @cache
@@ -62,12 +63,11 @@ def _prose(path: Path) -> str:
 
 @cache
 def _anchors(path: Path) -> set[str]:
-    """Return the anchors of a page's headings, as the site has them."""
+    """Return the anchors of a page's headings, the same on the site and on GitHub."""
     anchors = set()
     for heading in re.findall(r"^#+ (.+)$", _prose(path), re.MULTILINE):
-        title, _, given = heading.partition(" { #")
-        words = re.sub(r"[^\w\s-]", "", title.lower()).strip()
-        anchors.add(given.removesuffix(" }") or re.sub(r"[-\s]+", "-", words))
+        words = re.sub(r"[^\w\s-]", "", heading.lower()).strip()
+        anchors.add(re.sub(r"[-\s]+", "-", words))
     return anchors
 
 
