@@ -250,7 +250,7 @@ def find_doubtful_purchase(id: str) -> Purchase:
     with closing(Ledger()) as ledger:
         unconfirmed = [each for each in ledger.purchases() if each.block.get("id") == id and each.state == "asked"]
         if not unconfirmed:
-            raise UsageError(f"{id} has no unconfirmed purchase", hint=Hint("purchases"))
+            raise UsageError(f"offering {id} has no unconfirmed purchase", hint=Hint("purchases"))
         if (old := time.time() - unconfirmed[0].asked_at) < PENDING_SECONDS:
             raise UsageError(
                 f"{id} was requested {max(0.0, old):.0f} s ago. Its purchase may be invisible for "

@@ -486,7 +486,7 @@ class LogPane(Widget, can_focus=True):
         return [strip for _, strip in rows]
 
     def _rows_of(self, lines: list[Line], base: Style) -> list[tuple[tuple[int, int], Strip]]:
-        """Return the rows of lines, with a notice in place of missing lines."""
+        """Return the rows that show the given lines, each with its place. A notice replaces missing lines."""
         rows: list[tuple[tuple[int, int], Strip]] = []
         expected = 0 if lines and lines[0].number == self.window.first else None
         for line in lines:

@@ -260,7 +260,7 @@ class MetricsPane(PaintedLines):
         self.refresh_if_changed()
 
     def action_scale(self) -> None:
-        """Switch from the scale that the values decide to a logarithmic one, then to a linear one."""
+        """Switch to the next scale: automatic, logarithmic, linear."""
         self.scale = SCALES[(SCALES.index(self.scale) + 1) % len(SCALES)]
         self._force_repaint()
 

@@ -53,7 +53,7 @@ KIND = InstanceType(
 
 
 class Calls:
-    """EC2's answers about images."""
+    """Stand-in for the EC2 client that answers `describe_images`."""
 
     class account:
         endpoint = "played"

@@ -260,7 +260,7 @@ def build_wheel(folder, settings=None, metadata=None):
 
 
 def source_archive(name: str, needs: str) -> bytes:
-    """Source distribution whose build records the command lines of all its parent processes."""
+    """Create a source distribution whose build records the command lines of all its parent processes."""
     project = f'[build-system]\nrequires = [{needs}]\nbuild-backend = "backend"\nbackend-path = ["."]\n'
     metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n"
     packed = io.BytesIO()
