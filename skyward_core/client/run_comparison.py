@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isfinite
 from typing import Any, NamedTuple
 
 from skyward_core.client.launch.launch_records_and_script_state import LaunchRecord, load_launch_record
-from skyward_core.client.run_history import PastRun, load_metrics, past_run, run_view
+from skyward_core.client.run_history import (
+    MetricSummary,
+    PastRun,
+    load_metrics,
+    logged_summaries,
+    merge_summaries,
+    past_run,
+    run_view,
+)
 from skyward_core.model.errors import UsageError
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.state_folder import pool_path
 from skyward_core.util.terminal_safe_text import sanitize_line
-from skyward_core.views.outliers_and_bands import Trace, compute_band, median
+from skyward_core.views.outliers_and_bands import compute_band
 from skyward_core.views.pool_view import RunView, TaskView
 from skyward_core.views.rank_metrics_and_progress import MetricStore
 
 MAX_RESULT_ROWS = 32  # maximum ranks or tasks whose results are compared one by one
 MAX_METRIC_BYTES = 64 << 20  # maximum bytes read of each rank's metrics, from the end
 CURVE_POINTS = 512  # time intervals of a curve; each shows the median of its values
-_OPTION = re.compile(r"--?[A-Za-z]")  # the start of an option, not of a negative number
-
-
-class MetricSummary(NamedTuple):
-    """Summary of one metric in one run: medians over all ranks of each rank's last value, minimum and maximum."""
-
-    last: float | None
-    least: float | None
-    most: float | None
 
 
 class ComparedRow(NamedTuple):
@@ -73,24 +70,8 @@ class ComparedRun:
     book: MetricStore = field(default_factory=MetricStore)
 
     def arguments(self) -> dict[str, str]:
-        """Return the arguments by name: of a whole script by option, and by position if it is not an option's value.
-
-        The value of an option is the word after it, unless that word is an option. Values of a repeated option are
-        joined.
-        """
-        found, words, place, at = dict[str, str](), self.past.arguments, 0, 0
-        while at < len(words):
-            name, equals, value = words[at].partition("=")
-            if not equals and _OPTION.match(name):
-                has_value = at + 1 < len(words) and not _OPTION.match(words[at + 1])
-                value = words[at + 1] if has_value else "given"
-                at += has_value
-            elif not equals:
-                place += 1
-                name, value = f"argument {place}", name
-            found[name] = f"{found[name]} {value}" if name in found else value
-            at += 1
-        return found
+        """Return the arguments by name."""
+        return self.past.named_arguments()
 
     def curve(self, name: str) -> list[tuple[float, float]]:
         """Return the median of a metric over all ranks, as pairs of seconds since the start of the run and value."""
@@ -202,31 +183,10 @@ def _load_run(ledger: Ledger, run: str) -> ComparedRun:
 
 def _summarize_metrics(tasks: Mapping[int, TaskView], metrics: MetricStore, run: str) -> dict[str, MetricSummary]:
     """Summarize metrics from the outcomes. For ranks whose processes died, use the logged values."""
-    found: dict[str, list[MetricSummary]] = {}
-    silent = set(metrics.ranks(run))
-    for _, task in sorted(tasks.items()):
-        if task.outcome is not None and task.outcome.metrics is not None:
-            silent.discard(task.rank)
-            for name, gist in task.outcome.metrics.items():
-                found.setdefault(name, []).append(MetricSummary(*gist))
-    for name in metrics.names(run):
-        for rank, trace in metrics.traces(run, name).items():
-            if rank in silent:
-                found.setdefault(name, []).append(_summarize_trace(trace))
-    return {name: _merge_summaries(summaries) for name, summaries in found.items()}
-
-
-def _summarize_trace(trace: Trace) -> MetricSummary:
-    finite = [value for value in trace.values if isfinite(value)]
-    last = trace.values[-1] if trace.values and isfinite(trace.values[-1]) else None
-    return MetricSummary(last, min(finite, default=None), max(finite, default=None))
-
-
-def _merge_summaries(summaries: Sequence[MetricSummary]) -> MetricSummary:
-    lasts = [each.last for each in summaries if each.last is not None]
-    least = [each.least for each in summaries if each.least is not None]
-    most = [each.most for each in summaries if each.most is not None]
-    return MetricSummary(median(lasts) if lasts else None, min(least, default=None), max(most, default=None))
+    outcomes = [task.outcome for _, task in sorted(tasks.items()) if task.outcome is not None]
+    found = [outcome.metrics for outcome in outcomes if outcome.metrics is not None]
+    known = {outcome.rank for outcome in outcomes if outcome.metrics is not None}
+    return merge_summaries([*found, *logged_summaries(metrics, run, known)])
 
 
 def _task_label(view: RunView, index: int) -> str:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import json
+import re
 import sys
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
+from math import isfinite
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,11 +43,12 @@ from skyward_core.store.run_log_reader import StoredLines as StoredLines
 from skyward_core.store.run_log_reader import ring_tail as ring_tail
 from skyward_core.store.state_folder import pool_path
 from skyward_core.util.terminal_safe_text import sanitize_line
+from skyward_core.views.outliers_and_bands import median
 from skyward_core.views.pool_view import RunView, TaskView
-from skyward_core.views.rank_metrics_and_progress import MetricStore
+from skyward_core.views.rank_metrics_and_progress import MetricStore, classify_metric, metric_direction
 from skyward_core.views.recording_entries import parse_attempt_ends
 from skyward_core.views.stdout_stderr_order import PIECE_BYTES, Place, merge_streams
-from skyward_core.views.sweep_trials import TrialTable
+from skyward_core.views.sweep_trials import MISSING, TrialTable, sort_key
 
 POLL_INTERVAL = 0.05  # seconds between polls of log files
 MERGE_CHUNK_BYTES = 16 << 10  # bytes in memory of each rank's log files while the files of all ranks are merged
@@ -170,11 +175,59 @@ def _pieces(found: RunLogs, part: LogRange, size: int = PIECE_BYTES) -> Iterator
 
 
 EVERY = 10_000  # maximum number of runs that are read, the newest first
+MOST_MEASURED = 1_000  # runs whose metrics are read, the newest first
+MOST_OUTCOMES = 64  # outcomes of a run whose metrics are read
+_CHUNK = 500  # runs in one query
 RECENT = 30 * 86400.0  # seconds; older failures are not listed
 _COUNTED = {"broadcast": "rank", "sweep": "trial"}  # unit of a run's total, by kind of run
 FAILED = ("failed", "lost")  # states of failed runs and pools
 COLUMNS = ("when", "pool", "function", "outcome", "took", "cost")
-"""Columns for sorting."""
+"""Columns for sorting. Further ones name an argument (``arg:lr``), or the best or last value of a metric
+(``best:loss``, ``last:loss``).
+"""
+_OPTION = re.compile(r"--?[A-Za-z]")  # the start of an option, not of a negative number
+
+
+class MetricSummary(NamedTuple):
+    """Summary of one metric in one run: medians over all ranks of each rank's last value, minimum and maximum."""
+
+    last: float | None
+    least: float | None
+    most: float | None
+
+    def best(self, name: str) -> float | None:
+        """Return the best value of the metric of a name; None if neither lower nor higher values are better."""
+        return {-1: self.least, 1: self.most}.get(metric_direction(name))
+
+
+def merge_summaries(found: Iterable[Mapping[str, Sequence[float | None]]]) -> dict[str, MetricSummary]:
+    """Merge the metric summaries of several ranks or tasks."""
+    by_name: dict[str, list[Sequence[float | None]]] = {}
+    for each in found:
+        for name, summary in each.items():
+            by_name.setdefault(sanitize_line(name), []).append(summary)
+    return {name: _merge(*zip(*summaries, strict=True)) for name, summaries in by_name.items()}
+
+
+def _merge(*columns: Sequence[float | None]) -> MetricSummary:
+    lasts, least, most = ([value for value in column if value is not None] for column in columns)
+    return MetricSummary(median(lasts) if lasts else None, min(least, default=None), max(most, default=None))
+
+
+def logged_summaries(
+    metrics: MetricStore, run: str, without: Container[int] = ()
+) -> Iterator[dict[str, MetricSummary]]:
+    """Yield the metric summaries of each rank of a run, from its logged values.
+
+    Args:
+        without: Ranks to leave out.
+    """
+    for name in metrics.names(run):
+        for rank, trace in metrics.traces(run, name).items():
+            if rank not in without and trace.values:
+                finite = [value for value in trace.values if isfinite(value)]
+                last = trace.values[-1] if isfinite(trace.values[-1]) else None
+                yield {name: MetricSummary(last, min(finite, default=None), max(finite, default=None))}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +252,7 @@ class PastRun:
         dollars: Cost of the pool's machines during the run; None if unknown.
         is_up: Whether the pool is up.
         figures: Metrics of the failed machine before the failure: as one text, and by name; None if unknown.
+        metrics: Summaries of the logged metrics by name; empty if unknown.
     """
 
     run: str
@@ -220,6 +274,7 @@ class PastRun:
     dollars: float | None = 0.0
     is_up: bool = False
     figures: dict[str, Any] | None = None
+    metrics: Mapping[str, MetricSummary] = field(default_factory=dict)
 
     @property
     def figures_note(self) -> str:
@@ -239,10 +294,42 @@ class PastRun:
     @property
     def note(self) -> str:
         """Number of attempts if there were several, and the error of the run or else its arguments."""
+        return self.note_without(())
+
+    def note_without(self, shown: Container[str]) -> str:
+        """Return the note without some arguments, because they have columns of their own."""
         spent = sum(each["dollars"] or 0.0 for each in self.failed_attempts)
         cost = f" (${spent:,.2f} in failed ones)" if spent >= 0.005 else ""
         attempts = f"{self.attempts} attempts{cost}" if self.attempts > 1 else ""
-        return "; ".join(filter(None, (attempts, self.remark, self.error or " ".join(self.arguments))))
+        words = " ".join(text for name, _, text in self._named_words() if name not in shown)
+        return "; ".join(filter(None, (attempts, self.remark, self.error or words)))
+
+    def named_arguments(self) -> dict[str, str]:
+        """Return the arguments by name: of a whole script by option, and by position if it is not an option's value.
+
+        The value of an option is the word after it, unless that word is an option. Values of a repeated option are
+        joined.
+        """
+        found = dict[str, str]()
+        for name, value, _ in self._named_words():
+            found[name] = f"{found[name]} {value}" if name in found else value
+        return found
+
+    def _named_words(self) -> Iterator[tuple[str, str, str]]:
+        """Yield name, value and text of each argument."""
+        words, place, at = self.arguments, 0, 0
+        while at < len(words):
+            text, (name, equals, value) = words[at], words[at].partition("=")
+            if not equals and _OPTION.match(name):
+                has_value = at + 1 < len(words) and not _OPTION.match(words[at + 1])
+                value = words[at + 1] if has_value else "given"
+                text = " ".join(words[at : at + 1 + has_value])
+                at += has_value
+            elif not equals:
+                place += 1
+                name, value = f"argument {place}", name
+            yield name, value, text
+            at += 1
 
     def seconds(self, now: float) -> float:
         """Return the duration of the run, so far if it continues."""
@@ -292,6 +379,7 @@ def past_runs(
     search: RunSearch,
     launches: dict[str, LaunchSummary],
     seen: Mapping[str, RunView],
+    measured: dict[str, dict[str, MetricSummary]] | None = None,
 ) -> list[PastRun]:
     """Return the matching runs among the newest 10,000, newest first, including pools without a run.
 
@@ -299,6 +387,7 @@ def past_runs(
         launches: Cache of saved launches by run; missing ones are added.
         seen: Views of runs of watched pools by run ID. The ledger may lack their state, because observers do not write
             to it.
+        measured: Cache of the metrics of ended runs; missing ones are added.
 
     Raises:
         LedgerError: If the ledger cannot be read.
@@ -307,7 +396,24 @@ def past_runs(
     rows = ledger.latest_runs(search.since, EVERY)
     found = [pools.past_run(_with_seen_end(row, seen.get(row.run))) for row in rows]
     found += [pools.pool_without_run(row) for row in ledger.pools_without_runs(search.since, EVERY)]
-    return sorted(filter(search.matches, found), key=lambda each: -each.opened_at)
+    found = sorted(filter(search.matches, found), key=lambda each: -each.opened_at)
+    metrics = _load_metric_summaries(ledger, found[:MOST_MEASURED], {} if measured is None else measured)
+    return [replace(run, metrics=metrics[run.run]) if metrics.get(run.run) else run for run in found]
+
+
+def _load_metric_summaries(
+    ledger: Ledger, runs: Iterable[PastRun], known: dict[str, dict[str, MetricSummary]]
+) -> dict[str, dict[str, MetricSummary]]:
+    """Return the metric summaries of runs, from their outcomes in the ledger."""
+    ended = {run.run for run in runs if run.run and run.state != "queued" and run.ended_at is not None}
+    missing = sorted(ended - known.keys())
+    for first in range(0, len(missing), _CHUNK):
+        found: dict[str, list[Mapping[str, Sequence[float | None]]]] = {}
+        for run, text in ledger.outcome_texts(missing[first : first + _CHUNK], MOST_OUTCOMES):
+            with suppress(ValueError, TypeError, AttributeError):
+                found.setdefault(run, []).append(json.loads(text)["numbers"] or {})
+        known |= {run: merged for run, each in found.items() if (merged := merge_summaries(each))}
+    return known
 
 
 def past_run(ledger: Ledger, row: RunRow) -> PastRun:
@@ -320,7 +426,9 @@ def past_run(ledger: Ledger, row: RunRow) -> PastRun:
 
 
 def sorted_runs(runs: Sequence[PastRun], column: str, now: float, *, falling: bool) -> list[PastRun]:
-    """Return runs sorted by one of ``COLUMNS``; the sort is stable."""
+    """Return runs sorted by one of ``COLUMNS``, or by an argument or metric. The sort is stable, and runs without a
+    value come last.
+    """
     keys: dict[str, Callable[[PastRun], Any]] = {
         "when": lambda run: run.opened_at,
         "pool": lambda run: run.pool,
@@ -329,7 +437,51 @@ def sorted_runs(runs: Sequence[PastRun], column: str, now: float, *, falling: bo
         "took": lambda run: run.seconds(now),
         "cost": lambda run: -1.0 if run.dollars is None else run.dollars,
     }
-    return sorted(runs, key=keys[column], reverse=falling)
+    kind, _, name = column.partition(":")
+    keys["arg"] = lambda run: run.named_arguments().get(name)
+    keys |= {each: partial(metric_value, column=column) for each in ("best", "last")}
+    values = {id(run): sort_key(keys[kind](run)) for run in runs} if name else {}
+    missing = [run for run in runs if name and values[id(run)][0] == MISSING]
+    present = [run for run in runs if not name or values[id(run)][0] != MISSING]
+    present.sort(key=(lambda run: values[id(run)]) if name else keys[kind], reverse=falling)
+    return present + missing
+
+
+def metric_value(run: PastRun, column: str) -> float | None:
+    """Return the value of a column such as ``best:loss``; None if the run lacks the metric."""
+    kind, _, name = column.partition(":")
+    summary = run.metrics.get(name)
+    return None if summary is None else summary.best(name) if kind == "best" else summary.last
+
+
+def chosen_columns(runs: Sequence[PastRun]) -> tuple[list[str], list[str]]:
+    """Choose columns of metrics and of arguments for a list of runs, the most important first.
+
+    Metrics are those by which runs can be ranked: losses, then errors, then scores, each with its best and its last
+    value. Arguments are those whose values differ, the most frequent first.
+    """
+    runs = runs[:MOST_MEASURED]
+    ranked = Counter(name for run in runs for name in run.metrics if metric_direction(name))
+    names = sorted(ranked, key=lambda name: (classify_metric(name) != "loss", metric_direction(name), -ranked[name]))
+    values: dict[str, Counter[str]] = {}
+    for run in runs:
+        for name, value in run.named_arguments().items():
+            values.setdefault(name, Counter())[value] += 1
+    differing = [name for name, found in values.items() if len(found) > 1]
+    differing.sort(key=lambda name: -values[name].total())
+    return [f"{kind}:{name}" for name in names for kind in ("best", "last")], [f"arg:{name}" for name in differing]
+
+
+def best_runs(runs: Iterable[PastRun], column: str) -> set[str]:
+    """Return the IDs of the best run of each script and function by a column such as ``best:loss``; none where only
+    one run has a value.
+    """
+    groups: dict[tuple[str, str], list[tuple[float, str]]] = {}
+    sign = metric_direction(column.partition(":")[2])
+    for run in runs:
+        if (value := metric_value(run, column)) is not None:
+            groups.setdefault((run.script, run.function), []).append((-sign * value, run.run))
+    return {min(found)[1] for found in groups.values() if len(found) > 1}
 
 
 def failures(ledger: Ledger, seen: Mapping[str, RunView]) -> list[PastRun]:

@@ -188,6 +188,7 @@ class Session(SessionInterface):
         self._ended_stamp: tuple[int, ...] = ()  # the ledger's change stamp when ended pools were read
         self._loaded_token = ""  # token of the ended pool whose view is fully loaded
         self._launches: dict[str, run_history.LaunchSummary] = {}  # by run; entries never change
+        self._measured: dict[str, dict[str, run_history.MetricSummary]] = {}  # metrics of ended runs
         # sweeps of this session that run as gangs; each is listed under all its runs
         self._sweeps: dict[str, GangSweep] = {}
         self._is_prompting_for_budgets = False
@@ -404,10 +405,17 @@ class Session(SessionInterface):
 
     @verb
     async def past_runs(self, search: RunSearch) -> list[PastRun]:
+        live = {run: pool for pool in self.pools() if pool.is_live for run in list(pool.runs)}
         queued = {run for pool in self.pools() if pool.is_live for run in pool.queued_runs()}
-        seen = self._runs_by_id()
-        found = await asyncio.to_thread(run_history.past_runs, self.ledger, search, self._launches, seen)
-        return [replace(run, state="queued") if run.run in queued else run for run in found]
+        caches = self._launches, self._runs_by_id(), self._measured
+        found = await asyncio.to_thread(run_history.past_runs, self.ledger, search, *caches)
+        found = [replace(run, state="queued") if run.run in queued else run for run in found]
+        merge, logged = run_history.merge_summaries, run_history.logged_summaries
+        return [
+            run if run.metrics or run.run not in live
+            else replace(run, metrics=merge(logged(live[run.run].metrics, run.run)))
+            for run in found
+        ]  # fmt: skip
 
     def search_logs(self, runs: Sequence[PastRun], words: Sequence[str]) -> LogSearch:
         return LogSearch(self.ledger, runs, words)

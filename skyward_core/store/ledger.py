@@ -863,6 +863,12 @@ class Ledger:
         for outcome, log in self._read("SELECT outcome, log FROM outcomes WHERE run=? ORDER BY idx", (run,)):
             yield Outcome.from_json(json.loads(outcome)), json.loads(log)
 
+    def outcome_texts(self, runs: Sequence[str], most: int) -> list[tuple[str, str]]:
+        """Return run and stored JSON of the outcomes that may have metrics, at most ``most`` of each run."""
+        places = ", ".join("?" * len(runs))
+        where = f"run IN ({places}) AND idx<? AND instr(outcome, '\"numbers\"')"
+        return self._read(f"SELECT run, outcome FROM outcomes WHERE {where} ORDER BY run, idx", (*runs, most))
+
 
 # Columns whose value never changes.
 _FIXED_COLUMNS = ("token", "function", "kind", "total", "opened_at")

@@ -33,6 +33,10 @@ _TIME = re.compile(
     r"|(^|_)(s|ms|sec|seconds)(/|_per_)(it|iter|step|batch)$"
 )
 _RATE = re.compile(r"(/|_per_)(s|sec|second)$|(^|[^a-z])throughput($|[^a-z])")
+_ERROR = re.compile(r"(^|[^a-z])(err|error|mae|mse|rmse|wer|cer|fid)($|[^a-z])")
+_SCORE = re.compile(
+    r"(^|[^a-z])(acc|accuracy|score|reward|f1|auc|bleu|rouge|map|iou|precision|recall|r2|psnr)\d*($|[^a-z])"
+)
 
 
 def classify_metric(name: str) -> Kind:
@@ -43,6 +47,14 @@ def classify_metric(name: str) -> Kind:
     if _TIME.search(lower):
         return "time"
     return "rate" if _RATE.search(lower) else ""
+
+
+def metric_direction(name: str) -> int:
+    """Return -1 for a metric whose lower values are better, 1 for a metric whose higher values are better, else 0."""
+    lower = name.lower()
+    if _LOSS.search(lower) or _ERROR.search(lower):
+        return -1
+    return int(_SCORE.search(lower) is not None)
 
 
 class SeriesDiagnostics:

@@ -102,11 +102,11 @@ class TrialTable:
         """
         columns = self.columns
         at = columns.index(by) if by in columns else None
-        keys = {row.place: _sort_key(self._sort_value(row, by, at)) for row in self.rows}
-        if at is None and all(key[0] == _MISSING for key in keys.values()):
+        keys = {row.place: sort_key(self._sort_value(row, by, at)) for row in self.rows}
+        if at is None and all(key[0] == MISSING for key in keys.values()):
             raise KeyError(by)
-        present = [row for row in self.rows if keys[row.place][0] != _MISSING]
-        missing = [row for row in self.rows if keys[row.place][0] == _MISSING]
+        present = [row for row in self.rows if keys[row.place][0] != MISSING]
+        missing = [row for row in self.rows if keys[row.place][0] == MISSING]
         present.sort(key=lambda row: keys[row.place], reverse=falling)
         return present + missing
 
@@ -127,7 +127,7 @@ class TrialTable:
         named = zip(self.numbers, columns[own + 2 :], strict=False)
         logged = [column for name, column in named if name in otherwise]
         for name in dict.fromkeys((*columns_of_argument, columns[-1], *logged)):
-            keys = {row.place: _sort_key(self._sort_value(row, name, columns.index(name))) for row in self.rows}
+            keys = {row.place: sort_key(self._sort_value(row, name, columns.index(name))) for row in self.rows}
             found = {place: float(key[1]) for place, key in keys.items() if key[0] == _NUMBER}
             if finite := {place: value for place, value in found.items() if isfinite(value)}:
                 return (self._result_name if name == columns[-1] else name), finite
@@ -203,18 +203,18 @@ def representative_task(tasks: Iterable[TaskView]) -> TaskView | None:
     return next(iter([*failed, *going, *ranks]), None)
 
 
-_NUMBER, _TEXT, _MISSING = range(3)
+_NUMBER, _TEXT, MISSING = range(3)
 
 
-def _sort_key(key: Any) -> tuple[int, Any]:
+def sort_key(key: Any) -> tuple[int, Any]:
     """Return a sort key for a value of any type."""
     if key is None:
-        return _MISSING, 0
+        return MISSING, 0
     if isinstance(key, str):
         try:
             key = float(key)
         except ValueError:
             return _TEXT, key
     if isinstance(key, int | float):
-        return (_MISSING, 0) if isnan(key) else (_NUMBER, key)
+        return (MISSING, 0) if isnan(key) else (_NUMBER, key)
     return _TEXT, str(key)

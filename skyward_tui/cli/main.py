@@ -133,7 +133,7 @@ COMMANDS = {
     "fetch": ("file_commands", "Download files that ranks wrote on their nodes."),
     "files": ("file_commands", "List the files that ranks wrote on their nodes."),
     "forward": ("hosts_trust_shell_forward", "Forward ports of a node to this machine over SSH."),
-    "history": ("past_runs", "List every past run: outcome, duration, cost."),
+    "history": ("past_runs", "List every past run: outcome, duration, metrics, cost."),
     "hosts": ("hosts_trust_shell_forward", "Show who uses the GPUs of your hosts."),
     "launch": ("run_torchrun_launch", "Run a job file (SkyPilot task YAML) on a pool."),
     "leftovers": ("leftovers", "Find and remove leftover cloud resources of this machine."),

@@ -261,6 +261,9 @@ class ListScreen(BaseScreen[None], Generic[Rows]):
     def action_mark(self) -> None:
         self._change_list(self.listed.toggle_mark)
 
+    def action_sort(self) -> None:
+        self._change_list(partial(self.listed.action_sideways, 1))
+
     def action_turn(self) -> None:
         self._change_list(self.listed.reverse_sort)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -17,10 +17,20 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from skyward_core.client.log_search import LineMatch
-from skyward_core.client.run_history import COLUMNS, PastRun, RunPreviewData, RunSearch, sorted_runs
+from skyward_core.client.run_history import (
+    COLUMNS,
+    PastRun,
+    RunPreviewData,
+    RunSearch,
+    best_runs,
+    chosen_columns,
+    metric_value,
+    sorted_runs,
+)
 from skyward_core.model.errors import SkywardError
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.pool_view import RunView
+from skyward_core.views.rank_metrics_and_progress import metric_direction
 from skyward_tui.screens.base_screen import BaseScreen, ListScreen
 from skyward_tui.text.ansi_colours import plain
 from skyward_tui.text.error_hint_text import format_error
@@ -127,15 +137,15 @@ class LogSearcher:
         return parts
 
 
-_ROOMY = 120  # cells; a narrower list omits some columns
+_ROOMY, _FULL = 120, 150  # cells; a narrower list omits columns, or shows ages instead of times
+_CELL = 9  # cells of a metric
+_LEAST_NOTE = 16  # cells of the last column
 
 
 class PastRunList(CursorList[PastRun]):
-    """Sortable list of past runs, in which runs can be marked."""
+    """Sortable list of past runs, in which runs can be marked. It chooses columns of arguments and metrics itself."""
 
-    TITLES = MappingProxyType({"what": "ARGUMENTS / ERROR", "took": "TIME"})
-    SORT_COLUMNS = COLUMNS
-    LARGEST_FIRST = ("when", "took", "cost")
+    TITLES: Mapping[str, str] = MappingProxyType({"what": "ARGUMENTS / ERROR", "took": "TIME"})
     MARGIN = 4
     sort_column, is_descending = "when", True
 
@@ -145,6 +155,10 @@ class PastRunList(CursorList[PastRun]):
         self._found: Sequence[PastRun] = ()
         self._now = 0.0
         self._in_logs: Mapping[str, LineMatch] = {}
+        self._metrics: Sequence[str] = ()  # columns of metrics, and of arguments
+        self._arguments: Sequence[str] = ()
+        self._best: Mapping[str, Collection[str]] = {}  # IDs of the best runs by column
+        self._widest = 0, 0  # cells of the longest pool and function
 
     def row_id(self, row: PastRun) -> tuple[str, str]:
         return row.run, row.key
@@ -163,6 +177,19 @@ class PastRunList(CursorList[PastRun]):
             in_logs: By run: the match in its log.
         """
         self._found, self.note, self._now, self._in_logs = found, note, now, in_logs or {}
+        self._metrics, self._arguments = chosen_columns(found)
+        self._widest = (
+            max((len(run.pool) for run in found), default=0),
+            max((len(run.function) for run in found), default=0),
+        )
+        self._best = {column: best_runs(found, column) for column in self._metrics[::2]}
+        chosen = (*self._metrics, *self._arguments)
+        self.TITLES = {**PastRunList.TITLES, **{column: _title(column) for column in chosen}}
+        self.SORT_COLUMNS = (COLUMNS[0], *chosen, *COLUMNS[1:])
+        higher = (column for column in self._metrics if metric_direction(column.partition(":")[2]) > 0)
+        self.LARGEST_FIRST = ("when", "took", "cost", *higher)
+        if self.sort_column not in self.SORT_COLUMNS:
+            self.sort_column, self.is_descending = "when", True
         self._sort_again()
 
     def tick(self, now: float) -> None:
@@ -185,24 +212,47 @@ class PastRunList(CursorList[PastRun]):
         self.refresh()
 
     def columns(self, width: int) -> Sequence[tuple[str, int | None]]:
-        pool = max(4, min(max((len(run.pool) for run in self.rows), default=4), 20 if width >= _ROOMY else 12))
-        function = max(8, min(max((len(run.function) for run in self.rows), default=8), 20 if width >= _ROOMY else 9))
-        if width >= _ROOMY:
-            return [
-                ("when", 16), ("run", 10), ("pool", pool), ("function", function), ("outcome", 11), ("took", -9),
-                ("cost", -9), ("script", 14), ("what", None),
-            ]  # fmt: skip
-        return [
-            ("when", -8), ("pool", pool), ("function", function), ("outcome", 11), ("took", -8), ("what", None)
-        ]  # fmt: skip
+        roomy = width >= _ROOMY
+        pool, function = self._widest
+        chosen = {column: -max(_CELL, min(len(_title(column)) + 1, 14)) for column in self._metrics}
+        chosen |= {column: max(_CELL - 2, min(len(_title(column)) + 1, 14)) for column in self._arguments}
+        widths = {
+            "when": 16 if width >= _FULL else -8, "run": 10, "pool": max(4, min(pool, 20 if roomy else 12)),
+            "function": max(8, min(function, 20 if roomy else 9)), "outcome": 11, "took": -8, "cost": -9, "script": 14,
+            **chosen,
+        }  # fmt: skip
+        # The most important columns that fit, and at least the given width for errors.
+        order = ["outcome", "when", "took", "function", *self._metrics[:2], *self._arguments[:1], "pool"]
+        order += ["cost", *self._metrics[2:4], *self._arguments[1:3], *(["run"] if roomy else []), "script"]
+        room, taken = width - self.MARGIN - _LEAST_NOTE, set[str]()
+        for column in order:
+            if room >= abs(widths[column]) + 1 or len(taken) < 4:
+                room -= abs(widths[column]) + 1
+                taken.add(column)
+        shown = (
+            "when",
+            "run",
+            "pool",
+            "function",
+            "outcome",
+            "took",
+            *self._metrics,
+            *self._arguments,
+            "cost",
+            "script",
+        )
+        return [*((column, widths[column]) for column in shown if column in taken), ("what", None)]
 
     def parts(self, row: PastRun, width: int) -> Iterator[Part]:
         in_log, mark = self._in_logs.get(row.run), state_style(row.state)
+        columns = dict(self.columns(width))
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(row.opened_at))
-        note = one_line(row.note) if in_log is None else in_log.note
+        shown = {column[4:] for column in columns if column.startswith("arg:")}
+        note = one_line(row.note_without(shown)) if in_log is None else in_log.note
         what = _join_notes(note, row.figures_note if in_log is None else "", self.last_width(width))
+        arguments = row.named_arguments()
         cells = {
-            "when": (when if width >= _ROOMY else ago(self._now - row.opened_at), "$muted"),
+            "when": (when if columns["when"] == 16 else ago(self._now - row.opened_at), "$muted"),
             "run": (row.run, "$muted"),
             "pool": (row.pool, ""),
             "function": (row.function or "(no run)", "bold"),
@@ -211,10 +261,21 @@ class PastRunList(CursorList[PastRun]):
             "cost": ("$?" if row.dollars is None else money(row.dollars) if row.dollars else "", "$muted"),
             "script": (row.script, "$muted"),
             "what": (what, mark.style if row.error and in_log is None else ""),
+            **{f"arg:{name}": (one_line(arguments.get(name, "")), "") for name in shown},
         }
+        for column in self._metrics:
+            value, is_best = metric_value(row, column), row.run in self._best.get(column, ())
+            text = "" if value is None else f"{'★ ' if is_best else ''}{number(value)}"
+            cells[column] = text, "bold $text-success" if is_best else ""
         yield " ", ""
         yield "◆ " if row.run in self.marked else "  ", "$text-accent"
         yield from self.cells(cells, width)
+
+
+def _title(column: str) -> str:
+    """Return the title of a column of an argument or a metric."""
+    kind, _, name = column.partition(":")
+    return name.lstrip("-").upper() if kind == "arg" else f"{kind} {name}".upper()
 
 
 def _join_notes(note: str, figures: str, room: int) -> str:
@@ -535,7 +596,7 @@ class HistoryScreen(ListScreen[PastRunList]):
             return False
         if action == "failed" and self._shows_failures:
             return False
-        if action in ("find", "failed", "compare", "turn") and not self._runs:
+        if action in ("find", "failed", "compare", "sort", "turn") and not self._runs:
             return False
         if action in ("open", "mark", "dismiss_chosen", "dismiss_all"):
             return self.listed.chosen is not None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from typing import ClassVar, Generic, Self, TypeVar
+from types import MappingProxyType
+from typing import Generic, Self, TypeVar
 
 from textual import events
 from textual.actions import SkipAction
@@ -195,9 +196,9 @@ class CursorList(VirtualList[Row]):
         sort_column: Name of the column that the rows are sorted by.
     """
 
-    TITLES: ClassVar[Mapping[str, str]] = {}  # titles of columns whose title is not just the name in capitals
-    SORT_COLUMNS: ClassVar[Sequence[str]] = ()
-    LARGEST_FIRST: ClassVar[Collection[str]] = ()
+    TITLES: Mapping[str, str] = MappingProxyType({})  # titles of columns whose title is not just the name in capitals
+    SORT_COLUMNS: Sequence[str] = ()
+    LARGEST_FIRST: Collection[str] = ()
     MARGIN = 2  # cells before the first column
 
     cursor = 0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from skyward_core.client.run_comparison import ComparedRun, Comparison, MetricSummary
-from skyward_core.client.run_history import PastRun
+from skyward_core.client.run_comparison import ComparedRun, Comparison
+from skyward_core.client.run_history import MetricSummary, PastRun
 from skyward_core.model.outcomes_states_and_alerts import Outcome
 from skyward_core.views.pool_view import RunView, TaskView
 from skyward_core.views.rank_metrics_and_progress import MetricStore

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from skyward_core.client.log_search import LogSearch
-from skyward_core.client.run_history import RunPreviewData
+from skyward_core.client.run_history import MetricSummary, RunPreviewData
 from skyward_core.model.errors import LedgerError
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.run_log_reader import RunLogs
@@ -56,6 +56,27 @@ async def test_history_is_sorted_by_keys(app: SkywardApp, session: FakeSession) 
         await press(pilot, "t", until="COST▲")
         assert pools(app) == list("536124")
         await press(pilot, "left", until="TIME▼")
+
+
+async def test_history_ranks_runs_by_their_metrics_and_arguments(app: SkywardApp, session: FakeSession) -> None:
+    losses = {1: (0.5, 0.2), 2: (0.4, 0.1), 3: (0.3, 0.3)}
+    session.past = [past_run(4, arguments=("epochs=5",))] + [
+        past_run(at, arguments=(f"lr=0.{at}", "epochs=5"), metrics={"loss": MetricSummary(last, least, 1.0)})
+        for at, (last, least) in losses.items()
+    ]
+    async with app.run_test(size=SIZE) as pilot:
+        await press(pilot, "H", until="o t sort")
+        head, *_ = (line for line in screen_text(app).splitlines() if "OUTCOME" in line)
+        assert "BEST LOSS" in head and "LAST LOSS" in head and "LR" in head and "EPOCHS" not in head
+        assert ["★ 0.1" in line for line in screen_text(app).splitlines()].count(True) == 1
+        await press(pilot, "o", until="BEST LOSS▲")
+        assert pools(app) == list("2134"), "the best run is first, and a run without the metric is last"
+        await press(pilot, "o", until="LAST LOSS▲")
+        assert pools(app) == list("3214")
+        await press(pilot, "o", "t", until="LR▼")
+        assert pools(app) == list("3214")
+        await press(pilot, "slash", *"llama-4", until=lambda: pools(app) == ["4"])
+        assert "LOSS" not in screen_text(app) and "WHEN▼" in screen_text(app)
 
 
 async def test_enter_opens_a_past_run_and_back_returns_to_history(app: SkywardApp, session: FakeSession) -> None:

@@ -10,17 +10,29 @@ import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 
 from skyward_core.client import log_search
 from skyward_core.client.launch.launch_option_declarations import LaunchRequest
 from skyward_core.client.log_search import LineMatch, LogSearch, matching_lines
 from skyward_core.client.run_comparison import ComparedRun, Comparison, compare_runs
-from skyward_core.client.run_history import PastRun, RunSearch, past_runs
+from skyward_core.client.run_history import (
+    MetricSummary,
+    PastRun,
+    RunSearch,
+    best_runs,
+    chosen_columns,
+    metric_value,
+    past_runs,
+    sorted_runs,
+)
 from skyward_core.model.errors import UsageError
 from skyward_core.model.machines_and_gpu_use import Machine
 from skyward_core.model.outcomes_states_and_alerts import ErrorInfo, Outcome, RootCause, Summary
@@ -35,6 +47,7 @@ from skyward_core.store.state_folder import ensure_pool_folder
 from skyward_core.views import events, recording_entries, stdout_stderr_order
 from skyward_core.views.machine_metrics import MachineMetrics
 from skyward_core.views.pool_view import PoolView, RunView, TaskView, apply
+from skyward_core.views.rank_metrics_and_progress import metric_direction
 from skyward_core.views.result_comparison import Difference, compare_results, find_disagreements
 from skyward_tui.cli.main import cli
 from tests.support.ledger_runs import record_runs
@@ -283,6 +296,50 @@ def test_comparison_of_unknown_or_equal_runs_is_refused(two_runs: Ledger) -> Non
         compare_runs(two_runs, "first", "nothing")
     with pytest.raises(UsageError, match="both runs are first"):
         compare_runs(two_runs, "first", "first")
+
+
+def test_history_shows_metrics_and_arguments_and_marks_the_best_run(two_runs: Ledger) -> None:
+    known: dict[str, dict[str, MetricSummary]] = {}
+    found = past_runs(two_runs, RunSearch(), {}, {}, known)
+    assert found[1].metrics == {"loss": (pytest.approx(0.3), 0.1, 1.0)} and set(known) == {"first", "second"}
+    assert chosen_columns(found) == (["best:loss", "last:loss"], ["arg:lr"]), "all have the same number of epochs"
+    head, second, first = CliRunner().invoke(cli, ["history"], catch_exceptions=False).stdout.splitlines()
+    assert head.split()[5:] == ["time", "best", "loss", "last", "loss", "lr", "cost", "arguments", "/", "error"]
+    assert "0.1 ★" in first and "★" not in second and first.split()[-1] == "epochs=5"
+    first_run = json.loads(CliRunner().invoke(cli, ["history", "--json"]).stdout)["runs"][1]
+    assert first_run["metrics"]["loss"] == {"last": pytest.approx(0.3), "min": 0.1, "max": 1.0, "best": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("name", "direction"),
+    [("loss", -1), ("val/loss", -1), ("train_mse", -1), ("wer", -1), ("acc", 1), ("top_acc1", 1), ("eval/F1", 1),
+     ("step", 0), ("lr", 0), ("tokens/s", 0), ("accumulation", 0), ("mapping", 0)],
+)  # fmt: skip
+def test_metric_direction_follows_from_the_name(name: str, direction: int) -> None:
+    assert metric_direction(name) == direction
+
+
+@given(st.lists(st.tuples(st.sampled_from([None, 0.5, -1.0, 2.0]), st.sampled_from(["0.1", "1e-3", "x", ""]))))
+def test_sorted_runs_are_a_permutation_with_missing_values_last(values: list[tuple[float | None, str]]) -> None:
+    runs = [
+        past_run(at, metrics={} if acc is None else {"acc": MetricSummary(acc, acc, acc)}, arguments=(f"lr={lr}",))
+        for at, (acc, lr) in enumerate(values)
+    ]
+    for column, falling in product(("best:acc", "last:acc", "arg:lr", "when"), (False, True)):
+        found = sorted_runs(runs, column, 0.0, falling=falling)
+        assert sorted(run.run for run in found) == sorted(run.run for run in runs)
+        shown = [value for run in found if (value := metric_value(run, column)) is not None]
+        assert shown == sorted(shown, reverse=falling)
+        if column.endswith("acc"):
+            assert all("acc" not in run.metrics for run in found[len(shown) :])
+    best = best_runs(runs, "best:acc")
+    known = [run for run in runs if run.metrics]
+    assert len(best) == (len(known) > 1)
+    assert all(metric_value(run, "best:acc") == max(map(metric_of, known)) for run in runs if run.run in best)
+
+
+def metric_of(run: PastRun) -> float:
+    return run.metrics["acc"].most or 0.0
 
 
 # Ranks' results beside each other: arrays by their content, who disagrees, two of them value by value, as files.

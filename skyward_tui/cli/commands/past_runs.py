@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from functools import partial
@@ -29,7 +29,16 @@ from skyward_core.client.log_search import LineMatch, LogSearch
 from skyward_core.client.replay_session import open_recording
 from skyward_core.client.replayable_recording_export import export_recording
 from skyward_core.client.run_comparison import ComparedRow, Comparison
-from skyward_core.client.run_history import PastRun, PoolRow, RunRow, RunSearch, follow_output
+from skyward_core.client.run_history import (
+    PastRun,
+    PoolRow,
+    RunRow,
+    RunSearch,
+    best_runs,
+    chosen_columns,
+    follow_output,
+    metric_value,
+)
 from skyward_core.client.session import Session
 from skyward_core.client.sweep_launch_and_resumption import TrialSheet, gang_runs, missing_trials, resume_sweep
 from skyward_core.model import errors
@@ -48,7 +57,7 @@ from skyward_tui.cli.result_tables_failures_and_receipts import GLYPHS, outcome_
 from skyward_tui.cli.shared_options_and_command_class import command, parse_time, variable_options, watch_option
 from skyward_tui.text.error_hint_text import format_error
 from skyward_tui.text.json_output import run_json
-from skyward_tui.text.number_time_and_run_state_format import count, duration, money
+from skyward_tui.text.number_time_and_run_state_format import count, duration, money, number
 from skyward_tui.text.queue_trial_and_comparison_rows import ComparedLine, comparison_lines
 from skyward_tui.text.text_width_and_tables import clip, fit_width, one_line
 
@@ -57,6 +66,7 @@ if TYPE_CHECKING:
 
 
 SHOWN = 100  # maximum number of runs listed without --all
+METRIC_COLUMNS, ARGUMENT_COLUMNS = 4, 3  # columns of metrics and of arguments
 RECORDING_SUFFIX = ".skyrec"
 PATIENCE = 30.0  # seconds; time limit of a search in logs without --all
 
@@ -70,7 +80,7 @@ PATIENCE = 30.0  # seconds; time limit of a search in logs without --all
 def history(
     console: Console, words: Sequence[str], failed: bool, since: str | None, in_logs: bool, everything: bool
 ) -> int:
-    """List every past run: outcome, duration, cost.
+    """List every past run: outcome, duration, metrics, cost.
 
     With WORDs, list only runs that contain each of them in their id, pool, function, script, arguments, outcome or
     error. Pools without a run are listed, too. With --in-logs, the other words may also be together in one line of
@@ -95,7 +105,7 @@ def history(
     shown = found if everything else found[:SHOWN]
     now = time.time()
     if console.as_json:
-        runs: list[dict[str, Any]] = [asdict(run) | {"seconds": run.seconds(now)} for run in shown]
+        runs = [_run_json_row(run, now) for run in shown]
         result: dict[str, Any] = {"runs": runs, "found": len(found)}
         if log_search is not None:
             counts = {"runs": log_search.runs, "looked_through": log_search.searched, "unread": log_search.unread}
@@ -142,7 +152,7 @@ def failures(console: Console, dismiss: Sequence[str], dismiss_all: bool) -> int
             found = session.failures().result()
     now = time.time()
     if console.as_json:
-        console.result({"runs": [asdict(run) | {"seconds": run.seconds(now)} for run in found]})
+        console.result({"runs": [_run_json_row(run, now) for run in found]})
     elif not found:
         console.print_line("no failures")
     else:
@@ -160,8 +170,12 @@ def _search_logs(search: LogSearch, patience: float | None) -> dict[str, LineMat
 
 
 def _show(shown: Sequence[PastRun], now: float, console: Console, found: Mapping[str, LineMatch] | None = None) -> None:
-    heads = ("when", "run", "pool", "function", "outcome", "time", "cost", "arguments / error")
-    lines = table([heads, *(_row(run, now) for run in shown)])
+    metrics, arguments = chosen_columns(shown)
+    metrics, arguments = metrics[:METRIC_COLUMNS], arguments[:ARGUMENT_COLUMNS]
+    best = {column: best_runs(shown, column) if column.startswith("best") else () for column in metrics}
+    titles = [column.replace(":", " ") for column in metrics] + [column[4:].lstrip("-") for column in arguments]
+    heads = ("when", "run", "pool", "function", "outcome", "time", *titles, "cost", "arguments / error")
+    lines = table([heads, *(_row(run, now, best, [column[4:] for column in arguments]) for run in shown)])
     for line, run in zip(lines, [None, *shown], strict=True):
         codes = (1,) if run is None else (31,) if run.has_failed else ()
         console.print_line(clip(line, console.width), *codes)
@@ -169,13 +183,27 @@ def _show(shown: Sequence[PastRun], now: float, console: Console, found: Mapping
             console.print_line(clip(f"    {found[run.run].note}", console.width))
 
 
-def _row(run: PastRun, now: float) -> tuple[str, ...]:
+def _row(run: PastRun, now: float, best: Mapping[str, Collection[str]], names: Sequence[str]) -> tuple[str, ...]:
     at = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.opened_at))
     state = f"{GLYPHS.get(_OUTCOMES.get(run.state, ''), '●' if run.ended_at is None else '◌')} {run.state}"
     cost = "$?" if run.dollars is None else money(run.dollars) if run.dollars else ""
-    function = run.function or "(no run)"
-    note = " · ".join(filter(None, (one_line(run.note), run.figures_note)))
-    return at, run.run, run.pool, function, state, duration(run.seconds(now)), cost, note
+    values = {column: metric_value(run, column) for column in best}
+    marks = {column: " ★" if run.run in found else "" for column, found in best.items()}
+    metrics = ["" if value is None else f"{number(value)}{marks[column]}" for column, value in values.items()]
+    given = run.named_arguments()
+    note = " · ".join(filter(None, (one_line(run.note_without(names)), run.figures_note)))
+    return (
+        at, run.run, run.pool, run.function or "(no run)", state, duration(run.seconds(now)), *metrics,
+        *(one_line(given.get(name, "")) for name in names), cost, note,
+    )  # fmt: skip
+
+
+def _run_json_row(run: PastRun, now: float) -> dict[str, Any]:
+    metrics = {
+        name: {"last": each.last, "min": each.least, "max": each.most, "best": each.best(name)}
+        for name, each in run.metrics.items()
+    }
+    return asdict(run) | {"seconds": run.seconds(now), "metrics": metrics}
 
 
 _OUTCOMES = {"done": "returned", "failed": "raised", "lost": "lost", "cancelled": "collateral"}
