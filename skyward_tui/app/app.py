@@ -39,7 +39,7 @@ from skyward_tui.text.error_hint_text import format_error
 from skyward_tui.text.number_time_and_run_state_format import run_progress
 from skyward_tui.ui.actions import actions_in, bindings, first_key, resolve_keymap, with_keys
 from skyward_tui.ui.saved_state import InvalidStateFile, SavedState, ScreenState, load_state, save_state
-from skyward_tui.ui.session_futures import wait_shielded
+from skyward_tui.ui.session_futures import flash_errors, wait_shielded
 from skyward_tui.ui.suspend_for_programs import remove_stale_logs
 from skyward_tui.ui.themes import OWN_THEMES, SKYWARD, UNCOLOURED, ColourRemover, PlainAscii, ensure_contrast, muted
 from skyward_tui.ui.typed_key_queue import KeyQueue
@@ -603,6 +603,29 @@ class SkywardApp(App[None]):
         from skyward_tui.screens.launch import LaunchScreen
 
         self.push_screen(LaunchScreen(pool, form))
+
+    @work(group="again")
+    async def launch_again(self, pool: str, run: str) -> None:
+        """Open the launch form with the values of a run. Without a run, of the launch that created the pool, for
+        example because the pool did not start."""
+        from skyward_core.client.launch.launch_records_and_script_state import LaunchRecord
+        from skyward_tui.launch_form.form import form_from_request
+
+        if self.session is None:
+            return self.flash("no run to launch again")
+        with flash_errors(self):
+            record = await wait_shielded(self.session.load_launch(run, pool))
+            if isinstance(record, LaunchRecord):
+                form = form_from_request(record.absolute_request())
+            else:
+                from skyward_tui.launch_form.job_file_plan import form_from_shell
+
+                form = form_from_shell(record, run or pool)
+            view = self.find_pool(pool)
+            is_live = view is not None and view.is_live
+            self.show_launch(pool if is_live else "", form)
+            if record.joined and not is_live:
+                self.flash("the pool of this run no longer exists: the form has its settings")
 
     def show_leftovers(self) -> None:
         """Show the leftovers in cloud accounts."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
@@ -158,10 +158,16 @@ class BaseScreen(DismissOnceScreen[Result]):
         """Key in :data:`skyward_tui.ui.actions.HINTS` of the focused part of the screen."""
         return self.SCOPE
 
+    @property
+    def first_hints(self) -> Sequence[str]:
+        """IDs of the actions that the hint line begins with."""
+        return ()
+
     def _show_hints(self) -> None:
-        preferred = list(actions_by_id(*HINTS.get(self.context, ())))
+        preferred = list(dict.fromkeys(actions_by_id(*self.first_hints, *HINTS.get(self.context, ()))))
         others = [action for action in actions_in(self.SCOPE) if action.label and action not in preferred]
-        last = [action for action in actions_by_id(*GLOBAL_HINTS) if action.scope in (self.SCOPE, "app")]
+        last = [each for each in actions_by_id(*GLOBAL_HINTS) if each.scope in (self.SCOPE, "app")]
+        last = [action for action in last if action.id not in self.first_hints]
         hints = [action for action in (*preferred, *others) if action not in last]
         if self.app.read_only:
             hints, last = ([action for action in each if action.is_read_only] for each in (hints, last))

@@ -564,7 +564,7 @@ class HistoryScreen(ListScreen[PastRunList]):
         self._read_at = self.app.clock()
         if search_logs:
             self._search_logs()
-        if self.is_attached:
+        if self.app.is_running and self.is_attached:  # an exiting app removes the screen's widgets first
             self.tick(self.app.clock())
 
     # Search
@@ -598,7 +598,7 @@ class HistoryScreen(ListScreen[PastRunList]):
             return False
         if action in ("find", "failed", "compare", "sort", "turn") and not self._runs:
             return False
-        if action in ("open", "mark", "dismiss_chosen", "dismiss_all"):
+        if action in ("open", "mark", "launch_again", "dismiss_chosen", "dismiss_all"):
             return self.listed.chosen is not None
         return True
 
@@ -627,6 +627,10 @@ class HistoryScreen(ListScreen[PastRunList]):
     def action_open(self) -> None:
         if (chosen := self.listed.chosen) is not None:
             self.app.show_run(chosen.key, chosen.run, self._log_searcher.matches.get(chosen.run))
+
+    def action_launch_again(self) -> None:
+        if (chosen := self.listed.chosen) is not None:
+            self.app.launch_again(chosen.key, chosen.run)
 
     def action_again(self) -> None:
         self._read(search_logs=True)

@@ -407,7 +407,13 @@ class LaunchScreen(BaseScreen[None]):
         self._suggest("script", [display_path(Path(form.script)) for form in self._recent])
         if (form := self._first or (None if self._pool else self.app.unlaunched)) is not None:
             self._fill(form)
-        self.query_one("#script").focus()
+        if self._first is None:
+            self.query_one("#script").focus()
+        else:
+            arguments = self.query_one("#arguments", Input)
+            arguments.select_on_focus = False
+            arguments.focus()
+            self.call_after_refresh(arguments.action_end)
         self._review()
         self.tick(self.app.clock())
 

@@ -412,8 +412,15 @@ class RunScreen(BaseScreen[None]):
     def context(self) -> str:
         return self.panels[self.active].context
 
+    @property
+    def first_hints(self) -> Sequence[str]:
+        is_over = self.run is not None and self.run.state != "running" and self.context != "run.prompt"
+        return ("run.again", "run.launch", "run.down") if is_over else ()
+
     def is_hint_worthy(self, action: Action) -> bool:
         run = self.run
+        if action.id in ("run.again", "run.launch"):
+            return action.id in self.first_hints
         if action.id == "run.cancel":
             return bool(self.panels[self.active].run_to_cancel) or (run is not None and run.state == "running")
         if action.id == "run.stacks":
@@ -776,27 +783,8 @@ class RunScreen(BaseScreen[None]):
     def action_launch_here(self) -> None:
         self.app.show_launch("" if self._view is None else self._view.key)
 
-    @work(group="again")
-    async def action_launch_again(self) -> None:
-        from skyward_core.client.launch.launch_records_and_script_state import LaunchRecord
-        from skyward_tui.launch_form.form import form_from_request
-
-        session, run = self.app.session, "" if self.run is None else self.run.id
-        if session is None:
-            return self.flash("no run to launch again")
-        with flash_errors(self.app):
-            # Without a run, the launch that created the pool, for example because the pool did not start.
-            record = await wait_shielded(session.load_launch(run, self.key))
-            if isinstance(record, LaunchRecord):
-                form = form_from_request(record.absolute_request())
-            else:
-                from skyward_tui.launch_form.job_file_plan import form_from_shell
-
-                form = form_from_shell(record, run or self.key)
-            is_live = self._view is not None and self._view.is_live
-            self.app.show_launch(self.key if is_live else "", form)
-            if record.joined and not is_live:
-                self.app.flash("the pool of this run no longer exists: the form has its settings")
+    def action_launch_again(self) -> None:
+        self.app.launch_again(self.key, "" if self.run is None else self.run.id)
 
     def action_back(self) -> None:
         """Close one temporary element of a panel; without one, end the zoom; without a zoom, leave the screen."""

@@ -45,7 +45,8 @@ async def test_past_launch_is_repeated_with_a_changed_argument(
         await press(pilot, "A", until=lambda: isinstance(app.screen, LaunchScreen) and app.screen.is_mounted)
         await until(pilot, "runs     train(epochs=3) on all 6")
         assert app.screen.query_one("#pool", Select).value == "", "its pool is over: a new one is made"
-        app.screen.query_one("#arguments", Input).value = "epochs=5"
+        await pilot.press("backspace", "5")  # the cursor is at the end of the arguments
+        assert app.screen.query_one("#arguments", Input).value == "epochs=5"
         await press(pilot, "ctrl+r", until=lambda: len(session.kept_launches) == 2)
         (again,) = [each for id, each in session.kept_launches.items() if id != run.id]
         assert again.request.arguments == ("epochs=5",)
@@ -63,9 +64,13 @@ async def test_launch_again_uses_the_pool_of_the_run_if_it_is_up(
     session.kept_launches[run.id] = launch
     async with on_run_screen(app, (160, 48), live.key) as (pilot, _):
         await until(pilot, lambda: isinstance(app.screen, RunScreen) and app.screen.run is not None)
+        assert "A run again" not in screen_text(app)
+        session.end_run(live, run)
+        await until(pilot, "\n A run again  L other  X tear down")
         await press(pilot, "A", until=lambda: isinstance(app.screen, LaunchScreen) and app.screen.is_mounted)
         assert app.screen.query_one("#pool", Select).value == live.key
         await until(pilot, "train(epochs=3)")
+        assert app.focused is not None and app.focused.id == "arguments"
         await press(pilot, "ctrl+r", until=lambda: len(session.kept_launches) == 2)
         assert session.created == []
         assert [each.joined for each in session.kept_launches.values()] == [False, True]
