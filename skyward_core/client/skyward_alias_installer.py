@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,10 +16,10 @@ from skyward_core.model.errors import UsageError
 from skyward_core.tasks.bounded_subprocess import QueryTimeout, run_bounded
 from skyward_core.tasks.import_path import ALIAS_FOLDER
 from skyward_core.tasks.script_interpreter_and_environment import list_interpreters
+from skyward_core.util.safe_file_access import write_atomic
 from skyward_core.util.terminal_safe_text import sanitize_line
 
 MARK = "# An alias of skyward_core: the command `shim install` wrote it, and `shim remove` takes it away.\n"
-_PREFIX = ".skyward-"  # prefix of incomplete files
 _INSPECT_SCRIPT = """
 import sys
 sys.path[:] = [each for each in sys.path if each]  # what lies in the current folder is no package of the environment
@@ -77,14 +75,9 @@ def install(python: str | None = None) -> AliasModule:
     if found["managed"]:
         raise UsageError(f"{python} is managed by the operating system. Name another interpreter with --python")
     try:
-        _remove_partial_files(site)
-        with tempfile.NamedTemporaryFile("w", dir=site, prefix=_PREFIX, delete=False) as file:
-            file.write(MARK + (ALIAS_FOLDER / path.name).read_text(encoding="utf-8"))
-        written = Path(file.name)
-        written.chmod(0o644)
-        written.replace(path)
+        write_atomic(path, (MARK + (ALIAS_FOLDER / path.name).read_text(encoding="utf-8")).encode(), mode=0o644)
     except OSError as error:
-        raise UsageError(f"{site} cannot be written: {error.strerror}") from error
+        raise UsageError(f"{site} cannot be written: {error.strerror or error}") from error
     return AliasModule(path, python, changed=True)
 
 
@@ -103,7 +96,6 @@ def remove(python: str | None = None) -> AliasModule:
     if exists and not _is_ours(path):
         raise UsageError(f"{path} was not written by this program and is not removed")
     try:
-        _remove_partial_files(site)
         if not exists:
             return AliasModule(path, python, changed=False)
         path.unlink()
@@ -131,14 +123,6 @@ def _inspect_interpreter(python: str | None) -> tuple[str, Path, dict[str, Any]]
     except (ValueError, KeyError):
         reason = "unexpected output; it may not be a Python interpreter"
     raise UsageError(f"Cannot find the packages of {sanitize_line(python)}: {sanitize_line(reason)}")
-
-
-def _remove_partial_files(site: Path) -> None:
-    """Remove the incomplete files of installations that were killed."""
-    with suppress(OSError):  # harmless if a file remains
-        for partial in site.glob(f"{_PREFIX}*"):
-            if partial.is_file() and (_is_ours(partial) or not partial.stat().st_size):
-                partial.unlink(missing_ok=True)
 
 
 def _is_ours(path: Path) -> bool:

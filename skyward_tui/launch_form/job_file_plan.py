@@ -156,19 +156,19 @@ def form_from_shell(found: ShellRecord, run: str) -> Form:
     if found.run_alone or not found.setup or found.idle_timeout is not None:
         what = "exec, without setup" if found.run_alone else "-i" if found.setup else "--no-setup"
         raise UsageError(f"the job was launched with {what}, which the form does not support. {again}")
-    if found.plugins:
+    if found.options.plugins:
         raise UsageError(f"the job was launched with --plugin, which the form of a job does not support. {again}")
-    provider = found.provider or DEFAULT_PROVIDER
+    provider = found.options.provider or DEFAULT_PROVIDER
     ids = {setting.name: id for id, setting in setting_fields(provider).items()}
-    if unsupported := [name for name in found.settings if name not in ids]:
+    if unsupported := [name for name in found.options.settings if name not in ids]:
         raise UsageError(f"the form has no field for {', '.join(unsupported)}. {again}")
     return Form(
         script=str(found.path if found.is_unchanged else found.write_file(run)),
         arguments=shlex.join(f"{name}={text}" for name, text in found.env.items()),
         provider=provider,
-        settings={ids[name]: text for name, text in found.settings.items()},
-        budget="" if found.budget is None else f"{found.budget:g}",
-        wait_for_capacity=found.wait_for_capacity or "",
+        settings={ids[name]: text for name, text in found.options.settings.items()},
+        budget="" if found.options.budget is None else f"{found.options.budget:g}",
+        wait_for_capacity=found.options.wait_for_capacity or "",
         keep=not found.down,
     )
 

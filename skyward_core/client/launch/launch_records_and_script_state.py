@@ -16,7 +16,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from skyward_core.client.launch.launch_option_declarations import JOB_OPTIONS, NO_SCRIPT, LaunchRequest, options_of
+from skyward_core.client.launch.launch_option_declarations import NO_SCRIPT, LaunchRequest, options_of
 from skyward_core.model.errors import JobFileError, SkywardError, UsageError
 from skyward_core.model.provider_settings_schema import declared_settings
 from skyward_core.providers import provider_class
@@ -537,9 +537,7 @@ class JobRecord(ShellRecord):
         path: Path of the file, as the user gave it.
         text: Content of the file without secrets; "" if it is not saved, for the reason in ``why_not``.
         digest: Hash of the whole content.
-        provider, settings, budget, wait_for_capacity, grace, restarts, error_restarts: As in the request.
-        restart_smaller, checkpoints, checkpoint_store, resume, idle_timeout: As in the request.
-        plugins, plugin_settings: As in the request.
+        options, idle_timeout: As in the request.
         setup: Whether ``setup`` ran.
         run_alone: Whether only ``run`` ran, as with ``exec``.
         down: Whether the pool was torn down afterwards.
@@ -550,20 +548,8 @@ class JobRecord(ShellRecord):
     path: str
     text: str = field(default="", repr=False)
     digest: str = ""
-    provider: str | None = None
-    settings: Mapping[str, str] = field(default_factory=dict)
-    budget: float | None = None
-    wait_for_capacity: str | None = None
-    grace: float | None = None
-    restarts: int | None = None
-    error_restarts: int | None = None
-    restart_smaller: bool = False
-    checkpoints: tuple[str, ...] = ()
-    checkpoint_store: str | None = None
-    resume: str | None = None
+    options: LaunchRequest = field(default_factory=lambda: LaunchRequest(script=NO_SCRIPT))
     idle_timeout: float | None = None
-    plugins: tuple[str, ...] = ()
-    plugin_settings: Mapping[str, str] = field(default_factory=dict)
     setup: bool = True
     run_alone: bool = False
     down: bool = False
@@ -583,8 +569,7 @@ class JobRecord(ShellRecord):
         """
         hidden = secret_names(job.envs)
         if request is not None:
-            values |= {name: getattr(request.options, name) for name in JOB_OPTIONS}
-            values["idle_timeout"] = request.idle_timeout
+            values |= {"options": request.options, "idle_timeout": request.idle_timeout}
         record = cls(
             path=str(job.path),
             cwd=require_current_folder(),
@@ -629,8 +614,8 @@ class JobRecord(ShellRecord):
         """Return the request for a rerun on a pool with the given name, or with a generated name."""
         from skyward_core.client.launch.job_and_shell_launch import JobRequest
 
-        options = {name: getattr(self, name) for name in JOB_OPTIONS}
-        return JobRequest.from_options(job, pool=pool, idle_timeout=self.idle_timeout, **options)
+        options = replace(self.options, script=str(job.path), pool=pool)
+        return JobRequest(job=job, options=options, idle_timeout=self.idle_timeout)
 
     def write_file(self, run: str) -> Path:
         """Write the saved text, without secrets, to a file.
