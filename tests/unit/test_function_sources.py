@@ -15,7 +15,7 @@ import pytest
 
 from skyward_core.model.function import function
 from skyward_core.model.outcomes_states_and_alerts import Outcome
-from skyward_core.node.agent.output_checkpoint_and_source_files import save_source
+from skyward_core.node.agent.client_requests import save_source
 from skyward_core.node.worker.call_unpickling_and_script_modules import SourceFiles
 from skyward_core.protocol.node_paths import NodePaths
 from skyward_core.protocol.validators import is_metric_summary

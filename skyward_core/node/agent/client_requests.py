@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+import zlib
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -21,6 +22,7 @@ from skyward_core.node.agent.slot_dispatcher import SlotDispatcher
 from skyward_core.node.agent.worker_slot_queue_and_process import RankPhases
 from skyward_core.protocol.frame_codec import CHUNK_BYTES, VERSION, Header, encode_json
 from skyward_core.protocol.frame_schemas_and_size_limits import AGENT_FEATURES, validate_client_frame
+from skyward_core.protocol.node_paths import NodePaths
 
 if TYPE_CHECKING:
     from skyward_core.node.agent.metrics_sampler_supervisor import SamplerProcess
@@ -52,6 +54,7 @@ from skyward_core.node.agent.file_transfer_supervisor import PeerTransfers
 
 STOP_POLL = 0.1  # seconds between checks whether the ranks of an earlier attempt have ended
 FEEDER_TIMEOUT = 300  # seconds that a call waits for its disconnected client to feed an argument
+MAX_SOURCE_BYTES = 1 << 20
 
 
 class AgentLifecycle(Protocol):
@@ -336,8 +339,6 @@ class ClientRequests:
         return OutputFileHandler(self._state)
 
     def _save_source(self, connection: Connection, header: ClientSource, body: bytes) -> None:
-        from skyward_core.node.agent.output_checkpoint_and_source_files import save_source
-
         try:
             save_source(self._state.config.paths, header["hash"], header["name"], body)
         except (OSError, ValueError) as error:
@@ -369,3 +370,30 @@ class ClientRequests:
 
     def _on_remote_pause(self, connection: Connection, header: ClientStill, body: bytes) -> None:
         self._slots.pause_clock.set_remote_pause(header["seconds"])
+
+
+def save_source(paths: NodePaths, content: str, name: str, data: bytes) -> None:
+    """Save a source file unless it exists.
+
+    Args:
+        paths: Paths of the node.
+        content: Content hash; also the name of the file's folder.
+        name: File name.
+        data: The zlib-compressed text.
+
+    Raises:
+        OSError: If the file cannot be written.
+        ValueError: If the data is damaged.
+    """
+    path = Path(paths.source(content, name))
+    if path.exists():
+        return
+    reader = zlib.decompressobj()
+    try:
+        text = reader.decompress(data, MAX_SOURCE_BYTES)
+    except zlib.error as error:
+        raise ValueError(f"received source {name} is damaged: {error}") from error
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    partial = Path(f"{path}.part")
+    partial.write_bytes(text)
+    partial.replace(path)

@@ -1,4 +1,4 @@
-"""Files that clients ask for or send: output files that ranks wrote, restored checkpoints, and source files.
+"""Files that clients ask for or replace: output files that ranks wrote, restored checkpoints, and source files.
 
 Bytecode of older source files is removed.
 """
@@ -11,7 +11,6 @@ import json
 import os
 import shutil
 import stat
-import zlib
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from skyward_core.model.output_files import BY_PRODUCTS, CHANGED_MESSAGE, matches, may_contain
 from skyward_core.node.agent.worker_processes import run_in_thread
 from skyward_core.node.bootstrap.receive_working_folder import PARTIAL_SUFFIX, FolderItem, read_sent_items
-from skyward_core.protocol.node_paths import STATE_FILE, NodePaths
+from skyward_core.protocol.node_paths import STATE_FILE
 from skyward_core.protocol.validators import is_relative_subpath
 
 if TYPE_CHECKING:
@@ -438,37 +437,6 @@ class FolderWalk:
             as_sent = item is not None and (item.size, item.mtime) == (status.st_size, status.st_mtime_ns)
             if not as_sent and self._restored.get(path) != file_version(status):
                 yield path, status
-
-
-MAX_SOURCE_BYTES = 1 << 20  # bytes
-
-
-def save_source(paths: NodePaths, content: str, name: str, data: bytes) -> None:
-    """Save a source file unless it exists.
-
-    Args:
-        paths: Paths of the node.
-        content: Content hash; also the name of the file's folder.
-        name: File name.
-        data: The zlib-compressed text.
-
-    Raises:
-        OSError: If the file cannot be written.
-        ValueError: If the data is damaged.
-    """
-    path = paths.source(content, name)
-    if os.path.exists(path):  # noqa: PTH110  # the agent does not otherwise import pathlib here
-        return
-    reader = zlib.decompressobj()
-    try:
-        text = reader.decompress(data, MAX_SOURCE_BYTES)
-    except zlib.error as error:
-        raise ValueError(f"received source {name} is damaged: {error}") from error
-    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)  # noqa: PTH103, PTH120
-    partial = f"{path}.part"
-    with open(partial, "wb") as file:
-        file.write(text)
-    os.replace(partial, path)  # noqa: PTH105
 
 
 def remove_compiled(folder: str, modules: Mapping[str, str]) -> None:

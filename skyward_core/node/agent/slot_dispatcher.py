@@ -294,10 +294,11 @@ class SlotDispatcher:
 
     def forget_modules(self) -> None:
         """Forget all modules, because new processes replace the workers that loaded them."""
-        from skyward_core.node.agent.output_checkpoint_and_source_files import remove_compiled  # few pools need it
+        if self._state.module_hashes:
+            from skyward_core.node.agent.output_checkpoint_and_source_files import remove_compiled  # few pools need it
 
-        remove_compiled(self._state.config.cwd, self._state.module_hashes)
-        self._state.module_hashes.clear()
+            remove_compiled(self._state.config.cwd, self._state.module_hashes)
+            self._state.module_hashes.clear()
         self._clients.send_to_all({"t": "modules", "files": {}})
 
     # -- start and end of workers ------------------------------------------------------------------------
