@@ -14,10 +14,12 @@ import zlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache, cached_property
+from importlib.machinery import SourceFileLoader
 from importlib.util import cache_from_source
 from opcode import hasconst
 from pathlib import Path
 from types import CodeType
+from typing import Any
 
 from skyward_core.model.errors import PoolError
 from skyward_core.node.bootstrap.host_inspection import is_writable_by_others
@@ -220,8 +222,8 @@ class Bundle(Value):
     def archive(self) -> bytes:
         """Archive that nodes start with, in the format of ``host_command_server.unpack``.
 
-        Contains bytecode of the files in ``COMPILED`` if it is cached locally; otherwise each process on a node
-        compiles the sources. A single file is written faster than many files, and is either complete or absent.
+        Contains bytecode of the files in ``COMPILED``, because otherwise each process on a node would compile the
+        sources. A single file is written faster than many files, and is either complete or absent.
         """
         return self._packed(self.variant, lambda path: not path.startswith(self._late_prefixes))
 
@@ -359,21 +361,24 @@ def _make_bundle(variant: str, packages: Sequence[str], more_than: Bundle, place
 
 
 def _bytecode(source: str, tag: str) -> bytes:
-    """Return a source's cached bytecode if it is current, marked as valid without the source; otherwise b"".
+    """Return a source's bytecode, marked as valid without the source.
 
-    The layout follows PEP 552: magic number, flags, time and size (in the result: an unchecked hash), code.
+    For this Python, a source without current bytecode is compiled first, because some installers, for example uv, do
+    not compile. For other versions, the result is b"" in this case. The layout follows PEP 552: magic number, flags,
+    time and size (in the result: an unchecked hash), code.
     """
-    try:
-        data, found = _read(_cache_of(source, tag)), os.stat(source)
-    except OSError:
-        return b""
-    magic = importlib.util.MAGIC_NUMBER if tag == TAG else data[:4]  # unknown for other versions
-    expected = struct.pack("<III", 0, int(found.st_mtime) & 0xFFFFFFFF, found.st_size & 0xFFFFFFFF)
-    if data[:16] != magic + expected:
-        return b""
-    code = data[16:]
-    if tag == TAG:  # this Python cannot load bytecode of other versions
-        code = marshal.dumps(_without_docstrings(marshal.loads(code)))
+    if tag == TAG:
+        compiled: Any = SourceFileLoader(source, source).get_code(source)
+        magic, code = importlib.util.MAGIC_NUMBER, marshal.dumps(_without_docstrings(compiled))
+    else:
+        folder, name = os.path.split(source)
+        try:
+            data, found = _read(f"{folder}/__pycache__/{name.removesuffix('.py')}.{tag}.pyc"), os.stat(source)
+        except OSError:
+            return b""
+        magic, code = data[:4], data[16:]  # this Python does not know the magic number, and cannot load the code
+        if data[4:16] != struct.pack("<III", 0, int(found.st_mtime) & 0xFFFFFFFF, found.st_size & 0xFFFFFFFF):
+            return b""
     return magic + struct.pack("<IQ", UNCHECKED_HASH, 0) + code
 
 
@@ -391,13 +396,6 @@ def _without_docstrings(code: CodeType) -> CodeType:
         constants[0] = None
         flags &= ~CO_HAS_DOCSTRING
     return code.replace(co_consts=tuple(constants), co_flags=flags)
-
-
-def _cache_of(source: str, tag: str) -> str:
-    if tag == TAG:
-        return importlib.util.cache_from_source(source)
-    folder, name = os.path.split(source)
-    return f"{folder}/__pycache__/{name.removesuffix('.py')}.{tag}.pyc"
 
 
 def _files_of(package: str, places: Sequence[str]) -> list[tuple[str, str]]:

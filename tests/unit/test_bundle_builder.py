@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import compileall
 import hashlib
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+import zipfile
 import zlib
 from pathlib import Path
 from typing import Any
@@ -55,7 +55,6 @@ CLIENT_SIDE = {"pydantic", "asyncssh", "textual", "boto3", "click", "platformdir
 @pytest.fixture(scope="module")
 def unpacked_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bundle")
-    compileall.compile_dir(Path(host_command_server.__file__).parents[1], quiet=1)  # as pip does where it installs
     bundle.cache_clear()
     made = bundle_with_nvml()
     path = folder / made.name
@@ -133,6 +132,15 @@ def test_other_python_version_uses_its_bytecode_or_the_sources(
     command = [other.path, "-I", "-S", "-B", "-c", script, str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert {name.endswith(".pyc") for name in done.stdout.split()} == {is_here}
+
+
+def test_bundle_has_bytecode_of_sources_that_the_installer_did_not_compile(tmp_path: Path) -> None:
+    source = tmp_path / "worker.py"
+    source.write_text("answer = 42\n")
+    made = Bundle("y", (("skyward_core/node/worker/worker.py", source.read_bytes()),), (str(source),), "test")
+    path = tmp_path / "all.zip"
+    host_command_server.unpack(made.archive, str(path))
+    assert zipfile.ZipFile(path).namelist() == ["skyward_core/node/worker/worker.pyc"]
 
 
 def test_pynvml_is_only_in_the_bundle_with_nvml() -> None:
