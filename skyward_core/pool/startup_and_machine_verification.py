@@ -562,6 +562,7 @@ class PoolStartup:
         await run_all(self._start_node(link, gate) for link in context.links)
         await self._verify_machines(context.links)
         self._check_equal_ranks()
+        gate.begin_deferred()
 
     def _update_node_count(self) -> None:
         """Update the number of nodes. A pool with a range of nodes may get fewer than the maximum."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -24,9 +25,14 @@ class StartBarrier:
 
     Args:
         nodes: Number of nodes.
+
+    Attributes:
+        deferred: Functions that begin work after a pause, in seconds, because the work would delay the start.
     """
 
     def __init__(self, nodes: int) -> None:
+        self.deferred: list[Callable[[float], None]] = []
+        self._began = time.monotonic()
         self.missing = set(range(nodes))
         self._open = asyncio.Event()
         self._results: dict[Any, Any] = {}
@@ -43,6 +49,11 @@ class StartBarrier:
         if not self.missing:
             self._open.set()
         await self._open.wait()
+
+    def begin_deferred(self) -> None:
+        """Begin the deferred work once all nodes run. The pause is as long as the start, for the first results."""
+        for begin in self.deferred:
+            begin(time.monotonic() - self._began)
 
 
 class FlowControl:

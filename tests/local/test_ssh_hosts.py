@@ -65,8 +65,10 @@ async def test_agent_starts_behind_a_noisy_login_shell(host: Host, known_hosts_f
     (work / "model.py").write_text("x = 1")
     transport = SSHTransport(target(host, known_hosts_file), "p.0")
     async with running(transport):
-        reports = Reports()
-        await transport.prepare(config(cwd=str(work), env={"TOKEN": "very-secret"}), reports)
+        reports, gate = Reports(), StartBarrier(1)
+        await transport.prepare(config(cwd=str(work), env={"TOKEN": "very-secret"}), reports, gate)
+        # One login, one command: the rest of the bundle follows once all nodes run.
+        assert (host.logins, len(host.commands), len(gate.deferred)) == (1, 1, 1)
         assert (await greet(transport))["pool"] == "p"
         phases = list(dict.fromkeys(phase for phase, _ in reports.lines))
         assert phases == ["running", "connected", "synced", "installed"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from skyward_core.transport.bundle_builder import bundle
 from skyward_core.transport.ssh import ssh_transport
 from skyward_core.transport.ssh.host_address_and_python import WantedPython
 from skyward_core.transport.ssh.ssh_transport import DeferredUpload
+from skyward_core.transport.transport import StartBarrier
 from tests.support.waiting import until
 
 
@@ -61,6 +63,23 @@ async def test_pending_second_archive_is_sent_when_the_client_leaves() -> None:
     await rest.finish()
     await rest.cancel()
     assert len(host.taken) == 1
+
+
+async def test_second_archive_is_sent_after_the_start_of_all_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    gate, rest = StartBarrier(2), sending(Host())
+    monkeypatch.setattr(ssh_transport, "PAUSES", (1.0, 5.0))
+
+    async def upload(first: float) -> None:
+        pauses.append(first)
+
+    monkeypatch.setattr(rest, "_upload", upload)
+    gate.deferred.append(rest.begin)
+    for seconds, pause in ((0.0, 1.0), (3.0, 3.0), (60.0, 5.0)):
+        gate._began = time.monotonic() - seconds
+        gate.begin_deferred()
+        await rest.finish()
+        assert pauses.pop() == pytest.approx(pause, abs=0.5)
 
 
 async def test_second_archive_already_on_the_host_is_not_sent() -> None:

@@ -204,11 +204,11 @@ class DeferredUpload:
         self._hurry = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    def begin(self) -> None:
-        """Start the upload after a pause."""
+    def begin(self, pause: float = 0.0) -> None:
+        """Start the upload after a pause of the given seconds, within the limits of the first two :data:`PAUSES`."""
         if self._task is None or self._task.done():
             self._hurry.clear()
-            self._task = asyncio.create_task(self._upload())
+            self._task = asyncio.create_task(self._upload(max(PAUSES[0], min(pause, PAUSES[1]))))
 
     async def finish(self) -> None:
         """Upload the rest now, because no later client may do it. Without the rest, ranks that need it get an error."""
@@ -222,8 +222,8 @@ class DeferredUpload:
             self._task.cancel()
             await asyncio.wait([self._task])  # an upload error must not keep the connection open
 
-    async def _upload(self) -> None:
-        for pause in PAUSES:
+    async def _upload(self, first: float) -> None:
+        for pause in (first, *PAUSES[1:]):
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._hurry.wait()
@@ -426,7 +426,9 @@ class SSHTransport:
             with log_duration(_log, f"{self.target.host}: starting an agent"):
                 started = await channel.start(config)
             facts["socket"] = started["socket"]
-        if not facts["rest"]:
+        if not facts["rest"] and gate is not None:
+            gate.deferred.append(self._deferred_upload.begin)
+        elif not facts["rest"]:
             self._deferred_upload.begin()
         return installed
 
