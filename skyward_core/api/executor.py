@@ -19,7 +19,7 @@ from skyward_core.model.errors import UsageError
 from skyward_core.model.function import Function, PendingFunction, check_call, function_name
 from skyward_core.model.outcomes_states_and_alerts import ErrorInfo
 from skyward_core.node.worker.returned_exceptions import CapturedResult, capture_call
-from skyward_core.pool.runs.map_run import EXTRA_CALLS
+from skyward_core.pool.runs.map_run import EXTRA_CALLS, MapRun, MapValues
 from skyward_core.pool.runs.result_loading_and_run_errors import load, load_exception
 from skyward_core.runtime.async_streaming_map_adapters import adapt_async_function
 from skyward_core.tasks.function_pickling import make_map_function, make_map_task
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from skyward_core.api.pool_operations import PoolOperations
-    from skyward_core.pool.runs.map_run import MapRun, MapValues
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from skyward_core.model.errors import RunError, UsageError
 from skyward_core.model.function import Function, PendingFunction, check_call, function_name
-from skyward_core.pool.runs.map_run import EXTRA_CALLS
+from skyward_core.pool.runs.map_run import EXTRA_CALLS, MapRun
 from skyward_core.pool.runs.run import Run
 from skyward_core.tasks.function_pickling import make_map_function, make_map_task
 from skyward_core.tasks.guarded_user_code import run_guarded
@@ -19,7 +19,6 @@ from skyward_core.transport.background_loop import background_loop
 
 if TYPE_CHECKING:
     from skyward_core.api import PoolOperations
-    from skyward_core.pool.runs.map_run import MapRun
 
 
 MIN_CALL_SECONDS = 0.05  # seconds; target duration of a call, so that dispatch overhead stays small

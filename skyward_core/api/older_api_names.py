@@ -12,14 +12,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from skyward_core.model.function import Function, function
-from skyward_core.model.specs import Image
+from skyward_core.model.specs import Image, Options, Worker
 from skyward_core.plugins.built_in.torch import BRINGS, Automatic, call_before
 from skyward_core.plugins.plugin import Plugin, enter_late
 
 if TYPE_CHECKING:
     from skyward_core.api.compute import Compute
     from skyward_core.model.accelerators import Factory
-    from skyward_core.model.specs import AcceleratorLike, Worker
+    from skyward_core.model.specs import AcceleratorLike
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -74,7 +74,6 @@ def ComputePool(
     """
     from skyward_core.api.compute import Compute
     from skyward_core.model.accelerators import resolve
-    from skyward_core.model.specs import Options, Worker
     from skyward_core.plugins import mig
 
     _warn_renamed("ComputePool", "sky.Compute")

@@ -16,13 +16,12 @@ from skyward_core.client.session_interface import SessionInterface
 from skyward_core.model.errors import NoTrials, UsageError
 from skyward_core.store.recording_file import Entry, RecordingReader
 from skyward_core.util.terminal_safe_text import sanitize_line, sanitize_paragraph
-from skyward_core.views.pool_view import PoolView
+from skyward_core.views.pool_view import PoolView, RunView
 from skyward_core.views.recording_entries import apply_entry, entry_time
 
 if TYPE_CHECKING:
     from skyward_core.client.run_history import PastRun, RunSearch
     from skyward_core.client.session_interface import FileListing
-    from skyward_core.views.pool_view import RunView
     from skyward_core.views.sweep_trials import TrialTableSource
 
 T = TypeVar("T")

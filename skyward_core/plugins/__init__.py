@@ -10,7 +10,7 @@ plugin ``torch``.
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,6 @@ from skyward_core.plugins.plugin import Plugin, PluginError, check_plugins
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from dataclasses import Field
     from importlib.metadata import EntryPoint
 
     from skyward_core.plugins.built_in.accelerate import Accelerate as accelerate

@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from skyward_core.model.errors import SkywardError, UsageError
 from skyward_core.model.misuse_guards import StrictKeywords
-from skyward_core.runtime.instance_info_and_attempt import instance_info, place_in_pool
+from skyward_core.runtime.instance_info_and_attempt import InstanceInfo, instance_info, place_in_pool
 
 if TYPE_CHECKING:
     from skyward_core.model.specs import Image, PipIndex, PoolSpec
-    from skyward_core.runtime.instance_info_and_attempt import InstanceInfo
 
 
 class PluginError(SkywardError):

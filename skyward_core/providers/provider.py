@@ -6,13 +6,12 @@ import re
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, runtime_checkable
 
-from skyward_core.model.machines_and_gpu_use import Machine
+from skyward_core.model.machines_and_gpu_use import Check, Machine
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from contextlib import AbstractContextManager
 
-    from skyward_core.model.machines_and_gpu_use import Check
     from skyward_core.model.specs import PoolSpec
     from skyward_core.transport.ssh.host_address_and_python import Target
     from skyward_core.transport.transport import Transport

@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.machinery import SourceFileLoader
 from importlib.util import find_spec
@@ -15,15 +15,12 @@ from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
 from skyward_core.runtime import preemption, skyward_alias_and_import_hooks
-from skyward_core.runtime.instance_info_and_attempt import instance_info, mark_not_reusable
+from skyward_core.runtime.instance_info_and_attempt import InstanceInfo, instance_info, mark_not_reusable
 
 TYPE_CHECKING = False  # avoids importing typing
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from subprocess import Popen
-
-    from skyward_core.runtime.instance_info_and_attempt import InstanceInfo
 
 
 RENDEZVOUS_MODULE = "skyward_core.runtime.framework_rendezvous_and_thread_limits"

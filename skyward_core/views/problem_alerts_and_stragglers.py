@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, get_args
 from skyward_core.model.metric_definitions_series_and_export import describe_throttling
 from skyward_core.model.outcomes_states_and_alerts import Alert as Alert
 from skyward_core.model.outcomes_states_and_alerts import AlertKind
-from skyward_core.views.machine_metrics import describe_xid, memory_share, slowdown_bits
+from skyward_core.views.machine_metrics import MachineMetrics, describe_xid, memory_share, slowdown_bits
 from skyward_core.views.outliers_and_bands import find_outliers, median
 
 if TYPE_CHECKING:
-    from skyward_core.views.machine_metrics import MachineMetrics
     from skyward_core.views.pool_view import PoolView, RunView
     from skyward_core.views.rank_metrics_and_progress import SeriesDiagnostics
 

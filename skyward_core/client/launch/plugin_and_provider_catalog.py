@@ -8,14 +8,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
-from typing import TYPE_CHECKING, Any, get_origin
+from typing import Any, get_origin
 
 from skyward_core import plugins
 from skyward_core.client.launch.parameter_form_fields import ArgumentField as ArgumentField
 from skyward_core.client.launch.parameter_form_fields import argument_fields as argument_fields
 from skyward_core.model.errors import SkywardError, UsageError, set_error_field
 from skyward_core.model.provider_capability_protocols import Offers, costs_money
-from skyward_core.model.provider_settings_schema import declared_settings
+from skyward_core.model.provider_settings_schema import Setting, declared_settings
 from skyward_core.model.script_interpreter import Interpreter as Interpreter
 from skyward_core.plugins import PluginInfo as PluginInfo
 from skyward_core.plugins import factory
@@ -49,11 +49,6 @@ from skyward_core.tasks.script_interpreter_and_environment import query_python a
 from skyward_core.tasks.script_interpreter_and_environment import read_python as read_python
 from skyward_core.tasks.script_loader_parent import build_task as build_task
 from skyward_core.tasks.script_loader_parent import build_tasks as build_tasks
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from skyward_core.model.provider_settings_schema import Setting
 
 available_plugins = plugins.available
 

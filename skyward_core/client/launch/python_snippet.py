@@ -17,14 +17,13 @@ from skyward_core.client.launch.launch_option_declarations import LaunchRequest,
 from skyward_core.client.launch.launch_plan import LaunchPlan, make_plan
 from skyward_core.model.errors import UsageError, set_error_field
 from skyward_core.model.provider_settings_schema import parse_settings
-from skyward_core.model.specs import Image, Nodes, Options
+from skyward_core.model.specs import Image, Nodes, Options, PoolSpec
 from skyward_core.plugins import built_in
 from skyward_core.providers import DEFAULT_PROVIDER, provider_class
 from skyward_core.tasks.script_functions import parse_script
 from skyward_core.util.safe_file_access import resolve_path
 
 if TYPE_CHECKING:
-    from skyward_core.model.specs import PoolSpec
     from skyward_core.plugins.plugin import Plugin
     from skyward_core.views.pool_view import PoolView
 

@@ -21,11 +21,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from skyward_core.model.errors import UsageError
 from skyward_core.plugins.plugin import requirement, with_pip
 from skyward_core.plugins.plugin_server_start_and_stop import ServerPlugin, check_port_free, make_certificates
-from skyward_core.runtime.instance_info_and_attempt import place_in_pool
+from skyward_core.runtime.instance_info_and_attempt import InstanceInfo, place_in_pool
 
 if TYPE_CHECKING:
     from skyward_core.model.specs import Image, PoolSpec
-    from skyward_core.runtime.instance_info_and_attempt import InstanceInfo
 
 
 @dataclass(frozen=True)

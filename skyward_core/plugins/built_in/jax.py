@@ -20,11 +20,10 @@ from skyward_core.runtime.framework_rendezvous_and_thread_limits import (
     limit_threads,
     patch_jax_initialize,
 )
-from skyward_core.runtime.instance_info_and_attempt import set_phase
+from skyward_core.runtime.instance_info_and_attempt import InstanceInfo, set_phase
 
 if TYPE_CHECKING:
     from skyward_core.model.specs import Image, PoolSpec
-    from skyward_core.runtime.instance_info_and_attempt import InstanceInfo
 
 
 @dataclass(frozen=True)

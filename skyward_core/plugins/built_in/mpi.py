@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from skyward_core.model.errors import UsageError
 from skyward_core.plugins.plugin_server_start_and_stop import ServerPlugin, find_program, set_variables
-from skyward_core.plugins.ssh_between_nodes import make_key_pair, secret_lines
+from skyward_core.plugins.ssh_between_nodes import make_key_pair, secret_lines, write_gang_hosts
 
 if TYPE_CHECKING:
     from skyward_core.runtime.instance_info_and_attempt import InstanceInfo
@@ -92,7 +92,6 @@ class Mpi(ServerPlugin):
                 yield
 
     def around_process(self, info: InstanceInfo) -> AbstractContextManager[object]:
-        from skyward_core.plugins.ssh_between_nodes import write_gang_hosts
 
         return set_variables(write_gang_hosts(info, self.slots or info.accelerators or info.ranks_per_node))
 

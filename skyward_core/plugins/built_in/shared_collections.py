@@ -29,7 +29,7 @@ from skyward_core.plugins.plugin_server_start_and_stop import (
     make_private_folder,
     stop_server,
 )
-from skyward_core.plugins.redis_shared_state_client import SOCKET, private_folder
+from skyward_core.plugins.redis_shared_state_client import SOCKET, SharedStateConnection, private_folder
 
 if TYPE_CHECKING:
     from skyward_core.model.specs import Image, PoolSpec
@@ -89,7 +89,6 @@ class Shared(ServerPlugin):
     @contextmanager
     def around_process(self, info: InstanceInfo) -> Iterator[None]:
         from skyward_core.plugins import redis_shared_state_client
-        from skyward_core.plugins.redis_shared_state_client import SharedStateConnection
 
         at = (info.head_addr, self.port_of(info.pool))
         redis_shared_state_client.set_current(

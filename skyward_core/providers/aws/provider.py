@@ -21,7 +21,7 @@ from skyward_core.model.deprecated_and_unknown_arguments import (
     renamed,
 )
 from skyward_core.model.errors import PoolError, SkywardError, UsageError, error_hint, error_message
-from skyward_core.model.leftovers import Inventory
+from skyward_core.model.leftovers import Inventory, Leftover
 from skyward_core.model.machines_and_gpu_use import Check, Machine, OrderedHardware
 from skyward_core.model.misuse_guards import StrictKeywords
 from skyward_core.model.offers_and_rental_plans import Block, MachineRequirements, OfferList, RentalPlan, Reservation
@@ -61,7 +61,6 @@ from skyward_core.providers.provider import JsonSettings, describe_python
 from skyward_core.transport.ssh.host_address_and_python import Target
 
 if TYPE_CHECKING:
-    from skyward_core.model.leftovers import Leftover
     from skyward_core.transport.ssh.ssh_transport import SSHTransport
 
 
