@@ -907,7 +907,8 @@ class Outputs:
 
     @property
     def _active_runs(self) -> list[str]:
-        runs = self._context.view.runs
+        # At the teardown, a run whose client died between two attempts has no end.
+        runs = self._context.view.runs if self._context.view.state != "stopping" else ()
         return [
             *self._context.registry.runs,
             *(run for run in runs if run not in self._context.registry.runs and self._is_running(run)),

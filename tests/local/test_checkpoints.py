@@ -209,15 +209,16 @@ def test_second_machine_has_copies_during_the_run_that_did_not_pass_the_client(
 
 
 @sky.function
-def fail_with_hung_disk_on_one_node() -> int:
+def fail_with_hung_disk_on_one_node(hung: str) -> int:
     """Rank 0 saves and dies. A pipe in place of a file of node 1's agent stands for a disk that does not answer."""
     attempt, rank = sky.attempt().number, sky.instance_info().rank
     pipe = f"{Path.cwd()}.restored.json.part"
     if attempt == 1 and rank == 1:
         os.mkfifo(pipe)
+        Path(hung).touch()
     if attempt == 1 and rank == 0:
         Path(sky.checkpoint_dir(), "a.pt").write_text("step 1")
-        time.sleep(0.5)
+        wait_until(Path(hung).exists)
         os.kill(os.getpid(), signal.SIGKILL)
     while attempt == 1:
         time.sleep(0.02)
@@ -226,7 +227,9 @@ def fail_with_hung_disk_on_one_node() -> int:
     return attempt
 
 
-def test_hung_disk_of_a_node_does_not_hold_the_next_attempt(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hung_disk_of_a_node_does_not_hold_the_next_attempt(
+    hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(checkpoint_copies, "PATIENCE", 1.0)
     options = sky.Options(console=False, grace=0.5, on_loss="restart")
     warnings: list[str] = []
@@ -237,7 +240,7 @@ def test_hung_disk_of_a_node_does_not_hold_the_next_attempt(hosts: Hosts, monkey
                 warnings.append(event.detail)
 
         pool.pool.news.subscribe(note, None)
-        assert fail_with_hung_disk_on_one_node() @ pool == [2, 2]
+        assert fail_with_hung_disk_on_one_node(str(tmp_path / "hung")) @ pool == [2, 2]
     assert any("node 1 has not stored" in each and "Check its disk" in each for each in warnings), warnings
 
 
@@ -246,9 +249,10 @@ import json, sys
 import skyward_core as sky
 from skyward_core.providers import provider_from_json
 from tests.local.test_checkpoints import fail_with_hung_disk_on_one_node
-options = sky.Options(console=False, grace=0.5, on_loss="restart")
-provider = provider_from_json(json.loads(sys.argv[1]))
-fail_with_hung_disk_on_one_node() @ sky.Compute(name="shared", provider=provider, nodes=2, options=options).__enter__()
+# Without a gang, no agent starts the next attempt, which would release the pipe.
+options = sky.Options(console=False, grace=0.5, on_loss="restart", cluster=False)
+pool = sky.Compute(name="shared", provider=provider_from_json(json.loads(sys.argv[1])), nodes=2, options=options)
+fail_with_hung_disk_on_one_node(sys.argv[2]) @ pool.__enter__()
 """
 
 
@@ -259,7 +263,7 @@ def list_checkpoints() -> list[str]:
 
 def test_client_killed_during_a_copy_leaves_whole_files(hosts: Hosts, project: Path, tmp_path: Path) -> None:
     folder = hosts.known.parent
-    command = [sys.executable, "-c", CLIENT, json.dumps(hosts.provider().to_json())]
+    command = [sys.executable, "-c", CLIENT, json.dumps(hosts.provider().to_json()), str(tmp_path / "hung")]
     with Child(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, cwd=project, text=True) as client:
         wait_until(lambda: any(folder.rglob("a.pt.skyward-part")))
         client.kill()
