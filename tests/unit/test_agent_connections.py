@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, suppress
 
 import pytest
 
 from skyward_core.node.agent.connected_clients import ClientRegistry
 from skyward_core.node.agent.frame_connection import MAX_UNSENT_BYTES, Connection
+from skyward_core.pool.agent_link import SILENCE
 from skyward_core.protocol.frame_codec import Decoder, encode_frame
 from skyward_core.transport.local_transport_and_environments import SocketPipe
 from skyward_core.transport.ssh.bootstrap_channel import CommandOutput
@@ -221,3 +222,21 @@ async def test_closing_agent_does_not_wait_for_a_client_that_never_reads(monkeyp
         connection.send(EVENT, b"x" * MAX_UNSENT_BYTES)
         await audience.close_all({})
         connection.abort()
+
+
+async def test_silent_client_is_disconnected_after_four_pings_and_within_ten_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    audience, slept, lost = ClientRegistry(), list[float](), list[float]()
+
+    async def sleep(seconds: float) -> None:
+        if lost:
+            raise asyncio.CancelledError
+        slept.append(seconds)
+
+    audience.add(connection := Connection(lambda *_: None, lambda lost: None))
+    monkeypatch.setattr(connection, "abort", lambda: lost.append(sum(slept)))
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    with suppress(asyncio.CancelledError):
+        await audience.drop_unresponsive()
+    assert 4 * SILENCE / 2 < lost[0] <= 10.0

@@ -11,10 +11,10 @@ from skyward_core.node.agent.log_tailing_and_size_limits import LogTail
 from skyward_core.protocol.frame_codec import encode_frame
 
 GOODBYE_TIMEOUT = 10.0  # seconds for clients to receive the remaining logs and the final frame
-LIVENESS_POLL = 5.0  # seconds
+LIVENESS_POLL = 2.0  # seconds
 # Consecutive liveness checks without a byte from a client before the agent disconnects it. Clients send at least one
 # frame every two seconds, unless their machine is dead or suspended.
-MAX_MISSED_CHECKS = 3
+MAX_MISSED_CHECKS = 4
 
 
 class Client:
