@@ -13,6 +13,7 @@ import pytest
 
 from skyward_core.model.output_files import WrittenFile
 from skyward_core.node.agent.output_checkpoint_and_source_files import (
+    OutputFileHandler,
     clear_checkpoints,
     file_version,
     find_written_files,
@@ -63,6 +64,41 @@ def test_restored_file_has_content_and_time_and_is_not_listed_as_written(folder:
     assert not restore_file(*arguments, instead="another version")
     assert restore_file(*arguments, instead=file_version(target.stat())), "the file of the rank is cut off"
     assert target.read_bytes() == b"newer"
+
+
+def test_file_that_another_client_has_just_stored_is_no_error(folder: Path, blob: Path) -> None:
+    arguments = str(folder), blob, 3, "checkpoints/r/model.pt", 1000.0
+    assert restore_file(*arguments) and not blob.exists()
+    assert restore_file(*arguments)
+    with pytest.raises(FileNotFoundError):
+        restore_file(*arguments[:-1], 2000.0)
+    (folder / "checkpoints/r/model.pt").write_bytes(b"of a rank")
+    with pytest.raises(FileNotFoundError):
+        restore_file(*arguments)
+
+
+async def test_files_of_two_clients_are_listed_both(folder: Path, tmp_path: Path) -> None:
+    config = SimpleNamespace(cwd=str(folder), blobs=tmp_path)
+    handler = OutputFileHandler(SimpleNamespace(config=config))  # type: ignore[arg-type]
+    answers: list[Any] = []
+    connection: Any = SimpleNamespace(send=answers.append)
+    headers: list[Any] = []
+    for number in range(8):
+        (tmp_path / f"b{number}").write_bytes(b"new")
+        headers.append({"id": number, "blob": f"b{number}", "size": 3, "path": f"{number}.pt", "at": 1000.0})
+    await asyncio.gather(*(handler.restore_file(connection, header) for header in headers))
+    assert [answer["written"] for answer in answers] == [True] * 8
+    assert find_written_files(str(folder), [], 0.0, float("inf")) == ([], 0)
+
+
+def test_outdated_copy_is_deleted_with_its_empty_folders_only(folder: Path, blob: Path) -> None:
+    assert restore(folder, blob, "checkpoints/r/step-1/a/w.pt") and restore(folder, blob, "checkpoints/r/step-2/w.pt")
+    (folder / "checkpoints/r/step-2/own").touch()
+    outdated = ["checkpoints/r/step-1/a/w.pt", "checkpoints/r/step-2/w.pt", "checkpoints/r/step-0/none.pt"]
+    assert restore_file(str(folder), blob, 3, "checkpoints/r/step-3/w.pt", 1000.0, outdated=outdated)
+    assert sorted(str(each.relative_to(folder / "checkpoints/r")) for each in folder.rglob("*/r/**/*")) == [
+        "step-2", "step-2/own", "step-3", "step-3/w.pt",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"model.pt": ', "[" * 100_000])

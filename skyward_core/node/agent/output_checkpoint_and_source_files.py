@@ -5,6 +5,7 @@ Bytecode of older source files is removed.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import heapq
 import json
@@ -107,17 +108,30 @@ class OutputFile:
 
 
 def _open_below(folder: str, path: str) -> int:
+    parent, name = _open_parent(folder, path)
+    try:
+        # O_NONBLOCK: opening a named pipe would wait for a writer
+        return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=parent)
+    finally:
+        os.close(parent)
+
+
+def _open_parent(folder: str, path: str, *, creates: bool = False) -> tuple[int, str]:
+    """Return a descriptor of a path's folder, and the path's name. Follows no links. ``creates``: missing folders."""
     *way, name = path.split("/")
     at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for part in way:
+            if creates:
+                with suppress(FileExistsError):
+                    os.mkdir(part, dir_fd=at)
             inner = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
             os.close(at)
             at = inner
-        # O_NONBLOCK: opening a named pipe would wait for a writer
-        return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=at)
-    finally:
+    except BaseException:
         os.close(at)
+        raise
+    return at, name
 
 
 MAX_SCANNED_FILES = 1_000_000  # files and folders; scanning more takes too long
@@ -135,6 +149,7 @@ class OutputFileHandler:
 
     def __init__(self, state: NodeState) -> None:
         self._state = state
+        self._restoring = asyncio.Lock()  # acquired to read and write the list of restored files
 
     async def list_files(self, connection: Connection, header: ClientWritten) -> None:
         """Answer with the matching files."""
@@ -170,17 +185,10 @@ class OutputFileHandler:
         answer: dict[str, Any]
         try:
             blob = config.blobs / Path(header["blob"]).name
-            is_written = await run_in_thread(
-                restore_file,
-                config.cwd,
-                blob,
-                header["size"],
-                header["path"],
-                header["at"],
-                instead=header.get("instead", ""),
-                outdated=header.get("outdated", ()),
-            )
-            answer = {"written": is_written}
+            given = config.cwd, blob, header["size"], header["path"], header["at"]
+            more = {"instead": header.get("instead", ""), "outdated": header.get("outdated", ())}
+            async with self._restoring:
+                answer = {"written": await run_in_thread(restore_file, *given, **more)}
         except OSError as error:
             answer = {"error": error.strerror or str(error)}
         connection.send({"t": "known", "id": header["id"]} | answer)
@@ -236,12 +244,15 @@ def restore_file(
     """
     if not Path(f"{folder}.json").exists() or not is_relative_subpath(path):
         raise OSError(f"{path!r:.80} is not a path in a copied working folder")
-    if blob.stat().st_size != size:
-        raise OSError(f"the blob has {blob.stat().st_size:,} of {size:,} bytes")
     listing = Path(f"{folder}{RESTORED_SUFFIX}")
     restored = _read_restored(folder)
-    parent = _make_folders_below(folder, path)
-    name = path.rpartition("/")[2]
+    if not blob.exists() and os.path.lexists(f"{folder}/{path}"):
+        stored = os.lstat(f"{folder}/{path}")
+        if file_version(stored) == restored.get(path) and abs(stored.st_mtime - at) < MTIME_TOLERANCE:
+            return True  # another client has stored the file
+    if blob.stat().st_size != size:
+        raise OSError(f"the blob has {blob.stat().st_size:,} of {size:,} bytes")
+    parent, name = _open_parent(folder, path, creates=True)
     draft = f"{name}{PARTIAL_SUFFIX}"
     try:
         try:
@@ -299,15 +310,17 @@ def clear_checkpoints(folder: str, parents: Sequence[str], files: Sequence[Clear
 
 
 def _remove_restored(folder: str, path: str, version: str) -> None:
-    """Delete a file that still has the given version. Does not follow links."""
+    """Delete a file that still has the given version, and the folders that are empty then. Does not follow links."""
+    remove = os.unlink
     with suppress(OSError):
-        parent = _make_folders_below(folder, path)
-        try:
-            name = path.rpartition("/")[2]
-            if file_version(os.stat(name, dir_fd=parent, follow_symlinks=False)) == version:
-                os.unlink(name, dir_fd=parent)
-        finally:
-            os.close(parent)
+        while path:
+            parent, name = _open_parent(folder, path)
+            try:
+                if remove is os.rmdir or file_version(os.stat(name, dir_fd=parent, follow_symlinks=False)) == version:
+                    remove(name, dir_fd=parent)
+            finally:
+                os.close(parent)
+            path, remove = path.rpartition("/")[0], os.rmdir
 
 
 def _read_restored(folder: str) -> dict[str, str]:
@@ -319,22 +332,6 @@ def _read_restored(folder: str) -> dict[str, str]:
     with suppress(FileNotFoundError, ValueError, RecursionError):
         restored = json.loads(Path(f"{folder}{RESTORED_SUFFIX}").read_bytes())
     return restored if isinstance(restored, dict) else {}
-
-
-def _make_folders_below(folder: str, path: str) -> int:
-    """Create the folders of a path, without following links. Return a descriptor of the last one."""
-    at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        for part in path.split("/")[:-1]:
-            with suppress(FileExistsError):
-                os.mkdir(part, dir_fd=at)
-            inner = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
-            os.close(at)
-            at = inner
-    except BaseException:
-        os.close(at)
-        raise
-    return at
 
 
 def find_written_files(
