@@ -582,7 +582,7 @@ async def test_head_judges_lost_nodes_and_restarts_only_if_the_pool_allows_fewer
     assert (end["cause"], end["lost"]) == ("loss", [2]) and "on 2 of 3 nodes" in end["reason"]
 
 
-async def test_refused_connection_proves_no_loss_of_an_agent_that_sends_heartbeats(
+async def test_refused_connection_proves_no_loss_of_an_agent_that_may_run(
     gang: list[Member], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def refuse(node: int) -> bool:
@@ -594,7 +594,11 @@ async def test_refused_connection_proves_no_loss_of_an_agent_that_sends_heartbea
     for age, reason in ((1.0, ""), (3.0, "its agent has ended")):
         witness = Witness("node 1", "node 1", {}, 1, age)
         monkeypatch.setattr(gang[0].heartbeats, "witnesses", lambda found=witness: [found])
+        assert await head._explain_silence(record, 1) == "", "a firewall may have refused all connections"
+        monkeypatch.setattr(gang[0].heartbeats, "has_met", lambda node: node == 1)
         assert await head._explain_silence(record, 1) == reason
+        monkeypatch.undo()
+        monkeypatch.setattr(gang[0].fail_fast, "has_no_agent", refuse)
 
 
 async def test_run_that_is_cancelled_during_its_restart_starts_no_attempt(gang: list[Member]) -> None:

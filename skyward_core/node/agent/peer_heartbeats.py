@@ -129,6 +129,7 @@ class _Peer:
         self.connection: Connection | None = None
         self.connecting: asyncio.Task[None] | None = None
         self.seen_at: float | None = None  # time of the last sign of life, by the loop's clock
+        self.is_reached = False  # whether its agent has ever accepted a connection
 
     def close(self) -> None:
         if self.connecting is not None:
@@ -207,7 +208,7 @@ class PeerHeartbeats:
         except (OSError, TimeoutError):
             connection.abort()
         else:
-            peer.seen_at, peer.connection = loop.time(), connection
+            peer.seen_at, peer.connection, peer.is_reached = loop.time(), connection, True
             connection.send(self._heartbeat())
 
     def _heartbeat(self) -> PeerHeartbeat:
@@ -243,6 +244,10 @@ class PeerHeartbeats:
         now, here = asyncio.get_running_loop().time(), self._state.config.node
         found = [(here, now, self.silences()), *((node, *report) for node, report in self._reports.items())]
         return [Witness(f"node {node}", f"node {node}", seen, node, now - at) for node, at, seen in found]
+
+    def has_met(self, node: int) -> bool:
+        """Check whether the agent of a node has ever answered or sent a heartbeat."""
+        return node in self._reports or (node in self._peers and self._peers[node].is_reached)
 
     def receive(self, header: PeerHeartbeat) -> bool:
         """Store a heartbeat of another node. Return whether its signature is valid."""

@@ -156,12 +156,13 @@ class UnattendedRestarts:
         """Return why a node does not answer; "" if that is not known yet."""
         if reason := self._find_lost(record).get(node, ""):
             return reason
-        # A firewall may refuse this node's connections to an agent that runs, and sends heartbeats.
+        # A firewall may refuse connections to an agent that runs: in one direction, or in both from the beginning on.
         heartbeats = self._fail_fast.heartbeats
-        is_heard = heartbeats is not None and any(
-            each.node == node and each.age < HEARD_SECONDS for each in heartbeats.witnesses()
+        may_be_refused = heartbeats is not None and (
+            not heartbeats.has_met(node)
+            or any(each.node == node and each.age < HEARD_SECONDS for each in heartbeats.witnesses())
         )
-        if not is_heard and await self._fail_fast.has_no_agent(node):
+        if not may_be_refused and await self._fail_fast.has_no_agent(node):
             return NO_AGENT
         now = asyncio.get_running_loop().time()
         since = self._unreachable.setdefault((record.run, record.attempt, node), now)
