@@ -733,16 +733,20 @@ class Link:
         finally:
             request.cancel()
 
-    async def claim(self, run: str) -> list[int]:
+    async def claim(self, run: str, *, decides: bool = False) -> tuple[ClaimAnswer, bytes]:
         """Claim the results of a run, and claim them again after each reconnection.
 
+        Args:
+            run: Id of the run.
+            decides: Whether this client decides about restarts of the run from now on.
+
         Returns:
-            The indices of the calls that the agent knows.
+            The indices of the calls that the agent knows. A client that decides also gets one call, and its body.
         """
-        self._claims[run] = False
+        self._claims[run] = decides
         answer: ClaimAnswer
-        answer, _ = await self.ask({"t": "claim", "run": run})
-        return list(answer["calls"])
+        answer, body = await self.ask({"t": "claim", "run": run, "decides": decides})
+        return answer, body
 
     def claim_next_attempt(self, run: str, *, decides: bool) -> None:
         """Claim the results of an attempt that agents started, now and after each reconnection.

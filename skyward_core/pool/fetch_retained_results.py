@@ -236,7 +236,7 @@ class NodeResultsFetcher:
 
     async def _download_runs(self, link: Link, runs: Sequence[str]) -> list[CallOutcome]:
         """Download the results of runs. Return the outcomes of their calls."""
-        missing = {(run, index) for run in runs for index in await link.claim(run)}
+        missing = {(run, index) for run in runs for index in (await link.claim(run))[0]["calls"]}
         outcomes: list[CallOutcome] = []
         while missing:
             await self._wait_until(lambda: not self._frames.empty())

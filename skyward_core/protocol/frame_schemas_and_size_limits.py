@@ -254,6 +254,7 @@ _CALL_KEYS: Checks = {
     "attempt?": ATTEMPT_KEYS,
     "checkpoints?": is_run_id,
 }
+CALL_KEYS = object_of(_CALL_KEYS)
 REMEMBERED_RUN = object_of(
     RUN_KEYS,
     {
@@ -375,7 +376,7 @@ FROM_AGENT: FrameSchemas = {
         "Answer to any request with an `id` whose answer has no kind of its own.",
         _REQUEST_ID,
         FETCH_STATUS,
-        {"forgotten?": is_bool, "joins?": is_bool},
+        {"forgotten?": is_bool, "joins?": is_bool, "call?": CALL_KEYS},
         body=MAX_PLUGINS_BYTES,
     ),
     "formed": FrameSchema(
@@ -421,7 +422,7 @@ FROM_CLIENT: FrameSchemas = {
     ),
     "claim": FrameSchema(
         "Take over a run, or resume it after a reconnect: send the outcomes of its calls to this client. `decides`: "
-        "the client also decides about restarts of the run.",
+        "the client also decides about restarts of the run. The answer has one of its calls, if they may restart.",
         {"run": is_run_id, "next?": is_count, "taken?": is_count, "id?": is_count, "decides?": is_bool},
         answer={"calls": list_of(is_call_index)},
     ),

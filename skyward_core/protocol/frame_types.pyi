@@ -180,6 +180,32 @@ class AttemptKeys(TypedDict):
     unattended: NotRequired[bool]
     least_nodes: NotRequired[int]
 
+class CallKeys(TypedDict):
+    run: str
+    i: int
+    fn: tuple[str, int]
+    args: tuple[str, int]
+    kind: NotRequired[RunKind]
+    rank: NotRequired[int | None]
+    timeout: NotRequired[float | None]
+    name: NotRequired[str]
+    total: NotRequired[int]
+    epoch: NotRequired[int]
+    gang: NotRequired[bool]
+    stream: NotRequired[bool]
+    fed: NotRequired[bool]
+    script: NotRequired[bool]
+    alone: NotRequired[bool]
+    headless: NotRequired[bool]
+    next: NotRequired[int]
+    taken: NotRequired[int]
+    nodes: NotRequired[list[int]]
+    job: NotRequired[str]
+    more: NotRequired[bool]
+    items: NotRequired[int]
+    attempt: NotRequired[AttemptKeys]
+    checkpoints: NotRequired[str]
+
 class RememberedRun(TypedDict):
     run: str
     function: str
@@ -693,6 +719,7 @@ class AgentKnown(TypedDict):
     unreachable: NotRequired[bool]
     forgotten: NotRequired[bool]
     joins: NotRequired[bool]
+    call: NotRequired[CallKeys]
 
 class AgentFormed(TypedDict):
     t: Literal["formed"]
@@ -1005,6 +1032,7 @@ class ClaimAnswer(TypedDict):
     unreachable: NotRequired[bool]
     forgotten: NotRequired[bool]
     joins: NotRequired[bool]
+    call: NotRequired[CallKeys]
 
 class WrittenAnswer(TypedDict):
     t: Literal["known"]
@@ -1016,6 +1044,7 @@ class WrittenAnswer(TypedDict):
     unreachable: NotRequired[bool]
     forgotten: NotRequired[bool]
     joins: NotRequired[bool]
+    call: NotRequired[CallKeys]
 
 class RestoreAnswer(TypedDict):
     t: Literal["known"]
@@ -1025,6 +1054,7 @@ class RestoreAnswer(TypedDict):
     unreachable: NotRequired[bool]
     forgotten: NotRequired[bool]
     joins: NotRequired[bool]
+    call: NotRequired[CallKeys]
 
 class StacksAnswer(TypedDict):
     t: Literal["known"]
@@ -1034,6 +1064,7 @@ class StacksAnswer(TypedDict):
     unreachable: NotRequired[bool]
     forgotten: NotRequired[bool]
     joins: NotRequired[bool]
+    call: NotRequired[CallKeys]
 
 class DebugAnswer(TypedDict):
     t: Literal["known"]
@@ -1043,6 +1074,7 @@ class DebugAnswer(TypedDict):
     unreachable: NotRequired[bool]
     forgotten: NotRequired[bool]
     joins: NotRequired[bool]
+    call: NotRequired[CallKeys]
 
 class PeersAnswer(TypedDict):
     t: Literal["known"]
@@ -1052,6 +1084,7 @@ class PeersAnswer(TypedDict):
     unreachable: NotRequired[bool]
     forgotten: NotRequired[bool]
     joins: NotRequired[bool]
+    call: NotRequired[CallKeys]
 
 class PortsAnswer(TypedDict):
     t: Literal["known"]
@@ -1063,6 +1096,7 @@ class PortsAnswer(TypedDict):
     unreachable: NotRequired[bool]
     forgotten: NotRequired[bool]
     joins: NotRequired[bool]
+    call: NotRequired[CallKeys]
 
 class SetupAnswer(TypedDict):
     t: Literal["known"]
@@ -1075,6 +1109,7 @@ class SetupAnswer(TypedDict):
     unreachable: NotRequired[bool]
     forgotten: NotRequired[bool]
     joins: NotRequired[bool]
+    call: NotRequired[CallKeys]
 
 class WhereAnswer(TypedDict):
     t: Literal["known"]
@@ -1084,6 +1119,7 @@ class WhereAnswer(TypedDict):
     unreachable: NotRequired[bool]
     forgotten: NotRequired[bool]
     joins: NotRequired[bool]
+    call: NotRequired[CallKeys]
 
 class HoldsAnswer(TypedDict):
     t: Literal["known"]
@@ -1097,6 +1133,7 @@ class HoldsAnswer(TypedDict):
     unreachable: NotRequired[bool]
     forgotten: NotRequired[bool]
     joins: NotRequired[bool]
+    call: NotRequired[CallKeys]
 
 class HeartbeatsAnswer(TypedDict):
     t: Literal["known"]
@@ -1107,6 +1144,7 @@ class HeartbeatsAnswer(TypedDict):
     unreachable: NotRequired[bool]
     forgotten: NotRequired[bool]
     joins: NotRequired[bool]
+    call: NotRequired[CallKeys]
 
 class NumberAnswer(TypedDict):
     t: Literal["known"]
@@ -1116,6 +1154,7 @@ class NumberAnswer(TypedDict):
     unreachable: NotRequired[bool]
     forgotten: NotRequired[bool]
     joins: NotRequired[bool]
+    call: NotRequired[CallKeys]
 
 class HostFacts(TypedDict):
     python: str

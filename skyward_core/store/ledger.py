@@ -766,6 +766,15 @@ class Ledger:
 
     # -- runs ----------------------------------------------------------------------------------------------
 
+    def adopt_run(self, run: str) -> bool:
+        """Make this process the client of a running run whose client has exited. Return whether it is."""
+        row = self.run(run)
+        if row is None or row.ended_at is not None or row.has_client:
+            return False
+        self._write([("UPDATE runs SET pid=? WHERE run=? AND pid IS ?", (process_mark(), run, row.pid))])
+        row = self.run(run)
+        return row is not None and row.pid == process_mark()
+
     def record_runs(
         self,
         runs: Mapping[str, Mapping[str, Any]],

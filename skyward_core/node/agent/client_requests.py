@@ -249,10 +249,14 @@ class ClientRequests:
         slot.enqueue(call)
 
     def _claim_run(self, connection: Connection, header: ClientClaim, body: bytes) -> None:
-        """Deliver the outcomes of a run to a client that did not dispatch it."""
+        """Deliver the outcomes of a run to a client that did not dispatch it. One that decides gets a call, too."""
         calls = self._registry.calls_of_run(header["run"])
         if "id" in header:
-            connection.send({"t": "known", "id": header["id"], "calls": [call.index for call in calls]})
+            answer: Header = {"t": "known", "id": header["id"], "calls": [call.index for call in calls]}
+            if header.get("decides") and calls and calls[0].may_restart_unattended:
+                connection.send(answer | {"call": calls[0].header}, calls[0].body)
+            else:
+                connection.send(answer)
         for call in calls:
             self._lifecycle.claim(connection, call, header)
 

@@ -387,11 +387,15 @@ class OtherClientRuns:
         self._news.records.restart_run(run, attempt)
 
     def _publish_last_end(self, run: str, record: RunKeys) -> None:
-        """Publish why the head started no further attempt without a client."""
+        """Publish why the head started no further attempt without a client, or start one here if the policy allows."""
         view = self._context.view.runs.get(run)
-        if (keys := record.get("last_end")) is not None and view is not None and view.attempt == keys["number"]:
-            self._emit_end(run, AttemptEnd.from_keys(keys), restarts=False)
-            self._news.save_attempt_ends(run)
+        if (keys := record.get("last_end")) is None or view is None or view.attempt != keys["number"]:
+            return
+        ends = [AttemptEnd.from_keys(each) for each in (*record.get("ends", ()), keys)]
+        if decide_restart(ends, self._context.options).restarts and self._context.registry.adopt(run):
+            return
+        self._emit_end(run, ends[-1], restarts=False)
+        self._news.save_attempt_ends(run)
 
     def _emit_end(
         self, run: str, end: AttemptEnd, *, restarts: bool, pause: float = 0.0, left: int | None = None
@@ -522,7 +526,7 @@ class OtherClientRuns:
         """Wait until the client of a failed run ends it, or until the ranks of its next attempt are known."""
         known, context = self._runs[run], self._context
         while not (known.has_ended or (known.attempt > attempt and known.known_by)):
-            if context.leaving or context.external_end:
+            if context.leaving or context.external_end or run in context.registry.own_runs:
                 break
             row = self._ledger_row(run)
             if row is not None and (row.attempts or 1) > known.attempt:

@@ -40,14 +40,14 @@ from skyward_core.pool.runs.result_loading_and_run_errors import (
 from skyward_core.protocol.frame_codec import MAX_INLINE_BYTES, AnyHeader, Header, encode_json
 from skyward_core.protocol.frame_schemas_and_size_limits import PREEMPTED
 from skyward_core.store.pool_folder import EXCEPTION_SUFFIX
-from skyward_core.tasks.pickled_calls_and_blobs import Task, delete_files
+from skyward_core.tasks.pickled_calls_and_blobs import Blob, Task, delete_files
 from skyward_core.transport.file_and_result_downloads import ResultDownload
 from skyward_core.util.safe_file_access import write_atomic
 from skyward_core.views import events
 
 if TYPE_CHECKING:
     from skyward_core.pool import PoolContext, PoolEnd
-    from skyward_core.protocol.frame_types import AgentItem, AgentOutcome, AgentWant, ClientCall, RunKeys
+    from skyward_core.protocol.frame_types import AgentItem, AgentOutcome, AgentWant, CallKeys, ClientCall, RunKeys
 
 
 def outcome_of(header: AgentOutcome) -> Outcome:
@@ -112,6 +112,7 @@ class GeneratorPosition:
 TASK_KINDS = ("gather", "sweep", "map")  # runs of independent tasks, which restart one by one
 MAX_QUEUED_TASKS = 32  # tasks that a quick run sends to a node in advance
 QUICK_TASK = 0.02  # seconds; shorter tasks are quick
+UNKNOWN_CALL = -1  # index in place of the calls of a run whose function is not known yet
 
 
 def preload(loaded: dict[int, Future[Loaded]], index: int, value: Value) -> Loaded:
@@ -164,9 +165,9 @@ class Run:
         "_arrived", "_asked", "_attempt_ends", "_begun", "_broke", "_claimed", "_context", "_end_reason", "_end_rows",
         "_ending", "_feedings", "_fetching", "_flying", "_is_growing", "_loaded", "_log_starts", "_ranks",
         "_readings", "_seconds", "_spent", "_stale", "_stopping", "_task_ends", "_unread", "_unsent", "_waiting",
-        "_where", "arrivals", "attempt", "cancelled", "consumed", "future", "id", "is_elastic", "is_retained",
-        "is_script", "kind", "logs", "name", "nodes", "outcomes", "pool", "requested_nodes", "root_cause", "sent",
-        "state", "stocked", "tasks", "total", "values",
+        "_where", "arrivals", "attempt", "cancelled", "consumed", "future", "id", "is_adopted", "is_elastic",
+        "is_retained", "is_script", "kind", "logs", "name", "nodes", "outcomes", "pool", "requested_nodes",
+        "root_cause", "sent", "state", "stocked", "tasks", "total", "values",
     )  # fmt: skip
 
     def __init__(
@@ -215,6 +216,7 @@ class Run:
         # Nodes that have the run's large arguments. None: the run has no large arguments.
         self.stocked: frozenset[Link] | None = None
         self._claimed = False  # whether another client dispatched the run
+        self.is_adopted = False  # whether this client decides about restarts of a run that another one dispatched
         self._stale: set[int] = set()
         self._spent = ""  # reason why the gang's processes accept no further call
         self._broke = ""  # reason why the gang broke
@@ -370,15 +372,20 @@ class Run:
         recent = self._seconds
         return bool(recent) and sum(recent) / len(recent) < QUICK_TASK
 
-    def claim_from(self, links: Sequence[Link], nodes: tuple[int, ...] = (), attempt: int = 1) -> None:
+    def claim_from(
+        self, links: Sequence[Link], nodes: tuple[int, ...] = (), attempt: int = 1, *, decides: bool = False
+    ) -> None:
         """Prepare to receive the outcomes of a run that another client dispatched.
 
         Args:
             links: Links to all nodes.
             nodes: Nodes of the run; empty if it uses all nodes.
             attempt: Number of its latest attempt.
+            decides: Whether this client decides about further attempts. The run then ends after :meth:`adopt` only.
         """
         self.sent = self._claimed = True
+        self.is_adopted = self.is_retained = decides
+        self._fetching.update([UNKNOWN_CALL] if decides else ())
         self.attempt = attempt
         if nodes:
             self.requested_nodes = self.nodes = nodes
@@ -386,6 +393,24 @@ class Run:
             self._where = {index: links[self.place_of(index)[1]] for index in range(self.total)}
         elif len(links) == 1:
             self._where = dict.fromkeys(range(self.total), links[0])
+
+    def adopt(self, call: CallKeys | None, body: bytes) -> None:
+        """Continue another client's run with the function and arguments of one of its calls.
+
+        Raises:
+            PoolError: If they are not known.
+        """
+        if call is None or max(call["fn"][1], call["args"][1]) > MAX_INLINE_BYTES:
+            raise PoolError("its nodes do not have its function and arguments, or these are too large")
+        attempt, (fn, size), (args, rest) = call["attempt"], call["fn"], call["args"]
+        blobs = Blob(fn, size, data=body[:size]), Blob(args, rest, data=body[size:])
+        more: AnyHeader = {key: call[key] for key in ("timeout", "script", "job", "more") if key in call}
+        self.tasks = [Task(self.name, *blobs, **more)]
+        self.is_script = self.tasks[0].script
+        self.is_elastic = "least_nodes" in attempt
+        self._attempt_ends = [AttemptEnd.from_keys(keys) for keys in attempt["ends"]]
+        self._fetching.discard(UNKNOWN_CALL)
+        self._check_end()
 
     def has_call(self, index: int) -> bool:
         """Check whether the run has a call of this index."""
@@ -461,7 +486,7 @@ class Run:
         return (
             self._context.options.on_loss == "restart"
             and self.kind in ("broadcast", "single")
-            and not (self._claimed or self.consumed)
+            and not ((self._claimed and not self.is_adopted) or self.consumed)
         )
 
     @property
@@ -572,7 +597,7 @@ class Run:
             self.place(record.get("nodes") or range(len(links)))
             self._where = {index: links[self.place_of(index)[1]] for index in range(self.total)}
         for link in links:  # a link must not repeat the calls of an earlier attempt
-            link.claim_next_attempt(self.id, decides=not self._claimed)
+            link.claim_next_attempt(self.id, decides=self.may_restart)
         self._context.scheduler.watch_growth(self)
 
     def _reset(self) -> None:
@@ -795,7 +820,7 @@ class Run:
 
     def detach(self) -> None:
         """Detach from the run. Cancel a run that was not sent. Other runs continue until a client claims them."""
-        if not self.sent:
+        if not (self.sent or self.is_adopted):
             self.cancel("its client detached before the run was sent to a node")
         elif self.state == "running":
             if self.kind == "sweep":  # no client will send the remaining trials

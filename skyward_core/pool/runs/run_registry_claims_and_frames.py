@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 # Seconds until the first check whether a run that lost a node still has a client. Doubles after each check.
 CHECK_INTERVAL = 10.0
 MAX_CHECK_INTERVAL = 60.0  # maximum seconds between checks
+ADOPTION_INTERVAL = 0.05  # seconds between checks whether all nodes are connected or lost
 MAX_ENDED_RUNS = 16_384  # runs; more than can end before an agent is acknowledged
 
 
@@ -50,6 +51,7 @@ class RunRegistry:
         self._news = context.news
         self.others = OtherClientRuns(context)
         self.is_read_only = self._is_checking = False
+        self._adoptions: dict[str, asyncio.Task[None]] = {}  # by run
         self.runs: dict[str, Run] = {}
         # Ended runs in order. Agents may report them again until they receive the acknowledgement.
         self._ended_runs: OrderedDict[str, None] = OrderedDict()
@@ -71,6 +73,41 @@ class RunRegistry:
             self.runs[run] = Run(self._context, run, kind, tasks, total, future)
         return self.runs[run]
 
+    def adopt(self, run: str) -> bool:
+        """Continue a run whose client has exited, and which agents cannot restart. Return whether this client does."""
+        context = self._context
+        if run in self._adoptions or run in self.own_runs:
+            return True
+        if context.observer or context.leaving or not context.ledger.adopt_run(run):
+            return False
+        self._adoptions[run] = asyncio.create_task(self._adopt(run))
+        return True
+
+    async def _adopt(self, run: str) -> None:
+        """Get the function and all outcomes of a run from the nodes. Then it fails here, and restarts."""
+        context, view = self._context, self._context.view.runs[run]
+        try:
+            while any(not (link.up or link.gone) for link in context.links):
+                await asyncio.sleep(ADOPTION_INTERVAL)
+            adopted = self.add(run, view.kind, [Task(view.function, EMPTY_BLOB, EMPTY_BLOB)], view.total)
+            adopted.claim_from(context.links, view.nodes, self.others.attempt_of(run), decides=True)
+            links = [link for link in context.links if link.up]
+            answers = await asyncio.gather(*(link.claim(run, decides=True) for link in links))
+            known = {link: answer["calls"] for link, (answer, _) in zip(links, answers, strict=True)}
+            for link in context.links:
+                for index in set(adopted.calls_on(link)).difference(known.get(link, ())):
+                    adopted.mark_lost(index)
+            calls = [(answer["call"], body) for answer, body in answers if "call" in answer]
+            adopted.adopt(*calls[0] if calls else (None, b""))
+        except (PoolError, OSError) as error:
+            for link in context.links:
+                link.release_claim(run, owned=link.up)
+            self.runs.pop(run, None)
+            self._news.emit_warning(f"run {run} is not restarted: {error}")
+            self._news.records.set_columns(run, pid=None)
+        finally:
+            del self._adoptions[run]
+
     async def claim(self, run: str) -> Run:
         """Claim the results of a run whose client has exited.
 
@@ -89,8 +126,11 @@ class RunRegistry:
             raise context.external_end.error()
         if run in self._ended_runs:
             raise already_fetched_error(run)
-        if run in self.runs:
-            return self.runs[run]
+        if run in self._adoptions:
+            await asyncio.wait([self._adoptions[run]])
+        if (known_run := self.runs.get(run)) is not None:
+            known_run.is_retained &= not known_run.is_adopted  # the caller reads the results
+            return known_run
         view = context.view.runs.get(run)
         if view is None:
             raise PoolError(f"Pool {context.name} does not know run {run}.")
@@ -101,7 +141,7 @@ class RunRegistry:
         claimed = self.add(run, view.kind, [Task(view.function, EMPTY_BLOB, EMPTY_BLOB)], view.total)
         claimed.claim_from(context.links, view.nodes, self.others.attempt_of(run))
         links = [link for link in context.links if link.up]
-        known = await asyncio.gather(*(link.claim(run) for link in links))
+        known = [answer["calls"] for answer, _ in await asyncio.gather(*(link.claim(run) for link in links))]
         missing = view.total - sum(map(len, known))
         if missing > 0 and all(link.up for link in context.links):
             del self.runs[run]
