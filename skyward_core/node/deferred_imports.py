@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 # The standard library imports these modules, but agents use them only after an error. Deferring them saves a quarter of
 # all imports.
-LAZY_MODULES = ("inspect", "ipaddress", "linecache", "locale", "textwrap")
+LAZY_MODULES = ("asyncio.sslproto", "inspect", "ipaddress", "linecache", "locale", "textwrap")
 
 
 class TypingStub:

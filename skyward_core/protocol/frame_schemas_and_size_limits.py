@@ -59,7 +59,6 @@ from skyward_core.protocol.validators import (
 NOTICES = ("terminate", "stop", "hibernate", "rebalance")
 LONGEST_NOTICE = 24 * 3600.0  # seconds until the deadline; longer notices are not trusted
 PREEMPTED = "Preempted"  # error type in outcomes of ranks lost to a preemption
-CANCELLED_NODE = -1  # at most this is the node of a notice for the ranks of a cancelled run only
 GROWTH_STOP = "stopped because the run continues on more nodes"  # message of calls that a client stops to add nodes
 PREEMPTION_MESSAGE = "preempted: the machine of node {node} was preempted by its provider"
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from time import monotonic  # user code may replace the functions of `time`
 from typing import Any, TypeVar
 
-from skyward_core.protocol.frame_schemas_and_size_limits import CANCELLED_NODE
+from skyward_core.protocol.frame_codec import CANCELLED_NODE
 
 NOTICE_SIGNAL = signal.SIGURG  # ignored by processes without a handler
 NOTICE_GRACE = 10.0  # seconds after a machine's end in which its notice is still delivered to other nodes

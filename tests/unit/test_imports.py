@@ -112,6 +112,27 @@ def test_node_side_packages_import_no_logging(part: str) -> None:
         assert not [line for line in words if re.search(r"\blogg", line)], path
 
 
+@pytest.mark.parametrize(
+    ("begin", "unused"),
+    [
+        ("import skyward_core.node.worker.worker", "skyward_core.protocol.validators hashlib inspect asyncio"),
+        (
+            "from skyward_core.node.deferred_imports import install_lazy_modules as begin; begin()\n"
+            "from skyward_core.node.agent.__main__ import preload_modules as load; load()\n"
+            "from skyward_core.node.bootstrap import host_commands",
+            "asyncio.sslproto typing hashlib inspect ssl",
+        ),
+    ],
+)
+def test_starting_node_processes_import_no_unused_modules(begin: str, unused: str) -> None:
+    run_with_standard_library(
+        "package = sys.modules['skyward_core'] = type(sys)('skyward_core')\n"  # as on hosts, without its __init__
+        f"package.__path__ = [{str(ROOT / 'skyward_core')!r}]\n{begin}\n"
+        f"found = [n for n in {unused.split()} if type(sys.modules.get(n)).__name__ == 'module']\n"
+        "assert not found, found\n"
+    )
+
+
 # Pools of many nodes, and how many files their client may have open: in processes with limits of their own.
 
 CHILD = """

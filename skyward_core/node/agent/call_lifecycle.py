@@ -27,6 +27,7 @@ from skyward_core.node.agent.worker_processes import (
     external_sigterm_details,
 )
 from skyward_core.protocol.frame_codec import (
+    CANCELLED_NODE,
     NONE_SUMMARY,
     PICKLED_NONE,
     RESULT_KINDS,
@@ -35,7 +36,7 @@ from skyward_core.protocol.frame_codec import (
     encode_frame,
     encode_json,
 )
-from skyward_core.protocol.frame_schemas_and_size_limits import CANCELLED_NODE, PREEMPTED, PREEMPTION_MESSAGE
+from skyward_core.protocol.frame_schemas_and_size_limits import PREEMPTED, PREEMPTION_MESSAGE
 
 if TYPE_CHECKING:
     from typing import TypedDict

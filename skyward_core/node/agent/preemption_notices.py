@@ -20,13 +20,8 @@ from skyward_core.node.agent.shared_agent_state_and_lease import NodeState
 from skyward_core.node.agent.slot_dispatcher import SlotDispatcher
 from skyward_core.node.agent.worker_processes import signal_group, signal_process, spawn_monitor
 from skyward_core.node.agent.worker_slot_queue_and_process import Slot
-from skyward_core.protocol.frame_codec import Header
-from skyward_core.protocol.frame_schemas_and_size_limits import (
-    CANCELLED_NODE,
-    LONGEST_NOTICE,
-    NOTICES,
-    is_same_deadline,
-)
+from skyward_core.protocol.frame_codec import CANCELLED_NODE, Header
+from skyward_core.protocol.frame_schemas_and_size_limits import LONGEST_NOTICE, NOTICES, is_same_deadline
 from skyward_core.runtime.preemption import NOTICE_GRACE, NOTICE_SIGNAL, PreemptionNotice
 
 MAX_LINE_BYTES = 4096  # bytes per line

@@ -30,8 +30,7 @@ from skyward_core.node.agent.worker_processes import (
     signal_group,
     spawn,
 )
-from skyward_core.protocol.frame_codec import Header, encode_json
-from skyward_core.protocol.frame_schemas_and_size_limits import CANCELLED_NODE
+from skyward_core.protocol.frame_codec import CANCELLED_NODE, Header, encode_json
 
 if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import (
