@@ -135,27 +135,27 @@ ACTIONS: tuple[Action, ...] = (
     Action("pools.down", "X", "down", "tear down", "Tear down the pool, or all marked pools", dangerous=True),
     Action("pools.dashboard", "P", "dashboard", "", PAGES),
     Action("pools.refresh", "r", "refresh", "", "Refresh the list of pools"),
-    Action("pools.leftovers", "w", "leftovers", "leftovers", "Show leftovers in cloud accounts"),
+    Action("pools.leftovers", "J", "leftovers", "leftovers", "Show leftovers in cloud accounts"),
     Action("pools.quit", "q", "app.ask_quit", "quit", "Quit; asks first while pools are up"),
     Action("pools.history", "H", "history", "history", "Show past runs"),
-    Action("pools.hosts", "s", "hosts", "hosts", "Show hosts and the users of their GPUs"),
+    Action("pools.hosts", "at", "hosts", "hosts", "Show hosts and the users of their GPUs"),
     Action("pools.settings", "comma", "settings", "settings", "Settings: appearance, notifications, keys"),
     Action("pools.failures", "F", "failures", "failures", "Show recent failures"),
     Action("pools.find", "slash", "find", "find", "Filter pools by words; esc shows all"),
     Action("pools.mark", "space", "mark", "mark", "Mark the pool for teardown"),
-    Action("pools.turn", "t", "turn", "", "Reverse order; ← and → choose the column"),
+    Action("pools.turn", "R", "turn", "", "Reverse order; ← and → choose the column"),
     Action("pools.back", "escape", "back", "", "Clear the filter, then all marks"),
     # Past runs
     Action("history.open", "enter", "open", "open", "Open the run: its log, metrics and results"),
     Action("history.rerun", "A", "launch_again", "run again", "Run again (edit first)"),
     Action("history.find", "slash", "find", "find", "Filter runs by words; esc shows all"),
-    Action("history.failed", "f", "failed", "failures", "Show only failures, or all runs"),
+    Action("history.failed", "F", "failed", "failures", "Show only failures, or all runs"),
     Action("history.sort", "o", "sort", "sort", "Sort by the next column; ← and → too", partner="history.turn"),
-    Action("history.turn", "t", "turn", "", "Reverse order"),
+    Action("history.turn", "R", "turn", "", "Reverse order"),
     Action("history.mark", "space", "mark", "mark", "Mark the run; two can be marked"),
     Action("history.compare", "c", "compare", "compare", "Compare the two marked runs"),
     Action("history.dismiss", "d", "dismiss_chosen", "dismiss", "Dismiss the failure of this run", changes=True),
-    Action("history.dismiss_all", "D", "dismiss_all", "dismiss all", "Dismiss all listed failures", changes=True),
+    Action("history.dismiss_all", "Z", "dismiss_all", "dismiss all", "Dismiss all listed failures", changes=True),
     Action("history.again", "r", "again", "", "Reload the ledger"),
     Action("history.back", "escape,q", "back", "back", "Clear the filter, then back to the pools"),
     # Two runs side by side
@@ -166,18 +166,18 @@ ACTIONS: tuple[Action, ...] = (
     # Leftovers
     Action("leftovers.open", "enter", "open", "open", "Open the pool, or scan resources of another ledger"),
     Action("leftovers.end", "X", "end", "delete", "Delete the leftovers of this pool", dangerous=True),
-    Action("leftovers.end_all", "E", "end_all", "delete all", "Delete all leftovers", dangerous=True),
+    Action("leftovers.end_all", "ctrl+x", "end_all", "delete all", "Delete all leftovers", dangerous=True),
     Action("leftovers.again", "r", "again", "refresh", "Scan the accounts again"),
     Action("leftovers.everywhere", "a", "everywhere", "all regions", "Scan all regions, or only regions used before"),
     Action("leftovers.back", "escape,q", "back", "back", "Back to the pools"),
     # Hosts
     Action("hosts.again", "r", "again", "refresh", "Refresh the users of all GPUs"),
-    Action("hosts.check", "c", "check", "check", "Check whether the host is ready for pools"),
-    Action("hosts.trust", "t", "trust", "host key", "Show the host's key; accept an unknown key", changes=True),
-    Action("hosts.add", "a", "add", "add host", "Add a host to the group", changes=True),
+    Action("hosts.check", "enter", "check", "check", "Check whether the host is ready for pools"),
+    Action("hosts.trust", "K", "trust", "host key", "Show the host's key; accept an unknown key", changes=True),
+    Action("hosts.add", "plus", "add", "add host", "Add a host to the group", changes=True),
     Action("hosts.group", "n", "group", "new group", "Create a group of hosts", changes=True),
-    Action("hosts.rename", "e", "rename", "rename", "Rename the group or host", changes=True),
-    Action("hosts.remove", "d", "remove", "remove", "Remove the host or group; asks first", changes=True),
+    Action("hosts.rename", "f6", "rename", "rename", "Rename the group or host", changes=True),
+    Action("hosts.remove", "X", "remove", "remove", "Remove the host or group", dangerous=True),
     Action("hosts.back", "escape,q", "back", "back", "Back to the pools"),
     # Settings
     Action(
@@ -188,12 +188,12 @@ ACTIONS: tuple[Action, ...] = (
         "Change the value; toggle a flag; press a key to bind it",
         changes=True,
     ),
-    Action("settings.forget", "d", "forget", "default", "Reset to default", changes=True),
+    Action("settings.forget", "X", "forget", "default", "Reset to default", changes=True),
     Action("settings.find", "slash", "find", "find", "Filter settings by words; esc shows all"),
     Action("settings.back", "escape,q", "back", "back", "Back to the pools"),
     # Launch form
     Action("launch.launch", "ctrl+r", "launch", "launch", "Create the pool and launch", priority=True, changes=True),
-    Action("launch.files", "ctrl+o,o", "files", "pick a script", "Pick a script or a packaged example"),
+    Action("launch.files", "ctrl+o", "files", "pick a script", "Pick a script or a packaged example"),
     Action("launch.python", "ctrl+n", "pythons", "", "Pick the Python that loads the script"),
     Action("launch.accelerators", "ctrl+g", "accelerators", "", "Pick an accelerator from offers or the catalogue"),
     Action("launch.copy", "ctrl+y,y", "copy_command", "copy command", "Copy the launch as a command line"),
@@ -211,7 +211,7 @@ ACTIONS: tuple[Action, ...] = (
         "run.previous_rank", "left_square_bracket", "step_rank(-1)", "rank", "Previous rank", partner="run.next_rank"
     ),
     Action("run.next_rank", "right_square_bracket", "step_rank(1)", "", "Next rank"),
-    Action("run.rank", "r", "ask_rank", "", "Go to a rank by number"),
+    Action("run.rank", "number_sign", "ask_rank", "", "Go to a rank by number"),
     Action("run.merge", "a", "merge", "all ranks", "Merge the logs of all ranks, or show one rank"),
     Action("run.collapse", "u", "collapse", "", "Merge ranks, collapse equal lines"),
     Action("run.only_failed", "M", "only_failed", "", "Merge only ranks with errors, or all ranks"),
@@ -228,7 +228,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("run.even", "B", "even", "", "Reset layout"),
     Action("run.times", "t", "times", "", "Show or hide the time of each line"),
     Action("run.wrap", "w", "wrap", "", "Wrap long lines, or cut them"),
-    Action("run.diff", "d", "diff", "", "Compare two ranks' results, value by value"),
+    Action("run.diff", "c", "diff", "", "Compare two ranks' results, value by value"),
     Action("run.export", "W", "export", "export", "Export the results to a CSV, JSON, Parquet or pickle file"),
     Action("run.trials", "U", "turn_trials", "", "Show all trials of the sweep, or this run's results"),
     Action("run.time", "T", "time", "", "Go to a time in the log: 12:30, or -5m before its newest line"),
@@ -248,7 +248,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("run.beside", "v", "beside", "beside", "Show or hide another rank's log beside this one; four at most"),
     Action("run.alone", "V", "alone", "", "Close this log"),
     Action("run.align", "i", "align", "", "Align all logs by time, or scroll each alone"),
-    Action("run.heat", "H", "heat", "colour by", "Colour ranks by a metric (utilization, loss) or by state"),
+    Action("run.heat", "asterisk", "heat", "colour by", "Colour ranks by a metric (utilization, loss) or by state"),
     *(
         Action(f"run.{row.id}", str(row.number), f"panel('{row.id}')", "", row.help)
         for row in sorted(PANELS, key=lambda row: row.number)
@@ -272,14 +272,14 @@ ACTIONS: tuple[Action, ...] = (
     Action("panel.last", "end,G", "edge(-1)", "", "Last"),
     Action("panel.open", "enter", "open", "open", "Open: rank's log, node's messages; reverse order of trials"),
     # Metrics
-    Action("metrics.charts", "c", "charts", "one chart", "Chart all metrics, or only the selected one"),
+    Action("metrics.charts", "I", "charts", "one chart", "Chart all metrics, or only the selected one"),
     Action("metrics.scale", "b", "scale", "scale", "Switch between automatic, logarithmic and linear scale"),
     Action("metrics.axis", "m", "axis", "x axis", "Switch the x axis between step and time"),
     Action("metrics.smooth", "x", "smooth", "smooth", "Smooth the lines; raw values stay visible behind them"),
     # Log pane
     Action("log.up", "up,k", "move(-1)", "", "Up a line"),
     Action("log.down", "down,j", "move(1)", "", "Down a line"),
-    Action("log.page_up", "pageup,b", "page(-1)", "", "Page up"),
+    Action("log.page_up", "pageup", "page(-1)", "", "Page up"),
     Action("log.page_down", "pagedown", "page(1)", "", "Page down"),
     Action("log.half_up", "ctrl+u", "page(-0.5)", "", "Half a page up"),
     Action("log.half_down", "ctrl+d", "page(0.5)", "", "Half a page down"),
@@ -295,9 +295,16 @@ ACTIONS: tuple[Action, ...] = (
     # Stacks
     Action("stacks.log", "enter", "log", "log", "Open the log of that rank, or of the first one"),
     Action("stacks.again", "r", "again", "refresh", "Refresh the stacks"),
-    Action("stacks.threads", "t", "threads", "all threads", "Show all threads, or only those that run the function"),
-    Action("stacks.signal", "g", "signal", "via signal", "Get stacks by signal where py-spy cannot", dangerous=True),
-    Action("stacks.profile", "p", "profile", "profile", "Profile that rank for 10 s"),
+    Action("stacks.threads", "a", "threads", "all threads", "Show all threads, or only those that run the function"),
+    Action(
+        "stacks.signal",
+        "exclamation_mark",
+        "signal",
+        "via signal",
+        "Get stacks by signal where py-spy cannot",
+        dangerous=True,
+    ),
+    Action("stacks.profile", "percent_sign", "profile", "profile", "Profile that rank for 10 s"),
     Action("stacks.copy", "y", "copy", "copy", "Copy all stacks"),
     Action("stacks.save", "S", "save", "save", "Save all stacks to a file"),
     Action("stacks.back", "escape,q,s", "back", "back", "Back"),
@@ -329,7 +336,7 @@ ACTIONS: tuple[Action, ...] = (
     # Unknown host key: letters that accept it must not be pressed by accident by a user who types while the dialog
     # opens
     Action("hostkey.refuse", "escape,q", "answer(False)", "refuse", "Reject the key; the pool's start fails"),
-    Action("hostkey.accept", "A", "answer(True)", "accept", "Accept the key and save it as known"),
+    Action("hostkey.accept", "K", "answer(True)", "accept", "Accept the key and save it as known"),
 )
 
 

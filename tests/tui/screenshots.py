@@ -274,7 +274,7 @@ async def take_hosts() -> None:
             os.environ["HOME"] = str(home)
             settings_path().write_text('[hosts]\nlab = ["gpu1", "gpu2"]\ndesk = ["gpu3"]\n')
             async with camera_on(SkywardApp()) as camera:
-                await camera.press("s")
+                await camera.press("@")
                 await camera.until(lambda text: "updated" in text and "refuses the connection" in text)
                 await camera.all_sizes("hosts")
         finally:

@@ -96,7 +96,7 @@ async def test_failing_gpu_scan_leaves_the_app_open(app: SkywardApp, monkeypatch
     monkeypatch.setattr(ssh_host_groups_and_access, "list_gpu_use", look)
     put_groups()
     async with running_app(app, SIZE, until=lambda: app.session is not None) as pilot:
-        await press(pilot, "s", until=DEFECT)
+        await press(pilot, "at", until=DEFECT)
         assert isinstance(app.screen, HostsScreen) and "probing …" not in screen_text(app)
         await press(pilot, "escape", until=lambda: not isinstance(app.screen, HostsScreen))
     assert not app.return_code

@@ -150,7 +150,7 @@ async def test_leftovers_of_a_pool_are_deleted_after_confirmation(app: SkywardAp
     session.swept = leftovers()
     session.pool("llama-ft", 2)
     async with running_app(app, SIZE, until="! 2 machines ($34.27/h) and 1 other resource left") as pilot:
-        await press(pilot, "w", until="could not check ap-south-1")
+        await press(pilot, "J", until="could not check ap-south-1")
         await until(pilot, lambda: session.looks[-1] == ({"aws": (), "slurm": ()}, False, ()))
         await pilot.press("X")  # on the first, whose pool is up
         assert isinstance(app.screen, LeftoversScreen)
@@ -172,7 +172,7 @@ async def test_leftovers_of_a_pool_are_deleted_after_confirmation(app: SkywardAp
 async def test_leftovers_of_other_ledgers_are_listed_on_request(app: SkywardApp, session: FakeSession) -> None:
     session.swept = leftovers()
     async with running_app(app, SIZE, until=lambda: session.sweeps == 1) as pilot:
-        await press(pilot, "w", until=lambda: session.sweeps == 2 and "of ledger 0123" in screen_text(app))
+        await press(pilot, "J", until=lambda: session.sweeps == 2 and "of ledger 0123" in screen_text(app))
         await press(pilot, "r", until=lambda: session.sweeps == 3)
         await press(pilot, "a", until=lambda: session.looks[-1] == ({"aws": (), "slurm": ()}, True, ()))
         await pilot.press("G", "k", "enter")
@@ -183,12 +183,12 @@ async def test_leftover_scan_without_answer_blocks_no_key(app: SkywardApp, sessi
     async with running_app(app, SIZE, until=lambda: session.sweeps == 1) as pilot:
         silent: Future[LeftoverScan] = Future()
         session.scan_leftovers = lambda *_, **__: silent  # type: ignore[method-assign]
-        await press(pilot, "w", until="scanning accounts … 0:00")
+        await press(pilot, "J", until="scanning accounts … 0:00")
         session.now += 7
         await until(pilot, "scanning accounts … 0:07")
         await press(pilot, "escape", until=lambda: not isinstance(app.screen, LeftoversScreen))
         session.scan_leftovers = lambda *_, **__: done(leftovers())  # type: ignore[method-assign]
-        await press(pilot, "w", until="sweep-7")
+        await press(pilot, "J", until="sweep-7")
         silent.set_result(LeftoverScan())
         await pilot.pause()
         assert "sweep-7" in screen_text(app)

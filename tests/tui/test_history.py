@@ -42,7 +42,7 @@ async def test_history_lists_and_filters_past_runs(app: SkywardApp, session: Fak
         await pilot.press(*" disk", "enter")
         assert pools(app) == ["2"] and "with: EVALU disk" in screen_text(app)
         await press(pilot, "escape", until=lambda: pools(app) == list("123456"))
-        await press(pilot, "f", until=lambda: pools(app) == ["2", "5"])
+        await press(pilot, "F", until=lambda: pools(app) == ["2", "5"])
         assert "only failures" in screen_text(app)
         await press(pilot, "escape", until=lambda: isinstance(app.screen, PoolsScreen))
 
@@ -53,7 +53,7 @@ async def test_history_is_sorted_by_keys(app: SkywardApp, session: FakeSession) 
         await press(pilot, "H", until="WHEN▼")
         await press(pilot, "left", until="COST▼")
         assert pools(app) == list("421635")
-        await press(pilot, "t", until="COST▲")
+        await press(pilot, "R", until="COST▲")
         assert pools(app) == list("536124")
         await press(pilot, "left", until="TIME▼")
 
@@ -116,7 +116,7 @@ async def test_empty_history_names_the_launch_key(app: SkywardApp, session: Fake
         shown = screen_text(app)
         assert "launch a script" in shown and "…" not in shown, "what has no room goes on below"
         assert not {"find", "compare", "failures"} & set(shown.splitlines()[-1].split()), "nothing to do it to"
-        await press(pilot, "escape", "s", until="No host groups yet")
+        await press(pilot, "escape", "at", until="No host groups yet")
         assert "…" not in screen_text(app)
         await press(pilot, "escape", "n", until="as a command")  # the plan has a line, however small
 
@@ -156,11 +156,11 @@ async def test_undismissed_failures_are_counted_and_listed(app: SkywardApp, sess
     past = some_past(session)
     async with running_app(app, SIZE, until="✗ 2 failures (F)") as pilot:
         await press(pilot, "F", until=lambda: pools(app) == ["2", "5"])
-        await pilot.press("f")
+        await pilot.press("F")
         assert pools(app) == ["2", "5"], "they are all failures"
         await press(pilot, "d", until=lambda: pools(app) == ["5"])
         assert session.dismissed == [past[1].run]
-        await press(pilot, "D", until="No undismissed failures")
+        await press(pilot, "Z", until="No undismissed failures")
         await press(pilot, "q", until=lambda: isinstance(app.screen, PoolsScreen) and "failure" not in screen_text(app))
         await press(pilot, "H", until=lambda: isinstance(app.screen, HistoryScreen) and len(pools(app)) == 6)
         await pilot.press("d")

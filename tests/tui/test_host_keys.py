@@ -38,7 +38,7 @@ async def test_host_key_questions_open_one_after_another(app: SkywardApp) -> Non
     async with app.run_test() as pilot:
         first, second, third = (ask(app, shown(host, 2200 + i)) for i, host in enumerate(("a", "b", "c")))
         await asking(app, pilot, "a")
-        await pilot.press("A")
+        await pilot.press("K")
         await asking(app, pilot, "b")
         await pilot.press("enter")  # Refuse has the focus
         await asking(app, pilot, "c")
@@ -60,7 +60,7 @@ async def test_refused_host_key_is_refused_until_the_next_launch(app: SkywardApp
         assert session.ask == app.host_keys.ask
         again = ask(app, shown())
         await asking(app, pilot, "gpu1")
-        await pilot.press("A")
+        await pilot.press("K")
         assert await asyncio.wrap_future(again)
 
 
@@ -86,7 +86,7 @@ async def test_host_key_dialog_does_not_open_while_screens_change(app: SkywardAp
             await pilot.pause()
             assert not isinstance(app.screen, HostKeyScreen)
         await asking(app, pilot, "gpu1")
-        await pilot.press("A")
+        await pilot.press("K")
         assert await asyncio.wrap_future(answer)
 
 
@@ -107,7 +107,7 @@ async def test_host_key_dialog_snapshot(app: SkywardApp, session: FakeSession, s
         await asking(app, pilot, "gpu1")
         await until(pilot, "1 more host")
         snap(app, f"host-key-{size[0]}x{size[1]}")
-        await pilot.press("A")
+        await pilot.press("K")
         await asking(app, pilot, "gpu2")
-        await pilot.press("A")
+        await pilot.press("K")
         assert [await asyncio.wrap_future(answer) for answer in answers] == [True, True]

@@ -31,7 +31,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 @asynccontextmanager
 async def opened(app: SkywardApp) -> AsyncIterator[Pilot[None]]:
     async with running_app(app, SIZE, until=lambda: app.session is not None) as pilot:
-        await press(pilot, "s", until=lambda: isinstance(app.screen, HostsScreen) and "updated" in screen_text(app))
+        await press(pilot, "@", until=lambda: isinstance(app.screen, HostsScreen) and "updated" in screen_text(app))
         yield pilot
 
 
@@ -59,7 +59,7 @@ async def test_hosts_screen_shows_users_of_gpus_and_host_checks(app: SkywardApp,
         await shows(app, pilot, *by_whom)
         await pilot.press("down")
         await shows(app, pilot, "process 4711: bob (python, 71.2 GB)")
-        await pilot.press("c")
+        await pilot.press("enter")
         await shows(app, pilot, "gpu1: ready")
         await pilot.press("up")
         await shows(app, pilot, "✓ Python 3.11.7")
@@ -72,17 +72,17 @@ async def test_host_groups_are_edited_by_keys_and_the_file_keeps_its_format(
 ) -> None:
     file = put_groups()
     async with opened(app) as pilot:
-        await pilot.press("a")
+        await pilot.press("plus")
         await answer(app, pilot, "Host to add to lab", "gpu9")
         await shows(app, pilot, "added gpu9 to lab", "no such host")
         assert asked[-1] == ["gpu9"]
-        await pilot.press("e")
+        await pilot.press("f6")
         await answer(app, pilot, "New name of lab", "cave")
         await shows(app, pilot, "renamed lab to cave")
-        await press(pilot, "end", "d", until=lambda: isinstance(app.screen, ChoiceScreen))
+        await press(pilot, "end", "X", until=lambda: isinstance(app.screen, ChoiceScreen))
         await pilot.press("right", "enter")
         await shows(app, pilot, "gpu3 is the last host of desk. Remove the group")
-        await press(pilot, "up", "d", until=lambda: isinstance(app.screen, ChoiceScreen))
+        await press(pilot, "up", "X", until=lambda: isinstance(app.screen, ChoiceScreen))
         await pilot.press("right", "enter")
         await shows(app, pilot, "removed group desk")
         await pilot.press("n")
@@ -97,7 +97,7 @@ async def test_invalid_host_file_is_reported_and_a_refused_edit_changes_nothing(
 ) -> None:
     file = put_groups()
     async with opened(app) as pilot:
-        await pilot.press("a")
+        await pilot.press("plus")
         await answer(app, pilot, "Host to add", "gpu1")
         await shows(app, pilot, "gpu1 is already in lab")
         file.write_text("[hosts")
@@ -108,7 +108,7 @@ async def test_invalid_host_file_is_reported_and_a_refused_edit_changes_nothing(
 
 async def test_hosts_screen_without_groups_names_the_new_group_key(app: SkywardApp) -> None:
     async with running_app(app, SIZE, until=lambda: app.session is not None) as pilot:
-        await pilot.press("s")
+        await pilot.press("at")
         await shows(app, pilot, "No host groups yet. n: new group")
 
 
@@ -131,14 +131,14 @@ async def test_host_key_is_shown_and_accepted_on_the_hosts_screen(
     monkeypatch.setattr(ssh_host_groups_and_access, "fetch_host_key", lambda host: Shown())
     put_groups()
     async with opened(app) as pilot:
-        await press(pilot, "down", "t", until=lambda: isinstance(app.screen, HostKeyScreen))
+        await press(pilot, "down", "K", until=lambda: isinstance(app.screen, HostKeyScreen))
         assert "start" not in screen_text(app), "no pool waits for it"
-        await pilot.press("A" if accepts else "escape")
+        await pilot.press("K" if accepts else "escape")
         await shows(app, pilot, "saved the key in /k/known_hosts" if accepts else "the key was not accepted")
         assert written == ["gpu1"] * accepts
         if accepts:
             await until(pilot, lambda: asked[-1] == ["gpu1"])
-            await pilot.press("t")
+            await pilot.press("K")
             await shows(app, pilot, "the host key of gpu1 is known: SHA256:")
 
 
@@ -163,7 +163,7 @@ async def test_slow_host_file_blocks_no_key_and_its_error_is_shown_anywhere(
 
     async with opened(app) as pilot:
         monkeypatch.setattr(HostGroup, "add_host", slow)
-        await pilot.press("a")
+        await pilot.press("plus")
         await answer(app, pilot, "Host to add to lab", "gpu9")
         await until(pilot, lambda: began == ["gpu9"])
         await press(pilot, "escape", until=lambda: not isinstance(app.screen, HostsScreen))

@@ -105,7 +105,7 @@ async def test_dialogs_show_remapped_keys(app: SkywardApp) -> None:
         answers: list[bool | None] = []
         await app.push_screen(HostKeyScreen(shown()), answers.append)
         await until(pilot, "Accept (Y)")
-        await pilot.press("A")
+        await pilot.press("K")
         assert not answers
         await press(pilot, "Y", until=lambda: answers == [True])
 

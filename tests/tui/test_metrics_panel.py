@@ -83,7 +83,7 @@ async def test_metric_names_in_wide_letters_keep_the_columns(app: SkywardApp, se
     names = {"loss": 7.25, "損失": 8.25, "検証データの損失の平均": 9.25}
     view.metrics.add_values(run.id, 0, 1.0, names)
     async with on_run_screen(app, (160, 48)) as (pilot, _):
-        await press(pilot, "5", "c", until=lambda: "損失" in screen_text(app) and " 9.25" in screen_text(app))
+        await press(pilot, "5", "I", until=lambda: "損失" in screen_text(app) and " 9.25" in screen_text(app))
         rows = [row for row in screen_text(app).splitlines() if "▄" in row]
         assert all(cell_len(row) == 160 for row in rows) and rows
 
@@ -229,7 +229,7 @@ async def test_counter_metrics_have_no_chart(app: SkywardApp, session: FakeSessi
         pane = metrics_of(screen)
         assert pane.names == ["loss", "lr"] and pane.counters == ["step", "seen"]
         await press(pilot, "5", until=lambda: screen_text(app).count("└0─") == 2)
-        await press(pilot, "G", "c", until=lambda: pane.name_shown == "lr" and screen_text(app).count("└0─") == 1)
+        await press(pilot, "G", "I", until=lambda: pane.name_shown == "lr" and screen_text(app).count("└0─") == 1)
 
 
 async def test_mouse_moves_the_hairline(app: SkywardApp, session: FakeSession) -> None:

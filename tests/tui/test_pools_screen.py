@@ -304,7 +304,7 @@ async def test_pools_are_sorted_and_filtered(app: SkywardApp, session: FakeSessi
         assert listed(app) == ["wide", "dear", "old"]
         await press(pilot, "right", until="POOL▲")
         assert listed(app) == ["dear", "old", "wide"] and "▶ wide" in screen_text(app)
-        await press(pilot, "t", until="POOL▼")
+        await press(pilot, "R", until="POOL▼")
         assert listed(app) == ["wide", "old", "dear"]
         await press(pilot, "right", "right", until="NODES▼")
         assert listed(app) == ["wide", "old", "dear"]

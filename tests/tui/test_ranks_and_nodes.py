@@ -141,18 +141,18 @@ async def test_heat_map_key_cycles_through_the_metrics(
 ) -> None:
     view, run = session.pool_with_run("llama-ft", nodes, per_node)
     async with on_run_screen(app, (160, 48)) as (pilot, _):
-        await press(pilot, "H", until="no metrics yet to colour ranks by")
+        await press(pilot, "asterisk", until="no metrics yet to colour ranks by")
         view.machines = measured(session, nodes, per_node)
         for rank in range(nodes * per_node):
             view.metrics.add_values(run.id, rank, session.now, {"loss": 2.0 + rank})
         session.end_rank(view, run, 3, "raised")
         await until(pilot, "✗ 1")
-        await press(pilot, "H", until=f"1 ranks use % 0 {SHADES} 100 %")
-        await press(pilot, "H", "H", until=f"1 ranks loss 2 {SHADES}")
+        await press(pilot, "asterisk", until=f"1 ranks use % 0 {SHADES} 100 %")
+        await press(pilot, "asterisk", "asterisk", until=f"1 ranks loss 2 {SHADES}")
         shown = screen_text(app)
         assert SHADES[1] in shown and SHADES[3] in shown
         assert shown.count("✗") > 1, "what has failed is not hidden by a shade"
-        await press(pilot, "H", until=lambda: SHADES not in screen_text(app))
+        await press(pilot, "asterisk", until=lambda: SHADES not in screen_text(app))
 
 
 # Rows of ranks: trouble first, equal outcomes in one row, and a mosaic of what does not fit.

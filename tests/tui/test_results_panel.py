@@ -17,15 +17,15 @@ from tests.support.fake_session import FakeSession, value
 async def test_differing_results_are_named_and_two_are_compared(app: SkywardApp, session: FakeSession) -> None:
     view, run = session.pool_with_run("p", 4)
     async with on_run_screen(app, (120, 40)) as (pilot, _):
-        await press(pilot, "d", until="fewer than two results")
+        await press(pilot, "c", until="fewer than two results")
         for rank in range(4):
             data = {"loss": 0.5 if rank == 2 else 0.25, "rank": rank}
             session.end_rank(view, run, rank, summary=value(data))
         session.end_run(view, run)
         await until(pilot, "disagree   loss: r2 0.5; most have 0.25")
-        await pilot.press("d", "enter")  # one that is as most, and the odd one, are offered
+        await pilot.press("c", "enter")  # one that is as most, and the odd one, are offered
         await until(pilot, lambda: "r0 and r2 of train" in screen_text(app) and "2 values differ" in screen_text(app))
-        await press(pilot, "escape", "d", until="Ranks whose results to compare")
+        await press(pilot, "escape", "c", until="Ranks whose results to compare")
         await pilot.press("ctrl+a", "ctrl+k")
         await typed(app, pilot, "7,1")
         await press(pilot, "enter", until="'7,1' does not name two of 4 ranks")

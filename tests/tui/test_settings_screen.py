@@ -77,7 +77,7 @@ async def test_flag_is_toggled_and_the_file_keeps_its_format(app: SkywardApp) ->
         await until_shown(app, pilot, "app.motion: true")
         assert app.user_settings.motion and held().motion
         assert settings.settings_path().read_text() == BEFORE.replace("false", "true")
-        await pilot.press("d")
+        await pilot.press("X")
         await until_shown(app, pilot, "app.motion  true (default)")
         assert (
             "motion" not in settings.settings_path().read_text()
@@ -195,7 +195,7 @@ async def test_invalid_values_in_the_settings_file_are_marked(app: SkywardApp) -
     async with opened(app) as pilot:
         await stand_on(app, pilot, "notify.bell")
         await until_shown(app, pilot, "✗ it must be true or false")
-        await pilot.press("d")
+        await pilot.press("X")
         await until_shown(app, pilot, "notify.bell  true (default)")
         await stand_on(app, pilot, "keys.pools.hosts")
         await until_shown(app, pilot, "✗ q is already bound to pools.quit")
@@ -205,7 +205,7 @@ async def test_unparsable_settings_file_is_reported_and_unchanged(app: SkywardAp
     settings.settings_path().write_text("[app")
     async with opened(app) as pilot:
         await until_shown(app, pilot, "does not parse")
-        await pilot.press("enter", "d")
+        await pilot.press("enter", "X")
         assert settings.settings_path().read_text() == "[app"
 
 

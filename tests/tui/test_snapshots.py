@@ -186,7 +186,7 @@ async def test_stacks_screen_snapshot(app: SkywardApp, session: FakeSession, sna
 async def test_leftovers_screen_snapshot(app: SkywardApp, session: FakeSession, snap: Snap, size: Size) -> None:
     session.swept = leftovers()
     session.pool("llama-ft", 2)
-    await show(app, snap, "leftovers", size, ["w", "down"], "delete all" if size == SMALLEST else "no answer within")
+    await show(app, snap, "leftovers", size, ["J", "down"], "delete all" if size == SMALLEST else "no answer within")
 
 
 @at_every_size
@@ -195,14 +195,14 @@ async def test_hosts_screen_snapshot(app: SkywardApp, snap: Snap, size: Size, mo
     groups = [HostGroup("lab", path, ["gpu1", "gpu2"]), HostGroup("desk", path, ["gpu3"])]
     monkeypatch.setattr(ssh_host_groups_and_access, "groups", lambda: groups)
     have_looks(monkeypatch)
-    await show(app, snap, "hosts", size, ["s", "down", "down"], "is used by bob")
+    await show(app, snap, "hosts", size, ["at", "down", "down"], "is used by bob")
 
 
 @at_every_size
 async def test_leftover_deletion_dialog_snapshot(app: SkywardApp, session: FakeSession, snap: Snap, size: Size) -> None:
     session.swept = leftovers()
     session.pool("llama-ft", 2)
-    await show(app, snap, "end-left", size, ["w", "down", "E"], "Cancel")
+    await show(app, snap, "end-left", size, ["J", "down", "ctrl+x"], "Cancel")
 
 
 @at_every_size

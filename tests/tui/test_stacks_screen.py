@@ -30,7 +30,7 @@ async def test_stacks_key_names_the_rank_that_has_not_joined(app: SkywardApp, se
         assert "torch/distributed/distributed_c10d.py:3252" in shown, "the stack of most ranks is shown first"
         assert "read at 07:59:56" in shown
         await press(pilot, "down", until="Queue.get")
-        await press(pilot, "t", until="rank 5, process 4005")
+        await press(pilot, "a", until="rank 5, process 4005")
         await pilot.press("y")
         assert VERDICT in app.clipboard and "rank 5, process 4005" in app.clipboard
         await press(pilot, "S", until="saved llama-ft-stacks-")
@@ -60,13 +60,13 @@ async def test_signal_is_sent_only_after_confirmation(app: SkywardApp, session: 
     session.signalled = Stacks(NOW, (stack(1, *VALIDATING, how="signal"),), run.id)
     async with on_run_screen(app, (80, 24), view.key) as (pilot, _):
         await press(pilot, "s", until="rank 1: py-spy is not")
-        await press(pilot, "g", until="EINTR")
+        await press(pilot, "exclamation_mark", until="EINTR")
         await press(pilot, "enter", until=lambda: isinstance(app.screen, StacksScreen))  # the first answer does no harm
         assert [signal for _, _, signal in session.asked_stacks] == [False]
-        await press(pilot, "g", until="EINTR")
+        await press(pilot, "exclamation_mark", until="EINTR")
         await press(pilot, "right", "enter", until="rank 1 is not: validate, train.py:57")
         assert session.asked_stacks[-1] == (run.id, [1], True), "only who could not be read is sent one"
-        await press(pilot, "g", until="no rank needs a signal")
+        await press(pilot, "exclamation_mark", until="no rank needs a signal")
 
 
 async def test_collectives_of_unreadable_ranks_are_not_judged(app: SkywardApp, session: FakeSession) -> None:
@@ -111,7 +111,7 @@ async def test_time_profile_of_a_rank_is_shown(app: SkywardApp, session: FakeSes
     session.taken = hung(run.id, 8)
     async with on_run_screen(app, (120, 40), view.key) as (pilot, _):
         await press(pilot, "s", until=VERDICT)
-        await press(pilot, "down", "p", until="profiling rank 5 for 10 s")
+        await press(pilot, "down", "percent_sign", until="profiling rank 5 for 10 s")
         assert session.profiled == [(5, 10.0)]
         session.profiling.set_result("train (/w/a.py:4);tokenize\x1b[2J (/w/a.py:9) 30\ntrain (/w/a.py:4) 10\n")
         await until(pilot, "rank 5: profile")
@@ -120,7 +120,7 @@ async def test_time_profile_of_a_rank_is_shown(app: SkywardApp, session: FakeSes
         assert names == {f"profile-llama-ft-{run.id}-r5.speedscope.json"}
         session.profiling = Future()
         session.profiling.set_exception(PoolError("Cannot profile rank 5: py-spy is not installed on the node"))
-        await press(pilot, "p", until="py-spy is not installed on the node")
+        await press(pilot, "percent_sign", until="py-spy is not installed on the node")
 
 
 async def test_stacks_show_source_code_and_last_line_of_each_rank(app: SkywardApp, session: FakeSession) -> None:

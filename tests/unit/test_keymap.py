@@ -68,3 +68,37 @@ def test_shown_keys_are_as_printed_on_the_keyboard() -> None:
     keys = {"dollar_sign": "$", "ctrl+dollar_sign": "ctrl+$", "ctrl+full_stop": "ctrl+.", "shift+tab": "shift+tab"}
     keys |= {"escape": "esc", "ctrl+enter": "ctrl+enter", "question_mark": "?", "plus": "+", "space": "space"}
     assert {key: shown_key(key) for key in keys} == keys
+
+
+# Keys with several actions, and the names of these actions, which mean the same on their screens.
+ONE_MEANING = {
+    "F": "failed failures", "G": "end last", "K": "accept trust", "N": "previous previous_hit",
+    "X": "down end forget remove", "a": "everywhere merge threads", "c": "compare diff",
+    "ctrl+d": "half_down page_down", "ctrl+u": "half_up page_up", "ctrl+x": "delete end_all", "down": "down next",
+    "e": "back errors", "end": "end last", "escape": "back close refuse", "f1": "close help", "g": "first start",
+    "h": "left previous", "home": "first start",
+    "l": "next right", "left": "left previous", "pagedown": "page_down plan_down", "pageup": "page_up plan_up",
+    "q": "back close leave quit refuse", "question_mark": "close help", "r": "again refresh", "right": "next right",
+    "s": "back stacks", "up": "previous up",
+}  # fmt: skip
+# enter and space act on the part that has the focus. n is "new" in lists; in texts and charts it is "next", as in less.
+# A replay has neither a list of pools nor hosts, and a list of runs has no output files.
+EXCEPTIONS = {
+    "enter": "change check log open switch toggle", "space": "mark open pause switch toggle",
+    "n": "group new next next_hit", "o": "fetch sort", "comma": "back settings", "plus": "add faster",
+}  # fmt: skip
+
+
+def test_each_key_has_one_meaning_on_all_screens() -> None:
+    by_key: dict[str, set[str]] = {}
+    for action in ACTIONS:
+        for key in action.keys.split(","):
+            by_key.setdefault(key, set()).add(action.id.partition(".")[2])
+    shared = {key: " ".join(sorted(names)) for key, names in by_key.items() if len(names) > 1}
+    assert shared == ONE_MEANING | EXCEPTIONS
+
+
+def test_no_key_that_ends_or_deletes_something_is_harmless_elsewhere() -> None:
+    risky = {key for action in ACTIONS if action.dangerous for key in action.keys.split(",")}
+    harmless = {key for action in ACTIONS if action.is_read_only for key in action.keys.split(",")}
+    assert not risky & harmless
