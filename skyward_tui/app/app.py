@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import events, on, work
 from textual.app import App, SystemCommand
-from textual.command import CommandPalette
+from textual.command import Command, CommandPalette
 from textual.filter import LineFilter, Monochrome, NoColor
 from textual.reactive import Reactive
 from textual.screen import Screen
@@ -170,6 +170,7 @@ class SkywardApp(App[None]):
         self._write_lock = asyncio.Lock()
         self._line_filters: list[LineFilter] = []
         self._current_theme_name = SKYWARD.name
+        self._previewed_theme = ""
         self.add_class(f"-theme-{SKYWARD.name}", update=False)  # Textual adds this class only when the theme changes
         self._session_factory = session_factory
         self._refresh_error = ""
@@ -740,9 +741,20 @@ class SkywardApp(App[None]):
         self._current_theme_name = self.theme
         self.theme_changed_signal.subscribe(self, self._save_theme_choice)
 
+    def on_command_palette_option_highlighted(self, event: CommandPalette.OptionHighlighted) -> None:
+        """Preview the highlighted theme."""
+        option = event.highlighted_event.option
+        name = str(option.hit.text) if isinstance(option, Command) else ""
+        if name in self.available_themes and not self.no_color:
+            self._previewed_theme = self.theme = name
+
+    def on_command_palette_closed(self) -> None:
+        """End the preview. The command of a chosen theme runs after this."""
+        self._previewed_theme, self.theme = "", self._current_theme_name
+
     def _save_theme_choice(self, theme: Theme) -> None:
         """Save the chosen theme for the next start."""
-        if theme.name == self._current_theme_name:
+        if theme.name in (self._current_theme_name, self._previewed_theme):
             return
         if self.no_color:
             self.theme = self._current_theme_name
@@ -849,7 +861,7 @@ class SkywardApp(App[None]):
 
         if not isinstance(self.screen, HelpScreen):
             below = self._front_screen
-            self.push_screen(HelpScreen("" if below is None else below.SCOPE))
+            self.push_screen(HelpScreen() if below is None else HelpScreen(below.SCOPE, below.context))
 
     def action_about(self) -> None:
         from skyward_tui.app.crash_and_system_reports import system_report

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import zip_longest
+from math import ceil
 from typing import ClassVar
 
 from textual import events
@@ -16,11 +18,13 @@ from textual.widget import Widget
 from textual.widgets import Label, Static
 
 from skyward_tui.dialogs.basic_dialogs import Dialog, DismissOnceScreen
-from skyward_tui.ui.actions import SCOPES, actions_in, bindings, scopes_of
+from skyward_tui.ui.actions import HINTS, SCOPES, Action, actions_by_id, actions_in, bindings, scopes_of
 from skyward_tui.ui.themes import read_style_sheet
+from skyward_tui.widgets.screen_frame_and_replay_line import TextLine
 
-KEYS = 18  # cells for the keys
+KEYS = 15  # cells for the keys
 MIN_WORDS = 20  # minimum cells for the descriptions
+MIN_COLUMN, GAP, MAX_COLUMNS = 46, 2, 3  # minimum cells of a column, and cells between columns
 
 _GROUPS = {
     "run": ("run", "log", "panel", "metrics"),
@@ -34,6 +38,8 @@ class HelpScreen(Dialog[None]):
 
     Args:
         scope: Scope whose actions are listed first.
+        context: Key in :data:`skyward_tui.ui.actions.HINTS` of the part that has the focus. Its actions come before all
+            others.
     """
 
     BINDINGS = bindings("help")
@@ -41,9 +47,10 @@ class HelpScreen(Dialog[None]):
     DEFAULT_CSS = read_style_sheet(__file__, "help")
     heading = "keys"
 
-    def __init__(self, scope: str = "") -> None:
+    def __init__(self, scope: str = "", context: str = "") -> None:
         super().__init__()
         self._scope = scope
+        self._hinted = context
         self._focused: list[str] = []
 
     def on_mount(self) -> None:
@@ -53,8 +60,10 @@ class HelpScreen(Dialog[None]):
             # Bindings of a class follow those of its base classes but are more relevant, so the order is reversed.
             bound = (each.id or "" for node in nodes for _, each in reversed(list(node._bindings)))
             self._focused = scopes_of(bound)
+        self.box.focus()
 
     def body(self) -> ComposeResult:
+        yield TextLine(id="words", compact=True, placeholder="a key, or words of what it does")
         yield Static()
 
     def on_resize(self) -> None:
@@ -62,28 +71,80 @@ class HelpScreen(Dialog[None]):
 
     def _show(self) -> None:
         text = self.query_one(Static)
-        text.update(self._text(text.content_size.width))
+        width = text.content_size.width
+        text.update(self._text(width, min(MAX_COLUMNS, max(1, (width + GAP) // (MIN_COLUMN + GAP)))))
 
     def hint(self) -> str:
-        return f"{self.key_of('dialog.close')}: close"
+        return f"{self.key_of('help.find')}: find, {self.key_of('dialog.close')}: close"
 
-    def _text(self, width: int) -> Content:
+    def _text(self, width: int, columns: int = 1) -> Content:
         first = _GROUPS.get(self._scope, (self._scope,)) if self._scope else ()
-        first = tuple(dict.fromkeys((*self._focused, *first)))
-        parts: list[tuple[str, str]] = []
+        first = tuple(sorted(dict.fromkeys((*self._focused, *first)), key="panel".__eq__))  # cursor keys are last
         first = ("replay", *first) if self.app.REPLAYS else first
-        others = (scope for scope in SCOPES if scope not in (*first, "replay", "app"))
-        for scope in [*first, "app", *others]:
-            parts.append((f"\n{SCOPES[scope]}\n", "bold $text-accent"))
-            for action in actions_in(scope):
-                keys = " ".join(action.shown_keys(self.app.keys))
-                danger = "  (asks first)" if action.dangerous else ""
-                lines = textwrap.wrap(f"{action.help}{danger}", max(MIN_WORDS, width - KEYS))
-                parts += [(f"  {keys:<{KEYS - 3}} ", "bold"), (f"\n{' ' * KEYS}".join(lines) + "\n", "")]
-        return Content.assemble(*parts)
+        others = [scope for scope in SCOPES if scope not in (*first, "replay", "app")]
+        here = list(actions_by_id(*HINTS.get(self._hinted, ())))
+        near = [("Most used here", here), *((SCOPES[each], actions_in(each)) for each in (*first, "app"))]
+        far = [(SCOPES[each], actions_in(each)) for each in others]
+        own = (width - GAP * (columns - 1)) // columns
+        lines = list[Content]()
+        for blocks, omitted in ((near, here), (far, [])):
+            entries = [
+                entry
+                for title, actions in blocks
+                for entry in self._entries(title, actions, [] if actions is here else omitted, own)
+            ]
+            lines += _in_columns(entries, columns, own)
+        return Content("\n").join(lines) if lines else Content("No key does this.")
+
+    def _entries(
+        self, title: str, actions: Iterable[Action], omitted: Collection[Action], width: int
+    ) -> Iterator[list[Content]]:
+        """Yield the lines of each action that matches the filter, the first of them below the title."""
+        words = self.query_one("#words", TextLine).value.casefold().split()
+        head = [Content(""), Content.styled(title, "bold $text-accent")]
+        for action in actions:
+            keys = " ".join(action.shown_keys(self.app.keys))
+            text = f"{action.help}{'  (asks first)' if action.dangerous else ''}"
+            if action in omitted or not all(word in f"{keys} {text}".casefold() for word in words):
+                continue
+            first, *rest = textwrap.wrap(text, max(MIN_WORDS, width - KEYS))
+            shown = Content.assemble((f"  {keys:<{KEYS - 3}} ", "bold"), first)
+            yield [*head, shown, *(Content(f"{' ' * KEYS}{line}") for line in rest)]
+            head = []
+
+    def on_input_changed(self) -> None:
+        self._show()
+
+    def on_input_submitted(self) -> None:
+        self.box.focus()
+
+    def action_find(self) -> None:
+        self.add_class("-finding")
+        self.query_one("#words").focus()
+
+    def action_close(self) -> None:
+        """Close the filter, then the dialog."""
+        if not self.has_class("-finding"):
+            return super().action_close()
+        self.remove_class("-finding")
+        self.query_one("#words", TextLine).value = ""
+        self.box.focus()
+        return None
 
     def action_scroll(self, step: int) -> None:
         self.box.scroll_relative(y=step, animate=False)
+
+
+def _in_columns(entries: Sequence[list[Content]], columns: int, width: int) -> Iterator[Content]:
+    """Yield the lines of entries in columns of about the same height, without splitting an entry."""
+    height = ceil(sum(map(len, entries)) / columns)
+    filled: list[list[Content]] = [[]]
+    for entry in entries:
+        if filled[-1] and len(filled[-1]) + len(entry) > height and len(filled) < columns:
+            filled.append([])
+        filled[-1] += entry
+    for line in zip_longest(*filled, fillvalue=Content("")):
+        yield Content(" " * GAP).join([each.truncate(width, pad=columns > 1) for each in line])
 
 
 LETTERS = "asdfghjklqwertyuiopzxcvbnm1234567890"

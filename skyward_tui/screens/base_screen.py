@@ -342,7 +342,7 @@ def commands(app: SkywardApp, screen: Screen[Any]) -> Iterator[SystemCommand]:
         if action.call == "app.command_palette":
             continue
         keys = " ".join(action.shown_keys(app.keys))
-        yield SystemCommand(action.help, f"{keys}   {action.id}", partial(app.run_action, action.call, screen))
+        yield SystemCommand(action.help, keys, partial(app.run_action, action.call, screen))
 
 
 class CroppedCompositor(Compositor):

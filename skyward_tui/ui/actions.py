@@ -329,6 +329,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("dialog.next", "right,down", "go(1)", "", "Next button (tab too)"),
     Action("dialog.jump", "ctrl+l", "app.jump", "", "Jump: type the letter shown at a target"),
     Action("help.close", "q,question_mark,f1", "close", "", "Close the list of keys"),
+    Action("help.find", "slash", "find", "find", "Filter the keys by words; esc shows all"),
     Action("help.up", "k", "scroll(-1)", "", "Up a line (↑ too)"),
     Action("help.down", "j", "scroll(1)", "", "Down a line (↓ too)"),
     Action("teardown.close", "q", "close", "", "Close; a started teardown continues"),

@@ -141,13 +141,25 @@ async def test_help_shows_every_key(app: SkywardApp) -> None:
         await press(pilot, "f1", until=lambda: isinstance(app.screen, PoolsScreen))
 
 
+async def test_help_filters_keys_by_words_and_uses_the_width(app: SkywardApp) -> None:
+    async with running_app(app, (160, 48), until="No pools yet") as pilot:
+        await press(pilot, "?", until=lambda: screen_text(app).count("Most used here") == 1)
+        rows = screen_text(app).splitlines()
+        assert any("Everywhere" in row and "Pools" not in row and len(row.split("  ")) > 20 for row in rows)
+        await press(pilot, "/", *"breakpoint", until=lambda: "Debug the rank" in screen_text(app))
+        assert "Launch a script" not in screen_text(app)
+        await press(pilot, *"zz", until="No key does this")
+        await press(pilot, "enter", "escape", until="Launch a script")
+        await press(pilot, "escape", until=lambda: isinstance(app.screen, PoolsScreen))
+
+
 @pytest.mark.proof("0.5 s of a processor", after=1)
 @pytest.mark.parametrize(
     ("panel", "first"),
     [
         ("2", ["Log pane", "Pool and run"]),
-        ("1", ["Panels (ranks, nodes, metrics)", "Pool and run"]),
-        ("5", ["Metrics panel", "Panels (ranks, nodes, metrics)", "Pool and run"]),
+        ("1", ["Pool and run", "Log pane", "Metrics panel", "Panels (ranks, nodes, metrics)"]),
+        ("5", ["Metrics panel", "Pool and run", "Log pane", "Panels (ranks, nodes, metrics)"]),
     ],
 )
 async def test_help_begins_with_the_focused_panel(
@@ -158,7 +170,9 @@ async def test_help_begins_with_the_focused_panel(
     async with running_app(app, (160, 48), until="▶ llama-ft") as pilot:
         await press(pilot, "enter", panel, "?", until=lambda: isinstance(app.screen, HelpScreen))
         assert isinstance(app.screen, HelpScreen)
-        titles = [line for line in app.screen._text(200).plain.splitlines() if line in SCOPES.values()]
+        lines = app.screen._text(200).plain.splitlines()
+        assert lines[1] == "Most used here"
+        titles = [line for line in lines if line in SCOPES.values()]
         assert titles[: len(first)] == first and sorted(titles) == sorted(set(titles))
 
 
@@ -299,7 +313,7 @@ async def test_unreachable_pool_is_listed_with_its_reason(app: SkywardApp, sessi
         message = "10.0.0.7 does not answer; accept it with: "
         await until(pilot, lambda: screen_text(app).count(message) == 2)  # the board of phases has room for no more
         assert f"{message}skyward-tui trust 10.0.0.7" in screen_text(app)
-        await pilot.press("]", "r", "1", "down", "enter", "a", "e", "S", "{")
+        await pilot.press("]", "number_sign", "1", "down", "enter", "a", "e", "S", "{")
         for size in ((80, 24), (160, 48)):
             await pilot.resize_terminal(*size)
             await pilot.pause()

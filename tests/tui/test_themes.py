@@ -20,7 +20,7 @@ from skyward_tui.cli import main
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.text.state_styles import _STATE_STYLES
 from skyward_tui.ui.themes import CONTRAST, UNCOLOURED, contrast, ensure_contrast
-from tests.support.app_driver import Size, running_app, screen_svg, screen_text, until
+from tests.support.app_driver import Size, press, running_app, screen_svg, screen_text, until
 from tests.support.every_screen import every_screen
 from tests.support.fake_session import FakeSession
 from tests.support.own_home import set_own
@@ -177,6 +177,15 @@ async def test_chosen_theme_is_used_at_the_next_start(session: FakeSession) -> N
     async with running_app(app, (80, 24), until=lambda: app.session is not None) as pilot:
         assert app.theme == "skyward-light", "it was set since"
         assert screen_text(app).isascii()
+
+
+async def test_highlighted_theme_is_previewed_and_escape_restores_the_chosen_one(app: SkywardApp) -> None:
+    async with running_app(app, (80, 24), until=lambda: app.session is not None) as pilot:
+        app.action_change_theme()
+        await until(pilot, lambda: isinstance(app.screen, CommandPalette))
+        await press(pilot, *"nord", "down", until=lambda: app.theme == "nord")
+        await press(pilot, "escape", until=lambda: app.theme == "skyward")
+        assert not app._changed, "a preview is not saved"
 
 
 async def test_unknown_theme_in_the_settings_is_reported(session: FakeSession, app: SkywardApp) -> None:
