@@ -200,7 +200,7 @@ class Form:
         packages: Choice of packages, as written by :func:`format_choice`.
         timeout: Value without a field, taken from the launch that filled the form. Only the plan shows it.
         grace, checkpoints, checkpoint_store, resume, debug_wait: As ``timeout``.
-        restart_smaller, torchrun: As ``timeout``.
+        torchrun: As ``timeout``.
     """
 
     script: str = ""

@@ -477,7 +477,9 @@ class LaunchScreen(BaseScreen[None]):
         field = self.query_one("#arguments", Input)
         if field.value == self._filled and (self._readable or is_job(script)):  # unchanged by the user
             fitting = (field.value if was_whole else "") if form.whole else self._fitting_arguments(form)
-            self._filled = field.value = fitting or (same[0].arguments if same else "")
+            self._filled = field.value = fitting or (last := same[0].arguments if same else "")
+            if last and not fitting:
+                self.flash(with_keys("arguments of your last launch; {launch.clear}: clear", self.app.keys))
         self._suggest("arguments", [each.arguments for each in same])
 
     def _fitting_arguments(self, form: Form) -> str:
@@ -812,6 +814,11 @@ class LaunchScreen(BaseScreen[None]):
         self.query_one("#form").disabled = self._busy
         if focus is not None:
             focus.focus()
+
+    def action_clear_arguments(self) -> None:
+        field = self.query_one("#arguments", Input)
+        field.value = ""
+        field.focus()
 
     def action_files(self) -> None:
         from skyward_tui.dialogs.pickers import FilesScreen

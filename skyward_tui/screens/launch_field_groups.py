@@ -657,6 +657,9 @@ class LaunchFields(VerticalScroll, can_focus=False, inherit_bindings=False):
             self.query_one(f"#{name}").disabled = bool(form.pool) or (job and name in _OF_FILE)
         for name in ("function", "python"):
             self.query_one(f"#{name}").disabled = job
+        flags = self.query_one("#options", Toggles)
+        flags.options = [each for each in FLAGS if not (form.pool and OPTIONS[each[0]].part)]
+        flags.action_move(0)  # the cursor may be behind the last box
         self.query_one(ImageFields).show()
         self.query_one(PluginFields).show(() if form.pool or job else form.plugins)
 

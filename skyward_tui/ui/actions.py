@@ -198,6 +198,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("launch.accelerators", "ctrl+g", "accelerators", "", "Pick an accelerator from offers or the catalogue"),
     Action("launch.copy", "ctrl+y,y", "copy_command", "copy command", "Copy the launch as a command line"),
     Action("launch.script", "ctrl+t,Y", "copy_script", "", "Copy the launch as a Python script"),
+    Action("launch.clear", "f5", "clear_arguments", "", "Clear the arguments"),
     Action("launch.presets", "f4", "presets", "presets", "Fill the form from a preset of skyward.toml"),
     Action("launch.save", "f3", "save_preset", "", "Save the form as a preset in skyward.toml", changes=True),
     Action("launch.view", "f2", "turn_plan", "next view", "Show plan, command line or Python, if they do not all fit"),

@@ -23,6 +23,7 @@ from skyward_tui.launch_form.form import FieldError, Form, command_line, free_na
 from skyward_tui.launch_form.plan_computation_and_text import PlanResult
 from skyward_tui.launch_form.recent_launches import add_recent, recent_forms
 from skyward_tui.screens.launch import LaunchScreen
+from skyward_tui.screens.launch_field_groups import LaunchFields
 from skyward_tui.screens.pool_list import PoolsScreen
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.widgets.form_fields import Toggles
@@ -282,6 +283,18 @@ async def test_recent_launch_is_picked_by_key(
         screen.query_one("#script", Input).value = "train.py"
         await until(pilot, lambda: screen.form().function == "train")
         assert screen.form().arguments == "lr=0.5"
+
+
+async def test_arguments_of_the_last_launch_are_named_and_cleared_by_key(app: SkywardApp, script: Path) -> None:
+    add_recent(Form(script=str(script), function="train", arguments="epochs=3"))
+    async with on_launch_form(app, SIZE, "train.py") as (pilot, screen):
+        await until(pilot, "arguments of your last launch; f5: clear")
+        assert screen.form().arguments == "epochs=3"
+        await press(pilot, "f5", until=lambda: not screen.form().arguments)
+        options = screen.query_one("#options", Toggles)
+        assert "restart_smaller" in dict(options.options)
+        screen.query_one(LaunchFields).lock_fields(Form(pool="p"), job=False)
+        assert "restart_smaller" not in dict(options.options)
 
 
 def test_damaged_recent_launches_are_ignored(tmp_path: Path) -> None:

@@ -76,11 +76,12 @@ class _Source:
     """Generator of Python expressions, which collects the modules that they need."""
 
     def __init__(self, secrets: Sequence[str]) -> None:
-        self.modules = {"sys"}
+        self.modules = set[str]()
         self.secrets = secrets  # names of variables whose values come from the environment
 
     def import_lines(self) -> str:
-        return "".join(f"import {name}\n" for name in sorted(self.modules)) + "\nimport skyward_core as sky\n"
+        lines = "".join(f"import {name}\n" for name in sorted(self.modules))
+        return lines + ("\n" if lines else "") + "import skyward_core as sky\n"
 
     def expression(self, value: Any) -> str:
         """Return an expression for a value.
@@ -184,6 +185,7 @@ def _plugin(plugin: Plugin, given: Mapping[str, Any], source: _Source) -> str:
 
 def _function(plan: LaunchPlan, source: _Source) -> tuple[str, str]:
     """Return the lines that import the function, and its name in the snippet."""
+    source.modules.add("sys")
     module, name = plan.script.stem, plan.function.name
     taken = module in sys.stdlib_module_names or _is_ours(module)
     if plan.script.suffix != ".py" or not _is_name(module) or taken:
