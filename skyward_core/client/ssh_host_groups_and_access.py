@@ -249,16 +249,27 @@ def _write_ssh_config(ledger: Ledger, pool: PoolRow, node: int, alias: str) -> P
     return asyncio.run(write_pool_config(alias, [provider.target(machine.address) for machine in machines]))
 
 
-def copy_command(ledger: Ledger, pool: PoolRow, node: int, folder: str) -> str:
+def copy_command(ledger: Ledger, pool: PoolRow, node: int, folder: str, patterns: Sequence[str] = ()) -> str:
     """Return the shell command that copies a folder from a node to this machine. The pool may have ended.
+
+    Args:
+        ledger: The ledger.
+        pool: The pool.
+        node: Number of the node.
+        folder: The folder on the node.
+        patterns: Files and patterns below the folder; empty for the whole folder. scp has no "**", so that such a
+            pattern stands for the folder before it.
 
     Raises:
         UsageError, OSError: As :func:`ssh_config`.
     """
     # a new pool may have taken the name, so the file has the name of the key
     file = _write_ssh_config(ledger, pool, node, pool.key)
-    target = f"outputs/{pool.key}"
-    words = ["scp", "-r", "-F", str(file), f"{pool.key}-{node}:{folder}", f"{target}/n{node}"]
+    target, into = f"outputs/{pool.key}", f"n{node}"
+    if patterns:
+        target, into = f"{target}/{into}", ""
+    wanted = dict.fromkeys(f"{folder}/{each.partition('**')[0]}".rstrip("/") for each in patterns) or [folder]
+    words = ["scp", "-r", "-F", str(file), *(f"{pool.key}-{node}:{each}" for each in wanted), f"{target}/{into}"]
     return f"mkdir -p {shlex.quote(target)} && {shlex.join(words)}"
 
 

@@ -114,50 +114,66 @@ _debug = click.option(
 )
 
 
-# By name of a command: its module in ``commands``, imported only when the command is used, and its summary.
-COMMANDS = {
-    "attach": ("launched_and_attached_runs", "Watch the current run of a pool until it ends."),
-    "cancel": ("cancel_down_prune", "Stop a run on all its ranks; the pool stays up."),
-    "capacity": ("offers_capacity_costs", "List, buy or clear capacity reservations."),
-    "checkpoints": ("file_commands", "List the checkpoints of a run, and where their copies are."),
-    "compare": ("past_runs", "Show two runs side by side."),
-    "costs": ("offers_capacity_costs", "Show the cost of pools."),
-    "cp": ("file_commands", "Copy files and folders to or from a node."),
-    "debug": ("debug_stacks_profile", "Debug a rank that waits at a breakpoint."),
-    "debug-dump": ("doctor_and_debug_dump", "Pack log, ledger, versions and checks for a bug report."),
-    "doctor": ("doctor_and_debug_dump", "Check Python, terminal, folders, ledger and providers."),
-    "down": ("cancel_down_prune", "Tear pools down, and show the receipts."),
-    "examples": ("examples_and_shim", "List the packaged examples, or show one."),
-    "exec": ("exec_launch_queue", "Run a job file, or a command, on a pool that is up."),
-    "failures": ("past_runs", "List recent failures of runs and pool starts, until dismissed."),
-    "fetch": ("file_commands", "Download files that ranks wrote on their nodes."),
-    "files": ("file_commands", "List the files that ranks wrote on their nodes."),
-    "forward": ("hosts_trust_shell_forward", "Forward ports of a node to this machine over SSH."),
-    "history": ("past_runs", "List every past run: outcome, duration, metrics, cost."),
-    "hosts": ("hosts_trust_shell_forward", "Show who uses the GPUs of your hosts."),
-    "launch": ("run_torchrun_launch", "Run a job file (SkyPilot task YAML) on a pool."),
-    "leftovers": ("leftovers", "Find and remove leftover cloud resources of this machine."),
-    "lock": ("ls_logs_results_lock", "Print a lock file of the packages installed for a run."),
-    "logs": ("ls_logs_results_lock", "Print the output of a run's ranks, even after the pool has ended."),
-    "ls": ("ls_logs_results_lock", "List the pools that are up, with their runs."),
-    "metrics": ("top_and_metrics", "Show the metrics of a run's ranks and machines."),
-    "offers": ("offers_capacity_costs", "List machines for rent and their prices."),
-    "profile": ("debug_stacks_profile", "Profile a rank with py-spy."),
-    "prune": ("cancel_down_prune", "Remove logs, results and recordings of old pools."),
-    "queue": ("exec_launch_queue", "Show the running and queued runs of a pool."),
-    "record": ("past_runs", "Save a recording of a pool or a run to one file."),
-    "rerun": ("past_runs", "Launch a run again, optionally with other arguments."),
-    "results": ("ls_logs_results_lock", "Show the outcomes of a run, and exit with its status."),
-    "run": ("run_torchrun_launch", "Run a script's function on every rank, and show the results."),
-    "shim": ("examples_and_shim", "Let plain `python script.py` find this library as `skyward`."),
-    "ssh": ("hosts_trust_shell_forward", "Open a shell on a node of a pool."),
-    "stacks": ("debug_stacks_profile", "Show the Python stack of every rank."),
-    "top": ("top_and_metrics", "Show the metrics of a pool's machines every second."),
-    "torchrun": ("run_torchrun_launch", "Run a script on a pool, with the options of PyTorch's torchrun."),
-    "trust": ("hosts_trust_shell_forward", "Show the fingerprint of a host's key, and trust the key."),
-}
-
-
+# By group of the help, and by name of a command: its module in ``commands``, imported only when the command is used,
+# its summary, and the arguments of an example.
+COMMAND_GROUPS = {
+    "Run": {
+        "run": ("run_torchrun_launch", "Run a script's function on every rank, and show the results.", "train.py -n 4"),
+        "torchrun": ("run_torchrun_launch", "Run a script with the options of torchrun.", "--nnodes 2 train.py"),
+        "launch": ("run_torchrun_launch", "Run a job file (SkyPilot task YAML) on a pool.", "task.yaml --down"),
+        "exec": ("exec_launch_queue", "Run a job file, or a command, on a pool that is up.", "ddp -- nvidia-smi"),
+        "rerun": ("past_runs", "Launch a run again, optionally with other arguments.", "3f2a -a lr=0.01"),
+        "cancel": ("cancel_down_prune", "Stop a run on all its ranks; the pool stays up.", "ddp --save"),
+        "queue": ("exec_launch_queue", "Show the running and queued runs of a pool.", "ddp"),
+        "examples": ("examples_and_shim", "List the packaged examples, or show one.", "ddp --copy"),
+        "shim": ("examples_and_shim", "Let plain `python script.py` find this library as `skyward`.", "install"),
+    },
+    "Watch": {
+        "attach": ("launched_and_attached_runs", "Watch the current run of a pool until it ends.", "ddp"),
+        "logs": ("ls_logs_results_lock", "Print the output of a run's ranks, even of ended pools.", "ddp:3 --follow"),
+        "metrics": ("top_and_metrics", "Show the metrics of a run's ranks and machines.", "ddp -o metrics.csv"),
+        "top": ("top_and_metrics", "Show the metrics of a pool's machines every second.", "ddp"),
+        "replay": ("", "Play a recording in the app, without any machine.", "ddp.skyrec"),
+        "record": ("past_runs", "Save a recording of a pool or a run to one file.", "ddp -o ddp.skyrec"),
+    },
+    "Results": {
+        "results": ("ls_logs_results_lock", "Show the outcomes of a run, and exit with its status.", "ddp -o out.csv"),
+        "history": ("past_runs", "List every past run: outcome, duration, metrics, cost.", "--since 7d"),
+        "compare": ("past_runs", "Show two runs side by side.", "3f2a 91bc"),
+        "failures": ("past_runs", "List recent failures of runs and pool starts, until dismissed.", ""),
+        "files": ("file_commands", "List the files that ranks wrote on their nodes.", "ddp 'out/**'"),
+        "fetch": ("file_commands", "Download files that ranks wrote on their nodes.", "ddp '*.pt' --to models"),
+        "checkpoints": ("file_commands", "List the checkpoints of a run and their copies.", "ddp"),
+        "lock": ("ls_logs_results_lock", "Print a lock file of the packages installed for a run.", "ddp > run.lock"),
+    },
+    "Pools": {
+        "ls": ("ls_logs_results_lock", "List the pools that are up, with their runs.", "--all"),
+        "down": ("cancel_down_prune", "Tear pools down, and show the receipts.", "ddp"),
+        "prune": ("cancel_down_prune", "Remove logs, results and recordings of old pools.", "--older 30d --dry-run"),
+    },
+    "Hosts": {
+        "hosts": ("hosts_trust_shell_forward", "Show who uses the GPUs of your hosts.", "lab"),
+        "trust": ("hosts_trust_shell_forward", "Show the fingerprint of a host's key, and trust the key.", "gpu1"),
+        "ssh": ("hosts_trust_shell_forward", "Open a shell on a node of a pool.", "ddp:3"),
+        "cp": ("file_commands", "Copy files and folders to or from a node.", "data.tar ddp:data/"),
+        "forward": ("hosts_trust_shell_forward", "Forward ports of a node to this machine over SSH.", "ddp 6006"),
+    },
+    "Cloud": {
+        "offers": ("offers_capacity_costs", "List machines for rent and their prices.", "--accelerator H100:8 --spot"),
+        "costs": ("offers_capacity_costs", "Show the cost of pools.", "--since 7d"),
+        "capacity": ("offers_capacity_costs", "List, buy or clear capacity reservations.", "list"),
+        "leftovers": ("leftovers", "Find and remove leftover cloud resources of this machine.", "--all-regions"),
+    },
+    "Debug": {
+        "diagnose": ("debug_stacks_profile", "Check a pool: links, ranks, GPUs, disks, queue, budget.", "ddp"),
+        "stacks": ("debug_stacks_profile", "Show the Python stack of every rank.", "ddp"),
+        "debug": ("debug_stacks_profile", "Debug a rank that waits at a breakpoint.", "ddp:3"),
+        "profile": ("debug_stacks_profile", "Profile a rank with py-spy.", "ddp:3 --seconds 30"),
+        "doctor": ("doctor_and_debug_dump", "Check Python, terminal, folders, ledger and providers.", ""),
+        "debug-dump": ("doctor_and_debug_dump", "Pack log, ledger, versions and checks for a bug report.", ""),
+    },
+}  # fmt: skip
+COMMANDS = {name: about for group in COMMAND_GROUPS.values() for name, about in group.items()}
 OLDER_COMMANDS = {"sweep": "leftovers"}
 
 
@@ -166,10 +182,12 @@ class LazyGroup(click.Group):
 
     def add_command(self, cmd: click.Command, name: str | None = None) -> None:
         restore_help(cmd)
+        name = name or cmd.name or ""
+        cmd.epilog = f"Example: skyward-tui {name} {COMMANDS[name][2]}".rstrip()
         super().add_command(_debug(cmd), name)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted({*self.commands, *COMMANDS})
+        return sorted(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in OLDER_COMMANDS:
@@ -191,13 +209,19 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        own = {name: command.get_short_help_str(formatter.width) for name, command in self.commands.items()}
-        rows = own | {name: summary for name, (_, summary) in COMMANDS.items()}
-        with formatter.section("Commands"):
-            formatter.write_dl(sorted(rows.items()))
+        width = max(map(len, COMMANDS))
+        for group, commands in COMMAND_GROUPS.items():
+            with formatter.section(group):
+                formatter.write_dl([(f"{name:<{width}}", summary) for name, (_, summary, _) in commands.items()])
 
 
-@click.group(cls=LazyGroup, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=LazyGroup,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="\b\nTo complete words with tab, add this to ~/.bashrc (for zsh: zsh_source, in ~/.zshrc):\n"
+    '  eval "$(_SKYWARD_TUI_COMPLETE=bash_source skyward-tui)"',
+)
 @_debug
 @click.option("--read-only", is_flag=True, help="App only: reject every action that would change anything.")
 @click.option("--demo", is_flag=True, help="App only: replay a recorded run of 32 ranks, without any machine.")

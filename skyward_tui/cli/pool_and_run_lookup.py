@@ -30,6 +30,13 @@ def open_session(console: Console) -> Iterator[Session]:
         session.detach()
 
 
+def split_rank(word: str) -> tuple[str, int | None]:
+    """Return the run or pool and the rank in ``RUN:RANK``; the rank is None if it is missing."""
+    name, colon, number = word.rpartition(":")
+    with_rank = colon and name and number.isascii() and number.isdecimal()
+    return (name, int(number)) if with_rank else (word, None)
+
+
 def live_pools(session: Session, pools: Sequence[str]) -> list[PoolRow]:
     """Return the running pools with the given names or keys, without duplicates.
 

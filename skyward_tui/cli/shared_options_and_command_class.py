@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -106,6 +106,49 @@ class NodeSelection(click.ParamType["int | tuple[int, ...]"]):
         if (len(parts) > 1 or named == [0]) and len(named) == len(listed) == len(set(named)):
             return tuple(sorted(named))
         self.fail(f"{value!r} is neither a number of nodes nor a list of them, such as 2 or 0,2", param, ctx)
+
+
+class Duration(click.ParamType[float]):
+    """Option value: a duration such as 90, 90s, 10m or 2h, in seconds.
+
+    Args:
+        least, most: Limits in seconds.
+    """
+
+    name = "TIME"
+
+    def __init__(self, least: float = 0.0, most: float = float("inf")) -> None:
+        self._least, self._most = least, most
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float:
+        from skyward_core.model.spec_field_checks import duration
+
+        with suppress(ValueError):  # "1e-3", as commands are written by the app
+            value = float(value)
+        try:
+            seconds = duration(value)
+        except ValueError as error:
+            self.fail(f"it {error}", param, ctx)
+        if not self._least <= seconds <= self._most:
+            limits = f"{self._least:g} to {self._most:g} s" if self._most < SHORTEST**-1 else "more than 0"
+            self.fail(f"it should be {limits}", param, ctx)
+        return seconds
+
+
+SHORTEST = 1e-300  # seconds; limit of durations that must not be 0
+
+
+class RenamedOption(click.Option):
+    """Option that also accepts the spellings of earlier releases, which its help does not show."""
+
+    def __init__(self, *words: Any, older: Sequence[str], **settings: Any) -> None:
+        super().__init__(*words, **settings)
+        self._older = older
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        shown, self.opts = self.opts, [*self.opts, *self._older]
+        super().add_to_parser(parser, ctx)
+        self.opts = shown
 
 
 def parse_time(option: str, text: str) -> float:

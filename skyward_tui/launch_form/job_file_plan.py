@@ -154,7 +154,7 @@ def form_from_shell(found: ShellRecord, run: str) -> Form:
     if found.cwd != current_folder():
         raise UsageError(f"the job was launched in {found.cwd}. Open the app there. {again}")
     if found.run_alone or not found.setup or found.idle_timeout is not None:
-        what = "exec, without setup" if found.run_alone else "-i" if found.setup else "--no-setup"
+        what = "exec, without setup" if found.run_alone else "--idle" if found.setup else "--no-setup"
         raise UsageError(f"the job was launched with {what}, which the form does not support. {again}")
     if found.options.plugins:
         raise UsageError(f"the job was launched with --plugin, which the form of a job does not support. {again}")

@@ -129,7 +129,10 @@ def _option_rows(plan: LaunchPlan, then: str) -> Iterator[tuple[str, str]]:
             continue
         value = getattr(plan.spec.options, name) if in_pool and plan.spec is not None else getattr(plan.request, name)
         if value:
-            yield heading, text.format(duration(value) if option.metavar == "TIME" else value, then=then)
+            yield (
+                heading,
+                text.format(duration(value) if option.metavar == "TIME" and "{}" in text else value, then=then),
+            )
 
 
 def _image(spec: PoolSpec) -> Iterator[tuple[str, str]]:

@@ -202,7 +202,7 @@ def test_logs_and_results_are_available_after_the_pool_ended(cli: Cli) -> None:
     found = cli.json("run", "endings.py:fine", "--nodes", 2)
     assert cli.json("ls") == {"pools": [], "kept": []}
     for rank in range(2):
-        done = cli("logs", found["run"], "--rank", rank)
+        done = cli("logs", f"{found['run']}:{rank}")
         assert (done.stdout, done.stderr) == (f"seen by rank {rank}\n", "to stderr\n")
     assert cli("logs", found["run"]).stdout == "r000| seen by rank 0\nr001| seen by rank 1\n"
     collapsed = cli("logs", found["run"], "--collapse")
@@ -212,7 +212,7 @@ def test_logs_and_results_are_available_after_the_pool_ended(cli: Cli) -> None:
     lines = [rank for row in rows for rank in row["ranks"] if (row["stream"], row["text"]) == ("err", "to stderr")]
     assert sorted(lines) == [0, 1]
     assert (
-        "--collapse cannot be combined with --rank"
+        "--collapse cannot be combined with a rank"
         in cli("logs", found["run"], "--collapse", "--rank", 1, status=2).stderr
     )
     assert cli.json("logs", found["run"], "--rank", 1) == {
@@ -221,7 +221,7 @@ def test_logs_and_results_are_available_after_the_pool_ended(cli: Cli) -> None:
     data = cli.json("results", found["run"])
     assert data == found | {"receipt": None}
     assert "r001  n1    ✓ returned" in cli("results", found["run"]).stdout
-    assert "has no rank 2. Choose a rank from 0 to 1" in cli("logs", found["run"], "--rank", 2, status=2).stderr
+    assert "has no rank 2. Choose a rank from 0 to 1" in cli("logs", f"{found['run']}:2", status=2).stderr
     # By the pool's name, shortened; and from the list of what was.
     assert cli("logs", "endings", "--rank", 0).stdout == "seen by rank 0\n"
     assert " ends, or ended " in cli("ls", "--all").stdout

@@ -98,6 +98,9 @@ def pool(hosts: Hosts, project: Path, module_home: Path) -> Iterator[sky.Compute
             stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60,
         )  # fmt: skip
         assert "mine.txt" in there.stdout, there.stderr
+    done = call(["fetch", "writers", "live/**", "*.txt"], env, project)
+    words = [shlex.split(line) for line in done.stderr.splitlines() if " && scp " in line]
+    assert [[place.rpartition("/")[2] for place in copy[-3:-1]] for copy in words] == [["live", "*.txt"]] * 2
 
 
 def paths(files: list[Any]) -> list[tuple[int, str]]:

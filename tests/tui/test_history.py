@@ -73,7 +73,7 @@ async def test_history_ranks_runs_by_their_metrics_and_arguments(app: SkywardApp
         assert pools(app) == list("2134"), "the best run is first, and a run without the metric is last"
         await press(pilot, "o", until="LAST LOSS▲")
         assert pools(app) == list("3214")
-        await press(pilot, "o", "t", until="LR▼")
+        await press(pilot, "o", "R", until="LR▼")
         assert pools(app) == list("3214")
         await press(pilot, "slash", *"llama-4", until=lambda: pools(app) == ["4"])
         assert "LOSS" not in screen_text(app) and "WHEN▼" in screen_text(app)

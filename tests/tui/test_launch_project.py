@@ -212,7 +212,7 @@ async def test_outputs_are_validated_while_typed(app: SkywardApp, project: Path)
         await press(pilot, "ctrl+r", until=lambda: app.focused is field)
         field.value = "out/**, *.pt 'a b'"
         await until(pilot, lambda: "nothing to download" in plan_text(screen))  # on this machine
-        assert "--output 'out/**' --output '*.pt' --output 'a b'" in plan_text(screen)
+        assert "--outputs 'out/**' --outputs '*.pt' --outputs 'a b'" in plan_text(screen)
         screen.query_one("#provider", Select).value = "ssh"
         await until(pilot, lambda: bool(screen.query_one("#hosts-row").display))
         screen.query_one("#hosts", Input).value = "gpu1"

@@ -22,6 +22,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import click
 import pyte
 import pytest
 from click.testing import CliRunner
@@ -41,17 +42,20 @@ from skyward_core.providers.local.provider import Local
 from skyward_core.store.receipts_and_bills import Receipt
 from skyward_core.tasks.pickled_calls_and_blobs import Blob, Task
 from skyward_core.views.events import NodeLink, NodePhase, PoolState, RankPhase
+from skyward_core.views.machine_metrics import MachineMetrics
 from skyward_core.views.pool_view import PoolView, RunView, TaskView
 from skyward_tui.cli import follow_run, pool_and_run_lookup
 from skyward_tui.cli.commands import cancel_down_prune, exec_launch_queue, leftovers
+from skyward_tui.cli.commands.debug_stacks_profile import check_pool
 from skyward_tui.cli.commands.launched_and_attached_runs import PoolCommand, run
 from skyward_tui.cli.console_and_log_printer import Console, LogPrinter
 from skyward_tui.cli.fault_tolerant_stdio import StandardStream
 from skyward_tui.cli.follow_run import Follower, LiveStatus, Row, status_rows
-from skyward_tui.cli.main import cli
+from skyward_tui.cli.main import COMMAND_GROUPS, cli
+from skyward_tui.cli.pool_and_run_lookup import split_rank
 from skyward_tui.cli.result_tables_failures_and_receipts import aggregate_lines, failure_lines, receipt_line, run_table
 from skyward_tui.launch_form import form
-from tests.support.commands import COMMANDS
+from tests.support.commands import COMMANDS, parse_command_line
 from tests.support.examples import examples
 from tests.support.fake_session import FakeSession, failed_run, logged
 
@@ -60,12 +64,79 @@ from tests.support.fake_session import FakeSession, failed_run, logged
 
 def test_command_summaries_fit_into_80_columns() -> None:
     output = CliRunner().invoke(cli, ["--help"], terminal_width=80).output
-    lines = output.partition("Commands:\n")[2].splitlines()
-    assert [line.split(maxsplit=1) for line in lines] == [
+    titles = re.findall(r"^(\w+):$", output, re.MULTILINE)
+    assert titles == ["Options", *COMMAND_GROUPS] and "_SKYWARD_TUI_COMPLETE=bash_source" in output
+    lines = re.findall(r"^  [a-z].*", output.partition("\nRun:\n")[2], re.MULTILINE)
+    assert sorted(line.split(maxsplit=1) for line in lines) == [
         [name, command.get_short_help_str(80)] for name, command in sorted(COMMANDS.items())
     ]
     for line in lines:
         assert len(line) <= 80 and line.endswith(".") and not line.endswith("..."), line
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_example_of_a_command_is_a_valid_command_line(name: str, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    for file in ("train.py", "task.yaml", "ddp.skyrec"):
+        Path(file).touch()
+    example = CliRunner().invoke(cli, [name, "--help"]).output.rpartition("Example: ")[2].partition(" > ")[0]
+    assert example.startswith(f"skyward-tui {name}")
+    with ExitStack() as ended:
+        ended.enter_context(parse_command_line(example))
+
+
+@given(st.integers(0, 10**6), st.sampled_from([("", 1), ("s", 1), ("m", 60), ("h", 3600), ("d", 86400)]))
+def test_durations_of_options_have_units(number: int, unit: tuple[str, int]) -> None:
+    seconds = parse_command_line(f"skyward-tui cancel r --grace {number}{unit[0]}").params["grace"]
+    assert seconds == number * unit[1]
+
+
+@pytest.mark.parametrize(
+    ("older", "now"),
+    [
+        ("prune -n", "prune --dry-run"),
+        ("run train.py --output a", "run train.py --outputs a"),
+        ("run train.py", "run train.py --down"),
+        ("launch task.yaml -i 5", "launch task.yaml --idle-minutes 5"),
+    ],
+)
+def test_older_spellings_of_options_are_accepted(older: str, now: str) -> None:
+    assert parse_command_line(f"skyward-tui {older}").params == parse_command_line(f"skyward-tui {now}").params
+
+
+@pytest.mark.parametrize("wrong", ["profile a:1 --seconds 0.5", "profile a:1 --seconds 11m", "cancel a --grace soon"])
+def test_invalid_duration_names_its_option(wrong: str) -> None:
+    with pytest.raises(click.BadParameter, match="it should be"):
+        parse_command_line(f"skyward-tui {wrong}")
+
+
+def test_rank_is_split_from_a_run() -> None:
+    assert [split_rank(each) for each in ("ddp:3", "ddp", "ddp:x", ":3")] == [
+        ("ddp", 3), ("ddp", None), ("ddp:x", None), (":3", None),
+    ]  # fmt: skip
+
+
+def test_diagnose_reports_each_problem_of_a_pool() -> None:
+    session = FakeSession()
+    view = session.pool("p", 3)
+    run, now = session.open_run(view), session.now
+    view.machines = MachineMetrics()
+    for node in (0, 1):
+        sample: dict[str, Any] = {"at": now, "node": {"cpu": 5, "spool_free": 2e9}}
+        view.machines.feed(node, json.dumps(sample).encode() + b"\n")
+    assert [(each.subject, each.state) for each in check_pool(view, now)] == [
+        (each, "ok") for each in ("pool", "nodes", "links", "agents", "disks", "memory", "ranks")
+    ]
+    sample |= {"node": {"spool_free": 1e8}, "devices": [{"id": "G", "model": "H100"}], "gpus": [{"xid": 79, "ecc": 2}]}
+    view.machines.feed(1, json.dumps(sample).encode() + b"\n")
+    view.nodes[2].link_up, view.nodes[2].link_since, view.nodes[2].phase = False, now - 130, "connected"
+    view.metrics.add_values(run.id, 2, now - 30, {"step": 7, "loss": float("nan")})
+    view.budget, view.price_hourly, view.budget_state = 5.0, 1.0, "spent"
+    failed = {each.subject: each.detail for each in check_pool(view, now) if each.state == "fail"}
+    assert failed.keys() == {"nodes", "links", "disks", "GPUs", "ranks", "budget"}
+    assert failed["links"].startswith("n2: no connection for 2:10") and failed["disks"] == "n1: 100 MB free"
+    assert "Xid 79" in failed["GPUs"] and "2 uncorrectable memory errors" in failed["GPUs"]
+    assert "rank 2: loss is NaN from step 7 on" in failed["ranks"] and "of $5.00" in failed["budget"]
 
 
 def test_command_output_is_sanitized(capsys: pytest.CaptureFixture[str]) -> None:
@@ -534,7 +605,8 @@ def test_down_exits_with_the_verified_teardown_result(
 
 ALL_HELP = """
 from click.testing import CliRunner
-from skyward_tui.cli.main import cli
+from skyward_tui.cli.main import COMMAND_GROUPS, cli
+from skyward_tui.cli.pool_and_run_lookup import split_rank
 
 for name in ("", "replay", "down", "capacity"):
     print(CliRunner().invoke(cli, [*name.split(), "--help"], terminal_width=80).output)

@@ -140,7 +140,7 @@ class JobRequest:
     @property
     def shapes_pool(self) -> list[str]:
         """Names of the given options that shape a pool, which an existing pool cannot honor."""
-        return [*self.options.shapes_pool, *(["-i"] if self.idle_timeout else [])]
+        return [*self.options.shapes_pool, *(["--idle"] if self.idle_timeout else [])]
 
     def spec(self, *, clone: bool = True) -> tuple[PoolSpec, list[str]]:
         """Return the requested pool, and notes about keys of the file that its provider ignores.

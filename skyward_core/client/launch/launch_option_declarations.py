@@ -28,6 +28,8 @@ class Option(Value):
         metavar: Placeholder of the value in the help.
         help: Help text of the command line.
         short: Short option.
+        older: Spelling of earlier releases, which the help does not show.
+        opposite: Option that turns a flag off, after a slash.
         part: Part of the pool that the option shapes, or "" if it shapes none: "provider", "machines", "plugins",
             "worker", "environment", "image" or "options".
         needs: Capability of the provider that the option requires: "offers" or "price".
@@ -43,6 +45,8 @@ class Option(Value):
     metavar: str = ""
     help: str = ""
     short: str = ""
+    older: str = ""
+    opposite: str = ""
     part: str = ""
     needs: str = ""
     row: str = ""
@@ -193,8 +197,8 @@ class LaunchRequest(Value):
         plan=("waits", "up to {} if no machines are available"),
     )  # fmt: skip
     grace: float | None = _option(
-        "--grace", "S",
-        "Seconds between SIGTERM and SIGKILL of a rank.  [default: 30 if the rank handles SIGTERM, otherwise 5]",
+        "--grace", "TIME",
+        "Time between SIGTERM and SIGKILL of a rank.  [default: 30 s if the rank handles SIGTERM, otherwise 5 s]",
         part="options", plan=("grace", "{:g} s between SIGTERM and SIGKILL"),
     )  # fmt: skip
     restarts: int | None = _option(
@@ -209,7 +213,8 @@ class LaunchRequest(Value):
     )  # fmt: skip
     restart_smaller: bool = _flag(
         "--restart-smaller", "Restart on fewer nodes, within --nodes MIN:MAX, if a lost machine cannot be replaced.",
-        part="options", plan=("restarts", "on fewer nodes if a lost machine cannot be replaced"),
+        part="options", row="Options", label="restart on fewer nodes",
+        plan=("restarts", "on fewer nodes if a lost machine cannot be replaced"),
     )  # fmt: skip
     checkpoint_store: str | None = _option(
         "--checkpoint-store", "URL", "Copy complete checkpoints to this folder, such as s3://bucket/runs.",
@@ -241,8 +246,8 @@ class LaunchRequest(Value):
     requirements: str | None = _option("--requirements", "FILE", "Install from this requirements file.", part="image")
     project: bool = _flag("--project", "Install the dependencies of the project's pyproject.toml.", part="image")
     outputs: Sequence[str] = _option(
-        "--output", "PATTERN", 'Download files that ranks write, such as "out/**". Repeatable.',
-        default=(), part="image", row="Packages", label="outputs", placeholder="such as out/** *.pt",
+        "--outputs", "PATTERN", 'Download files that ranks write, such as "out/**". Repeatable.',
+        default=(), older="--output", part="image", row="Packages", label="outputs", placeholder="such as out/** *.pt",
     )  # fmt: skip
     checkpoints: Sequence[str] = _option(
         "--checkpoints", "PATTERN", 'Treat files that ranks write, such as "out/**", as checkpoints. Repeatable.',
@@ -254,9 +259,13 @@ class LaunchRequest(Value):
         "--torchrun", "Set torchrun's environment variables for a whole script, even with one rank.",
         plan=("torchrun", "sets torchrun's environment variables, even with one rank"),
     )  # fmt: skip
-    keep: bool = _flag("--keep", "Keep the pool up afterwards.", row="Options", label="keep the pool afterwards")
+    keep: bool = _flag(
+        "--keep", "Keep the pool up afterwards.", opposite="/--down", row="Options", label="keep the pool afterwards"
+    )
     detach: bool = _flag("--detach", "Exit as soon as the function runs. Implies --keep.")
-    timeout: float | None = _option("--timeout", "S", "Stop ranks after S seconds.", plan=("limit", "{:g} s per rank"))
+    timeout: float | None = _option(
+        "--timeout", "TIME", "Stop ranks after TIME, such as 2h.", plan=("limit", "{:g} s per rank")
+    )
 
     def __post_init__(self) -> None:
         given: dict[str, Any] = {"script": str(Path(self.script)), "function": self.function or None}

@@ -20,7 +20,7 @@ from skyward_tui.cli.console_and_log_printer import Console
 from skyward_tui.cli.follow_run import Follower
 from skyward_tui.cli.pool_and_run_lookup import live_and_retained_pools, open_session, resolve_run
 from skyward_tui.cli.result_tables_failures_and_receipts import drop_receipts, queue_receipt, receipt_line
-from skyward_tui.cli.shared_options_and_command_class import command
+from skyward_tui.cli.shared_options_and_command_class import Duration, RenamedOption, command
 from skyward_tui.text.error_hint_text import format_error
 from skyward_tui.text.teardown_and_leftovers import unfetched_lines
 
@@ -30,8 +30,8 @@ T = TypeVar("T")
 @command()
 @click.argument("run")
 @click.option(
-    "--grace", metavar="S", type=click.FloatRange(min=0),
-    help="Seconds between SIGTERM and SIGKILL, also of ranks that already stop.  [default: the pool's]",
+    "--grace", type=Duration(),
+    help="Time between SIGTERM and SIGKILL, also of ranks that already stop.  [default: the pool's]",
 )  # fmt: skip
 @click.option("--save", is_flag=True, help="Let the ranks save their work first, as before a preemption.")
 def cancel(console: Console, run: str, grace: float | None, save: bool) -> int:
@@ -162,7 +162,7 @@ def _parse_option(option: str, read: Callable[[str], T], text: str) -> T:
 
 @command()
 @click.option(
-    "--older", metavar="TIME", default="90d", show_default=True, help="Remove pools that ended this long ago."
+    "--older", type=Duration(), default="90d", show_default=True, help="Remove pools that ended this long ago."
 )
 @click.option(
     "--most",
@@ -172,18 +172,19 @@ def _parse_option(option: str, read: Callable[[str], T], text: str) -> T:
     help="Also remove the oldest pools beyond this total size.",
 )
 @click.option("--checkpoints", is_flag=True, help="Also remove the checkpoints of these pools.")
-@click.option("-n", "--dry-run", is_flag=True, help="Show what would be removed without removing it.")
-def prune(console: Console, older: str, most: str, checkpoints: bool, dry_run: bool) -> int:
+@click.option(
+    "--dry-run", cls=RenamedOption, older=["-n"], is_flag=True, help="Show what would be removed without removing it."
+)
+def prune(console: Console, older: float, most: str, checkpoints: bool, dry_run: bool) -> int:
     """Remove logs, results and recordings of old pools.
 
     Unfetched results on hosts stay. The same cleanup runs automatically once a day.
     """
-    age = _parse_option("--older", spec_field_checks.duration, older)
     limit = _parse_option("--most", spec_field_checks.size, most)
     with open_session(console) as session:
         delete = partial(session.delete_checkpoints, only_look=dry_run) if checkpoints else None
-        gone = run_history.prune_pools(session.ledger, age=age, most=limit, only_look=dry_run, delete_files=delete)
-        unused = run_history.prune_environments(session.ledger, age=age, only_look=dry_run)
+        gone = run_history.prune_pools(session.ledger, age=older, most=limit, only_look=dry_run, delete_files=delete)
+        unused = run_history.prune_environments(session.ledger, age=older, only_look=dry_run)
         clones = run_history.prune_clones(session.ledger, only_look=dry_run)
     done = "would remove" if dry_run else "removed"
     for each in gone:

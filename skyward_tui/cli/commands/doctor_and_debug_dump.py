@@ -18,29 +18,17 @@ from skyward_core.model import errors
 from skyward_core.model.errors import UsageError
 from skyward_core.model.machines_and_gpu_use import Check
 from skyward_tui.cli.console_and_log_printer import Console
-from skyward_tui.cli.result_tables_failures_and_receipts import table
+from skyward_tui.cli.result_tables_failures_and_receipts import report_checks, table
 from skyward_tui.cli.shared_options_and_command_class import command
 from skyward_tui.text.error_hint_text import format_detail
-from skyward_tui.text.text_width_and_tables import Columns
 
 SMALLEST = (80, 24)
-
-_LOOKS = {"ok": ("✓", 32), "warn": ("!", 33), "fail": ("✗", 31)}
 
 
 @command()
 def doctor(console: Console) -> int:
     """Check Python, terminal, folders, ledger and providers."""
-    columns, checks = Columns(len("! warn"), len("open files")), list[Check]()
-    for c in examine():  # printed one by one, because hosts that do not answer delay the last ones
-        checks.append(c)
-        if not console.as_json:
-            glyph, color = _LOOKS[c.state]
-            console.print_line(columns.line([f"{glyph} {c.state}", c.subject, format_detail(c)]), color)
-    if console.as_json:
-        rows = [{"subject": c.subject, "state": c.state, "detail": format_detail(c)} for c in checks]
-        console.result({"ok": all(c.state != "fail" for c in checks), "checks": rows})
-    return errors.FAILED if any(c.state == "fail" for c in checks) else errors.OK
+    return report_checks(examine(), console)
 
 
 def examine() -> Iterator[Check]:

@@ -42,7 +42,7 @@ def files(console: Console, run: str, patterns: Sequence[str]) -> int:
     such as "out/**" or "*.pt".
     """
     with open_session(console) as session:
-        pool, of_run = _resolve_pool(session, run)
+        pool, of_run = _resolve_pool(session, run, patterns)
         here = session.is_working_locally(pool)
         if here:
             console.note(f"pool {pool.name} runs on this machine: {local_files_text(pool.spec)}")
@@ -72,7 +72,7 @@ def fetch(console: Console, run: str, patterns: Sequence[str], to: str | None) -
     overwritten.
     """
     with open_session(console) as session:
-        pool, of_run = _resolve_pool(session, run)
+        pool, of_run = _resolve_pool(session, run, patterns)
         if session.is_working_locally(pool):
             console.note(f"nothing to fetch: pool {pool.name} runs on this machine, and {local_files_text(pool.spec)}")
             console.result({"files": [], "notes": []})
@@ -100,7 +100,7 @@ def fetch(console: Console, run: str, patterns: Sequence[str], to: str | None) -
 @command()
 @click.argument("run", metavar="RUN")
 def checkpoints(console: Console, run: str) -> int:
-    """List the checkpoints of a run, and where their copies are.
+    """List the checkpoints of a run and their copies.
 
     A checkpoint is complete if all files are there that its manifest, its framework or the checkpoint before it names.
     """
@@ -123,8 +123,13 @@ def checkpoints(console: Console, run: str) -> int:
     return errors.FAILED if listing.problems else errors.OK
 
 
-def _resolve_pool(session: Session, word: str) -> tuple[PoolRow, str | None]:
+def _resolve_pool(session: Session, word: str, patterns: Sequence[str]) -> tuple[PoolRow, str | None]:
     """Return the pool that a word names and the ID of its run; None instead of a run stands for all runs of the pool.
+
+    Args:
+        session: The session.
+        word: A run or a pool.
+        patterns: Requested files, for the error of a pool that has ended.
 
     Raises:
         UsageError: If nothing matches, or the pool has ended.
@@ -140,25 +145,28 @@ def _resolve_pool(session: Session, word: str) -> tuple[PoolRow, str | None]:
         raise UsageError(f"pool {pool.name} ended at {when}, and ran on this machine: {local_files_text(pool.spec)}")
     receipt = pool.receipt or {}
     notes = [sanitize_line(str(each)) for part in ("notes", "lost") for each in receipt.get(part, ())]
-    copies = [f"\n  {each}" for each in _copy_commands(session, pool, receipt.get("stays", ()))]
+    copies = [f"\n  {each}" for each in _copy_commands(session, pool, receipt.get("stays", ()), patterns)]
     if copies:
         remaining = "; ".join(each.removeprefix(REMAINS) for each in notes if each.startswith(REMAINS))
         other_notes = "".join(f". {each}" for each in notes if not each.startswith(REMAINS))
+        what = "these files" if patterns else "the working folders of its ranks"
         raise UsageError(
-            f"pool {pool.name} ended at {when}. Remaining on its host: {remaining}{other_notes}. Copy the working "
-            f"folders of its ranks with:{''.join(copies)}"
+            f"pool {pool.name} ended at {when}. Remaining on its host: {remaining}{other_notes}. Copy {what} with:"
+            f"{''.join(copies)}"
         )
     about = f"; notes of its receipt: {'; '.join(notes)}" if notes else ""
     raise UsageError(f"pool {pool.name} ended at {when}: its files cannot be fetched any more{about}")
 
 
-def _copy_commands(session: Session, pool: PoolRow, places: Sequence[tuple[int, str]]) -> Iterator[str]:
-    """Yield commands that copy folders from hosts to this machine, for folders that a teardown left there."""
+def _copy_commands(
+    session: Session, pool: PoolRow, places: Sequence[tuple[int, str]], patterns: Sequence[str]
+) -> Iterator[str]:
+    """Yield commands that copy folders, or the requested files in them, from hosts on which a teardown left them."""
     from skyward_core.client import ssh_host_groups_and_access  # late: this module imports asyncssh
 
     for node, folder in places:
         with suppress(UsageError, OSError):  # without these commands, the receipt still names the folders
-            yield sanitize_line(ssh_host_groups_and_access.copy_command(session.ledger, pool, node, folder))
+            yield sanitize_line(ssh_host_groups_and_access.copy_command(session.ledger, pool, node, folder, patterns))
 
 
 class _FetchProgress:

@@ -19,7 +19,7 @@ from skyward_core.model import errors
 from skyward_core.model.errors import UsageError, message_with_hint
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_tui.cli.console_and_log_printer import Console
-from skyward_tui.cli.pool_and_run_lookup import live_pools, open_session
+from skyward_tui.cli.pool_and_run_lookup import live_pools, open_session, split_rank
 from skyward_tui.cli.shared_options_and_command_class import command
 from skyward_tui.text.error_hint_text import advice
 from skyward_tui.text.hardware_cells import free_text, memory, utilization
@@ -59,11 +59,17 @@ def trust(console: Console, host: str, known_hosts: str | None, yes: bool) -> in
 
 
 @command("ssh", has_json=False)
-@click.argument("pool")
-@click.argument("node", type=click.IntRange(min=0), default=0)
+@click.argument("target", metavar="POOL[:RANK]")
+@click.argument("node", metavar="", type=click.IntRange(min=0), required=False)  # of earlier releases
 @click.option("--include", is_flag=True, help="Add the nodes to ~/.ssh/config, for plain ssh.")
-def shell(console: Console, pool: str, node: int, include: bool) -> int:
-    """Open a shell on a node of a pool."""
+def shell(console: Console, target: str, node: int | None, include: bool) -> int:
+    """Open a shell on a node of a pool.
+
+    POOL:RANK is the node of that rank. By default, it is the head node.
+    """
+    pool, rank = split_rank(target)
+    if node is None:
+        node = 0 if rank is None else find_node(pool, rank, console)
     row, file = _ssh_target(pool, node, console)
     if include and (line := ssh_host_groups_and_access.include_ssh_config()):
         console.note(f"added to ~/.ssh/config: {line}; plain `ssh {row.name}-{node}` now works, too")
@@ -80,13 +86,11 @@ def forward(console: Console, target: str, ports: Sequence[str]) -> int:
     For example, a TensorBoard on the head node is then available at http://127.0.0.1:PORT, only on this machine, until
     ctrl-c.
     """
-    pool, colon, rank = target.partition(":")
-    if colon and not rank.isdecimal():
-        raise UsageError(f"{target} is neither a pool nor POOL:RANK. Write for example {pool}:0")
+    pool, rank = split_rank(target)
     pairs = [_parse_ports(text) for text in ports]
     for here, there in pairs:
         _check_free(here, there)
-    node = find_node(pool, int(rank or 0), console)
+    node = find_node(pool, rank or 0, console)
     row, file = _ssh_target(pool, node, console)
     # At INFO, ssh prints "channel 1: open failed" for each connection while no program listens on the port of the node.
     words = ["ssh", "-F", str(file), "-N", "-o", "ExitOnForwardFailure=yes", "-o", "LogLevel=ERROR"]

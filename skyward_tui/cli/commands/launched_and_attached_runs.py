@@ -294,7 +294,7 @@ def run(
         if plan.file_loss_warning and not console.is_terminal:
             console.note(f"pool {plan.pool.name}: {plan.file_loss_warning}")
         if request.outputs and plan.spec is not None and isinstance(plan.spec.provider, RunsHere):
-            console.note("--output is ignored: ranks write directly to this folder")
+            console.note("--outputs is ignored: ranks write directly to this folder")
         warnings = [python_mismatch, missing_packages_text]
         if plan.pool.world_size > 1 and not request.one and plan.sheet is None:
             warnings.append(missing_plugins_text)

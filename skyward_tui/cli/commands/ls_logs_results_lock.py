@@ -38,7 +38,7 @@ from skyward_core.views.rank_metrics_and_progress import MetricStore
 from skyward_core.views.sweep_trials import TrialTableSource
 from skyward_tui.cli.commands.launched_and_attached_runs import show_trials, sorted_rows
 from skyward_tui.cli.console_and_log_printer import Console
-from skyward_tui.cli.pool_and_run_lookup import fetch_run, open_session, resolve_run
+from skyward_tui.cli.pool_and_run_lookup import fetch_run, open_session, resolve_run, split_rank
 from skyward_tui.cli.result_tables_failures_and_receipts import (
     drop_receipts,
     exit_status,
@@ -138,12 +138,8 @@ def list_pools(console: Console, everything: bool) -> int:
             detail = format_detail(pool) or "ended: the process that created it exited. No resources remain"
             console.note(f"pool {pool.name}: {detail}")
     when = "ends" if all(pool.ended_at is None for pool in pools) else "ends, or ended"
-    rows = [("pool", "state", "provider", "nodes", "price", when, "runs")]
+    rows = [("pool", "state", "provider", "nodes", "price", when, "run", "function", "run state")]
     for pool in pools:
-        runs = ", ".join(
-            f"{run.id} {run.function} {_state_text(pool, run)}" + unfetched_text(pool, run.id)
-            for run in pool.runs.values()
-        )
         ready = f"{pool.nodes_ready}/{pool.node_count}"
         remaining = pool.lease_left(time.time())
         ends = "" if remaining is None else f"in {duration(remaining)}"
@@ -151,7 +147,8 @@ def list_pools(console: Console, everything: bool) -> int:
             ready, ends = str(pool.node_count), time.strftime("%Y-%m-%d %H:%M", time.localtime(pool.ended_at))
         price = hourly(pool) or "-"
         state = {"unfinished": BROKEN_OFF, "unstarted": START_FAILED}.get(pool.shown_state, pool.shown_state)
-        rows.append((pool.name, state, pool.provider, ready, price, ends, runs))
+        runs = [(run.id, run.function, _state_text(pool, run)) for run in pool.runs.values()]
+        rows += [(pool.name, state, pool.provider, ready, price, ends, *run) for run in runs or [("-", "-", "-")]]
     if console.as_json:
         retained = [retained_json(*each) for each in results]
         console.result({"pools": [pool_json(pool) for pool in pools], "kept": retained})
@@ -165,7 +162,7 @@ def list_pools(console: Console, everything: bool) -> int:
 
 def _state_text(pool: PoolView, run: RunView) -> str:
     state, remark = run_status(pool, run)
-    return f"{state} ({remark})" if state == "restarting" else state
+    return (f"{state} ({remark})" if state == "restarting" else state) + unfetched_text(pool, run.id)
 
 
 def _show_receipts(session: Session, console: Console) -> None:
@@ -250,20 +247,22 @@ def _trial_board(session: Session, pool: str, run: RunView, sort: str | None) ->
 
 
 @command()
-@click.argument("run", default="")
-@click.option("--rank", metavar="R", type=click.IntRange(min=0), help="Print only this rank, without prefixes.")
+@click.argument("run", metavar="[RUN[:RANK]]", default="")
+@click.option("--rank", type=click.IntRange(min=0), hidden=True)  # of earlier releases
 @click.option("-f", "--follow", is_flag=True, help="Keep printing new output until the run ends.")
 @click.option("--collapse", is_flag=True, help="Merge lines of ranks that differ only in times and numbers.")
 def logs(console: Console, run: str, rank: int | None, follow: bool, collapse: bool) -> int:
-    """Print the output of a run's ranks, even after the pool has ended.
+    """Print the output of a run's ranks, even of ended pools.
 
     RUN is the id of a run or the name of a pool (its running run, else its last), or a unique prefix. By default, it
-    is the only running run.
+    is the only running run. With RUN:RANK, only that rank's output is printed, without a prefix.
 
     Standard output of the ranks goes to standard output, and standard error of the ranks to standard error.
     """
+    if rank is None:
+        run, rank = split_rank(run)
     if collapse and (follow or rank is not None):
-        raise UsageError("--collapse cannot be combined with --rank or --follow. Remove them")
+        raise UsageError("--collapse cannot be combined with a rank or --follow. Remove them")
     with open_session(console) as session:
         ledger, row = session.ledger, fetch_run(session, resolve_run(session, run), console)
         if rank is not None and row.kind == "broadcast" and row.nodes is None and rank >= row.total:

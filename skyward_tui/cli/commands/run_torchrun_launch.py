@@ -18,8 +18,11 @@ from skyward_core.client.launch.launch_option_declarations import LaunchRequest
 from skyward_core.util.safe_file_access import exists, is_file
 from skyward_tui.cli.shared_options_and_command_class import (
     SCRIPT_ARGUMENTS,
+    SHORTEST,
     ConsoleCommand,
     Decorated,
+    Duration,
+    RenamedOption,
     combine_options,
     command,
     variable_options,
@@ -78,7 +81,8 @@ def launch_options(command: str) -> Callable[[Decorated], Decorated]:
 
     types: Mapping[str, click.ParamType[Any]] = {
         "float | None": click.FloatRange(0, min_open=True),
-        "grace": click.FloatRange(0),
+        "grace": Duration(),
+        "timeout": Duration(SHORTEST),
         "int | None": click.IntRange(1),
         **dict.fromkeys(RESTART_OPTIONS, click.IntRange(0, 1000)),
         "int | str | None": NodesOption(),
@@ -87,11 +91,13 @@ def launch_options(command: str) -> Callable[[Decorated], Decorated]:
     made = []
     for name in COMMANDS[command]:
         each = OPTIONS[name]
-        words = [word for word in (each.short, each.name, name) if word]
-        more: dict[str, Any] = {"is_flag": True}
-        if not each.is_flag:
+        words = [word for word in (each.short, each.name + each.opposite, name) if word]
+        more: dict[str, Any] = {"cls": RenamedOption, "older": [each.older]} if each.older else {}
+        if each.is_flag:
+            more["is_flag"] = True
+        else:
             checked = types.get(name, types.get(each.type))
-            more = {"metavar": each.metavar, "type": checked, "multiple": each.is_repeatable}
+            more |= {"metavar": each.metavar, "type": checked, "multiple": each.is_repeatable}
         made.append(click.option(*words, help=each.help, **more))
         if name == "provider":
             about = "Use these SSH hosts, or a group of skyward.toml."
@@ -101,7 +107,7 @@ def launch_options(command: str) -> Callable[[Decorated], Decorated]:
 
 RENDEZVOUS_NOTE = "the ranks connect to a free port of node 0"
 LOGS_NOTE = (
-    "the logs of all ranks are shown with the rank in front, and saved. Read them with: skyward-tui logs --rank R"
+    "the logs of all ranks are shown with the rank in front, and saved. Read them with: skyward-tui logs RUN:RANK"
 )
 WATCHED_NOTE = "the agent of each node detects the end of a rank at once"
 ONE_POOL_NOTE = "one command starts all nodes. Run it once without this option"
@@ -491,7 +497,7 @@ def torchrun(
     watch: bool,
     **given: Any,
 ) -> int:
-    """Run a script on a pool, with the options of PyTorch's torchrun.
+    """Run a script with the options of torchrun.
 
     All options of torchrun are accepted. Options without a meaning here are reported or rejected. Words after the
     script are the script's own arguments.
@@ -526,14 +532,9 @@ def torchrun(
 @variable_options
 @click.option("--no-setup", is_flag=True, help="Skip the setup commands of the job file.")
 @click.option("--detach", is_flag=True, help="Exit as soon as the job runs.")
-@click.option(
-    "-i",
-    "--idle-minutes",
-    metavar="MIN",
-    type=click.FloatRange(0, min_open=True),
-    help="Shut the pool down after MIN idle minutes.",
-)
-@click.option("--down", is_flag=True, help="Tear the pool down after the job, or with -i after the idle time.")
+@click.option("--idle", type=Duration(SHORTEST), help="Shut the pool down after this idle time, such as 10m.")
+@click.option("-i", "--idle-minutes", type=click.FloatRange(0, min_open=True), hidden=True)
+@click.option("--down/--keep", help="Tear the pool down after the job, or with --idle after the idle time.")
 @click.option("--dry-run", is_flag=True, help="Show the plan without creating or running anything.")
 @watch_option
 def launch(
@@ -543,6 +544,7 @@ def launch(
     secrets: Sequence[str],
     no_setup: bool,
     detach: bool,
+    idle: float | None,
     idle_minutes: float | None,
     down: bool,
     dry_run: bool,
@@ -559,14 +561,14 @@ def launch(
     from skyward_core.client.launch import job_and_shell_launch
     from skyward_tui.cli.commands import exec_launch_queue
 
-    if detach and down and idle_minutes is None:
-        raise click.UsageError("--detach cannot be combined with --down, which ends the running job. Add -i MIN")
+    idle = idle_minutes * 60 if idle is None and idle_minutes is not None else idle
+    if detach and down and idle is None:
+        raise click.UsageError("--detach cannot be combined with --down, which ends the running job. Add --idle TIME")
     given, hidden = (
         job_and_shell_launch.parse_variables("--env", env),
         job_and_shell_launch.parse_variables("--secret", secrets),
     )
     job = job_and_shell_launch.read_job_file(Path(file), given, hidden)
-    idle = None if idle_minutes is None else idle_minutes * 60
     request = job_and_shell_launch.JobRequest(
         job=job, options=LaunchRequest.from_options(file, **options), idle_timeout=idle
     )
