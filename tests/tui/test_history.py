@@ -65,7 +65,7 @@ async def test_history_ranks_runs_by_their_metrics_and_arguments(app: SkywardApp
         for at, (last, least) in losses.items()
     ]
     async with app.run_test(size=SIZE) as pilot:
-        await press(pilot, "H", until="o t sort")
+        await press(pilot, "H", until="o R sort")
         head, *_ = (line for line in screen_text(app).splitlines() if "OUTCOME" in line)
         assert "BEST LOSS" in head and "LAST LOSS" in head and "LR" in head and "EPOCHS" not in head
         assert ["★ 0.1" in line for line in screen_text(app).splitlines()].count(True) == 1

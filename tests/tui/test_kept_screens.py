@@ -202,7 +202,7 @@ async def test_key_pressed_during_the_start_prevents_the_saved_screen(session: F
 
     app = SkywardApp(slow, clock=lambda: session.now)
     async with running_app(app, (120, 40), until="reading the ledger") as pilot:
-        await pilot.press("asterisk")
+        await pilot.press("H")
         read.set()
         await until(pilot, lambda: isinstance(app.screen, HistoryScreen))
         assert [type(each) for each in app.screen_stack] == [PoolsScreen, HistoryScreen]
@@ -222,7 +222,7 @@ async def test_key_pressed_while_the_saved_screen_is_cleared_has_priority(
     app = made(session)
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: not app.saved_screen_state(LAST) and app.session is not None)
-        await pilot.press("asterisk")
+        await pilot.press("H")
         written.set()
         await until(pilot, lambda: isinstance(app.screen, HistoryScreen))
         assert [type(each) for each in app.screen_stack] == [PoolsScreen, HistoryScreen]

@@ -60,7 +60,7 @@ def test_dangerous_actions_are_not_read_only() -> None:
     assert all(not action.is_read_only for action in ACTIONS if action.dangerous)
     assert {action.id for action in ACTIONS if action.changes} == {
         "history.dismiss", "history.dismiss_all", "hosts.trust", "hosts.add", "hosts.group", "hosts.rename",
-        "hosts.remove", "settings.change", "settings.forget", "launch.launch", "launch.save", "run.debug",
+        "settings.change", "settings.forget", "launch.launch", "launch.save", "run.debug",
         "run.fetch", "run.shell",
     }  # fmt: skip
 

@@ -198,7 +198,7 @@ async def test_help_and_palette_list_the_replay_keys(app: ReplayApp) -> None:
         titles = [command.title for command in commands(app, app.screen)]
         assert {action.help for action in ACTIONS if action.scope == "replay"} <= set(titles)
         await pilot.press("question_mark")
-        await until(pilot, lambda: "Seek to the next failure and pause there" in screen_text(app))
+        await until(pilot, lambda: "Seek to the next failure" in screen_text(app))
 
 
 async def test_replay_quits_without_confirmation(app: ReplayApp) -> None:
