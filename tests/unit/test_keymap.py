@@ -72,7 +72,7 @@ def test_shown_keys_are_as_printed_on_the_keyboard() -> None:
 
 # Keys with several actions, and the names of these actions, which mean the same on their screens.
 ONE_MEANING = {
-    "F": "failed failures", "G": "end last", "K": "accept trust", "N": "previous previous_hit",
+    "A": "again rerun", "F": "failed failures", "G": "end last", "K": "accept trust", "N": "previous previous_hit",
     "X": "down end forget remove", "a": "everywhere merge threads", "c": "compare diff",
     "ctrl+d": "half_down page_down", "ctrl+u": "half_up page_up", "ctrl+x": "delete end_all", "down": "down next",
     "e": "back errors", "end": "end last", "escape": "back close refuse", "f1": "close help", "g": "first start",
