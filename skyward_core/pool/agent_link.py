@@ -611,11 +611,11 @@ class Link:
         self._observer = False
         self.send({"t": "use"})
 
-    def send(self, header: Mapping[str, Any], body: bytes = b"") -> bool:
-        """Send a frame if the link is up. Return whether it was sent."""
+    def send(self, header: Mapping[str, Any], body: bytes = b"", text: str = "") -> bool:
+        """Send a frame if the link is up. Return whether it was sent. ``text``: the encoded header, or ""."""
         if not self.up:
             return False
-        self._write(header, body)
+        self._write(header, body, text)
         return True
 
     def call(self, header: ClientCall, body: bytes, text: str = "") -> None:
@@ -647,9 +647,7 @@ class Link:
                 self._write_source(source)
 
     def _write_source(self, source: SourceText) -> None:
-        import zlib  # imported late: pools of this machine need no sources
-
-        data = zlib.compress(source.data, 1)
+        data = _compress(source.data)
         if len(data) <= MAX_INLINE_BYTES:
             self._write({"t": "source", "hash": source.hash, "name": source.name}, data)
 
@@ -823,6 +821,13 @@ class Link:
         about = [f" {key}={header[key]}" for key in ("run", "i", "id") if key in header]
         message = "node %d: %s %s%s, %d bytes"
         _log.debug(message, self.node, direction, header["t"], "".join(about), len(body), extra=self._log_extra)
+
+
+@lru_cache(maxsize=4)  # all nodes get the same sources
+def _compress(data: bytes) -> bytes:
+    import zlib  # imported late: pools of this machine need no sources
+
+    return zlib.compress(data, 1)
 
 
 def is_notification(header: RunFrame, body: bytes) -> bool:

@@ -11,6 +11,7 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from skyward_core.pool.agent_link import Link
+from skyward_core.protocol.frame_codec import encode_json
 
 if TYPE_CHECKING:
     from skyward_core.pool import PoolContext
@@ -546,8 +547,9 @@ class GangSetup(RankSetup):
         fail_fast, heartbeats = self._context.options.fail_fast, self._context.options.on_loss == "restart"
         if (fail_fast or heartbeats) and len(line) > 1:
             header["line"] = {"key": token_hex(), "nodes": line, "fail_fast": fail_fast, "heartbeats": heartbeats}
+        text = encode_json(header)  # once for all nodes, because it lists all nodes
         for link in links:
-            if link.send(header, plugins):
+            if link.send(header, plugins, text):
                 link.epoch, link.broken, link.spent, link.members = epoch, "", False, nodes
         return epoch
 

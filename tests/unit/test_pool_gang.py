@@ -14,7 +14,7 @@ from skyward_core.pool.gang_and_rank_setup import GangSetup, RankSetup
 from skyward_core.pool.pool_context import PoolContext
 from skyward_core.pool.runs.run import Run
 from skyward_core.pool.runs.run_registry_claims_and_frames import RunRegistry
-from skyward_core.protocol.frame_codec import WireError
+from skyward_core.protocol.frame_codec import WireError, encode_json
 from tests.support.waiting import until
 
 Header = dict[str, Any]
@@ -34,8 +34,9 @@ class FakeLink:
         self.silent: set[str] = set()
         self._log = log
 
-    def send(self, header: Header, body: bytes = b"") -> bool:
+    def send(self, header: Header, body: bytes = b"", text: str = "") -> bool:
         if self.up:
+            assert header["t"] != "gang" or text == encode_json(header), "lists all nodes, so it is encoded once"
             self.sent.append((header, body))
             self._log.append((self.node, header["t"]))
         return self.up
