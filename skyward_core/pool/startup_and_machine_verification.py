@@ -634,6 +634,7 @@ class PoolStartup:
         for link in context.links:
             link.activate()
         context.registry.others.check_ledger()
+        context.registry.others.adopt_waiting()
         await self._finish()
         context.roster.save_state()
 

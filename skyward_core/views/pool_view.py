@@ -176,7 +176,8 @@ class RunView(Value):
     def add_ended_attempt(self, end: events.AttemptEnded) -> None:
         """Add a failed attempt. If another one follows, remove the outcomes of the failed one."""
         message, reason = sanitize_line(end.message), sanitize_line(end.reason)
-        self.ended_attempts = (*self.ended_attempts, replace(end, message=message, reason=reason))[-MAX_ATTEMPTS:]
+        earlier = [each for each in self.ended_attempts if each.number != end.number]
+        self.ended_attempts = (*earlier, replace(end, message=message, reason=reason))[-MAX_ATTEMPTS:]
         if end.restarts:
             self.tasks, self.counts, self.figures = {}, {}, {}
             self.state, self.ended_at, self.root_cause = "running", None, None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +21,7 @@ from skyward_core.node.agent.peer_heartbeats import LOSS_SECONDS
 from skyward_core.pool.agent_link import Link
 from skyward_core.providers import agent_status_and_termination
 from skyward_core.views.events import NodeSilence
+from tests.support.child import Child
 from tests.support.faults import on_loop
 from tests.support.sessions import new_session
 from tests.support.waiting import wait_until
@@ -273,6 +276,51 @@ def test_run_goes_on_with_the_nodes_that_are_left(make_lab: MakeLab) -> None:
         assert running.result(60) == [[(2, 2, rank)] for rank in range(2)]
         assert save_and_wait("/tmp/go") @ compute == [[(1, 2, rank)] for rank in range(2)]
         lab.hosts[2].power_on()
+
+
+CLIENT = """
+import json, sys
+import skyward_core as sky
+from skyward_core.providers import provider_from_json
+from tests.lab.test_ssh_replace import save_and_wait
+options = sky.Options(console=False, grace=0.5, start_timeout=60.0, lost_after=2.0, on_loss="restart")
+with sky.Compute(provider=provider_from_json(json.loads(sys.argv[1])), nodes=3, name="left", options=options) as pool:
+    save_and_wait("/tmp/go") @ pool
+"""
+
+
+@pytest.mark.proof("10 s of a processor", after=1)
+def test_new_client_replaces_a_host_without_power_and_continues_the_run(
+    make_lab: MakeLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client is killed, then a host loses its power. The spare host gets the function from the other nodes."""
+    less_patience(monkeypatch)
+    lab = make_lab(4)
+    command = [sys.executable, "-c", CLIENT, json.dumps(provider(lab).to_json())]
+    root = str(Path(__file__).parents[2])
+    with Child(command, env=os.environ | {"PYTHONPATH": root}, cwd=Path.cwd(), text=True) as client:
+        until_attempt(lab, 1)
+        with sky.attach("left") as pool:
+            for link in pool.pool.links[:2]:
+                wait_until(lambda link=link: len(ask(link, {"t": "heartbeats"})["silences"]) == 2)  # type: ignore[misc]
+        client.kill()
+        client.wait()
+    lab.hosts[2].power_off()
+    with sky.attach("left") as pool, ThreadPoolExecutor() as beside:
+        for host in (*lab.hosts[:2], lab.hosts[3]):
+            wait_until(lambda host=host: host.run("ls /tmp/attempt-2 2>&1 || true")[:4] == "/tmp")  # type: ignore[misc]
+        (run,) = pool.runs
+        waiting = beside.submit(pool.wait, run.id)
+        try:
+            wait_until(lambda: not pool.pool.context.registry.runs[run.id].is_retained)
+        finally:
+            for host in (*lab.hosts[:2], lab.hosts[3]):
+                host.run("touch /tmp/go")
+        assert waiting.result(60) == [[(2, 3, rank)] for rank in range(3)]
+        (end,) = run.ended_attempts
+        assert (end.cause, end.reason) == ("loss", "restart 1 of 3 after a lost rank")
+        lab.hosts[2].power_on()
+        pool.down()
 
 
 STEAL_SECONDS = float(os.environ.get("STEAL_SECONDS", "180"))

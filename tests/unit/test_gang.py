@@ -536,15 +536,21 @@ def silence(monkeypatch: pytest.MonkeyPatch, gang: list[Member], *lost: int) -> 
 
 
 @pytest.mark.parametrize(
-    ("least", "reason"),
+    ("least", "preempted", "reason"),
     [
-        (2, ""),
-        (None, "only a client can replace lost nodes: node 2 is lost: no sign of life: node 0 9.0 s, node 1 9.0 s"),
+        (2, False, ""),
+        (2, True, "only a client can replace lost nodes: a machine is preempted"),
+        (
+            None,
+            False,
+            "only a client can replace lost nodes: node 2 is lost: no sign of life: node 0 9.0 s, node 1 9.0 s",
+        ),
     ],
 )
 async def test_head_judges_lost_nodes_and_restarts_only_if_the_pool_allows_fewer(
-    gang: list[Member], monkeypatch: pytest.MonkeyPatch, least: int | None, reason: str
+    gang: list[Member], monkeypatch: pytest.MonkeyPatch, least: int | None, preempted: bool, reason: str
 ) -> None:
+    gang[1].node.state.is_preempted = preempted
     for each in gang:
         each.node.state.config = each.node.state.config.replace(nodes=3)
         peers = [{"node": node, "address": "127.0.0.1", "ports": []} for node in range(3)]

@@ -23,9 +23,10 @@ from skyward_core.client.session import RETRY_PAUSES, BackOff, ReadOnlySession, 
 from skyward_core.model.errors import LedgerError, PoolError, SpecError, UsageError
 from skyward_core.model.machines_and_gpu_use import Check
 from skyward_core.model.outcomes_states_and_alerts import RootCause
+from skyward_core.model.specs import Options
 from skyward_core.pool import agent_link
 from skyward_core.pool.pool_context import PoolEnd
-from skyward_core.pool.runs import run_registry_claims_and_frames
+from skyward_core.pool.runs import other_clients_runs, run_registry_claims_and_frames
 from skyward_core.protocol.frame_codec import Header
 from skyward_core.providers.local.provider import Local
 from skyward_core.store.ledger import Ledger
@@ -684,3 +685,39 @@ def test_coroutine_that_exits_does_not_end_the_background_loop(kind: type[BaseEx
 
     assert type(submit(leave()).exception(20)) is kind
     assert submit(stay()).result(20) == 7
+
+
+async def test_waiting_run_ends_with_its_reason_if_no_node_has_its_function(
+    world: World, attach: Come, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An observer shows the run as running. It tries to continue the run when it is no longer an observer."""
+    monkeypatch.setattr(other_clients_runs, "DECISION_GRACE", 0.0)
+    monkeypatch.setattr(other_clients_runs, "DECISION_INTERVAL", 0.01)
+    watcher = await attach()
+    context = watcher.client.context
+    monkeypatch.setattr(context, "options", Options(on_loss="restart"))
+    monkeypatch.setattr(context, "observer", True)
+    columns = {"token": TOKEN, "function": "train", "kind": "broadcast", "total": 2, "opened_at": 1000.0}
+    watcher.client.ledger.record_runs({RUN: columns})
+    end = {"number": 1, "cause": "loss", "message": "rank 1 lost", "signature": "", "progress": None, "lost": [1]}
+    last_end = end | {"reason": "only a client can replace lost nodes", "at": 1010.0}
+    for _ in range(2):
+        watcher.say(0, {"t": "run"} | opened() | {"last_end": last_end})
+    watcher.say(0, outcome(0, 0, "collateral", error=BOOM))
+    watcher.say(1, outcome(1, 1, "lost", error=BOOM))
+    assert [(each.restarts, each.reason) for each in watcher.run.ended_attempts] == [(False, last_end["reason"])]
+    others, looked = context.registry.others, list[str]()
+    read = others._ledger_row
+
+    def look(run: str) -> RunRow | None:
+        looked.append(run)
+        return read(run)
+
+    monkeypatch.setattr(others, "_ledger_row", look)
+    await until(lambda: len(looked) > 3)
+    assert watcher.run.state == "running"
+    monkeypatch.setattr(context, "observer", False)
+    others.adopt_waiting()
+    await until(lambda: watcher.run.state == "failed")
+    assert watcher.written().state == "failed" and not watcher.written().has_client
+    assert [each.reason for each in watcher.run.ended_attempts] == [last_end["reason"]]

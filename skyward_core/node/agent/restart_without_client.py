@@ -139,8 +139,6 @@ class UnattendedRestarts:
         latest = max(attempts, key=lambda keys: keys["number"])
         if not ATTEMPT_KEYS(latest) or self._state.registry.is_cancelled(run):
             return False
-        if any(each["preempted"] for each in reports):
-            return False  # the ranks have saved, and only a client can request another machine
         keys, chosen, pause = self._next_attempt(record, latest, reports, away)
         if keys is None:
             return False
@@ -190,11 +188,14 @@ class UnattendedRestarts:
         ends = [policy.AttemptEnd.from_keys(keys) for keys in latest.get("ends", ())]
         steps = [end.progress for end in ends] + [report["step"] for report in reports]
         progress = max((step for step in steps if step is not None), default=None)
-        end = policy.describe_end(latest["number"], cause, outcomes, progress)
+        preempted = any(report["preempted"] for report in reports)
+        end = policy.describe_end(latest["number"], cause, outcomes, progress, preempted=preempted)
         limits = policy.RestartLimits(latest["restarts"], latest.get("error_restarts", 0))
         decision = policy.decide_restart([*ends, end], limits)
         least = latest.get("least_nodes")
         chosen, why = policy.place_attempt(nodes, away, None if ONE_WITNESS in away.values() else least)
+        if preempted:  # the ranks have saved
+            chosen, why = (), "a machine is preempted"
         reason = f"{decision.reason} {why}".strip() if chosen else f"only a client can replace lost nodes: {why}"
         end = replace(end, reason=reason if decision.restarts else decision.reason, at=ended[-1].get("at", 0.0))
         if not (decision.restarts and chosen):

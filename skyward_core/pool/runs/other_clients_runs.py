@@ -54,6 +54,7 @@ class OtherRun:
         decided_after: Number of the last failed attempt after which the run's client decides about another one.
         known_by: Nodes whose agents know the run.
         active: Node -> number of active calls.
+        waiting: Record of a run that a client can restart, but not the agents.
     """
 
     def __init__(self) -> None:
@@ -70,6 +71,7 @@ class OtherRun:
         self.task_attempts: dict[int, int] = {}
         self.known_by: set[int] = set()
         self.active: dict[int, int] = {}
+        self.waiting: RunKeys | None = None
 
     def add(self, outcome: Outcome, at: float, attempt: int = 1) -> bool:
         """Add an outcome. ``attempt``: attempt of a single task. Return whether the outcome is new."""
@@ -371,7 +373,7 @@ class OtherClientRuns:
             root = root or RootCause(-1, "lost", "NodeLost", "its client started the run again")
             ends = [describe_end(attempt - 1, root, known.outcomes.values(), None)]
         self.publish_ends(run, ends)
-        known.attempt, known.outcomes, known.has_ended = attempt, {}, False
+        known.attempt, known.outcomes, known.has_ended, known.waiting = attempt, {}, False, None
         if (total := record.get("total", known.total)) != known.total:
             known.total, nodes = total, record.get("nodes", [])
             everywhere = range(len(self._context.links))
@@ -392,10 +394,27 @@ class OtherClientRuns:
         if (keys := record.get("last_end")) is None or view is None or view.attempt != keys["number"]:
             return
         ends = [AttemptEnd.from_keys(each) for each in (*record.get("ends", ()), keys)]
-        if decide_restart(ends, self._context.options).restarts and self._context.registry.adopt(run):
-            return
+        if decide_restart(ends, self._context.options).restarts and not self._runs[run].has_ended:
+            self._runs[run].waiting = record
+            if self._context.registry.adopt(run):
+                return
         self._emit_end(run, ends[-1], restarts=False)
         self._news.save_attempt_ends(run)
+
+    def adopt_waiting(self) -> None:
+        """Continue the runs that wait for a client, because this one is no longer an observer."""
+        for run, known in list(self._runs.items()):
+            if known.waiting is not None:
+                self._publish_last_end(run, known.waiting)
+
+    def on_adoption_failed(self, run: str) -> None:
+        """End a run that this client cannot restart."""
+        known = self._runs[run]
+        if known.waiting is not None and (keys := known.waiting.get("last_end")) is not None:
+            self._emit_end(run, AttemptEnd.from_keys(keys), restarts=False)
+            self._news.save_attempt_ends(run)
+        known.waiting, known.decided_after = None, 0
+        self._check_end(run, caught_up=True)
 
     def _emit_end(
         self, run: str, end: AttemptEnd, *, restarts: bool, pause: float = 0.0, left: int | None = None
@@ -514,6 +533,8 @@ class OtherClientRuns:
         row = self._ledger_row(run)
         if row is not None and (row.ended_at is not None or row.has_client):
             return row.ended_at is None
+        if self._runs[run].waiting is not None:
+            return True
         return time.monotonic() - self._runs[run].known_since < DECISION_GRACE
 
     def _await_decision(self, run: str) -> None:

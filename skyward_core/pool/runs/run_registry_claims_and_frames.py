@@ -105,6 +105,7 @@ class RunRegistry:
             self.runs.pop(run, None)
             self._news.emit_warning(f"run {run} is not restarted: {error}")
             self._news.records.set_columns(run, pid=None)
+            self.others.on_adoption_failed(run)
         finally:
             del self._adoptions[run]
 

@@ -356,9 +356,10 @@ def attach(console: Console, pool: str, watch: bool) -> int:
             last = next(reversed(view.runs.values()), None)
             console.result({"run": None, "pool": view.name} if last is None else run_json(last))
             return errors.OK
-        if any(task.state == "lost" for task in running[-1].tasks.values()):
-            # Observers cannot stop ranks, so ranks that wait for lost peers would hang. Attach as a client: clients
-            # stop such ranks.
+        waits = [end for end in running[-1].ended_attempts if not end.restarts]
+        if waits or any(task.state == "lost" for task in running[-1].tasks.values()):
+            # Observers cannot restart runs, nor stop ranks, so ranks that wait for lost peers would hang. Attach as a
+            # client: clients do both.
             session.attach(row.key).result()
         caller = RunNotifier(console)
         job = PoolCommand(
