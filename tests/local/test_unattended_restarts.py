@@ -95,7 +95,7 @@ def test_run_of_a_killed_client_restarts_and_the_next_client_gets_all_of_it(home
                 waiting = beside.submit(compute.wait, run.id)
                 try:
                     wait_until(lambda: run.id in compute.pool.context.registry.runs)
-                    kill_rank(tmp_path, 3, 1)  # the head still decides: this client cannot send the call again
+                    kill_rank(tmp_path, 3, 1)  # this client decides
                     wait_for_attempt(tmp_path, 4)
                 finally:
                     (tmp_path / "end").touch()

@@ -85,10 +85,10 @@ def test_event_story_covers_every_event_kind() -> None:
 
 def test_next_attempt_begins_without_outcomes_and_keeps_the_ended_ones() -> None:
     again = ev.AttemptEnded(
-        pool="p", run="r1", number=1, cause="loss", message="killed\x1b[2J", restarts=True, reason="restart 1 of 3"
+        pool="p", run="r1", number=2, cause="loss", message="killed\x1b[2J", restarts=True, reason="restart 1 of 3"
     )  # fmt: skip
-    run = view_of(*STORY, again).runs["r1"]
-    assert (run.state, run.attempt, run.tasks, run.counts, run.root_cause) == ("running", 2, {}, {}, None)
+    run = view_of(*STORY, again, again).runs["r1"]
+    assert (run.state, run.attempt, run.tasks, run.counts, run.root_cause) == ("running", 3, {}, {}, None)
     assert [each.message for each in run.ended_attempts] == ["SIGKILL", "killed"]
 
 

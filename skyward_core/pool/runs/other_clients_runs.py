@@ -401,6 +401,10 @@ class OtherClientRuns:
         self._emit_end(run, ends[-1], restarts=False)
         self._news.save_attempt_ends(run)
 
+    def has_lost(self, link: Link, run: str) -> bool:
+        """Check whether a node has lost its calls of a run."""
+        return self._runs[run].lost_error(link, run) is not None
+
     def adopt_waiting(self) -> None:
         """Continue the runs that wait for a client, because this one is no longer an observer."""
         for run, known in list(self._runs.items()):

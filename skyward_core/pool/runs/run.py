@@ -408,7 +408,8 @@ class Run:
         self.tasks = [Task(self.name, *blobs, **more)]
         self.is_script = self.tasks[0].script
         self.is_elastic = "least_nodes" in attempt
-        self._attempt_ends = [AttemptEnd.from_keys(keys) for keys in attempt["ends"]]
+        if attempt["number"] >= self.attempt:  # otherwise agents have just started another one
+            self._attempt_ends = [AttemptEnd.from_keys(keys) for keys in attempt["ends"]]
         self._fetching.discard(UNKNOWN_CALL)
         self._check_end()
 

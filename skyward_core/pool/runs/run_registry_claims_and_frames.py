@@ -74,7 +74,7 @@ class RunRegistry:
         return self.runs[run]
 
     def adopt(self, run: str) -> bool:
-        """Continue a run whose client has exited, and which agents cannot restart. Return whether this client does."""
+        """Decide about restarts of a run whose client has exited. Return whether this client does."""
         context = self._context
         if run in self._adoptions or run in self.own_runs:
             return True
@@ -84,11 +84,10 @@ class RunRegistry:
         return True
 
     async def _adopt(self, run: str) -> None:
-        """Get the function and all outcomes of a run from the nodes. Then it fails here, and restarts."""
+        """Get the function and the outcomes of a run from the nodes. If it has failed, it restarts here."""
         context, view = self._context, self._context.view.runs[run]
         try:
-            while any(not (link.up or link.gone) for link in context.links):
-                await asyncio.sleep(ADOPTION_INTERVAL)
+            await self._wait_for_links()
             adopted = self.add(run, view.kind, [Task(view.function, EMPTY_BLOB, EMPTY_BLOB)], view.total)
             adopted.claim_from(context.links, view.nodes, self.others.attempt_of(run), decides=True)
             links = [link for link in context.links if link.up]
@@ -96,6 +95,8 @@ class RunRegistry:
             known = {link: answer["calls"] for link, (answer, _) in zip(links, answers, strict=True)}
             for link in context.links:
                 for index in set(adopted.calls_on(link)).difference(known.get(link, ())):
+                    if not self.others.has_lost(link, run):
+                        raise PoolError(f"node {link.node} no longer has the result of call {index}")
                     adopted.mark_lost(index)
             calls = [(answer["call"], body) for answer, body in answers if "call" in answer]
             adopted.adopt(*calls[0] if calls else (None, b""))
@@ -103,11 +104,17 @@ class RunRegistry:
             for link in context.links:
                 link.release_claim(run, owned=link.up)
             self.runs.pop(run, None)
-            self._news.emit_warning(f"run {run} is not restarted: {error}")
+            self._news.emit_warning(f"this client cannot restart run {run}: {error}")
             self._news.records.set_columns(run, pid=None)
             self.others.on_adoption_failed(run)
+            await self._wait_for_links()  # released claims reconnect
         finally:
             del self._adoptions[run]
+
+    async def _wait_for_links(self) -> None:
+        await asyncio.sleep(ADOPTION_INTERVAL)  # a closed link reports its end a little later
+        while any(not (link.up or link.gone) for link in self._context.links):
+            await asyncio.sleep(ADOPTION_INTERVAL)
 
     async def claim(self, run: str) -> Run:
         """Claim the results of a run whose client has exited.
@@ -127,15 +134,19 @@ class RunRegistry:
             raise context.external_end.error()
         if run in self._ended_runs:
             raise already_fetched_error(run)
+        view = context.view.runs.get(run)
+        is_waiting = any(each.run == run for each in context.view.waiting)
+        may_restart = context.options.on_loss == "restart" and not context.is_standalone
+        if view is not None and view.kind == "broadcast" and may_restart and not is_waiting:
+            self.adopt(run)
         if run in self._adoptions:
             await asyncio.wait([self._adoptions[run]])
         if (known_run := self.runs.get(run)) is not None:
             known_run.is_retained &= not known_run.is_adopted  # the caller reads the results
             return known_run
-        view = context.view.runs.get(run)
         if view is None:
             raise PoolError(f"Pool {context.name} does not know run {run}.")
-        if any(each.run == run for each in context.view.waiting):
+        if is_waiting:
             raise PoolError(f"Cannot claim run {run}: it still waits for nodes. Try again when it has begun.")
         if view.kind == "map":
             raise PoolError(f"Cannot claim run {run}: the results of a map can only be read by its caller.")
