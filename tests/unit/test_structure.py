@@ -16,7 +16,7 @@ ROOT = Path(skyward_core.__file__).parent.parent
 PACKAGES = ("skyward_core", "skyward_tui")
 BUDGETS = {
     "modules": 430,
-    "code lines": 78_750,  # 72,000, and later allowances: 1,500 for faults, 3,450 for restarts, 750 for printed
+    "code lines": 78_800,  # 72,000, and later allowances: 1,500 for faults, 3,500 for restarts, 750 for printed
     # metrics, 700 for charts and 350 for the table of runs
     "small modules with one importer": 40,
     "crowded folders": 0,
