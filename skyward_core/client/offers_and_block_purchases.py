@@ -211,8 +211,8 @@ async def _find_purchase(provider: Any, block: Block, token: str, problem: str) 
             return found
         reason = "no reservation with its tag"
     raise Unreachable(
-        f"Could not confirm the purchase of {block.id} ({problem}): {reason} after "
-        "{sum(PURCHASE_POLL_PAUSES):g} s. You may still be charged ${block.upfront:,.2f}. The purchase is not retried.",
+        f"Could not confirm the purchase of {block.id} ({problem}): {reason} after {sum(PURCHASE_POLL_PAUSES):g} s. "
+        f"You may still be charged ${block.upfront:,.2f}. The purchase is not retried.",
         hint=Hint("purchases"),
     )
 

@@ -89,7 +89,11 @@ def test_unconfirmed_purchase_is_reported_as_unknown_and_found_later(
     bed.deny("DescribeCapacityReservations")
     assert buy.function(Console(True), capacity_block.id, capacity_block.upfront, ()) == 3
     text = read_report(capsys)["error"]["message"]
-    assert f"Could not confirm the purchase of {capacity_block.id}" in text and "the search failed" in text
+    assert (
+        f"Could not confirm the purchase of {capacity_block.id}" in text
+        and "the search failed" in text
+        and "after 0.02 s. You may still be charged" in text
+    )
     assert states() == [("asked", "")]
     with pytest.raises(UsageError, match="the purchase is not confirmed, so it is not bought again"):
         buy.function(Console(True), capacity_block.id, capacity_block.upfront, ())
