@@ -1,4 +1,5 @@
 """Interface of sessions: the methods that the app's screens and dialogs call. By default, each rejects the call."""
+# mypy: disable-error-code="empty-body"
 
 from __future__ import annotations
 
@@ -71,7 +72,6 @@ class SessionInterface:
             over: Whether to include ended pools from the ledger.
             patient: Whether to skip pools that did not answer recently.
         """
-        return self.reject()
 
     def load_ended_pool(self, pool: str) -> Future[PoolView]:
         """Load an ended pool with its outcomes and logs. Only one ended pool is fully loaded at a time.
@@ -80,11 +80,9 @@ class SessionInterface:
             PoolError: If the pool does not exist.
             LedgerError, OSError: If its files cannot be read.
         """
-        return self.reject()
 
     def past_runs(self, search: RunSearch) -> Future[list[PastRun]]:
         """Return the runs that the search selects, newest first; see ``run_history.past_runs``."""
-        return self.reject()
 
     def search_logs(self, runs: Sequence[PastRun], words: Sequence[str]) -> LogSearch:
         """Return a search in the stored output of runs. Creating it is fast; each of its steps takes time."""
@@ -92,11 +90,9 @@ class SessionInterface:
 
     def preview_run(self, run: str) -> Future[RunPreviewData]:
         """Load the outcomes, metrics and last lines of a run; see ``run_history.load_preview``."""
-        return self.reject()
 
     def failures(self) -> Future[list[PastRun]]:
         """Return recent undismissed failures, newest first; see ``run_history.failures``."""
-        return self.reject()
 
     def dismiss(self, runs: Sequence[str]) -> Future[None]:
         """Dismiss failures.
@@ -104,7 +100,6 @@ class SessionInterface:
         Raises:
             OSError: If the dismissal cannot be written.
         """
-        return self.reject()
 
     def compare(self, left: str, right: str) -> Future[Comparison]:
         """Load two runs for a comparison.
@@ -113,7 +108,6 @@ class SessionInterface:
             UsageError: If a run does not exist, or both are the same.
             LedgerError: If the ledger cannot be read.
         """
-        return self.reject()
 
     def create(
         self,
@@ -134,7 +128,6 @@ class SessionInterface:
             PoolError: If the start failed; no resources of the pool remain.
             Cancelled: If :meth:`tear_down` or :meth:`detach` interrupted the start.
         """
-        return self.reject(begun=begun)
 
     def launch(
         self,
@@ -155,7 +148,6 @@ class SessionInterface:
                 run starts.
             joined: Whether the pool existed before this launch.
         """
-        return self.reject()
 
     def launch_sweep(
         self,
@@ -186,7 +178,6 @@ class SessionInterface:
             PoolError: If the pool does not exist, or the sheet cannot be written; nothing has started.
             UsageError: If the pool has fewer nodes than a gang needs.
         """
-        return self.reject()
 
     def wait_for_sweep(self, pool: str, run: str) -> Future[None]:
         """Wait until all runs of a sweep of this session have ended and their logs are complete.
@@ -197,7 +188,6 @@ class SessionInterface:
         Raises:
             SkywardError: If remaining runs were not started. A cancelled sweep raises nothing.
         """
-        return self.reject()
 
     def trials(self, pool: str, run: RunView) -> Future[TrialTableSource]:
         """Load the data for the table of a sweep.
@@ -207,7 +197,6 @@ class SessionInterface:
             UsageError: If the sheet cannot be read.
             LedgerError: If the ledger cannot be read.
         """
-        return self.reject()
 
     def save_launch(self, pool: str, run: str, request: LaunchRequest, *, joined: bool) -> Future[None]:
         """Save the request of a run, and the state of the script's repository, so that the run can be launched again.
@@ -218,7 +207,6 @@ class SessionInterface:
         Raises:
             OSError: If the record cannot be written.
         """
-        return self.reject()
 
     def load_launch(self, run: str, pool: str = "") -> Future[LaunchRecord | ShellRecord]:
         """Load the request of a run, or the record of the job or command that the run belongs to.
@@ -231,11 +219,9 @@ class SessionInterface:
             UsageError: If the run or the pool has no saved launch.
             LedgerError: If the ledger cannot be read.
         """
-        return self.reject()
 
     def wait(self, pool: str, run: str) -> Future[RunView]:
         """Wait until a run has ended and its logs are complete."""
-        return self.reject()
 
     def cancel(self, pool: str, run: str, grace: float | None = None, *, save: bool = False) -> Future[None]:
         """Stop a run of any client. For a run of a sweep by gangs, stop the whole sweep.
@@ -244,13 +230,11 @@ class SessionInterface:
             grace: Seconds between SIGTERM and SIGKILL; by default the pool's.
             save: Whether the ranks save their work within these seconds, as after a preemption notice.
         """
-        return self.reject()
 
     def start_sampling(self, pool: str) -> Future[PoolView]:
         """Start sampling the metrics of a pool's machines, without keeping the pool alive. The future is done when each
         node has sent a sample.
         """
-        return self.reject()
 
     def run_logs(self, run: str) -> RunLogs:
         """Return the locations of a run's stored output.
@@ -280,7 +264,6 @@ class SessionInterface:
         Raises:
             PoolError: If the pool does not exist, or cannot be reached.
         """
-        return self.reject()
 
     def profile(self, pool: str, rank: int, seconds: float) -> Future[str]:
         """Sample a rank's stacks for the given duration; see ``stack_groups_and_profiles.parse_profile``.
@@ -291,7 +274,6 @@ class SessionInterface:
             UsageError: If the rank does not exist, or the duration is invalid.
             PoolError: If the pool does not exist, cannot be reached, or has no profiler.
         """
-        return self.reject()
 
     def dashboards(self, pool: str) -> Future[list[Dashboard]]:
         """Find the web dashboards on a pool's head node. Their addresses are on this machine.
@@ -299,7 +281,6 @@ class SessionInterface:
         Raises:
             PoolError: If the pool does not exist, or its head node cannot be reached.
         """
-        return self.reject()
 
     def files(self, pool: str, run: str | None = None) -> Future[FileListing]:
         """List the output files in the working folder of the ranks, of one run or of all runs. Does not keep the pool
@@ -308,7 +289,6 @@ class SessionInterface:
         Raises:
             PoolError: If the pool does not exist, or cannot be reached.
         """
-        return self.reject()
 
     def fetch_files(self, pool: str, run: str | None = None) -> Future[FetchResult]:
         """Download the output files of ranks.
@@ -316,13 +296,11 @@ class SessionInterface:
         Raises:
             PoolError: If the pool does not exist, or none of its nodes answers.
         """
-        return self.reject()
 
     def unfetched_files(self, pool: str) -> Future[Unfetched]:
         """List the files of a pool that are not downloaded yet, and whether a teardown would download or lose them.
         Does not keep the pool alive.
         """
-        return self.reject()
 
     def tear_down(self, pool: str, *, keep_outputs: int | None = None) -> Future[Receipt]:
         """Tear a pool down and return the receipt. Unfetched results are downloaded, or retained on their hosts.
@@ -333,7 +311,6 @@ class SessionInterface:
         Raises:
             PoolError: If the pool does not exist.
         """
-        return self.reject()
 
     def enable_budget_prompts(self) -> None:
         """Let pools that have spent their budget wait for :meth:`raise_budget` instead of ending at once."""
@@ -345,7 +322,6 @@ class SessionInterface:
             UsageError: If the pool has already cost more than the new budget.
             PoolError: If the pool does not exist, or cannot be reached.
         """
-        return self.reject()
 
     def check_provider(
         self, name: str, settings: Mapping[str, str], python: Interpreter | None = None
@@ -357,7 +333,6 @@ class SessionInterface:
             settings: Settings of the provider, as texts.
             python: Interpreter of the script, whose version the machines must provide; None for that of this process.
         """
-        return self.reject()
 
     def scan_leftovers(
         self,
@@ -371,11 +346,9 @@ class SessionInterface:
         Raises:
             UsageError: If a provider has no account to scan, or lacks a given setting.
         """
-        return self.reject()
 
     def remove_leftovers(self, scan: LeftoverScan) -> Future[list[str]]:
         """Remove the leftovers that a scan found, and return descriptions of the leftovers that remain."""
-        return self.reject()
 
     def on_host_key(self, ask: Ask) -> None:
         """Set the function that accepts or rejects unknown host keys, called on the session's thread. Without one,
@@ -384,3 +357,9 @@ class SessionInterface:
 
     def detach(self) -> None:
         """Disconnect from all pools, which stay up. Afterwards, no method may be called."""
+
+
+# Methods that return futures have no code of their own.
+for _name, _method in list(vars(SessionInterface).items()):
+    if _name != "reject" and str(getattr(_method, "__annotations__", {}).get("return")).startswith("Future"):
+        setattr(SessionInterface, _name, SessionInterface.reject)
