@@ -70,7 +70,6 @@ class PendingTrials:
         calls: One call for each combination.
         arguments: For each combination, its arguments by name.
         nodes: Nodes of each gang with ``@``. None for all.
-        ranks: Ranks of each gang with ``@``. None if the size is given in nodes.
     """
 
     def __init__(
@@ -78,12 +77,10 @@ class PendingTrials:
         calls: Sequence[PendingFunction[Any]],
         arguments: Sequence[Mapping[str, Any]],
         nodes: int | None = None,
-        ranks: int | None = None,
     ) -> None:
         self.calls = tuple(calls)
         self.arguments = tuple(arguments)
         self.nodes = nodes
-        self.ranks = ranks
 
     def with_nodes(self, nodes: int | None) -> PendingTrials:
         """Return the same sweep with gangs of a number of nodes.
@@ -97,23 +94,9 @@ class PendingTrials:
         Raises:
             ValueError: If ``nodes`` is not a positive integer.
         """
-        _check_count("nodes", nodes)
+        if nodes is not None and (not isinstance(nodes, int) or isinstance(nodes, bool) or nodes < 1):
+            raise ValueError(f"nodes must be a positive integer, or None for all, got {nodes!r:.80}")
         return PendingTrials(self.calls, self.arguments, nodes)
-
-    def with_ranks(self, ranks: int | None) -> PendingTrials:
-        """Return the same sweep with gangs of a number of ranks, which must fill whole nodes.
-
-        In a pool with four ranks per node, ``sweep.with_ranks(8) @ pool`` equals ``sweep.with_nodes(2) @ pool``, and 6
-        ranks are rejected.
-
-        Args:
-            ranks: Ranks of each gang. None for all.
-
-        Raises:
-            ValueError: If ``ranks`` is not a positive integer.
-        """
-        _check_count("ranks", ranks)
-        return PendingTrials(self.calls, self.arguments, ranks=ranks)
 
     def __len__(self) -> int:
         return len(self.calls)
@@ -134,8 +117,7 @@ class PendingTrials:
             pool: The pool that runs the sweep.
 
         Raises:
-            UsageError: If the pool has fewer nodes than each gang needs, or if the gang's ranks do not fill whole
-                nodes.
+            UsageError: If the pool has fewer nodes than each gang needs.
             NotPicklableError: If an argument cannot be pickled.
             PoolError: If the pool is not up.
         """
@@ -143,11 +125,6 @@ class PendingTrials:
 
     def __repr__(self) -> str:
         return f"<{len(self)} trials of {self.calls[0].name}(…), not started: use >>, > or @ with a pool>"
-
-
-def _check_count(what: str, many: object) -> None:
-    if many is not None and (not isinstance(many, int) or isinstance(many, bool) or many < 1):
-        raise ValueError(f"{what} must be a positive integer, or None for all, got {many!r:.80}")
 
 
 def sweep(fn: Function[..., Any], /, **arguments: Any) -> PendingTrials:
@@ -319,16 +296,14 @@ def _start_trials(pending: PendingTrials, pool: Any, operator: str) -> Trials:
         raise TypeError(
             f"the right operand of {operator} must be a pool (with sky.Compute(...) as pool), got {pool!r:.80}"
         )
-    if (pending.nodes is not None or pending.ranks is not None) and operator != "@":
-        what = "nodes" if pending.ranks is None else "ranks"
+    if pending.nodes is not None and operator != "@":
         raise UsageError(
-            f"with_{what} applies to @ only: with {operator} each combination runs on one rank. "
-            f"Remove with_{what}, or use @."
+            f"with_nodes applies to @ only: with {operator} each combination runs on one rank. "
+            "Remove with_nodes, or use @."
         )
     trials = Trials(pending)
     if operator == "@":
-        nodes = pending.nodes if pending.ranks is None else pool._gang_nodes(pending.ranks)
-        _run_as_gangs(trials, pending, pool, nodes)
+        _run_as_gangs(trials, pending, pool)
     else:
         _run_on_ranks(trials, pending, pool)
     return trials
@@ -369,9 +344,9 @@ def _make_sheet(pending: PendingTrials) -> TrialSheet:
     return TrialSheet.new(names, [[_text(each[name]) for name in names] for each in pending.arguments])
 
 
-def _run_as_gangs(trials: Trials, pending: PendingTrials, pool: PoolOperations, nodes: int | None) -> None:
+def _run_as_gangs(trials: Trials, pending: PendingTrials, pool: PoolOperations) -> None:
     arrived: SimpleQueue[tuple[int, Run] | None] = SimpleQueue()
-    sweep = pool._start_gangs(pending.calls, _make_sheet(pending), nodes, lambda *ended: arrived.put(ended))
+    sweep = pool._start_gangs(pending.calls, _make_sheet(pending), pending.nodes, lambda *ended: arrived.put(ended))
     done = submit(sweep.wait())
     done.add_done_callback(lambda _: arrived.put(None))
 

@@ -591,18 +591,6 @@ class PoolOperations(DeprecatedMethods, PoolOperand):
         """Start a map, whose calls are submitted later; see ``api.map_and_stream``."""
         return cast("MapRun", self._dispatch("map", [task]))
 
-    def _gang_nodes(self, ranks: int) -> int:
-        """Return the number of nodes that a gang of a number of ranks occupies.
-
-        Raises:
-            UsageError: If the ranks do not fill whole nodes.
-            PoolError: If the pool is not up.
-        """
-        from skyward_core.pool.runs.gang_sweep import gang_nodes
-
-        context = self.pool.context
-        return gang_nodes(ranks, context.ranks_per_node, context.name)
-
     def _start_sweep(self, calls: Sequence[PendingFunction[Any]], run_id: str) -> Run:
         """Start independent calls side by side; see ``api.hyperparameter_sweep``.
 

@@ -145,7 +145,6 @@ OTHER_IDS = frozenset(
 )
 """Other ids on the form's screen, which fields of settings must not use; ids with a hyphen cannot collide."""
 ALL_NODES = "all"
-RANKS = "ranks"
 _NUMBERS = {"nodes": ("Nodes", 1024), "ranks_per_node": ("Ranks per node", 64)}  # by field: its label and maximum
 
 
@@ -377,12 +376,10 @@ def _parse_choice(choice: str) -> dict[str, Any]:
 
 
 def _parse_gang(text: str) -> dict[str, Any]:
-    """Return the field of a request, with its value, for the nodes or ranks of each trial of a sweep."""
+    """Return the field of a request, with its value, for the nodes of each trial of a sweep."""
     words = text.strip().lower()
     if words == ALL_NODES:
         return {"gang": True}
-    if words.endswith(RANKS):
-        return {"gang_ranks": _number(words.removesuffix(RANKS))}
     return {"gang_nodes": _number(words)}
 
 
@@ -440,7 +437,7 @@ def _check_plan(form: Form, live: Mapping[str, PoolView], *, launching: bool) ->
         used = _live_pool(form, live.values())
         if used is None:
             raise FieldError("pool", f"pool {request.pool} has ended: choose another or a new one")
-        return make_plan(request, launching=launching).on_pool(used).with_gangs()
+        return make_plan(request, launching=launching).on_pool(used).check_gangs()
     if request.pool in live:
         raise FieldError("name", f"pool {request.pool} is already up: use it, or choose another name")
     for id, setting in setting_fields(form.provider).items():
@@ -452,7 +449,7 @@ def _check_plan(form: Form, live: Mapping[str, PoolView], *, launching: bool) ->
     plan = make_plan(request, launching=launching, name=free_name(path_of(form.script), live))
     plan = plan.with_prompts().with_low_priority()
     _check_numbers(form, plan)
-    return plan.with_gangs()
+    return plan.check_gangs()
 
 
 def _check_words(id: str, split: Callable[[str], object], text: str) -> None:
@@ -688,8 +685,6 @@ def form_from_request(request: LaunchRequest) -> Form:
         for name in _asked_options(request.provider or DEFAULT_PROVIDER)
     }
     values["gang"] = ALL_NODES if request.gang else _written(request.gang_nodes)
-    if request.gang_ranks is not None:
-        values["gang"] = f"{request.gang_ranks} {RANKS}"
     chosen = ((name, getattr(request, name)) for name in PACKAGES)
     values["packages"] = next((format_choice(name, str(given)) for name, given in chosen if given), "")
     values |= {"function": _written(request.function), "name": _written(request.pool)}

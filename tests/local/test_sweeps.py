@@ -221,9 +221,6 @@ def test_gang_sweep_with_more_trials_than_kept_runs_lists_all(cli: Cli) -> None:
         (["--gang-nodes", "1", "--detach", "-a", "lr=1,2"], "cannot be combined with --detach"),
         (["--gang-nodes", "1", "--gang", "-a", "lr=1,2"], "cannot be combined"),
         (["--gang-nodes", "3", "--nodes", "2", "-a", "lr=1,2"], "each combination needs 3 nodes, but pool"),
-        (["--gang-ranks", "3", "--nodes", "2", "--ranks-per-node", "2", "-a", "lr=1,2"], "has 2. Use 2 or 4 ranks"),
-        (["--gang-ranks", "2", "--detach", "-a", "lr=1,2"], "cannot be combined with --detach"),
-        (["--gang-ranks", "2", "--ranks-per-node", "gpu", "-a", "lr=1,2"], "use a running pool"),
         (["-a", "lr=1,x"], "argument lr of train must be float, got 'x'"),
         (["-a", "lr=1,1"], "1 is repeated"),
         (["-a", "seed=1..9999"], "more than 4,096"),
@@ -239,7 +236,7 @@ def test_sweep_dry_run_shows_the_number_of_combinations(cli: Cli) -> None:
     assert "train(lr=1.0) and so on: 2 trials, each on one rank" in plan
     assert "each trial: 1 rank, world size 1\n" in plan
     shape = ("--nodes", 4, "--ranks-per-node", 2)
-    for gang, ranks in (("--gang", 8), ("--gang-nodes=2", 4), ("--gang-ranks=2", 2)):
+    for gang, ranks in (("--gang", 8), ("--gang-nodes=2", 4)):
         message = f"each trial: {ranks} ranks, world size {ranks}\n"
         assert message in cli(*sweep, *shape, gang).stdout, gang
     assert "world    1 rank, world size 1\n" in cli("run", "swept.py:train", "-a", "lr=1", "--one", "--dry-run").stdout

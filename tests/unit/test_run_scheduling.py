@@ -15,7 +15,7 @@ from skyward_core.model.errors import Cancelled, PoolError, PoolGone, RunError, 
 from skyward_core.model.outcomes_states_and_alerts import RunKind
 from skyward_core.pool import agent_link
 from skyward_core.pool.pool_context import PoolEnd
-from skyward_core.pool.runs.gang_sweep import GangSweep, gang_nodes
+from skyward_core.pool.runs.gang_sweep import GangSweep
 from skyward_core.pool.runs.run import Run
 from skyward_core.tasks.pickled_calls_and_blobs import EMPTY_BLOB, Task
 from skyward_core.views import events
@@ -508,19 +508,3 @@ async def test_gang_sweep_leaves_no_run_open_under_random_events(seed: int) -> N
     assert [place for place, _ in sorted(stage.ended)] == list(range(len(stage.runs)))
     whole = len(stage.runs) == rows
     assert whole or sweep.cancelled or failed is not None, "that some did not begin is told"
-
-
-@pytest.mark.parametrize(
-    ("ranks", "each", "nodes"),
-    [
-        (1, 1, 1), (4, 4, 1), (8, 4, 2),
-        (1, 4, "Use 4 ranks"), (2, 4, "Use 4 ranks"), (3, 4, "Use 4 ranks"), (6, 4, "Use 4 or 8 ranks"),
-        (2, 0, "until the pool is up"),
-    ],
-)  # fmt: skip
-def test_gang_must_have_all_ranks_of_its_nodes(ranks: int, each: int, nodes: int | str) -> None:
-    if isinstance(nodes, int):
-        assert gang_nodes(ranks, each, "p") == nodes
-    else:
-        with pytest.raises(UsageError, match=nodes):
-            gang_nodes(ranks, each, "p")

@@ -91,7 +91,6 @@ class LaunchRequest(Value):
             is a task on one rank.
         gang: Whether each combination of a sweep runs on all ranks instead, one combination at a time.
         gang_nodes: Number of nodes for each combination; as many combinations run at a time as the pool has nodes for.
-        gang_ranks: Number of ranks for each combination, converted to a number of nodes.
         script_args: Arguments of the script if it runs as a whole; None to call one of its functions.
         module: Name of a module to run as with ``python -m``; ``script`` is then the module's file.
         python: Interpreter that loads the script, as a path or a name in PATH; None for automatic selection.
@@ -146,7 +145,6 @@ class LaunchRequest(Value):
     gang_nodes: int | None = _option(
         "--gang-nodes", "N", "Run each trial of a sweep on all ranks of N nodes, as many trials at a time as fit."
     )
-    gang_ranks: int | None = _option("--gang-ranks", "N", "Run each trial of a sweep on as many nodes as have N ranks.")
     python: str | None = _option(
         "--python", "PATH", "Load the script with this Python.  [default: the project's]",
         row="Function", label="python", placeholder="project's Python ({launch.python})",
@@ -408,7 +406,7 @@ DEFAULTS: Mapping[str, Any] = {
 }
 """Default values of all fields."""
 
-WAYS: Mapping[str, str] = {"gang": "every rank", "gang_nodes": "some nodes", "gang_ranks": "some ranks"}
+WAYS: Mapping[str, str] = {"gang": "every rank", "gang_nodes": "some nodes"}
 """Fields of a request that run each combination of a sweep as a gang, with a description of the gang."""
 
 NO_SCRIPT = str(Path())

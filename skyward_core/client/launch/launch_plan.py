@@ -171,31 +171,18 @@ class LaunchPlan:
         """Maximum number of nodes of the pool."""
         return len(self.pool.nodes) if not isinstance(self.pool, PoolSpec) else self.pool.most_nodes
 
-    def with_gangs(self) -> LaunchPlan:
-        """Return the plan with ``gang_ranks`` converted to nodes, after checking that the pool has enough of them.
+    def check_gangs(self) -> LaunchPlan:
+        """Return the plan, after checking that the pool has enough nodes for each gang of a sweep.
 
         Raises:
-            UsageError: If the pool has too few nodes, or ``gang_ranks`` does not fit the ranks of its nodes.
+            UsageError: If the pool has too few nodes.
         """
-        if self.sheet is None:
-            return self
-        from skyward_core.pool.runs.gang_sweep import check_node_count, gang_nodes
+        if self.sheet is not None:
+            from skyward_core.pool.runs.gang_sweep import check_node_count
 
-        nodes, name = self.sheet.nodes, "gang_nodes"
-        if (ranks := self.request.gang_ranks) is not None:
-            name = "gang_ranks"
-            with set_error_field(name):
-                nodes = gang_nodes(ranks, self._ranks_per_node, self.pool.name)
-        with set_error_field(name):
-            check_node_count(nodes, self.max_nodes, self.pool.name)
-        return replace(self, sheet=replace(self.sheet, nodes=nodes))
-
-    @property
-    def _ranks_per_node(self) -> int:
-        """Ranks on each node of the pool; 0 if unknown before the pool is up."""
-        if not isinstance(self.pool, PoolSpec):
-            return self.pool.ranks_per_node
-        return self.pool.ranks_per_node if isinstance(self.pool.worker.ranks_per_node, int) else 0
+            with set_error_field("gang_nodes"):
+                check_node_count(self.sheet.nodes, self.max_nodes, self.pool.name)
+        return self
 
     @property
     def spec(self) -> PoolSpec | None:

@@ -48,8 +48,8 @@ def write_snippet(request: LaunchRequest, live: PoolView | None = None) -> str:
             operator = " >> pool"
             if request.gang:
                 operator = " @ pool"
-            elif (count := request.gang_nodes or request.gang_ranks) is not None:
-                operator = f".with_{'nodes' if request.gang_nodes else 'ranks'}({count}) @ pool"
+            elif request.gang_nodes is not None:
+                operator = f".with_nodes({request.gang_nodes}) @ pool"
             raise UsageError(f"in Python, write a sweep as sky.sweep(FUNCTION, NAME=[...]){operator}")
     if live is not None:
         plan = plan.on_pool(live)

@@ -50,32 +50,6 @@ def check_node_count(nodes: int, has: int, pool: str) -> None:
         )
 
 
-def gang_nodes(ranks: int, each: int, pool: str) -> int:
-    """Return the number of nodes of a gang. A gang has all ranks of its nodes.
-
-    Args:
-        ranks: Ranks per gang.
-        each: Ranks per node; 0 if unknown until the pool is up.
-        pool: Name of the pool.
-
-    Raises:
-        UsageError: If no number of nodes has exactly this number of ranks.
-    """
-    if not each:
-        raise UsageError(
-            f"Cannot run each combination on {ranks} ranks: the number of ranks per node of pool {pool} is unknown "
-            "until the pool is up. Give a number of nodes instead, or use a running pool."
-        )
-    if ranks % each:
-        low = ranks - ranks % each
-        fit = f"{low} or {low + each}" if low else f"{each}"
-        raise UsageError(
-            f"Cannot run each combination on {ranks} ranks: a gang uses all ranks of its nodes, and each node of pool "
-            f"{pool} has {each}. Use {fit} ranks, or omit the number to use one rank per combination."
-        )
-    return ranks // each
-
-
 async def begin_sweep(
     context: PoolContext, tasks: Sequence[Task], sheet: TrialSheet, nodes: int,
     ended: Callable[[int, Run], None] = lambda place, run: None,

@@ -286,7 +286,7 @@ def run(
             plan = replace(plan, sheet=missing)
         if found is not None:
             plan = plan.on_pool(found)
-        plan = plan.with_gangs()
+        plan = plan.check_gangs()
         if change := plan.describe_python_change(before[1]):
             console.note(f"run {before[0]}: {change}")
         if dry_run:
