@@ -72,7 +72,7 @@ from skyward_tui.text.text_width_and_tables import one_line
 from skyward_tui.ui.actions import bindings, first_key, with_keys
 from skyward_tui.ui.session_futures import flash_errors, wait_shielded
 from skyward_tui.ui.themes import read_style_sheet
-from skyward_tui.widgets.form_fields import Choice, Toggles, update_label
+from skyward_tui.widgets.form_fields import Choice, ScriptSuggester, Toggles, update_label
 from skyward_tui.widgets.screen_frame_and_replay_line import Breadcrumbs, Panel
 
 if TYPE_CHECKING:
@@ -404,7 +404,8 @@ class LaunchScreen(BaseScreen[None]):
 
     def on_mount(self) -> None:
         self._recent = recent_forms()
-        self._suggest("script", [display_path(Path(form.script)) for form in self._recent])
+        scripts = [display_path(Path(form.script)) for form in self._recent]
+        self.query_one("#script", Input).suggester = ScriptSuggester(scripts)
         if (form := self._first or (None if self._pool else self.app.unlaunched)) is not None:
             self._fill(form)
         if self._first is None:
@@ -480,7 +481,7 @@ class LaunchScreen(BaseScreen[None]):
             self._filled = field.value = fitting or (last := same[0].arguments if same else "")
             if last and not fitting:
                 self.flash(with_keys("arguments of your last launch; {launch.clear}: clear", self.app.keys))
-        self._suggest("arguments", [each.arguments for each in same])
+        self.query_one("#arguments", Input).suggester = SuggestFromList([each.arguments for each in same])
 
     def _fitting_arguments(self, form: Form) -> str:
         """Return the arguments of a form that its function, or its job file, accepts."""
@@ -495,9 +496,6 @@ class LaunchScreen(BaseScreen[None]):
             return ""
         is_open = any(param.kind == "var_keyword" for param in called.params)
         return fitting_arguments(form.arguments, argument_fields(called), is_open=is_open)
-
-    def _suggest(self, field: str, texts: list[str]) -> None:
-        self.query_one(f"#{field}", Input).suggester = SuggestFromList(texts) if texts else None
 
     def _read_script(self, function: str = "", packages: str = "") -> None:
         """List the functions of the script and the package files of its project."""
@@ -664,6 +662,7 @@ class LaunchScreen(BaseScreen[None]):
 
     def _show_result(self, result: PlanResult) -> None:
         form, error = result.form, result.error
+        self.query_one("#launch").set_class(error is not None, "-invalid")
         self._sidebar.fit_code()
         self._mark_field(error if form.script.strip() else None)
         if result.plan is not None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,12 +16,14 @@ from textual.content import Content
 from textual.geometry import Size
 from textual.message import Message
 from textual.strip import Strip
-from textual.suggester import SuggestFromList
+from textual.suggester import Suggester, SuggestFromList
 from textual.widget import Widget
 from textual.widgets import Input, Label, Select, Static
 
 from skyward_core.model.provider_settings_schema import Field
+from skyward_core.util.safe_file_access import expand_user
 from skyward_core.util.terminal_safe_text import sanitize_in_place
+from skyward_tui.shutdown_and_daemon_threads import run_in_daemon_thread
 from skyward_tui.text.text_width_and_tables import clip_path, one_line
 from skyward_tui.ui.actions import bindings
 from skyward_tui.ui.themes import read_style_sheet
@@ -129,6 +133,34 @@ class FormLine(TextLine):
         style = self.rich_style if self.value else self.get_component_rich_style("input--placeholder")
         cut = Strip([Segment(clip_path(text, width), style)])
         return cut.extend_cell_length(width + 1).apply_style(self.rich_style)
+
+
+class ScriptSuggester(Suggester):
+    """Completion of a path: a recent script, or else the first folder, script or job file of that name.
+
+    Args:
+        recent: Paths of recent scripts.
+    """
+
+    def __init__(self, recent: Iterable[str]) -> None:
+        super().__init__(use_cache=False, case_sensitive=True)
+        self._recent = list(recent)
+
+    async def get_suggestion(self, value: str) -> str | None:
+        known = [each for each in self._recent if each.startswith(value)]
+        return known[0] if known else await run_in_daemon_thread(lambda: _complete_path(value))
+
+
+def _complete_path(value: str) -> str | None:
+    folder, slash, name = value.rpartition("/")
+    with suppress(OSError, ValueError):
+        for entry in sorted(os.scandir(expand_user(f"{folder}{slash}")), key=lambda entry: entry.name):
+            if name and entry.name.startswith(name) and (entry.is_dir() or entry.name.endswith(_SCRIPTS)):
+                return f"{folder}{slash}{entry.name}{'/' if entry.is_dir() else ''}"
+    return None
+
+
+_SCRIPTS = (".py", ".yaml", ".yml")
 
 
 class PluginToggles(Toggles):

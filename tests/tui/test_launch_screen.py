@@ -285,6 +285,21 @@ async def test_recent_launch_is_picked_by_key(
         assert screen.form().arguments == "lr=0.5"
 
 
+async def test_path_of_a_script_is_completed_and_launch_is_dim_while_invalid(app: SkywardApp, script: Path) -> None:
+    folder = script.parent / "experiments"
+    folder.mkdir()
+    (folder / "tune.py").write_text(SCRIPT)
+    (folder / "tune.log").touch()
+    async with on_launch_form(app, SIZE, "") as (pilot, screen):
+        field, launch = screen.query_one("#script", Input), screen.query_one("#launch")
+        await until(pilot, lambda: launch.has_class("-invalid"))
+        for typed_text, whole in (("exp", "experiments/"), ("tu", "experiments/tune.py")):
+            await press(pilot, *typed_text, until=lambda whole=whole: field._suggestion == whole)  # type: ignore[misc]
+            await press(pilot, "right", until=lambda whole=whole: field.value == whole)  # type: ignore[misc]
+        screen.query_one("#arguments", Input).value = "epochs=1"
+        await until(pilot, lambda: not launch.has_class("-invalid"))
+
+
 async def test_arguments_of_the_last_launch_are_named_and_cleared_by_key(app: SkywardApp, script: Path) -> None:
     add_recent(Form(script=str(script), function="train", arguments="epochs=3"))
     async with on_launch_form(app, SIZE, "train.py") as (pilot, screen):

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import TypeVar
 
 import click
 
@@ -23,8 +22,6 @@ from skyward_tui.cli.result_tables_failures_and_receipts import drop_receipts, q
 from skyward_tui.cli.shared_options_and_command_class import Duration, RenamedOption, command
 from skyward_tui.text.error_hint_text import format_error
 from skyward_tui.text.teardown_and_leftovers import unfetched_lines
-
-T = TypeVar("T")
 
 
 @command()
@@ -148,18 +145,6 @@ def _unfetched_files(session: Session, live: Sequence[run_history.PoolRow]) -> I
             )
 
 
-def _parse_option(option: str, read: Callable[[str], T], text: str) -> T:
-    """Parse the text of an option.
-
-    Raises:
-        UsageError: If the text is invalid.
-    """
-    try:
-        return read(text)
-    except ValueError as error:
-        raise UsageError(f"{option} {error}") from error
-
-
 @command()
 @click.option(
     "--older", type=Duration(), default="90d", show_default=True, help="Remove pools that ended this long ago."
@@ -180,7 +165,10 @@ def prune(console: Console, older: float, most: str, checkpoints: bool, dry_run:
 
     Unfetched results on hosts stay. The same cleanup runs automatically once a day.
     """
-    limit = _parse_option("--most", spec_field_checks.size, most)
+    try:
+        limit = spec_field_checks.size(most)
+    except ValueError as error:
+        raise UsageError(f"--most {error}") from error
     with open_session(console) as session:
         delete = partial(session.delete_checkpoints, only_look=dry_run) if checkpoints else None
         gone = run_history.prune_pools(session.ledger, age=older, most=limit, only_look=dry_run, delete_files=delete)

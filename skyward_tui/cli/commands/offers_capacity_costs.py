@@ -27,7 +27,7 @@ from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_tui.cli.console_and_log_printer import Console
 from skyward_tui.cli.pool_and_run_lookup import note_unreachable, open_session
 from skyward_tui.cli.result_tables_failures_and_receipts import table
-from skyward_tui.cli.shared_options_and_command_class import command, offer_options, parse_time, settings_option
+from skyward_tui.cli.shared_options_and_command_class import Duration, command, offer_options, settings_option
 from skyward_tui.text.number_time_and_run_state_format import ago, count, money
 
 
@@ -273,7 +273,7 @@ def _age(offer: Offer) -> str:
 
 
 @command()
-@click.option("--since", metavar="TIME", default="30d", show_default=True, help='Period: "12h", "30d", "4w".')
+@click.option("--since", type=Duration(), default="30d", show_default=True, help='Period: "12h", "30d", "4w".')
 @click.option(
     "--by",
     type=click.Choice(["pool", "function", "day"]),
@@ -281,13 +281,13 @@ def _age(offer: Offer) -> str:
     show_default=True,
     help="Group the sums by pool, function or day.",
 )
-def costs(console: Console, since: str, by: str) -> int:
+def costs(console: Console, since: float, by: str) -> int:
     """Show the cost of pools.
 
     Counts all machines, also replaced ones, from their creation to the start of their termination, at the prices known
     at their creation. The provider's bill is authoritative.
     """
-    began = parse_time("--since", since)
+    began = max(0.0, time.time() - since)
     with open_session(console) as session:
         note_unreachable(session, console)  # this also records the end of pools that shut themselves down
     found = add_up(began)
