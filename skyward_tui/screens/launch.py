@@ -478,8 +478,8 @@ class LaunchScreen(BaseScreen[None]):
         field = self.query_one("#arguments", Input)
         if field.value == self._filled and (self._readable or is_job(script)):  # unchanged by the user
             fitting = (field.value if was_whole else "") if form.whole else self._fitting_arguments(form)
-            self._filled = field.value = fitting or (last := same[0].arguments if same else "")
-            if last and not fitting:
+            self._filled = field.value = fitting or (same[0].arguments if same else "")
+            if self._filled and not fitting:
                 self.flash(with_keys("arguments of your last launch; {launch.clear}: clear", self.app.keys))
         self.query_one("#arguments", Input).suggester = SuggestFromList([each.arguments for each in same])
 
