@@ -183,6 +183,20 @@ def test_run_whose_agent_died_goes_on_with_fewer_nodes(home: Path, tmp_path: Pat
         assert "on 2 of 3 nodes, because node 1 is lost: its agent has ended" in run.ended_attempts[0].reason
 
 
+def test_smaller_run_grows_when_the_next_client_waits_for_it(home: Path, tmp_path: Path) -> None:
+    """The client starts an agent on the node that the run has left."""
+    with run_without_client_or_agent(tmp_path, "2:3") as compute, ThreadPoolExecutor() as beside:
+        run = compute.runs[0]
+        waiting = beside.submit(compute.wait, run.id)
+        try:
+            run.checkpoint_at = time.time()
+            wait_for_attempt(tmp_path, 3, 3)
+        finally:
+            (tmp_path / "end").touch()
+        assert waiting.result(30) == [(3, "3", "2")] * 3
+        assert [end.cause for end in run.ended_attempts] == ["loss", "growth"]
+
+
 def test_next_client_continues_the_run_that_only_a_client_can_restart(home: Path, tmp_path: Path) -> None:
     with run_without_client_or_agent(tmp_path, "3") as compute, ThreadPoolExecutor() as beside:
         wait_for_attempt(tmp_path, 2, 3)

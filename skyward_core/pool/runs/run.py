@@ -412,6 +412,7 @@ class Run:
             self._attempt_ends = [AttemptEnd.from_keys(keys) for keys in attempt["ends"]]
         self._fetching.discard(UNKNOWN_CALL)
         self._check_end()
+        self._context.scheduler.watch_growth(self)
 
     def has_call(self, index: int) -> bool:
         """Check whether the run has a call of this index."""
