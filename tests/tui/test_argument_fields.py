@@ -167,13 +167,12 @@ async def test_several_values_of_an_argument_are_a_sweep(app: SkywardApp, sessio
 @pytest.mark.proof("1 s of a processor")
 async def test_sweep_runs_in_gangs_of_the_entered_number_of_nodes(app: SkywardApp, session: FakeSession) -> None:
     async with on_launch_form(app, (120, 40), "train.py") as (pilot, screen):
-        options, gang = screen.query_one("#options", Toggles), screen.query_one("#gang", Input)
+        gang = screen.query_one("#gang", Input)
         row = screen.query_one("#gangs")
         assert not row.display
         screen.query_one("#arguments", Input).value = "epochs=1..5"
         await until(pilot, lambda: row.display)
-        options.focus()
-        await pilot.press("tab")
+        gang.focus()
         await typed(app, pilot, "2", until="nodes, 2 at a time")
         assert "--gang-nodes 2" in screen_text(app)
         await typed(app, pilot, "0", until="each combination needs 20")
