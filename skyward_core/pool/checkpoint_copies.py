@@ -22,7 +22,7 @@ from skyward_core.model.errors import UsageError
 from skyward_core.model.output_files import matches
 from skyward_core.model.specs import Options
 from skyward_core.node.bootstrap.receive_working_folder import PARTIAL_SUFFIX
-from skyward_core.pool.agent_link import Link
+from skyward_core.pool.agent_link import CLOCK_TOLERANCE, Link
 from skyward_core.pool.blob_distribution import BlobDistributor, BlobFile, drop_blobs
 from skyward_core.pool.checkpoint_sets import (
     CheckpointFile,
@@ -35,7 +35,6 @@ from skyward_core.pool.checkpoint_sets import (
 from skyward_core.pool.checkpoint_store import CheckpointStore, LocalFile, StoredFile
 from skyward_core.pool.direct_file_transfers import MIN_DIRECT_SIZE
 from skyward_core.pool.output_files import (
-    CLOCK_TOLERANCE,
     FetchedRow,
     FileListing,
     checkpoint_patterns,

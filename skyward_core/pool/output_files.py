@@ -28,7 +28,7 @@ from skyward_core.model.output_files import (
 )
 from skyward_core.model.specs import Options
 from skyward_core.node.agent.output_checkpoint_and_source_files import FolderWalk, clear_checkpoints, file_version
-from skyward_core.pool.agent_link import Link
+from skyward_core.pool.agent_link import CLOCK_TOLERANCE, Link
 from skyward_core.pool.checkpoint_sets import inspect_content
 from skyward_core.protocol.frame_codec import WireError
 from skyward_core.runtime.instance_info_and_attempt import CHECKPOINTS
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
 
 
 EARLIER_SUFFIX = ".earlier"  # ending of the last whole version of a file whose writer was killed
-CLOCK_TOLERANCE = 2.0  # seconds by which two clocks may differ
 PATIENCE = 60.0  # seconds that a node may take to scan its disk
 MAX_FILES = 200_000  # maximum number of listed files per node, over all pages
 SILENCE_TIMEOUT = 6.0  # seconds without a frame; a node sends a frame at least every 2 s while it scans
