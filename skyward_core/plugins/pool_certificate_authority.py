@@ -41,7 +41,7 @@ class TlsCredentials(Value):
         return {"authority": self.authority, "certificate": self.certificate, "key": self.key}
 
     def __repr__(self) -> str:
-        return "Papers(...)"
+        return "TlsCredentials(...)"
 
 
 class Authority:

@@ -58,7 +58,8 @@ class Host:
         (folder / "secret.result").write_text("not of the spool")
         (self.spool / RESULT).write_bytes(DATA)
         (self.spool / "r000.out").write_text("a log")
-        papers = authority.issue(node_name(number)).to_json()
+        papers = (issued := authority.issue(node_name(number))).to_json()
+        assert f"{issued}" == repr(issued) == "TlsCredentials(...)", "a log shows no key"
         self.peers = FileTransferServer(self.blobs, self.spool, "127.0.0.1", papers)
         self.place = ("127.0.0.1", self.peers.port)
         self.node = Endpoint(self.place, node_name(number))
