@@ -295,3 +295,11 @@ async def test_where_request_lists_only_gang_runs(node: Served) -> None:
     client.add_note(REQUESTS_CALL)
     (known,) = [header for header in client.add_note({"t": "where", "id": 1}) if header["t"] == "known"]
     assert known["runs"] == {"bb22": {"calls": 1, "active": 1, "total": 4}}
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+async def test_only_gangs_of_several_nodes_get_a_port_for_failures(node: Served, nodes: int) -> None:
+    node.state.config = node.state.config.replace(nodes=nodes)
+    node.state.gpus_known.set()
+    (known,) = node.client().add_note({"t": "ports", "id": 1})
+    assert (len(known["ports"]), known["line"] > 0) == (2, nodes > 1)

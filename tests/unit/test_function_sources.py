@@ -17,11 +17,12 @@ from skyward_core.model.function import function
 from skyward_core.model.outcomes_states_and_alerts import Outcome
 from skyward_core.node.agent.client_requests import save_source
 from skyward_core.node.worker.call_unpickling_and_script_modules import SourceFiles
+from skyward_core.protocol.frame_codec import MAX_INLINE_BYTES
 from skyward_core.protocol.node_paths import NodePaths
 from skyward_core.protocol.validators import is_metric_summary
 from skyward_core.runtime.metric_logging import MAX_CALLS, MAX_NAME_LENGTH, MAX_NAMES, MetricSummaries
 from skyward_core.tasks.function_pickling import MAX_SOURCE_BYTES, collect_sources, make_task
-from skyward_core.tasks.pickled_calls_and_blobs import SourceText, read_tasks, write_tasks
+from skyward_core.tasks.pickled_calls_and_blobs import EMPTY_BLOB, Blob, SourceText, Task, read_tasks, write_tasks
 from skyward_core.util.content_hash import hash_bytes
 
 TEXT = b"def f():\n    return 1\n"
@@ -66,6 +67,14 @@ def test_source_of_a_task_survives_writing_and_reading(script: Path, tmp_path: P
     assert task.args.sources == ()
     write_tasks([task], tmp_path)
     assert read_tasks(tmp_path)[0].fn.sources == expected
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_only_calls_that_fit_into_a_frame_are_read_into_memory(more: int, tmp_path: Path) -> None:
+    data = bytes(MAX_INLINE_BYTES + more)
+    write_tasks([Task("f", Blob(hash_bytes(data), len(data), data), EMPTY_BLOB)], tmp_path)
+    (task,) = read_tasks(tmp_path)
+    assert (task.fn.read(), task.fn.data is None) == (data, bool(more))
 
 
 def test_agent_saves_a_source_once_in_a_private_folder(tmp_path: Path) -> None:

@@ -19,7 +19,16 @@ from hypothesis import strategies as st
 
 from skyward_core.model.errors import SpecError
 from skyward_core.model.function import function
-from skyward_core.model.output_files import CHANGED_MESSAGE, WrittenFile, matches, may_contain, normalize_pattern
+from skyward_core.model.output_files import (
+    CHANGED_MESSAGE,
+    MAX_NAMED_FILES,
+    FetchedFile,
+    WrittenFile,
+    list_failed_files,
+    matches,
+    may_contain,
+    normalize_pattern,
+)
 from skyward_core.model.specs import Image
 from skyward_core.node.agent import output_checkpoint_and_source_files
 from skyward_core.node.agent.output_checkpoint_and_source_files import OutputFile, file_version, find_written_files
@@ -31,6 +40,12 @@ from skyward_core.runtime.instance_info_and_attempt import InstanceInfo, using
 from skyward_core.runtime.output_decorators import silent, stderr, stdout
 from skyward_core.transport.file_and_result_downloads import IncomingOutput
 from tests.support.examples import examples
+
+
+@pytest.mark.parametrize(("more", "text"), [(0, "0, 1, 2, 3, 4"), (2, "0, 1, 2, 3, 4 and 2 more")])
+def test_files_that_fail_for_one_reason_are_named_up_to_a_limit(more: int, text: str) -> None:
+    written = [WrittenFile(str(number), 1, 0.0, 3, "v") for number in range(MAX_NAMED_FILES + more)]
+    assert list(list_failed_files(FetchedFile(each, Path(), "full") for each in written)) == [(text, 3, "full")]
 
 
 def test_truncated_line_of_the_output_record_hides_no_other(tmp_path: Path) -> None:

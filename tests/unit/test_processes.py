@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -134,6 +135,13 @@ def test_processes_with_the_node_variable_and_descendants_are_found(tmp_path: Pa
     finally:
         worker_processes.kill_all([child.pid, below])
         child.communicate()
+
+
+def test_hosts_that_accept_or_refuse_a_connection_are_reached() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert host_commands.probe_hosts([("127.0.0.1", port), ("host.invalid", port)], 5.0) == [True, False]
+    assert host_commands.probe_hosts([("127.0.0.1", port)], 5.0) == [True]
 
 
 def test_process_start_time_is_empty_after_its_end() -> None:
