@@ -174,6 +174,7 @@ TOTALS = {
     "step": (5, ("total", "total_steps", "max_steps", "num_steps")),
     "epoch": (4, ("epochs", "total_epochs", "max_epochs", "num_epochs")),
 }
+STEP_NAMES = ("step", "global_step", "iteration", "iter")
 TOTAL_NAMES = frozenset(name for _, names in TOTALS.values() for name in names)
 
 
@@ -430,6 +431,16 @@ class MetricStore:
         series = (names.get("step") for names in list(self._runs.get(run, {}).values()))
         steps = [max(one.latest, *one.line.values) for one in series if one is not None]
         return max((step for step in steps if isfinite(step)), default=None)
+
+    def step_rate(self, run: str, rank: int) -> float | None:
+        """Return the steps per second that a rank logs, from its latest steps; None if unknown."""
+        names = self._series_by_name(run, rank)
+        found = next((names[name] for name in STEP_NAMES if name in names), None)
+        if found is None or len(found.line.at) < REQUIRED_VALUES:
+            return None
+        times, steps = (each[-RATE_VALUES:] for each in _copy(found.line))
+        passed, done = times[-1] - times[0], steps[-1] - steps[0]
+        return done / passed if passed > 0 and 0 < done < MAX_VALUE else None
 
     def repeated_work(self, run: str, at: float) -> tuple[float, float]:
         """Return the steps that a run logged again after an attempt ended, and the seconds lost with them.

@@ -16,7 +16,7 @@ from textual.content import Content
 from textual.geometry import Region
 from textual.strip import Strip
 
-from skyward_core.views.outliers_and_bands import IncrementalBand, median
+from skyward_core.views.outliers_and_bands import IncrementalBand, Trace, median
 from skyward_core.views.pool_view import PoolView, RunView
 from skyward_core.views.rank_metrics_and_progress import MetricStore, classify_metric
 from skyward_tui.panels.panel import InstantChosen, RunPanel, RunSelection
@@ -52,6 +52,7 @@ REPAINT_SECONDS = 0.5  # seconds; minimum interval between updates of all charts
 MANY_RANKS = 128  # number of ranks for which the minimum interval grows by one REPAINT_SECONDS, to limit the load
 MAX_NAMED_OUTLIERS = 4  # maximum number of outlier ranks that the title names
 NAMES_SHOWN = 64
+LAST_VALUES = 60  # values of a failed run that are drawn unless the panel is zoomed
 MAX_CHARTS = 6
 _NAME, _VALUE = 12, 9  # cells of the columns in a row without a chart
 LEAST_WIDTH, LEAST_HEIGHT = 30, 7  # minimum cells of a chart
@@ -96,6 +97,7 @@ class MetricsPane(PaintedLines):
         self._updated_at = 0.0
         self.scale = ""  # one of SCALES
         self.smooth = self.single = self.by_time = False
+        self.only_last = False  # whether only the last values before a failure are drawn
         self.axis = ""  # name of the counter on the x axis; "" for time
         self._axes: dict[int, StepAxis] = {}
         self.hairline: float | None = None  # position of the hairline on the x axis
@@ -201,6 +203,7 @@ class MetricsPane(PaintedLines):
             subject += f"  x: {self.axis or 'time'}"
         subject += f"  {self.scale} scale" if self.scale else ""
         subject += "  smoothed" if self.smooth else ""
+        subject += f"  last {LAST_VALUES} values before the failure" if self.only_last else ""
         odd = self._outlier_ranks(self.name_shown)
         if not odd:
             return subject
@@ -258,6 +261,11 @@ class MetricsPane(PaintedLines):
         self._charts.clear()
         self._budget = len(self.names)
         self.refresh_if_changed()
+
+    def show_only_last(self, only: bool) -> None:
+        """Draw only the last values, or all."""
+        self.only_last = only
+        self._force_repaint()
 
     def action_scale(self) -> None:
         """Switch to the next scale: automatic, logarithmic, linear."""
@@ -415,8 +423,11 @@ class MetricsPane(PaintedLines):
         return cached[2]
 
     def _chart_of(self, metrics: MetricStore, name: str, width: int) -> Chart:
+        traces = metrics.traces(self._run, name)
+        if self.only_last:
+            traces = {rank: Trace(at[-LAST_VALUES:], values[-LAST_VALUES:]) for rank, (at, values) in traces.items()}
         return make_chart(
-            metrics.traces(self._run, name), self._rank, columns=2 * width, smooth=self.smooth, at=self.instant,
+            traces, self._rank, columns=2 * width, smooth=self.smooth, at=self.instant,
             log=None if not self.scale else self.scale == "log", axes=self._axes or None,
             bands=self._bands.setdefault(name, IncrementalBand()),
         )  # fmt: skip
@@ -477,7 +488,8 @@ class MetricsPane(PaintedLines):
         head = clip(f" {name} {value}{mark}", width)
         span = [] if chart.low is None or chart.high is None else [number(chart.low), number(chart.high)]
         more = [" to ".join(span)] if len(set(span)) > 1 else []
-        best = [each for _, each in chart.front if isfinite(each)]
+        low = chart.behind[chart.hues.index(BAND)] if BAND in chart.hues and len(self.ranks) <= RANKS_DRAWN else ()
+        best = [each for _, each in (*chart.front, *low) if isfinite(each)]
         if best and classify_metric(name) == "loss" and not self.smooth:
             more.append(f"best {number(10 ** min(best) if chart.is_log else min(best))}")
         more += ["log scale"] if chart.is_log and not self.scale else []
@@ -573,6 +585,9 @@ class MetricsPanel(RunPanel[MetricsPane]):
     def update_view(self, pool: PoolView, run: RunView | None, now: float, chosen: RunSelection) -> bool:
         rank = None if chosen.merged else chosen.rank
         restarts = [] if run is None else [each.at for each in run.ended_attempts]
+        only_last = run is not None and run.state == "failed" and not self.screen.has_class("-zoom")
+        if only_last != self.main.only_last:
+            self.main.show_only_last(only_last)
         changed = run is not None and self.main.update(pool.metrics, run.id, rank, restarts)
         has_metrics = run is not None and bool(self.main.names)
         changed |= has_metrics != self.has_content

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from math import ceil, floor, inf, isfinite, log10, nan
+from operator import sub
 from sys import float_info
 from typing import NamedTuple
 
@@ -14,7 +16,7 @@ from textual.content import Content
 
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.outliers_and_bands import IncrementalBand, Trace, compute_band, median
-from skyward_core.views.rank_metrics_and_progress import TOTAL_NAMES, MetricStore, classify_metric
+from skyward_core.views.rank_metrics_and_progress import STEP_NAMES, TOTAL_NAMES, MetricStore, classify_metric
 from skyward_tui.text.number_time_and_run_state_format import duration, number
 from skyward_tui.text.text_width_and_tables import clip
 
@@ -375,8 +377,11 @@ BAND = -2  # hue of the edges of a band
 PLAIN = -1  # hue of lines that belong to no rank
 AUTO_LOG = 100.0  # ratio of maximum and minimum above which a scale is logarithmic by default
 RANKS_ANEW = 32  # up to this number of ranks, a band is recomputed each time, which takes a few milliseconds
+NOISE = 0.125  # full heights that a line crosses per column, above which the medians of groups of values are drawn
+LEAST_NOISY = 24  # values
+BIN_COLUMNS = 6  # columns of such a group
 SMOOTHING = 0.9  # weight of the earlier values in the moving average
-AXES = ("step", "global_step", "iteration", "iter", "epoch")  # counters that can be the x axis, the preferred first
+AXES = (*STEP_NAMES, "epoch")  # counters that can be the x axis, the preferred first
 COUNTERS = frozenset({*AXES, *TOTAL_NAMES, "batch", "rank"})
 _SURE = 8  # values needed to recognize a metric as a counter
 
@@ -522,10 +527,11 @@ def make_chart(
         return line if axis is None else axis.place(line)
 
     own = None if rank is None else traces.get(rank)
-    front: Line = trace_line(own, columns) if own is not None else []
+    front: Line = readable_line(own, columns) if own is not None else []
+    edges = [] if own is None or len(traces) > RANKS_DRAWN else noise_band(own, columns)
     main = PLAIN if rank is None else rank
     drawn = traces if len(traces) <= RANKS_DRAWN else {}
-    others = [(each, trace_line(trace, columns)) for each, trace in drawn.items() if each != rank]
+    others = [(each, readable_line(trace, columns)) for each, trace in drawn.items() if each != rank]
     if rank is None and len(traces) == 1:
         (main, front), others = others[0], []
     elif rank is None or len(traces) > RANKS_DRAWN:
@@ -541,6 +547,7 @@ def make_chart(
         else:
             others.append((PLAIN, middle))
     others, front = [(hue, placed(line, hue)) for hue, line in others], placed(front, main)
+    others += [(BAND, placed(edge, main)) for edge in edges]
     if smooth:
         others, front = [*others, (PLAIN, front)], smooth_line(front)
     behind = [line for _, line in others]
@@ -589,6 +596,40 @@ def trace_line(trace: Trace, columns: int = 0) -> Line:
             found += [(at[begin], each) for each in ends]
     found.append((at[-1], values[-1]))
     return found
+
+
+def readable_line(trace: Trace, columns: int) -> Line:
+    """Return a trace as a line: all of its values, or medians of groups of values if these are noisy."""
+    if not _is_noisy(trace, columns):
+        return trace_line(trace, columns)
+    return [(middle, median(group)) for middle, group in _bins(trace, columns)]
+
+
+def noise_band(trace: Trace, columns: int) -> list[Line]:
+    """Return the lower and the upper edge of a noisy trace; empty if the trace is smooth enough to draw each value."""
+    if not _is_noisy(trace, columns):
+        return []
+    found = _bins(trace, columns)
+    return [[(middle, edge(group)) for middle, group in found] for edge in (min, max)]
+
+
+def _is_noisy(trace: Trace, columns: int) -> bool:
+    """Check whether a line through all values would fill the chart, because they rise and fall in most columns."""
+    values = trace.values
+    if len(values) < LEAST_NOISY:
+        return False
+    sweeps = sum(map(abs, map(sub, values[1:], values)))
+    return isfinite(sweeps) and sweeps > columns * NOISE * (max(values) - min(values)) > 0
+
+
+def _bins(trace: Trace, columns: int) -> list[tuple[float, array[float]]]:
+    """Return groups of successive values, with the middle of their times; the first and the last reach the ends."""
+    at, values = trace
+    many = max(2, columns // BIN_COLUMNS)
+    edges = [len(at) * place // many for place in range(many + 1)]
+    groups = [(begin, end) for begin, end in pairwise(edges) if end > begin]
+    middles = [at[0], *((at[begin] + at[end - 1]) / 2 for begin, end in groups[1:-1]), at[-1]]
+    return [(middle, values[begin:end]) for middle, (begin, end) in zip(middles, groups, strict=True)]
 
 
 def value_at(trace: Trace, at: float | None) -> float | None:

@@ -15,7 +15,9 @@ from skyward_core.views.rank_metrics_and_progress import MetricStore
 from skyward_tui.text.rank_states_from_views import RankState
 from skyward_tui.widgets.metric_charts import (
     BAND,
+    BIN_COLUMNS,
     LABEL,
+    LEAST_NOISY,
     RANKS_DRAWN,
     Canvas,
     StepAxis,
@@ -234,6 +236,26 @@ def test_reduced_line_has_the_extremes_of_its_values(values: list[float], column
     assert (min(shown), max(shown)) == (min(known), max(known)) if known else not shown
     assert all(before[0] <= after[0] for before, after in pairwise(line))
     assert all(isfinite(value) for value in values) <= (len(line) <= 4 * columns + 4)
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=LEAST_NOISY, max_size=300), st.integers(6, 200))
+def test_noisy_series_are_drawn_as_medians_over_a_band(values: list[float], columns: int) -> None:
+    chart = make_chart({0: trace(*values)}, 0, columns=columns)
+    if chart.hues:
+        (low, high), front = chart.behind, chart.front
+        assert chart.hues == [BAND, BAND] and len(front) <= max(2, columns // BIN_COLUMNS)
+        assert all(a[1] <= b[1] <= c[1] for a, b, c in zip(low, front, high, strict=True))
+        assert (min(y for _, y in low), max(y for _, y in high)) == (min(values), max(values))
+        assert (front[0][0], front[-1][0]) == (0.0, len(values) - 1)
+    else:
+        assert list(chart.front) == list(trace_line(trace(*values), columns))
+
+
+def test_only_noise_is_drawn_as_a_band() -> None:
+    smooth = [1 / (1 + step) for step in range(100)]
+    assert not make_chart({0: trace(*smooth)}, 0, columns=100).hues
+    noisy = {rank: trace(*((step * 7 + rank) % 10 for step in range(100))) for rank in range(2)}
+    assert make_chart(noisy, 0, columns=100).hues == [1, BAND, BAND], "only the selected rank has a band"
 
 
 def test_step_axis_places_values_at_steps_and_finds_their_times() -> None:
