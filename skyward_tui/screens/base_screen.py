@@ -23,6 +23,7 @@ from skyward_tui.text.number_time_and_run_state_format import (
     hourly,
     money,
     preemption_text,
+    rate_text,
     run_status,
     time_left,
 )
@@ -35,6 +36,7 @@ from skyward_tui.widgets.screen_frame_and_replay_line import (
     Breadcrumbs,
     Hint,
     HintBar,
+    MessageLine,
     TextLine,
     TooSmall,
 )
@@ -69,7 +71,8 @@ class BaseScreen(DismissOnceScreen[Result]):
         super().__init__()
         self._compositor = CroppedCompositor()
         self._replay_line: ReplayLine | None = None
-        self._hint_bar = HintBar()  # created early, because messages may arrive before the screen is composed
+        self._hint_bar = HintBar()
+        self._message = MessageLine()  # created early, because messages may arrive before the screen is composed
 
     def compose(self) -> ComposeResult:
         yield Breadcrumbs("replay" if self.app.REPLAYS else "read-only" if self.app.read_only else "")
@@ -79,6 +82,8 @@ class BaseScreen(DismissOnceScreen[Result]):
 
             self._replay_line = ReplayLine()
             yield self._replay_line
+        self._message.set_class(self.app.REPLAYS, "-replay")
+        yield self._message
         yield self._hint_bar
         yield TooSmall()
 
@@ -138,7 +143,7 @@ class BaseScreen(DismissOnceScreen[Result]):
         replay = self.app.replay
         state = None if replay is None else replay.state()
         of_replay = state and (int(state.now), state.playing, state.speed, state.behind)
-        return self._hint_bar.has_message(self.app.wall_time()), of_replay, self.time_token(now)
+        return self._message.has_message(self.app.wall_time()), of_replay, self.time_token(now)
 
     def time_token(self, now: float) -> object:
         """Return a value that changes whenever the content changes without an event; must be cheap to compute.
@@ -171,7 +176,8 @@ class BaseScreen(DismissOnceScreen[Result]):
         hints = [action for action in (*preferred, *others) if action not in last]
         if self.app.read_only:
             hints, last = ([action for action in each if action.is_read_only] for each in (hints, last))
-        self._hint_bar.show(self._hints_for(hints), self._hints_for(last), self.app.wall_time())
+        self._message.hide_old(self.app.wall_time())
+        self._hint_bar.show(self._hints_for(hints), self._hints_for(last))
 
     def can(self, action: str) -> bool:
         """Check whether a Textual action is available now."""
@@ -180,6 +186,10 @@ class BaseScreen(DismissOnceScreen[Result]):
     def is_hint_worthy(self, action: Action) -> bool:
         """Check whether an available action deserves a hint."""
         return True
+
+    def hint_label(self, action: Action) -> str:
+        """Return the label of an action in the hint line."""
+        return action.label
 
     def _hints_for(self, actions: Iterable[Action]) -> list[Hint]:
         """Return the keys and labels of available actions. Keys that the focused field would handle are left out."""
@@ -194,19 +204,16 @@ class BaseScreen(DismissOnceScreen[Result]):
             if not keys:
                 continue
             partner = f" {first_key(action.partner, self.app.keys)}" if action.partner else ""
-            hints.append((keys[0] + partner, action.label))
+            hints.append((keys[0] + partner, self.hint_label(action)))
         return hints
 
     def flash(self, text: str, kind: str = "info") -> None:
-        """Show a message in the hint line, with control characters replaced.
+        """Show a message above the hint line, with control characters replaced.
 
         Args:
             kind: "info", "done", "warning" or "error".
         """
-        now = self.app.wall_time()
-        self._hint_bar.flash(sanitize_line(text), kind, now + FLASH_SECONDS)
-        if self._hint_bar.is_attached:
-            self._hint_bar.show((), (), now)
+        self._message.flash(sanitize_line(text), kind, self.app.wall_time() + FLASH_SECONDS)
 
     def show_launched(self, pool: str, run: str) -> None:
         """Show a run that was just launched, if the screen shows its pool."""
@@ -285,10 +292,9 @@ def pool_status(pool: PoolView, run: RunView | None, now: float) -> list[Content
     """Return the parts of the header about a pool, a run and the costs, the most important part first."""
     parts: list[Content] = []
     if run is not None:
-        run_state, remark = run_status(pool, run, now)
+        run_state, remark = run_status(pool, run, now, unit=True)
         mark = state_style(run_state)
-        remark = remark or f"{run.ended:,}/{run.total:,}"
-        parts.append(Content.styled(f"{mark.glyph} {mark.word.upper()} {remark}", f"bold {mark.style}"))
+        parts.append(Content.styled(f"{mark.glyph} {mark.word.upper()} {remark}".rstrip(), f"bold {mark.style}"))
         if run.attempt > 1 and run_state != "restarting":
             nodes = f" on {len(run.nodes)} of {count(len(pool.nodes), 'node')}" if run.nodes else ""
             parts.append(Content.styled(f"attempt {run.attempt}{nodes}", "$text-warning"))
@@ -310,10 +316,17 @@ def pool_status(pool: PoolView, run: RunView | None, now: float) -> list[Content
         for kind in ("raised", "exited", "lost"):
             if many := run.counts.get(kind):
                 parts.append(Content.styled(f"{state_style(kind).glyph} {many} {kind}", state_style(kind).style))
+        if run_state != "queued" and (run.ended_at or run.state == "running"):
+            seconds = (run.ended_at or now) - run.opened_at
+            parts.append(Content(f"took {duration(seconds)}" if run.ended_at else f"{duration(seconds)} elapsed"))
         if ranks := pool.metrics.ranks(run.id):
-            numbers = pool.metrics.latest(run.id, ranks[0])
+            rank = cause.rank if (cause := run.root_cause) is not None and cause.rank in ranks else ranks[0]
+            numbers = pool.metrics.latest(run.id, rank)
             shown = [name for name in numbers if name not in TOTAL_NAMES][:NUMBERS]
-            parts.append(Content(format_metrics({name: numbers[name] for name in shown})))
+            rate = pool.metrics.step_rate(run.id, rank) if run.state == "running" else None
+            if rate is not None and not remark.endswith(("it/s", "s/it")):
+                parts.append(Content(rate_text(rate)))
+            parts.append(Content(f"r{rank}: {format_metrics({name: numbers[name] for name in shown})}"))
     mark = state_style(pool.shown_state)
     if cost := hourly(pool):
         if pool.price_hourly:

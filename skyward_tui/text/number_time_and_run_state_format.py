@@ -141,8 +141,12 @@ def next_preempted(nodes: Iterable[NodeView]) -> NodeView | None:
     return min(noticed, key=lambda node: (not node.is_preempted, node.notice_ends_at or 0.0), default=None)
 
 
-def run_status(pool: PoolView, run: RunView, now: float | None = None) -> tuple[str, str]:
-    """Return the state of a run for display, and a remark: its progress, or its place in the queue."""
+def run_status(pool: PoolView, run: RunView, now: float | None = None, *, unit: bool = False) -> tuple[str, str]:
+    """Return the state of a run for display, and a remark: its progress, or its place in the queue.
+
+    Args:
+        unit: Whether to name the unit of the numbers, such as ``1/4 ranks ended``.
+    """
     if run.state == "running" and run.id in (queued := pool.queued_runs()):
         return "queued", f"place {queued.index(run.id) + 1} of {len(queued)}"
     if (at := run.restart_at) is not None:
@@ -151,7 +155,12 @@ def run_status(pool: PoolView, run: RunView, now: float | None = None) -> tuple[
     # The numbers of an ended pool are unknown until the pool is opened.
     if not run.counts and run.state != "running":
         return run.state, ""
-    return run.state, " · ".join(filter(None, (f"{run.ended:,}/{run.total:,}", run_progress(pool, run, now))))
+    ended = f"{run.ended:,}/{run.total:,}"
+    if unit:
+        named = count(run.total, "rank" if run.kind == "broadcast" else "task")
+        ended = named if run.state == "running" and not run.ended else f"{run.ended:,}/{named}"
+        ended += " ended" if run.state == "running" and run.ended else ""
+    return run.state, " · ".join(filter(None, (ended, run_progress(pool, run, now))))
 
 
 def run_progress(pool: PoolView, run: RunView, now: float | None = None) -> str:
@@ -166,6 +175,10 @@ def progress_text(progress: Progress, now: float) -> str:
     if (left := progress.seconds_left(now)) is not None and progress.rate:
         parts.append(f"{time_left(left)} left")
         if progress.is_step:
-            fast = progress.rate >= 1
-            parts.append(f"{progress.rate:.2g} it/s" if fast else f"{1 / progress.rate:.2g} s/it")
+            parts.append(rate_text(progress.rate))
     return " · ".join(parts)
+
+
+def rate_text(rate: float) -> str:
+    """Format steps per second: ``3.1 it/s``, ``2.5 s/it``."""
+    return f"{rate:.2g} it/s" if rate >= 1 else f"{1 / rate:.2g} s/it"

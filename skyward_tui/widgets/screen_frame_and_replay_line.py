@@ -74,12 +74,15 @@ class Breadcrumbs(Chrome):
             return
         self._shown = shown
         *above, here = trail
-        parts: list[Content | str] = [" "]
-        for place, crumb in enumerate(above, 1):
-            click = Style.from_meta({"@click": f"screen.go_back({place})"})
-            parts += [Content.styled(crumb, "$muted").stylize(click), Content.styled(" › ", "$muted")]
-        left = Content.assemble(*parts, (here, "bold"), (self._mark, "$warning"))
-        room = self.size.width - left.cell_length - 3
+        for hidden in range(len(above) + 1):  # crumbs that make room for the state
+            parts: list[Content | str] = [" "]
+            for place, crumb in list(enumerate(above, 1))[hidden:]:
+                click = Style.from_meta({"@click": f"screen.go_back({place})"})
+                parts += [Content.styled(crumb, "$muted").stylize(click), Content.styled(" › ", "$muted")]
+            left = Content.assemble(*parts, (here, "bold"), (self._mark, "$warning"))
+            room = self.size.width - left.cell_length - 3
+            if not states or states[0].cell_length <= room:
+                break
         status = Content("")
         for state in states:
             longer = Content.assemble(status, "  " if status else "", state)
@@ -93,34 +96,41 @@ class Breadcrumbs(Chrome):
         self._shown = None
 
 
-class HintBar(Chrome):
-    """Line with hints for the most useful keys. A new message replaces the hints for a few seconds."""
+class MessageLine(Chrome):
+    """Message above the hint line for a few seconds. It covers the bottom border of the content, never the hints."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._message: tuple[str, str, float] | None = None
+        self._until = 0.0
+        self.display = False
 
     def flash(self, text: str, kind: str, until: float) -> None:
-        self._message = (text, kind, until)
+        """Show a message until a time."""
+        self._until, self.display = until, True
+        glyph, style = _FLASHES[kind]
+        self.show_line(Content.assemble(" ", (glyph, style), (text, style)))
 
     def has_message(self, now: float) -> bool:
-        """Check whether the bar currently shows a message."""
-        return self._message is not None and now < self._message[2]
+        """Check whether a message is currently shown."""
+        return self.display and now < self._until
 
-    def show(self, hints: Iterable[Hint], last: Iterable[Hint], now: float) -> None:
-        """Show the current message; without one, show hints.
+    def hide_old(self, now: float) -> None:
+        """Hide a message whose time is over."""
+        if self.display and now >= self._until:
+            self.display = False
+
+
+class HintBar(Chrome):
+    """Line with hints for the most useful keys."""
+
+    def show(self, hints: Iterable[Hint], last: Iterable[Hint]) -> None:
+        """Show hints.
 
         Args:
             hints: Hints, the most useful first; as many as fit are shown.
             last: Hints that are always shown.
         """
-        if self._message is not None and self.has_message(now):
-            text, kind, _ = self._message
-            glyph, style = _FLASHES[kind]
-            self.show_line(Content.assemble(" ", (glyph, style), (text, style)))
-        else:
-            self._message = None
-            self.show_line(self._line([_hint(*each) for each in hints], [_hint(*each) for each in last]))
+        self.show_line(self._line([_hint(*each) for each in hints], [_hint(*each) for each in last]))
 
     def _line(self, hints: list[Content], last: list[Content]) -> Content:
         room = self.size.width - sum(hint.cell_length for hint in last)

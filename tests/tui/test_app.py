@@ -277,7 +277,7 @@ async def test_log_flood_loses_no_line_and_leaves_the_app_responsive(app: Skywar
             await asyncio.sleep(0)
         flood.join()
         assert [view.logs.rank(rank).end for rank in range(8)] == [lines_each] * 8
-        await press(pilot, "f", "/", *"step=999 ", "enter", until="/step=999  10 hits")
+        await press(pilot, "f", "/", *"step=999 ", "enter", until="/step=999  10/10")
         assert view.logs.merged.end == 8 * lines_each
 
 
@@ -365,9 +365,11 @@ async def test_failing_pool_scan_is_reported_once(app: SkywardApp, session: Fake
 
 @pytest.mark.proof("0.5 s of a processor")
 async def test_tab_cycles_through_the_panels(app: SkywardApp, session: FakeSession) -> None:
-    session.open_run(session.pool("llama-ft"))
+    view, run = session.pool_with_run("llama-ft")
+    session.end_rank(view, run, 0)
     async with running_app(app, (160, 48), until="▶ llama-ft") as pilot:
         await press(pilot, "enter", until=lambda: app.focused is not None and app.focused.id == "pane")
+        await until(pilot, "4 results")
         seen = []
         for _ in range(4):
             await pilot.press("tab")
@@ -390,7 +392,7 @@ def test_app_start_imports_no_heavy_module() -> None:
 
 
 def hints(app: SkywardApp) -> str:
-    return screen_text(app).splitlines()[-1]
+    return "\n".join(screen_text(app).splitlines()[-2:])
 
 
 @pytest.mark.proof("0.5 s of a processor", after=2)

@@ -37,7 +37,7 @@ def test_rank_notes_show_the_newest_metrics():
     view.metrics.add_values("earlier", 1, 1.0, {"step": 5})
     notes = [state.note for state in rank_states(view, run, 1.0)]
     assert notes == ["loss 2.314  lr 0.5  tokens 7  step 1,234", "step 1,200"]
-    assert "step 1,234  loss 2.314  lr 0.5" in [part.plain for part in pool_status(view, run, 1.0)]
+    assert "r0: step 1,234  loss 2.314  lr 0.5" in [part.plain for part in pool_status(view, run, 1.0)]
 
 
 def metrics_of(screen: RunScreen) -> MetricsPane:

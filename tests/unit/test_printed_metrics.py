@@ -480,7 +480,7 @@ async def test_progress_is_in_header_live_summary_and_terminal_title(monkeypatch
     for at in (10, 20, 30):
         view.metrics.add_values("r1", 0, at, {"step": at, "total": 50})
     header, summary = shown()
-    assert "0/1 · 60 % · 0:20 left · 1 it/s" in header and "0:30  60 % · 0:20 left · 1 it/s  pool" in summary
+    assert "1 rank · 60 % · 0:20 left · 1 it/s" in header and "0:30  60 % · 0:20 left · 1 it/s  pool" in summary
     assert written == ["\x1b[22;2t\x1b]2;60 % · 0:20 left · 1 it/s · skyward-tui\x07"]
     apply(view, events.RunEnded(pool="p", run="r1", state="done", at=31.0))
     assert "%" not in "".join(shown()) and written[1:] == ["\x1b[23;2t"]
