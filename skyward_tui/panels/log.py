@@ -7,21 +7,25 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, time, timedelta
+from functools import partial
 
 from textual import events, work
 from textual.app import ComposeResult
 from textual.containers import Container, Vertical
 from textual.content import Content
+from textual.timer import Timer
+from textual.widget import Widget
 from textual.widgets import Input, Static
 
 from skyward_core.client.log_search import LineMatch
 from skyward_core.client.run_history import StoredLines
 from skyward_core.model.errors import UsageError
-from skyward_core.model.outcomes_states_and_alerts import Outcome
+from skyward_core.model.outcomes_states_and_alerts import ErrorInfo, Outcome
 from skyward_core.model.spec_field_checks import duration
 from skyward_core.views.log_buffers_and_rank_activity import Ring
 from skyward_core.views.log_collapsing import CollapsedRing
 from skyward_core.views.pool_view import PoolView, RunView
+from skyward_core.views.stack_groups_and_profiles import format_ranges
 from skyward_tui.panels.log_pane import Files, LogPane
 from skyward_tui.panels.log_viewport_and_matching import NEAR, Matcher
 from skyward_tui.panels.panel import PanelExport, RunPanel, RunSelection
@@ -32,7 +36,7 @@ from skyward_tui.text.number_time_and_run_state_format import count, failure
 from skyward_tui.text.rank_states_from_views import link_note, no_output_reason, rank_states
 from skyward_tui.text.state_styles import FAILURES, state_style
 from skyward_tui.text.text_width_and_tables import one_line
-from skyward_tui.ui.actions import first_key, with_keys
+from skyward_tui.ui.actions import Action, first_key, with_keys
 from skyward_tui.ui.panel_registry import PanelSpec
 from skyward_tui.ui.suspend_for_programs import open_pager
 from skyward_tui.ui.themes import read_style_sheet
@@ -61,11 +65,11 @@ def parse_time(text: str, newest: float) -> float | None:
     return (at - timedelta(days=at.timestamp() > newest)).timestamp()
 
 
-ROWS, ROWS_SHORT = 10, 5  # number of traceback lines shown, in a tall and in a short panel
+ROWS, ROWS_SHORT = 10, 5  # number of traceback lines shown, on a tall and on a short screen
 
 
 class CauseLines(Static):
-    """Last lines of a rank's traceback."""
+    """Box above all panels with the failure of the selected rank: its error, and the last lines of its traceback."""
 
     DEFAULT_CSS = read_style_sheet(__file__, "cause_lines")
 
@@ -75,39 +79,40 @@ class CauseLines(Static):
         self.text = ""  # the whole traceback; "" while the widget is hidden
         self.display = False
 
-    def show(self, run: RunView | None, rank: int | None, key: str, *, short: bool) -> None:
-        """Show the last lines of a rank's traceback, if the rank raised an exception.
+    def show(self, run: RunView | None, rank: int, key: str, *, short: bool) -> None:
+        """Show the failure of a rank, if it failed.
 
         Args:
-            rank: The rank; None hides the widget.
+            rank: The rank.
             key: Displayed name of the key that shows all errors.
             short: Whether to show fewer lines.
         """
-        outcome = None if run is None or rank is None or not run.counts.get("raised") else _raised_outcome(run, rank)
-        shown = (outcome and outcome.error, key, short)
+        outcome = None if run is None or not any(map(run.counts.get, FAILURES)) else _failed_outcome(run, rank)
+        shown = (outcome, key, short, run and run.version)
         if shown == self._shown:
             return
         self._shown = shown
         self.display = outcome is not None
         self.text = ""
-        if outcome is not None and outcome.error is not None:
-            error = outcome.error
-            self.text = error.traceback
-            text = failure(outcome.kind, error.type, one_line(error.message))
-            lines = error.traceback.strip().splitlines()[-(ROWS_SHORT if short else ROWS) :]
-            head = Content.assemble(
-                (f"{state_style('raised').glyph} {text}", "bold $text-error"), (f"  ({key}: details)", "$muted")
-            )
-            self.update(Content("\n").join([head, *(Content.styled(line, "$text-error") for line in lines)]))
+        if outcome is None or run is None:
+            return
+        error, cause = outcome.error or ErrorInfo(state_style(outcome.kind).word, ""), run.root_cause
+        self.text = error.traceback
+        lines = error.traceback.strip().splitlines()[-(ROWS_SHORT if short else ROWS) :]
+        head = f"{state_style(outcome.kind).glyph} {failure(outcome.kind, error.type, one_line(error.message))}"
+        stopped = [each.rank for each in run.outcomes() if each.kind == "collateral"]
+        more = f"  stopped because of it: r{format_ranges(stopped)}" if stopped and not short else ""
+        content = [Content.assemble((head, "bold $text-error"), (f"  ({key}: details){more}", "$muted"))]
+        self.update(Content("\n").join([*content, *(Content.styled(line, "$text-error") for line in lines)]))
+        is_cause = cause is not None and cause.rank == rank
+        self.border_title = f"{'root cause: ' if is_cause else ''}rank {rank} on n{outcome.node}"
 
 
-def _raised_outcome(run: RunView, rank: int) -> Outcome | None:
-    """Return the outcome of the rank's latest call, if the call raised an exception and has a traceback."""
+def _failed_outcome(run: RunView, rank: int) -> Outcome | None:
+    """Return the outcome of the rank's latest call, if the call failed."""
     tasks = [task for task in list(run.tasks.values()) if task.rank == rank and task.outcome is not None]
     outcome = max(tasks, key=lambda task: task.began_at or 0.0).outcome if tasks else None
-    if outcome is None or outcome.kind != "raised" or outcome.error is None or not outcome.error.traceback:
-        return None
-    return outcome
+    return outcome if outcome is not None and outcome.kind in FAILURES else None
 
 
 MAX_LOGS = 4  # maximum number of logs side by side
@@ -209,17 +214,20 @@ class LogPanes(Container):
         self._arrange()
 
     def _arrange(self, shown: int | None = None) -> None:
-        shown_count = sum(column.display for column in self.columns) if shown is None else shown
+        shown_count = shown or sum(column.display for column in self.columns) or 1
         across = next(
             (n for n in (shown_count, 2) if shown_count % n == 0 and self.size.width // n >= MIN_COLUMN_WIDTH), 1
         )
+        for place, column in enumerate(column for column in self.columns if column.display):
+            column.set_class(place % across > 0, "-right")
         if self.styles.grid_size_columns != across:
             self.styles.grid_size_columns = across
         self.set_class(shown_count > 1, "-several")
 
 
+TYPING_SECONDS = 0.1  # seconds after a typed character until matches are shown
 _GAP = "{run.previous_rank} and {run.next_rank} show each rank from its first line, {run.save} saves all"
-_TALL = 24  # rows of a tall panel; a lower panel shows fewer lines of a traceback
+_TALL = 30  # rows of a tall screen; a lower screen shows fewer lines of a traceback
 _NEAR_END = 400  # number of last lines that are searched for a traceback
 _MAX_NAMED_RANKS = 6  # number of failed ranks that the title names
 _TRACEBACK = "Traceback (most recent call last)"
@@ -234,7 +242,6 @@ class LogPanel(RunPanel[LogPane]):
         self.panes = LogPanes()
         super().__init__(row, show, self.pane)
         self._aligned = False
-        self._beside: list[int] = []  # ranks of saved columns that are not restored yet
         self._merged = False
         self._world = 0
         self._run: RunView | None = None
@@ -243,14 +250,17 @@ class LogPanel(RunPanel[LogPane]):
         self.prompt = TextLine(compact=True, id="prompt", select_on_focus=True)
         self._subject = ""
         self._is_over = False  # the run has ended, so that no more lines come
-        self._asking = ""
+        self._asking = self._searched = ""  # kind of the open input; search before it was opened
+        self._typing: Timer | None = None  # searches for the typed text after a pause
         self._folded: CollapsedRing | None = None
         self._was_following: bool | None = None  # whether the log followed its end before it showed an instant
 
     def compose(self) -> ComposeResult:
         yield self.panes
-        yield self.cause
         yield self.prompt
+
+    def above(self) -> Iterable[Widget]:
+        return [self.cause]
 
     @property
     def pane(self) -> LogPane:
@@ -258,11 +268,13 @@ class LogPanel(RunPanel[LogPane]):
         return self.panes.current.pane
 
     def update_view(self, pool: PoolView, run: RunView | None, now: float, chosen: RunSelection) -> bool:
+        if run is not None and self._run is not None and run.id != self._run.id:
+            for column in self.panes.columns[1:]:
+                self.panes.remove_rank(column.rank)
         self._merged, self._world, self._run = chosen.merged, pool.world_size, run
         if self._sought is not None and (chosen.merged or chosen.rank != self._sought.rank):
             self._sought = None
         self.panes.select_rank(chosen.rank)
-        self._restore_columns()
         self.panes.set_single(chosen.merged)
         self.main = self.pane
         if chosen.merged:
@@ -271,8 +283,9 @@ class LogPanel(RunPanel[LogPane]):
             self._folded = None
             # A list instead of a generator, because every column must be updated.
             changed = any([self._show_rank(column, pool, run) for column in self.panes.columns])
-        rank = None if chosen.merged else chosen.rank
-        self.cause.show(run, rank, first_key("run.errors", self.app.keys), short=self.size.height < _TALL)
+        cause = None if run is None else run.root_cause
+        rank = chosen.rank if cause is None or not chosen.merged else cause.rank
+        self.cause.show(run, rank, first_key("run.errors", self.app.keys), short=self.app.size.height < _TALL)
         self._subject = self._subject_of(pool, run, chosen)
         self._is_over = run is not None and run.state != "running"
         self.update_titles()
@@ -387,57 +400,50 @@ class LogPanel(RunPanel[LogPane]):
                 column.head(Content.assemble(f" rank {column.rank}  ", mode, search))
 
     def saved_state(self) -> Mapping[str, str | bool]:
-        beside = " ".join(str(rank) for rank in self.panes.ranks[1:])
         pane = self.pane
-        state: dict[str, str | bool] = {"wrap": pane.wrap, "times": pane.times, "filter": pane.filter_text}
-        return state | {"beside": beside, "aligned": self._aligned}
+        return {"wrap": pane.wrap, "times": pane.times, "filter": pane.filter_text, "aligned": self._aligned}
 
     def restore(self, saved: Mapping[str, str | bool]) -> None:
         self.pane.wrap, self.pane.times = saved.get("wrap") is True, saved.get("times") is True
         self._aligned = saved.get("aligned") is True
-        self._beside = [int(rank) for rank in str(saved.get("beside", "")).split() if rank.isdecimal()]
         if matcher := Matcher.parse(str(saved.get("filter", "")), invertible=True):
             self.pane.set_filter(matcher)
             self.app.flash(f"restored the log filter: {matcher.text}")
 
     # Columns
 
-    def _restore_columns(self) -> None:
-        """Restore the saved columns as soon as the pool's ranks are known."""
-        if self._beside and self._world:
-            for rank in self._beside[: MAX_LOGS - 1]:
-                if rank < self._world and rank not in self.panes.ranks:
-                    self.panes.add_rank(rank)
-            self._beside = []
+    def shows_beside(self, rank: int) -> bool:
+        return self.panes.has_several and not self._merged and rank in self.panes.ranks
+
+    def action_beside(self) -> None:
+        """Add a column with the log of the next rank."""
+        shown = self.panes.ranks
+        after = (rank % self._world for rank in range(shown[-1] + 1, shown[-1] + self._world))
+        if (rank := next((rank for rank in after if rank not in shown), None)) is None:
+            return self.app.flash("no other rank to show")
+        return self._add_column(rank)
 
     @work(group="ask", exclusive=True)
-    async def action_beside(self) -> None:
-        shown, last = self.panes.ranks, self._world - 1
-        if last < 1:
-            return self.app.flash("the pool has only one rank")
-        others = (rank for rank in range(shown[-1] + 1, shown[-1] + self._world))
-        offered = next((rank % self._world for rank in others if rank % self._world not in shown), None)
+    async def action_pick_beside(self) -> None:
+        last = self._world - 1
         question = f"Show next to rank {self.panes.current.rank} (rank 0-{last}; again: remove)"
-        if (answer := await self.app.ask(question, "" if offered is None else str(offered))) is None:
+        if (answer := await self.app.ask(question)) is None:
             return
         if not answer.isdecimal() or int(answer) >= self._world:
             return self.app.flash(f"rank {answer} does not exist: give 0 to {last}", "error")
-        rank = int(answer)
-        self.show()
-        if rank in self.panes.ranks:
-            if not self.panes.has_several:
-                return self.app.flash(f"rank {rank} is already shown")
-            return self._remove_column(rank)
+        if (rank := int(answer)) not in self.panes.ranks:
+            return self._add_column(rank)
+        if not self.panes.has_several:
+            return self.app.flash(f"rank {rank} is already shown")
+        return self._remove_column(rank)
+
+    def _add_column(self, rank: int) -> None:
         if len(self.panes.columns) == MAX_LOGS:
-            return self.app.flash(with_keys(f"{MAX_LOGS} logs at most ({{run.alone}}: close one)", self.app.keys))
+            return self.app.flash(with_keys(f"{MAX_LOGS} logs at most ({{run.back}}: close one)", self.app.keys))
+        self.show()
         pane = self.panes.add_rank(rank).pane
         self.post_message(RankChosen(rank, False))
         self.screen.call_after_refresh(pane.focus)
-
-    def action_alone(self) -> None:
-        if not self.panes.has_several:
-            return self.app.flash(with_keys("only one log is shown ({run.beside}: add another)", self.app.keys))
-        return self._remove_column(self.panes.current.rank)
 
     def _remove_column(self, rank: int) -> None:
         self.panes.remove_rank(rank)
@@ -537,39 +543,68 @@ class LogPanel(RunPanel[LogPane]):
         self.screen.call_after_refresh(self._open_prompt, what)
 
     def _open_prompt(self, what: str) -> None:
-        self._asking = what
-        search = self.pane.window.search
-        searched = "" if search is None else search.matcher.text
+        self._asking, self._searched = what, self._search
+        searched = self._searched
         self.prompt.placeholder = "find: text or regular expression" if what == "find" else "show only (! inverts)"
         self.prompt.value = searched if what == "find" else self.pane.filter_text
         self.add_class("-asking")
         self.prompt.focus()
 
     def close_one(self) -> bool:
-        """Close the input; if it is closed, end the search; without a search, the filter. Return whether anything was
-        closed."""
+        """Close the input; if it is closed, the search, then the filter, then one of several logs. Return whether
+        anything was closed."""
         if self.has_class("-asking"):
+            if self._asking == "find":
+                self._find(self._searched)
             self._close_prompt()
         elif self.pane.window.search is not None:
             self.pane.set_search(None)
         elif self.pane.filter_text:
             self.pane.set_filter(None)
+        elif self.panes.has_several and not self._merged:
+            self._remove_column(self.panes.current.rank)
         else:
             return False
         self.update_titles()
         return True
 
+    @property
+    def _search(self) -> str:
+        """Text of the search; "" without a search."""
+        return "" if self.pane.window.search is None else self.pane.window.search.matcher.text
+
+    def _find(self, text: str) -> None:
+        if text != self._search:
+            self.pane.set_search(Matcher.parse(text))
+            self.update_titles()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Show matches while the user types."""
+        event.stop()
+        if self._typing is not None:
+            self._typing.stop()
+        if self._asking == "find" and self.has_class("-asking"):
+            self._typing = self.set_timer(TYPING_SECONDS, partial(self._find, event.value))
+
     def _close_prompt(self) -> None:
+        if self._typing is not None:
+            self._typing.stop()
         self.remove_class("-asking")
         self.pane.focus()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
         if self._asking == "find":
-            self.pane.set_search(Matcher.parse(event.value))
+            self._find(event.value)
         else:
             self.pane.set_filter(Matcher.parse(event.value, invertible=True))
         self._close_prompt()
+
+    def offers(self, action: str) -> bool:
+        return action != "run.next_hit" or bool(self.pane.hit_count)
+
+    def hint_label(self, action: Action) -> str:
+        return f"{action.label} {self.pane.hit_place}" if action.id == "run.next_hit" else action.label
 
     def action_next_hit(self, step: int) -> None:
         if self.pane.window.search is None:
@@ -661,7 +696,7 @@ def _search_text(pane: LogPane) -> str:
         text = f"&{pane.filter_text} " if pane.filter_text else ""
         parts.append(f"{text}{count(len(pane.window.filter.numbers), 'line')}")
     if pane.window.search is not None:
-        parts.append(f"/{pane.window.search.matcher.text} {count(pane.hit_count, 'hit')}")
+        parts.append(f"/{pane.window.search.matcher.text} {pane.hit_place}")
     # Earlier lines are not searched yet, or are no longer available.
     begin = max((hits.begin for hits in (pane.window.filter, pane.window.search) if hits is not None), default=0)
     if parts and begin:

@@ -12,6 +12,7 @@ import math
 import re
 import textwrap
 import time
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -219,6 +220,13 @@ class LogPane(Widget, can_focus=True):
     @property
     def hit_count(self) -> int:
         return len(self.window.search.numbers) if self.window.search else 0
+
+    @property
+    def hit_place(self) -> str:
+        """Place of the current hit among all, such as ``3/11``; their number if none is current."""
+        if self.window.search is None or self.current_hit is None:
+            return count(self.hit_count, "hit")
+        return f"{bisect_right(self.window.search.numbers, self.current_hit):,}/{self.hit_count:,}"
 
     def visible_text(self) -> str:
         """Return the visible lines, unwrapped, as plain text."""

@@ -11,6 +11,7 @@ from textual.widget import Widget
 
 from skyward_core.client.log_search import LineMatch
 from skyward_core.views.pool_view import PoolView, RunView
+from skyward_tui.ui.actions import Action
 from skyward_tui.ui.panel_registry import PanelSpec
 from skyward_tui.widgets.screen_frame_and_replay_line import Panel
 
@@ -93,6 +94,10 @@ class RunPanel(Panel, Generic[Main]):
     def compose(self) -> ComposeResult:
         yield self.main
 
+    def above(self) -> Iterable[Widget]:
+        """Return widgets that the screen shows above all panels."""
+        return ()
+
     def update_view(self, pool: PoolView, run: RunView | None, now: float, chosen: RunSelection) -> bool:
         """Show the current state of a pool and of one run.
 
@@ -135,6 +140,10 @@ class RunPanel(Panel, Generic[Main]):
         """
         return True
 
+    def hint_label(self, action: Action) -> str:
+        """Return the label of an action in the hint line."""
+        return action.label
+
     def saved_state(self) -> Mapping[str, str | bool]:
         """Return the display options to save, under names that are unique across panels."""
         return {}
@@ -146,6 +155,10 @@ class RunPanel(Panel, Generic[Main]):
     def is_untouched(self) -> bool:
         """Whether the user has neither scrolled nor moved in the panel."""
         return True
+
+    def shows_beside(self, rank: int) -> bool:
+        """Check whether the panel shows the log of a rank beside others."""
+        return False
 
     def scroll_to_failure(self) -> bool:
         """Scroll to the failure of the selected rank. Return False if no failure was found."""

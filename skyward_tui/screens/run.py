@@ -330,6 +330,8 @@ class RunScreen(BaseScreen[None]):
             panel = make(row, partial(setattr, self, "active", row.id))
             panel.set_class(row.id == self.active, "-active")
             self.panels[row.id] = panel
+        for panel in self.panels.values():
+            yield from panel.above()
         yield self._panel_strip
         self._grid = PanelGrid(*self.panels.values(), id="grid")
         yield self._grid
@@ -433,6 +435,9 @@ class RunScreen(BaseScreen[None]):
             return run is not None and any(run.counts.get(kind) for kind in FAILURES)
         return all(panel.offers(action.id) for panel in self.panels.values())
 
+    def hint_label(self, action: Action) -> str:
+        return self.panels[HOME_PANEL].hint_label(action)
+
     def time_token(self, now: float) -> object:
         pool = self.pool
         if pool is None:
@@ -503,10 +508,11 @@ class RunScreen(BaseScreen[None]):
         return here and all(panel.is_untouched for panel in self.panels.values())
 
     def _show_failed_rank(self, run: RunView) -> None:
-        """Select the rank of the root cause, unless the user has changed the selection."""
+        """Select the rank of the root cause, unless the user has selected another one alone."""
         self._notified_run = run.id
-        if self._is_untouched and run.root_cause is not None and run.root_cause.rank >= 0:
-            self.rank = self._auto_rank = run.root_cause.rank
+        rank = -1 if run.root_cause is None else run.root_cause.rank
+        if rank >= 0 and (self._is_untouched or self.panels[HOME_PANEL].shows_beside(rank)):
+            self.rank = self._auto_rank = rank
             self._scroll_until = time.monotonic() + FAILURE_SECONDS
 
     def _show_ended_attempt(self, run: RunView) -> None:

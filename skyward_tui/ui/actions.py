@@ -218,7 +218,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("run.only_failed", "M", "only_failed", "", "Merge only ranks with errors, or all ranks"),
     Action("run.errors", "e", "errors", "errors", "Show errors: root cause, tracebacks"),
     Action("run.find", "slash", "find", "find", "Find in log"),
-    Action("run.next_hit", "n", "next_hit(1)", "", "Next hit"),
+    Action("run.next_hit", "n", "next_hit(1)", "match", "Next hit", partner="run.previous_hit"),
     Action("run.previous_hit", "N", "next_hit(-1)", "", "Previous hit"),
     Action("run.filter", "ampersand", "filter", "filter", "Show only matching lines; a leading ! inverts"),
     Action("run.follow", "f", "follow", "follow", "Follow the newest line"),
@@ -246,8 +246,8 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action("run.shell", "dollar_sign", "shell", "", "Open an SSH shell on the selected rank's node", changes=True),
     Action("run.dashboard", "P", "dashboard", "", PAGES),
-    Action("run.beside", "v", "beside", "beside", "Show or hide another rank's log beside this one; four at most"),
-    Action("run.alone", "V", "alone", "", "Close this log"),
+    Action("run.beside", "v", "beside", "beside", "Show the next rank's log beside this one; four at most"),
+    Action("run.pick_beside", "V", "pick_beside", "", "Show or hide the log of a given rank beside this one"),
     Action("run.align", "i", "align", "", "Align all logs by time, or scroll each alone"),
     Action("run.heat", "asterisk", "heat", "colour by", "Colour ranks by a metric (utilization, loss) or by state"),
     *(
@@ -260,7 +260,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("run.again", "A", "launch_again", "run again", "Run again (edit first)"),
     Action("run.cancel", "C", "cancel", "cancel", "Cancel the run; the pool stays", dangerous=True),
     Action("run.down", "X", "down", "tear down", "Tear the pool down", dangerous=True),
-    Action("run.back", "escape", "back", "close", "Close search, filter or zoom; then back to the pools"),
+    Action("run.back", "escape", "back", "close", "Close search, filter, log beside or zoom; then back to the pools"),
     Action("run.leave", "q,backspace", "leave", "back", "Back to the pools"),
     # Ranks and nodes
     Action("panel.up", "up,k", "step(-1)", "", "Up; in metrics, the metric above"),

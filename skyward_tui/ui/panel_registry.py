@@ -81,12 +81,12 @@ PANELS: tuple[PanelSpec, ...] = (
     PanelSpec(
         "log", 2, "log", "Go to the log", "skyward_tui.panels.log:LogPanel",
         hints=(
-            "run.debug", "run.follow", "run.find", "run.errors", "run.cancel", "run.previous_rank", "run.merge",
-            "run.filter", "run.pause", "run.save", "run.copy", "run.zoom", "run.beside",
+            "run.debug", "run.next_hit", "run.follow", "run.find", "run.errors", "run.cancel", "run.previous_rank",
+            "run.merge", "run.filter", "run.pause", "run.save", "run.copy", "run.zoom", "run.beside",
         ),
         actions=(
             "run.find", "run.next_hit", "run.previous_hit", "run.filter", "run.follow", "run.pause", "run.times",
-            "run.wrap", "run.beside", "run.alone", "run.align", "run.time", "run.editor", "run.pager",
+            "run.wrap", "run.beside", "run.pick_beside", "run.align", "run.time", "run.editor", "run.pager",
         ),
         empty="no run on this pool yet ({run.launch}: launch)",
         place="centre",

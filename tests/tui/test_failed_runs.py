@@ -68,7 +68,7 @@ async def test_selection_of_the_user_is_kept_when_a_run_fails(app: SkywardApp, s
 
 @pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
-async def test_exception_is_shown_below_the_log_of_the_failed_rank(
+async def test_exception_is_shown_above_the_panels_of_a_failed_run(
     app: SkywardApp, session: FakeSession, size: Size
 ) -> None:
     view = session.pool("llama-ft")

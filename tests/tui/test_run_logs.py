@@ -11,6 +11,7 @@ import pytest
 from textual import events
 from textual.pilot import Pilot
 
+from skyward_core.model.outcomes_states_and_alerts import ErrorInfo, RootCause
 from skyward_core.store.run_log_reader import LogRange, RunLogs
 from skyward_core.views.log_buffers_and_rank_activity import LogBuffers
 from skyward_core.views.pool_view import RunView
@@ -18,7 +19,7 @@ from skyward_tui.app.app import SkywardApp
 from skyward_tui.panels.log import LogColumn
 from skyward_tui.panels.log_pane import LogPane
 from skyward_tui.screens.run import RunScreen
-from tests.support.app_driver import on_run_screen, open_pool, press, screen_text, typed, until
+from tests.support.app_driver import on_run_screen, press, screen_text, typed, until
 from tests.support.fake_session import NOW, FakeSession, failed_run
 from tests.tui.conftest import log_of
 
@@ -36,21 +37,20 @@ def rows(column: LogColumn) -> list[str]:
 
 
 async def beside(app: SkywardApp, pilot: Pilot[None], rank: int) -> None:
-    await press(pilot, "v", until="Show next to rank")
-    await pilot.press("ctrl+a", "ctrl+k")
+    await press(pilot, "V", until="Show next to rank")
     await typed(app, pilot, str(rank))
     await pilot.press("enter")
 
 
 @pytest.mark.proof("1 s of a processor")
 async def test_logs_of_ranks_scroll_side_by_side_in_time(app: SkywardApp, session: FakeSession) -> None:
-    view, _ = session.pool_with_run("p", 4)
+    view, run = session.pool_with_run("p", 4)
     for second in range(200):
         for rank in range(4):
             if rank != 3 or second % 3 == 0:
                 session.print(view, rank, f"r{rank} second {second}\n", at=NOW + second + rank / 10)
     async with on_run_screen(app, SIZE) as (pilot, screen):
-        await pilot.press("v", "enter")  # the next one is offered
+        await pilot.press("v")  # the next one
         await until(pilot, lambda: len(columns(screen)) == 2 and rows(columns(screen)[1])[-1:] == ["r1 second 199"])
         await beside(app, pilot, 3)
         await until(pilot, lambda: [column.rank for column in columns(screen)] == [0, 1, 3])
@@ -76,31 +76,35 @@ async def test_logs_of_ranks_scroll_side_by_side_in_time(app: SkywardApp, sessio
         await until(pilot, lambda: rows(first)[0] == "r0 second 10")  # the first line that came after it
         await until(pilot, lambda: "aligned by time" in str(log_of(screen).border_title))
         await press(pilot, "f", until=lambda: first.pane.is_following and third.pane.is_following)
-        # Away again: by the key, by its number, and the last one stays.
-        await pilot.press("V")
+        # Away again: by esc, by its number, and the last one stays.
+        await pilot.press("escape")
         await until(pilot, lambda: [column.rank for column in columns(screen)] == [0, 1] and screen.rank == 1)
         await beside(app, pilot, 1)
         await until(pilot, lambda: [column.rank for column in columns(screen)] == [0] and screen.rank == 0)
-        await press(pilot, "V", until="one log is shown")
+        session.print(view, 1, "rank 1 is about to fail\n")
+        await press(pilot, "v", "left_square_bracket", until=lambda: screen.rank == 0)
+        session.end_rank(view, run, 1, "raised", error=ErrorInfo("ValueError", "bad", "Traceback:\nValueError: bad\n"))
+        session.end_run(view, run, "failed", RootCause(1, "raised", "ValueError", "bad"))
+        await until(pilot, lambda: screen.rank == 1 and app.focused is columns(screen)[1].pane)
+        assert "root cause: rank 1 on n1" in screen_text(app)
+        session.open_run(view)
+        await until(pilot, lambda: len(columns(screen)) == 1)
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_at_most_four_log_columns_are_shown_and_restored(app: SkywardApp, session: FakeSession) -> None:
+async def test_at_most_four_log_columns_are_shown(app: SkywardApp, session: FakeSession) -> None:
     session.pool_with_run("p", 6)
     async with on_run_screen(app, SIZE) as (pilot, screen):
         for _ in range(3):
-            await pilot.press("v", "enter")
+            await pilot.press("v")
         await until(pilot, lambda: [column.rank for column in columns(screen)] == [0, 1, 2, 3])
-        await press(pilot, "v", "enter", until="4 logs at most")
+        await press(pilot, "v", until="4 logs at most")
         await beside(app, pilot, 9)
         await until(pilot, "rank 9 does not exist: give 0 to 5")
         await pilot.press("right_square_bracket")  # steps the one that is looked at, which was the last
         await until(pilot, lambda: [column.rank for column in columns(screen)] == [0, 1, 2, 4])
         await pilot.press("a")  # merged lines have all the place
         await until(pilot, lambda: sum(column.display for column in columns(screen)) == 1)
-        await pilot.press("a", "q")
-        again = await open_pool(app, pilot)
-        await until(pilot, lambda: [column.rank for column in columns(again)] == [0, 1, 2, 4])
 
 
 async def test_merged_log_can_show_only_failed_ranks(app: SkywardApp, session: FakeSession) -> None:
@@ -302,7 +306,7 @@ async def test_missing_log_lines_are_replaced_by_a_row(app: SkywardApp, session:
         await press(pilot, "a", "g", until=lambda: "[ and ] show each rank from its first line" in shown(screen)[0])
         await pilot.press("slash")
         await typed(app, pilot, "step 99")
-        await press(pilot, "enter", until="10 hits  searched the last 100 lines")
+        await press(pilot, "enter", until="/step 99 10/10  searched the last 100 lines")
         await pilot.press("escape")
         # Files that ended before the ring begins leave a gap in the middle, which goes when they hold more.
         await pilot.press("a", "f")

@@ -52,7 +52,7 @@ async def test_equal_lines_of_ranks_collapse_on_a_key(app: SkywardApp, session: 
         assert "all ranks, collapsed" in title(screen)
         assert "r2| loss is nan" in screen_text(app)
         pane = log_of(screen).pane
-        await press(pilot, "/", *"epoch", "enter", until=lambda: "/epoch 1 hit" in str(log_of(screen).border_subtitle))
+        await press(pilot, "/", *"epoch", "enter", until=lambda: "/epoch 1/1" in str(log_of(screen).border_subtitle))
         await press(pilot, "escape", "f", "space", until=lambda: not pane.is_following)
         # A label grows where the reader stands still, and new rows are counted.
         session.print(view, 2, "epoch done\n")
@@ -81,12 +81,14 @@ async def test_find_and_filter_are_cleared_by_escape(app: SkywardApp, session: F
     view, _ = session.pool_with_run("llama-ft")
     session.print(view, 0, "".join(f"step {i}\n" for i in range(500)))
     async with on_run_screen(app, SIZE) as (pilot, screen):
-        await pilot.press("/", *"step 5", "enter")
-        await until(pilot, lambda: "/step 5 11 hits" in str(log_of(screen).border_subtitle))
+        await press(pilot, "/", *"step 5", until=lambda: "/step 5 11/11" in str(log_of(screen).border_subtitle))
+        await press(pilot, "escape", until=lambda: not str(log_of(screen).border_subtitle))
+        await press(pilot, "/", *"step 50", until=lambda: "/step 50 1/1" in str(log_of(screen).border_subtitle))
+        await press(pilot, "backspace", "enter", until="n N match 11/11")
         pane = log_of(screen).pane
         assert pane.current_hit is not None
         first = pane.current_hit
-        await pilot.press("N")
+        await press(pilot, "N", until="n N match 10/11")
         assert pane.current_hit < first
         await pilot.press("n")
         assert pane.current_hit == first
@@ -251,7 +253,7 @@ async def test_run_screen_follows_a_queued_run_only_after_its_own_run_ends(
         opened = events.RunOpened(pool="llama-ft", run="q", function="later", kind="broadcast", total=4, at=session.now)
         session.emit(view, opened)
         session.end_rank(view, run, 0)
-        await until(pilot, "RUNNING 1/4")
+        await until(pilot, "RUNNING 1/4 ranks ended")
         assert "pools › llama-ft › first" in screen_text(app)
         for rank in range(1, 4):
             session.end_rank(view, run, rank)
@@ -286,7 +288,7 @@ async def test_small_run_screen_shows_when_saving_ranks_are_killed(app: SkywardA
     for rank, seconds in ((0, 20), (3, 24)):
         until_then = {"until": session.now + seconds, "at": session.now}
         session.emit(view, events.RankPhase(pool="llama-ft", rank=rank, phase="saving", **until_then))
-    async with on_run_screen(app, (80, 24), until="RUNNING 0/4  2 saving, killed in 0:24"):
+    async with on_run_screen(app, (80, 24), until="RUNNING 4 ranks  2 saving, killed in 0:24"):
         pass
 
 
