@@ -17,6 +17,7 @@ from skyward_core.model.metric_definitions_series_and_export import Unit
 from skyward_core.views.machine_metrics import MachineMetrics, MachineView, MetricHistory
 from skyward_core.views.outliers_and_bands import Trace
 from skyward_core.views.pool_view import PoolView, RunView
+from skyward_core.views.problem_alerts_and_stragglers import Alert
 from skyward_core.views.stack_groups_and_profiles import format_ranges
 from skyward_tui.panels.panel import RunPanel, RunSelection
 from skyward_tui.text.hardware_cells import (
@@ -32,7 +33,7 @@ from skyward_tui.text.hardware_cells import (
 from skyward_tui.text.number_time_and_run_state_format import duration
 from skyward_tui.text.text_width_and_tables import clip
 from skyward_tui.ui.themes import read_style_sheet
-from skyward_tui.widgets.metric_charts import Canvas
+from skyward_tui.widgets.metric_charts import Canvas, Points
 from skyward_tui.widgets.virtual_list import PaintedLines
 
 _BARS = " ▁▂▃▄▅▆▇█"
@@ -87,6 +88,7 @@ def _mean_utilization(machine: MachineView) -> list[tuple[float, float]]:
     return list(zip(traces[0].at[-shortest:], map(fmean, columns), strict=True))
 
 
+GIB = 2**30  # bytes
 CELL = 5  # cells of one GPU
 FRESH_SECONDS = 10.0  # seconds; data that is older means that the node's sampler is not working
 REPAINT_SECONDS = 0.9  # seconds; minimum interval between updates, because nodes send their samples at different times
@@ -103,8 +105,9 @@ HOST_METRICS: tuple[tuple[str, str, Unit, str | float | None], ...] = (
     ("memory pressure", "memory_pressure", "%", 100.0),
     ("I/O pressure", "io_pressure", "%", 100.0),
 )
-HEAT_STEPS = (0.25, 0.5, 0.75)  # lower bounds of the shades mild, warm and hot
+HEAT_STEPS = (0.25, 0.5, 0.8)  # lower bounds of the shades mild, warm and hot
 HEAT_NAMES = ("cold", "mild", "warm", "hot")
+RAMP_NAMES = ("low", "low", "high", "full")  # colours of gauges at these shades
 # Columns before the GPUs: title, metrics to add up, and width.
 NODE_COLUMNS = (
     ("cpu", ("cpu",), 6), ("memory", ("memory_used",), 7), ("net in", ("net_in",), 12), ("net out", ("net_out",), 12),
@@ -143,7 +146,7 @@ class MachineGrid(PaintedLines):
     """Grid with one line per node."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
-        *(f"grid--{heat}" for heat in HEAT_NAMES), "grid--muted", "grid--amiss", "grid--curve"
+        *(f"grid--{heat}" for heat in (*HEAT_NAMES, *RAMP_NAMES)), "grid--muted", "grid--amiss", "grid--curve"
     }  # fmt: skip
     DEFAULT_CSS = read_style_sheet(__file__, "machine_grid")
 
@@ -284,8 +287,10 @@ class MachineGrid(PaintedLines):
         if spans and len(nodes) == len(self._machines):
             span = min(first for first, _ in spans), max(last for _, last in spans)
             rows = [self._row(node, machine, odd) for node, machine in nodes]
-            drawn = self._rows_with_side_curves(rows, span, width, height) or self._rows_with_curves_below(
-                rows, span, width, height
+            drawn = (
+                self._rows_by_metric(rows, span, width, height)
+                or self._rows_with_side_curves(rows, span, width, height)
+                or self._rows_with_curves_below(rows, span, width, height)
             )
         if drawn:
             return [strip.extend_cell_length(width, self._plain).crop(0, width) for strip in drawn]
@@ -302,6 +307,47 @@ class MachineGrid(PaintedLines):
                 lines += [row.cells, self._remark_row(row.remark)]
         strips = [Strip(line) for line in lines[:height]]
         return [strip.extend_cell_length(width, self._plain).crop(0, width) for strip in strips]
+
+    def _rows_by_metric(self, rows: list[_NodeRow], span: tuple[float, float], width: int, height: int) -> list[Strip]:
+        """Return a curve for each metric of the only machine, if it has no GPUs; empty if the curves do not fit."""
+        machine, host = rows[0].machine, rows[0].machine.host
+        shown = [each for each in HOST_METRICS if host.maximum(each[1]) >= 1]
+        tall = min(MOST_ROWS, (height - 1 - bool(rows[0].remark)) // max(1, len(shown)))
+        if len(rows) > 1 or machine.gpus or not shown or width < LEAST_CURVE or tall < 2:
+            return []
+        title = f" {self._labels[next(iter(self._machines))]}  last {duration(span[1] - span[0])}"
+        strips = [Strip([Segment(title, self._plain + self._style("muted")), *self._legend()])]
+        if rows[0].remark:
+            strips.append(Strip(self._remark_row(rows[0].remark)))
+        for label, metric, unit, whole in shown:
+            full = host.latest.get(whole, 0.0) if isinstance(whole, str) else whole or host.maximum(metric)
+            value = host.latest.get(metric, 0.0)
+            text = quantity(value, unit) + ("" if whole else f", most {quantity(full, unit)}")
+            if isinstance(whole, str):
+                text = f"{value / GIB:.1f} of {full / GIB:.1f} GiB"
+            strips.append(Strip([Segment(f" {label}  {text}", self._plain)]))
+            lines = self._drawn(list(zip(*host.trace(metric), strict=True)), full or 1.0, width - 1, tall - 1, span)
+            for at, line in enumerate(lines):
+                colour = self._ramp(1 - at / len(lines)) if whole else self._plain + self._style("curve")
+                strips.append(Strip([Segment(f" {line}", colour)]))
+        return strips[:height]
+
+    def _drawn(self, points: Points, full: float, width: int, height: int, x: Span) -> list[str]:
+        """Return the rows of a curve, filled if it has several."""
+        canvas = Canvas(width, height, x, (0.0, full))
+        canvas.draw_line(points, 1)
+        if height > 1:
+            canvas.fill(1)
+        return ["".join(text for text, _ in canvas.runs(row)) for row in range(height)]
+
+    def _ramp(self, part: float) -> Style:
+        """Return the colour of a gauge at a share of the 100 % value."""
+        return self._plain + self._style(RAMP_NAMES[sum(part > step for step in HEAT_STEPS)])
+
+    def _legend(self) -> list[Segment]:
+        middle, top = (f"{100 * step:.0f}" for step in HEAT_STEPS[1:])
+        texts = zip((f"to {middle}", f"to {top}", f"> {top} %"), RAMP_NAMES[1:], strict=True)
+        return [Segment(f"  ▇ {text}", self._plain + self._style(name)) for text, name in texts]
 
     def _rows_with_side_curves(
         self, rows: list[_NodeRow], span: tuple[float, float], width: int, height: int
@@ -372,12 +418,12 @@ class MachineGrid(PaintedLines):
                 points = list(zip(*machine.host.trace(self._host_figure[1]), strict=True))
                 maximum = self._host_figure[-1]
                 full = (machine.host.latest.get(maximum, 0.0) if isinstance(maximum, str) else self._most) or 1.0
-            canvas = Canvas(width, canvas_height, x, (0.0, full))
-            canvas.draw_line(points, 1)
-            if canvas_height > 1:
-                canvas.fill(1)
-            lines = ["".join(text for text, _ in canvas.runs(row)) for row in range(canvas_height)]
-        rows = [[Segment(text, style)] for text in lines]
+            lines = self._drawn(points, full, width, canvas_height, x)
+        has_ramp = len(lines) > 1 and not machine.gpus and self._host_figure[-1] is not None
+        rows = [
+            [Segment(text, self._ramp((len(lines) - at) / len(lines)) if has_ramp else style)]
+            for at, text in enumerate(lines)
+        ]
         self._curves[id(machine)] = key, rows
         return rows
 
@@ -476,6 +522,9 @@ class MachinesPanel(RunPanel[MachineGrid]):
     def needs_polling(self) -> bool:
         return self.main.has_fresh_data
 
+    def alert_rank(self, alert: Alert, pool: PoolView) -> int | None:
+        return None if alert.node is None else alert.node * pool.ranks_per_node
+
     def update_view(self, pool: PoolView, run: RunView | None, now: float, chosen: RunSelection) -> bool:
         metrics, session = pool.machines, self.app.session
         if metrics is None and run is not None and pool.state == "up" and session and self._measured_pool != pool.key:
@@ -487,5 +536,5 @@ class MachinesPanel(RunPanel[MachineGrid]):
         if metrics is not None and has_nodes:
             changed |= self.main.update(metrics, now)
             if changed:
-                self.set_titles(Content(f"{self.heading}  {self.main.subject}".rstrip()))
+                self.set_titles(Content(f"{self.heading}  {self.main.subject or 'CPU, memory, network, disk'}"))
         return changed

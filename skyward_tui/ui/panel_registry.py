@@ -154,7 +154,8 @@ def place_panels(
         wanted = share if is_split else body - min(MOST_ROWS, max(needs[name] for name in under))
         return _clamp(wanted - below, LEAST_ROWS, body - LEAST_ROWS)
 
-    free = top_of(height) - sum(needs[name] for name in side)
+    spans_column = is_split and width >= WIDE and bool(more)  # the left column is as high as the grid
+    free = (height if spans_column else top_of(height)) - sum(needs[name] for name in side)
     beside = more[:1] if is_split and free >= FREE_ROWS else []
     bottom: dict[str, int] = {}
     for name in more[len(beside) :]:
@@ -165,7 +166,7 @@ def place_panels(
     top = top_of(body)
     boxes: dict[str, Box] = {}
     # The left column: the last panel that can use any number of rows gets the free ones.
-    tall = top if is_split else body
+    tall = body if spans_column else top if is_split else body
     flexible = beside[0] if beside else side[0]
     column_rows = {name: needs[name] for name in [*side, *beside]}
     for name in side[1:]:
@@ -178,7 +179,7 @@ def place_panels(
         boxes[name] = (0, y, column, max(0, min(need, tall - y)))
         y += need
     boxes[centre[0]] = (column, 0, width - column, top)
-    x = 0 if is_split else column
+    x = 0 if is_split and not spans_column else column
     for place, name in enumerate(under):
         share = (width - x) * (3 if is_split and place == 0 else 2) // (3 + 2 * (len(under) - place - 1))
         end = width if place == len(under) - 1 else x + share

@@ -114,9 +114,9 @@ def test_metrics_have_the_centre_and_the_log_is_below() -> None:
 
 def test_machines_use_free_rows_of_the_left_column() -> None:
     boxes = place_panels(SHOWN | {"machines": 9}, "log", 160, 45)
-    assert boxes["machines"] == (0, 9, 56, 18) and boxes["ranks"][3] == 6
+    assert boxes["machines"] == (0, 9, 56, 36) and boxes["ranks"][3] == 6 and boxes["log"] == (56, 27, 104, 18)
     many = place_panels(SHOWN | {"machines": 9, "ranks": 64}, "log", 160, 45)
-    assert many["machines"] == (0, 36, 160, 9) and many["ranks"] == (0, 0, 56, 19)
+    assert many["machines"] == (0, 36, 160, 9) and many["ranks"] == (0, 0, 56, 33)
     assert "machines" not in place_panels(SHOWN | {"machines": 9, "ranks": 64}, "log", 120, 32)
     assert "machines" in place_panels(SHOWN | {"machines": 9, "ranks": 64}, "machines", 120, 32)
 
