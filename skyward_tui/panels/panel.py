@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from textual.app import ComposeResult
@@ -11,12 +11,13 @@ from textual.widget import Widget
 
 from skyward_core.client.log_search import LineMatch
 from skyward_core.views.pool_view import PoolView, RunView
-from skyward_tui.ui.actions import Action
+from skyward_core.views.problem_alerts_and_stragglers import Alert
 from skyward_tui.ui.panel_registry import PanelSpec
 from skyward_tui.widgets.screen_frame_and_replay_line import Panel
 
 if TYPE_CHECKING:
     from skyward_tui.app import SkywardApp
+    from skyward_tui.ui.actions import Action
 
 Main = TypeVar("Main", bound=Widget)
 
@@ -150,6 +151,13 @@ class RunPanel(Panel, Generic[Main]):
 
     def restore(self, saved: Mapping[str, str | bool]) -> None:
         """Restore saved display options; ignore invalid ones."""
+
+    def show_alerts(self, alerts: Sequence[Alert], pool: PoolView) -> None:
+        """Mark the subjects of alerts, the worst first."""
+
+    def alert_rank(self, alert: Alert, pool: PoolView) -> int | None:
+        """Return the rank to select for an alert whose subject the panel shows; None if it does not show it."""
+        return None
 
     @property
     def is_untouched(self) -> bool:

@@ -16,6 +16,7 @@ from textual.reactive import var
 
 from skyward_core.views.machine_metrics import MetricHistory, memory_share
 from skyward_core.views.pool_view import PoolView, RunView
+from skyward_core.views.problem_alerts_and_stragglers import Alert
 from skyward_core.views.stack_groups_and_profiles import format_ranges
 from skyward_tui.panels.panel import BORDER, RunPanel, RunSelection
 from skyward_tui.text.number_time_and_run_state_format import duration, number, precise_duration
@@ -130,6 +131,7 @@ def _value(track: MetricHistory, figure: str) -> float | None:
 
 _CURSOR = "$block-cursor-foreground on $block-cursor-background bold"
 MANY_RANKS = 64  # more ranks have no rows of their own beside the mosaic, because painting them takes too long
+BAR, ROOMY = 10, 48  # cells of a progress bar, and of a row that has room for it; narrower rows have half a bar
 _MOSAIC = 8  # ranks of a group in the mosaic, if nodes have one rank each
 
 
@@ -178,13 +180,13 @@ def rank_rows(states: Sequence[RankState], room: int, apart: Collection[int] = (
         apart: Healthy ranks that have a row of their own if not each rank has one.
     """
     keys: tuple[Callable[[RankState], Hashable], ...] = (
-        lambda each: (each.state, each.text) if each.has_ended or each.is_troubled else each.rank,
+        lambda each: (each.state, each.text, each.alert[0]) if each.has_ended or each.is_troubled else each.rank,
         lambda each: (
             each.rank
             if each.rank in apart
-            else (each.state, each.is_troubled, each.text if each.has_ended or each.is_troubled else "")
+            else (each.state, each.alert[0], each.is_troubled, each.text if each.has_ended or each.is_troubled else "")
         ),
-        lambda each: each.rank if each.rank in apart else (each.state, each.is_troubled),
+        lambda each: each.rank if each.rank in apart else (each.state, each.alert[0], each.is_troubled),
     )
     groups: dict[Hashable, list[RankState]] = {}
     for key in keys:
@@ -200,7 +202,7 @@ def rank_rows(states: Sequence[RankState], room: int, apart: Collection[int] = (
 def _note(group: Sequence[RankState]) -> str:
     """Return the note of a row: of one rank its own, of several the span of their first metric."""
     first = group[0]
-    if len(group) == 1 or (first.text and all(each.text == first.text for each in group)):
+    if len(group) == 1 or first.alert[0] or (first.text and all(each.text == first.text for each in group)):
         return first.note
     name = next(iter(first.ordered_numbers), "")
     values = [value for each in group if (value := (each.numbers or {}).get(name)) is not None and isfinite(value)]
@@ -304,22 +306,27 @@ class RankList(VirtualList[RankState]):
         (digits, nodes), single = self._digits, len(row.ranks) == 1
         name = f" r{state.rank:<{digits}} n{state.node:<{nodes}} " if single else f" {clip(row.name, width // 2)} "
         time = f"{_time(state):>6} " if single and state.seconds is not None else ""
-        what = f"{mark.text} ".ljust(11)
+        what, rest = f"{mark.text} ".ljust(11), ""
+        parts = [each.progress for each in row.group if each.progress is not None]
+        if state.state == "running" and len(parts) == len(row.group):
+            bar = BAR if width >= ROOMY else BAR // 2
+            done, time = int(min(parts) * bar), ""
+            what, rest = f"{mark.glyph} {'━' * done}", f"{'─' * (bar - done)} {100 * min(parts):3.0f} % "
         tail = f" {state.use}" if single and state.use else ""
         figure = f"{_figure(state):<11} " if single and state.shade else ""
-        room = max(0, width - len(name) - len(what) - len(time) - len(figure) - len(tail))
+        room = max(0, width - len(name) - len(what) - len(rest) - len(time) - len(figure) - len(tail))
         if single and state.silent is not None and state.quiet is None:
             silent = f" silent {duration(state.silent)}"
             if not state.text or cell_len(row.note) + len(silent) <= room:
                 room, tail = room - len(silent), f"{silent}{tail}"
         note = fit_width(clip_parts(row.note, room), room)
         if self.selected in row.ranks and (single or self.mode == "table"):
-            return Content.styled(f"{name}{what}{time}{figure}{note}{tail}", _CURSOR)
+            return Content.styled(f"{name}{what}{rest}{time}{figure}{note}{tail}", _CURSOR)
         hue = rank_style(state.rank) if single and self._has_hues else "bold"
-        note_style = "$text-warning" if state.quiet is not None else "$muted" if state.text else ""
+        note_style = "$text-warning" if state.quiet is not None or state.alert[0] else "$muted" if state.text else ""
         return Content.assemble(
-            (name, hue), (what, self._style_of(state)), (time, "$muted"), (figure, SHADE_STYLE), (note, note_style),
-            (tail, "$muted"),
+            (name, hue), (what, self._style_of(state)), (f"{rest}{time}", "$muted"), (figure, SHADE_STYLE),
+            (note, note_style), (tail, "$muted"),
         )  # fmt: skip
 
     def _mosaic_row(self, index: int, width: int) -> Content:
@@ -430,6 +437,7 @@ class RanksPanel(RunPanel[RankList]):
         self._state: object = None
         self._quiet: tuple[str, frozenset[int]] = ("", frozenset())
         self._heat_metric = STATE
+        self._alerts: dict[int, tuple[str, str]] = {}  # kind and text of the worst alert about each rank
         self._figures = [STATE]  # available colourings at the last update
 
     def action_heat(self) -> None:
@@ -441,6 +449,19 @@ class RanksPanel(RunPanel[RankList]):
 
     def offers(self, action: str) -> bool:
         return action != "run.heat" or len(self._figures) > 1
+
+    def alert_rank(self, alert: Alert, pool: PoolView) -> int | None:
+        return alert.rank
+
+    def show_alerts(self, alerts: Sequence[Alert], pool: PoolView) -> None:
+        found: dict[int, tuple[str, str]] = {}
+        for each in alerts:  # the list has its own text about silence
+            ranks = range(pool.world_size) if each.rank is None else (each.rank,)
+            for rank in ranks if each.kind != "stall" and (each.rank, each.node) != (None, None) else ():
+                if each.rank is not None or pool.node_of(rank) == each.node:
+                    found.setdefault(rank, (each.kind, each.words))
+        if found != self._alerts:
+            self._alerts, self._state = found, None
 
     def saved_state(self) -> Mapping[str, str | bool]:
         return {"ranks_by": self._heat_metric}
@@ -476,7 +497,13 @@ class RanksPanel(RunPanel[RankList]):
             ]
         if pool.machines is not None and any(each.gpus for each in pool.machines.nodes.values()):
             use = _machine_values(pool, _USE, now)
-            states = [replace(each, use=f"{use[each.rank]:3.0f} %") if each.rank in use else each for each in states]
+            states = [
+                replace(each, use=f"gpu {use[each.rank]:3.0f} %") if each.rank in use else each for each in states
+            ]
+        states = [
+            replace(each, alert=self._alerts[each.rank]) if each.rank in self._alerts and not each.has_ended else each
+            for each in states
+        ]
         hues = run is not None and 1 < len(pool.metrics.ranks(run.id)) <= RANKS_DRAWN
         self.main.update(states, hues=hues, moves=self.app.has_motion)
         legend = f"{self._heat_metric} {heat.legend} " if heat.legend else ""

@@ -20,6 +20,7 @@ from textual.widget import Widget
 from skyward_core.model.outcomes_states_and_alerts import AlertKind
 from skyward_core.views.pool_view import PoolView, RunView
 from skyward_core.views.problem_alerts_and_stragglers import Alert, AlertWatch, alerts_cache_key
+from skyward_core.views.stack_groups_and_profiles import format_ranges
 from skyward_tui.notifications import Notification
 from skyward_tui.panels.panel import InstantChosen, RunPanel, RunSelection
 from skyward_tui.panels.rank_states_and_heat_map import RankChosen
@@ -44,7 +45,7 @@ _SEVERE: tuple[AlertKind, ...] = ("gpu", "nan", "stall", "memory", "restarts")
 
 
 class AlertStrip(Chrome):
-    """Line with the most severe alert and the number of other alerts. Hidden if there are no alerts."""
+    """Line with the most severe kind of alert and the number of others. Hidden without alerts. A click goes there."""
 
     DEFAULT_CSS = read_style_sheet(__file__, "alert_strip")
 
@@ -56,10 +57,14 @@ class AlertStrip(Chrome):
         """Show alerts, the most severe first."""
         self._alerts = alerts
         self.set_class(bool(alerts), "-there")
-        self.show_line(alert_line(alerts, self.app.size.width))
+        keys = with_keys("  {run.errors}: go there  {run.stacks}: stacks ", self.app.keys)
+        self.show_line(alert_line(alerts, self.app.size.width, keys))
 
     def on_resize(self) -> None:
         self.show(self._alerts)
+
+    async def on_click(self) -> None:
+        await self.run_action("screen.next_alert")
 
 
 class AttemptStrip(Chrome):
@@ -98,16 +103,29 @@ def attempt_line(pool: PoolView, run: RunView, now: float, width: int) -> Conten
     )
 
 
-def alert_line(alerts: Sequence[Alert], width: int) -> Content:
-    """Return a line such as ``✗ NaN  rank 5 since 12:01:07: loss is NaN from step 103 on  +2 more``."""
+def alert_line(alerts: Sequence[Alert], width: int, keys: str = "") -> Content:
+    """Return a line such as ``✗ NaN  ranks 1,5 since 12:01:07: loss is NaN from step 103 on  +2 more``.
+
+    Args:
+        keys: Text about keys, shown if there is room.
+    """
     if not alerts:
         return Content("")
     worst = alerts[0]
     mark = state_style(worst.kind)
-    more = f"  +{len(alerts) - 1:,} more " if alerts[1:] else " "
-    head = f" {mark.text}  {worst.who} since {clock(worst.since)}"
-    words = clip(f": {worst.words}", max(0, width - len(head) - len(more)))
-    return Content.assemble((head, f"bold {mark.style}"), (words, mark.style), (more, "bold"))
+    others = sum(alert.kind != worst.kind for alert in alerts)
+    more = f"  +{others:,} more" if others else ""
+    head = clip(f" {mark.text}  {_subjects(alerts)} since {clock(worst.since)}", width - len(more) - 1)
+    words = clip(f": {worst.words}", max(0, width - len(head) - len(more) - 1))
+    keys = keys if len(head) + len(words) + len(more) + len(keys) <= width else " "
+    return Content.assemble((head, f"bold {mark.style}"), (words, mark.style), (more, "bold"), (keys, "$muted"))
+
+
+def _subjects(alerts: Sequence[Alert]) -> str:
+    """Return the subjects of all alerts of the first one's kind, such as ``ranks 1,5``."""
+    same = list(dict.fromkeys(alert.who for alert in alerts if alert.kind == alerts[0].kind))
+    ranks = {alert.rank for alert in alerts if alert.kind == alerts[0].kind and alert.rank is not None}
+    return f"ranks {format_ranges(ranks)}" if len(ranks) > 1 else ", ".join(same)
 
 
 def alert_messages(new: Sequence[Alert]) -> Iterator[tuple[str, str, str]]:
@@ -319,6 +337,8 @@ class RunScreen(BaseScreen[None]):
         self._alerts, self._strip, self._attempts = AlertWatch(), AlertStrip(), AttemptStrip()
         self._panel_strip = PanelStrip()
         self._alerts_of: PoolView | None = None
+        self._shown_alerts: Sequence[Alert] = ()
+        self._alert_turn = -1  # index of the alert that the user went to last
         # version of the checked data, and monotonic time of the check
         self._alerts_checked: tuple[object, float] = (None, 0.0)
 
@@ -432,7 +452,7 @@ class RunScreen(BaseScreen[None]):
         if action.id == "run.back":
             return self.context == "run.prompt"
         if action.id == "run.errors":
-            return run is not None and any(run.counts.get(kind) for kind in FAILURES)
+            return run is not None and (bool(self._shown_alerts) or any(map(run.counts.get, FAILURES)))
         return all(panel.offers(action.id) for panel in self.panels.values())
 
     def hint_label(self, action: Action) -> str:
@@ -524,6 +544,7 @@ class RunScreen(BaseScreen[None]):
     def _check_alerts(self, pool: PoolView, run: RunView | None, now: float) -> None:
         """Check for alerts after events, and every second during a run, because a silent rank produces no event."""
         if run is None:
+            self._shown_alerts = ()
             return self._strip.show([])
         if pool is not self._alerts_of:
             # After a seek in a replay, the view is a new object, and its time may be earlier or later.
@@ -533,7 +554,10 @@ class RunScreen(BaseScreen[None]):
             return
         self._alerts_checked = state, checked_at
         alerts, new = self._alerts.check(pool, run, now)
+        self._shown_alerts = alerts
         self._strip.show(alerts)
+        for panel in self.panels.values():
+            panel.show_alerts(alerts, pool)
         if run.state == "running":
             for title, text, severity in alert_messages(new):
                 self.flash(f"{title}  {text}", severity)
@@ -704,8 +728,19 @@ class RunScreen(BaseScreen[None]):
     def action_errors(self) -> None:
         run = self.run
         if run is None or not any(outcome.kind != "returned" for outcome in run.outcomes()):
-            return self.flash("no rank has failed")
+            return self.action_next_alert() if self._shown_alerts else self.flash("no rank has failed")
         self.app.show_errors(run, self._go_to_rank)
+
+    def action_next_alert(self) -> None:
+        """Go to the subject of the next alert, the worst first."""
+        pool, alerts = self.pool, self._shown_alerts
+        if pool is None or not alerts:
+            return
+        self._alert_turn = (self._alert_turn + 1) % len(alerts)
+        for name, panel in self.panels.items():
+            if (rank := panel.alert_rank(alerts[self._alert_turn], pool)) is not None:
+                self._choose(rank)
+                return self.action_panel(name)
 
     def _go_to_rank(self, rank: int | None) -> None:
         if rank is not None:

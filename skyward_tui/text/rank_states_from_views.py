@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from skyward_core.views.rank_metrics_and_progress import TOTAL_NAMES, classify_metric, format_metrics
@@ -42,6 +42,8 @@ class RankState:
         shade, figure: Cell of the heat map, if ranks are coloured by a metric.
         silent: Seconds without output, from ``SILENT_SECONDS`` on.
         use: Utilization of the rank's GPUs, formatted.
+        progress: Completed part, from 0 to 1; None if unknown.
+        alert: Kind and text of the worst alert about the rank; empty without one.
     """
 
     rank: int
@@ -55,10 +57,14 @@ class RankState:
     figure: str = ""
     silent: float | None = None
     use: str = ""
+    progress: float | None = None
+    alert: tuple[str, str] = ("", "")
 
     @property
     def note(self) -> str:
         """Text beside the rank. It is formatted on demand, because a grid shows only one such text."""
+        if self.alert[0]:
+            return f"{state_style(self.alert[0]).word}: {self.alert[1]}"
         return self.text or format_metrics(self.ordered_numbers)
 
     @property
@@ -75,12 +81,14 @@ class RankState:
     @property
     def is_troubled(self) -> bool:
         """Whether the rank needs attention."""
-        return self.state in TROUBLED or self.quiet is not None
+        return self.state in TROUBLED or self.quiet is not None or bool(self.alert[0])
 
     @property
     def glyph(self) -> tuple[str, str]:
         """Glyph and style of the rank's cell in the grid: the shade of the heat map, unless the rank has failed."""
         mark = state_style(self.state)
+        if self.alert[0] and not self.shade:
+            return "!", "$text-warning"
         return (mark.glyph, mark.style) if not self.shade or self.state in FAILURES else (self.shade, SHADE_STYLE)
 
 
@@ -97,7 +105,9 @@ def rank_states(pool: PoolView, run: RunView | None, now: float, ranks: range | 
         if task.rank in ranks and (other is None or (task.began_at or 0.0) >= (other.began_at or 0.0)):
             newest[task.rank] = task
     per_node = pool.ranks_per_node
-    return [_state(rank, pool.nodes[rank // per_node], newest.get(rank), pool, run, now) for rank in ranks]
+    progress = {} if run is None or run.state != "running" else pool.metrics.progress_by_rank(run.id)
+    states = [_state(rank, pool.nodes[rank // per_node], newest.get(rank), pool, run, now) for rank in ranks]
+    return [replace(each, progress=progress[each.rank].fraction) if each.rank in progress else each for each in states]
 
 
 def _state(

@@ -11,8 +11,9 @@ from textual import events
 from skyward_core.views.problem_alerts_and_stragglers import Alert
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.dialogs.host_key_and_secret_variables import HostKeyScreen
+from skyward_tui.panels.rank_states_and_heat_map import RankList
 from skyward_tui.screens.run import AlertStrip, RunScreen, alert_line, alert_messages
-from tests.support.app_driver import Size, on_run_screen, running_app, screen_text, until
+from tests.support.app_driver import Size, on_run_screen, press, running_app, screen_text, until
 from tests.support.fake_session import FakeSession
 from tests.support.host_key import shown
 from tests.support.own_home import set_own
@@ -40,11 +41,14 @@ async def test_non_finite_metric_is_reported_once(
         assert "loss is NaN from step 103 on" in screen_text(app)
         view.metrics.add_values(run.id, 3, session.now + 1, {"step": 104, "loss": nan})
         view.metrics.add_values(run.id, 1, session.now + 1, {"step": 104, "loss": nan})
-        await until(pilot, "+1 more")
+        await until(pilot, "✗ NaN  ranks 1,3 since")
+        ranks = app.screen.query_one("RanksPanel RankList", RankList)
+        await until(pilot, lambda: [row.ranks for row in ranks.rank_rows] == [[1, 3], [0], [2]])
+        await press(pilot, "e", until=lambda: app.focused is ranks and ranks.selected == 3)
         assert messages == [
             f"✗ NaN  rank {rank}: loss is NaN from step {step} on" for rank, step in ((3, 103), (1, 104))
         ]
-        assert "rank 1: loss is NaN from step 104 on" in screen_text(app).splitlines()[-1], "for all to see"
+        assert "rank 1: loss is NaN from step 104 on" in screen_text(app).splitlines()[-2], "for all to see"
         for step in range(20):
             for rank in (1, 3):
                 view.metrics.add_values(run.id, rank, session.now + 2 + step, {"loss": 1.0})
@@ -58,8 +62,9 @@ def test_equal_alerts_of_many_ranks_are_one_message_that_fits() -> None:
     stalled = Alert("stall", 3, None, None, "", 7.0, "quiet")
     assert list(alert_messages([stalled])) == [], "the panel of ranks says so"
     for width in (60, 80, 160):
-        shown = alert_line(many, width).plain
-        assert len(shown) <= width and shown.endswith("+255 more ")
+        shown = alert_line([*many, Alert("throttled", None, 1, 4, "", 7.0, "slowed")], width, "  e: go ").plain
+        assert len(shown) <= width and "ranks 0-255" in shown and "+1 more" in shown
+        assert shown.endswith("  e: go ") is (width > 60)
 
 
 # The app calls a person who looks elsewhere, and says what of their settings it does not use.
