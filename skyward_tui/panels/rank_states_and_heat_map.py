@@ -123,6 +123,19 @@ def _rank_gpus(local: int, ranks: int, gpus: Sequence[MetricHistory]) -> Sequenc
     return gpus[local * each : (local + 1) * each] if each and not remainder else gpus
 
 
+def _alerted_ranks(alert: Alert, pool: PoolView) -> Sequence[int]:
+    """Return the ranks that an alert is about: one rank, those of a node, or those that use a GPU."""
+    if alert.rank is not None or alert.node is None:
+        return () if alert.rank is None else (alert.rank,)
+    many, machines = pool.ranks_per_node, pool.machines
+    gpus = [] if machines is None or alert.gpu is None else list(machines.nodes[alert.node].gpus)[alert.gpu :][:1]
+    return [
+        alert.node * many + local
+        for local in range(many)
+        if not gpus or machines is None or gpus[0] in _rank_gpus(local, many, machines.nodes[alert.node].gpus)
+    ]
+
+
 def _value(track: MetricHistory, figure: str) -> float | None:
     if figure == _MEMORY:
         return 100 * memory_share(track.latest) or None
@@ -455,11 +468,9 @@ class RanksPanel(RunPanel[RankList]):
 
     def show_alerts(self, alerts: Sequence[Alert], pool: PoolView) -> None:
         found: dict[int, tuple[str, str]] = {}
-        for each in alerts:  # the list has its own text about silence
-            ranks = range(pool.world_size) if each.rank is None else (each.rank,)
-            for rank in ranks if each.kind != "stall" and (each.rank, each.node) != (None, None) else ():
-                if each.rank is not None or pool.node_of(rank) == each.node:
-                    found.setdefault(rank, (each.kind, each.words))
+        for each in alerts:
+            for rank in _alerted_ranks(each, pool) if each.kind != "stall" else ():  # the list has a text about silence
+                found.setdefault(rank, (each.kind, each.words))
         if found != self._alerts:
             self._alerts, self._state = found, None
 

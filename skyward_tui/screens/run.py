@@ -39,6 +39,7 @@ from skyward_tui.widgets.screen_frame_and_replay_line import Breadcrumbs, Chrome
 if TYPE_CHECKING:
     from skyward_core.client.log_search import LineMatch
     from skyward_core.client.session_interface import SessionInterface
+    from skyward_tui.app import SkywardApp
 
 
 _SEVERE: tuple[AlertKind, ...] = ("gpu", "nan", "stall", "memory", "restarts")
@@ -47,6 +48,7 @@ _SEVERE: tuple[AlertKind, ...] = ("gpu", "nan", "stall", "memory", "restarts")
 class AlertStrip(Chrome):
     """Line with the most severe kind of alert and the number of others. Hidden without alerts. A click goes there."""
 
+    app: SkywardApp
     DEFAULT_CSS = read_style_sheet(__file__, "alert_strip")
 
     def __init__(self) -> None:

@@ -74,15 +74,18 @@ class Breadcrumbs(Chrome):
             return
         self._shown = shown
         *above, here = trail
-        for hidden in range(len(above) + 1):  # crumbs that make room for the state
-            parts: list[Content | str] = [" "]
-            for place, crumb in list(enumerate(above, 1))[hidden:]:
-                click = Style.from_meta({"@click": f"screen.go_back({place})"})
-                parts += [Content.styled(crumb, "$muted").stylize(click), Content.styled(" › ", "$muted")]
-            left = Content.assemble(*parts, (here, "bold"), (self._mark, "$warning"))
-            room = self.size.width - left.cell_length - 3
-            if not states or states[0].cell_length <= room:
-                break
+        parts: list[Content | str] = [" "]
+        for place, crumb in enumerate(above, 1):
+            click = Style.from_meta({"@click": f"screen.go_back({place})"})
+            parts += [Content.styled(crumb, "$muted").stylize(click), Content.styled(" › ", "$muted")]
+        least = states[0].cell_length if states else 0
+        crumbs = [
+            [" ", *parts[place:], (here, "bold"), (self._mark, "$warning")] for place in range(1, len(parts) + 1, 2)
+        ]
+        trails = [Content.assemble(*each) for each in crumbs]
+        # If the most important part does not fit otherwise, screens above are left out.
+        left = next((each for each in trails if each.cell_length + 3 + least <= self.size.width), trails[0])
+        room = self.size.width - left.cell_length - 3
         status = Content("")
         for state in states:
             longer = Content.assemble(status, "  " if status else "", state)

@@ -43,8 +43,8 @@ async def test_non_finite_metric_is_reported_once(
         view.metrics.add_values(run.id, 1, session.now + 1, {"step": 104, "loss": nan})
         await until(pilot, "✗ NaN  ranks 1,3 since")
         ranks = app.screen.query_one("RanksPanel RankList", RankList)
-        await until(pilot, lambda: [row.ranks for row in ranks.rank_rows] == [[1, 3], [0], [2]])
         await press(pilot, "e", until=lambda: app.focused is ranks and ranks.selected == 3)
+        await until(pilot, lambda: [row.ranks for row in ranks.rank_rows] == [[1, 3], [0], [2]])
         assert messages == [
             f"✗ NaN  rank {rank}: loss is NaN from step {step} on" for rank, step in ((3, 103), (1, 104))
         ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -9,11 +10,13 @@ from rich.cells import cell_len
 from textual.geometry import Size
 from textual.pilot import Pilot
 
+from skyward_core.model.outcomes_states_and_alerts import ErrorInfo, RootCause
 from skyward_core.views import events
+from skyward_core.views.machine_metrics import MachineMetrics
 from skyward_core.views.pool_view import PoolView, apply
 from skyward_core.views.rank_metrics_and_progress import PACE_SIZE
 from skyward_tui.app.app import SkywardApp
-from skyward_tui.panels.machine_metrics import MachineGrid
+from skyward_tui.panels.machine_metrics import GIB, MachineGrid
 from skyward_tui.panels.rank_metrics import MetricsPane
 from skyward_tui.screens.base_screen import pool_status
 from skyward_tui.screens.run import RunScreen
@@ -38,6 +41,10 @@ def test_rank_notes_show_the_newest_metrics():
     notes = [state.note for state in rank_states(view, run, 1.0)]
     assert notes == ["loss 2.314  lr 0.5  tokens 7  step 1,234", "step 1,200"]
     assert "r0: step 1,234  loss 2.314  lr 0.5" in [part.plain for part in pool_status(view, run, 1.0)]
+    for at in (2.0, 3.0):
+        view.metrics.add_values("r", 0, at, {"step": 1230 + 4 * at})
+    shown = [part.plain for part in pool_status(view, run, 63.0)]
+    assert {"● RUNNING 2 ranks", "1:03 elapsed", "4 it/s"} < set(shown), "without a total"
 
 
 def metrics_of(screen: RunScreen) -> MetricsPane:
@@ -76,6 +83,29 @@ async def test_metrics_of_another_rank_and_of_all_ranks_are_shown(app: SkywardAp
         await press(pilot, "a", until="5 metrics  median of 2 ranks")
         await until(pilot, " loss 2  1 to 3")
         assert metrics_of(screen).ranks == [0, 1]
+
+
+async def test_run_shows_progress_and_machine_curves_then_its_cause(app: SkywardApp, session: FakeSession) -> None:
+    view, run = session.pool_with_run("llama-ft", 1, 4)
+    for rank in range(4):
+        for step in range(1, 81):
+            values = {"step": step, "total": 160, "loss": 1 / step}
+            view.metrics.add_values(run.id, rank, session.now + step, values)
+    view.machines = book = MachineMetrics()
+    for at, cpu in ((1.0, 20.0), (2.0, 90.0)):
+        node = {"cpu": cpu, "memory_used": 2.0 * GIB, "memory_total": 8.0 * GIB, "net_in": 5e6}
+        book.feed(0, json.dumps({"at": session.now + at, "node": node}).encode() + b"\n")
+    async with on_run_screen(app, (160, 48), until="r3 n0 ● ━━━━━─────  50 % loss 0.0125") as (pilot, screen):
+        for text in ("CPU  90 %", "memory  2.0 of 8.0 GiB", "net in  5 MB/s, most 5 MB/s", "▇ to 80"):
+            await until(pilot, text)
+        assert screen.panels["log"].region.x == 56 and "before the failure" not in screen_text(app)
+        session.end_rank(view, run, 2, "raised", error=ErrorInfo("ValueError", "bad", "Traceback:\nValueError: bad\n"))
+        session.end_run(view, run, "failed", RootCause(2, "raised", "ValueError", "bad"))
+        await until(pilot, "last 60 values before the failure")
+        assert "root cause: rank 2 on n0" in screen_text(app).splitlines()[1]
+        assert metrics_of(screen)._charts["loss"].front[0][0] == 21.0
+        await press(pilot, "5", "z", until=lambda: "before the failure" not in screen_text(app))
+        assert metrics_of(screen)._charts["loss"].front[0][0] == 1.0
 
 
 async def test_metric_names_in_wide_letters_keep_the_columns(app: SkywardApp, session: FakeSession) -> None:

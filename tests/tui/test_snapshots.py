@@ -358,7 +358,7 @@ async def test_receipt_snapshot(app: SkywardApp, session: FakeSession, snap: Sna
 async def test_merged_log_with_search_snapshot(app: SkywardApp, session: FakeSession, snap: Snap) -> None:
     training(session)
     keys = ["enter", "a", "/", Text("step=5"), "enter"]
-    await show(app, snap, "merged", (120, 40), keys, "hits")
+    await show(app, snap, "merged", (120, 40), keys, "n N match")
 
 
 async def test_help_screen_snapshot(app: SkywardApp, session: FakeSession, snap: Snap) -> None:
