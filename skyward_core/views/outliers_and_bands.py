@@ -173,7 +173,8 @@ class IncrementalBand:
             column = self._add_values(rank, line)
             if self._add_tail(line, self._reached[rank], column, line.at[-1] + pause, many):
                 own.add(column)
-            self._add_lead(line, line.at[0] - pause)
+            if line.at[0] > self._ends[0]:
+                self._add_lead(line, line.at[0] - pause)
         for column in self._changed | self._provisional.keys():
             self._column_spans[column] = self._compute_column(column, own)
         self._changed = set()
@@ -201,8 +202,10 @@ class IncrementalBand:
         """Add a series' values to all columns that the series has passed. Return the column of its last value."""
         at, values = line
         ends, newest = self._ends, at[-1]
-        place = self._reached.get(rank) or _ScanPosition(bisect_left(ends, at[0]), 0, 0.0, None)
-        column, begin, _, before = place
+        known = self._reached.get(rank)
+        column, begin, _, before = known or _ScanPosition(bisect_left(ends, at[0]), 0, 0.0, None)
+        if known is not None and newest <= ends[column]:
+            return column
         while ends[column] < newest:
             stop = bisect_right(at, ends[column], begin)
             if stop > begin:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from math import isfinite, log
+from operator import is_
 from time import monotonic
 from typing import ClassVar, NamedTuple
 
@@ -105,6 +106,7 @@ class MetricsPane(PaintedLines):
         self._restarts: tuple[float, ...] = ()  # Unix times at which attempts of the run ended
         self._charts: dict[str, Chart] = {}
         self._cells: dict[str, tuple[object, list[Strip]]] = {}  # key and painted rows of each chart
+        self._joined: dict[int, tuple[list[list[Strip]], list[Strip]]] = {}  # row: charts, strips
         self._scaled: dict[str, tuple[Chart, int, _Scaled | None]] = {}  # chart, rows and y axis of each metric
         self._turn = 0  # index of the chart whose outliers were searched last
         self._outliers: dict[str, list[int]] = {}  # ranks with outliers of each metric
@@ -410,8 +412,12 @@ class MetricsPane(PaintedLines):
             self._areas.append((Region(area.x + margin, area.y, area.width - margin - 1, area.height), name))
             cells.append(self._cell(name, each, area.size.width, area.height, margin))
         rows: list[Strip] = []
-        for many in counts:
-            rows += [Strip.join(parts) for parts in zip(*cells[:many], strict=True)]
+        for row, many in enumerate(counts):
+            before, joined = self._joined.get(row, ([], []))
+            if len(before) != many or not all(map(is_, before, cells)):
+                joined = [Strip.join(parts) for parts in zip(*cells[:many], strict=True)]
+                self._joined[row] = cells[:many], joined
+            rows += joined
             del cells[:many]
         return rows
 
