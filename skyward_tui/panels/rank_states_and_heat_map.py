@@ -318,7 +318,7 @@ class RankList(VirtualList[RankState]):
         mark = state_style(state.state)
         (digits, nodes), single = self._digits, len(row.ranks) == 1
         name = f" r{state.rank:<{digits}} n{state.node:<{nodes}} " if single else f" {clip(row.name, width // 2)} "
-        time = f"{_time(state):>6} " if single and state.seconds is not None else ""
+        time = f"{_time(state):>6} " if single and state.seconds is not None and not state.alert[0] else ""
         what, rest = f"{mark.text} ".ljust(11), ""
         parts = [each.progress for each in row.group if each.progress is not None]
         if state.state == "running" and len(parts) == len(row.group):
@@ -328,7 +328,7 @@ class RankList(VirtualList[RankState]):
         tail = f" {state.use}" if single and state.use else ""
         figure = f"{_figure(state):<11} " if single and state.shade else ""
         room = max(0, width - len(name) - len(what) - len(rest) - len(time) - len(figure) - len(tail))
-        if single and state.silent is not None and state.quiet is None:
+        if single and state.silent is not None and state.quiet is None and not state.alert[0]:
             silent = f" silent {duration(state.silent)}"
             if not state.text or cell_len(row.note) + len(silent) <= room:
                 room, tail = room - len(silent), f"{silent}{tail}"
