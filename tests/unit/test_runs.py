@@ -888,6 +888,13 @@ async def test_node_that_stays_unreachable_is_listed_as_a_file_failure(monkeypat
 RESTART: dict[str, Any] = {"on_loss": "restart", "error_restarts": 9}
 
 
+async def test_restarted_task_leaves_room_for_one_task_only() -> None:
+    async with staged(1, **RESTART) as stage:
+        run = gather(stage, 6)
+        stage.nodes[0].ends(run, 0, "raised", ValueError())
+        assert stage.nodes[0].calls == [0, 1, 0]
+
+
 async def test_echo_of_an_earlier_attempt_does_not_stop_the_next_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output_files, "SILENCE_TIMEOUT", 0.1)
     monkeypatch.setattr(module, "ECHO_WAIT", 0.05)
