@@ -14,10 +14,13 @@ from tests.support.sshd import Host
 
 
 @pytest.fixture(scope="module", autouse=True)
-def quick_starters() -> Iterator[None]:
-    """Start pools of this process faster. Scripts and commands start theirs as usual."""
+def quick_starters(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Start pools of this process faster. Scripts and commands start theirs as usual.
+
+    Modules about the processes of ranks set ``STARTS_WORKERS``: their ranks are started, not forked.
+    """
     with pytest.MonkeyPatch.context() as patch:
-        use_quick_starters(patch)
+        use_quick_starters(patch, forks_workers=not getattr(request.module, "STARTS_WORKERS", False))
         yield
 
 

@@ -18,6 +18,8 @@ import skyward_core as sky
 from tests.support.processes import exists
 from tests.support.waiting import wait_until
 
+STARTS_WORKERS = True
+
 
 @sky.function
 async def plus(a: int, b: int = 1) -> int:

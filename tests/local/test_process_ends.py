@@ -22,6 +22,8 @@ from skyward_core.plugins import Plugin
 from tests.support.pool_logs import last_run, log_of, settled
 from tests.support.waiting import wait_until
 
+STARTS_WORKERS = True
+
 SCRIPT = """
 import atexit, logging, logging.handlers, sys, threading, time
 from pathlib import Path

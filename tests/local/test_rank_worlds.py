@@ -20,6 +20,8 @@ from tests.support.processes import descendants
 from tests.support.task_places import pool_rank
 from tests.support.waiting import wait_until
 
+STARTS_WORKERS = True
+
 C10D = "torch.distributed.distributed_c10d"
 QUIET = sky.Options(console=False, grace=1.0)
 

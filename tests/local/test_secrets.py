@@ -22,6 +22,8 @@ from tests.support.cli import Cli
 from tests.support.faults import worker_pids
 from tests.support.waiting import wait_until
 
+STARTS_WORKERS = True
+
 # Of this copy of the tests: another one may run beside it, and its workers hold values of their own.
 OURS = hash_bytes(__file__.encode())[:8]
 TOKEN = f"tok_{OURS}" + "NeverShown" * 3

@@ -25,9 +25,9 @@ from tests.support.child import Child
 from tests.support.fewer import FOLDER, without
 
 # SYS_clone, with which a fork has the parent of who forks: us. Where we know no number, all are started.
-_CLONE = {"x86_64": 56, "aarch64": 220}.get(platform.machine(), 0) if sys.platform == "linux" else 0
+CLONE = {"x86_64": 56, "aarch64": 220}.get(platform.machine(), 0) if sys.platform == "linux" else 0
 
-_LOOP = f"""
+LOOP = f"""
 import ctypes, gc, io, json, os, signal, socket, sys
 _python, _requests = ctypes.pythonapi, socket.socket(fileno=int(sys.argv.pop()))
 gc.freeze()
@@ -36,7 +36,7 @@ while True:
     if not _data:
         sys.exit()
     _python.PyOS_BeforeFork()
-    _pid = ctypes.PyDLL(None).syscall({_CLONE}, 0x8000 | signal.SIGCHLD, 0, 0, 0, 0)  # CLONE_PARENT
+    _pid = ctypes.PyDLL(None).syscall({CLONE}, 0x8000 | signal.SIGCHLD, 0, 0, 0, 0)  # CLONE_PARENT
     if not _pid:
         _python.PyOS_AfterFork_Child()
         break
@@ -60,6 +60,8 @@ for _number, (_name, _mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("std
 _asked = json.loads(_data)
 if _asked["session"]:
     os.setsid()
+if _asked.get("umask", -1) >= 0:
+    os.umask(_asked["umask"])
 os.chdir(_asked["cwd"])
 os.environ.clear()
 os.environ.update(_asked["env"])
@@ -125,7 +127,7 @@ class Loaded:
         """
         env = os.environ if (env := more.get("env")) is None else env
         path = self._more_path(env)
-        if not _CLONE or path is None:
+        if not CLONE or path is None:
             return Child([*self._python, "-c", self._first + self._then, *argv[1:]], **more)
         return _Forked(partial(self._fork, path), argv, **more)
 
@@ -163,7 +165,7 @@ class Loaded:
         ours = os.environ.items() - read_by_python(os.environ).items()
         with theirs:
             process = subprocess.Popen(
-                [*self._python, "-c", self._first + _LOOP + self._then, str(theirs.fileno())],
+                [*self._python, "-c", self._first + LOOP + self._then, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, cwd="/",
                 env={**dict(ours), **read},
             )  # fmt: skip

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from skyward_core.store.ledger import Ledger
 
+FORKS_WORKERS = "forks-workers"  # name of a process in the place of an interpreter, not of an agent's (`quick_workers`)
+
 
 def descendants(root: int) -> set[int]:
     """Return all processes below ``root``, according to /proc; empty without /proc."""
@@ -19,6 +21,8 @@ def descendants(root: int) -> set[int]:
             text = entry.read_text(encoding="utf-8", errors="replace")
         except OSError:
             continue  # it ended while we looked
+        if f"({FORKS_WORKERS})" in text:
+            continue
         fields = text.rpartition(")")[2].split()
         parents[int(text.partition(" ")[0])] = int(fields[1])
     below: set[int] = set()

@@ -7,11 +7,14 @@ import os
 import sys
 from pathlib import Path
 from subprocess import DEVNULL, PIPE
+from typing import Any
 
 import pytest
 
-from tests.support.forked import Loaded
+import skyward_core as sky
+from tests.support.forked import CLONE, Loaded
 from tests.support.processes import run_command
+from tests.support.quick_starters import use_quick_starters
 
 SAY = """
 import json, os, random, signal, sys, threading
@@ -58,6 +61,39 @@ def test_forked_process_equals_a_started_one(tmp_path: Path) -> None:
     assert (status, text["parent"], text["env"], text["cwd"]) == (3, os.getpid(), env, str(tmp_path))
     assert (text["leads"], other["leads"]) == (False, True)
     assert len({drawn for _, _, drawn in (*forked, *started)}) == 4, "each draws other numbers"
+
+
+@pytest.mark.skipif(not CLONE, reason="forks workers on Linux only")
+def test_forked_rank_equals_a_started_one(tmp_path: Path) -> None:
+    @sky.function
+    def describe() -> dict[str, Any]:
+        import signal
+        import threading
+
+        handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
+        return {
+            "argv": sys.argv, "path": sys.path, "flags": tuple(sys.flags), "leads": os.getsid(0) == os.getpid(),
+            "handlers": {number: getattr(each, "__qualname__", str(each)) for number, each in handlers.items()},
+            "blocked": signal.pthread_sigmask(signal.SIG_BLOCK, ()), "umask": os.umask(0o077),
+            "threads": sorted(each.name for each in threading.enumerate()),
+            "descriptors": len([*Path("/proc/self/fd").iterdir()]),
+            "modules": sorted(name for name in sys.modules if name.startswith(("skyward", "tests", "__main"))),
+            "names": sorted(vars(sys.modules["__main__"])), "env": os.environ.keys() - {"_"},
+            "forked": "become_worker" in Path("/proc/self/cmdline").read_text(),
+        }  # fmt: skip
+
+    ranks = []
+    for forks in (True, False):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("SKYWARD_HOME", str(tmp_path / str(forks)))
+            use_quick_starters(patch, forks_workers=forks)
+            with sky.Compute(options=sky.Options(console=False)) as compute:
+                ranks += describe() @ compute
+    forked, started = ranks
+    assert (forked.pop("forked"), started.pop("forked")) == (True, False)
+    # Workers import this module when traceback is imported, which asyncio does.
+    forked["modules"].remove("skyward_core.node.worker.returned_exceptions")
+    assert {key: (forked[key], started[key]) for key in forked if forked[key] != started[key]} == {}
 
 
 # The processes of a run that are forked do what started ones do: find each test, tell each failure, are replaced.
