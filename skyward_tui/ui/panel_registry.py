@@ -159,8 +159,9 @@ def place_panels(
     beside = more[:1] if is_split and free >= FREE_ROWS else []
     bottom: dict[str, int] = {}
     for name in more[len(beside) :]:
-        need = min(MOST_ROWS if width >= WIDE else USUAL_ROWS, needs[name])
-        if name == active or height - sum(bottom.values()) - need >= TALL:
+        room = height - sum(bottom.values())
+        need = min(MOST_ROWS if width >= WIDE else USUAL_ROWS, needs[name], room - 2 * LEAST_ROWS)
+        if name == active or room - need >= TALL:
             bottom[name] = need
     body = max(2 * LEAST_ROWS, height - sum(bottom.values()))
     top = top_of(body)

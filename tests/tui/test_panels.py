@@ -12,7 +12,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from textual.geometry import Region
 from textual.pilot import Pilot
@@ -126,6 +126,7 @@ def test_machines_use_free_rows_of_the_left_column() -> None:
     st.sampled_from([row.id for row in PANELS]), st.integers(0, 300), st.integers(0, 100),
     st.integers(-400, 400), st.integers(-400, 400),
 )  # fmt: skip
+@example(dict.fromkeys(("ranks", "phases", "queue", "metrics")) | {"machines": 9}, "machines", 140, 16, 0, 0)
 def test_panels_never_overlap_or_leave_the_grid(
     rows: dict[str, int | None], active: str, width: int, height: int, left: int, below: int
 ) -> None:
