@@ -88,7 +88,7 @@ def _words(text: str) -> set[str]:
 
 
 def machines_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Return the machines that a user finds who has only the account and the ledger's name."""
+    """Return the number of machines that a user can find by only the account and the ledger's name."""
     mark = tmp_path / "home" / "aws" / "ledger-id"
     with monkeypatch.context() as elsewhere, closing(Ledger(tmp_path / "empty.db")) as empty:
         elsewhere.setenv("SKYWARD_HOME", str(tmp_path / "elsewhere"))

@@ -289,8 +289,8 @@ def save_early(folder: str, reaction: str) -> tuple[int, int, str, list[str]]:
         time.sleep(0.01)
     if rank == 0:
         until = time.monotonic() + 2.0
-        while time.monotonic() < until:
-            time.sleep(0.01)  # longer than rank 1 and its agent need
+        while time.monotonic() < until or not Path(folder, "shown").exists():
+            time.sleep(0.01)  # longer than rank 1 and its agent need, and until the client has shown it
     saved.write_text(" ".join(heard))
     if reaction == "exit":
         sys.exit(143 if rank else 0)
@@ -311,6 +311,7 @@ def test_preempted_run_saves_on_all_nodes_and_restarts_before_the_machine_ends(
         steps.wait("begun", [0, 1])
         announce_preemption(compute, 1, left=500.0)
         wait_until(lambda: set(compute.pool.view.saving) >= {0}, what="rank 0 is shown to save")
+        Path(folder, "shown").touch()
         heard = ["callback" if reaction == "callback" else "signal"]
         assert running.result(60) == [(2, rank, "preemption", heard) for rank in (0, 1)]
         assert len(compute.pool.context.ledger.replaced_machines(compute.pool.context.token)) == 1

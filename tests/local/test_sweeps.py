@@ -456,7 +456,7 @@ def begun_counts(marks: Path) -> Counter[str]:
 
 
 def sweep_with_one_result(pair_cli: Cli, marks: Path, *gang: object) -> str:
-    """Run a sweep in which only one combination succeeds, then create what the others lacked. Return the run."""
+    """Run a sweep in which only one combination succeeds, then let later runs of the others succeed. Return the run."""
     words = ["--sweep", *gang, "-a", "n=1..4", "-a", f"marks={marks}", "--pool", "two"]
     output = pair_cli("run", "swept.py", *words, status=1).stderr
     (marks / "mended").touch()

@@ -218,12 +218,6 @@ async def test_receipt_with_retained_files_snapshot(app: SkywardApp, session: Fa
 LEFT = Receipt("paid", 1, (), ("i-0123",), 9.0)
 
 
-async def asked_to_quit(app: SkywardApp, pilot: Pilot[None], *keys: str) -> None:
-    """Open the quit dialog by keys."""
-    await until(pilot, "▶ ")
-    await press(pilot, *keys, until=lambda: isinstance(app.screen, TeardownScreen))
-
-
 async def quit_by_tearing_down(app: SkywardApp, pilot: Pilot[None]) -> None:
     await until(pilot, "▶ ")
     await press(pilot, "q", until=lambda: isinstance(app.screen, QuitScreen))
