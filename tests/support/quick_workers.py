@@ -42,8 +42,10 @@ def load_worker(root: str) -> None:
     import skyward_core.node.worker.worker  # noqa: F401
 
     MODULES.update(sys.modules)
-    import asyncio  # noqa: F401  # agents import it in part
+    sys.modules["ssl"] = None  # type: ignore[assignment]  # its libraries are in no agent
+    import asyncio  # noqa: F401
 
+    del sys.modules["ssl"]
     sys.path[:] = [each for each in PATH if each.startswith(sys.base_prefix) and "packages" not in each]
 
 
