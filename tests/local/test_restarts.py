@@ -266,7 +266,7 @@ def test_other_clients_follow_the_attempts_of_a_run(pool: sky.Compute, monkeypat
                 assert [end.left for end in view.ended_attempts] == [2, 1]
                 assert run_status(each.pool.view, view, own.ended_attempts[-1].at) == ("restarting", "attempt 3 in 1 s")
         listed = subprocess.run([*COMMAND, "ls"], capture_output=True, text=True, timeout=60, check=True)
-        assert f"{run} die_until restarting (attempt 3" in listed.stdout
+        assert f"{run} die_until restarting (attempt 3" in " ".join(listed.stdout.split())
         paused.clear()
         assert running.result(60) == [(3, 0, 0), (3, 1, 0)]
         wait_until(lambda: bool(ended))
