@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,8 +11,6 @@ from skyward_core.util.light_dataclass import Value, value
 from skyward_core.util.terminal_safe_text import sanitize_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from skyward_core.model.errors import Hint
 
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias
 
 from skyward_core.model import spec_field_checks
 from skyward_core.model.deprecated_and_unknown_arguments import (
@@ -22,19 +22,17 @@ from skyward_core.model.deprecated_and_unknown_arguments import (
     renamed,
 )
 from skyward_core.model.errors import SpecError
-from skyward_core.model.provider_capability_protocols import Rents
+from skyward_core.model.provider_capability_protocols import Rents, ServedByAnother
 from skyward_core.model.script_interpreter import Interpreter
 from skyward_core.util.light_dataclass import Value, checked, value
 from skyward_core.util.redaction import MIN_SECRET_LENGTH, make_sanitizer, map_strings
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
-    from typing import Protocol, TypeAlias
 
     from skyward_core.model.accelerators import Accelerator, Factory
     from skyward_core.model.machines_and_gpu_use import Check, Machine
     from skyward_core.model.offers_and_rental_plans import MachineRequirements
-    from skyward_core.model.provider_capability_protocols import ServedByAnother
 
     class HasMachines(Protocol):
         """Minimal interface that distinguishes a provider from other values; ``providers.provider`` has it complete."""

@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from time import monotonic
@@ -23,14 +23,14 @@ from textual.command import Command, CommandPalette
 from textual.filter import LineFilter, Monochrome, NoColor
 from textual.reactive import Reactive
 from textual.screen import Screen
-from textual.worker import NoActiveWorker, WorkerFailed, get_current_worker
+from textual.worker import NoActiveWorker, Worker, WorkerFailed, get_current_worker
 
 from skyward_core.client import user_settings_and_app_state as settings
 from skyward_core.client.user_settings_and_app_state import NotifySettings, UserSettings
 from skyward_core.model.errors import SkywardError
 from skyward_tui.app import collect_if_due
 from skyward_tui.app.host_key_and_budget_questions import BudgetQuestions, HostKeyQuestions
-from skyward_tui.dialogs.basic_dialogs import Palette
+from skyward_tui.dialogs.basic_dialogs import AskScreen, ChoiceScreen, Dialog, DifferencesScreen, Palette
 from skyward_tui.notifications import Notification, NotificationWatch, Notifier
 from skyward_tui.screens.base_screen import BaseScreen, commands
 from skyward_tui.screens.pool_list import PoolsScreen
@@ -43,18 +43,15 @@ from skyward_tui.ui.session_futures import flash_errors, wait_shielded
 from skyward_tui.ui.suspend_for_programs import remove_stale_logs
 from skyward_tui.ui.themes import OWN_THEMES, SKYWARD, UNCOLOURED, ColourRemover, PlainAscii, ensure_contrast, muted
 from skyward_tui.ui.typed_key_queue import KeyQueue
-from skyward_tui.widgets.screen_frame_and_replay_line import MIN_HEIGHT, MIN_WIDTH
+from skyward_tui.widgets.screen_frame_and_replay_line import MIN_HEIGHT, MIN_WIDTH, Panel
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from rich.console import RenderableType
     from textual.actions import ActionParseResult
     from textual.dom import DOMNode
     from textual.driver import Driver
     from textual.theme import Theme
     from textual.widget import Widget
-    from textual.worker import Worker
 
     from skyward_core.client.leftover_cleanup import LeftoverScan
     from skyward_core.client.log_search import LineMatch
@@ -662,13 +659,11 @@ class SkywardApp(App[None]):
         """Ask the user for a line of text, with ``offered`` as initial text. Returns None if the user goes back. Call
         from a worker.
         """
-        from skyward_tui.dialogs.basic_dialogs import AskScreen
 
         return await self.push_screen_wait(AskScreen(question, offered))
 
     def show_differences(self, title: str, lines: Sequence[str]) -> None:
         """Show a table of differences in a dialog."""
-        from skyward_tui.dialogs.basic_dialogs import DifferencesScreen
 
         self.push_screen(DifferencesScreen(title, lines))
 
@@ -865,7 +860,6 @@ class SkywardApp(App[None]):
 
     def action_about(self) -> None:
         from skyward_tui.app.crash_and_system_reports import system_report
-        from skyward_tui.dialogs.basic_dialogs import ChoiceScreen
 
         text = system_report(self)
         dialog = ChoiceScreen("about", text, [("close", "Close", False), ("copy", "Copy", False)], escape="close")
@@ -969,8 +963,6 @@ class SkywardApp(App[None]):
 
 def _box_of(node: DOMNode) -> Widget | None:
     """Return the panel or the dialog box that contains a node."""
-    from skyward_tui.dialogs.basic_dialogs import Dialog
-    from skyward_tui.widgets.screen_frame_and_replay_line import Panel
 
     for each in node.ancestors_with_self:
         if isinstance(each, Panel):

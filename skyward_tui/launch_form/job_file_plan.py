@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from skyward_core.client.launch.plugin_and_provider_catalog import DEFAULT_PROVIDER
+from skyward_core.client.launch.plugin_and_provider_catalog import DEFAULT_PROVIDER, ArgumentField, Task
 from skyward_core.model.errors import JobFileError, SkywardError, UsageError
 from skyward_core.util.safe_file_access import current_folder
 from skyward_core.util.terminal_safe_text import sanitize_line
@@ -28,7 +28,6 @@ from skyward_tui.text.number_time_and_run_state_format import NO_RUN, count, cou
 if TYPE_CHECKING:
     from skyward_core.client.launch.job_and_shell_launch import JobFile, JobRequest
     from skyward_core.client.launch.launch_records_and_script_state import ShellRecord
-    from skyward_core.client.launch.plugin_and_provider_catalog import ArgumentField, Task
     from skyward_core.model.specs import PoolSpec
 
 _UNKNOWN = "asked for when it is launched"  # placeholder for a secret that has no value yet
@@ -64,7 +63,6 @@ def variables(script: str) -> list[ArgumentField]:
     """Return the variables of a job file as form fields; empty if the file is invalid, because the plan reports the
     error."""
     from skyward_core.client.launch.job_and_shell_launch import read_job_variables
-    from skyward_core.client.launch.plugin_and_provider_catalog import ArgumentField
 
     try:
         envs, _ = read_job_variables(path_of(script))

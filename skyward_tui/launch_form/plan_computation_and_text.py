@@ -423,7 +423,6 @@ async def load_tasks(plan: LaunchPlan, wait: ScriptWait) -> list[Task]:
         SkywardError: As :meth:`~skyward_core.client.launch.launch_plan.LaunchPlan.load_tasks`.
     """
     from skyward_core.client.launch.plugin_and_provider_catalog import CancellationToken
-    from skyward_core.util.terminal_safe_text import sanitize_line
 
     def on_line(line: str) -> None:
         wait.line = sanitize_line(line)

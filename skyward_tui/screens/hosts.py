@@ -16,7 +16,7 @@ from textual.content import Content
 from textual.widgets import Static
 
 from skyward_core.client import ssh_host_groups_and_access
-from skyward_core.client.ssh_host_groups_and_access import HostGpuUsage
+from skyward_core.client.ssh_host_groups_and_access import GpuUse, HostGpuUsage, HostGroup
 from skyward_core.model.errors import SkywardError
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_tui.dialogs.basic_dialogs import ChoiceScreen
@@ -34,7 +34,6 @@ from skyward_tui.widgets.screen_frame_and_replay_line import Breadcrumbs, Panel
 from skyward_tui.widgets.virtual_list import CursorList, Part
 
 if TYPE_CHECKING:
-    from skyward_core.client.ssh_host_groups_and_access import GpuUse, HostGpuUsage, HostGroup
     from skyward_core.model.machines_and_gpu_use import Check
 
 

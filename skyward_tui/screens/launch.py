@@ -28,7 +28,7 @@ from skyward_core.util.safe_file_access import current_folder, expand_user, is_d
 from skyward_core.views.pool_view import PoolView, RunView
 from skyward_tui import shutdown_and_daemon_threads
 from skyward_tui.dialogs.basic_dialogs import AskScreen, ChoiceScreen
-from skyward_tui.dialogs.pickers import PresetsScreen
+from skyward_tui.dialogs.pickers import AcceleratorsScreen, FilesScreen, PresetsScreen, PythonsScreen
 from skyward_tui.launch_form.form import (
     FieldError,
     Form,
@@ -86,7 +86,6 @@ if TYPE_CHECKING:
     from skyward_core.client.session_interface import SessionInterface
     from skyward_core.model.offers_and_rental_plans import OfferList
     from skyward_tui.app import SkywardApp
-    from skyward_tui.launch_form.form import Form
     from skyward_tui.launch_form.job_file_plan import JobPlan
 
 
@@ -820,7 +819,6 @@ class LaunchScreen(BaseScreen[None]):
         field.focus()
 
     def action_files(self) -> None:
-        from skyward_tui.dialogs.pickers import FilesScreen
 
         def picked(path: str | None) -> None:
             if files.again is not None:
@@ -835,7 +833,6 @@ class LaunchScreen(BaseScreen[None]):
         self.app.push_screen(files, picked)
 
     def action_pythons(self) -> None:
-        from skyward_tui.dialogs.pickers import PythonsScreen
 
         def picked(path: str | None) -> None:
             if path is not None:
@@ -851,7 +848,6 @@ class LaunchScreen(BaseScreen[None]):
         self.app.push_screen(PythonsScreen(script), picked)
 
     def action_accelerators(self) -> None:
-        from skyward_tui.dialogs.pickers import AcceleratorsScreen
 
         field = self.query_one("#accelerator", Input)
 

@@ -14,10 +14,10 @@ from textual.widget import Widget
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from skyward_core.client.run_history import RunSearch
+from skyward_core.client.run_history import PastRun, RunSearch
 from skyward_core.model.errors import SkywardError
 from skyward_core.util.terminal_safe_text import sanitize_line, sanitize_paragraph
-from skyward_tui.launch_form.form import example_paths, is_job, script_argument
+from skyward_tui.launch_form.form import Form, example_paths, is_job, script_argument
 from skyward_tui.launch_form.recent_launches import (
     MAX_SHOWN,
     example_row,
@@ -37,8 +37,6 @@ from skyward_tui.widgets.source_view import ScriptCode
 
 if TYPE_CHECKING:
     from skyward_core.client.launch.plugin_and_provider_catalog import FunctionInfo
-    from skyward_core.client.run_history import PastRun
-    from skyward_tui.launch_form.form import Form
     from skyward_tui.screens.base_screen import BaseScreen
 
 

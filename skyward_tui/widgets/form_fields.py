@@ -20,7 +20,7 @@ from textual.suggester import Suggester, SuggestFromList
 from textual.widget import Widget
 from textual.widgets import Input, Label, Select, Static
 
-from skyward_core.model.provider_settings_schema import Field
+from skyward_core.model.provider_settings_schema import Field, Setting
 from skyward_core.util.safe_file_access import expand_user
 from skyward_core.util.terminal_safe_text import sanitize_in_place
 from skyward_tui.shutdown_and_daemon_threads import run_in_daemon_thread
@@ -31,7 +31,6 @@ from skyward_tui.widgets.screen_frame_and_replay_line import Panel, TextLine
 
 if TYPE_CHECKING:
     from skyward_core.client.launch.plugin_and_provider_catalog import PluginInfo
-    from skyward_core.model.provider_settings_schema import Setting
 
 
 class Toggles(Widget, can_focus=True):

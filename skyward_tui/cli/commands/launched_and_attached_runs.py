@@ -77,7 +77,6 @@ from skyward_tui.text.text_width_and_tables import clip
 
 if TYPE_CHECKING:
     from skyward_core.client.launch.launch_records_and_script_state import ShellRecord
-    from skyward_core.views.pool_view import RunView
 
 
 class RunNotifier:
