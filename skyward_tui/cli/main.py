@@ -174,7 +174,6 @@ COMMAND_GROUPS = {
     },
 }  # fmt: skip
 COMMANDS = {name: about for group in COMMAND_GROUPS.values() for name, about in group.items()}
-OLDER_COMMANDS = {"sweep": "leftovers"}
 
 
 class LazyGroup(click.Group):
@@ -190,9 +189,6 @@ class LazyGroup(click.Group):
         return sorted(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name in OLDER_COMMANDS:
-            click.echo(f"`{cmd_name}` was renamed. Use `{OLDER_COMMANDS[cmd_name]}`.", err=True)
-            cmd_name = OLDER_COMMANDS[cmd_name]
         if cmd_name in COMMANDS and cmd_name not in self.commands:
             found = vars(import_module(f"skyward_tui.cli.commands.{COMMANDS[cmd_name][0]}")).values()
             self.add_command(next(each for each in found if isinstance(each, click.Command) and each.name == cmd_name))

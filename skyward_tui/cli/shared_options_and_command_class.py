@@ -138,19 +138,6 @@ class Duration(click.ParamType[float]):
 SHORTEST = 1e-300  # seconds; limit of durations that must not be 0
 
 
-class RenamedOption(click.Option):
-    """Option that also accepts the spellings of earlier releases, which its help does not show."""
-
-    def __init__(self, *words: Any, older: Sequence[str], **settings: Any) -> None:
-        super().__init__(*words, **settings)
-        self._older = older
-
-    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
-        shown, self.opts = self.opts, [*self.opts, *self._older]
-        super().add_to_parser(parser, ctx)
-        self.opts = shown
-
-
 def parse_time(option: str, text: str) -> float:
     """Return the Unix time that is the given duration ago.
 

@@ -767,7 +767,7 @@ class RunScreen(BaseScreen[None]):
         pool = self.pool
         if pool is None or not pool.is_live:
             return self.flash("no node to log in to: the pool is not running")
-        self._run_in_terminal("ssh", pool.name, str(pool.node_of(self.rank or 0)))
+        self._run_in_terminal("ssh", f"{pool.name}:{self.rank or 0}")
 
     def action_dashboard(self) -> None:
         from skyward_tui.dialogs.pickers import open_dashboard

@@ -211,11 +211,9 @@ def test_logs_and_results_are_available_after_the_pool_ended(cli: Cli) -> None:
     rows = cli.json("logs", found["run"], "--collapse")["rows"]
     lines = [rank for row in rows for rank in row["ranks"] if (row["stream"], row["text"]) == ("err", "to stderr")]
     assert sorted(lines) == [0, 1]
-    assert (
-        "--collapse cannot be combined with a rank"
-        in cli("logs", found["run"], "--collapse", "--rank", 1, status=2).stderr
-    )
-    assert cli.json("logs", found["run"], "--rank", 1) == {
+    both = cli("logs", f"{found['run']}:1", "--collapse", status=2)
+    assert "--collapse cannot be combined with a rank" in both.stderr
+    assert cli.json("logs", f"{found['run']}:1") == {
         "run": found["run"], "logs": [{"rank": 1, "out": "seen by rank 1\n", "err": "to stderr\n"}],
     }  # fmt: skip
     data = cli.json("results", found["run"])
@@ -223,7 +221,7 @@ def test_logs_and_results_are_available_after_the_pool_ended(cli: Cli) -> None:
     assert "r001  n1    ✓ returned" in cli("results", found["run"]).stdout
     assert "has no rank 2. Choose a rank from 0 to 1" in cli("logs", f"{found['run']}:2", status=2).stderr
     # By the pool's name, shortened; and from the list of what was.
-    assert cli("logs", "endings", "--rank", 0).stdout == "seen by rank 0\n"
+    assert cli("logs", "endings:0").stdout == "seen by rank 0\n"
     assert " ends, or ended " in cli("ls", "--all").stdout
     [pool] = cli.json("ls", "--all")["pools"]
     assert (pool["name"], pool["state"], pool["nodes"]) == (found["pool"], "gone", 2)
@@ -241,7 +239,7 @@ def test_kept_pool_is_listed_and_separates_its_runs(dev_pool_cli: Cli) -> None:
     assert (pool["nodes"], pool["nodes_ready"], pool["price_hourly"]) == (2, 2, 0.0)
     runs = {run["run"]: run for run in pool["runs"]}
     assert runs[first] == {"run": first, "function": "fine", "state": "done"}
-    assert dev_pool_cli("logs", first, "--rank", 0).stdout == "seen by rank 0\n"
+    assert dev_pool_cli("logs", f"{first}:0").stdout == "seen by rank 0\n"
     assert "dev" in dev_pool_cli("ls").stdout
 
 
@@ -388,7 +386,7 @@ def test_detached_run_can_be_followed_by_attach_and_cancelled(cli: Cli) -> None:
     assert found["receipt"] is None
     assert cli.pools()[pool]["runs"] == [{"run": run, "function": "slow", "state": "running"}]
     # A rank has begun before it has printed.
-    wait_until(lambda: cli("logs", run, "--rank", 0).stdout == "begun\n", seconds=PATIENCE)
+    wait_until(lambda: cli("logs", f"{run}:0").stdout == "begun\n", seconds=PATIENCE)
     follower, watcher = cli.begin("logs", run, "-f"), cli.begin("attach", pool)
     with follower, watcher:
         assert follower.stdout is not None

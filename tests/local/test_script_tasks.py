@@ -312,7 +312,7 @@ def test_run_command_passes_arguments_to_a_whole_script(cli):
     assert found["function"] == "train.py"
     assert "sys.exit(4)" in found["root_cause"]["message"]
     first = found["root_cause"]["rank"]  # the other is stopped, perhaps before it has said anything
-    output = cli("logs", found["run"], "--rank", first).stdout
+    output = cli("logs", f"{found['run']}:{first}").stdout
     assert '"argv": ["train.py", "--epochs", "3", "--how", "4"]' in output
     refused = cli("run", "train.py", "--epochs", 3, status=2).stderr
     assert "must follow --. Write: train.py -- --epochs 3" in refused

@@ -407,9 +407,9 @@ async def test_debug_key_without_a_paused_rank_names_alternatives(app: SkywardAp
 async def test_shell_key_without_a_terminal_names_the_ssh_command(app: SkywardApp, session: FakeSession) -> None:
     view, _ = session.pool_with_run("train", 3)
     async with on_run_screen(app, (80, 24), view.key) as (pilot, _):
-        await press(pilot, "dollar_sign", until="skyward-tui ssh train 0")  # no terminal here that could be given away
+        await press(pilot, "dollar_sign", until="skyward-tui ssh train:0")  # no terminal here that could be given away
         await pilot.press("right_square_bracket", "right_square_bracket", "dollar_sign")
-        await until(pilot, "skyward-tui ssh train 2")
+        await until(pilot, "skyward-tui ssh train:2")
         session.emit(view, events.PoolState(pool=view.name, state="gone"))
         await press(pilot, "dollar_sign", until="no node to log in to")
 

@@ -94,8 +94,6 @@ def test_durations_of_options_have_units(number: int, unit: tuple[str, int]) -> 
 @pytest.mark.parametrize(
     ("older", "now"),
     [
-        ("prune -n", "prune --dry-run"),
-        ("run train.py --output a", "run train.py --outputs a"),
         ("run train.py", "run train.py --down"),
         ("launch task.yaml -i 5", "launch task.yaml --idle-minutes 5"),
     ],
@@ -620,11 +618,6 @@ def test_command_help_is_complete_under_python_oo() -> None:
         for flags in ([], ["-OO"])
     )
     assert optimized == plain and "Play a recording" in plain
-
-
-def test_deprecated_command_name_works_and_names_its_replacement() -> None:
-    done = CliRunner().invoke(cli, ["sweep", "--help"])
-    assert done.exit_code == 0 and "Use `leftovers`" in done.stderr and "--all-regions" in done.stdout
 
 
 def test_leftovers_without_a_cloud_account_exits_with_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,6 @@ class Option(Value):
         metavar: Placeholder of the value in the help.
         help: Help text of the command line.
         short: Short option.
-        older: Spelling of earlier releases, which the help does not show.
         opposite: Option that turns a flag off, after a slash.
         part: Part of the pool that the option shapes, or "" if it shapes none: "provider", "machines", "plugins",
             "worker", "environment", "image" or "options".
@@ -45,7 +44,6 @@ class Option(Value):
     metavar: str = ""
     help: str = ""
     short: str = ""
-    older: str = ""
     opposite: str = ""
     part: str = ""
     needs: str = ""
@@ -245,7 +243,7 @@ class LaunchRequest(Value):
     project: bool = _flag("--project", "Install the dependencies of the project's pyproject.toml.", part="image")
     outputs: Sequence[str] = _option(
         "--outputs", "PATTERN", 'Download files that ranks write, such as "out/**". Repeatable.',
-        default=(), older="--output", part="image", row="Packages", label="outputs", placeholder="such as out/** *.pt",
+        default=(), part="image", row="Packages", label="outputs", placeholder="such as out/** *.pt",
     )  # fmt: skip
     checkpoints: Sequence[str] = _option(
         "--checkpoints", "PATTERN", 'Treat files that ranks write, such as "out/**", as checkpoints. Repeatable.',

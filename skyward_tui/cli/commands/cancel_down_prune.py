@@ -19,7 +19,7 @@ from skyward_tui.cli.console_and_log_printer import Console
 from skyward_tui.cli.follow_run import Follower
 from skyward_tui.cli.pool_and_run_lookup import live_and_retained_pools, open_session, resolve_run
 from skyward_tui.cli.result_tables_failures_and_receipts import drop_receipts, queue_receipt, receipt_line
-from skyward_tui.cli.shared_options_and_command_class import Duration, RenamedOption, command
+from skyward_tui.cli.shared_options_and_command_class import Duration, command
 from skyward_tui.text.error_hint_text import format_error
 from skyward_tui.text.teardown_and_leftovers import unfetched_lines
 
@@ -157,9 +157,7 @@ def _unfetched_files(session: Session, live: Sequence[run_history.PoolRow]) -> I
     help="Also remove the oldest pools beyond this total size.",
 )
 @click.option("--checkpoints", is_flag=True, help="Also remove the checkpoints of these pools.")
-@click.option(
-    "--dry-run", cls=RenamedOption, older=["-n"], is_flag=True, help="Show what would be removed without removing it."
-)
+@click.option("--dry-run", is_flag=True, help="Show what would be removed without removing it.")
 def prune(console: Console, older: float, most: str, checkpoints: bool, dry_run: bool) -> int:
     """Remove logs, results and recordings of old pools.
 

@@ -60,16 +60,14 @@ def trust(console: Console, host: str, known_hosts: str | None, yes: bool) -> in
 
 @command("ssh", has_json=False)
 @click.argument("target", metavar="POOL[:RANK]")
-@click.argument("node", metavar="", type=click.IntRange(min=0), required=False)  # of earlier releases
 @click.option("--include", is_flag=True, help="Add the nodes to ~/.ssh/config, for plain ssh.")
-def shell(console: Console, target: str, node: int | None, include: bool) -> int:
+def shell(console: Console, target: str, include: bool) -> int:
     """Open a shell on a node of a pool.
 
     POOL:RANK is the node of that rank. By default, it is the head node.
     """
     pool, rank = split_rank(target)
-    if node is None:
-        node = 0 if rank is None else find_node(pool, rank, console)
+    node = 0 if rank is None else find_node(pool, rank, console)
     row, file = _ssh_target(pool, node, console)
     if include and (line := ssh_host_groups_and_access.include_ssh_config()):
         console.note(f"added to ~/.ssh/config: {line}; plain `ssh {row.name}-{node}` now works, too")

@@ -248,10 +248,9 @@ def _trial_board(session: Session, pool: str, run: RunView, sort: str | None) ->
 
 @command()
 @click.argument("run", metavar="[RUN[:RANK]]", default="")
-@click.option("--rank", type=click.IntRange(min=0), hidden=True)  # of earlier releases
 @click.option("-f", "--follow", is_flag=True, help="Keep printing new output until the run ends.")
 @click.option("--collapse", is_flag=True, help="Merge lines of ranks that differ only in times and numbers.")
-def logs(console: Console, run: str, rank: int | None, follow: bool, collapse: bool) -> int:
+def logs(console: Console, run: str, follow: bool, collapse: bool) -> int:
     """Print the output of a run's ranks, even of ended pools.
 
     RUN is the id of a run or the name of a pool (its running run, else its last), or a unique prefix. By default, it
@@ -259,8 +258,7 @@ def logs(console: Console, run: str, rank: int | None, follow: bool, collapse: b
 
     Standard output of the ranks goes to standard output, and standard error of the ranks to standard error.
     """
-    if rank is None:
-        run, rank = split_rank(run)
+    run, rank = split_rank(run)
     if collapse and (follow or rank is not None):
         raise UsageError("--collapse cannot be combined with a rank or --follow. Remove them")
     with open_session(console) as session:

@@ -22,7 +22,6 @@ from skyward_tui.cli.shared_options_and_command_class import (
     ConsoleCommand,
     Decorated,
     Duration,
-    RenamedOption,
     combine_options,
     command,
     variable_options,
@@ -92,12 +91,10 @@ def launch_options(command: str) -> Callable[[Decorated], Decorated]:
     for name in COMMANDS[command]:
         each = OPTIONS[name]
         words = [word for word in (each.short, each.name + each.opposite, name) if word]
-        more: dict[str, Any] = {"cls": RenamedOption, "older": [each.older]} if each.older else {}
-        if each.is_flag:
-            more["is_flag"] = True
-        else:
+        more: dict[str, Any] = {"is_flag": True}
+        if not each.is_flag:
             checked = types.get(name, types.get(each.type))
-            more |= {"metavar": each.metavar, "type": checked, "multiple": each.is_repeatable}
+            more = {"metavar": each.metavar, "type": checked, "multiple": each.is_repeatable}
         made.append(click.option(*words, help=each.help, **more))
         if name == "provider":
             about = "Use these SSH hosts, or a group of skyward.toml."
