@@ -651,8 +651,7 @@ class PoolCommand:
             self.follower.wait(ended)
         except Interrupted as interruption:
             if self._can_decide():
-                self._on_interrupted(run, ended, interruption)
-                return errors.INTERRUPTED
+                return self._on_interrupted(run, ended, interruption)
         self._report(ended.result())
         if self.notifier is not None:
             self.notifier.run_ended(run, self.pool)
@@ -684,71 +683,59 @@ class PoolCommand:
             self.follower.wait(over)
         except Interrupted as interruption:
             if self._can_decide():
-                return self._on_sweep_interrupted(run, over, interruption)
+                return self._on_interrupted(run, over, interruption)
         finally:
             started = list(notes.views.values())
             self.run = next((each for each in started if each.state not in ("running", "done")), started[-1])
         self._report(self.run)
         return exit_status(self.run)
 
-    def _on_sweep_interrupted(self, run: RunView, over: Future[None], interruption: Interrupted) -> int:
-        """After a signal, detach from a sweep by gangs, or cancel it."""
-        leaving = "running trials continue, pending trials are cancelled"
-        choice = self._ask_choice("the sweep", interruption, outlives_us=True, leaving=leaving)
-        if choice == "detach":
-            over.cancel()
+    def _on_interrupted(self, run: RunView, ended: Future[Any], interruption: Interrupted) -> int:
+        """After a signal, detach from a run or a sweep by gangs, or cancel it. Return the exit status.
+
+        Args:
+            run: The run; of a sweep the first run.
+            ended: Is done when the run or the sweep has ended.
+            interruption: The signal.
+        """
+        what, leaving = f"run {run.id}", self.detach_text
+        if self.is_gang_sweep:
+            what, leaving = "the sweep", "running trials continue, pending trials are cancelled"
+        if self._ask_choice(what, interruption, leaving) == "detach":
+            ended.cancel()
             self._detach(self.run or run)
-            self.console.note(
-                f"pending trials were cancelled. Run them later with: skyward-tui rerun {run.id} --missing"
-            )
+            if self.is_gang_sweep:
+                self.console.note(
+                    f"pending trials were cancelled. Run them later with: skyward-tui rerun {run.id} --missing"
+                )
             return errors.INTERRUPTED
-        self.console.note("cancelling the sweep")
+        reason = ": nothing reads its output any more" if self.console.has_no_reader else ""
+        self.console.note(f"cancelling {what}{reason}")
         try:
             self.follower.wait(self.session.cancel(self.key, run.id))
-            self.follower.wait(self.session.wait_for_sweep(self.key, run.id))
-            self._report(self.run or run)
+            self._report(self.follower.wait(ended) or self.run or run)
         except Interrupted:
             self.leave_pool &= not self.is_owner  # after a second signal, the teardown also stops the runs
         return errors.INTERRUPTED
 
-    def _on_interrupted(self, run: RunView, ended: Future[RunView], interruption: Interrupted) -> None:
-        """After a signal, detach from a run, or cancel it."""
-        choice = self._ask_choice(f"run {run.id}", interruption, outlives_us=None, leaving=self.detach_text)
-        if choice == "detach":
-            ended.cancel()
-            self._detach(run)
-        else:
-            self._cancel_run(run, ended)
-
-    def _ask_choice(
-        self, what: str, interruption: Interrupted, *, outlives_us: bool | None, leaving: str = ""
-    ) -> Choice:
+    def _ask_choice(self, what: str, interruption: Interrupted, leaving: str) -> Choice:
         """Decide what happens to a run or sweep after a signal. Ask the user if there is a terminal.
 
         Args:
             what: Description of the run or sweep, for the question.
             interruption: The signal.
-            outlives_us: Whether the run or sweep continues after a detach; None to ask the session.
             leaving: Description of what a detach does; "" for the default text.
         """
         choice = self.off_terminal
         if interruption.number == SIGINT and self.console.is_terminal:
-            if outlives_us is None:
+            outlives_us = self.is_gang_sweep
+            if not outlives_us:
                 asked = self.session.survives_exit(self.key, self.run.id if self.run is not None else "")
                 outlives_us = self.follower.wait(asked, heed=False)
             with suppress(Interrupted):  # raised if the terminal is gone
                 choice = self.follower.ask(what, outlives_us=outlives_us, leaving=leaving)
                 self.leave_pool = choice != "down"
         return choice
-
-    def _cancel_run(self, run: RunView, ended: Future[RunView]) -> None:
-        reason = ": nothing reads its output any more" if self.console.has_no_reader else ""
-        self.console.note(f"cancelling run {run.id}{reason}")
-        try:
-            self.follower.wait(self.session.cancel(self.key, run.id))
-            self._report(self.follower.wait(ended))
-        except Interrupted:
-            self.leave_pool &= not self.is_owner  # after a second signal, the teardown also stops the run
 
     def _finish(self, status: int) -> int:
         """Tear the pool down unless it is to stay, print the final report, and return the exit status."""
