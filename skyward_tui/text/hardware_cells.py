@@ -296,16 +296,21 @@ class OfferRow(NamedTuple):
 
 def offer_rows(offers: Sequence[Offer]) -> list[OfferRow]:
     """Return the rows for offers, sorted by the lower of on-demand and spot price."""
+    return [_row(markets) for markets in offers_by_place(matching_offers(offers, ANY))]
+
+
+def offers_by_place(offers: Iterable[Offer]) -> list[dict[str, Offer]]:
+    """Return the offers of each machine type and place by market, in the order of the first offers."""
     places: dict[tuple[str, str, str, str], dict[str, Offer]] = {}
-    for each in matching_offers(offers, ANY):
+    for each in offers:
         places.setdefault((each.provider, each.instance_type, each.region, each.zone), {})[each.market] = each
-    return [_row(markets) for markets in places.values()]
+    return list(places.values())
 
 
 def _row(markets: dict[str, Offer]) -> OfferRow:
     best = next(iter(markets.values()))
     memory = f"{best.memory_each_gb:.0f}"
-    on_demand, spot = (_price(markets.get(market)) for market in ("on-demand", "spot"))
+    on_demand, spot = (offer_price(markets.get(market)) for market in ("on-demand", "spot"))
     where, name, kind = (
         sanitize_line(best.zone or best.region),
         sanitize_line(best.accelerator),
@@ -333,7 +338,8 @@ def _accelerator_request(offer: Offer) -> str:
         return f"{offer.accelerator}:{offer.count}"
 
 
-def _price(offer: Offer | None) -> str:
+def offer_price(offer: Offer | None) -> str:
+    """Format the hourly price of an offer; "–" without an offer."""
     if offer is None:
         return "–"
     price = offer.billed_hourly

@@ -28,6 +28,7 @@ from skyward_tui.cli.console_and_log_printer import Console
 from skyward_tui.cli.pool_and_run_lookup import note_unreachable, open_session
 from skyward_tui.cli.result_tables_failures_and_receipts import table
 from skyward_tui.cli.shared_options_and_command_class import Duration, command, offer_options, settings_option
+from skyward_tui.text.hardware_cells import offer_price, offers_by_place
 from skyward_tui.text.number_time_and_run_state_format import ago, count, money
 
 
@@ -190,7 +191,7 @@ def offers(
         rows = [asdict(each) | {"billed_hourly": each.billed_hourly} for each in fitting]
         console.result({"offers": rows, "nearest": missed, "notes": list(found.notes)})
     elif fitting:
-        console.print_line("\n".join(table([_HEAD, *_rows(fitting)])))
+        console.print_line("\n".join(table([_HEAD, *map(_offer_row, offers_by_place(fitting))])))
     else:
         console.print_line("no matching machines; closest offers:" if missed else "no matching machines")
         for line in missed:
@@ -228,15 +229,6 @@ _HEAD = (
 )  # fmt: skip
 
 
-def _rows(fitting: Sequence[Offer]) -> list[Sequence[str]]:
-    """Return a row for each machine type and place, with on-demand and spot price, ordered by the best offer."""
-    lines: dict[tuple[str, str, str, str], dict[str, Offer]] = {}
-    for each in fitting:
-        place = each.provider, each.instance_type, each.region, each.zone
-        lines.setdefault(place, {})[each.market] = each
-    return [_offer_row(markets) for markets in lines.values()]
-
-
 def _offer_row(markets: dict[str, Offer]) -> Sequence[str]:
     best = next(iter(markets.values()))
     spot = markets.get("spot")
@@ -250,18 +242,11 @@ def _offer_row(markets: dict[str, Offer]) -> Sequence[str]:
         str(best.vcpus),
         f"{best.memory_gb:g} GB",
         sanitize_line(best.zone or best.region),
-        _price(markets.get("on-demand")),
-        _price(spot),
+        offer_price(markets.get("on-demand")),
+        offer_price(spot),
         lately,
         _age(best),
     )
-
-
-def _price(offer: Offer | None) -> str:
-    if offer is None:
-        return "-"
-    price = offer.billed_hourly
-    return "$?/h" if price is None else f"{money(price)}/h"
 
 
 def _age(offer: Offer) -> str:
