@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import TypeVar
 
 import click
 
@@ -28,7 +26,6 @@ from skyward_tui.file_export import local_files_text
 from skyward_tui.text.json_output import fetch_json, file_json
 from skyward_tui.text.number_time_and_run_state_format import ago, count
 
-T = TypeVar("T")
 PROGRESS_SECONDS = 3.0  # seconds between progress notes
 
 
@@ -77,10 +74,8 @@ def fetch(console: Console, run: str, patterns: Sequence[str], to: str | None) -
             console.note(f"nothing to fetch: pool {pool.name} runs on this machine, and {local_files_text(pool.spec)}")
             console.result({"files": [], "notes": []})
             return errors.OK
-        progress = _FetchProgress()
         target = Path(to) if to is not None else None
-        fetching = session.fetch_files(pool.key, of_run, patterns, target, progress.update)
-        fetched = _wait_with_progress(fetching, progress, console)
+        fetched = session.fetch_files(pool.key, of_run, patterns, target, CopyProgress(console).update).result()
     console.result({"files": [fetch_json(each) for each in fetched.files], "notes": fetched.notes})
     failed = [each for each in fetched.files if each.error]
     for each in fetched.files:
@@ -169,26 +164,6 @@ def _copy_commands(
             yield sanitize_line(ssh_host_groups_and_access.copy_command(session.ledger, pool, node, folder, patterns))
 
 
-class _FetchProgress:
-    """Progress of a download, which the session's thread updates."""
-
-    done = total = 0
-
-    def update(self, done: int, total: int) -> None:
-        self.done, self.total = done, total
-
-
-def _wait_with_progress(future: Future[T], progress: _FetchProgress, console: Console) -> T:
-    """Wait for a download, and print its progress periodically."""
-    while True:
-        try:
-            return future.result(PROGRESS_SECONDS)
-        except TimeoutError:
-            if future.done():
-                raise
-            console.note(f"{format_size(progress.done)} of {format_size(progress.total)}")
-
-
 _NODE_PATH = re.compile(r"(?P<pool>[^/:]+):(?:(?P<rank>\d+):)?(?P<path>.*)", re.DOTALL)
 
 
@@ -226,7 +201,7 @@ def copy(console: Console, source: str, target: str) -> int:
 
 
 class CopyProgress:
-    """Periodic notes about the progress of a copy."""
+    """Periodic notes about the progress of a copy or a download."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
