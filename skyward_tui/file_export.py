@@ -18,7 +18,7 @@ from skyward_core.model.errors import UsageError
 from skyward_core.model.metric_definitions_series_and_export import import_pyarrow
 from skyward_core.model.outcomes_states_and_alerts import Outcome
 from skyward_core.util.format_bytes import format_size
-from skyward_core.util.safe_file_access import exists, is_dir
+from skyward_core.util.safe_file_access import is_dir
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.log_buffers_and_rank_activity import rank_prefix
 from skyward_core.views.pool_view import RunView, TaskView
@@ -231,22 +231,56 @@ def fetch_summary(haul: FetchResult) -> tuple[str, bool]:
     return f"{count(len(new), 'file')} fetched, {size}: {sanitize_line(folder)}", True
 
 
+def require_absent(path: str | Path) -> None:
+    """Check that a path does not exist, not even as a broken link.
+
+    Raises:
+        UsageError: If the path exists.
+    """
+    if os.path.lexists(path):
+        raise UsageError(f"{path} already exists and was not changed. Name another file")
+
+
+def write_new(path: Path, pieces: Iterable[bytes], *, private: bool = False) -> None:
+    """Write a new file, completely or not at all.
+
+    Args:
+        path: Path of the file.
+        pieces: Content of the file.
+        private: Whether only the user can read the file.
+
+    Raises:
+        UsageError: If the path exists.
+        OSError: If the file cannot be written.
+    """
+    try:
+        with open(path, "xb", opener=_open_private if private else None) as file:
+            file.writelines(pieces)
+    except FileExistsError:
+        require_absent(path)
+        raise
+    except BaseException:
+        with suppress(FileNotFoundError):
+            path.unlink()
+        raise
+
+
 ENDINGS = (".csv", ".json", ".parquet", ".pickle")
 
 
-def check_output(output: str) -> None:
-    """Check that results can be written to a file, before they are loaded.
+def check_output(output: str, endings: Sequence[str] = ENDINGS) -> None:
+    """Check that results or metrics can be written to a file, before they are loaded.
 
     Args:
         output: Path of the file.
+        endings: Supported suffixes of the file.
 
     Raises:
         UsageError: If the format is unknown, the file exists, or pyarrow is needed but not installed.
     """
-    if not output.endswith(ENDINGS):
-        raise UsageError(f"unknown file format: {output}. Use {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}")
-    if exists(output):
-        raise UsageError(f"{output} already exists. Name another file")
+    if not output.endswith(tuple(endings)):
+        raise UsageError(f"unknown file format: {output}. Use {', '.join(endings[:-1])} or {endings[-1]}")
+    require_absent(output)
     if output.endswith(".parquet"):
         import_pyarrow()
 
@@ -269,17 +303,7 @@ def write_results(run: RunView, output: str, values: Callable[[RunView], Mapping
         ".pickle": lambda: _pickled_values(values(run)),
     }
     ending = next(each for each in ENDINGS if output.endswith(each))
-    pieces = kinds[ending]()
-    path = Path(output)
-    try:
-        with open(path, "xb", opener=_open_private if ending == ".pickle" else None) as file:
-            file.writelines(pieces)
-    except FileExistsError:
-        raise UsageError(f"{output} already exists. Name another file") from None
-    except BaseException:
-        with suppress(FileNotFoundError):
-            path.unlink()
-        raise
+    write_new(Path(output), kinds[ending](), private=ending == ".pickle")
     if ending == ".pickle":
         return "read the file with repeated pickle.load: first the list of ranks or tasks, then a value for each"
     return ""

@@ -13,7 +13,7 @@ from skyward_core.client import doctor_and_bug_report
 from skyward_core.model.machines_and_gpu_use import Machine
 from skyward_core.model.outcomes_states_and_alerts import RootCause
 from skyward_core.store.ledger import Ledger
-from skyward_tui.cli.commands import doctor_and_debug_dump
+from skyward_tui import file_export
 from skyward_tui.cli.main import cli
 from tests.support.ledger_runs import record_runs
 
@@ -100,7 +100,7 @@ def test_debug_dump_overwrites_no_existing_file(
         with pytest.raises(SystemExit) as ended:
             cli.main(["debug-dump", name], standalone_mode=False)
         assert ended.value.code == 2 and "already exists" in capfd.readouterr().err
-    monkeypatch.setattr(doctor_and_debug_dump, "_require_absent", lambda target: None)  # it comes while we pack
+    monkeypatch.setattr(file_export, "require_absent", lambda target: None)  # it comes while we pack
     with pytest.raises(SystemExit):
         cli.main(["debug-dump", "out.zip"], standalone_mode=False)
     assert Path("out.zip").read_text() == "mine" and not Path("nowhere.zip").exists()

@@ -15,7 +15,6 @@ import click
 
 from skyward_core.client import doctor_and_bug_report
 from skyward_core.model import errors
-from skyward_core.model.errors import UsageError
 from skyward_core.model.machines_and_gpu_use import Check
 from skyward_tui.cli.console_and_log_printer import Console
 from skyward_tui.cli.result_tables_failures_and_receipts import report_checks, table
@@ -54,14 +53,16 @@ def debug_dump(console: Console, path: str | None) -> int:
     PATH is the zip file to write, by default a new file in the current folder. Existing files are not overwritten.
     Known secrets are masked. Check the file before you send it.
     """
+    from skyward_tui.file_export import require_absent, write_new  # late: imports the code for runs
+
     target = Path(path or time.strftime("skyward-debug-%Y%m%d-%H%M%S.zip"))
-    _require_absent(target)
+    require_absent(target)
     parts = _collect_parts()
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
         for name, (_, text) in parts.items():
             packed.writestr(name, text)
-    _write(target, archive.getvalue())
+    write_new(target, [archive.getvalue()], private=True)
     sizes = {name: len(text.encode()) for name, (_, text) in parts.items()}
     console.print_line(f"{target} holds:")
     for line in table([(name, f"{sizes[name]:,} bytes", what) for name, (what, _) in parts.items()]):
@@ -72,25 +73,6 @@ def debug_dump(console: Console, path: str | None) -> int:
     )
     console.result({"path": str(target), "files": sizes})
     return errors.OK
-
-
-def _require_absent(target: Path) -> None:
-    if os.path.lexists(target):
-        raise UsageError(f"{target} already exists and was not changed. Name another file")
-
-
-def _write(target: Path, data: bytes) -> None:
-    try:
-        file = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    except FileExistsError:
-        _require_absent(target)
-        raise
-    try:
-        with open(file, "wb") as sink:
-            sink.write(data)
-    except OSError:
-        target.unlink(missing_ok=True)  # an incomplete archive cannot be opened
-        raise
 
 
 def _collect_parts() -> dict[str, tuple[str, str]]:

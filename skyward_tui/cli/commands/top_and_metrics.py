@@ -12,7 +12,7 @@ import click
 from skyward_core.client.run_history import load_all_metrics
 from skyward_core.client.session import Session
 from skyward_core.model import errors
-from skyward_core.model.errors import PoolError, UsageError
+from skyward_core.model.errors import PoolError
 from skyward_core.model.metric_definitions_series_and_export import (
     GPU_METRIC_DEFINITIONS,
     NODE_METRIC_DEFINITIONS,
@@ -20,7 +20,6 @@ from skyward_core.model.metric_definitions_series_and_export import (
     Curves,
     curve_json,
 )
-from skyward_core.util.safe_file_access import exists
 from skyward_core.views.machine_metrics import MachineMetrics
 from skyward_core.views.pool_view import PoolView, RunView, build_curves
 from skyward_core.views.problem_alerts_and_stragglers import Alert, find_alerts
@@ -104,8 +103,10 @@ def _node_json(metrics: MachineMetrics, node: int) -> dict[str, Any]:
 @click.option("-o", "--output", metavar="FILE", help="Write all values to FILE: .csv, .json or .parquet.")
 def metrics(console: Console, run: str, prometheus: bool, output: str | None) -> int:
     """Show the metrics of a run's ranks and machines."""
-    if output is not None and not output.endswith(ENDINGS):
-        raise UsageError(f"unknown file format: {output}. Use .csv, .json or .parquet")
+    if output is not None:
+        from skyward_tui.file_export import check_output
+
+        check_output(output, ENDINGS)
     with open_session(console) as session:
         found, labels = _load_curves(session, run, console)
     for note in found.notes:
@@ -151,8 +152,6 @@ def _newest_rows(found: Curves) -> Sequence[tuple[str, str, str, str]]:
 
 def _write(found: Curves, output: str) -> None:
     """Write all values to a new file."""
-    if exists(output):
-        raise UsageError(f"{output} already exists. Name another file")
     if output.endswith(".parquet"):
         found.to_parquet(output)
         return
