@@ -27,13 +27,6 @@ from skyward_tui.text.text_width_and_tables import one_line
 
 NAME = "recent"
 MAX_STORED = 30
-_RENAMED = {
-    "ranks": "ranks_per_node",
-    "max_hourly": "max_hourly_cost",
-    "wait": "wait_for_capacity",
-    "parameters": "plugin_settings",
-    "image": "image_settings",
-}  # names of fields in earlier releases
 
 
 def recent_forms() -> list[Form]:
@@ -78,9 +71,6 @@ def _launch_key(form: Form) -> tuple[str, str, str]:
 
 
 def _parse_form(entry: dict[str, Any]) -> Form:
-    entry = {_RENAMED.get(name, name): value for name, value in entry.items()}
-    if "hosts" in entry:  # written by earlier releases
-        entry = {"settings": {"hosts": entry["hosts"]}} | entry
     sample = asdict(Form()) | {"plugins": []}
     values = {name: value for name, value in entry.items() if name in sample}
     if any(type(value) is not type(sample[name]) for name, value in values.items()):
