@@ -499,7 +499,7 @@ class LaunchScreen(BaseScreen[None]):
     def _read_script(self, function: str = "", packages: str = "") -> None:
         """List the functions of the script and the package files of its project."""
         self._is_script_edited = False
-        select = self.query_one("#function", Select)
+        select = self.query_one("#function", Choice)
         self._function = function = function or self._fields.text("function") or self._function
         try:
             self._functions, self._readable = functions_of(self._fields.text("script")), True
@@ -508,32 +508,22 @@ class LaunchScreen(BaseScreen[None]):
         listed = [(info.name, info.name) for info in self._functions]
         if self._readable:
             listed.append(("the whole script", WHOLE))
-        with self.prevent(Select.Changed):  # the caller reviews the form anyway
-            select.set_options(listed)
-            if listed:
-                select.value = function if function in [name for _, name in listed] else listed[0][1]
-                select.mutate_reactive(Choice.value)  # type: ignore[misc]  # shows the new label
+        select.replace_options(listed, function)  # the caller reviews the form
         if listed:
             self._choose_plugins()
         self._list_packages(packages)
 
     def _list_packages(self, chosen: str) -> None:
-        select = self.query_one("#packages", Select)
+        select = self.query_one("#packages", Choice)
         listed = package_choices(path_of(self._fields.text("script")) if self._readable else None, chosen)
-        before = str(select.value)
-        with self.prevent(Select.Changed):  # the caller reviews the form anyway
-            select.set_options(listed)
-            select.value = chosen or (before if before in [choice for _, choice in listed] else "")
-            select.mutate_reactive(Choice.value)  # type: ignore[misc]  # shows the new label
+        select.replace_options(listed, chosen or str(select.value))  # the caller reviews the form
 
     @on(Select.Changed, "#pool")
     @on(Select.Changed, "#function")
     def _choose_plugins(self) -> None:
         """Check the boxes of the plugins that the script needs, unless the user has changed the boxes."""
         if not self._plugins_touched:
-            toggles = self.query_one("#plugins", Toggles)
-            toggles.chosen = set(self._detect_plugins())
-            toggles.refresh()
+            self.query_one("#plugins", Toggles).chosen = frozenset(self._detect_plugins())
 
     def _detect_plugins(self) -> list[str]:
         """Return the available plugins that the script needs. An existing pool has its own plugins."""
@@ -641,7 +631,6 @@ class LaunchScreen(BaseScreen[None]):
         self._swept, self._sweeps = form.arguments, True
         options = self.query_one("#options", Toggles)
         options.chosen = (options.chosen | {"sweep"}) - {"one"}
-        options.refresh()
         return True
 
     @work(exclusive=True, group="plan")

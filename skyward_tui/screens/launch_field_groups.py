@@ -20,13 +20,13 @@ from textual.widgets.collapsible import CollapsibleTitle
 from skyward_core.client.launch.launch_option_declarations import OPTIONS
 from skyward_core.client.launch.plugin_and_provider_catalog import DEFAULT_PROVIDER, argument_values
 from skyward_core.model.errors import UsageError
-from skyward_core.util.safe_file_access import current_folder
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_tui.launch_form.form import (
     Form,
     package_choices,
     parse_arguments,
     provider_choices,
+    relative_path,
     script_argument,
     set_argument,
     setting_fields,
@@ -72,8 +72,7 @@ class ArgumentRow(Vertical):
         self.label = Label(sanitize_line(argument.name))
         self.field = _field_of(argument, id, text)
         self._under = Static(classes="under", markup=False)
-        self._problem, self._warning = "", ""
-        self._value_count = 0
+        self._result = Content("")  # result of the validation
 
     def compose(self) -> ComposeResult:
         yield Horizontal(self.label, self.field, classes="row argument")
@@ -95,7 +94,6 @@ class ArgumentRow(Vertical):
         """Set the field to a given value."""
         if isinstance(self.field, Toggles):
             self.field.chosen = _chosen(self.argument, text)
-            self.field.refresh()
         elif isinstance(self.field, Select):
             # A drop-down list that is not mounted does not display a new value.
             if self.field.is_mounted and self.field.value != (choice := _choice(self.argument, text)):
@@ -110,14 +108,18 @@ class ArgumentRow(Vertical):
             sweep: Whether the text is a list of values for a sweep.
         """
         if text is not None and sweep:
-            self._problem = value_list_error(self.argument, text)
-            values = [] if self._problem else argument_values(self.argument.name, text)
+            problem = value_list_error(self.argument, text)
+            values = [] if problem else argument_values(self.argument.name, text)
         else:
-            self._problem = "" if text is None else self.argument.validation_error(text)
-            values = [] if text is None or self._problem else [text]
-        missing = (error for value in values if (error := self.argument.missing_path_error(value, script)))
-        self._warning = next(missing, "")
-        self._value_count = len(values)
+            problem = "" if text is None else self.argument.validation_error(text)
+            values = [] if text is None or problem else [text]
+        missing = [error for value in values if (error := self.argument.missing_path_error(value, script))]
+        if problem:
+            self._result = Content.styled(sanitize_line(f"✗ {problem}"), "$text-error")
+        elif missing:
+            self._result = Content.styled(sanitize_line(f"! {missing[0]}"), "$text-warning")
+        else:
+            self._result = Content.styled(f"{len(values):,} values" if len(values) > 1 else "", "$text-accent")
         self._update_hint()
 
     def on_descendant_focus(self) -> None:
@@ -127,17 +129,10 @@ class ArgumentRow(Vertical):
         self._update_hint()
 
     def _update_hint(self) -> None:
-        if self._problem:
-            hint = Content.styled(sanitize_line(f"✗ {self._problem}"), "$text-error")
-        elif self._warning:
-            hint = Content.styled(sanitize_line(f"! {self._warning}"), "$text-warning")
-        elif self._value_count > 1:
-            hint = Content.styled(f"{self._value_count:,} values", "$text-accent")
-        elif self.field.has_focus:
+        hint = self._result
+        if not hint and self.field.has_focus:
             shows_placeholder = isinstance(self.field, Input) and not self.field.value
             hint = Content.styled(sanitize_line(_description(self.argument, shows_placeholder)), "$muted")
-        else:
-            hint = Content("")
         update_label(self._under, hint)
         self._under.display = bool(hint.plain)
 
@@ -245,9 +240,9 @@ def _choice(argument: ArgumentField, text: str | None) -> str:
     return "" if text is None else argument.match_choice(text) or ""
 
 
-def _chosen(argument: ArgumentField, text: str | None) -> set[str]:
+def _chosen(argument: ArgumentField, text: str | None) -> frozenset[str]:
     is_on = None if text is None or argument.validation_error(text) else text.lower() in ("true", "yes", "on", "1")
-    return {_ON} if (argument.is_on if is_on is None else is_on) else set()
+    return frozenset([_ON] if (argument.is_on if is_on is None else is_on) else ())
 
 
 ARGUMENTS, WORDS = "name=value …", "the script's arguments, such as --epochs 3"
@@ -305,29 +300,7 @@ class FoldTitle(CollapsibleTitle, inherit_bindings=False):
     BINDINGS = bindings("fold")
 
 
-class FoldingSection(Collapsible):
-    """Collapsible section of the form.
-
-    Args:
-        label: Title.
-        content: Widgets in the section.
-    """
-
-    DEFAULT_CSS = read_style_sheet(__file__, "folding_section")
-
-    def __init__(self, label: str, *content: Widget, id: str) -> None:
-        super().__init__(*content, title=label, id=id)
-        self._label = label
-        self._title = FoldTitle(label=label, collapsed_symbol="▸", expanded_symbol="▾", collapsed=True)
-
-    def focus(self, scroll_visible: bool = True) -> Self:
-        """Expand the section and focus its title."""
-        self.collapsed = False
-        self._title.focus(scroll_visible)
-        return self
-
-
-class OptionFields(FoldingSection):
+class OptionFields(Collapsible):
     """Collapsible section with the fields of a launch option that consists of several values.
 
     Args:
@@ -335,12 +308,22 @@ class OptionFields(FoldingSection):
         prefix: Start of the fields' ids.
     """
 
+    DEFAULT_CSS = read_style_sheet(__file__, "option_fields")
+
     class Changed(Message):
         """Message that a field was edited."""
 
     def __init__(self, label: str, prefix: str, *, id: str) -> None:
-        super().__init__(label, ArgumentFields(id=f"{prefix}-arguments", prefix=prefix), id=id)
+        super().__init__(ArgumentFields(id=f"{prefix}-arguments", prefix=prefix), title=label, id=id)
+        self._label = label
+        self._title = FoldTitle(label=label, collapsed_symbol="▸", expanded_symbol="▾", collapsed=True)
         self._line = ""  # values of the fields, as a line of arguments
+
+    def focus(self, scroll_visible: bool = True) -> Self:
+        """Expand the section and focus its title."""
+        self.collapsed = False
+        self._title.focus(scroll_visible)
+        return self
 
     @property
     def texts(self) -> dict[str, str]:
@@ -398,7 +381,7 @@ class ImageFields(OptionFields):
             self._filled.setdefault(name, []).append(each)
         self._line = shlex.join(f"{name}={value}" for name, value in split_by_field(texts).items())
 
-    @on(FoldingSection.Expanded)
+    @on(Collapsible.Expanded)
     def show(self) -> None:
         """Show the values or an error in the title. If the section is expanded, show the fields."""
         from skyward_core.client.launch.image_option_parsing import IMAGE_FIELDS, parse_image_options
@@ -478,11 +461,7 @@ class ProviderField(Choice):
         self._states.pop(name, None)
         if state is not None:
             self._states[name] = state
-        chosen = self.value
-        with self.prevent(Select.Changed):
-            self.set_options(self._listed())
-            self.value = chosen
-            self.mutate_reactive(Choice.value)  # type: ignore[misc]  # shows the new label
+        self.replace_options(self._listed(), str(self.value))
 
     def _listed(self) -> list[tuple[str, str]]:
         return [
@@ -644,9 +623,8 @@ class LaunchFields(VerticalScroll, can_focus=False, inherit_bindings=False):
             self.query_one("#provider", Select).value = (
                 form.provider if form.provider in provider_choices() else DEFAULT_PROVIDER
             )
-            self.query_one("#options", Toggles).chosen = {name for name, _ in FLAGS if getattr(form, name)}
-            self.query_one("#plugins", Toggles).chosen = set(form.plugins)
-            self.query_one("#plugins", Toggles).refresh()
+            self.query_one("#options", Toggles).chosen = frozenset(name for name, _ in FLAGS if getattr(form, name))
+            self.query_one("#plugins", Toggles).chosen = frozenset(form.plugins)
             self.query_one(PluginFields).fill(form.plugin_settings)
             self.query_one(ImageFields).fill(form.image_settings)
         self._show_provider(form.provider)
@@ -696,5 +674,4 @@ def setting_fields_by_id() -> dict[str, Setting]:
 
 def display_path(path: Path) -> str:
     """Return a path relative to the current folder if possible; an example as its name."""
-    folder = current_folder()
-    return str(path.relative_to(folder)) if path.is_relative_to(folder) else script_argument(str(path))
+    return script_argument(relative_path(str(path)))

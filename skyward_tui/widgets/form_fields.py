@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,6 +15,7 @@ from textual.containers import Horizontal
 from textual.content import Content
 from textual.geometry import Size
 from textual.message import Message
+from textual.reactive import reactive
 from textual.strip import Strip
 from textual.suggester import Suggester, SuggestFromList
 from textual.widget import Widget
@@ -52,10 +53,12 @@ class Toggles(Widget, can_focus=True):
         def control(self) -> Toggles:
             return self.toggles
 
-    def __init__(self, options: list[tuple[str, str]], chosen: set[str], *, id: str) -> None:
+    chosen: reactive[Set[str]] = reactive(frozenset())
+
+    def __init__(self, options: list[tuple[str, str]], chosen: Collection[str], *, id: str) -> None:
         super().__init__(id=id)
         self.options = options
-        self.chosen = set(chosen)
+        self.chosen = frozenset(chosen)
         self._cursor = 0
 
     def render(self) -> Content:
@@ -93,7 +96,6 @@ class Toggles(Widget, can_focus=True):
     def action_switch(self) -> None:
         if self.options:
             self.chosen ^= {self.options[self._cursor][0]}
-            self.refresh()
             self.post_message(self.Changed(self))
 
     def on_click(self, event: events.Click) -> None:
@@ -116,6 +118,14 @@ class Choice(Select[str], inherit_bindings=False):
 
     def set_options(self, options: Iterable[tuple[Any, str]]) -> None:
         super().set_options(_as_they_are(options))
+
+    def replace_options(self, options: list[tuple[str, str]], value: str) -> None:
+        """Replace the options without a message. Select a value, or the first option if the value is not listed."""
+        with self.prevent(Select.Changed):
+            self.set_options(options)
+            if options:
+                self.value = value if value in [each for _, each in options] else options[0][1]
+                self.mutate_reactive(Choice.value)  # type: ignore[misc]  # shows the new label
 
 
 def _as_they_are(options: Iterable[tuple[Any, str]]) -> list[tuple[Any, str]]:
@@ -170,7 +180,7 @@ class PluginToggles(Toggles):
     """
 
     def __init__(self, listed: list[PluginInfo], *, id: str) -> None:
-        super().__init__([(each.name, each.name) for each in listed], set(), id=id)
+        super().__init__([(each.name, each.name) for each in listed], (), id=id)
         self._listed = listed
 
     def on_focus(self) -> None:
