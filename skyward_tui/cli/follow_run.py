@@ -48,8 +48,6 @@ from skyward_tui.text.text_width_and_tables import clip
 MAX_BUFFERED_BYTES = 1 << 20  # bytes per rank; limits the memory for output whose run is not known yet
 ERROR_TAIL_BYTES = 16 << 10  # bytes per rank; longer than usual tracebacks
 
-Piece = tuple[str, bytes]  # name of a stream, and some of its bytes
-
 
 class RankBuffer:
     """Buffer of the latest output of one rank, limited by its size."""
@@ -70,24 +68,6 @@ class RankBuffer:
             self.is_truncated = True
             dropped.append(oldest)
         return dropped
-
-
-class UnattributedLines:
-    """Buffer of output of ranks whose run is not known yet."""
-
-    def __init__(self) -> None:
-        self._ranks: defaultdict[int, RankBuffer] = defaultdict(RankBuffer)
-
-    def buffer(self, rank: int, stream: str, data: bytes) -> None:
-        self._ranks[rank].add((stream, data), len(data))
-
-    def is_truncated(self, rank: int) -> bool:
-        """Check whether older pieces of a rank were dropped."""
-        return rank in self._ranks and self._ranks[rank].is_truncated
-
-    def pop(self, rank: int) -> list[Piece]:
-        """Remove and return the pieces of a rank, in order."""
-        return [piece for piece, _ in self._ranks.pop(rank, RankBuffer()).pieces]
 
 
 class PendingLaunchEvents:
@@ -165,9 +145,9 @@ class Follower:
         self.on_queue: Callable[[], None] | None = None
         self.is_output_ours: Callable[[int, str], bool | None] | None = None
         self._runs_by_rank: dict[int, set[str]] = {}  # active runs by rank
-        # Output that remains at the end of the command belongs to other runs, because a rank's output is printed when
-        # its part of our run ends.
-        self._unattributed = UnattributedLines()
+        # Output by rank whose run is not known yet, each piece with its stream. Output that remains at the end of the
+        # command belongs to other runs, because a rank's output is printed when its part of our run ends.
+        self._unattributed: defaultdict[int, RankBuffer] = defaultdict(RankBuffer)
         self.queued: frozenset[str] = frozenset()
         self._waiting: dict[int, str] = {}  # by node: state that is not printed yet
         self._noted_waiting: dict[int, str] = {}  # by node: state that was printed last
@@ -330,7 +310,7 @@ class Follower:
                 is_ours := self.is_output_ours(rank, run)
             ):
                 if is_ours is None:
-                    self._unattributed.buffer(rank, stream, data)
+                    self._unattributed[rank].add((stream, data), len(data))
             case (int(rank), str(), str(stream), bytes(data)):
                 self._print(rank, stream, data)
             case NodePhase(phase="ready" | "gone"):
@@ -365,7 +345,7 @@ class Follower:
                 if self.is_output_ours and self.is_output_ours(outcome.rank, run):
                     self._show_buffered(outcome.rank)
                 else:  # the buffered output belongs to the other run, because output arrives before the end of its rank
-                    self._unattributed.pop(outcome.rank)
+                    self._unattributed.pop(outcome.rank, None)
                 if self.on_trial is not None:
                     self._flush_held()
                     self.on_trial(run, outcome)
@@ -413,9 +393,10 @@ class Follower:
         return run in self._runs_by_rank.get(rank, ())
 
     def _show_buffered(self, rank: int) -> None:
-        if self._unattributed.is_truncated(rank):
+        buffer = self._unattributed.pop(rank, RankBuffer())
+        if buffer.is_truncated:
             self._note_truncated([rank])
-        for stream, data in self._unattributed.pop(rank):
+        for (stream, data), _ in buffer.pieces:
             self._print(rank, stream, data)
 
     def _note_truncated(self, ranks: Collection[int]) -> None:
