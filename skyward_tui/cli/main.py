@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from skyward_tui.cli.fault_tolerant_stdio import StandardStream
-from skyward_tui.cli.shared_options_and_command_class import open_console, restore_help
+from skyward_tui.cli.shared_options_and_command_class import given_parameters, open_console, restore_help
 from skyward_tui.terminal_kind_and_tmux_clipboard import is_dumb
 
 if TYPE_CHECKING:
@@ -231,13 +231,9 @@ def cli(context: click.Context, read_only: bool, demo: bool, theme: str | None, 
     Without a command, the app opens.
     """
     if context.invoked_subcommand is not None:
-        for option, given in {
-            "--read-only": read_only,
-            "--demo": demo,
-            "--theme": theme is not None,
-            "--ascii": plain,
-        }.items():
-            if given:
+        for each in given_parameters(context):
+            if each.expose_value:
+                option = each.opts[-1]
                 raise click.UsageError(
                     f"{context.invoked_subcommand} does not support {option}. Use {option} without a command"
                 )

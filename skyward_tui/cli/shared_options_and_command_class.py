@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from skyward_core.util.safe_file_access import read_text
 from skyward_tui.cli.fault_tolerant_stdio import StandardStream
@@ -138,18 +138,11 @@ class Duration(click.ParamType[float]):
 SHORTEST = 1e-300  # seconds; limit of durations that must not be 0
 
 
-def parse_time(option: str, text: str) -> float:
-    """Return the Unix time that is the given duration ago.
-
-    Raises:
-        click.BadParameter: If the text is not a duration.
-    """
-    from skyward_core.model.spec_field_checks import duration
-
-    try:
-        return max(0.0, time.time() - duration(text))
-    except ValueError as error:
-        raise click.BadParameter(f"it {error}", param_hint=option) from error
+def given_parameters(context: click.Context) -> Iterator[click.Parameter]:
+    """Yield the options and arguments that the user gave on the command line."""
+    for each in context.command.params:
+        if context.get_parameter_source(each.name or "") is ParameterSource.COMMANDLINE:
+            yield each
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")

@@ -162,15 +162,12 @@ def hosts(console: Console, names: Sequence[str]) -> int:
     columns = Columns(max(cell_len(sanitize_line(host)) for host in selected))
 
     def print_host(seen: HostGpuUsage) -> None:
-        for cells, color in _rows(seen, groups):
+        for cells, color in () if console.as_json else _rows(seen, groups):
             console.print_line(columns.line(cells), color)
 
-    if console.as_json:
-        found = ssh_host_groups_and_access.list_gpu_use(selected)
-        as_json = ssh_host_groups_and_access.as_json
-        console.result({"hosts": [as_json(each) | {"groups": _groups_of(each.host, groups)} for each in found]})
-    else:
-        found = ssh_host_groups_and_access.list_gpu_use(selected, print_host)  # prints each host as soon as it answers
+    found = ssh_host_groups_and_access.list_gpu_use(selected, print_host)  # prints each host as soon as it answers
+    as_json = ssh_host_groups_and_access.as_json
+    console.result({"hosts": [as_json(each) | {"groups": _groups_of(each.host, groups)} for each in found]})
     return errors.OK if all(each.reached for each in found) else errors.FAILED
 
 

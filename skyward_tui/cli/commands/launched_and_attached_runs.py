@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -16,7 +16,6 @@ from signal import SIGINT
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from click.core import ParameterSource
 
 from skyward_core.client import user_settings_and_app_state as settings
 from skyward_core.client.launch.launch_option_declarations import LaunchRequest, parse_provider_settings
@@ -61,7 +60,7 @@ from skyward_tui.cli.result_tables_failures_and_receipts import (
     state_text,
     table,
 )
-from skyward_tui.cli.shared_options_and_command_class import SCRIPT_ARGUMENTS, command, require_terminal, watch_option
+from skyward_tui.cli.shared_options_and_command_class import SCRIPT_ARGUMENTS, command, given_parameters, watch_option
 from skyward_tui.launch_form.form import suggest_example
 from skyward_tui.launch_form.plan_computation_and_text import (
     missing_packages_text,
@@ -270,8 +269,6 @@ def run(
         missing: The trials of a sweep that have no result; None to run all.
         before: ID of the run that is run again, and the Python that it used.
     """
-    if watch:
-        require_terminal(console, detach=request.detach)
     with open_session(console) as session:
         found = live_pool(session, request.pool)
         if found is not None and (options := request.shapes_pool):
@@ -883,7 +880,7 @@ def run_command(context: click.Context, target: str, commands: Sequence[str], co
             f"--dry-run cannot show the machines of {path}: its sky.app commands set them when they run. Use "
             f"`python -m {LIBRARY} --dry-run {path}`, which runs the script but rents nothing"
         )
-    if unsupported := list(_unsupported_options(context)):
+    if unsupported := [each.opts[-1] for each in given_parameters(context) if each.name not in SUPPORTED_OPTIONS]:
         raise UsageError(
             f"{path} has commands of sky.app ({', '.join(commands)}), which set their own machines. Remove "
             f"{', '.join(unsupported)}; only --provider, --hosts, --set, --nodes and --python apply"
@@ -916,11 +913,3 @@ def _resolve_interpreter(script: str, asked: str | None, console: Console) -> st
         raise UsageError(f"{LIBRARY} is not installed for {asked}, but the script needs it. Install it there")
     console.note(f"{LIBRARY} is not installed for {found}: running the script with {sys.executable}")
     return sys.executable
-
-
-def _unsupported_options(context: click.Context) -> Iterator[str]:
-    """Yield the options that the user gave and that a script with commands does not support."""
-    for each in context.command.params:
-        name = each.name or ""
-        if name not in SUPPORTED_OPTIONS and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            yield each.opts[-1]

@@ -220,15 +220,14 @@ def results(console: Console, run: str, sort: str | None, diff: str | None, outp
             console.note(f"{output}: {count(len(view.tasks), 'result')}" + (f" ({remark})" if remark else ""))
     if diff is not None:
         show_difference(view, diff, console)
-        return errors.OK if view.state == "running" else exit_status(view)
-    if console.as_json:
+    elif console.as_json:
         console.result(run_json(view) | ({} if trials is None else trials_json(trials, sorted_rows(trials, sort))))
-        return errors.OK if view.state == "running" else exit_status(view)
-    console.note(f"run {view.id}: {view.function} on pool {view.pool}, {view.state}")
-    if row.kind != "sweep":  # a run of a sweep by gangs has its own results
-        show_run(view, console)
-    if trials is not None:
-        show_trials(view, trials, console, sort)
+    else:
+        console.note(f"run {view.id}: {view.function} on pool {view.pool}, {view.state}")
+        if row.kind != "sweep":  # a run of a sweep by gangs has its own results
+            show_run(view, console)
+        if trials is not None:
+            show_trials(view, trials, console, sort)
     return errors.OK if view.state == "running" else exit_status(view)
 
 
@@ -313,9 +312,8 @@ def lock(console: Console, run: str, node: int | None) -> int:
         console.note(
             f"showing node {shown}; node {_nodes_text(others)} had different packages. Select a node with --node"
         )
-    if console.as_json:
-        console.result({"run": row.run, "node": shown, "lock": found[shown]})
-    else:
+    console.result({"run": row.run, "node": shown, "lock": found[shown]})
+    if not console.as_json:
         console.print_line(found[shown].rstrip("\n"))
     return errors.OK
 

@@ -54,7 +54,7 @@ from skyward_tui.cli.pool_and_run_lookup import (
     resolve_run,
 )
 from skyward_tui.cli.result_tables_failures_and_receipts import GLYPHS, outcome_note, table
-from skyward_tui.cli.shared_options_and_command_class import command, parse_time, variable_options, watch_option
+from skyward_tui.cli.shared_options_and_command_class import Duration, command, variable_options, watch_option
 from skyward_tui.text.error_hint_text import format_error
 from skyward_tui.text.json_output import run_json
 from skyward_tui.text.number_time_and_run_state_format import count, duration, money, number
@@ -74,11 +74,11 @@ PATIENCE = 30.0  # seconds; time limit of a search in logs without --all
 @command()
 @click.argument("words", metavar="[WORD]...", nargs=-1)
 @click.option("--failed", is_flag=True, help="List only failed and lost runs.")
-@click.option("--since", metavar="TIME", help='List only runs of this period: "12h", "7d", "4w".  [default: all]')
+@click.option("--since", type=Duration(), help='List only runs of this period: "12h", "7d", "4w".  [default: all]')
 @click.option("--in-logs", is_flag=True, help="Also search the logs and results of runs.")
 @click.option("--all", "everything", is_flag=True, help="List all runs, not only the newest 100.")
 def history(
-    console: Console, words: Sequence[str], failed: bool, since: str | None, in_logs: bool, everything: bool
+    console: Console, words: Sequence[str], failed: bool, since: float | None, in_logs: bool, everything: bool
 ) -> int:
     """List every past run: outcome, duration, metrics, cost.
 
@@ -89,7 +89,7 @@ def history(
     """
     if in_logs and not words:
         raise click.UsageError("--in-logs needs a WORD to search for")
-    began = 0.0 if since is None else parse_time("--since", since)
+    began = 0.0 if since is None else max(0.0, time.time() - since)
     search = RunSearch(words, failed, began)
     log_search: LogSearch | None = None
     lines: dict[str, LineMatch] = {}
@@ -343,7 +343,7 @@ def rerun(
             console.note(f"run {row.run}: uncommitted changes at its launch: {diff}{cut}")
         if sheet is not None:
             console.note(f"{len(sheet.tasks):,} of {count(len(sheet.rows), 'combination')} have no result and are run")
-        request = replace(request, detach=detach or request.detach)
+        request = replace(request, detach=detach or (request.detach and not watch))
         had = row.run, pool_interpreter(before.spec)
         return launch(request, console, dry_run=dry_run, watch=watch, missing=sheet, before=had)
 

@@ -33,32 +33,21 @@ if TYPE_CHECKING:
     from skyward_tui.cli.console_and_log_printer import Console
 
 
-def parse_node_count(text: str) -> int | str:
-    """Return a number of nodes, or a range in its shortest form.
-
-    Raises:
-        ValueError: If the text is neither.
-    """
-    from skyward_core.model.errors import SpecError  # late: most commands create no pool
-    from skyward_core.model.specs import Spec
-
-    try:
-        number = Spec(nodes=int(text) if text.isdecimal() else text).nodes
-    except SpecError as error:
-        raise ValueError(error.reason) from error
-    return number if isinstance(number, int) else str(number)
-
-
 class NodesOption(click.ParamType[int | str]):
-    """Option value: a number of machines, or a range."""
+    """Option value: a number of machines, or a range in its shortest form."""
 
     name = "N|MIN:MAX"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> int | str:
+        from skyward_core.model.errors import SpecError  # late: most commands create no pool
+        from skyward_core.model.specs import Spec
+
+        text = str(value)
         try:
-            return parse_node_count(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
+            number = Spec(nodes=int(text) if text.isdecimal() else text).nodes
+        except SpecError as error:
+            self.fail(error.reason, param, ctx)
+        return number if isinstance(number, int) else str(number)
 
 
 class RanksOption(click.ParamType[int | str]):
