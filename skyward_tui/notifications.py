@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from skyward_core.util.terminal_safe_text import sanitize_line
-from skyward_tui.text.number_time_and_run_state_format import precise_duration
-from skyward_tui.text.text_width_and_tables import clip
+from skyward_tui.text.number_time_and_run_state_format import failure, precise_duration
+from skyward_tui.text.text_width_and_tables import clip, one_line
 
 if TYPE_CHECKING:
     from skyward_core.client.user_settings_and_app_state import NotifySettings
@@ -199,7 +199,6 @@ def run_notification(run: RunView, pool: str, now: float) -> Notification:
     detail = f"{returned:,}/{run.total:,} returned"
     if run.root_cause is not None and kind == "failed":
         cause = run.root_cause
-        first = next((line.strip() for line in cause.message.splitlines() if line.strip()), "")
-        what = f"{cause.type}: {first}".rstrip(": ") if cause.outcome == "raised" else first
+        what = failure(cause.outcome, cause.type, one_line(cause.message))
         detail = f"{cause.rank_prefix}{cause.outcome}: {what}".rstrip(": ")
     return Notification(kind, pool, run.id, run.function, detail, (run.ended_at or now) - run.opened_at)
