@@ -7,7 +7,8 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from typing import Any, BinaryIO, TextIO
 
 import click
@@ -17,6 +18,7 @@ from skyward_core.views.log_buffers_and_rank_activity import LineSplitter, rank_
 from skyward_core.views.log_collapsing import LiveLines, partial_lines
 from skyward_tui.cli.fault_tolerant_stdio import StandardStream
 from skyward_tui.text.error_hint_text import format_error
+from skyward_tui.text.text_width_and_tables import clip, table
 
 # SGR codes of cyan, yellow, magenta, green, blue, and of their bright variants
 _HUES = (36, 33, 35, 32, 34, 96, 93, 95)
@@ -43,6 +45,19 @@ class Console:
         if codes and is_color_enabled(self._main):
             text = f"\x1b[{';'.join(map(str, codes))}m{text}{RESET}"
         self._print(text, self._main)
+
+    def print_table(
+        self, rows: Sequence[Sequence[str]], codes: Sequence[int | None] = (), *, clipped: bool = False
+    ) -> None:
+        """Print rows with aligned columns.
+
+        Args:
+            rows: The cells.
+            codes: SGR codes of the first rows; None for a row without a code.
+            clipped: Whether to cut rows to the width of the terminal.
+        """
+        for line, code in zip_longest(table(rows), codes):
+            self.print_line(clip(line, self.width) if clipped else line, *([] if code is None else [code]))
 
     def note(self, text: str) -> None:
         """Print a note to stderr."""

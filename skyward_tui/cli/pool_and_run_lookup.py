@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
@@ -13,6 +12,7 @@ from skyward_core.client.sweep_launch_and_resumption import gang_runs
 from skyward_core.model.errors import PoolError, UsageError
 from skyward_tui.cli.console_and_log_printer import Console
 from skyward_tui.text.error_hint_text import format_detail, format_error
+from skyward_tui.text.number_time_and_run_state_format import date_time
 from skyward_tui.text.queue_trial_and_comparison_rows import queue_rows
 
 SHOWN = 5  # number of matches listed for an ambiguous word; they fit one line
@@ -48,7 +48,7 @@ def live_pools(session: Session, pools: Sequence[str]) -> list[PoolRow]:
         if pool not in live:
             ended = session.ledger.find_pool(pool)
             if ended is not None and ended.ended_at is not None:
-                when = time.strftime("%Y-%m-%d %H:%M", time.localtime(ended.ended_at))
+                when = date_time(ended.ended_at)
                 raise UsageError(
                     f"pool {pool} ended at {when}. Show its last run with: skyward-tui logs {pool}, "
                     f"skyward-tui results {pool}"

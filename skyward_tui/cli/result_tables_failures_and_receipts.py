@@ -45,10 +45,10 @@ def unfetched_text(pool: PoolView, run: str) -> str:
     return "" if size is None else f" (not fetched: {size:,} bytes)"
 
 
-def run_table(run: RunView) -> list[tuple[str, int | None]]:
-    """Return the lines of the result table, one for each rank, with their SGR colour codes."""
+def run_table(run: RunView) -> tuple[list[tuple[str, ...]], list[int | None]]:
+    """Return the rows of the result table, the header and one for each rank, and their SGR colour codes."""
     tasks = [task for _, task in sorted(run.tasks.items())]
-    rows = [("rank", "node", "outcome", "time", "result")]
+    rows: list[tuple[str, ...]] = [("rank", "node", "outcome", "time", "result")]
     for task in tasks:
         name = rank_prefix(task.rank)[:4] if run.kind == "broadcast" else f"#{task.index} {rank_prefix(task.rank)[:4]}"
         rows.append(
@@ -60,11 +60,7 @@ def run_table(run: RunView) -> list[tuple[str, int | None]]:
                 outcome_note(task),
             )
         )
-    lines = table(rows)
-    return [
-        (lines[0], 1),
-        *((line, COLORS.get(task.state)) for line, task in zip(lines[1:], tasks, strict=True)),
-    ]
+    return rows, [1, *(COLORS.get(task.state) for task in tasks)]
 
 
 def outcome_note(task: TaskView) -> str:
@@ -203,8 +199,7 @@ def show_run(run: RunView, console: Console, printed: Callable[[int], str] | Non
         console: Console for the output.
         printed: As in ``failure_lines``.
     """
-    for line, color in run_table(run):
-        console.print_line(clip(line, console.width), *([color] if color else []))
+    console.print_table(*run_table(run), clipped=True)
     for line in aggregate_lines(run):
         console.print_line(line)
     for line in disagreement_lines(run):

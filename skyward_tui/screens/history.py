@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import textwrap
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
@@ -34,7 +33,7 @@ from skyward_core.views.rank_metrics_and_progress import metric_direction
 from skyward_tui.screens.base_screen import BaseScreen, ListScreen
 from skyward_tui.text.ansi_colours import plain
 from skyward_tui.text.error_hint_text import format_error
-from skyward_tui.text.number_time_and_run_state_format import ago, count, duration, money, number, run_status
+from skyward_tui.text.number_time_and_run_state_format import ago, count, date_time, duration, money, number, run_status
 from skyward_tui.text.queue_trial_and_comparison_rows import task_note
 from skyward_tui.text.state_styles import append_block, block_room, state_style
 from skyward_tui.text.text_width_and_tables import clip, one_line
@@ -246,7 +245,7 @@ class PastRunList(CursorList[PastRun]):
     def parts(self, row: PastRun, width: int) -> Iterator[Part]:
         in_log, mark = self._in_logs.get(row.run), state_style(row.state)
         columns = dict(self.columns(width))
-        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(row.opened_at))
+        when = date_time(row.opened_at)
         shown = {column[4:] for column in columns if column.startswith("arg:")}
         note = one_line(row.note_without(shown)) if in_log is None else in_log.note
         what = _join_notes(note, row.figures_note if in_log is None else "", self.last_width(width))
@@ -354,7 +353,7 @@ class RunPreview(Widget, can_focus=False):
     def _facts(self, run: PastRun) -> Iterator[Part]:
         mark = state_style(run.state)
         yield f"{mark.text} {run.function or '(no run)'}, {duration(run.seconds(self._now))}", mark.style
-        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.opened_at))
+        when = date_time(run.opened_at)
         cost = "" if not run.dollars else f", {money(run.dollars)}"
         ranks = f", {count(run.ranks, run.counted)}" if run.ranks else ""
         yield f"{when} on {run.provider}{ranks}{cost}", "$muted"

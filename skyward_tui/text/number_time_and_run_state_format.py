@@ -61,6 +61,11 @@ def clock(at: float) -> str:
     return time.strftime("%H:%M:%S", time.localtime(at))
 
 
+def date_time(at: float) -> str:
+    """Format a Unix time as local date and time of day."""
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
+
+
 def ago(seconds: float) -> str:
     """Format elapsed seconds in one unit, such as ``5h ago``. The format is distinct from times of day and ages."""
     for unit, name in ((365 * 86_400, "y"), (86_400, "d"), (3600, "h"), (60, "m")):

@@ -55,6 +55,7 @@ from skyward_tui.cli.main import COMMAND_GROUPS, cli
 from skyward_tui.cli.pool_and_run_lookup import split_rank
 from skyward_tui.cli.result_tables_failures_and_receipts import aggregate_lines, failure_lines, receipt_line, run_table
 from skyward_tui.launch_form import form
+from skyward_tui.text.text_width_and_tables import table
 from tests.support.commands import COMMANDS, parse_command_line
 from tests.support.examples import examples
 from tests.support.fake_session import FakeSession, failed_run, logged
@@ -185,7 +186,7 @@ FAILED = Outcome(1, 1, 0, "raised", 0.25, error=ErrorInfo("ValueError", "bad\nve
 
 def test_run_table_and_failure_lines_are_formatted() -> None:
     run = a_run(returned(0, {"loss": 1.0}), FAILED, state="failed", cause=RootCause.from_outcome(FAILED))
-    assert [line for line, _ in run_table(run)] == [
+    assert table(run_table(run)[0]) == [
         "rank  node  outcome     time    result",
         "r000  n0    ✓ returned  1.5 s   {'loss': 1.0}",
         "r001  n0    ✗ raised    250 ms  ValueError: bad",

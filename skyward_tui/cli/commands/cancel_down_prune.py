@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -21,6 +20,7 @@ from skyward_tui.cli.pool_and_run_lookup import live_and_retained_pools, open_se
 from skyward_tui.cli.result_tables_failures_and_receipts import drop_receipts, queue_receipt, receipt_line
 from skyward_tui.cli.shared_options_and_command_class import Duration, command
 from skyward_tui.text.error_hint_text import format_error
+from skyward_tui.text.number_time_and_run_state_format import date_time
 from skyward_tui.text.teardown_and_leftovers import unfetched_lines
 
 
@@ -174,10 +174,10 @@ def prune(console: Console, older: float, most: str, checkpoints: bool, dry_run:
         clones = run_history.prune_clones(session.ledger, only_look=dry_run)
     done = "would remove" if dry_run else "removed"
     for each in gone:
-        ended = time.strftime("%Y-%m-%d %H:%M", time.localtime(each.ended_at))
+        ended = date_time(each.ended_at)
         console.note(f"{done} pool {each.pool}, ended {ended}: {each.size:,} bytes")
     for one in unused:
-        used = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.used_at))
+        used = date_time(one.used_at)
         console.note(f"{done} environment {one.folder}, last used {used}: {one.size:,} bytes")
     for folder, size in clones:
         console.note(f"{done} unused repository clone {folder}: {size:,} bytes")

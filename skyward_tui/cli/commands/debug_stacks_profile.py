@@ -36,7 +36,7 @@ from skyward_core.views.stack_groups_and_profiles import (
 )
 from skyward_tui.cli.console_and_log_printer import Console
 from skyward_tui.cli.pool_and_run_lookup import live_pools, live_run, open_session, split_rank
-from skyward_tui.cli.result_tables_failures_and_receipts import report_checks, table
+from skyward_tui.cli.result_tables_failures_and_receipts import report_checks
 from skyward_tui.cli.shared_options_and_command_class import Duration, command
 from skyward_tui.file_export import profile_files, save_all
 from skyward_tui.text.error_hint_text import format_detail, format_error
@@ -280,7 +280,7 @@ def profile(console: Console, rank: str, seconds: float, to: str | None) -> int:
     paths = save_all(folder, {name: [text] for name, text in profile_files(seen, called).items()})
     console.result(as_json(seen) | {"files": [str(path) for path in paths]})
     if seen.samples and not console.as_json:
-        console.print_line("\n".join(table(profile_table(seen))))
+        console.print_table(profile_table(seen))
     if not seen.samples:
         console.note("the rank was idle in every sample; skyward-tui stacks shows where it waits")
     console.note(f"written: {', '.join(map(str, paths))}")

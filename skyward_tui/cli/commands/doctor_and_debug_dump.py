@@ -17,7 +17,7 @@ from skyward_core.client import doctor_and_bug_report
 from skyward_core.model import errors
 from skyward_core.model.machines_and_gpu_use import Check
 from skyward_tui.cli.console_and_log_printer import Console
-from skyward_tui.cli.result_tables_failures_and_receipts import report_checks, table
+from skyward_tui.cli.result_tables_failures_and_receipts import report_checks
 from skyward_tui.cli.shared_options_and_command_class import command
 from skyward_tui.text.error_hint_text import format_detail
 
@@ -65,8 +65,7 @@ def debug_dump(console: Console, path: str | None) -> int:
     write_new(target, [archive.getvalue()], private=True)
     sizes = {name: len(text.encode()) for name, (_, text) in parts.items()}
     console.print_line(f"{target} holds:")
-    for line in table([(name, f"{sizes[name]:,} bytes", what) for name, (what, _) in parts.items()]):
-        console.print_line(f"  {line}")
+    console.print_table([("", name, f"{sizes[name]:,} bytes", what) for name, (what, _) in parts.items()])
     console.print_line(
         "Check the file before you send it. Known secrets are masked. The file contains names of hosts, users, folders "
         "and functions, and error messages."

@@ -30,9 +30,7 @@ def examples(console: Console, name: str | None, copy: bool) -> int:
 def _list(console: Console) -> int:
     found = [{"name": path.stem, "path": str(path), "about": script_summary(path)} for path in example_paths()]
     if not console.as_json:
-        width = max(len(each["name"]) for each in found)
-        for each in found:
-            console.print_line(f"{each['name']:<{width}}  {each['about']}")
+        console.print_table([(each["name"], each["about"]) for each in found])
         console.note(f"run one: skyward-tui run {PREFIX}NAME; copy one: skyward-tui examples NAME --copy")
     console.result({"examples": found})
     return errors.OK
@@ -92,9 +90,8 @@ def shim() -> None:
 
 
 def _report(alias: skyward_alias_installer.AliasModule, words: str, console: Console) -> int:
-    if console.as_json:
-        console.result({"path": str(alias.path), "python": alias.python, "changed": alias.changed})
-    else:
+    console.result({"path": str(alias.path), "python": alias.python, "changed": alias.changed})
+    if not console.as_json:
         console.print_line(words)
     return errors.OK
 

@@ -23,7 +23,6 @@ from skyward_core.views.stack_groups_and_profiles import format_ranges
 from skyward_tui.cli.commands.launched_and_attached_runs import PoolCommand, live_pool
 from skyward_tui.cli.console_and_log_printer import Console
 from skyward_tui.cli.pool_and_run_lookup import live_pools, open_session
-from skyward_tui.cli.result_tables_failures_and_receipts import table
 from skyward_tui.cli.shared_options_and_command_class import (
     ConsoleCommand,
     NodeSelection,
@@ -33,7 +32,6 @@ from skyward_tui.cli.shared_options_and_command_class import (
 )
 from skyward_tui.text.number_time_and_run_state_format import NO_RUN, count, duration
 from skyward_tui.text.queue_trial_and_comparison_rows import queue_row_json, queue_rows, waiting_reason
-from skyward_tui.text.text_width_and_tables import clip
 
 if TYPE_CHECKING:
     from skyward_core.client.launch.job_and_shell_launch import JobFile
@@ -298,7 +296,7 @@ def _show_plan(job: JobFile, spec: PoolSpec | None, found: PoolView | None, cons
     rows += [(name, f"{len(text.splitlines())} lines") for name, text in _commands(job, setup=setup).items()]
     if not job.run.strip():
         rows.append(("run", NO_RUN))
-    console.print_line("\n".join(table(rows)))
+    console.print_table(rows)
     console.result({"plan": [list(each) for each in rows]})
     return errors.OK
 
@@ -333,8 +331,7 @@ def queue(console: Console, pool: str) -> int:
         nodes = format_ranges(each.nodes) if each.nodes else "-"
         since = duration(max(0.0, now - each.since))
         lines.append((each.run, each.name, state, nodes, since, waiting_reason(each, now)))
-    for line in table(lines):
-        console.print_line(clip(line, console.width))
+    console.print_table(lines, clipped=True)
     if waiting := next((each.run for each in rows if each.waits), ""):
         console.note(f"remove a queued run: skyward-tui cancel {waiting}")
     return errors.OK

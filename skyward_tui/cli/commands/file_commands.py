@@ -20,11 +20,10 @@ from skyward_core.util.format_bytes import format_size
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_tui.cli.console_and_log_printer import Console
 from skyward_tui.cli.pool_and_run_lookup import live_pools, open_session, resolve_run
-from skyward_tui.cli.result_tables_failures_and_receipts import table
 from skyward_tui.cli.shared_options_and_command_class import command
 from skyward_tui.file_export import local_files_text
 from skyward_tui.text.json_output import fetch_json, file_json
-from skyward_tui.text.number_time_and_run_state_format import ago, count
+from skyward_tui.text.number_time_and_run_state_format import ago, count, date_time
 
 PROGRESS_SECONDS = 3.0  # seconds between progress notes
 
@@ -48,7 +47,7 @@ def files(console: Console, run: str, patterns: Sequence[str]) -> int:
     rows += [(str(each.node), format_size(each.size), ago(each.age), sanitize_line(each.path)) for each in found.files]
     console.result({"files": [file_json(each) for each in found.files], "untold": found.omitted_count})
     if found.files and not console.as_json:
-        console.print_line("\n".join(table(rows)))
+        console.print_table(rows)
     if not found.files and not found.failures and not here:
         console.note("its ranks wrote no matching files" if patterns else "its ranks wrote no files")
     if found.omitted_count:
@@ -108,7 +107,7 @@ def checkpoints(console: Console, run: str) -> int:
         name, places = sanitize_line(each.set.name), ", ".join(each.places) or "in parts"
         rows.append((name, format_size(each.set.size), age, places, sanitize_line(state)))
     if rows[1:] and not console.as_json:
-        console.print_line("\n".join(table(rows)))
+        console.print_table(rows)
     for folder in dict.fromkeys(each.folder for each in listing.copies if each.folder):
         console.note(f"on this client: {sanitize_line(folder)}")
     if not rows[1:]:
@@ -135,7 +134,7 @@ def _resolve_pool(session: Session, word: str, patterns: Sequence[str]) -> tuple
         pool, run = session.ledger.pool(row.token), row.run
     if pool.ended_at is None:
         return pool, run
-    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(pool.ended_at))
+    when = date_time(pool.ended_at)
     if session.is_working_locally(pool):
         raise UsageError(f"pool {pool.name} ended at {when}, and ran on this machine: {local_files_text(pool.spec)}")
     receipt = pool.receipt or {}

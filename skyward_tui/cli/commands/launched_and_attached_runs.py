@@ -58,7 +58,6 @@ from skyward_tui.cli.result_tables_failures_and_receipts import (
     receipt_line,
     show_run,
     state_text,
-    table,
 )
 from skyward_tui.cli.shared_options_and_command_class import SCRIPT_ARGUMENTS, command, given_parameters, watch_option
 from skyward_tui.launch_form.form import suggest_example
@@ -208,11 +207,7 @@ def show_trials(run: RunView, found: TrialTable, console: Console, sort: str | N
         UsageError: If the column does not exist.
     """
     rows = sorted_rows(found, sort)
-    lines = table(trial_cells(found, rows))
-    console.print_line(clip(lines[0], console.width), 1)
-    for line, row in zip(lines[1:], rows, strict=True):
-        codes = (COLORS[row.state],) if row.state in COLORS else ()
-        console.print_line(clip(line, console.width), *codes)
+    console.print_table(trial_cells(found, rows), [1, *(COLORS.get(row.state) for row in rows)], clipped=True)
     for line in failure_lines(run) if run.kind == "sweep" else ():  # a run of a sweep by gangs contains only one trial
         console.note(line)
 
@@ -309,7 +304,7 @@ def _show_plan(plan: LaunchPlan, console: Console) -> int:
     """Print the plan of a run."""
     rental = plan.rental_plan()
     rows = plan_rows(plan, as_options=True)
-    console.print_line("\n".join(table(rows)))
+    console.print_table(rows)
     attempts = [asdict(each) | {"billed_hourly": each.billed_hourly} for each in rental.attempts]
     hourly = rental.hourly if rental.attempts or not plan.has_unknown_price else None
     console.result(

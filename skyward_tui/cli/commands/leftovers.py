@@ -15,7 +15,6 @@ from skyward_core.model.errors import UsageError
 from skyward_tui.cli.console_and_log_printer import Console
 from skyward_tui.cli.follow_run import Follower
 from skyward_tui.cli.pool_and_run_lookup import open_session
-from skyward_tui.cli.result_tables_failures_and_receipts import table
 from skyward_tui.cli.shared_options_and_command_class import command, settings_option
 from skyward_tui.text.number_time_and_run_state_format import count
 from skyward_tui.text.teardown_and_leftovers import (
@@ -87,10 +86,7 @@ def note_leftovers(session: Session, specs: Iterable[Mapping[str, Any]], console
 
 def _show(found: LeftoverScan, console: Console) -> None:
     if found.found:
-        head, *lines = table(leftovers_table(found.found))
-        console.print_line(head, 1)
-        for line in lines:
-            console.print_line(line)
+        console.print_table(leftovers_table(found.found), [1])
     elif not found.unknown:
         console.note("no cloud resources created from this machine were found")
     for line in (*other_ledgers_lines(found), unchecked_line(found), leftovers_line(found)):

@@ -44,7 +44,6 @@ from skyward_tui.cli.result_tables_failures_and_receipts import (
     exit_status,
     show_difference,
     show_run,
-    table,
     unfetched_text,
 )
 from skyward_tui.cli.shared_options_and_command_class import command
@@ -59,6 +58,7 @@ from skyward_tui.text.number_time_and_run_state_format import (
     BROKEN_OFF,
     START_FAILED,
     count,
+    date_time,
     duration,
     hourly,
     run_status,
@@ -144,7 +144,7 @@ def list_pools(console: Console, everything: bool) -> int:
         remaining = pool.lease_left(time.time())
         ends = "" if remaining is None else f"in {duration(remaining)}"
         if pool.ended_at is not None:
-            ready, ends = str(pool.node_count), time.strftime("%Y-%m-%d %H:%M", time.localtime(pool.ended_at))
+            ready, ends = str(pool.node_count), date_time(pool.ended_at)
         price = hourly(pool) or "-"
         state = {"unfinished": BROKEN_OFF, "unstarted": START_FAILED}.get(pool.shown_state, pool.shown_state)
         runs = [(run.id, run.function, _state_text(pool, run)) for run in pool.runs.values()]
@@ -153,7 +153,7 @@ def list_pools(console: Console, everything: bool) -> int:
         retained = [retained_json(*each) for each in results]
         console.result({"pools": [pool_json(pool) for pool in pools], "kept": retained})
     else:
-        console.print_line("\n".join(table(rows)) if pools else "no pools are up")
+        console.print_table(rows if pools else [("no pools are up",)])
         for name, each in results:
             fetch = f"skyward-tui results {next(iter(each.runs))}"
             console.print_line(f"pool {name} has ended with unfetched {each}. Fetch with: {fetch}")

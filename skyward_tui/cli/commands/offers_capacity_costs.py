@@ -26,10 +26,9 @@ from skyward_core.model.offers_and_rental_plans import (
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_tui.cli.console_and_log_printer import Console
 from skyward_tui.cli.pool_and_run_lookup import note_unreachable, open_session
-from skyward_tui.cli.result_tables_failures_and_receipts import table
 from skyward_tui.cli.shared_options_and_command_class import Duration, command, offer_options, settings_option
 from skyward_tui.text.hardware_cells import offer_price, offers_by_place
-from skyward_tui.text.number_time_and_run_state_format import ago, count, money
+from skyward_tui.text.number_time_and_run_state_format import ago, count, date_time, money
 
 
 @command()
@@ -45,7 +44,7 @@ def buy(console: Console, offering: str, price: float | None, settings: Sequence
     block = offers_and_block_purchases.find_offering(offering, texts)
     console.note(
         f"{count(block.count, 'machine')} of {sanitize_line(block.instance_type)} in {sanitize_line(block.zone)} for "
-        f"{block.hours} hours from {_format_time(block.starts_at)}: ${block.upfront:,.2f}, charged at once and not "
+        f"{block.hours} hours from {date_time(block.starts_at)}: ${block.upfront:,.2f}, charged at once and not "
         "refundable"
     )
     confirmed = _ask_price(block, price, console)
@@ -85,7 +84,7 @@ def clear(console: Console, offering: str, yes: bool) -> int:
     purchase = offers_and_block_purchases.find_doubtful_purchase(offering)
     block = Block(**purchase.block)
     console.note(
-        f"{sanitize_line(block.id)} ({money(block.upfront)}) was ordered at {_format_time(purchase.asked_at)}, "
+        f"{sanitize_line(block.id)} ({money(block.upfront)}) was ordered at {date_time(purchase.asked_at)}, "
         "but the account has no reservation with its tag: AWS has no record of the purchase"
     )
     if not yes:
@@ -115,7 +114,7 @@ def list_offerings(console: Console, provider: str, settings: Sequence[str]) -> 
     for row, reason in doubtful:
         block = Block(**row.block)
         console.note(
-            f"the purchase of {block.id} ({money(block.upfront)}) at {_format_time(row.asked_at)} is unconfirmed: "
+            f"the purchase of {block.id} ({money(block.upfront)}) at {date_time(row.asked_at)} is unconfirmed: "
             f"{reason or 'the account has no reservation with its tag'}. Allow another purchase with: skyward-tui "
             f"capacity clear {sanitize_line(block.id)}"
         )
@@ -126,7 +125,7 @@ def list_offerings(console: Console, provider: str, settings: Sequence[str]) -> 
         }
     )
     if not console.as_json:
-        console.print_line("\n".join(table(rows)) if held else "the account has no capacity reservations there")
+        console.print_table(rows if held else [("the account has no capacity reservations there",)])
     return errors.UNVERIFIED if doubtful else errors.OK
 
 
@@ -140,15 +139,11 @@ for _each in (buy, clear, list_offerings):
 
 
 def _row(each: Reservation) -> tuple[str, ...]:
-    until = "-" if each.ends_at is None else _format_time(each.ends_at)
+    until = "-" if each.ends_at is None else date_time(each.ends_at)
     kind = f"{sanitize_line(each.state)}, Capacity Block" if each.is_block else sanitize_line(each.state)
-    begins = _format_time(each.starts_at) if each.starts_at else "-"
+    begins = date_time(each.starts_at) if each.starts_at else "-"
     names = sanitize_line(each.id), sanitize_line(each.instance_type)
     return (*names, str(each.count), str(each.free), sanitize_line(each.zone), begins, until, kind)
-
-
-def _format_time(at: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
 
 
 @command()
@@ -191,7 +186,7 @@ def offers(
         rows = [asdict(each) | {"billed_hourly": each.billed_hourly} for each in fitting]
         console.result({"offers": rows, "nearest": missed, "notes": list(found.notes)})
     elif fitting:
-        console.print_line("\n".join(table([_HEAD, *map(_offer_row, offers_by_place(fitting))])))
+        console.print_table([_HEAD, *map(_offer_row, offers_by_place(fitting))])
     else:
         console.print_line("no matching machines; closest offers:" if missed else "no matching machines")
         for line in missed:
@@ -216,11 +211,11 @@ def _show_blocks(console: Console, requirements: MachineRequirements, nodes: int
     rows = [("provider", "type", "machines", "where", "from", "hours", "total", "each", "id")]
     for each in found:
         names = sanitize_line(each.provider), sanitize_line(each.instance_type), str(each.count)
-        place = sanitize_line(each.zone), _format_time(each.starts_at), str(each.hours)
+        place = sanitize_line(each.zone), date_time(each.starts_at), str(each.hours)
         rows.append((*names, *place, money(each.upfront), f"{money(each.hourly)}/h", sanitize_line(each.id)))
     console.result({"blocks": [asdict(each) | {"hourly": each.hourly} for each in found]})
     if not console.as_json:
-        console.print_line("\n".join(table(rows)) if found else "no matching capacity blocks for sale now")
+        console.print_table(rows if found else [("no matching capacity blocks for sale now",)])
     return errors.OK if found else errors.FAILED
 
 
@@ -289,7 +284,7 @@ def costs(console: Console, since: float, by: str) -> int:
         "function": _sum_rows("function", found.by_function),
         "day": _sum_rows("day", dict(sorted(found.by_day.items()))),
     }[by]
-    console.print_line("\n".join(table([*rows, ("all", *[""] * (len(rows[0]) - 2), money(found.dollars))])))
+    console.print_table([*rows, ("all", *[""] * (len(rows[0]) - 2), money(found.dollars))])
     if unknown := sum(each.dollars is None for each in found.pools):
         console.note(f"the cost of {count(unknown, 'pool')} is unknown")
     return errors.OK
@@ -300,7 +295,7 @@ def _pool_rows(pools: Sequence[PoolCost]) -> list[Sequence[str]]:
     for each in pools:
         cost = ("$?" if each.dollars is None else money(each.dollars)) + (" so far" if each.goes_on else "")
         pool, provider, ran = map(sanitize_line, (each.pool, each.provider, ", ".join(each.functions)))
-        rows.append((pool, provider, _format_time(each.since), ran or "-", cost))
+        rows.append((pool, provider, date_time(each.since), ran or "-", cost))
     return rows
 
 

@@ -57,7 +57,7 @@ from skyward_tui.cli.result_tables_failures_and_receipts import GLYPHS, outcome_
 from skyward_tui.cli.shared_options_and_command_class import Duration, command, variable_options, watch_option
 from skyward_tui.text.error_hint_text import format_error
 from skyward_tui.text.json_output import run_json
-from skyward_tui.text.number_time_and_run_state_format import count, duration, money, number
+from skyward_tui.text.number_time_and_run_state_format import count, date_time, duration, money, number
 from skyward_tui.text.queue_trial_and_comparison_rows import ComparedLine, comparison_lines
 from skyward_tui.text.text_width_and_tables import clip, fit_width, one_line
 
@@ -184,7 +184,7 @@ def _show(shown: Sequence[PastRun], now: float, console: Console, found: Mapping
 
 
 def _row(run: PastRun, now: float, best: Mapping[str, Collection[str]], names: Sequence[str]) -> tuple[str, ...]:
-    at = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.opened_at))
+    at = date_time(run.opened_at)
     state = f"{GLYPHS.get(_OUTCOMES.get(run.state, ''), '●' if run.ended_at is None else '◌')} {run.state}"
     cost = "$?" if run.dollars is None else money(run.dollars) if run.dollars else ""
     values = {column: metric_value(run, column) for column in best}

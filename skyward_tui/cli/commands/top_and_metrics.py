@@ -25,7 +25,6 @@ from skyward_core.views.pool_view import PoolView, RunView, build_curves
 from skyward_core.views.problem_alerts_and_stragglers import Alert, find_alerts
 from skyward_tui.cli.console_and_log_printer import Console
 from skyward_tui.cli.pool_and_run_lookup import live_pools, open_session, resolve_run
-from skyward_tui.cli.result_tables_failures_and_receipts import table
 from skyward_tui.cli.shared_options_and_command_class import command
 from skyward_tui.text.error_hint_text import format_error
 from skyward_tui.text.hardware_cells import HARDWARE_COLUMNS, quantity, rows
@@ -60,8 +59,7 @@ def _show(view: PoolView, console: Console) -> None:
         runs = [_run_json(view, run.id, now) for run in _active(view)]
         console.result({"pool": view.name, "at": now, "nodes": nodes, "alerts": alerts, "runs": runs})
         return
-    for at, line in enumerate(table([HARDWARE_COLUMNS, *rows(metrics, now)])):
-        console.print_line(line, *([1] if not at else []))
+    console.print_table([HARDWARE_COLUMNS, *rows(metrics, now)], [1])
     for progress_run in _active(view):
         if progress := run_progress(view, progress_run, now):
             console.print_line(f"run {progress_run.id}: {progress}")
@@ -118,7 +116,7 @@ def metrics(console: Console, run: str, prometheus: bool, output: str | None) ->
         for line in format_prometheus(found, labels).splitlines():
             console.print_line(line)
     elif not console.as_json:
-        console.print_line("\n".join(table([("name", "source", "last", "points"), *_newest_rows(found)])))
+        console.print_table([("name", "source", "last", "points"), *_newest_rows(found)])
     console.result(labels | {"curves": [curve_json(curve) for curve in found]})
     return errors.OK
 
