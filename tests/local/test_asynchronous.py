@@ -18,7 +18,7 @@ import skyward_core as sky
 from tests.support.processes import exists
 from tests.support.waiting import wait_until
 
-STARTS_WORKERS = True
+STARTS_WORKERS = True  # `pthread_kill` fails in a cloned process, for which libc keeps its parent's thread id
 
 
 @sky.function
