@@ -15,7 +15,7 @@ from typing import Any
 from skyward_core.protocol import frame_schemas_and_size_limits as frame_schemas
 from skyward_core.protocol.frame_codec import VERSION
 from skyward_core.protocol.validators import Check, Checks, FrameSchema, split_keys
-from skyward_core.transport.ssh import bootstrap_channel
+from skyward_core.transport.ssh import host_command_channel
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "internals" / "protocol.md"
@@ -134,9 +134,9 @@ def types() -> str:
     known = frame_schemas.FROM_AGENT["known"]
     for asked, checks in answers().items():
         definitions.append(_typed_dict(f"{asked.capitalize()}Answer", known.needs | checks, known.may, "known"))
-    conditional = bootstrap_channel.FACTS_OF_ROOT | bootstrap_channel.FACTS_OF_POOL
-    definitions.append(_typed_dict("HostFacts", bootstrap_channel.FACTS, conditional))
-    for done, checks in bootstrap_channel.DONE.items():
+    conditional = host_command_channel.FACTS_OF_ROOT | host_command_channel.FACTS_OF_POOL
+    definitions.append(_typed_dict("HostFacts", host_command_channel.FACTS, conditional))
+    for done, checks in host_command_channel.DONE.items():
         definitions.append(_typed_dict(f"{done.capitalize()}Done", *split_keys([checks])))
     return "\n".join(definitions)
 

@@ -30,9 +30,9 @@ from skyward_core.store.ledger_rows import REMAINS as REMAINS
 from skyward_core.store.ledger_rows import PoolRow as PoolRow
 from skyward_core.store.ledger_rows import RetainedResults as RetainedResults
 from skyward_core.store.ledger_rows import RunRow as RunRow
-from skyward_core.store.old_pool_and_recording_pruning import prune_clones as prune_clones
-from skyward_core.store.old_pool_and_recording_pruning import prune_environments as prune_environments
-from skyward_core.store.old_pool_and_recording_pruning import prune_pools as prune_pools
+from skyward_core.store.old_pool_environment_and_clone_pruning import prune_clones as prune_clones
+from skyward_core.store.old_pool_environment_and_clone_pruning import prune_environments as prune_environments
+from skyward_core.store.old_pool_environment_and_clone_pruning import prune_pools as prune_pools
 from skyward_core.store.past_pool_views import load_metrics as load_metrics
 from skyward_core.store.pool_folder import fill_last_metrics, has_metrics, parse_rank
 from skyward_core.store.receipts_and_bills import Bill

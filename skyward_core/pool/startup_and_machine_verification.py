@@ -531,7 +531,7 @@ class PoolStartup:
         context.background.spawn(self._save_locks())
         context.limits.watch()
         if prune_is_due():
-            from skyward_core.store.old_pool_and_recording_pruning import prune_when_due
+            from skyward_core.store.old_pool_environment_and_clone_pruning import prune_when_due
 
             context.background.spawn(asyncio.to_thread(prune_when_due, context.ledger))
 

@@ -116,7 +116,7 @@ def _has_own_name(path: Path) -> bool:
 def prune_is_due() -> bool:
     """Check whether old files must be pruned now. A new home counts as pruned.
 
-    This check does not import ``store.old_pool_and_recording_pruning``.
+    This check does not import ``store.old_pool_environment_and_clone_pruning``.
     """
     mark = state_home() / PRUNED_FILE
     try:

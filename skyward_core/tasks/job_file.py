@@ -19,7 +19,7 @@ from skyward_core.model.function import Dispatcher, PendingFunction
 from skyward_core.runtime.file_mount_unpacker import FileMounts
 from skyward_core.runtime.shell_and_scripts import ShellCommand
 from skyward_core.store.state_folder import find_state_folder, is_state_folder
-from skyward_core.tasks.job_resources import ResourceReader, WantedMachine
+from skyward_core.tasks.job_file_resources import ResourceReader, WantedMachine
 from skyward_core.tasks.job_yaml_validation import (
     GitKeys,
     JobKeys,

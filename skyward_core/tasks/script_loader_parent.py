@@ -181,15 +181,15 @@ def build_task(path: Path, function: str | None, kwargs: Mapping[str, Any], **ho
 
 def _make_task_folder() -> Path:
     """Create a folder for loaded tasks in the user's state folder. Delete the folders of processes that have ended."""
-    from skyward_core.store import old_pool_and_recording_pruning
+    from skyward_core.store.old_pool_environment_and_clone_pruning import TASKS_FOLDER, make_process_folder
     from skyward_core.store.state_folder import state_home
 
     try:
-        return old_pool_and_recording_pruning.make_process_folder(old_pool_and_recording_pruning.TASKS_FOLDER)
+        return make_process_folder(TASKS_FOLDER)
     except OSError as error:
         raise UsageError(
             "scripts cannot be loaded: no folder can be created in "
-            f"{state_home() / old_pool_and_recording_pruning.TASKS_FOLDER}: {error.strerror or error}"
+            f"{state_home() / TASKS_FOLDER}: {error.strerror or error}"
         ) from error
 
 

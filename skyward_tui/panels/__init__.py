@@ -1,1 +1,1 @@
-"""Panels of the run screen, one per file. ``ui/panel_registry.py`` lists them."""
+"""Panels of the run screen, one per file. ``ui/panel_table_and_layout.py`` lists them."""

@@ -20,7 +20,7 @@ from skyward_tui.text.number_time_and_run_state_format import count
 from skyward_tui.text.queue_trial_and_comparison_rows import difference_table, parse_rank_pair
 from skyward_tui.text.state_styles import FAILURES
 from skyward_tui.ui.actions import first_key
-from skyward_tui.ui.panel_registry import PanelSpec
+from skyward_tui.ui.panel_table_and_layout import PanelSpec
 from skyward_tui.ui.session_futures import flash_errors
 from skyward_tui.widgets.result_and_file_list import ResultsPane
 from skyward_tui.widgets.sweep_table_and_charts import TrialLines

@@ -20,7 +20,7 @@ from skyward_core.model import errors
 from skyward_core.pool import teardown
 from skyward_core.store.pool_folder import PoolFolder
 from skyward_core.transport.background_loop import submit
-from skyward_core.transport.ssh.bootstrap_channel import CommandChannel
+from skyward_core.transport.ssh.host_command_channel import CommandChannel
 from skyward_core.views.events import Event, NodePhase
 from skyward_tui.text.rank_states_from_views import link_note
 from tests.support.fewer import without

@@ -278,7 +278,7 @@ IMAGE: dict[str, Any] = {"setup": ["echo made >> made"]}
 PRUNE = """
 import fcntl, sys
 from skyward_core.store.ledger import Ledger
-from skyward_core.store.old_pool_and_recording_pruning import prune_environments
+from skyward_core.store.old_pool_environment_and_clone_pruning import prune_environments
 
 ledger, flock = Ledger(), fcntl.flock
 

@@ -36,8 +36,8 @@ from skyward_core.node.bootstrap import host_inspection
 from skyward_core.providers.ssh.provider import SSH
 from skyward_core.transport.ssh import connection, known_hosts
 from skyward_core.transport.ssh import connection as connect
-from skyward_core.transport.ssh.bootstrap_channel import NoFittingPython
 from skyward_core.transport.ssh.host_address_and_python import Target
+from skyward_core.transport.ssh.host_command_channel import NoFittingPython
 from skyward_core.transport.ssh.host_key_prompt import HostKeyPrompt
 from skyward_core.transport.ssh.ssh_config_and_preopened_sockets import PreopenedSockets
 from skyward_core.transport.ssh.ssh_transport import SSHTransport
@@ -674,12 +674,12 @@ async def test_host_may_change_only_the_interpreter_of_the_agent_config(host: Ho
 async def test_host_without_a_writable_folder_is_reported_with_reasons(
     host: Host, known_hosts_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from skyward_core.transport.ssh import bootstrap_channel
+    from skyward_core.transport.ssh import host_command_channel
 
-    parts = dict(marshal.loads(bootstrap_channel._bootstrap_code()))
+    parts = dict(marshal.loads(host_command_channel._bootstrap_code()))
     source = Path(host_inspection.__file__).read_text().replace("ROOTS = (", 'ROOTS = ("/proc/none",) or (')
     parts[host_inspection.__name__] = compile(source, "host", "exec")
-    monkeypatch.setattr(bootstrap_channel, "_bootstrap_code", lambda: marshal.dumps([*parts.items()]))
+    monkeypatch.setattr(host_command_channel, "_bootstrap_code", lambda: marshal.dumps([*parts.items()]))
     transport = SSHTransport(target(host, known_hosts_file), "p.0", patience=0)
     with pytest.raises(PoolError, match=r"no writable folder .*\(/proc/none"):
         await transport.prepare(config(), Reports())

@@ -62,7 +62,7 @@ async def test_host_that_never_answers_is_named(host: Host, known_hosts_file: Pa
 async def test_login_shell_that_prints_endlessly_is_named(
     host: Host, known_hosts_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("skyward_core.transport.ssh.bootstrap_channel.NOISY_START_FACTOR", 1.5)
+    monkeypatch.setattr("skyward_core.transport.ssh.host_command_channel.NOISY_START_FACTOR", 1.5)
     host.noise = "while sleep 0.2; do echo still loading; done"
     text = await preparation_error(host, known_hosts_file)
     assert "print endlessly" in text and "still loading" in text

@@ -31,7 +31,7 @@ from skyward_core.node.bootstrap.host_inspection import find_node_processes, is_
 from skyward_core.providers.agent_status_and_termination import _can_reach
 from skyward_core.providers.ssh.provider import SSH
 from skyward_core.transport.background_loop import background_loop
-from skyward_core.transport.ssh import bootstrap_channel, connection
+from skyward_core.transport.ssh import connection, host_command_channel
 from skyward_core.transport.ssh.host_address_and_python import Target
 from skyward_core.transport.ssh.ssh_config_and_preopened_sockets import PreopenedSockets
 from skyward_core.transport.ssh.ssh_transport import SSHTransport, send_bundle, send_workdir
@@ -129,11 +129,11 @@ async def test_full_disk_of_a_host_is_not_reported_as_a_lost_connection(
 ) -> None:
     source = tmp_path / "source"
     source.write_bytes(b"data")
-    parts = dict(marshal.loads(bootstrap_channel._bootstrap_code()))
+    parts = dict(marshal.loads(host_command_channel._bootstrap_code()))
     text = Path(host_inspection.__file__).read_text().replace("ROOTS = (", 'ROOTS = ("/proc/none",) or (')
     parts[host_inspection.__name__] = compile(text, "host", "exec")
     with monkeypatch.context() as patch:
-        patch.setattr(bootstrap_channel, "_bootstrap_code", lambda: marshal.dumps([*parts.items()]))
+        patch.setattr(host_command_channel, "_bootstrap_code", lambda: marshal.dumps([*parts.items()]))
         patch.setattr(transport, "_facts", {})  # it is asked again
         with pytest.raises(PoolError, match=r"no writable folder .*\(/proc/none"):
             await transport.put(source, "d" * 32)

@@ -14,9 +14,9 @@ from textual.widgets import Static
 
 from skyward_core.views.pool_view import PoolView, RunView
 from skyward_tui.panels.panel import RunPanel, RunSelection
-from skyward_tui.ui import panel_registry
+from skyward_tui.ui import panel_table_and_layout
 
-ROW = panel_registry.PanelSpec(
+ROW = panel_table_and_layout.PanelSpec(
     id="weather",
     number=8,
     title="weather",
@@ -31,7 +31,7 @@ ROW = panel_registry.PanelSpec(
 class WeatherPanel(RunPanel):
     """Panel that shows "sunny" while a run is active."""
 
-    def __init__(self, row: panel_registry.PanelSpec, show: Callable[[], None]) -> None:
+    def __init__(self, row: panel_table_and_layout.PanelSpec, show: Callable[[], None]) -> None:
         sky = Static(id=row.id)
         sky.can_focus = True
         super().__init__(row, show, sky)
@@ -84,5 +84,5 @@ async def watch() -> None:
 
 
 if __name__ == "__main__":
-    panel_registry.PANELS = (*panel_registry.PANELS, ROW)
+    panel_table_and_layout.PANELS = (*panel_table_and_layout.PANELS, ROW)
     asyncio.run(watch())

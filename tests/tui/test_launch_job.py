@@ -9,7 +9,7 @@ import pytest
 from textual.widgets import Input, OptionList
 
 from skyward_core.model.errors import PoolError
-from skyward_core.store.old_pool_and_recording_pruning import TASKS_FOLDER
+from skyward_core.store.old_pool_environment_and_clone_pruning import TASKS_FOLDER
 from skyward_core.store.state_folder import state_home
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.dialogs.host_key_and_secret_variables import SecretsScreen

@@ -14,7 +14,7 @@ from skyward_core.node.agent.frame_connection import MAX_UNSENT_BYTES, Connectio
 from skyward_core.pool.agent_link import SILENCE
 from skyward_core.protocol.frame_codec import Decoder, encode_frame
 from skyward_core.transport.local_transport_and_environments import SocketPipe
-from skyward_core.transport.ssh.bootstrap_channel import CommandOutput
+from skyward_core.transport.ssh.host_command_channel import CommandOutput
 from skyward_core.transport.ssh.ssh_transport import ForwardedSocket, RelayedSocket
 
 
@@ -85,8 +85,8 @@ async def test_host_that_prints_only_noise_is_disconnected() -> None:
 
 
 async def test_endless_command_output_closes_the_channel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("skyward_core.transport.ssh.bootstrap_channel.MAX_ANSWER_SIZE", 1000)
-    monkeypatch.setattr("skyward_core.transport.ssh.bootstrap_channel.MOST_LINES", 10)
+    monkeypatch.setattr("skyward_core.transport.ssh.host_command_channel.MAX_ANSWER_SIZE", 1000)
+    monkeypatch.setattr("skyward_core.transport.ssh.host_command_channel.MOST_LINES", 10)
     for flood in (b"x" * 600, b"\n" * 6):
         lines, channel = CommandOutput(), FakeChannel()
         lines.connection_made(channel)  # type: ignore[arg-type]

@@ -22,7 +22,7 @@ from skyward_core.client.launch.launch_option_declarations import LaunchRequest
 from skyward_core.model.errors import JobFileError
 from skyward_core.model.provider_capability_protocols import RunsHere
 from skyward_core.tasks.job_file import JobFile
-from skyward_core.tasks.job_resources import WantedMachine
+from skyward_core.tasks.job_file_resources import WantedMachine
 from skyward_core.tasks.job_yaml_validation import IGNORED_KEYS, UNSUPPORTED_KEYS, JobKeys, ResourceKeys
 from tests.support.examples import examples
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from skyward_tui.ui.actions import ACTIONS, resolve_keymap, shown_key, with_keys
-from skyward_tui.ui.panel_registry import PANELS
+from skyward_tui.ui.panel_table_and_layout import PANELS
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from skyward_core.pool.output_files import OutputRecord, delete_checkpoints
 from skyward_core.protocol.frame_codec import Header, encode_frame
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import RetainedResults
-from skyward_core.store.old_pool_and_recording_pruning import prune_environments, prune_pools, prune_when_due
+from skyward_core.store.old_pool_environment_and_clone_pruning import prune_environments, prune_pools, prune_when_due
 from skyward_core.store.receipts_and_bills import Receipt
 from skyward_core.store.state_folder import ENVIRONMENTS_FOLDER, PRUNED_FILE, ensure_pool_folder, state_home
 from skyward_core.tasks.job_file import JobFile

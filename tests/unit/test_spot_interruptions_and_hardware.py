@@ -25,7 +25,7 @@ from skyward_core.node.agent.agent import DeadmanSwitch
 from skyward_core.node.bootstrap import hardware_and_network_benchmark
 from skyward_core.pool.startup_and_machine_verification import MachineVerifier, _parse_probe
 from skyward_core.providers.aws import instance_metadata_preemption_poller, instances_and_leftovers
-from skyward_core.transport.ssh import bootstrap_channel
+from skyward_core.transport.ssh import host_command_channel
 from tests.support.waiting import wait_until
 
 NOW = 1_800_000_000.0  # by the service's clock, which is nobody else's
@@ -293,7 +293,7 @@ def test_host_benchmark_measures_disk_and_transfer_to_neighbor(tmp_path: Path, m
     word = "0123456789abcdef" * 2
     request = {"gpus": True, "python": str(tmp_path / "none"), "address": "127.0.0.1", "word": word}
     found = hardware_and_network_benchmark.measure_host(tmp_path, request)
-    bootstrap_channel.validate_task_result("probe", found | {"gpus": [list(each) for each in found["gpus"]]})
+    host_command_channel.validate_task_result("probe", found | {"gpus": [list(each) for each in found["gpus"]]})
     assert found["disk"] > 0 and list(tmp_path.iterdir()) == [], "it leaves nothing"
     assert found["whys"]["gpus"] == "nvidia-smi is not installed" and "matmul" in found["whys"]
     assert abs(found["time"] - time.time()) < 60
@@ -302,7 +302,7 @@ def test_host_benchmark_measures_disk_and_transfer_to_neighbor(tmp_path: Path, m
         stranger.shutdown(socket.SHUT_WR)
         assert stranger.recv(1) == b"", "who does not know the word is told nothing"
     sent = hardware_and_network_benchmark.measure_send({"address": "127.0.0.1", "port": found["port"], "word": word})
-    bootstrap_channel.validate_task_result("send", sent)
+    host_command_channel.validate_task_result("send", sent)
     assert sent["rate"] > 0 and sent["why"] == ""
 
 

@@ -30,7 +30,7 @@ from skyward_core.protocol.node_paths import deferred_bundle_path
 from skyward_core.providers import agent_status_and_termination
 from skyward_core.providers.ssh.provider import SSH
 from skyward_core.transport.bundle_builder import bundle
-from skyward_core.transport.ssh import bootstrap_channel, connection, ssh_config_and_preopened_sockets, ssh_transport
+from skyward_core.transport.ssh import connection, host_command_channel, ssh_config_and_preopened_sockets, ssh_transport
 from skyward_core.transport.ssh.host_address_and_python import Target
 from skyward_core.transport.ssh.ssh_config_and_preopened_sockets import Route
 from tests.support.processes import run_command
@@ -53,8 +53,8 @@ def run(shell: str, command: str, given: bytes, home: Path) -> bytes:
 def test_bootstrap_command_works_in_every_login_shell(shell: str, tmp_path: Path) -> None:
     major, minor = sys.version_info[:2]
     words = [f"{major}.{minor}", f"{major},{minor}", "", "/odd 'path'/python", "word"]
-    command = f"exec sh -c '{bootstrap_channel._SHELL}' skyward {shlex.join(words)}"
-    code = bootstrap_channel._bootstrap_code()
+    command = f"exec sh -c '{host_command_channel._SHELL}' skyward {shlex.join(words)}"
+    code = host_command_channel._bootstrap_code()
     asked = json.dumps({"word": "word", "folder": "p.0", "bundles": ["0", "1"]}).encode()
     output = run(shell, command, b"word%08x%b%08x%b" % (len(code), code, len(asked), asked), tmp_path)
     facts = json.loads(output.strip().removeprefix(b"word "))
@@ -151,7 +151,7 @@ def test_interpreter_of_the_client_below_tmp_is_not_run(interpreter: Path, tmp_p
 def _is_tried(python: Path, home: Path) -> bool:
     words = ["3.0", "3,0", "", str(python), "word", "p"]  # of that version is no other
     done = subprocess.run(
-        ["sh", "-c", f"exec sh -c '{bootstrap_channel._SHELL}' skyward {shlex.join(words)}"],
+        ["sh", "-c", f"exec sh -c '{host_command_channel._SHELL}' skyward {shlex.join(words)}"],
         env={"HOME": str(home), "PATH": "/usr/bin:/bin"},
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -170,8 +170,8 @@ def test_client_that_leaves_early_leaves_no_process_on_the_host(bundled: bool, t
     major, minor = sys.version_info[:2]
     folder = f"p.{tmp_path.name}"
     words = [f"{major}.{minor}", f"{major},{minor}", "", sys.executable, "word", folder]
-    command = f"exec sh -c '{bootstrap_channel._SHELL}' skyward {shlex.join(words)}"
-    code = bootstrap_channel._bootstrap_code()
+    command = f"exec sh -c '{host_command_channel._SHELL}' skyward {shlex.join(words)}"
+    code = host_command_channel._bootstrap_code()
     asked = json.dumps({"word": "word", "folder": folder, "bundles": [made.name, made.name], "starts": True}).encode()
     output = run("sh", command, b"word%08x%b%08x%b" % (len(code), code, len(asked), asked), tmp_path)
     assert json.loads(output.strip().removeprefix(b"word "))["bundle"] is bundled
@@ -204,7 +204,7 @@ def test_file_upload_command_works_in_every_login_shell(shell: str, tmp_path: Pa
 
 
 def test_bootstrap_commands_contain_no_single_quotes() -> None:
-    assert not set(bootstrap_channel._SHELL) & set("'!\\\n")
+    assert not set(host_command_channel._SHELL) & set("'!\\\n")
     assert not set(ssh_transport._MODULE) & set("'!\\\n")
 
 
@@ -350,16 +350,16 @@ STATUS: dict[str, Any] = {"kept": {}, "orphans": [], "left": False, "ended": "",
 
 @pytest.mark.parametrize("value", [None, [1], {"a": 1}, float("nan"), 1 << 70])
 def test_invalid_host_facts_are_rejected(value: Any) -> None:
-    bootstrap_channel.validate_facts(dict(HOST_FACTS), status=False)
-    bootstrap_channel.validate_facts(HOST_FACTS | STATUS, status=True)
-    bootstrap_channel.validate_facts(
-        {key: HOST_FACTS[key] for key in bootstrap_channel.FACTS} | {"root": ""}, status=True
+    host_command_channel.validate_facts(dict(HOST_FACTS), status=False)
+    host_command_channel.validate_facts(HOST_FACTS | STATUS, status=True)
+    host_command_channel.validate_facts(
+        {key: HOST_FACTS[key] for key in host_command_channel.FACTS} | {"root": ""}, status=True
     )
     for key in (
         (HOST_FACTS | STATUS).keys() - {"uid", "kept", "cpus"} - ({"version", "orphans"} if value == [1] else set())
     ):
         with pytest.raises(WireError, match=key):
-            bootstrap_channel.validate_facts(HOST_FACTS | STATUS | {key: value}, status=True)
+            host_command_channel.validate_facts(HOST_FACTS | STATUS | {key: value}, status=True)
 
 
 DONE: dict[str, dict[str, Any]] = {
@@ -395,15 +395,15 @@ def is_measurement_answer(key: str, value: Any) -> bool:
 @pytest.mark.parametrize("name", ["\x1b]0;x\x07", "gpus "])
 def test_probe_reasons_are_accepted_only_for_known_measurements(name: str) -> None:
     with pytest.raises(WireError, match="invalid 'whys' in its answer"):
-        bootstrap_channel.validate_task_result("probe", DONE["probe"] | {"whys": {name: "no"}})
+        host_command_channel.validate_task_result("probe", DONE["probe"] | {"whys": {name: "no"}})
 
 
 @pytest.mark.parametrize("what", sorted(DONE))
 def test_invalid_task_result_of_a_host_is_rejected(what: str) -> None:
-    bootstrap_channel.validate_task_result(what, DONE[what])
+    host_command_channel.validate_task_result(what, DONE[what])
     for key, value in DONE[what].items():
         with pytest.raises(WireError, match=f"invalid '{key}' in its answer: None"):
-            bootstrap_channel.validate_task_result(
+            host_command_channel.validate_task_result(
                 what, {name: each for name, each in DONE[what].items() if name != key}
             )
         others = [other[name] for other in DONE.values() for name in other if type(other[name]) is not type(value)]
@@ -415,7 +415,7 @@ def test_invalid_task_result_of_a_host_is_rejected(what: str) -> None:
             if what in ("probe", "send") and is_measurement_answer(key, wrong):
                 continue
             with pytest.raises(WireError, match=f"invalid '{key}' in its answer"):
-                bootstrap_channel.validate_task_result(what, DONE[what] | {key: wrong})
+                host_command_channel.validate_task_result(what, DONE[what] | {key: wrong})
 
 
 # A module of a bundle is what ``zipimporter`` makes of it, and is read once.

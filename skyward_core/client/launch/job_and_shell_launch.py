@@ -19,11 +19,11 @@ from skyward_core.model.provider_settings_schema import declared_settings, make_
 from skyward_core.model.specs import Image, Options, PoolSpec, Spec
 from skyward_core.providers import DEFAULT_PROVIDER, provider_class, provider_names
 from skyward_core.providers.pool_spec_and_provider_choice import make_pool_spec
-from skyward_core.store.old_pool_and_recording_pruning import TASKS_FOLDER as TASKS_FOLDER
-from skyward_core.store.old_pool_and_recording_pruning import make_clone_folder, remove_clone
-from skyward_core.store.old_pool_and_recording_pruning import make_process_folder as make_process_folder
-from skyward_core.store.old_pool_and_recording_pruning import remove_dead_folders as remove_dead_folders
-from skyward_core.store.old_pool_and_recording_pruning import temporary_folder as temporary_folder
+from skyward_core.store.old_pool_environment_and_clone_pruning import TASKS_FOLDER as TASKS_FOLDER
+from skyward_core.store.old_pool_environment_and_clone_pruning import make_clone_folder, remove_clone
+from skyward_core.store.old_pool_environment_and_clone_pruning import make_process_folder as make_process_folder
+from skyward_core.store.old_pool_environment_and_clone_pruning import remove_dead_folders as remove_dead_folders
+from skyward_core.store.old_pool_environment_and_clone_pruning import temporary_folder as temporary_folder
 from skyward_core.store.state_folder import state_home
 from skyward_core.tasks.function_pickling import make_task
 from skyward_core.tasks.shell_and_script_calls import resolve_variables as resolve_variables
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from skyward_core.model.function import PendingFunction
     from skyward_core.tasks.job_file import JobFile as JobFile
     from skyward_core.tasks.job_file import Overrides
-    from skyward_core.tasks.job_resources import WantedMachine
+    from skyward_core.tasks.job_file_resources import WantedMachine
     from skyward_core.tasks.pickled_calls_and_blobs import Task
     from skyward_core.views.pool_view import PoolView
 

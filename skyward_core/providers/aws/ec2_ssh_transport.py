@@ -18,9 +18,9 @@ from typing import Any
 from skyward_core.model.errors import PoolError, SkywardError, Unreachable, error_message
 from skyward_core.providers.provider_call_logs_polling_and_cache import current_listener, progress_listener
 from skyward_core.store.debug_log import get_logger
-from skyward_core.transport.ssh.bootstrap_channel import CommandOutput, NoFittingPython, open_session
 from skyward_core.transport.ssh.connection import HostConnection, answer_timeout, fetch_host_key
 from skyward_core.transport.ssh.host_address_and_python import Target
+from skyward_core.transport.ssh.host_command_channel import CommandOutput, NoFittingPython, open_session
 from skyward_core.transport.ssh.ssh_transport import SSHTransport
 from skyward_core.transport.transport import Report, StartBarrier
 from skyward_core.util.safe_file_access import write_atomic

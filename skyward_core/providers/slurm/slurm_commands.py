@@ -124,8 +124,8 @@ class SlurmCommands:
         return process.returncode or 0, output, errors
 
     async def _run_remote(self, login: Target, words: Sequence[str], stdin: bytes) -> tuple[int, bytes, bytes]:
-        from skyward_core.transport.ssh.bootstrap_channel import CommandOutput, open_session
         from skyward_core.transport.ssh.connection import shared_connection
+        from skyward_core.transport.ssh.host_command_channel import CommandOutput, open_session
 
         mark = f"skyward-{secrets.token_hex(8)}"
         prefixed = ["env", *(f"{name}={text}" for name, text in SET_VARIABLES.items()), *words]

@@ -395,7 +395,7 @@ class SSH(JsonSettings, StrictKeywords, Value):
             return [Check(host, "fail", error_message(error), error_hint(error))]
 
     async def _check_host(self, host: str, loaded_with: Sequence[str] | None) -> list[Check]:
-        from skyward_core.transport.ssh.bootstrap_channel import NoFittingPython
+        from skyward_core.transport.ssh.host_command_channel import NoFittingPython
         from skyward_core.transport.ssh.ssh_transport import (
             CLOCK_SLACK,
             lend_bundle,
@@ -461,9 +461,9 @@ class SSH(JsonSettings, StrictKeywords, Value):
         with short_switch_interval():
             try:
                 submit(dials.open()).result()
-                from skyward_core.transport.ssh.bootstrap_channel import CommandChannel
                 from skyward_core.transport.ssh.connection import close_early, open_early
                 from skyward_core.transport.ssh.host_address_and_python import WantedPython
+                from skyward_core.transport.ssh.host_command_channel import CommandChannel
 
                 python = WantedPython.of(self.python, _script_python(spec))
                 begin = partial(CommandChannel.begin, python=python, name=spec.name)

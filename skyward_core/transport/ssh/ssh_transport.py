@@ -33,16 +33,6 @@ from skyward_core.tasks.python_compatibility import check_python, own_interprete
 from skyward_core.transport import working_folder_upload
 from skyward_core.transport.bundle_builder import bundle_for
 from skyward_core.transport.ssh.asyncssh_patches import asyncssh
-from skyward_core.transport.ssh.bootstrap_channel import (
-    CHUNK,
-    WINDOW,
-    CommandChannel,
-    CommandOutput,
-    HostCommandFailed,
-    NoFittingPython,
-    OnLine,
-    open_session,
-)
 from skyward_core.transport.ssh.connection import (
     AnswerWait,
     HostConnection,
@@ -60,6 +50,16 @@ from skyward_core.transport.ssh.host_address_and_python import (
     WantedPython,
     minor_of,
     parse_pythons,
+)
+from skyward_core.transport.ssh.host_command_channel import (
+    CHUNK,
+    WINDOW,
+    CommandChannel,
+    CommandOutput,
+    HostCommandFailed,
+    NoFittingPython,
+    OnLine,
+    open_session,
 )
 from skyward_core.transport.transport import OnData, OnLost, Pipe, Report, StartBarrier, image_for_hosts, needs_install
 from skyward_core.util.safe_file_access import is_dir, resolve_path
