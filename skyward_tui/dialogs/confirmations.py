@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _NODES_SHOWN = 12
 _ASKABLE_STATES = ("up", "degraded")  # states of pools whose nodes can still list unfetched files
 EVERYTHING = sys.maxsize  # bytes; no limit
+_FETCHED = {"all": EVERYTHING, "some": None, "none": 0}  # bytes to fetch, by button; None for the pools' own limit
 
 
 class ConfirmedWork(Dialog[Result]):
@@ -210,17 +211,13 @@ class TeardownScreen(ConfirmedWork[bool]):
             self.confirm()
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
-        match event.button.id:
-            case "down":
-                self.confirm()
-            case "all":
-                self._start(EVERYTHING)
-            case "some":
-                self._start(None)
-            case "none":
-                self._start(0)
-            case _:
-                self.action_close()
+        id = event.button.id or ""
+        if id in _FETCHED:
+            self._start(_FETCHED[id])
+        elif id == "down":
+            self.confirm()
+        else:
+            self.action_close()
 
     def action_close(self) -> None:
         """Close the dialog. A teardown that has started continues, and its result is shown as a message."""

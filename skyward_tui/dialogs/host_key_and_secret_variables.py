@@ -21,11 +21,6 @@ if TYPE_CHECKING:
     from skyward_core.client.session_interface import ServerKey
 
 
-MOST_OF_SCREEN = 0.94  # maximum share of the screen's height; the style sheet has the same value
-ROOMY_ROWS = 20  # rows; a lower dialog has no blank lines
-_AROUND, _PADDING = 4, 2  # rows of the border and the buttons, and number of blank rows
-
-
 def _short(path: Path) -> str:
     """Return a path relative to ``~`` if it is below the user's home."""
     home = Path.home()
@@ -46,6 +41,7 @@ class HostKeyScreen(Dialog[bool]):
     """
 
     BINDINGS = bindings("hostkey")
+    VERTICAL_BREAKPOINTS = [(0, "-tight"), (22, "-roomy")]  # noqa: RUF012
     DEFAULT_CSS = read_style_sheet(__file__, "host_key")
     heading = "Unknown host key"
     more: var[int] = var(0, init=False)
@@ -65,18 +61,6 @@ class HostKeyScreen(Dialog[bool]):
 
     def on_mount(self) -> None:
         self.watch_more(self.more)
-        self._fit_rows()
-
-    def on_resize(self) -> None:
-        self._fit_rows()
-
-    def _fit_rows(self) -> None:
-        """Limit the height of the text part, so that the fingerprint and the buttons stay visible."""
-        rows = int(self.size.height * MOST_OF_SCREEN)
-        tight = rows < ROOMY_ROWS
-        self.set_class(tight, "-tight")
-        for facts in self.query("#facts"):  # no result if the resize arrives before the dialog is composed
-            facts.styles.max_height = rows - _AROUND - (0 if tight else _PADDING)
 
     def _question(self) -> Content:
         key = self.key
