@@ -490,7 +490,7 @@ class Session(SessionInterface):
         request: LaunchRequest | ShellRecord | None = None,
         joined: bool = False,
     ) -> RunView:
-        from skyward_core.client.launch.launch_records_and_script_state import delete_launch_record, save_before_launch
+        from skyward_core.client.launch.launch_records_and_script_state import save_before_launch
 
         found = await self._attach_pool(pool)
         id = new_run_id()
@@ -502,7 +502,7 @@ class Session(SessionInterface):
             )
         except BaseException:
             if request is not None:
-                delete_launch_record(found.view.key, id)
+                pool_folder.remove_launch(found.view.key, id)
             raise
         return found.view.runs[run.id]
 

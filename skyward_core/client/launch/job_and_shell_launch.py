@@ -100,22 +100,16 @@ EMPTY_FOLDER = "empty"  # working folder of jobs without one, in the state folde
 GIT_TIMEOUT = 600.0  # seconds for a clone
 # Git reads user and password from its environment, which other users cannot read.
 _CREDENTIAL_HELPER = r'!f() { printf "username=%s\npassword=%s\n" "$SKYWARD_GIT_USER" "$SKYWARD_GIT_PASSWORD"; }; f'
-# Provider setting for each property of a machine in a job file.
-_SETTINGS = {"instance_type": "instance_type", "image": "ami", "disk_gb": "disk_gb", "zone": "zones"}
-_JOB_FILE_KEYS = {
-    "zone": "zone",
-    "instance_type": "instance_type",
-    "image": "image_id",
-    "disk_gb": "disk_size",
+# Key in a job file, and provider setting, of each property of a machine that is a provider setting.
+_SETTINGS = {
+    "instance_type": ("instance_type", "instance_type"),
+    "image": ("image_id", "ami"),
+    "disk_gb": ("disk_size", "disk_gb"),
+    "zone": ("zone", "zones"),
 }
-_OFFER_FIELDS = ("region", "vcpus", "memory_gb", "spot", "max_hourly")
-_JOB_FILE_KEYS |= {
-    "region": "region",
-    "vcpus": "cpus",
-    "memory_gb": "memory",
-    "spot": "use_spot",
-    "max_hourly": "max_hourly_cost",
-}
+# Keys in a job file of the properties by which offers are chosen.
+_OFFER_KEYS = {"region": "region", "vcpus": "cpus", "memory_gb": "memory", "spot": "use_spot"}
+_OFFER_KEYS["max_hourly"] = "max_hourly_cost"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,12 +194,12 @@ class JobRequest:
         declared = {each.name for each in declared_settings(kind)}
         texts, ignored = {}, []
         is_elsewhere = self.options.provider is not None and way.cloud not in ("", name)
-        for part, setting in _SETTINGS.items():
+        for part, (key, setting) in _SETTINGS.items():
             if resources := getattr(way, part):
                 if setting in declared and not is_elsewhere:
                     texts[setting] = str(resources)
                 else:
-                    ignored.append(_JOB_FILE_KEYS[part])
+                    ignored.append(key)
         chosen: dict[str, Any] = {}
         if isinstance(kind, Offers):
             chosen = {
@@ -217,7 +211,7 @@ class JobRequest:
             }
             ignored += ["region"] if is_elsewhere and way.region else []
         else:
-            ignored += [_JOB_FILE_KEYS[part] for part in _OFFER_FIELDS if getattr(way, part)]
+            ignored += [key for part, key in _OFFER_KEYS.items() if getattr(way, part)]
         if ignored:
             note = f"{', '.join(ignored)}: ignored by provider {name}"
             if note not in notes:

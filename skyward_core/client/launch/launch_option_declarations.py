@@ -420,21 +420,12 @@ HOSTS = "--hosts"
 RESTART_OPTIONS = ("restarts", "error_restarts")
 """Options that start a failed run again."""
 
-JOB_OPTIONS = (
-    "provider",
-    "settings",
-    "budget",
-    "wait_for_capacity",
-    "grace",
-    *RESTART_OPTIONS,
-    "restart_smaller",
-    "checkpoints",
-    "checkpoint_store",
-    "resume",
-    "plugins",
-    "plugin_settings",
+JOB_OPTIONS = tuple(
+    name
+    for name, each in OPTIONS.items()
+    if name == "checkpoints" or (each.part in ("provider", "options", "plugins") and name != "debug_wait")
 )
-"""Options that also apply to a job file."""
+"""Options that also apply to a job file, whose shell commands have no breakpoints."""
 
 _RUN_ONLY = ("arguments", "sweep", *WAYS, "nodes", "ranks_per_node", "one", "torchrun", "timeout")
 COMMANDS: Mapping[str, Sequence[str]] = {

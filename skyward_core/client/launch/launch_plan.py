@@ -217,11 +217,9 @@ class LaunchPlan:
         Raises:
             UsageError: If no offer matches. The message names the nearest offer.
         """
-        return (
-            RentalPlan(nodes=0, attempts=())
-            if self.spec is None
-            else pool_spec_and_provider_choice.make_plan(self.spec, may_remember=may_remember)
-        )
+        if self.spec is None:
+            return RentalPlan(nodes=0, attempts=())
+        return pool_spec_and_provider_choice.make_plan(self.spec, may_remember=may_remember)
 
     @property
     def price_hourly(self) -> float:

@@ -234,11 +234,6 @@ def save_before_launch(pool: str, run: str, request: LaunchRequest | ShellRecord
         save_launch_record(pool, run, request, joined=joined, source=ScriptState.from_file(Path(request.script)))
 
 
-def delete_launch_record(pool: str, run: str) -> None:
-    """Delete the record of a launch that did not start."""
-    pool_folder.remove_launch(pool, run)
-
-
 def diff_path(ledger: Ledger, row: RunRow) -> Path:
     """Return the path of the file with the changes that were uncommitted at launch; missing if there were none."""
     return pool_folder.diff_path(ledger.pool(row.token).key, row.run)
