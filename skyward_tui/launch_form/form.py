@@ -59,19 +59,12 @@ def package_choices(script: Path | None, chosen: str) -> list[tuple[str, str]]:
     """
     from skyward_core.client.launch.plugin_and_provider_catalog import has_own_block, packages_for
 
-    if script is None:
-        return [("none", ""), *_chosen_option(chosen, ())]
-    found = [
-        (Path(each.path).name, format_choice(each.field, relative_path(each.path))) for each in packages_for(script)
-    ]
-    nothing = "inline metadata" if has_own_block(script) else "none"
-    return [(nothing, ""), *found, *_chosen_option(chosen, [choice for _, choice in found])]
-
-
-def _chosen_option(chosen: str, listed: list[str] | tuple[()]) -> list[tuple[str, str]]:
-    if not chosen or chosen in listed:
-        return []
-    return [(Path(chosen.partition(" ")[2]).name or "pyproject.toml", chosen)]
+    choices = [("inline metadata" if script is not None and has_own_block(script) else "none", "")]
+    for each in [] if script is None else packages_for(script):
+        choices.append((Path(each.path).name, format_choice(each.field, relative_path(each.path))))
+    if chosen not in [choice for _, choice in choices]:
+        choices.append((Path(chosen.partition(" ")[2]).name or "pyproject.toml", chosen))
+    return choices
 
 
 def relative_path(path: str) -> str:
@@ -349,7 +342,9 @@ def build_request(form: Form) -> LaunchRequest:
         name: _OWN_READERS.get(name, _READERS.get(OPTIONS[name].type, str))(getattr(form, name))
         for name in _asked_options(form.provider, form.pool)
     }
-    values |= {"function": _text(form.function), **_parse_gang(form.gang)}
+    values["function"] = _text(form.function)
+    gang = form.gang.strip().lower()
+    values |= {"gang": True} if gang == ALL_NODES else {"gang_nodes": _number(gang)}
     if form.pool:
         values["pool"] = _name_of(form.pool)
     else:
@@ -375,17 +370,20 @@ def _parse_choice(choice: str) -> dict[str, Any]:
     return {name: path} if name in PACKAGES and path else {}
 
 
-def _parse_gang(text: str) -> dict[str, Any]:
-    """Return the field of a request, with its value, for the nodes of each trial of a sweep."""
-    words = text.strip().lower()
-    if words == ALL_NODES:
-        return {"gang": True}
-    return {"gang_nodes": _number(words)}
+def selected_pool(form: Form, pools: Collection[PoolView]) -> PoolView | None:
+    """Return the live pool that the form selects; None for a new pool.
 
-
-def _live_pool(form: Form, pools: Collection[PoolView]) -> PoolView | None:
-    """Return the live pool that the form selects."""
-    return next((pool for pool in pools if pool.key == form.pool and pool.is_live), None)
+    Raises:
+        FieldError: If the selected pool has ended, or a live pool has the name of the new pool.
+    """
+    name = _name_of(form.pool) or form.name.strip()
+    live = [pool for pool in pools if pool.is_live]
+    used = next((pool for pool in live if pool.key == form.pool), None)
+    if form.pool and used is None:
+        raise FieldError("pool", f"pool {name} has ended: choose another or a new one")
+    if not form.pool and any(pool.name == name for pool in live):
+        raise FieldError("name", f"pool {name} is already up: use it, or choose another name")
+    return used
 
 
 def _name_of(pool: str) -> str:
@@ -418,7 +416,7 @@ def plan_launch(form: Form, pools: Collection[PoolView], *, launching: bool = Fa
         FieldError: If a field is invalid; names the first such field.
     """
     try:
-        return _check_plan(form, {pool.name: pool for pool in pools if pool.is_live}, launching=launching)
+        return _check_plan(form, pools, launching=launching)
     except SkywardError as error:
         id = _field_id(error.field, form)
         message = error.reason if isinstance(error, SpecError) else str(error)
@@ -426,27 +424,23 @@ def plan_launch(form: Form, pools: Collection[PoolView], *, launching: bool = Fa
         raise FieldError(id, text, error.field.partition("arguments.")[2]) from error
 
 
-def _check_plan(form: Form, live: Mapping[str, PoolView], *, launching: bool) -> LaunchPlan:
+def _check_plan(form: Form, pools: Collection[PoolView], *, launching: bool) -> LaunchPlan:
     from skyward_core.client.launch.launch_plan import make_plan, resolve_call
 
     form = _with_function(form)
     _check_words("arguments", shlex.split, form.arguments)
     request = build_request(form)
     resolve_call(request)  # reports errors of the upper fields first
-    if form.pool:
-        used = _live_pool(form, live.values())
-        if used is None:
-            raise FieldError("pool", f"pool {request.pool} has ended: choose another or a new one")
+    if (used := selected_pool(form, pools)) is not None:
         return make_plan(request, launching=launching).on_pool(used).check_gangs()
-    if request.pool in live:
-        raise FieldError("name", f"pool {request.pool} is already up: use it, or choose another name")
     for id, setting in setting_fields(form.provider).items():
         if setting.required and not setting.normalize(form.settings.get(id, "")):
             look = setting.field() if setting.field else None
             raise FieldError(id, (look and look.missing) or f"{setting.name} is required: {setting.help}")
     _check_words("image_settings", shlex.split, form.image_settings)
     _check_words("outputs", split_patterns, form.outputs)
-    plan = make_plan(request, launching=launching, name=free_name(path_of(form.script), live))
+    taken = [pool.name for pool in pools if pool.is_live]
+    plan = make_plan(request, launching=launching, name=free_name(path_of(form.script), taken))
     plan = plan.with_prompts().with_low_priority()
     _check_numbers(form, plan)
     return plan.check_gangs()
@@ -523,8 +517,8 @@ def python_script(form: Form, pools: Collection[PoolView]) -> str:
     if is_job(form.script):
         return f"import skyward_core as sky\n\ntask = sky.Task.from_yaml({str(path_of(form.script))!r})\n"
     try:
-        return write_snippet(build_request(form), _live_pool(form, pools))
-    except SkywardError as error:
+        return write_snippet(build_request(form), selected_pool(form, pools))
+    except (SkywardError, FieldError) as error:
         return f"# {one_line(str(error))}"
 
 

@@ -21,6 +21,7 @@ from skyward_tui.launch_form.form import (
     parse_arguments,
     path_of,
     provider_settings,
+    selected_pool,
     setting_fields,
 )
 from skyward_tui.text.number_time_and_run_state_format import NO_RUN, count, count_range
@@ -106,16 +107,11 @@ def job_plan(
         if missing:
             raise FieldError("arguments", f"{missing[0]} has no value: enter one in its field", missing[0])
         job = read_job_file(path, here | given, values)
-        if form.pool:
-            used = next((pool for pool in pools if pool.key == form.pool and pool.is_live), None)
-            if used is None:
-                raise FieldError("pool", "this pool has ended: choose another or a new one")
+        if (used := selected_pool(form, pools)) is not None:
             if job.num_nodes > len(used.nodes):
                 has = f"pool {used.name} has {len(used.nodes)}"
                 raise FieldError("pool", f"the job needs {count(job.num_nodes, 'node')}, but {has}: choose another")
             return JobPlan(job, None, used, job.notes, lacks, True)
-        if any(form.name.strip() == pool.name for pool in pools if pool.is_live):
-            raise FieldError("name", f"a pool named {form.name.strip()} is already up: choose it, or another name")
         request = JobRequest.from_options(
             job,
             pool=form.name.strip() or None,

@@ -52,24 +52,15 @@ def plan_rows(plan: LaunchPlan, *, may_remember: bool = False, as_options: bool 
     """
     from skyward_core.client.launch.plugin_and_provider_catalog import install_advice
 
-    pool = plan.pool
-    world = pool.world_size
-    where = (
-        _trials_text(plan)
-        if plan.sheet is not None
-        else "one rank"
-        if plan.request.one
-        else count(world, "rank")
-        if world == 1
-        else f"all {world:,} ranks"
-    )
-    spec = plan.spec
-    if (
-        spec is not None
-        and (spec.least_nodes < spec.most_nodes or spec.worker.ranks_per_node == "gpu")
-        and not (plan.request.one or plan.sheet)
-    ):
+    pool, spec = plan.pool, plan.spec
+    if plan.sheet is not None:
+        where = _trials_text(plan)
+    elif plan.request.one:
+        where = "one rank"
+    elif spec is not None and (spec.least_nodes < spec.most_nodes or spec.worker.ranks_per_node == "gpu"):
         where = "all available ranks"
+    else:
+        where = "1 rank" if pool.world_size == 1 else f"all {pool.world_size:,} ranks"
     streams = ", streaming its values" if plan.function.is_generator else ""
     rows = [
         *(_existing_pool_rows(pool) if isinstance(pool, PoolView) else _pool_creation_rows(plan, pool, may_remember)),
@@ -344,26 +335,16 @@ def compute_plan(form: Form, pools: Collection[PoolView], *, launching: bool = F
         pools: All known pools.
         launching: Whether the launch has started. Only then may the script's Python be run to read its version.
     """
-    if is_job(form.script):
-        return _compute_job_plan(form, pools)
     try:
+        if is_job(form.script):
+            from skyward_tui.launch_form.job_file_plan import job_plan, job_rows  # imports pydantic and a YAML parser
+
+            job = job_plan(form, pools)
+            return PlanResult(form, rows=job_rows(job), script=python_script(form, pools), job=job)
         plan = plan_launch(form, pools, launching=launching)
     except FieldError as error:
         return PlanResult(form, error=error)
     return PlanResult(form, plan, plan_rows(plan, may_remember=True), script=python_script(form, pools))
-
-
-def _compute_job_plan(form: Form, pools: Collection[PoolView]) -> PlanResult:
-    from skyward_tui.launch_form.job_file_plan import (  # imports pydantic and a YAML parser
-        job_plan,
-        job_rows,
-    )
-
-    try:
-        job = job_plan(form, pools)
-    except FieldError as error:
-        return PlanResult(form, error=error)
-    return PlanResult(form, rows=job_rows(job), script=python_script(form, pools), job=job)
 
 
 class Planner:

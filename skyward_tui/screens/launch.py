@@ -26,7 +26,6 @@ from skyward_core.model.machines_and_gpu_use import Check
 from skyward_core.model.provider_capability_protocols import Asks
 from skyward_core.util.safe_file_access import current_folder, expand_user, is_dir, resolve_path
 from skyward_core.views.pool_view import PoolView, RunView
-from skyward_tui import shutdown_and_daemon_threads
 from skyward_tui.dialogs.basic_dialogs import AskScreen, ChoiceScreen
 from skyward_tui.dialogs.pickers import AcceleratorsScreen, FilesScreen, PresetsScreen, PythonsScreen
 from skyward_tui.launch_form.form import (
@@ -64,6 +63,7 @@ from skyward_tui.screens.launch_field_groups import (
     worst_state,
 )
 from skyward_tui.screens.launch_sidebar import LaunchSidebar, PlanPanel
+from skyward_tui.shutdown_and_daemon_threads import run_in_daemon_thread
 from skyward_tui.text.error_hint_text import format_error
 from skyward_tui.text.hardware_cells import ANY
 from skyward_tui.text.queue_trial_and_comparison_rows import sweep_outcome
@@ -81,7 +81,7 @@ if TYPE_CHECKING:
     from skyward_core.client.launch.launch_option_declarations import LaunchRequest
     from skyward_core.client.launch.launch_plan import LaunchPlan
     from skyward_core.client.launch.launch_records_and_script_state import JobRecord
-    from skyward_core.client.launch.plugin_and_provider_catalog import FunctionInfo, Interpreter, Task
+    from skyward_core.client.launch.plugin_and_provider_catalog import ArgumentField, FunctionInfo, Interpreter, Task
     from skyward_core.client.launch.presets import Preset
     from skyward_core.client.session_interface import SessionInterface
     from skyward_core.model.offers_and_rental_plans import OfferList
@@ -178,7 +178,7 @@ async def _load_presets(app: SkywardApp) -> list[Preset] | None:
     from skyward_core.client.launch.presets import presets
 
     try:
-        return await shutdown_and_daemon_threads.run_in_daemon_thread(presets)
+        return await run_in_daemon_thread(presets)
     except (SkywardError, OSError) as error:
         app.flash(format_error(error), "error")
         return None
@@ -476,25 +476,29 @@ class LaunchScreen(BaseScreen[None]):
         same = [each for each in same if each.whole == form.whole]
         field = self.query_one("#arguments", Input)
         if field.value == self._filled and (self._readable or is_job(script)):  # unchanged by the user
-            fitting = (field.value if was_whole else "") if form.whole else self._fitting_arguments(form)
+            called = self._called(form)
+            is_open = called is not None and any(param.kind == "var_keyword" for param in called.params)
+            fitting = fitting_arguments(form.arguments, self._arguments(form), is_open=is_open)
+            if form.whole:
+                fitting = field.value if was_whole else ""
             self._filled = field.value = fitting or (same[0].arguments if same else "")
             if self._filled and not fitting:
                 self.flash(with_keys("arguments of your last launch; {launch.clear}: clear", self.app.keys))
         self.query_one("#arguments", Input).suggester = SuggestFromList([each.arguments for each in same])
 
-    def _fitting_arguments(self, form: Form) -> str:
-        """Return the arguments of a form that its function, or its job file, accepts."""
+    def _called(self, form: Form) -> FunctionInfo | None:
+        """Return the selected function."""
+        return next((info for info in self._functions if info.name == form.function), None)
+
+    def _arguments(self, form: Form) -> Sequence[ArgumentField]:
+        """Return the fields of the selected function's arguments, or of a job file's variables."""
+        from skyward_core.client.launch.plugin_and_provider_catalog import argument_fields
+
         if is_job(form.script):
             from skyward_tui.launch_form.job_file_plan import variables
 
-            return fitting_arguments(form.arguments, variables(form.script))
-        from skyward_core.client.launch.plugin_and_provider_catalog import argument_fields
-
-        called = next((info for info in self._functions if info.name == form.function), None)
-        if called is None:
-            return ""
-        is_open = any(param.kind == "var_keyword" for param in called.params)
-        return fitting_arguments(form.arguments, argument_fields(called), is_open=is_open)
+            return variables(form.script)
+        return [] if (called := self._called(form)) is None else argument_fields(called)
 
     def _read_script(self, function: str = "", packages: str = "") -> None:
         """List the functions of the script and the package files of its project."""
@@ -600,33 +604,26 @@ class LaunchScreen(BaseScreen[None]):
         form = self.form()
         job = is_job(form.script)
         self._fields.lock_fields(form, job=job)
-        called = next((info for info in self._functions if info.name == form.function), None)
-        if called is not None and self._detect_sweep(called, form):
+        called, arguments = self._called(form), self._arguments(form)
+        if called is not None and self._detect_sweep(arguments, form):
             form = self.form()
         self.query_one("#gangs").display = form.sweep
         script = path_of(form.script) if self._readable else Path()
-        if job:
-            from skyward_tui.launch_form.job_file_plan import variables
-
-            self.query_one(CallFields).show_variables(variables(form.script), path_of(form.script))
-        else:
-            self.query_one(CallFields).show(called, script, whole=form.whole, sweep=form.sweep)
+        self.query_one(CallFields).show(form, arguments, called, script)
         self._checks.check(form)
         self._sidebar.update(form, script, called)
         self._wait = self._wait or ScriptWait("finding the script's Python")
         self._update_plan(form)
 
-    def _detect_sweep(self, called: FunctionInfo, form: Form) -> bool:
+    def _detect_sweep(self, arguments: Sequence[ArgumentField], form: Form) -> bool:
         """Switch on the sweep option if a value is a list, unless the user has switched the option off. Return whether
         this call switched the option on.
         """
-        from skyward_core.client.launch.plugin_and_provider_catalog import argument_fields
-
         if self._sweeps and not form.sweep:
             self._swept = form.arguments
         self._sweeps = form.sweep
         is_known = form.sweep or form.arguments == self._swept
-        if is_known or not is_sweep(argument_fields(called), form.arguments):
+        if is_known or not is_sweep(arguments, form.arguments):
             return False
         self._swept, self._sweeps = form.arguments, True
         options = self.query_one("#options", Toggles)
@@ -720,14 +717,12 @@ class LaunchScreen(BaseScreen[None]):
         self._set_busy(before or ScriptWait("finding the script's Python"))
         try:
             result = await self._compute_plan(form, launching=True)
+            if result.error is None:
+                self._show_plan(result.rows, form, script=result.script)
             if result.job is not None:
-                self._show_plan(result.rows, form, script=result.script)
-                await self._start_job(form, result.job)
-                return
+                return await self._start_job(form, result.job)
             if result.plan is not None:
-                self._show_plan(result.rows, form, script=result.script)
-                await self._start(form, result.plan)
-                return
+                return await self._start(form, result.plan)
         except (SkywardError, OSError) as error:
             if self.display:
                 self._set_busy(None, focus)
@@ -747,7 +742,7 @@ class LaunchScreen(BaseScreen[None]):
 
     async def _start_job(self, form: Form, shown: JobPlan) -> None:
         """Ask for missing secrets, then launch a job file."""
-        from skyward_core.client.launch import job_and_shell_launch
+        from skyward_core.client.launch.job_and_shell_launch import TASKS_FOLDER, make_process_folder
         from skyward_tui.dialogs.host_key_and_secret_variables import SecretsScreen
         from skyward_tui.launch_form.job_file_plan import job_plan, job_steps
 
@@ -758,17 +753,12 @@ class LaunchScreen(BaseScreen[None]):
                 return self._set_busy(None)
         self._wait = ScriptWait(f"reading {shown.job.path.name}")
         # In the state folder, so that a later process removes the folder if this process is killed.
-        pools, folder = (
-            self.app.pools(),
-            job_and_shell_launch.make_process_folder(job_and_shell_launch.TASKS_FOLDER),
-        )
+        pools, folder = self.app.pools(), make_process_folder(TASKS_FOLDER)
         # Generated names are random, so use the name that the shown plan contains.
         named = form if shown.spec is None else replace(form, name=shown.spec.name)
         try:
-            plan = await shutdown_and_daemon_threads.run_in_daemon_thread(
-                lambda: job_plan(named, pools, values, clone=True)
-            )
-            steps = await shutdown_and_daemon_threads.run_in_daemon_thread(lambda: job_steps(plan, folder))
+            plan = await run_in_daemon_thread(lambda: job_plan(named, pools, values, clone=True))
+            steps = await run_in_daemon_thread(lambda: job_steps(plan, folder))
             await self._begin(form, plan, lambda pool: launch_job(self.app, plan, steps, pool), folder)
         except BaseException as error:
             rmtree(folder, ignore_errors=True)
@@ -883,7 +873,7 @@ class LaunchScreen(BaseScreen[None]):
                 return
         if name is not None:
             with flash_errors(self.app, "cannot save the preset: "):
-                file = await shutdown_and_daemon_threads.run_in_daemon_thread(lambda: save_preset(name, form))
+                file = await run_in_daemon_thread(lambda: save_preset(name, form))
                 self.app.flash(f"saved preset {name} in {file.name}", "done")
 
     def _fill_from_preset(self, form: Form, remarks: Sequence[str], preset: str) -> None:

@@ -23,6 +23,7 @@ from skyward_core.model.errors import UsageError
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_tui.launch_form.form import (
     Form,
+    is_job,
     package_choices,
     parse_arguments,
     provider_choices,
@@ -259,34 +260,22 @@ class CallFields(Vertical):
         yield Static(id="hint", markup=False)
         yield ArgumentFields(id="argument-fields")
 
-    def show(self, called: FunctionInfo | None, script: Path, *, whole: bool, sweep: bool) -> None:
-        """Show fields for a function.
+    def show(self, form: Form, arguments: Sequence[ArgumentField], called: FunctionInfo | None, script: Path) -> None:
+        """Show fields for a function, a whole script or a job file.
 
         Args:
+            arguments: Arguments of the function, or variables of the job file.
             called: The function; None if none is selected.
-            whole: Whether the whole script runs, with command-line arguments.
-            sweep: Whether values are lists for a sweep.
         """
-        from skyward_core.client.launch.plugin_and_provider_catalog import argument_fields
-
-        arguments = [] if whole or called is None else argument_fields(called)
-        hint = WHOLE_SCRIPT_TEXT if whole else ""
-        if called is not None and not whole:
+        job = is_job(form.script)
+        hint, placeholder = (JOB, VARIABLES) if job else (WHOLE_SCRIPT_TEXT, WORDS) if form.whole else ("", ARGUMENTS)
+        if called is not None:
             hint = sanitize_line(one_line(called.doc) if arguments else str(called))
-        self._show(arguments, script, hint, WORDS if whole else ARGUMENTS, sweep=sweep)
-
-    def show_variables(self, variables: Sequence[ArgumentField], file: Path) -> None:
-        """Show fields for a job file's variables."""
-        self._show(variables, file, JOB, VARIABLES, sweep=False)
-
-    def _show(
-        self, arguments: Sequence[ArgumentField], script: Path, hint: str, placeholder: str, *, sweep: bool
-    ) -> None:
         label, line = self.query_one("#hint", Static), self.query_one("#arguments", Input)
         update_label(label, Content(hint))
         label.display = bool(hint)
         line.placeholder = placeholder
-        self.query_one(ArgumentFields).show(arguments, line.value, script, sweep=sweep)
+        self.query_one(ArgumentFields).show(arguments, line.value, script, sweep=form.sweep and not job)
 
     @on(ArgumentFields.Edited)
     def _argument_edited(self, event: ArgumentFields.Edited) -> None:
