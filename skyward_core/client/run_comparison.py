@@ -160,10 +160,7 @@ def _load_run(ledger: Ledger, run: str) -> ComparedRun:
         launch = load_launch_record(ledger, row)
     except UsageError:  # the script itself started the run, or the record is pruned
         launch = None
-    view, metrics = (
-        run_view(ledger, row),
-        load_metrics(pool_path(pool.key) / "logs", run, MAX_METRIC_BYTES, None),
-    )
+    view, metrics = (run_view(ledger, row), load_metrics(pool_path(pool.key) / "logs", run, MAX_METRIC_BYTES, None))
     given = launch.request.plugin_settings if launch else {}
     nodes, plugins = pool.spec.get("nodes"), pool.spec.get("plugins")
     return ComparedRun(

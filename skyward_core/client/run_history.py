@@ -45,7 +45,7 @@ from skyward_core.store.state_folder import pool_path
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.outliers_and_bands import median
 from skyward_core.views.pool_view import RunView, TaskView
-from skyward_core.views.rank_metrics_and_progress import MetricStore, classify_metric, metric_direction
+from skyward_core.views.rank_metrics_and_progress import MetricStore, metric_direction, metric_rank
 from skyward_core.views.recording_entries import parse_attempt_ends
 from skyward_core.views.stdout_stderr_order import PIECE_BYTES, Place, merge_streams
 from skyward_core.views.sweep_trials import MISSING, TrialTable, sort_key
@@ -462,7 +462,7 @@ def chosen_columns(runs: Sequence[PastRun]) -> tuple[list[str], list[str]]:
     """
     runs = runs[:MOST_MEASURED]
     ranked = Counter(name for run in runs for name in run.metrics if metric_direction(name))
-    names = sorted(ranked, key=lambda name: (classify_metric(name) != "loss", metric_direction(name), -ranked[name]))
+    names = sorted(ranked, key=lambda name: (metric_rank(name), -ranked[name]))
     values: dict[str, Counter[str]] = {}
     for run in runs:
         for name, value in run.named_arguments().items():

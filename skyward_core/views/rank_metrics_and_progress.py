@@ -7,7 +7,7 @@ import re
 from array import array
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from math import isfinite
 from typing import Any, Literal, NamedTuple
 
@@ -55,6 +55,16 @@ def metric_direction(name: str) -> int:
     if _LOSS.search(lower) or _ERROR.search(lower):
         return -1
     return int(_SCORE.search(lower) is not None)
+
+
+def metric_rank(name: str) -> tuple[bool, int]:
+    """Return the sort key of a metric by which runs can be ranked: losses, then errors, then scores."""
+    return classify_metric(name) != "loss", metric_direction(name)
+
+
+def main_metric(names: Iterable[str]) -> str:
+    """Return the name of the metric that describes a run best, or ""."""
+    return min(filter(metric_direction, names), key=metric_rank, default="")
 
 
 class SeriesDiagnostics:

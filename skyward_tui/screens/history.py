@@ -163,11 +163,7 @@ class PastRunList(CursorList[PastRun]):
         return row.run, row.key
 
     def update(
-        self,
-        found: Sequence[PastRun],
-        note: str,
-        now: float,
-        in_logs: Mapping[str, LineMatch] | None = None,
+        self, found: Sequence[PastRun], note: str, now: float, in_logs: Mapping[str, LineMatch] | None = None
     ) -> None:
         """Show runs.
 

@@ -1,16 +1,15 @@
-"""Root screen of the app, with the list of pools."""
+"""Root screen of the app, with the table of runs and the list of pools."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.cells import cell_len
-from textual import work
+from textual import events, work
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
@@ -27,6 +26,7 @@ from skyward_tui.text.number_time_and_run_state_format import (
     hourly,
     money,
     next_preempted,
+    number,
     preemption_text,
     run_status,
     time_left,
@@ -39,14 +39,14 @@ from skyward_tui.ui.session_futures import wait_shielded
 from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.ui.time_refresh_rules import has_running_timer, refresh_token
 from skyward_tui.widgets.screen_frame_and_replay_line import Breadcrumbs, Panel
-from skyward_tui.widgets.virtual_list import HIGHLIGHT_STYLE, ChangeHighlight, CursorList, Part
+from skyward_tui.widgets.virtual_list import HIGHLIGHT_STYLE, ChangeHighlight, CursorList, Part, fit_cell
 
 if TYPE_CHECKING:
     from skyward_core.client.run_history import PastRun
     from skyward_core.client.session_interface import SessionInterface
-    from skyward_core.views.pool_view import PoolView
+    from skyward_core.views.pool_view import PoolView, RunView
     from skyward_tui.app import SkywardApp
-    from skyward_tui.widgets.pool_preview_and_recent_runs import PoolPreview, RecentRuns
+    from skyward_tui.widgets.pool_preview import PoolPreview
 
 
 UNSORTED = ""
@@ -96,12 +96,13 @@ def _searchable_text(pool: PoolView) -> str:
     return "\n".join((pool.name, pool.provider, state_style(pool.shown_state).word, *last)).casefold()
 
 
-_AROUND, _HEAD = 2, 3  # rows around the screen's panels; rows of a list's border and head
-_LEAST = 6  # minimum rows for recent runs
-_LEAST_LIST = 8  # minimum rows of the list if there are few pools
+_HEAD = 3  # rows of a list's border and head
+_STRIP = 4  # maximum rows of pools below the table of runs
+_MOST_RUNS = 500  # past runs in the table, the newest first; the history screen lists all
 READ_INTERVAL = 2.0  # seconds; minimum interval between reads of the ledger
 LEDGER_SECONDS = 1.0  # seconds after which the ledger contains the end of a run
-_ROOMY = 96  # cells; a narrower list omits some columns
+_NARROW, _ROOMY, _FULL = 70, 96, 110  # cells; narrower lists omit some columns
+_LEAST_BAR, _SPARK = 4, 12  # cells; minimum of a progress bar, and maximum of the course of a metric
 _BESIDE = 120  # cells; a wider screen shows a preview of the selected pool
 _WELCOME = """
   No pools yet.
@@ -114,6 +115,142 @@ _WELCOME = """
 """
 
 
+class HomeRun(NamedTuple):
+    """Row of the table of runs: a run as recorded, and its views, if its pool is listed."""
+
+    past: PastRun
+    pool: PoolView | None = None
+    run: RunView | None = None
+
+    def status(self, now: float) -> tuple[str, str]:
+        """Return the present state and a remark."""
+        if self.pool is None or self.run is None:
+            return self.past.state, ""
+        return run_status(self.pool, self.run, now)
+
+
+def home_runs(pools: Sequence[PoolView], past: Sequence[PastRun], now: float) -> list[HomeRun]:
+    """Return all known runs: running ones, then queued ones, then the others, each newest first."""
+    views = {(pool.key, run.id): (pool, run) for pool in pools for run in reversed(list(pool.runs.values()))}
+    rows = [HomeRun(each, *views.pop((each.key, each.run), (None, None))) for each in past]
+    rows += [HomeRun(_run_of_view(pool, run), pool, run) for pool, run in views.values()]
+    order = {"running": 0, "restarting": 0, "queued": 1}
+    return sorted(rows, key=lambda row: (order.get(row.status(now)[0], 2), -row.past.opened_at))
+
+
+def _run_of_view(pool: PoolView, run: RunView) -> PastRun:
+    """Return a run that was not read from the ledger yet."""
+    from skyward_core.client.run_history import PastRun  # late: after the first paint
+
+    cause = run.root_cause
+    return PastRun(
+        run=run.id, pool=pool.name, key=pool.key, provider=pool.provider, function=run.function, ranks=run.total,
+        state=run.state, opened_at=run.opened_at, ended_at=run.ended_at,
+        error="" if cause is None else one_line(f"{cause.rank_prefix.replace('rank ', 'r')}{cause.text}"),
+    )  # fmt: skip
+
+
+class RunTable(CursorList[HomeRun]):
+    """Table of runs with their progress and main metric."""
+
+    app: SkywardApp
+    TITLES = MappingProxyType({"when": "STARTED"})
+    HIGHLIGHTS_ALWAYS = False
+    note = "no matching run; change or clear the filter"
+
+    def __init__(self) -> None:
+        super().__init__(id="table")
+        self._now = 0.0
+        self._longest = 0, 0  # cells of the longest script and pool
+
+    def row_id(self, row: HomeRun) -> tuple[str, str]:
+        return row.past.key, row.past.run
+
+    def update(self, rows: Sequence[HomeRun], now: float) -> None:
+        self._now = now
+        scripts = max((cell_len(row.past.script or row.past.function) for row in rows), default=0)
+        self._longest = scripts, max((cell_len(row.past.pool) for row in rows), default=0)
+        self.set_rows(rows)
+        self.refresh_if_changed()
+
+    def columns(self, width: int) -> Sequence[tuple[str, int | None]]:
+        roomy = width >= _ROOMY
+        script, pool = (max(6, min(longest, 14 if roomy else 10)) for longest in self._longest)
+        columns = {"state": 11, "script": script, "arguments": 8, "progress": 10, "time": -8}
+        columns |= {"metric": 14} if width >= _NARROW else {}
+        columns |= {"when": -8} if width >= _FULL else {}
+        columns |= {"pool": pool} if roomy else {}
+        room = width - self.MARGIN - sum(abs(cells) + 1 for cells in columns.values())
+        for name, most in (("arguments", 14), ("progress", 16), ("metric", 20), ("arguments", 24), ("metric", 30)):
+            more = max(0, min(room, most - columns.get(name, most)))
+            if more:
+                columns[name] += more
+                room -= more
+        order = ("state", "script", "arguments", "progress", "metric", "time", "when", "pool")
+        return [(name, columns[name]) for name in order if name in columns]
+
+    def parts(self, row: HomeRun, width: int) -> Iterator[Part]:
+        past, now, columns = row.past, self._now, dict(self.columns(width))
+        state, remark = row.status(now)
+        mark, ended_at = state_style(state), past.ended_at if row.run is None else row.run.ended_at
+        error = one_line(past.error)
+        if error:  # it uses both columns
+            columns["progress"] = (columns["progress"] or 0) + (columns.pop("metric", None) or -1) + 1
+        progress = error or _progress_text(row, state, remark, columns["progress"] or 0, now)
+        cells = {
+            "state": (mark.text, mark.style),
+            "script": (past.script or past.function or "(no run)", "bold"),
+            "arguments": (one_line(" ".join(past.arguments)), ""),
+            "progress": (progress, "$text-error" if error else "" if state == "running" else "$muted"),
+            "metric": (_metric_text(row, columns.get("metric") or 0), ""),
+            "time": (duration((now if ended_at is None else ended_at) - past.opened_at), ""),
+            "when": (ago(now - past.opened_at), "$muted"),
+            "pool": (past.pool, "$muted"),
+        }
+        yield " ", ""
+        yield from ((fit_cell(cells[name][0], room), cells[name][1]) for name, room in columns.items())
+
+
+def _progress_text(row: HomeRun, state: str, remark: str, width: int, now: float) -> str:
+    if row.pool is None or row.run is None or state not in ("running", "queued", "restarting"):
+        return ""
+    if state == "queued":
+        from skyward_tui.text.queue_trial_and_comparison_rows import queue_reason
+
+        return queue_reason(row.pool, row.run, now).removeprefix("queued: ") or remark
+    if state == "restarting" or (found := row.pool.metrics.progress(row.run.id)) is None:
+        return remark
+    left = found.seconds_left(now)
+    text = f"{int(found.fraction * 100)} %" + ("" if left is None else f" {time_left(left)}")
+    if (bar := width - len(text) - 1) < _LEAST_BAR:
+        return text
+    filled = round(found.fraction * bar)
+    return f"{'━' * filled}{'─' * (bar - filled)} {text}"
+
+
+def _metric_text(row: HomeRun, width: int) -> str:
+    """Return the main metric of a run: its last value, and its course or its best value."""
+    from skyward_core.views.rank_metrics_and_progress import main_metric
+
+    if row.pool is not None and row.run is not None and row.run.state == "running":
+        metrics = row.pool.metrics
+        if not (name := main_metric(metrics.names(row.run.id))):
+            return ""
+        from skyward_tui.widgets.metric_charts import spark
+
+        trace = metrics.first_trace(row.run.id, name)
+        text = f"{name} {number(trace.values[-1])}" if trace.values else ""
+        room = min(_SPARK, width - len(text) - 1)
+        return text if room < _LEAST_BAR else f"{text} {spark(list(zip(*trace, strict=True)), room)}".rstrip()
+    if not (name := main_metric(row.past.metrics)):
+        return ""
+    found = row.past.metrics[name]
+    best = found.best(name)
+    text = "" if found.last is None else f"{name} {number(found.last)}"
+    more = "" if best is None or best == found.last else f" best {number(best)}"
+    return text + more if len(text + more) <= width else text
+
+
 class PoolList(CursorList["PoolView"]):
     """List with one row per pool, in which pools can be marked.
 
@@ -124,6 +261,7 @@ class PoolList(CursorList["PoolView"]):
 
     app: SkywardApp
     TITLES = MappingProxyType({"run": " RUN"})
+    HIGHLIGHTS_ALWAYS = False
     SORT_COLUMNS = COLUMNS
     LARGEST_FIRST = ("nodes", "ranks", "use", "$/h")
 
@@ -175,10 +313,8 @@ class PoolList(CursorList["PoolView"]):
         self.refresh()
 
     @property
-    def teardown_pools(self) -> list[PoolView]:
-        """The marked pools; without marks, the selected one. Pools that have ended are left out."""
-        pools = [pool for pool in self._all if pool.key in self.marked] if self.marked else [self.chosen]
-        return [pool for pool in pools if pool is not None and not pool.is_over]
+    def marked_pools(self) -> list[PoolView]:
+        return [pool for pool in self._all if pool.key in self.marked]
 
     def visible_rows(self) -> list[Content]:
         if self.rows:
@@ -246,38 +382,43 @@ def _first_steps(width: int, height: int) -> list[Content]:
     name = max(len(path.stem) for path in known) + 2
     rows = [
         Content.assemble(
-            (f"    {path.stem:<{name}}", "bold"),
-            (clip(script_summary(path), max(0, width - name - 6)), "$muted"),
+            (f"    {path.stem:<{name}}", "bold"), (clip(script_summary(path), max(0, width - name - 6)), "$muted")
         )
         for path in known
     ]
-    demo = (
-        ("  Demo with 32 simulated GPUs: ", "$muted"),
-        ("skyward-tui --demo", "bold"),
-    )
+    demo = (("  Demo with 32 simulated GPUs: ", "$muted"), ("skyward-tui --demo", "bold"))
     return [Content("  Examples:"), *rows, Content(""), Content.assemble(*demo)]
 
 
-class PoolsScreen(ListScreen[PoolList]):
-    """Root screen of the app."""
+class PoolsScreen(ListScreen[CursorList[Any]]):
+    """Root screen of the app: the table of runs, and the pools that are up below it. Without runs, all pools.
+
+    Attributes:
+        listed: The list that had the focus last.
+    """
 
     SCOPE = "pools"
     BINDINGS = bindings("pools")
     DEFAULT_CSS = read_style_sheet(__file__)
-    WORDS = "words: pool, provider, state, function, outcome"
+    WORDS = "words: pool, provider, state, function, script, argument, outcome"
 
     def __init__(self) -> None:
-        super().__init__(PoolList())
+        self.pool_list, self.run_table = PoolList(), RunTable()
+        super().__init__(self.pool_list)
+        self._words: tuple[str, ...] = ()
+        self._shows_ended = False  # whether ended pools are listed although there are runs
+        self._runs_state: object = None  # state for which the table was filled
         self._versions = self._failed = 0  # sum of all pools' versions; number of failed runs
         self._preview: PoolPreview | None = None
         self._measured_pools: set[str] = set()  # keys of pools whose machines are being sampled
         self._recent: Sequence[PastRun] = ()
-        self._recent_runs: RecentRuns | None = None
         self._recent_read_at: float | None = None
         self._recent_token: object = None  # value about the known runs when the ledger was last read
 
     def body(self) -> ComposeResult:
-        yield Horizontal(Vertical(Panel(self.listed, id="pools", title="pools"), id="left"), id="sides")
+        runs = Panel(self.run_table, id="runs", title="runs")
+        runs.display = False  # until there are runs
+        yield Horizontal(Vertical(runs, Panel(self.pool_list, id="pools", title="pools"), id="left"), id="sides")
         yield self.words_line()
 
     def time_token(self, now: float) -> object:
@@ -299,62 +440,112 @@ class PoolsScreen(ListScreen[PoolList]):
             status.insert(0, Content.styled(text, "$text-error"))
         if app.leftovers is not None and app.leftovers.removable:
             status.insert(0, Content.styled(f"! {leftovers_amount(app.leftovers.removable)} left", "$text-error"))
-        listed = self.listed
-        if listed.marked:
-            status.append(Content.styled(f"{len(listed.marked):,} marked", "$text-warning"))
-        if listed.filter_words:
-            status.append(Content.styled(f"with: {' '.join(listed.filter_words)}", "$text-warning"))
+        if marked := self.pool_list.marked:
+            status.append(Content.styled(f"{len(marked):,} marked", "$text-warning"))
+        if self._words:
+            status.append(Content.styled(f"with: {' '.join(self._words)}", "$text-warning"))
         self.query_one(Breadcrumbs).update_trail(["pools"], status)
         note = ""
         if app.session_error:
             note = f"✗ {app.session_error}"
         elif app.session is None:
             note = "reading the ledger …"
-        listed.update(pools, note, now)
+        self._read_recent_if_due(pools)
+        self._show_runs(pools, now)
+        has_runs = self._has_runs
+        shown = [pool for pool in pools if not pool.is_over] if has_runs and not self._shows_ended else pools
+        self.pool_list.filter_words = () if has_runs else self._words
+        self.pool_list.update(shown, note, now)
+        strip = self.query_one("#pools", Panel)
+        strip.display = bool(shown) or not has_runs
+        strip.styles.height = "1fr" if not has_runs or self._shows_ended else min(len(shown), _STRIP) + _HEAD
         if app.last_pool:
-            listed.select(app.last_pool)
+            self.pool_list.select(app.last_pool)
+            if (row := self.run_table.chosen) is None or row.past.key != app.last_pool:
+                ids = map(self.run_table.row_id, self.run_table.rows)
+                self.run_table.select(next((each for each in ids if each[0] == app.last_pool), ""))
             app.last_pool = ""
-        self._show_preview(listed.chosen, now)
-        self._show_recent(pools, now)
+        self._follow_run()
+        self._show_preview(self.chosen_pool, now)
         self._count_failures(pools)
         super().tick(now)
 
+    @property
+    def _has_runs(self) -> bool:
+        return bool(self.query_one("#runs").display)
+
+    @property
+    def chosen_run(self) -> HomeRun | None:
+        """The selected run, if the table of runs had the focus last."""
+        return self.run_table.chosen if self.listed is self.run_table else None
+
+    @property
+    def chosen_pool(self) -> PoolView | None:
+        """The selected pool, or the pool of the selected run."""
+        if self.listed is self.pool_list:
+            return self.pool_list.chosen
+        row = self.run_table.chosen
+        return None if row is None else row.pool or self.app.find_pool(row.past.key)
+
+    @property
+    def _teardown_pools(self) -> list[PoolView]:
+        """The marked pools; without marks, the selected one. Pools that have ended are left out."""
+        pools: Sequence[PoolView | None] = self.pool_list.marked_pools or [self.chosen_pool]
+        return [pool for pool in pools if pool is not None and not pool.is_over]
+
+    def _show_runs(self, pools: Sequence[PoolView], now: float) -> None:
+        """Fill the table of runs. When the first run appears, the table takes the focus from the list of pools."""
+        state = (
+            id(self._recent), self._words, refresh_token(pools, now), self.size,
+            [(pool.key, pool.version, pool.metrics.version) for pool in pools],
+        )  # fmt: skip
+        if state == self._runs_state:
+            return
+        self._runs_state = state
+        rows = home_runs(pools, self._recent, now)
+        folded = [word.casefold() for word in self._words]
+        self.run_table.update([row for row in rows if not row.past.unmatched_words(folded)] if folded else rows, now)
+        if bool(rows) != self._has_runs:
+            self.query_one("#runs").display = bool(rows)
+            if self.focused is None or self.focused is self.listed:
+                self.listed = self.run_table if rows else self.pool_list
+                self.listed.focus()
+
+    def _follow_run(self) -> None:
+        """Select the pool of the selected run in the list of pools."""
+        if self.listed is self.run_table and (row := self.run_table.chosen) is not None:
+            chosen = self.pool_list.chosen
+            if chosen is not None and chosen.key != row.past.key:
+                self.pool_list.select(row.past.key)
+
+    def on_descendant_focus(self, event: events.DescendantFocus) -> None:
+        if isinstance(event.widget, RunTable | PoolList):
+            self.listed = event.widget
+            self.tick(self.app.clock())
+
     def _show_preview(self, chosen: PoolView | None, now: float) -> None:
-        """Show a preview of the selected pool if the screen is wide enough."""
+        """Show a preview of the selected run or pool if the screen is wide enough."""
         is_shown = chosen is not None and self.size.width >= _BESIDE
         self.set_class(is_shown, "-preview")
         if chosen is None or not is_shown:
             return
-        from skyward_tui.widgets.pool_preview_and_recent_runs import PoolPreview  # late: after the first paint
+        from skyward_tui.widgets.pool_preview import PoolPreview  # late: after the first paint
 
         if self._preview is None:
             self._preview = PoolPreview()
             self.query_one("#sides").mount(Panel(self._preview, id="preview"))
         self.query_one("#preview", Panel).set_titles(Content(chosen.name))
-        self._preview.update(chosen, chosen.current_run(), now)
+        row = self.chosen_run
+        self._preview.update(chosen, chosen.current_run() if row is None or row.run is None else row.run, now)
         self._measure(chosen)
 
-    def _show_recent(self, pools: Sequence[PoolView], now: float) -> None:
-        """Show recent runs below the list if they fit. Otherwise, the ledger is not read."""
-        list_rows = max(_LEAST_LIST, len(pools) + _HEAD)
-        fits = self.has_class("-preview") and self.size.height - _AROUND - list_rows >= _LEAST
+    def _read_recent_if_due(self, pools: Sequence[PoolView]) -> None:
+        """Read the ledger after a run has started or ended."""
         token = len(pools), [(run.id, run_status(pool, run)[0]) for pool in pools for run in list(pool.runs.values())]
         due = self._recent_read_at is None or time.monotonic() - self._recent_read_at > READ_INTERVAL
-        if fits and due and token != self._recent_token and self.app.session is not None:
+        if due and token != self._recent_token and self.app.session is not None:
             self._recent_token, self._recent_read_at = token, math.inf
             self._read_recent(self.app.session)
-        is_shown = fits and bool(self._recent)
-        self.set_class(is_shown, "-below")
-        self.query_one("#pools").styles.height = list_rows if is_shown else "1fr"
-        if is_shown:
-            from skyward_tui.widgets.pool_preview_and_recent_runs import RecentRuns
-
-            if self._recent_runs is None:
-                self._recent_runs = RecentRuns()
-                key = first_key("pools.history", self.app.keys)
-                title = Content.assemble("recent runs", (f"  ({key}: all)", "$muted"))
-                self.query_one("#left").mount(Panel(self._recent_runs, id="recent", title=title))
-            self._recent_runs.update(self._recent, now)
 
     @work(group="recent")
     async def _read_recent(self, session: SessionInterface) -> None:
@@ -362,7 +553,8 @@ class PoolsScreen(ListScreen[PoolList]):
 
         try:
             found = await wait_shielded(session.past_runs(RunSearch()))
-            self._recent = [run for run in found if run.run or run.error]  # pools without a run only if they failed
+            # Pools without a run are listed only if they failed.
+            self._recent = [run for run in found if run.run or run.error][:_MOST_RUNS]
         except (SkywardError, OSError):
             self._recent = ()  # reported by the history screen
         finally:
@@ -380,13 +572,19 @@ class PoolsScreen(ListScreen[PoolList]):
             session.start_sampling(chosen.key)  # the pool's view receives the samples, or an error
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        chosen = self.listed.chosen
+        chosen = self.chosen_pool
         if action == "open":
-            return chosen is not None
+            return self.listed.chosen is not None
+        if action == "launch_again":
+            return self.chosen_run is not None and self.app.session is not None
         if action == "down":
-            return bool(self.listed.teardown_pools)
-        if action in ("mark", "turn", "find"):
-            return bool(self.app.pools())
+            return bool(self._teardown_pools)
+        if action == "find":
+            return self._has_runs or bool(self.app.pools())
+        if action in ("mark", "turn"):
+            return self.listed is self.pool_list and bool(self.app.pools())
+        if action == "ended":
+            return self._has_runs and any(pool.is_over for pool in self.app.pools())
         if action in ("launch_here", "dashboard"):
             return chosen is not None and chosen.is_live
         if action in ("new", "leftovers", "history", "hosts", "failures"):
@@ -394,34 +592,49 @@ class PoolsScreen(ListScreen[PoolList]):
         return True
 
     def action_open(self) -> None:
-        if (chosen := self.listed.chosen) is not None:
-            self.app.show_pool(chosen.key)
+        row, pool = self.chosen_run, self.chosen_pool
+        if row is not None and (row.run is None or row.pool is None or row.pool.current_run() is not row.run):
+            self.app.show_run(row.past.key, row.past.run)
+        elif pool is not None:
+            self.app.show_pool(pool.key)  # continues with the pool's next run
+        self.app.last_pool = ""  # the cursor is there already
+
+    def action_launch_again(self) -> None:
+        if (row := self.chosen_run) is not None:
+            self.app.launch_again(row.past.key, row.past.run)
+
+    def action_ended(self) -> None:
+        """Show or hide the pools that have ended."""
+        self._shows_ended = not self._shows_ended
+        self.tick(self.app.clock())
 
     def action_new(self) -> None:
         self.app.show_launch()
 
     def action_launch_here(self) -> None:
-        if (chosen := self.listed.chosen) is not None:
+        if (chosen := self.chosen_pool) is not None:
             self.app.show_launch(chosen.key)
 
     def action_dashboard(self) -> None:
         from skyward_tui.dialogs.pickers import open_dashboard
 
-        self.run_worker(open_dashboard(self.app, self.listed.chosen), group="pages", exclusive=True)
+        self.run_worker(open_dashboard(self.app, self.chosen_pool), group="pages", exclusive=True)
 
     def action_down(self) -> None:
         from skyward_tui.dialogs.confirmations import TeardownScreen
 
-        if pools := self.listed.teardown_pools:
+        if pools := self._teardown_pools:
             self.app.push_screen(TeardownScreen([pool.key for pool in pools]))
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        self._change_list(partial(self.listed.set_filter, tuple(event.value.split())))
+        self._words = tuple(event.value.split())
+        self.pool_list.set_filter(() if self._has_runs else self._words)
+        self.tick(self.app.clock())
 
     def action_back(self) -> None:
         """Clear the filter; without a filter, clear the marks."""
         if not self.stop_finding():
-            self._change_list(self.listed.unmark)
+            self._change_list(self.pool_list.unmark)
 
     def action_leftovers(self) -> None:
         self.app.show_leftovers()
@@ -452,7 +665,7 @@ class PoolsScreen(ListScreen[PoolList]):
 
     def is_hint_worthy(self, action: Action) -> bool:
         if action.call in ("find", "mark"):
-            return len(self.app.pools()) > 1
+            return len(self.app.pools()) > 1 or self._has_runs
         if action.call == "failures":
             return self.app.failures > 0
         return action.call != "leftovers" or bool(self.app.leftovers and self.app.leftovers.removable)

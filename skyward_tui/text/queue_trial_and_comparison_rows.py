@@ -204,11 +204,7 @@ def comparison_lines(found: Comparison, now: float, note: Callable[[Any], str]) 
         ("arguments", found.arguments(), str),
         ("metrics: last (min … max)", found.numbers(), _metric_summary),
         ("results", found.aggregate_rows(), _statistics),
-        (
-            "results by rank" if found.left.view.kind == "broadcast" else "results by task",
-            found.results(),
-            note,
-        ),
+        ("results by rank" if found.left.view.kind == "broadcast" else "results by task", found.results(), note),
     ]
     for heading, rows, text in parts:
         if rows:

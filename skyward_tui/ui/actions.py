@@ -129,9 +129,11 @@ ACTIONS: tuple[Action, ...] = (
     Action("replay.faster", "plus,equals_sign", "replay_speed(2)", "", "Double the speed; x64 at most"),
     Action("replay.failure", "E", "replay_failure", "failure", "Seek to the next failure and pause there"),
     # Pools
-    Action("pools.open", "enter", "open", "open", "Open the pool"),
+    Action("pools.open", "enter", "open", "open", "Open the run or pool"),
     Action("pools.new", "n", "new", "new", "Launch a script on a new pool"),
+    Action("pools.again", "A", "launch_again", "run again", "Run the selected run again (edit first)"),
     Action("pools.launch", "L", "launch_here", "launch here", "Launch a script on the selected pool"),
+    Action("pools.ended", "p", "ended", "ended pools", "Show or hide ended pools below the runs"),
     Action("pools.down", "X", "down", "tear down", "Tear down the pool, or all marked pools", dangerous=True),
     Action("pools.dashboard", "P", "dashboard", "", PAGES),
     Action("pools.refresh", "r", "refresh", "", "Refresh the list of pools"),
@@ -344,7 +346,7 @@ ACTIONS: tuple[Action, ...] = (
 
 # IDs of the most useful actions, by focused part. The hint line shows as many actions of a row as fit.
 HINTS: Mapping[str, tuple[str, ...]] = {
-    "pools": ("pools.open", "pools.new", "pools.launch"),
+    "pools": ("pools.open", "pools.new", "pools.again", "pools.launch"),
     "pools.words": ("pools.back",),
     "history": (
         "history.open", "history.rerun", "history.sort", "history.dismiss", "history.dismiss_all", "history.find",

@@ -200,6 +200,7 @@ class CursorList(VirtualList[Row]):
     SORT_COLUMNS: Sequence[str] = ()
     LARGEST_FIRST: Collection[str] = ()
     MARGIN = 2  # cells before the first column
+    HIGHLIGHTS_ALWAYS = True  # whether the selected row is highlighted without the focus, too
 
     cursor = 0
     note = ""
@@ -234,12 +235,18 @@ class CursorList(VirtualList[Row]):
     def row(self, index: int, width: int) -> Content:
         here = index == self.cursor
         line = Content.assemble(("▶" if here else " ", "$text-accent"), *self.parts(self.rows[index], width))
-        if here:
+        if here and (self.HIGHLIGHTS_ALWAYS or self.has_focus):
             line = line.pad_right(max(0, width - line.cell_length)).stylize_before("on $block-cursor-background")
         return line
 
     def action_step(self, rows: int) -> None:
         self.cursor = min(max(0, self.cursor + rows), max(0, len(self.rows) - 1))
+        self.refresh()
+
+    def on_focus(self) -> None:
+        self.refresh()
+
+    def on_blur(self) -> None:
         self.refresh()
 
     def action_edge(self, end: int) -> None:
@@ -272,14 +279,14 @@ class CursorList(VirtualList[Row]):
             title, style = self.TITLES.get(name, name.upper()), "$muted"
             if name and name == self.sort_column:
                 title, style = f"{title}{'▼' if self.is_descending else '▲'}", "bold $text-accent"
-            parts.append((_fit_cell(title, room), style))
+            parts.append((fit_cell(title, room), style))
         return [Content.assemble(*parts).truncate(width, ellipsis=True)] if parts[1:] else []
 
     def cells(self, cells: Mapping[str, Part], width: int) -> Iterable[Part]:
         """Yield the cells of a row in the order and widths of the columns."""
         for name, room in self.columns(width):
             text, style = cells.get(name, ("", ""))
-            yield _fit_cell(text, room), style
+            yield fit_cell(text, room), style
 
     def last_width(self, width: int) -> int:
         """Return the width of the last column in cells."""
@@ -307,7 +314,7 @@ class CursorList(VirtualList[Row]):
             self._sort_again()
 
 
-def _fit_cell(text: str, room: int | None) -> str:
+def fit_cell(text: str, room: int | None) -> str:
     return text if room is None else f"{fit_width(text, room)} "
 
 

@@ -10,7 +10,7 @@ import pytest
 from textual import events
 from textual.widgets import Input
 
-from skyward_core.client.run_history import PastRun
+from skyward_core.client.run_history import MetricSummary, PastRun
 from skyward_core.model.errors import LedgerError
 from skyward_core.pool.dashboards import Dashboard
 from skyward_core.store.receipts_and_bills import Receipt
@@ -20,9 +20,9 @@ from skyward_core.views.pool_view import PoolView
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.dialogs.confirmations import QuitScreen, TeardownScreen
 from skyward_tui.dialogs.help_and_focus_jump import HelpScreen
-from skyward_tui.screens.pool_list import PoolList, PoolsScreen
+from skyward_tui.screens.pool_list import PoolList, PoolsScreen, RunTable
 from skyward_tui.screens.run import RunScreen
-from skyward_tui.widgets.pool_preview_and_recent_runs import PoolPreview, RecentRuns
+from skyward_tui.widgets.pool_preview import PoolPreview
 from tests.support.app_driver import Size, press, running_app, screen_text, until
 from tests.support.fake_session import NOW, FakeSession, failed_run, logged
 from tests.support.past import past_run
@@ -206,7 +206,7 @@ async def test_selected_pool_opens_although_another_has_its_name(app: SkywardApp
         session.print(view, 0, f"last words {words}\n")
         view.created_at += 60 * len(session.views)
     first = session.views[0]
-    async with running_app(app, SIZE, until="▶ twice") as pilot:
+    async with running_app(app, SIZE, until="─ runs") as pilot:
         await press(pilot, "down", "enter", until="last words of the first")
         assert session.recalled == [first.key]
         await press(pilot, "q", "up", "enter", until="last words of the second")
@@ -298,8 +298,7 @@ async def test_column_headings_fit_although_names_are_short(app: SkywardApp, ses
 async def test_pools_are_sorted_and_filtered(app: SkywardApp, session: FakeSession) -> None:
     session.pool("old", 2, age=9000.0)
     session.pool("dear", 1, price=9.0, provider="aws")
-    wide = session.pool("wide", 8)
-    session.open_run(wide)
+    session.pool("wide", 8)
     async with running_app(app, SIZE, until="▶ wide") as pilot:
         assert listed(app) == ["wide", "dear", "old"]
         await press(pilot, "right", until="POOL▲")
@@ -318,7 +317,6 @@ async def test_pools_are_sorted_and_filtered(app: SkywardApp, session: FakeSessi
         await pilot.press("enter", "X")
         assert isinstance(app.screen, PoolsScreen)
         await press(pilot, "escape", until=lambda: len(listed(app)) == 3)
-        await press(pilot, "slash", *"train", until=lambda: listed(app) == ["wide"])  # what ran there last
 
 
 async def test_marked_pools_are_torn_down_together(app: SkywardApp, session: FakeSession) -> None:
@@ -339,10 +337,9 @@ async def test_pool_preview_shows_utilization_and_cost(app: SkywardApp, session:
     view = session.pool("dear", 2, price=9.0, provider="aws", age=3600.0)
     idle = session.pool("idle", 2)
     session.open_run(view)
-    async with running_app(app, (160, 48), until="▶ idle") as pilot:
-        assert session.measured == []  # nobody looks at one in which something goes on
-        await press(pilot, "down", until=lambda: session.measured == ["dear.0"])
-        await until(pilot, "$9.00/h, $9.00 spent")
+    async with running_app(app, (160, 48), until="▶ dear") as pilot:
+        await until(pilot, lambda: session.measured == ["dear.0"])
+        await press(pilot, "tab", until="$9.00/h, $9.00 spent")
         assert "USE" not in screen_text(app)
         view.machines, idle.machines = MachineMetrics(), MachineMetrics()
         for node in range(2):
@@ -356,47 +353,81 @@ async def test_pool_preview_shows_utilization_and_cost(app: SkywardApp, session:
         assert listed(app) == ["dear", "idle"]
 
 
-async def test_recent_runs_are_shown_below_a_short_pool_list(
+def runs(app: SkywardApp) -> list[str]:
+    return [row.past.run for row in app.screen.query_one(RunTable).rows]
+
+
+async def test_runs_of_the_ledger_and_of_pools_are_in_one_table(
     app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("skyward_tui.screens.pool_list.READ_INTERVAL", 0.0)
-    view = session.pool("llama-ft", 2)
+    session.pool("over", 1, state="gone", age=90.0)
+    view, run = session.pool_with_run("llama-ft", 2)
+    logged(view, run, session, ranks=2, steps=30)
+    session.print(view, 0, "")
     session.past = [
-        past_run(1, function="first_of_all"),
+        past_run(
+            1,
+            function="first_of_all",
+            metrics={"loss": MetricSummary(0.5, 0.25, 2.0), "acc": MetricSummary(1.0, 0.0, 1.0)},
+        ),
         past_run(2, state="failed", error="r3 OSError: disk full"),
         past_run(3, run="", function="", state="gone"),
     ]
-    async with running_app(app, (160, 48), until="recent runs  (H: all)") as pilot:
-        shown = screen_text(app).split("recent runs")[1]
-        assert "first_of_all" in shown and "disk full" in shown and "(no run)" not in shown
-        assert "gone" not in shown, "a pool that had no run is none"
-        session.past = [past_run(0, function="newest"), *session.past]
-        session.open_run(view)
-        await until(pilot, "newest")
-        await pilot.resize_terminal(100, 48)
-        await until(pilot, lambda: "recent runs" not in screen_text(app))
-        await pilot.resize_terminal(160, 48)
-        await until(pilot, "recent runs")
-        for number in range(40):
-            session.pool(f"many-{number}", 1)
-        await until(pilot, lambda: "recent runs" not in screen_text(app))
-        assert screen_text(app).count("● up") > 35, "pools come first"
+    async with running_app(app, (160, 48), until="loss 0.5 best 0.25") as pilot:
+        assert runs(app) == [run.id, session.past[0].run, session.past[1].run], "a pool that had no run is none"
+        lines = screen_text(app).splitlines()
+        (row,) = (line for line in lines if "▶ ● running" in line)
+        assert "train" in row and "llama-ft" in row and "▁" in row, "with the course of its loss"
+        (row,) = (line for line in lines if "✗ failed" in line)
+        assert "lr=0.2 epochs=5" in row and "r3 OSError: disk full" in row
+        assert listed(app) == ["llama-ft"] and "▶ llama-ft" in screen_text(app), "pools that are up are below"
+        await press(pilot, "p", until=lambda: listed(app) == ["llama-ft", "over"])
+        await press(pilot, "p", "slash", *"lr=0.2", until=lambda: runs(app) == [session.past[1].run])
+        await press(pilot, "escape", until=lambda: len(runs(app)) == 3)
+        session.past = [past_run(0, script="newest.py"), *session.past]
+        later = session.open_run(view)
+        await until(pilot, "newest.py")
+        assert set(runs(app)[:2]) == {run.id, later.id}
+        assert app.screen.query_one(RunTable).cursor == runs(app).index(session.past[2].run), "it stays on its run"
 
 
-async def test_recent_runs_are_opened_by_tab_and_by_mouse(app: SkywardApp, session: FakeSession) -> None:
-    view, _ = session.pool_with_run("llama-ft", 2)
+async def test_runs_and_pools_are_opened_by_keys_and_by_mouse(app: SkywardApp, session: FakeSession) -> None:
+    view, run = session.pool_with_run("llama-ft", 2)
     session.past = [past_run(number, run=f"r{number}", key=view.key) for number in range(3)]
-    async with running_app(app, (160, 48), until="recent runs") as pilot:
-        listed = app.screen.query_one(RecentRuns)
-        await pilot.press("tab")
-        assert app.focused is listed
-        await press(pilot, "down", "enter", until=lambda: isinstance(app.screen, RunScreen))
+    async with running_app(app, (160, 48), until="● running") as pilot:
+        table = app.screen.query_one(RunTable)
+        assert app.focused is table
+        await press(pilot, "enter", until=lambda: isinstance(app.screen, RunScreen))
+        assert isinstance(app.screen, RunScreen) and app.screen.run is run
+        await press(pilot, "q", until=lambda: isinstance(app.screen, PoolsScreen))
+        await press(pilot, "down", "down", "enter", until=lambda: isinstance(app.screen, RunScreen))
         assert isinstance(app.screen, RunScreen) and app.screen.run_id == "r1"
         app.screen.action_leave()
         await until(pilot, lambda: isinstance(app.screen, PoolsScreen))
-        await pilot.click(listed, offset=(5, 2), times=2)
+        await pilot.click(table, offset=(5, 4), times=2)
         await until(pilot, lambda: isinstance(app.screen, RunScreen))
         assert isinstance(app.screen, RunScreen) and app.screen.run_id == "r2"
+        app.screen.action_leave()
+        await until(pilot, lambda: isinstance(app.screen, PoolsScreen))
+        await pilot.press("tab")
+        assert app.focused is app.screen.query_one(PoolList)
+        await press(pilot, "space", until="1 marked")
+        await press(pilot, "X", until=lambda: isinstance(app.screen, TeardownScreen))
+
+
+async def test_teardown_of_a_run_never_takes_another_pool(app: SkywardApp, session: FakeSession) -> None:
+    session.pool("other", 1)
+    view, _ = session.pool_with_run("train", 1)
+    over, _ = session.pool_with_run("over", 1, state="gone", age=900.0)
+    for run in over.runs.values():
+        session.end_run(over, run)
+    async with running_app(app, (120, 40), until="● running") as pilot:
+        assert app.screen.query_one(RunTable).chosen.past.key == view.key  # type: ignore[union-attr]
+        await press(pilot, "down", "X", "L", "enter", until=lambda: isinstance(app.screen, RunScreen))
+        await press(pilot, "q", until=lambda: isinstance(app.screen, PoolsScreen))
+        await press(pilot, "up", "X", until=lambda: isinstance(app.screen, TeardownScreen))
+        await press(pilot, "tab", "enter", until=lambda: session.torn_down == ["train"])
 
 
 async def test_cursor_is_on_the_pool_that_was_opened_last(app: SkywardApp, session: FakeSession) -> None:
@@ -429,22 +460,20 @@ async def test_app_quits_without_error_while_recent_runs_load(
     assert reading.done() and app._exception is None
 
 
-async def test_pool_list_without_past_runs_uses_all_rows(app: SkywardApp, session: FakeSession) -> None:
+async def test_home_without_runs_lists_pools_only(app: SkywardApp, session: FakeSession) -> None:
     session.pool("llama-ft", 2)
-    async with running_app(app, (160, 48), until="▶ llama-ft") as pilot:
+    session.pool("over", 1, state="gone")
+    async with running_app(app, (160, 48), until="▶ over") as pilot:
         await pilot.pause()
-        assert "recent runs" not in screen_text(app)
+        assert "─ runs ─" not in screen_text(app) and listed(app) == ["over", "llama-ft"]
 
 
-async def test_duration_of_a_running_recent_run_is_updated(
-    app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_duration_of_a_running_run_is_updated(app: SkywardApp, session: FakeSession) -> None:
     session.pool_with_run("llama-ft", 2)
-    session.past = [past_run(1, state="running", opened_at=session.now, ended_at=None)]
-    async with running_app(app, (160, 48), until="recent runs") as pilot:
+    async with running_app(app, (160, 48), until="● running") as pilot:
         for seconds in (5, 11):
             session.now += seconds
-            await until(pilot, lambda: f"0:{session.now - NOW:02.0f}" in screen_text(app).split("recent runs")[1])
+            await until(pilot, lambda: f"0:{41 + session.now - NOW:02.0f}" in screen_text(app).split("─ runs")[1])
 
 
 # What the pool under the cursor is at, beside the list; it is not painted again where nothing changes.
@@ -467,7 +496,7 @@ async def test_pool_preview_shows_ranks_metrics_and_last_lines(app: SkywardApp, 
         assert "4 ranks: ● 4 running" in text and "●●●●" in text
         assert "median of 4 ranks" in text and "loss " in text
         assert "r003| step 3 done" in text and "title" not in text
-        await press(pilot, "down", until="no run on this pool yet")
+        await press(pilot, "tab", "down", until="no run on this pool yet")
         assert "last lines" not in screen_text(app)
 
 
@@ -500,13 +529,14 @@ async def test_pool_preview_shows_pending_startup_and_root_cause(app: SkywardApp
     )
     session.emit(view, news)
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "▶ fresh" in screen_text(app) and "n0" in screen_text(app))
-        assert "waiting for sshd" in screen_text(app) and "0:03" in screen_text(app)
-        assert "and 4 other nodes" in screen_text(app)
-        await pilot.press("down")
         await until(
             pilot, lambda: "▶ sweep-7" in screen_text(app) and "rank 2 raised, ZeroDivisionError" in screen_text(app)
         )
+        assert "r2 ZeroDivisionError" in screen_text(app)
+        await pilot.press("tab", "up")
+        await until(pilot, lambda: "▶ fresh" in screen_text(app) and "n0" in screen_text(app))
+        assert "waiting for sshd" in screen_text(app) and "0:03" in screen_text(app)
+        assert "and 4 other nodes" in screen_text(app)
 
 
 async def test_unchanged_pool_preview_is_not_painted(

@@ -85,7 +85,8 @@ ONE_MEANING = {
 # A replay has neither a list of pools nor hosts, and a list of runs has no output files.
 EXCEPTIONS = {
     "enter": "change check log open switch toggle", "space": "mark open pause switch toggle",
-    "n": "group new next next_hit", "o": "fetch sort", "comma": "back settings", "plus": "add faster",
+    "n": "group new next next_hit", "o": "fetch sort", "p": "ended pause", "comma": "back settings",
+    "plus": "add faster",
 }  # fmt: skip
 
 

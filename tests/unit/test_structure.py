@@ -16,8 +16,8 @@ ROOT = Path(skyward_core.__file__).parent.parent
 PACKAGES = ("skyward_core", "skyward_tui")
 BUDGETS = {
     "modules": 430,
-    "code lines": 78_970,  # 72,000, and later allowances: 1,500 for faults, 3,500 for restarts, 750 for printed
-    # metrics, 870 for charts and the run screen, and 350 for the table of runs
+    "code lines": 79_000,  # 72,000, and later allowances: 1,500 for faults, 3,500 for restarts, 750 for printed
+    # metrics, 870 for charts and the run screen, and 380 for the table of runs
     "small modules with one importer": 40,
     "crowded folders": 0,
     "unclear module names": 0,

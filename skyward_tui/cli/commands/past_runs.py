@@ -46,13 +46,7 @@ from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.util.format_bytes import format_size
 from skyward_tui.cli.commands.launched_and_attached_runs import run as launch
 from skyward_tui.cli.console_and_log_printer import Console
-from skyward_tui.cli.pool_and_run_lookup import (
-    current_run,
-    fetch_run,
-    note_unreachable,
-    open_session,
-    resolve_run,
-)
+from skyward_tui.cli.pool_and_run_lookup import current_run, fetch_run, note_unreachable, open_session, resolve_run
 from skyward_tui.cli.result_tables_failures_and_receipts import GLYPHS, outcome_note, table
 from skyward_tui.cli.shared_options_and_command_class import Duration, command, variable_options, watch_option
 from skyward_tui.text.error_hint_text import format_error

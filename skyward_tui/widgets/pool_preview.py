@@ -1,4 +1,4 @@
-"""Preview of the selected pool, and the list of recent runs."""
+"""Preview of the selected pool."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from rich.cells import cell_len
 from textual.content import Content
 from textual.widget import Widget
 
@@ -28,15 +27,14 @@ from skyward_tui.text.number_time_and_run_state_format import (
 )
 from skyward_tui.text.rank_states_from_views import RankState, last_lines, no_output_reason, rank_states, tally_parts
 from skyward_tui.text.state_styles import append_block, node_style, state_style
-from skyward_tui.text.text_width_and_tables import clip, fit_width, one_line
+from skyward_tui.text.text_width_and_tables import one_line
 from skyward_tui.ui.actions import first_key
 from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.ui.time_refresh_rules import refresh_token
 from skyward_tui.widgets.metric_charts import MetricsChart
-from skyward_tui.widgets.virtual_list import CursorList, Part
+from skyward_tui.widgets.virtual_list import Part
 
 if TYPE_CHECKING:
-    from skyward_core.client.run_history import PastRun
     from skyward_tui.app import SkywardApp
 
 
@@ -183,56 +181,3 @@ def _shown_rank(pool: PoolView, run: RunView) -> int | None:
     ranks = list(pool.logs.for_run(run.id).ranks) if pool.logs.has(run.id) else []
     cause = None if run.root_cause is None else run.root_cause.rank
     return cause if cause in ranks else ranks[0] if len(ranks) == 1 else None
-
-
-MINUTE = 60.0  # seconds
-_FUNCTION, _POOL = 14, 14  # cells of the columns
-
-
-class RecentRuns(CursorList["PastRun"]):
-    """List of the most recent runs, which can be opened. The history screen lists all runs."""
-
-    app: SkywardApp
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._now = 0.0
-
-    def row_id(self, row: PastRun) -> str:
-        return row.id
-
-    def update(self, runs: Sequence[PastRun], now: float) -> None:
-        """Show runs, newest first."""
-        heartbeat = 1.0 if any(run.ended_at is None for run in runs[: self.size.height]) else MINUTE
-        if runs is not self.rows or now // heartbeat != self._now // heartbeat:
-            self._now = now
-            self.set_rows(runs)
-            self.refresh()
-
-    def on_focus(self) -> None:
-        self.refresh()  # the cursor is shown only while the list has the focus
-
-    def on_blur(self) -> None:
-        self.refresh()
-
-    def action_open(self) -> None:
-        if (run := self.chosen) is not None:
-            self.app.show_run(run.key, run.run)
-
-    def row(self, index: int, width: int) -> Content:
-        if self.has_focus:
-            return super().row(index, width)
-        return Content.assemble(" ", *self.parts(self.rows[index], width))
-
-    def parts(self, row: PastRun, width: int) -> Iterator[Part]:
-        run, mark = row, state_style(row.state)
-        parts = [
-            (f" {mark.text:<12}", "$muted" if run.state == "done" else mark.style),
-            (f"{fit_width(run.function or '(no run)', _FUNCTION)} ", ""),
-            (fit_width(run.pool, _POOL), "$muted"),
-            (f"{duration(run.seconds(self._now)):>8}", ""),
-            (f"  {ago(self._now - run.opened_at):>8}  ", "$muted"),
-        ]
-        yield from parts
-        room = width - 1 - sum(cell_len(text) for text, _ in parts)
-        yield clip(one_line(run.note), max(0, room)), "$text-error" if run.error else "$muted"
