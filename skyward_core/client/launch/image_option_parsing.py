@@ -46,10 +46,6 @@ class ImageOptions:
     env: Mapping[str, str] = field(default_factory=dict)
     secrets: Sequence[str] = ()
 
-    def list_values(self, name: str) -> Sequence[str]:
-        """Return the values of a list field."""
-        return self.lists.get(name, ())
-
     def read_secrets(self) -> dict[str, str]:
         """Return the secrets with their values from the process environment.
 

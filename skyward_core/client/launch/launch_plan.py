@@ -19,10 +19,8 @@ from skyward_core.client.launch.launch_option_declarations import (
 )
 from skyward_core.client.launch.plugin_and_provider_catalog import (
     FunctionInfo,
-    build_tasks,
     find_gang_frameworks,
     missing_frameworks,
-    missing_imports,
     parse_parameters,
 )
 from skyward_core.model.errors import SpecError, UsageError, set_error_field
@@ -47,6 +45,7 @@ from skyward_core.plugins.plugin import transform_image
 from skyward_core.providers import DEFAULT_PROVIDER, pool_spec_and_provider_choice, provider_class
 from skyward_core.store.default_and_forbidden_working_folders import choose_workdir, require_current_folder
 from skyward_core.tasks.argument_parsing_and_sweeps import expand_combinations
+from skyward_core.tasks.missing_packages import missing_imports
 from skyward_core.tasks.packages.image_packages_from_file import image_python_version, read_image_packages
 from skyward_core.tasks.packages.package_specs_and_local_packages import find_local_packages, packages_to_send
 from skyward_core.tasks.python_compatibility import (
@@ -70,6 +69,7 @@ from skyward_core.tasks.script_interpreter_and_environment import (
     query_python,
     read_python,
 )
+from skyward_core.tasks.script_loader_parent import build_tasks
 from skyward_core.util.format_bytes import format_size
 from skyward_core.util.safe_file_access import expand_user
 from skyward_core.views.sweep_argument_combinations import TrialSheet
@@ -530,7 +530,7 @@ def _make_image(request: LaunchRequest, options: ImageOptions, secrets: Mapping[
         # the user gives it relative to the current folder; an image expects it relative to the ranks' working folder
         if OPTIONS[name].metavar == "FILE":
             given[name] = str(expand_user(given[name]).absolute())
-    given |= {name: options.list_values(name) for name in LISTS}
+    given |= {name: options.lists.get(name, ()) for name in LISTS}
     try:
         return Image(env={**options.env, **secrets}, workdir=choose_workdir(Path(request.script)), **given)
     except SpecError as error:

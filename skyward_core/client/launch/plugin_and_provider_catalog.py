@@ -27,7 +27,6 @@ from skyward_core.tasks.argument_parsing_and_sweeps import argument_values as ar
 from skyward_core.tasks.bounded_subprocess import CancellationToken as CancellationToken
 from skyward_core.tasks.missing_packages import find_gang_frameworks as find_gang_frameworks
 from skyward_core.tasks.missing_packages import install_advice as install_advice
-from skyward_core.tasks.missing_packages import missing_imports as missing_imports
 from skyward_core.tasks.packages.image_packages_from_file import packages_for as packages_for
 from skyward_core.tasks.packages.inline_metadata import has_own_block as has_own_block
 from skyward_core.tasks.parameter_types_from_source import parse_source as parse_source
@@ -47,8 +46,6 @@ from skyward_core.tasks.script_interpreter_and_environment import list_interpret
 from skyward_core.tasks.script_interpreter_and_environment import missing_frameworks as missing_frameworks
 from skyward_core.tasks.script_interpreter_and_environment import query_python as query_python
 from skyward_core.tasks.script_interpreter_and_environment import read_python as read_python
-from skyward_core.tasks.script_loader_parent import build_task as build_task
-from skyward_core.tasks.script_loader_parent import build_tasks as build_tasks
 
 available_plugins = plugins.available
 
