@@ -8,14 +8,14 @@ from itertools import zip_longest
 from math import ceil
 from typing import ClassVar
 
-from textual import events
+from textual import events, on
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.geometry import Size
 from textual.screen import ModalScreen, Screen
 from textual.widget import Widget
-from textual.widgets import Label, Static
+from textual.widgets import Input, Label, Static
 
 from skyward_tui.dialogs.basic_dialogs import Dialog, DismissOnceScreen
 from skyward_tui.ui.actions import HINTS, SCOPES, Action, actions_by_id, actions_in, bindings, scopes_of
@@ -69,6 +69,7 @@ class HelpScreen(Dialog[None]):
     def on_resize(self) -> None:
         self.call_after_refresh(self._show)
 
+    @on(Input.Changed)
     def _show(self) -> None:
         text = self.query_one(Static)
         width = text.content_size.width
@@ -111,9 +112,6 @@ class HelpScreen(Dialog[None]):
             shown = Content.assemble((f"  {keys:<{KEYS - 3}} ", "bold"), first)
             yield [*head, shown, *(Content(f"{' ' * KEYS}{line}") for line in rest)]
             head = []
-
-    def on_input_changed(self) -> None:
-        self._show()
 
     def on_input_submitted(self) -> None:
         self.box.focus()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from rich.cells import cell_len
-from textual import events, work
+from textual import events, on, work
 from textual.app import ComposeResult
 from textual.content import Content
 from textual.widgets import Input, OptionList, Static
@@ -231,9 +231,7 @@ class FilesScreen(Picker):
         self._walks = False  # whether the user has opened a folder, so that only its entries are listed
         self._lacking: dict[Path, str] = {}
 
-    def on_mount(self) -> None:
-        self._look_for_packages()
-
+    @on(events.Mount)
     @work
     async def _look_for_packages(self) -> None:
         """Add notes about missing packages to the examples. Runs in the background, because the check may start a slow
@@ -331,9 +329,7 @@ class PythonsScreen(Picker):
         self._interpreter_info: dict[str, _InterpreterInfo] = {}  # by path
         self._asks = asyncio.Semaphore(MAX_CONCURRENT)
 
-    def on_mount(self) -> None:
-        self._find_interpreters()
-
+    @on(events.Mount)
     @work
     async def _find_interpreters(self) -> None:
         self._offered += await run_in_daemon_thread(lambda: list_interpreters(self._script, os.environ))
@@ -417,23 +413,18 @@ class PresetsScreen(Picker):
         cursor = self._listed.highlighted
         if cursor is None or cursor >= len(self._values):
             return
-        preset = self.presets[self._values[cursor]]
-        if await self.app.push_screen_wait(_question(preset)) == "delete":
-            await self._delete(preset)
-
-    async def _delete(self, preset: Preset) -> None:
         from skyward_core.client.launch.presets import delete
 
+        preset = self.presets[self._values[cursor]]
+        text = f"Delete preset {sanitize_line(preset.name)} of {sanitize_line(str(preset.file))}?"
+        choices = [("keep", "Keep it", False), ("delete", "Delete", True)]
+        if await self.app.push_screen_wait(ChoiceScreen("Delete a preset", text, choices, "keep")) != "delete":
+            return
         with flash_errors(self.app, "not deleted: "):
             await run_in_daemon_thread(lambda: delete(preset))
             self.app.flash(f"deleted preset {preset.name} of {relative_path(str(preset.file))}", "done")
             self.presets.pop(preset.name, None)
             self.refill()
-
-
-def _question(preset: Preset) -> ChoiceScreen:
-    text = f"Delete preset {sanitize_line(preset.name)} of {sanitize_line(str(preset.file))}?"
-    return ChoiceScreen("Delete a preset", text, [("keep", "Keep it", False), ("delete", "Delete", True)], "keep")
 
 
 def _preset_row(preset: Preset) -> Content:

@@ -628,16 +628,11 @@ def is_sweep(asked: Sequence[ArgumentField], line: str) -> bool:
         line: The line of all arguments.
     """
     texts = parse_arguments(line) or {}
-    for each in asked:
-        text = texts.get(each.name)
-        if (
-            text
-            and each.validation_error(text)
-            and not value_list_error(each, text)
-            and len(argument_values(each.name, text)) > 1
-        ):
-            return True
-    return False
+    return any(
+        each.validation_error(text) and not value_list_error(each, text) and len(argument_values(each.name, text)) > 1
+        for each in asked
+        if (text := texts.get(each.name))
+    )
 
 
 def _written(value: object) -> str:

@@ -89,13 +89,10 @@ def plan_rows(plan: LaunchPlan, *, may_remember: bool = False, as_options: bool 
     except ScriptError as error:
         notes.append(str(error))
     notes.append(missing_plugins_text(plan, as_options=as_options))
-    if (
-        plan.spec is not None
-        and plan.spec.accelerator is not None
-        and not (plan.price_hourly or plan.has_rental_plan or plan.uses_single_gpus)
-    ):
+    is_checked = plan.price_hourly or plan.has_rental_plan or plan.uses_single_gpus
+    if spec is not None and spec.accelerator is not None and not is_checked:
         # Free machines already exist and are used as they are, so the plan cannot check them.
-        notes.append(f"not checked: each node must have {plan.spec.accelerator}")
+        notes.append(f"not checked: each node must have {spec.accelerator}")
     rows += [("note", each) for each in (*notes, plan.file_loss_warning) if each]
     ends = f"skyward-tui down {pool.name}" if as_options else "X"
     end = (
@@ -120,10 +117,8 @@ def _option_rows(plan: LaunchPlan, then: str) -> Iterator[tuple[str, str]]:
             continue
         value = getattr(plan.spec.options, name) if in_pool and plan.spec is not None else getattr(plan.request, name)
         if value:
-            yield (
-                heading,
-                text.format(duration(value) if option.metavar == "TIME" and "{}" in text else value, then=then),
-            )
+            shown = duration(value) if option.metavar == "TIME" and "{}" in text else value
+            yield heading, text.format(shown, then=then)
 
 
 def _image(spec: PoolSpec) -> Iterator[tuple[str, str]]:
@@ -136,10 +131,8 @@ def _image(spec: PoolSpec) -> Iterator[tuple[str, str]]:
 
 
 def _plugin(plan: LaunchPlan, name: str) -> str:
-    given = plan.plugin_values.get(name, {})
-    return (
-        f"{name} ({', '.join(f'{key}={sanitize_line(str(value))}' for key, value in given.items())})" if given else name
-    )
+    given = [f"{key}={sanitize_line(str(value))}" for key, value in plan.plugin_values.get(name, {}).items()]
+    return f"{name} ({', '.join(given)})" if given else name
 
 
 def python_mismatch(plan: LaunchPlan, *, as_options: bool = False) -> str:

@@ -697,9 +697,7 @@ class LaunchScreen(BaseScreen[None]):
             return self._plan is None or not self._plan.fits
         return not (action in _EDITS and self._busy)
 
-    def on_button_pressed(self) -> None:
-        self.action_launch()
-
+    @on(Button.Pressed)
     def action_launch(self) -> None:
         if not self._busy:
             if self._typing is not None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from textual import on
+from textual import events, on
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
@@ -79,9 +79,6 @@ class ArgumentRow(Vertical):
         yield Horizontal(self.label, self.field, classes="row argument")
         yield self._under
 
-    def on_mount(self) -> None:
-        self._update_hint()
-
     @property
     def text(self) -> str | None:
         """Value in the field; None for none."""
@@ -123,12 +120,9 @@ class ArgumentRow(Vertical):
             self._result = Content.styled(f"{len(values):,} values" if len(values) > 1 else "", "$text-accent")
         self._update_hint()
 
-    def on_descendant_focus(self) -> None:
-        self._update_hint()
-
-    def on_descendant_blur(self) -> None:
-        self._update_hint()
-
+    @on(events.Mount)
+    @on(events.DescendantFocus)
+    @on(events.DescendantBlur)
     def _update_hint(self) -> None:
         hint = self._result
         if not hint and self.field.has_focus:
@@ -440,16 +434,14 @@ class ProviderField(Choice):
 
     def __init__(self, labels: Mapping[str, str], value: str, *, id: str) -> None:
         self._labels = labels
-        self._states: dict[str, State] = {}
+        self._states: dict[str, State | None] = {}
         super().__init__(self._listed(), value=value, allow_blank=False, id=id, compact=True)
 
     def mark(self, name: str, state: State | None) -> None:
         """Mark a provider with the state of its check; None removes the mark."""
         if self._states.get(name) == state:
             return
-        self._states.pop(name, None)
-        if state is not None:
-            self._states[name] = state
+        self._states[name] = state
         self.replace_options(self._listed(), str(self.value))
 
     def _listed(self) -> list[tuple[str, str]]:

@@ -166,9 +166,7 @@ class PlanPanel(Panel):
         """Scroll the plan by a number of pages."""
         (self._scroll.scroll_page_down if pages > 0 else self._scroll.scroll_page_up)(animate=False)
 
-    def on_resize(self, event: events.Resize) -> None:
-        self._paint()
-
+    @on(events.Resize)
     def _paint(self) -> None:
         width, height = self._scroll.size
         apart = "\n" if height >= 12 else ""  # a short panel has no blank lines

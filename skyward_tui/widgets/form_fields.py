@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rich.cells import cell_len
 from rich.segment import Segment
-from textual import events
+from textual import events, on
 from textual.containers import Horizontal
 from textual.content import Content
 from textual.geometry import Size
@@ -183,9 +183,6 @@ class PluginToggles(Toggles):
         super().__init__([(each.name, each.name) for each in listed], (), id=id)
         self._listed = listed
 
-    def on_focus(self) -> None:
-        self._show_help()
-
     def on_blur(self) -> None:
         self._set_panel_subtitle("")
 
@@ -193,6 +190,7 @@ class PluginToggles(Toggles):
         super().action_move(step)
         self._show_help()
 
+    @on(events.Focus)
     def _show_help(self) -> None:
         if self._listed:
             here = self._listed[self._cursor]
