@@ -33,7 +33,7 @@ from skyward_tui.app.host_key_and_budget_questions import BudgetQuestions, HostK
 from skyward_tui.dialogs.basic_dialogs import AskScreen, ChoiceScreen, Dialog, DifferencesScreen, Palette
 from skyward_tui.notifications import Notification, NotificationWatch, Notifier
 from skyward_tui.screens.base_screen import BaseScreen, commands
-from skyward_tui.screens.pool_list import PoolsScreen
+from skyward_tui.screens.home_runs_and_pools import PoolsScreen
 from skyward_tui.shutdown_and_daemon_threads import ShutdownSignals, run_in_daemon_thread
 from skyward_tui.text.error_hint_text import format_error
 from skyward_tui.text.number_time_and_run_state_format import run_progress

@@ -57,7 +57,7 @@ def as_opened() -> None:
 
     with freeze_imports():
         import skyward_tui.app.app
-        import skyward_tui.screens.pool_list  # noqa: F401
+        import skyward_tui.screens.home_runs_and_pools  # noqa: F401
     defer_collection()
 
 

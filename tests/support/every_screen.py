@@ -24,10 +24,10 @@ from skyward_tui.dialogs.pickers import (
 from skyward_tui.screens.compare import CompareScreen
 from skyward_tui.screens.errors import ErrorsScreen
 from skyward_tui.screens.history import HistoryScreen
+from skyward_tui.screens.home_runs_and_pools import PoolsScreen
 from skyward_tui.screens.hosts import HostsScreen
 from skyward_tui.screens.launch import LaunchScreen
 from skyward_tui.screens.leftovers import DeleteLeftoversScreen, LeftoversScreen
-from skyward_tui.screens.pool_list import PoolsScreen
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.screens.settings_and_keys import SettingsScreen
 from skyward_tui.screens.stacks_and_profiles import StacksScreen

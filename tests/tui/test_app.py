@@ -23,8 +23,8 @@ from skyward_tui.app.app import SkywardApp
 from skyward_tui.dialogs.basic_dialogs import ChoiceScreen
 from skyward_tui.dialogs.help_and_focus_jump import HelpScreen
 from skyward_tui.screens.base_screen import BaseScreen
+from skyward_tui.screens.home_runs_and_pools import PoolsScreen
 from skyward_tui.screens.launch import LaunchScreen
-from skyward_tui.screens.pool_list import PoolsScreen
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.ui.actions import ACTIONS, SCOPES, actions_in, keys_page
 from tests.support.app_driver import Size, on_run_screen, press, running_app, screen_svg, screen_text, until
@@ -382,7 +382,7 @@ async def test_tab_cycles_through_the_panels(app: SkywardApp, session: FakeSessi
 
 def test_app_start_imports_no_heavy_module() -> None:
     code = (
-        "import sys; import skyward_tui.app.app, skyward_tui.screens.pool_list;"
+        "import sys; import skyward_tui.app.app, skyward_tui.screens.home_runs_and_pools;"
         "print([m for m in ('torch','numpy','jax','boto3','asyncssh','pydantic','cloudpickle',"
         "'skyward_core.client.session','skyward_core.views.pool_view','textual.widgets._data_table')"
         " if m in sys.modules])"

@@ -16,7 +16,7 @@ from skyward_core.store.run_log_reader import RunLogs
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.screens.compare import CompareScreen
 from skyward_tui.screens.history import HistoryScreen, PastRunList
-from skyward_tui.screens.pool_list import PoolsScreen
+from skyward_tui.screens.home_runs_and_pools import PoolsScreen
 from skyward_tui.screens.run import RunScreen
 from tests.support.app_driver import press, running_app, screen_text, until
 from tests.support.fake_session import FakeSession

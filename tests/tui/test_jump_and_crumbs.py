@@ -10,8 +10,8 @@ from skyward_tui.app.app import SkywardApp
 from skyward_tui.dialogs.confirmations import TeardownScreen
 from skyward_tui.dialogs.help_and_focus_jump import JumpScreen
 from skyward_tui.screens.errors import ErrorsScreen
+from skyward_tui.screens.home_runs_and_pools import PoolsScreen
 from skyward_tui.screens.launch import LaunchScreen
-from skyward_tui.screens.pool_list import PoolsScreen
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.widgets.screen_frame_and_replay_line import Breadcrumbs
 from tests.support.app_driver import on_launch_form, on_run_screen, press, running_app, screen_text, until

@@ -15,7 +15,7 @@ from skyward_tui.app.app import LAST, SkywardApp
 from skyward_tui.dialogs.confirmations import QuitScreen
 from skyward_tui.panels.rank_metrics import MetricsPane
 from skyward_tui.screens.history import HistoryScreen
-from skyward_tui.screens.pool_list import PoolsScreen
+from skyward_tui.screens.home_runs_and_pools import PoolsScreen
 from skyward_tui.screens.run import RunScreen
 from tests.support.app_driver import on_run_screen, open_pool, press, running_app, screen_text, until
 from tests.support.fake_session import FakeSession, logged

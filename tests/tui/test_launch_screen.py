@@ -22,9 +22,9 @@ from skyward_tui.dialogs.pickers import AcceleratorsScreen
 from skyward_tui.launch_form.form import FieldError, Form, command_line, free_name, plan_launch
 from skyward_tui.launch_form.plan_computation_and_text import PlanResult
 from skyward_tui.launch_form.recent_launches import add_recent, recent_forms
+from skyward_tui.screens.home_runs_and_pools import PoolsScreen
 from skyward_tui.screens.launch import LaunchScreen
 from skyward_tui.screens.launch_field_groups import LaunchFields
-from skyward_tui.screens.pool_list import PoolsScreen
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.widgets.form_fields import Toggles
 from tests.support.app_driver import Size, on_launch_form, press, running_app, screen_text, typed, until

@@ -26,8 +26,8 @@ from skyward_tui.app.app import SkywardApp
 from skyward_tui.launch_form import form as packaged
 from skyward_tui.launch_form.form import FieldError, Form, command_line, plan_launch
 from skyward_tui.launch_form.recent_launches import recent_forms
+from skyward_tui.screens.home_runs_and_pools import PoolsScreen
 from skyward_tui.screens.launch import LaunchScreen, create_pool
-from skyward_tui.screens.pool_list import PoolsScreen
 from tests.support.app_driver import launch_form, on_launch_form, press, running_app, screen_text, typed, until
 from tests.support.fake_session import FakeSession
 from tests.support.pythons import all_ended, hanging_python

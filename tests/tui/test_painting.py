@@ -19,7 +19,7 @@ from textual.widgets import Label, Static
 from skyward_core.views import events as ev
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.panels.rank_states_and_heat_map import RankList
-from skyward_tui.screens.pool_list import PoolList
+from skyward_tui.screens.home_runs_and_pools import PoolList
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.text import rank_states_from_views
 from skyward_tui.widgets.form_fields import update_label

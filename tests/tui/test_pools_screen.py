@@ -20,7 +20,7 @@ from skyward_core.views.pool_view import PoolView
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.dialogs.confirmations import QuitScreen, TeardownScreen
 from skyward_tui.dialogs.help_and_focus_jump import HelpScreen
-from skyward_tui.screens.pool_list import PoolList, PoolsScreen, RunTable
+from skyward_tui.screens.home_runs_and_pools import PoolList, PoolsScreen, RunTable
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.widgets.pool_preview import PoolPreview
 from tests.support.app_driver import Size, press, running_app, screen_text, until
@@ -360,7 +360,7 @@ def runs(app: SkywardApp) -> list[str]:
 async def test_runs_of_the_ledger_and_of_pools_are_in_one_table(
     app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("skyward_tui.screens.pool_list.READ_INTERVAL", 0.0)
+    monkeypatch.setattr("skyward_tui.screens.home_runs_and_pools.READ_INTERVAL", 0.0)
     session.pool("over", 1, state="gone", age=90.0)
     view, run = session.pool_with_run("llama-ft", 2)
     logged(view, run, session, ranks=2, steps=30)

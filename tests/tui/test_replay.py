@@ -18,7 +18,7 @@ from skyward_tui.app.app import SkywardApp
 from skyward_tui.app.replay_app import ReplayApp
 from skyward_tui.cli.main import cli
 from skyward_tui.screens.base_screen import commands
-from skyward_tui.screens.pool_list import PoolsScreen
+from skyward_tui.screens.home_runs_and_pools import PoolsScreen
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.ui.actions import ACTIONS
 from skyward_tui.widgets.screen_frame_and_replay_line import line

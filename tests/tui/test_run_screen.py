@@ -16,7 +16,7 @@ from skyward_core.pool.dashboards import Dashboard
 from skyward_core.views import events
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.screens.errors import ErrorsScreen
-from skyward_tui.screens.pool_list import PoolsScreen
+from skyward_tui.screens.home_runs_and_pools import PoolsScreen
 from skyward_tui.screens.run import RunScreen
 from tests.support.app_driver import on_run_screen, open_pool, press, running_app, screen_text, until
 from tests.support.fake_session import FakeSession, failed_run, logged, value

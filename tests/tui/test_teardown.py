@@ -17,7 +17,7 @@ from skyward_core.store.receipts_and_bills import Receipt
 from skyward_core.views import events
 from skyward_tui.app.app import FRAMES, FRAMES_OVER_SSH, SkywardApp
 from skyward_tui.dialogs.confirmations import EVERYTHING, QuitScreen, TeardownScreen
-from skyward_tui.screens.pool_list import PoolsScreen
+from skyward_tui.screens.home_runs_and_pools import PoolsScreen
 from tests.support.app_driver import Size, Snap, at_usual_sizes, press, previewed, running_app, screen_text, until
 from tests.support.fake_session import FakeSession, done
 

@@ -15,8 +15,8 @@ from textual.widgets import Button, Input, OptionList, Static
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.dialogs.basic_dialogs import ChoiceScreen
 from skyward_tui.dialogs.pickers import FilesScreen
+from skyward_tui.screens.home_runs_and_pools import PoolsScreen
 from skyward_tui.screens.launch import LaunchScreen
-from skyward_tui.screens.pool_list import PoolsScreen
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.ui import typed_key_queue
 from tests.support import waiting

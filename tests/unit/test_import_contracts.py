@@ -35,7 +35,7 @@ PLANTED = {
         "skyward_tui/cli/commands/ls_logs_results_lock.py", "from ...widgets.virtual_list import Roll",
     ),
     "Layers of the app": ("skyward_tui/widgets/virtual_list.py", "from ..app.app import SkywardApp"),
-    "Screens do not import each other": ("skyward_tui/screens/pool_list.py", "from .run import RunScreen"),
+    "Screens do not import each other": ("skyward_tui/screens/home_runs_and_pools.py", "from .run import RunScreen"),
 }  # fmt: skip
 # At its top, in a function, for types alone: in turn.
 HOW = (
