@@ -51,15 +51,8 @@ def run_table(run: RunView) -> tuple[list[tuple[str, ...]], list[int | None]]:
     rows: list[tuple[str, ...]] = [("rank", "node", "outcome", "time", "result")]
     for task in tasks:
         name = rank_prefix(task.rank)[:4] if run.kind == "broadcast" else f"#{task.index} {rank_prefix(task.rank)[:4]}"
-        rows.append(
-            (
-                name,
-                f"n{task.node}",
-                state_text(task.state),
-                precise_duration(task.outcome.seconds) if task.outcome else "",
-                outcome_note(task),
-            )
-        )
+        time = precise_duration(task.outcome.seconds) if task.outcome else ""
+        rows.append((name, f"n{task.node}", state_text(task.state), time, outcome_note(task)))
     return rows, [1, *(COLORS.get(task.state) for task in tasks)]
 
 

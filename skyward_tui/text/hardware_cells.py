@@ -249,11 +249,8 @@ class MetricScale:
         name, figure, whole, _ = self.metric
         if whole is not None:
             return name
-        return (
-            f"{name}, % of {quantity(self.most, GPU_METRIC_DEFINITIONS[figure].unit)}"
-            if self.most
-            else f"{name}, 0 so far"
-        )
+        most = quantity(self.most, GPU_METRIC_DEFINITIONS[figure].unit)
+        return f"{name}, % of {most}" if self.most else f"{name}, 0 so far"
 
     @property
     def whole(self) -> str | float:
@@ -311,11 +308,8 @@ def _row(markets: dict[str, Offer]) -> OfferRow:
     best = next(iter(markets.values()))
     memory = f"{best.memory_each_gb:.0f}"
     on_demand, spot = (offer_price(markets.get(market)) for market in ("on-demand", "spot"))
-    where, name, kind = (
-        sanitize_line(best.zone or best.region),
-        sanitize_line(best.accelerator),
-        sanitize_line(best.instance_type),
-    )
+    where = sanitize_line(best.zone or best.region)
+    name, kind = sanitize_line(best.accelerator), sanitize_line(best.instance_type)
     amount = f"{best.count:>3} × {memory:>3} GB"
     prices = f"{fit_width(on_demand, -9)} {fit_width(spot, -9)}"
     label = f"{fit_width(name, 12)} {amount}  {prices}  {fit_width(where, 12)} {kind}"

@@ -93,10 +93,8 @@ def exec_(
     is_file = words[0].endswith((".yaml", ".yml"))
     if is_file and len(words) > 1:
         raise click.UsageError(f"options of exec must precede the pool: exec {' '.join(words[1:])} {pool} {words[0]}")
-    given, hidden = (
-        job_and_shell_launch.parse_variables("--env", env),
-        job_and_shell_launch.parse_variables("--secret", secrets),
-    )
+    given = job_and_shell_launch.parse_variables("--env", env)
+    hidden = job_and_shell_launch.parse_variables("--secret", secrets)
     if is_file:
         if nodes is not None:
             raise click.UsageError(f"{words[0]} sets its number of nodes with num_nodes. Remove --nodes")

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from skyward_core.client.leftover_cleanup import JudgedLeftover, LeftoverScan, scannable_providers
+from skyward_core.client.leftover_cleanup import LeftoverScan, scannable_providers
 from skyward_core.client.session import Session
 from skyward_core.model import errors
 from skyward_core.model.errors import UsageError
@@ -61,7 +61,7 @@ def leftovers(
         remains = _delete(session, found, console) if ended else []
     console.result(
         {
-            "found": [_row(each) for each in found.found],
+            "found": [asdict(each.thing) | {"state": each.verdict} for each in found.found],
             "others": [
                 {"ledger": ledger, "owner": owner, "machines": machines, "more": more}
                 for (ledger, owner), (machines, more) in found.others.items()
@@ -118,7 +118,3 @@ def _delete(session: Session, found: LeftoverScan, console: Console) -> list[str
     if not remains:
         console.note(f"removed and verified gone: {len(found.removable)}")
     return remains
-
-
-def _row(each: JudgedLeftover) -> dict[str, object]:
-    return asdict(each.thing) | {"state": each.verdict}

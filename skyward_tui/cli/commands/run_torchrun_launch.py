@@ -550,10 +550,8 @@ def launch(
     idle = idle_minutes * 60 if idle is None and idle_minutes is not None else idle
     if detach and down and idle is None:
         raise click.UsageError("--detach cannot be combined with --down, which ends the running job. Add --idle TIME")
-    given, hidden = (
-        job_and_shell_launch.parse_variables("--env", env),
-        job_and_shell_launch.parse_variables("--secret", secrets),
-    )
+    given = job_and_shell_launch.parse_variables("--env", env)
+    hidden = job_and_shell_launch.parse_variables("--secret", secrets)
     job = job_and_shell_launch.read_job_file(Path(file), given, hidden)
     request = job_and_shell_launch.JobRequest(
         job=job, options=LaunchRequest.from_options(file, **options), idle_timeout=idle

@@ -206,11 +206,8 @@ def format_prometheus(curves: Iterable[Curve], labels: Mapping[str, str]) -> str
 def _family(curve: Curve) -> tuple[str, str]:
     if curve.rank is not None:
         return RANK_METRIC, "metrics logged by ranks, by name"
-    kind, known = (
-        ("node", NODE_METRIC_DEFINITIONS.get(curve.name))
-        if curve.gpu is None
-        else ("gpu", GPU_METRIC_DEFINITIONS.get(curve.name))
-    )
+    kind, definitions = ("node", NODE_METRIC_DEFINITIONS) if curve.gpu is None else ("gpu", GPU_METRIC_DEFINITIONS)
+    known = definitions.get(curve.name)
     if known is None:  # an agent of a newer release sends metrics that this release does not know
         plain = "".join(each if each.isascii() and each.isalnum() else "_" for each in curve.name)
         return f"{PREFIX}_{kind}_{plain}", "metric unknown to this release"
