@@ -508,13 +508,11 @@ class SkywardApp(App[None]):
         """Raise the budget of a pool; without a budget, tear the pool down."""
         if self.session is None:
             return
-        try:
+        with flash_errors(self):
             if budget is None:
                 await wait_shielded(self.session.tear_down(pool.key))
             else:
                 await wait_shielded(self.session.raise_budget(pool.key, budget))
-        except (SkywardError, OSError) as error:
-            self.flash(format_error(error), "error")
 
     def on_unmount(self) -> None:
         self.host_keys.close()
