@@ -203,7 +203,7 @@ async def test_launch_suggestion_is_clicked_and_stays_visible(app: SkywardApp, t
         await pilot.resize_terminal(80, 24)
         await until(pilot, lambda: [each.size.height for each in screen.query("#plan #starts")] == [3])
         await pilot.resize_terminal(120, 40)
-        await until(pilot, "  streaming ")
+        await until(pilot, "  hello ")
         rows = screen_text(app).splitlines()
         place = next(y for y, row in enumerate(rows) if "  hello " in row)
         await pilot.click(offset=(8, place))
