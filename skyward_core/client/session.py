@@ -546,9 +546,9 @@ class Session(SessionInterface):
 
     @verb
     async def save_launch(self, pool: str, run: str, request: LaunchRequest, *, joined: bool) -> None:
-        from skyward_core.client.launch.launch_records_and_script_state import capture_script_state, save_launch_record
+        from skyward_core.client.launch.launch_records_and_script_state import ScriptState, save_launch_record
 
-        source = await asyncio.to_thread(capture_script_state, request)
+        source = await asyncio.to_thread(ScriptState.capture, Path(request.script))
         await asyncio.to_thread(save_launch_record, pool, run, request, joined=joined, source=source)
 
     @verb

@@ -6,10 +6,9 @@ import os
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from skyward_core.client.launch.plugin_and_provider_catalog import DEFAULT_PROVIDER, ArgumentField, Task
+from skyward_core.client.launch.plugin_and_provider_catalog import DEFAULT_PROVIDER, ArgumentField
 from skyward_core.model.errors import JobFileError, SkywardError, UsageError
 from skyward_core.util.safe_file_access import current_folder
 from skyward_core.util.terminal_safe_text import sanitize_line
@@ -193,20 +192,3 @@ def job_rows(plan: JobPlan) -> list[tuple[str, str]]:
     keeps_pool = plan.keep or isinstance(pool, PoolView)
     rows.append(("then", "pool stays up (X: tear down)" if keeps_pool else "pool is torn down after the job"))
     return rows
-
-
-def job_steps(plan: JobPlan, folder: Path) -> list[Task]:
-    """Return the calls of a job in order.
-
-    Args:
-        plan: The plan.
-        folder: Folder for large pickled calls.
-
-    Raises:
-        SkywardError: If a file to upload cannot be read.
-    """
-    from skyward_core.client.launch.job_and_shell_launch import job_tasks, pool_job_tasks
-
-    if isinstance(plan.pool, PoolView):
-        return pool_job_tasks(plan.job, plan.pool, folder)
-    return list(job_tasks(plan.job, folder))

@@ -740,9 +740,9 @@ class LaunchScreen(BaseScreen[None]):
 
     async def _start_job(self, form: Form, shown: JobPlan) -> None:
         """Ask for missing secrets, then launch a job file."""
-        from skyward_core.client.launch.job_and_shell_launch import TASKS_FOLDER, make_process_folder
+        from skyward_core.client.launch.job_and_shell_launch import TASKS_FOLDER, job_steps, make_process_folder
         from skyward_tui.dialogs.host_key_and_secret_variables import SecretsScreen
-        from skyward_tui.launch_form.job_file_plan import job_plan, job_steps
+        from skyward_tui.launch_form.job_file_plan import job_plan
 
         values: dict[str, str] | None = {}
         if shown.lacks:
@@ -756,7 +756,8 @@ class LaunchScreen(BaseScreen[None]):
         named = form if shown.spec is None else replace(form, name=shown.spec.name)
         try:
             plan = await run_in_daemon_thread(lambda: job_plan(named, pools, values, clone=True))
-            steps = await run_in_daemon_thread(lambda: job_steps(plan, folder))
+            live = plan.pool if isinstance(plan.pool, PoolView) else None
+            steps = await run_in_daemon_thread(lambda: job_steps(plan.job, live, folder))
             await self._begin(form, plan, lambda pool: launch_job(self.app, plan, steps, pool), folder)
         except BaseException as error:
             rmtree(folder, ignore_errors=True)
@@ -817,11 +818,9 @@ class LaunchScreen(BaseScreen[None]):
                 field.value = path and display_path(Path(path))
                 field.focus()
 
-        try:
-            functions_of(self._fields.text("script"))
-            script = path_of(self._fields.text("script"))
-        except FieldError:
-            script = None
+        if self._typing is not None:
+            self._review()
+        script = path_of(self._fields.text("script")) if self._readable else None
         self.app.push_screen(PythonsScreen(script), picked)
 
     def action_accelerators(self) -> None:

@@ -20,7 +20,6 @@ from skyward_core.client.launch.launch_records_and_script_state import (
     MAX_DIFF_BYTES,
     LaunchRecord,
     ScriptState,
-    capture_script_state,
     diff_path,
     load_launch_record,
     save_before_launch,
@@ -69,7 +68,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 
 def test_saved_launch_record_is_read_unchanged_and_private(world: World, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("x = 1\n")
-    save_launch_record(world.key, "ab12", REQUEST, joined=True, source=capture_script_state(REQUEST))
+    save_launch_record(world.key, "ab12", REQUEST, joined=True, source=ScriptState.capture(Path(REQUEST.script)))
     found = world.stored_record()
     assert found.request == REQUEST
     assert (found.cwd, found.joined, len(found.source.script)) == (tmp_path, True, 32)
@@ -117,7 +116,7 @@ def test_tampered_launch_record_is_rejected_or_usable(world: World, tmp_path: Pa
     world.file.write_text(json.dumps(report))
     try:
         found = world.stored_record()
-        capture_script_state(found.request).changes_since(found.source)
+        ScriptState.capture(Path(found.request.script)).changes_since(found.source)
         found.absolute_request()
         request = found.with_arguments(["n=5"], None).request
         request.command_line("skyward-tui", "run")
@@ -218,7 +217,7 @@ def test_saved_git_diff_is_private_and_applies(world: World, tmp_path: Path, mon
     (tmp_path / ".gitattributes").write_text("*.py diff=mine\n")
     (tmp_path / "train.py").write_text("x = 2\nkey = 's3cr3t-of-mine'\nurl = 'https://me:hunter22@host/'\n")
     (tmp_path / "raw.bin").write_bytes(b"\1" * 100)
-    save_launch_record(world.key, "ab12", REQUEST, joined=False, source=capture_script_state(REQUEST))
+    save_launch_record(world.key, "ab12", REQUEST, joined=False, source=ScriptState.capture(Path(REQUEST.script)))
     path = diff_path(world.ledger, world.row)
     assert path.stat().st_mode & 0o777 == 0o600
     text = path.read_text()
@@ -229,8 +228,8 @@ def test_saved_git_diff_is_private_and_applies(world: World, tmp_path: Path, mon
     assert (found.changed, found.diff.decode(), found.cut) == (("raw.bin", "train.py"), text, False)
     assert ScriptState.capture(tmp_path / "train.py").changes_since(found) == []
     (tmp_path / "train.py").write_text("x = 3\n")
-    assert "files with uncommitted changes at that launch: raw.bin, train.py" in capture_script_state(
-        REQUEST
+    assert "files with uncommitted changes at that launch: raw.bin, train.py" in ScriptState.capture(
+        Path(REQUEST.script)
     ).changes_since(found)
     assert not (tmp_path / "ran").exists()
 

@@ -245,7 +245,7 @@ class JobRequest:
         return str(folder)
 
 
-def job_tasks(job: JobFile, folder: Path, *, setup: bool = True, cwd: str = "") -> Iterator[Task]:
+def _job_tasks(job: JobFile, folder: Path, *, setup: bool, cwd: str = "") -> Iterator[Task]:
     """Yield the pickled calls of a job in order. Each call must end on all nodes before the next one starts.
 
     Args:
@@ -259,19 +259,24 @@ def job_tasks(job: JobFile, folder: Path, *, setup: bool = True, cwd: str = "") 
     yield from (make_portable_task(call, folder) for call in job.calls(setup=setup, cwd=cwd))
 
 
-def pool_job_tasks(
-    job: JobFile, pool: PoolView, folder: Path, *, run_alone: bool = False, setup: bool = True
+def job_steps(
+    job: JobFile, pool: PoolView | None, folder: Path, *, run_alone: bool = False, setup: bool = True
 ) -> list[Task]:
-    """Return the calls of a job for an existing pool. The first call updates the job's working folder on the nodes.
+    """Return the calls of a job. On an existing pool, the first call updates the job's working folder on the nodes.
 
     If the nodes are this machine, the commands run in the folder itself, not in a copy.
 
     Args:
+        pool: The existing pool; None for a new pool.
+        folder: Folder for large pickled calls.
         run_alone: Include only the job's ``run``, without mounts and ``setup``.
 
     Raises:
         UsageError: If the folder cannot be read or is too large, or ``run_alone`` is true and the job has no ``run``.
+        JobFileError: If a mounted file cannot be read.
     """
+    if pool is None:
+        return list(_job_tasks(job, folder, setup=setup))
     work = job.workdir if job.git is None else _clone_to_folder(*job.git, pool=pool.key)
     here = work is not None and isinstance(provider_class(pool.provider), RunsHere)
     cwd = str(work) if here else ""
@@ -282,7 +287,7 @@ def pool_job_tasks(
         synced = replace(synced, nodes=job.num_nodes)
     steps = [synced] if synced is not None else []
     if not run_alone:
-        return [*steps, *job_tasks(job, folder, setup=setup, cwd=cwd)]
+        return [*steps, *_job_tasks(job, folder, setup=setup, cwd=cwd)]
     call = job.run_call(cwd)
     if call is None:
         raise UsageError(f"{job.path} has no run to execute")

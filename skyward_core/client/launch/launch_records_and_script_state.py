@@ -105,11 +105,6 @@ class ScriptState:
         return changes
 
 
-def capture_script_state(request: LaunchRequest) -> ScriptState:
-    """Return the present state of the script of a launch; see :meth:`ScriptState.capture`."""
-    return ScriptState.capture(Path(request.script))
-
-
 # Options that produce a patch for git apply, regardless of the user's git configuration.
 _DIFF_OPTIONS = (
     "--no-ext-diff", "--no-textconv", "--no-color", "--no-renames", "--ignore-submodules=dirty", "--submodule=short",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from skyward_core.client.launch import job_and_shell_launch
-from skyward_core.client.launch.job_and_shell_launch import JobRequest, job_tasks, pool_job_tasks, shell_task
+from skyward_core.client.launch.job_and_shell_launch import JobRequest, job_steps, shell_task
 from skyward_core.client.launch.launch_records_and_script_state import CommandRecord, JobRecord
 from skyward_core.client.launch.plugin_and_provider_catalog import Task
 from skyward_core.model import errors
@@ -146,7 +146,7 @@ def execute(
             else:
                 view = session.observe(row.key).result()
                 check_fits(job, view)
-                steps = pool_job_tasks(job, view, large, run_alone=True)
+                steps = job_steps(job, view, large, run_alone=True)
                 record = JobRecord.from_job(job, run_alone=True)
             return runner.run_steps(None, steps, detach=detach, record=record)
 
@@ -254,11 +254,7 @@ def launch(
             job_and_shell_launch.temporary_folder(job_and_shell_launch.TASKS_FOLDER) as folder,
             runner.follower.catch_signals(),
         ):
-            steps = (
-                list(job_tasks(job, folder, setup=setup))
-                if found is None
-                else pool_job_tasks(job, found, folder, setup=setup)
-            )
+            steps = job_steps(job, found, folder, setup=setup)
             record = JobRecord.from_job(job, request if spec is not None else None, setup=setup, down=down)
             status = runner.run_steps(spec, steps, detach=detach, record=record)
         if not job.run.strip() and status == errors.OK:
