@@ -42,7 +42,6 @@ from skyward_tui.widgets.form_fields import (
     PluginToggles,
     Toggles,
     field_row,
-    inline_label,
     setting_row,
     text_field,
     update_label,
@@ -529,7 +528,7 @@ class LaunchFields(VerticalScroll, can_focus=False, inherit_bindings=False):
         yield CallFields(id="call")
         used = self._used if self._used in dict(self._live).values() else ""  # the pool may have ended in the meantime
         pools = Choice([(_NEW, ""), *self._live], value=used, allow_blank=False, id="pool", compact=True)
-        yield field_row("Pool", pools, inline_label("name"), text_field("name", "default: script name"))
+        yield field_row("Pool", pools, Label("name", classes="inner"), text_field("name", "default: script name"))
         choices = {name: choice.label for name, choice in provider_choices().items()}
         with Vertical(id="where"):
             yield field_row("Provider", ProviderField(choices, DEFAULT_PROVIDER, id="provider"))
@@ -554,7 +553,7 @@ class LaunchFields(VerticalScroll, can_focus=False, inherit_bindings=False):
             if option.row != row:
                 continue
             if option.label:
-                yield inline_label(option.label, id=f"{name}-label")
+                yield Label(option.label, classes="inner", id=f"{name}-label")
             if option.choices:
                 yield Choice(option.choices, value="", allow_blank=False, id=name, compact=True)
             else:

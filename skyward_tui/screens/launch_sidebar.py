@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,32 +54,23 @@ class StartList(OptionList):
         self._starts: list[Form | Path] = [*recent[:MAX_SHOWN], *example_paths()]
 
     def on_mount(self) -> None:
-        self._fill({})
-        self._check_packages()
-
-    def _fill(self, missing: Mapping[Path, str]) -> None:
-        """List all entries.
-
-        Args:
-            missing: Texts about missing packages by example, as far as they have been checked.
-        """
-        cursor = self.highlighted
-        self.clear_options()
         for place, start in enumerate(self._starts):
             is_example = isinstance(start, Path)
             if not place or (is_example and not isinstance(self._starts[place - 1], Path)):
                 heading = "packaged examples" if is_example else "recent launches"
                 self.add_option(Option(Content.styled(heading, "$muted"), disabled=True))
-            row = example_row(start, missing.get(start, "")) if isinstance(start, Path) else recent_row(start)
+            row = example_row(start) if isinstance(start, Path) else recent_row(start)
             is_unsafe = not isinstance(start, Path) and start.script != sanitize_line(start.script)
             self.add_option(Option(row, id=str(place), disabled=is_unsafe))
-        self.highlighted = cursor
+        self._check_packages()
 
     @work
     async def _check_packages(self) -> None:
+        """Add the missing packages to the examples. The check may start a slow Python."""
         missing = await run_in_daemon_thread(missing_packages)
-        if any(missing.values()) and self.is_attached:
-            self._fill(missing)
+        for place, start in enumerate(self._starts):
+            if self.is_attached and isinstance(start, Path) and missing.get(start):
+                self.replace_option_prompt(str(place), example_row(start, missing[start]))
 
     def on_focus(self) -> None:
         if self.highlighted is None:

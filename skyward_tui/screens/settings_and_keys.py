@@ -56,9 +56,6 @@ class SettingRow:
 class SettingList(CursorList[SettingRow]):
     """List of settings with descriptions."""
 
-    def __init__(self) -> None:
-        super().__init__(id="list")
-
     @property
     def chosen(self) -> SettingRow | None:
         chosen = super().chosen
@@ -115,7 +112,7 @@ class SettingsScreen(ListScreen[SettingList]):
     DEFAULT_CSS = read_style_sheet(__file__)
 
     def __init__(self) -> None:
-        super().__init__(SettingList())
+        super().__init__(SettingList(id="list"))
         self._given: Mapping[str, Any] = {}
         self._failed = ""
         self._words = ""

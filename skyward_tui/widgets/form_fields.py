@@ -209,18 +209,12 @@ def field_row(label: str, *content: Widget, id: str | None = None) -> Horizontal
     return Horizontal(Label(label), *content, classes="row", id=id)
 
 
-def inline_label(label: str, *, id: str | None = None) -> Label:
-    """Return the label of a field that is not the first in its row."""
-    return Label(label, classes="inner", id=id)
-
-
 def setting_row(id: str, setting: Setting) -> Horizontal:
     """Return the row for a provider's setting. It is hidden until the provider is chosen."""
     field = setting.field() if setting.field else Field(label=setting.name)
     text = text_field(id, field.placeholder or ("" if setting.default is None else str(setting.default)))
     text.suggester = SuggestFromList(field.suggestions)
-    row = field_row(field.label, text)
-    row.id = f"{id}-row"
+    row = field_row(field.label, text, id=f"{id}-row")
     row.display = False
     return row
 
