@@ -125,8 +125,8 @@ class Training:
             return False
         fault, node = self.random.choice(faults), self.random.randrange(self._nodes)
         link = compute.pool.links[node]
-        if fault == "link":
-            wait_until(lambda: link.up)
+        if fault in ("link", "node"):
+            wait_until(lambda: link.up and exists(link.welcome["pid"]))  # the agent may have been killed before
         self.pids |= {*agent_pids(compute), *worker_pids(compute)}
         match fault:
             case "rank" | "error":
