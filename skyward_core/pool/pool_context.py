@@ -272,11 +272,12 @@ class BackgroundTasks:
         self._deferred: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._timer: asyncio.TimerHandle | None = None
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Start a task that no caller waits for. The loop's exception handler reports its failure."""
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Start a task that no caller has to wait for. The loop's exception handler reports its failure."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     def defer(self, work: Callable[..., None], *args: Any) -> None:
         """Call ``work`` about 3 ms later. Deferred calls keep their order.

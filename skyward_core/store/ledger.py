@@ -768,12 +768,13 @@ class Ledger:
 
     def adopt_run(self, run: str) -> bool:
         """Make this process the client of a running run whose client has exited. Return whether it is."""
-        row = self.run(run)
+        row, mark = self.run(run), process_mark()
         if row is None or row.ended_at is not None or row.has_client:
             return False
-        self._write([("UPDATE runs SET pid=? WHERE run=? AND pid IS ?", (process_mark(), run, row.pid))])
+        # The event loop waits for this write.
+        self._write([("UPDATE runs SET pid=? WHERE run=? AND pid IS ?", (mark, run, row.pid))], patience=1.0)
         row = self.run(run)
-        return row is not None and row.pid == process_mark()
+        return row is not None and row.pid == mark
 
     def record_runs(
         self,

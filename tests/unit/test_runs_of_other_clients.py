@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -30,7 +31,7 @@ from skyward_core.pool.runs import other_clients_runs, run_registry_claims_and_f
 from skyward_core.protocol.frame_codec import Header
 from skyward_core.providers.local.provider import Local
 from skyward_core.store.ledger import Ledger
-from skyward_core.store.ledger_rows import PoolRow, RunRow
+from skyward_core.store.ledger_rows import PoolRow, RunRow, process_mark
 from skyward_core.transport.background_loop import background_loop, short_switch_interval, submit
 from skyward_core.views import events
 from skyward_tui.ui.session_futures import wait_shielded
@@ -721,3 +722,90 @@ async def test_waiting_run_ends_with_its_reason_if_no_node_has_its_function(
     await until(lambda: watcher.run.state == "failed")
     assert watcher.written().state == "failed" and not watcher.written().has_client
     assert [each.reason for each in watcher.run.ended_attempts] == [last_end["reason"]]
+
+
+LAST_END = {
+    "number": 1, "cause": "loss", "message": "rank 1 lost", "signature": "", "progress": None, "lost": [1],
+    "reason": "only a client can replace lost nodes", "at": 1010.0,
+}  # fmt: skip
+
+
+@pytest.fixture
+async def waiting_run(world: World, attach: Come, monkeypatch: pytest.MonkeyPatch) -> Watcher:
+    """Return the client of a pool with a failed run that waits for a client. The agents report it later."""
+    monkeypatch.setattr(other_clients_runs, "DECISION_GRACE", 0.0)
+    monkeypatch.setattr(other_clients_runs, "DECISION_INTERVAL", 0.01)
+    watcher = await attach()
+    monkeypatch.setattr(watcher.client.context, "options", Options(on_loss="restart"))
+    columns = {"token": TOKEN, "function": "train", "kind": "broadcast", "total": 2, "opened_at": 1000.0}
+    watcher.client.ledger.record_runs({RUN: columns})
+    return watcher
+
+
+def report_waiting_run(watcher: Watcher) -> None:
+    watcher.say(0, {"t": "run"} | opened() | {"last_end": LAST_END})
+    watcher.say(0, outcome(0, 0, "collateral", error=BOOM))
+    watcher.say(1, outcome(1, 1, "lost", error=BOOM))
+
+
+@pytest.mark.parametrize("who", ["locks the ledger", "waits for it first"])
+async def test_client_continues_a_waiting_run_as_soon_as_no_other_process(
+    waiting_run: Watcher, monkeypatch: pytest.MonkeyPatch, who: str
+) -> None:
+    """Another process locks the ledger, or is killed after it has taken over the run."""
+    client, adopted = waiting_run.client, list[str]()
+    registry = client.context.registry
+
+    async def adopt(run: str) -> None:
+        adopted.append(run)
+
+    monkeypatch.setattr(registry, "_adopt", adopt)
+    with sqlite3.connect(client.ledger.path, isolation_level=None) as beside:
+        if who == "locks the ledger":
+            beside.execute("BEGIN IMMEDIATE")
+        else:
+            beside.execute("UPDATE runs SET pid=?", (process_mark(os.getppid()),))
+        report_waiting_run(waiting_run)
+        assert (waiting_run.run.state, adopted) == ("running", [])
+        if who == "locks the ledger":
+            beside.execute("ROLLBACK")
+        else:
+            beside.execute("UPDATE runs SET pid=NULL")
+    await until(lambda: adopted == [RUN])
+
+
+async def test_client_whose_link_is_cut_while_it_takes_over_a_run_asks_again(
+    world: World, waiting_run: Watcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer, cuts = Pipe._answer, list[Pipe]()
+
+    def cut_once(pipe: Pipe, header: Header) -> Header | None:
+        if header["t"] == "claim" and pipe is world.pipes["m1"] and not cuts:
+            cuts.append(pipe)
+            asyncio.get_running_loop().call_soon(pipe.on_lost, OSError("the cable was pulled"))
+            return None
+        return answer(pipe, header)
+
+    monkeypatch.setattr(Pipe, "_answer", cut_once)
+    report_waiting_run(waiting_run)
+    world.remembers["m1"] = [record(opened(), outcome(1, 1, "lost", error=BOOM))]
+    registry = waiting_run.client.context.registry
+    await until(lambda: RUN not in registry._adoptions)
+    assert cuts and world.questions.count(("m0", "claim")) == 2
+    assert "its nodes do not have its function" in waiting_run.events_of(events.PoolState)[-1].detail
+
+
+async def test_client_that_detaches_while_it_takes_over_a_run_leaves_it_to_others(
+    world: World, waiting_run: Watcher
+) -> None:
+    world.refuses["m1"] = OSError("no route to host")
+    world.pipes["m1"].on_lost(OSError("the cable was pulled"))
+    waiting_run.say(0, {"t": "run"} | opened() | {"last_end": LAST_END})
+    context = waiting_run.client.context
+    assert waiting_run.written().has_client
+    await asyncio.sleep(0)  # the task begins
+    context.detached = context.leaving = True
+    await waiting_run.client.close()
+    row = Ledger().run(RUN)
+    assert row is not None and not row.has_client
+    assert not context.registry._adoptions

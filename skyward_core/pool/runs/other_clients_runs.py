@@ -559,6 +559,8 @@ class OtherClientRuns:
             elif row is not None and row.ended_at is not None:
                 self._end(run, row.state, row.ended_at, row.root_cause)
             elif row is None or not row.has_client:
+                if known.waiting is not None:
+                    context.registry.adopt(run)
                 self._check_end(run, caught_up=True)
                 if row is not None and not known.has_ended:
                     self._report_lost(row)

@@ -7,9 +7,10 @@ import time
 from collections import OrderedDict
 from collections.abc import Container, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from skyward_core.model.errors import Hint, PoolError
+from skyward_core.model.errors import Hint, LedgerError, PoolError
 from skyward_core.model.outcomes_states_and_alerts import RunKind
 from skyward_core.pool.agent_link import Link
 from skyward_core.pool.blob_distribution import BlobCache
@@ -78,10 +79,10 @@ class RunRegistry:
         context = self._context
         if run in self._adoptions or run in self.own_runs:
             return True
-        if context.observer or context.leaving or not context.ledger.adopt_run(run):
-            return False
-        self._adoptions[run] = asyncio.create_task(self._adopt(run))
-        return True
+        with suppress(LedgerError):  # runs that wait for a client are tried again
+            if not (context.observer or context.leaving) and context.ledger.adopt_run(run):
+                self._adoptions[run] = context.background.spawn(self._adopt(run))
+        return run in self._adoptions
 
     async def _adopt(self, run: str) -> None:
         """Get the function and the outcomes of a run from the nodes. If it has failed, it restarts here."""
@@ -90,8 +91,12 @@ class RunRegistry:
             await self._wait_for_links()
             adopted = self.add(run, view.kind, [Task(view.function, EMPTY_BLOB, EMPTY_BLOB)], view.total)
             adopted.claim_from(context.links, view.nodes, self.others.attempt_of(run), decides=True)
-            links = [link for link in context.links if link.up]
-            answers = await asyncio.gather(*(link.claim(run, decides=True) for link in links))
+            while True:
+                links = [link for link in context.links if link.up]
+                with suppress(ConnectionError):  # a link was cut
+                    answers = await asyncio.gather(*(link.claim(run, decides=True) for link in links))
+                    break
+                await self._wait_for_links()
             known = {link: answer["calls"] for link, (answer, _) in zip(links, answers, strict=True)}
             for link in context.links:
                 for index in set(adopted.calls_on(link)).difference(known.get(link, ())):
@@ -110,6 +115,8 @@ class RunRegistry:
             await self._wait_for_links()  # released claims reconnect
         finally:
             del self._adoptions[run]
+            if run not in self.runs:  # this client detaches
+                self._news.records.set_columns(run, pid=None)
 
     async def _wait_for_links(self) -> None:
         await asyncio.sleep(ADOPTION_INTERVAL)  # a closed link reports its end a little later
