@@ -429,7 +429,7 @@ def test_torchrun_options_become_a_launch_request(parse_script_words):
     assert isinstance(request, LaunchRequest), request
     assert (request.module, request.script, request.script_args) == ("package.train", "package/train.py", ("a",))
     assert not parse_script_words.notes
-    request = parse_script_words("torchrun --requirements r.txt --output *.pt plain.py --project")
+    request = parse_script_words("torchrun --requirements r.txt --outputs *.pt plain.py --project")
     assert isinstance(request, LaunchRequest), request
     assert (request.requirements, request.outputs, request.project) == ("r.txt", ("*.pt",), False)
     assert request.torchrun, "it may be one process"
