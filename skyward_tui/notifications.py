@@ -168,14 +168,11 @@ class NotificationWatch:
     def _run_notifications(self, pool: PoolView, now: float) -> Iterable[Notification]:
         for run in list(pool.runs.values()):
             key = pool.key, run.id
-            if run.state == "running":
-                if not pool.is_over:
-                    self._running.add(key)
-                else:
-                    self._running.discard(key)
+            if run.state == "running" and not pool.is_over:
+                self._running.add(key)
             elif key in self._running:
                 self._running.discard(key)
-                if run.state != "left":  # otherwise the run continues without this client
+                if run.state not in ("running", "left"):  # otherwise the run continues without this client
                     yield run_notification(run, pool.name, now)
 
     def _pause_notifications(self, pool: PoolView) -> Iterable[Notification]:

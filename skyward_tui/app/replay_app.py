@@ -33,10 +33,8 @@ class ReplayApp(SkywardApp):
     def _open(self) -> SessionInterface:
         from skyward_core.client.replay_session import Playback, Replay, open_recording
 
-        playback = Playback(open_recording(self._record))
-        front = Replay(playback)
-        self.replay = playback
-        return front
+        self.replay = Playback(open_recording(self._record))
+        return Replay(self.replay)
 
     def _time_of_record(self) -> float:
         return time.time() if self.replay is None else self.replay.displayed_time()

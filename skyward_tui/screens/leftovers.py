@@ -109,7 +109,7 @@ class LeftoversScreen(ListScreen[LeftoverList]):
         yield Panel(Static(id="detail"), id="thing", title="details")
 
     def on_mount(self) -> None:
-        self._scan()
+        self.action_again()
 
     def time_token(self, now: float) -> object:
         is_scanning = self._scan_started_at is not None
@@ -149,7 +149,7 @@ class LeftoversScreen(ListScreen[LeftoverList]):
         return f"No cloud resources from this machine {where}."
 
     @work(group="look", exclusive=True)
-    async def _scan(self) -> None:
+    async def action_again(self) -> None:
         from skyward_core.client.leftover_cleanup import scannable_providers
 
         session = self.app.session
@@ -172,7 +172,7 @@ class LeftoversScreen(ListScreen[LeftoverList]):
 
     def _rescan(self) -> None:
         if self.is_attached:
-            self._scan()
+            self.action_again()
 
     # Actions
 
@@ -215,16 +215,13 @@ class LeftoversScreen(ListScreen[LeftoverList]):
         if chosen.ledger:
             self._ledgers = tuple(dict.fromkeys((*self._ledgers, chosen.ledger)))
             self.flash(f"scanning resources of ledger {chosen.ledger}, too …")
-            self._scan()
+            self.action_again()
         elif pool := self._pool_of(chosen):
             self.app.show_pool(pool)
 
-    def action_again(self) -> None:
-        self._scan()
-
     def action_everywhere(self) -> None:
         self._everywhere = not self._everywhere
-        self._scan()
+        self.action_again()
 
     def action_end(self) -> None:
         if (chosen := self.listed.chosen) is not None:

@@ -147,13 +147,10 @@ TORCHRUN_OPTIONS: Mapping[str, TorchrunOption] = {
 def torchrun_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add those options of torchrun that have no effect to a command; its help hides them."""
     for name, other in TORCHRUN_OPTIONS.items():
-        spelled = {f"--{name}": None, f"--{name.replace('-', '_')}": None} | (
-            {other.short: None} if other.short else {}
-        )
-        how: dict[str, Any] = (
-            {"is_flag": True} if other.is_flag else {"envvar": f"PET_{name.replace('-', '_').upper()}"}
-        )
-        command = click.option(*spelled, name.replace("-", "_"), hidden=True, default=None, **how)(command)
+        variable = name.replace("-", "_")
+        spelled = dict.fromkeys(filter(None, (f"--{name}", f"--{variable}", other.short)))
+        how: dict[str, Any] = {"is_flag": True} if other.is_flag else {"envvar": f"PET_{variable.upper()}"}
+        command = click.option(*spelled, variable, hidden=True, default=None, **how)(command)
     return command
 
 
@@ -494,15 +491,14 @@ def torchrun(
 
     notes = list(ignored_option_notes(given))
     asked = {name: value for name, value in given.items() if name.replace("_", "-") not in TORCHRUN_OPTIONS}
-    shape = nproc_per_node, nnodes
     for note in notes:
         console.note(note)
-    if not asked["pool"] or shape != ("1", None):
+    if not asked["pool"] or (nproc_per_node, nnodes) != ("1", None):
         is_here = not asked["hosts"] and asked["provider"] in (None, DEFAULT_PROVIDER)
-        asked |= {"nodes": shape[1], "ranks_per_node": parse_nproc(nproc_per_node, is_here=is_here)}
+        asked |= {"nodes": nnodes, "ranks_per_node": parse_nproc(nproc_per_node, is_here=is_here)}
     for name in RESTART_OPTIONS if max_restarts else ():
         asked[name] = max_restarts if asked[name] is None else asked[name]
-    asked["torchrun"] = shape[1] in (None, 1) and nproc_per_node in ("1", "gpu", "auto", "cpu")
+    asked["torchrun"] = nnodes in (None, 1) and nproc_per_node in ("1", "gpu", "auto", "cpu")
     if as_module:
         asked["module"] = training_script
         training_script = str(module_file(training_script))
