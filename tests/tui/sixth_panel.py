@@ -12,8 +12,6 @@ from collections.abc import Callable
 
 from textual.widgets import Static
 
-from skyward_core.views.pool_view import PoolView, RunView
-from skyward_tui.panels.panel import RunPanel, RunSelection
 from skyward_tui.ui import panel_table_and_layout
 
 ROW = panel_table_and_layout.PanelSpec(
@@ -26,6 +24,11 @@ ROW = panel_table_and_layout.PanelSpec(
     empty="no weather so far: it comes with the first run",
     hides=True,
 )
+if __name__ == "__main__":  # before the imports of modules that read the table
+    panel_table_and_layout.PANELS = (*panel_table_and_layout.PANELS, ROW)
+
+from skyward_core.views.pool_view import PoolView, RunView  # noqa: E402
+from skyward_tui.panels.panel import RunPanel, RunSelection  # noqa: E402
 
 
 class WeatherPanel(RunPanel):
@@ -84,5 +87,4 @@ async def watch() -> None:
 
 
 if __name__ == "__main__":
-    panel_table_and_layout.PANELS = (*panel_table_and_layout.PANELS, ROW)
     asyncio.run(watch())

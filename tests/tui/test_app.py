@@ -407,7 +407,7 @@ async def test_tear_down_quit_and_help_are_hinted_at_any_width(
         await pilot.press("enter")
         for panel, first in (("1", "enter open"), ("2", "f follow"), ("3", "z zoom"), ("4", "S save")):
             await pilot.press(panel)
-            await until(pilot, lambda first=first: hints(app).strip().startswith(first))  # type: ignore[misc]
+            await until(pilot, lambda first=first: f"\n {first}" in hints(app))  # type: ignore[misc]
             assert hints(app).endswith("X tear down  q back  ? keys")
 
 
@@ -429,7 +429,7 @@ async def test_hints_omit_letter_keys_while_text_is_typed(app: SkywardApp, sessi
     async with running_app(app, (120, 24), until="▶ llama-ft") as pilot:
         await press(pilot, "n", until=lambda: "ctrl+r launch" in hints(app))
         assert hints(app).endswith("esc back  f1 keys") and "?" not in hints(app)
-        await press(pilot, "escape", "enter", "/", until=lambda: hints(app).strip() == "esc close  f1 keys")
+        await press(pilot, "escape", "enter", "/", until=lambda: hints(app).endswith("\n esc close  f1 keys"))
 
 
 async def test_cancel_of_an_ended_run_is_refused_with_a_message(app: SkywardApp, session: FakeSession) -> None:

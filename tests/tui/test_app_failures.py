@@ -123,6 +123,8 @@ async def test_error_of_a_background_worker_is_shown_on_its_screen(
         await until(pilot, DEFECT)
         boxes = [each for each in app.screen.query("LogPanel, #dialog") if "✗" in str(each.border_subtitle)]
         assert len(boxes) == (where not in ("screen", "app"))
+        session.now += 60  # that message, which covers the last border, is over
+        await until(pilot, lambda: "internal error" not in screen_text(app))
         assert ("─ ✗ KeyError: 'odd' ─" in screen_text(app)) == bool(boxes)
     assert not app.return_code
 

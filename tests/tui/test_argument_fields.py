@@ -154,9 +154,11 @@ async def test_several_values_of_an_argument_are_a_sweep(app: SkywardApp, sessio
         line.value = "epochs=1..5 lr=0.1"
         await until(pilot, "5 trials, each on one rank")
         options.focus()
-        await press(pilot, "right", "right", "space", until="✗ must be int, got '1..5'")
+        await press(pilot, "right", "right", "right", "space", until="✗ must be int, got '1..5'")
         assert "sweep" not in options.chosen
-        await press(pilot, "space", "left", "space", until="each combination of a sweep already runs on one rank")
+        await press(
+            pilot, "space", "left", "left", "space", until="each combination of a sweep already runs on one rank"
+        )
         assert options.has_class("-wrong")
         await pilot.press("space", "ctrl+r")
         await until(pilot, lambda: any(run.kind == "sweep" for view in session.views for run in view.runs.values()))

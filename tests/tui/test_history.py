@@ -244,7 +244,7 @@ async def test_history_finds_words_in_logs_and_enter_opens_the_line(app: Skyward
         assert "r1 line 401, and 1 more: loss is nan here" in shown and "evil" not in shown
         assert shown.count("loss is nan here") == 2, "beside the list, and in it"
         await press(pilot, "enter", "enter", until=lambda: isinstance(app.screen, RunScreen))
-        await until(pilot, lambda: "loss is nan here" in screen_text(app) and "2 hits" in screen_text(app))
+        await until(pilot, lambda: "loss is nan here" in screen_text(app) and "match 1/2" in screen_text(app))
         assert isinstance(app.screen, RunScreen) and app.screen.rank == 1
         assert "step 399" in screen_text(app) and "nan again" not in screen_text(app)
         await press(pilot, "q", until=lambda: isinstance(app.screen, HistoryScreen))

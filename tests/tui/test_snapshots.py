@@ -388,5 +388,5 @@ async def test_run_screen_in_each_theme_snapshot(
         await until(pilot, lambda: app.session is not None and "llama-ft" in screen_text(app))
         await press(pilot, "enter", "2", until=lambda: "step=59" in screen_text(app) and "Xid 79" in screen_text(app))
         session.now += FLASH_SECONDS + 1
-        await until(pilot, "X tear down")
+        await until(pilot, lambda: "0:48 elapsed" in screen_text(app) and "! throttled" not in screen_text(app))
         snap(app, f"looks-{looks}-120x40")
