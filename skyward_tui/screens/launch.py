@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from secrets import token_hex
 from shutil import rmtree
@@ -143,7 +144,8 @@ class ProviderChecks:
             self._show(form.provider, key)
         else:
             self._is_delayed = is_typing
-            self._screen.run_worker(self._run_check(key, self._python), group="check", exclusive=True)
+            run_check = partial(self._run_check, key, self._python)
+            self._screen.run_worker(run_check, "check", "check", exclusive=True)  # type: ignore[arg-type]
 
     def discard(self, provider: str) -> None:
         """Discard the shown result, because a setting has changed."""
