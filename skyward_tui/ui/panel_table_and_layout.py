@@ -173,7 +173,7 @@ def place_panels(
     for name in side[1:]:
         column_rows[name] = min(column_rows[name], max(LEAST_ROWS - 1, tall // 3))
         if not under:
-            column_rows[name] = max(LEAST_ROWS, column_rows[name] + below)
+            column_rows[name] = _clamp(column_rows[name] + below, LEAST_ROWS, tall - LEAST_ROWS)
     column_rows[flexible] = tall - sum(need for name, need in column_rows.items() if name != flexible)
     y = 0
     for name, need in column_rows.items():

@@ -127,6 +127,7 @@ def test_machines_use_free_rows_of_the_left_column() -> None:
     st.integers(-400, 400), st.integers(-400, 400),
 )  # fmt: skip
 @example(dict.fromkeys(("ranks", "phases", "queue", "metrics")) | {"machines": 9}, "machines", 140, 16, 0, 0)
+@example(dict.fromkeys(("ranks", "phases", "metrics")), "ranks", 32, 16, 0, 12)
 def test_panels_never_overlap_or_leave_the_grid(
     rows: dict[str, int | None], active: str, width: int, height: int, left: int, below: int
 ) -> None:
