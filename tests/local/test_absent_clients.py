@@ -24,7 +24,7 @@ from skyward_core.store.state_folder import ensure_socket_folder
 from skyward_core.views.pool_view import PoolView
 from skyward_tui.cli.commands import launched_and_attached_runs as command
 from skyward_tui.cli.console_and_log_printer import Console
-from tests.support.child import Child, read_line
+from tests.support.child import Child, child, read_line
 from tests.support.cli import Cli
 from tests.support.fates import gone
 from tests.support.forked_clients import run_script
@@ -627,3 +627,42 @@ def test_run_without_results_is_not_reported_as_fetched_at_teardown(home: Path) 
         assert receipt.ok and receipt.retained == ()
         assert not [note for note in receipt.notes if run in note]
     assert left_there(home) == []
+
+
+WAITED_FOR = """
+import pathlib, sys, time
+import skyward_core as sky
+
+folder = pathlib.Path(sys.argv[1])
+
+@sky.function
+def work():
+    rank = sky.instance_info().rank
+    (folder / f"began{rank}").touch()
+    while not (folder / "go").exists():
+        time.sleep(0.01)
+    return rank
+
+with sky.Compute(nodes=3, name="shared", options=sky.Options(console=False)) as compute:
+    print(work() @ compute, flush=True)
+    if sys.argv[2] == "stays":
+        sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("client", ["stays", "is killed"])
+def test_waiting_client_gets_results_of_a_connected_client_too(home: Path, tmp_path: Path, client: str) -> None:
+    with child(WAITED_FOR, tmp_path, client) as first:
+        wait_until(lambda: len(list(tmp_path.glob("began*"))) == 3, what="the ranks")
+        with sky.attach("shared") as pool, ThreadPoolExecutor() as threads:
+            waiting = threads.submit(pool.wait)
+            wait_until(lambda: bool(pool.pool.context.registry.own_runs), what="the second client has claimed the run")
+            if client == "is killed":
+                first.kill()
+                first.wait()
+            (tmp_path / "go").touch()
+            if client == "stays":
+                assert read_line(first) == "[0, 1, 2]"
+            assert waiting.result(60) == [0, 1, 2]
+            first.kill()
+            pool.down()

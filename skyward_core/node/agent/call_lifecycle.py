@@ -369,6 +369,8 @@ class CallLifecycle:
         ):
             # Otherwise the outcome is sent after the last value.
             (call.owner.write_batched if more else call.owner.write)(data)
+        for reader in call.readers:
+            reader.write(data)
         self._registry.record_outcome(call, header)
         if not more:
             self._slow.on_end()
@@ -453,14 +455,23 @@ class CallLifecycle:
     # -- delivery ----------------------------------------------------------------------------------------
 
     def claim(self, connection: Connection, call: Call, header: ClientCall | ClientClaim) -> None:
-        """Deliver the outcome of a call to a client that requests it over a new connection."""
+        """Deliver the outcome of a call to a client that requests it over a new connection.
+
+        While the client that dispatched the call is connected, it stays the owner, and other clients get a copy.
+        """
+        self.open_value_buffer(call)
+        is_shared = header["t"] == "claim" and not header.get("decides") and call.value_buffer is None
+        if is_shared and call.owner not in (None, connection):
+            call.readers.append(connection)
+            if call.outcome is not None and not call.is_superseded:
+                connection.send(call.outcome, call.result)
+            return
         call.is_owner_deciding = header["t"] == "call" or header.get("decides", False)
         if call.is_owner_deciding and not call.is_superseded:
             self.release(call)  # the client gets the outcome below, and decides
         call.owner = connection
         for want in call.wanted_values.values():
             connection.send(want | {"again": True})
-        self.open_value_buffer(call)
         if call.value_buffer is not None:
             call.value_buffer.acknowledge(header.get("taken", 0))
             call.value_buffer.next_unsent = header.get("next", 0)
@@ -472,12 +483,15 @@ class CallLifecycle:
     def on_client_gone(self, connection: Connection) -> None:
         """Buffer the outcomes of a disconnected client's calls until a client claims them."""
         for call in self._registry.calls.values():
+            call.readers = [each for each in call.readers if each is not connection]
             if call.owner is connection:
                 call.owner = None
                 call.owner_lost_at = asyncio.get_running_loop().time()
                 self.send_credit(call)
                 if call.outcome is not None and self.is_withheld(call):
                     self._registry.withdraw_outcome(call)  # the client has not decided yet
+                elif call.readers:
+                    self.claim(call.readers.pop(), call, {"t": "claim", "run": call.run})
 
     def calls_awaiting_input(self) -> list[Call]:
         """Return the calls that wait for input from a disconnected client."""
@@ -494,6 +508,10 @@ class CallLifecycle:
     def unconfirmed_sizes(self, abandoned: Container[str]) -> dict[str, int]:
         """Return the bytes of results that no client has confirmed, by run, except for abandoned runs."""
         return _result_sizes(call for call in self._registry.calls.values() if call.run not in abandoned)
+
+    def is_owned_by_other(self, connection: Connection, run: str) -> bool:
+        """Check whether the results of a run are for another connected client, so that this one has copies."""
+        return any(call.owner not in (None, connection) for call in self._registry.calls_of_run(run))
 
     def acknowledge(self, calls: dict[str, list[int] | None]) -> None:
         """Delete the results that a client has confirmed."""

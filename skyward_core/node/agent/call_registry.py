@@ -61,6 +61,7 @@ class Call:
         self.header: ClientCall = header
         self.body = body
         self.owner = owner
+        self.readers: list[Connection] = []  # clients that wait for the outcome of another connected client's call
         self.rank = rank
         self.slot = slot
         self.started_at: float | None = None
