@@ -69,6 +69,7 @@ _LOG_PREFIX = (
     r"(?:\[?[Rr]ank ?\d+\]?:?\s*)?(?:(?:\[[\w.]+\]\s{0,2}(?:-\s?)?)*(?:[\w.]+ - )?\[?\bINFO\b\]?[\s:|\]-]*"
     rf"(?:(?!(?i:{_GROUPS}|{_X})\b)[\w.]+(?::\w+)*(?: - |\s*\| |: ?(?![\d.])|\] ?))?[\s-]*)?"
 )
+_REMARK = re.compile(r"\s\(([^()]*)\)\s*$")  # at the end of a line
 _EVALUATION = re.compile(r"val|test|eval")
 _ETA = re.compile(r"\beta:?\s*(?:\d+ days?, )?\d+(?::\d\d)+,?", re.IGNORECASE)
 _DIGIT = re.compile(r"\d|nan|inf")
@@ -288,6 +289,9 @@ class PrintedMetrics:
             if self._columns or any(cue in low for cue in cues):
                 text = _ESCAPES.sub("", raw.decode("utf-8", "replace"))
                 line = self._table_row(text) or parse_line(text)
+                remark = _REMARK.search(text) if line is None else None
+                if remark is not None and re.search("[A-Za-z]{2} ", remark[1]):  # words
+                    line = parse_line(text[: remark.start()])
             if line is None:
                 if len(self._rejected) >= MAX_REJECTED:
                     self._rejected.clear()
