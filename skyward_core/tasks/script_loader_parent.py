@@ -174,11 +174,6 @@ def build_tasks(
     _raise_report(result, "" if echo else printed.read_text(encoding="utf-8", errors="replace"))
 
 
-def build_task(path: Path, function: str | None, kwargs: Mapping[str, Any], **how: Any) -> Task:
-    """Load the script and pickle one call, as :func:`build_tasks`."""
-    return build_tasks(path, function, [kwargs], **how)[0]
-
-
 def _make_task_folder() -> Path:
     """Create a folder for loaded tasks in the user's state folder. Delete the folders of processes that have ended."""
     from skyward_core.store.old_pool_environment_and_clone_pruning import TASKS_FOLDER, make_process_folder

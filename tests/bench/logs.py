@@ -71,7 +71,7 @@ class Flood:
     """Run that floods a pool with lines, and the check that each line arrived unchanged, once and in order."""
 
     def __init__(self, session: Session, pool: PoolView, ranks: int, lines: int) -> None:
-        from skyward_core.tasks.script_loader_parent import build_task
+        from tests.support.loaded_calls import build_task
 
         self._session, self._pool, self._ranks, self._lines = session, pool, ranks, lines
         self._seen = [hashlib.sha256() for _ in range(ranks)]

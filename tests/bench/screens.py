@@ -163,10 +163,10 @@ async def _watched() -> dict[str, float]:
     from skyward_core.client.session import Session
     from skyward_core.model.specs import Options, PoolSpec, Worker
     from skyward_core.providers.local.provider import Local
-    from skyward_core.tasks.script_loader_parent import build_task
     from skyward_tui.app.app import SkywardApp
     from skyward_tui.panels.log_pane import LogPane
     from skyward_tui.screens.run import RunScreen
+    from tests.support.loaded_calls import build_task
 
     session = Session()
     spec = PoolSpec(

@@ -79,8 +79,8 @@ def taken() -> dict[str, float]:
     from skyward_core.client.session import Session
     from skyward_core.model.specs import PoolSpec, Worker
     from skyward_core.providers.local.provider import Local
-    from skyward_core.tasks.script_loader_parent import build_task
     from skyward_core.views.stack_groups_and_profiles import group_stacks
+    from tests.support.loaded_calls import build_task
 
     session = Session()
     worker = Worker(ranks_per_node=RANKS_PER_NODE)
@@ -116,8 +116,8 @@ def hang_found(framework: str) -> float:
     from skyward_core.client.session import Session
     from skyward_core.model.specs import PoolSpec, Worker
     from skyward_core.providers.local.provider import Local
-    from skyward_core.tasks.script_loader_parent import build_task
     from skyward_core.views.stack_groups_and_profiles import summarize_collectives
+    from tests.support.loaded_calls import build_task
 
     session = Session()
     plugin = getattr(sky.plugins, framework)()

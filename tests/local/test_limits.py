@@ -22,10 +22,10 @@ from skyward_core.model.errors import FAILED, UsageError
 from skyward_core.pool import teardown
 from skyward_core.store import ledger
 from skyward_core.store.ledger import Ledger
-from skyward_core.tasks.script_loader_parent import build_task
 from tests.support.cli import COMMAND, PATIENCE, Cli
 from tests.support.faults import agent_pids, worker_pids
 from tests.support.full_disk import fill
+from tests.support.loaded_calls import build_task
 from tests.support.processes import exists
 from tests.support.waiting import wait_until
 

@@ -35,9 +35,9 @@ from skyward_core.providers.ssh.provider import SSH
 from skyward_core.store.pool_folder import read_lock
 from skyward_core.tasks.pickled_calls_and_blobs import Task
 from skyward_core.tasks.script_interpreter_and_environment import library_path_entries, query_python
-from skyward_core.tasks.script_loader_parent import build_task
 from skyward_core.views.pool_view import PoolView
 from tests.support.cli import Cli, call
+from tests.support.loaded_calls import build_task
 from tests.support.one_host import provider
 from tests.support.processes import descendants, exists
 from tests.support.pythons import another_python, make_environment, other_pythons

@@ -15,7 +15,7 @@ import pytest
 from skyward_core.client.session import Session
 from skyward_core.model.specs import Options, PoolSpec
 from skyward_core.providers.local.provider import Local
-from skyward_core.tasks.script_loader_parent import build_task
+from tests.support.loaded_calls import build_task
 from tests.support.processes import descendants
 from tests.support.terminal import PATIENCE, Terminal
 

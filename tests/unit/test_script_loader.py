@@ -19,8 +19,8 @@ from skyward_core.model.errors import NotPicklableError, ScriptError, ScriptFail
 from skyward_core.plugins.built_in.huggingface import HuggingFace
 from skyward_core.tasks import missing_packages
 from skyward_core.tasks.argument_parsing_and_sweeps import RawArgument
-from skyward_core.tasks.script_loader_parent import build_task
 from tests.support.forked import Loaded
+from tests.support.loaded_calls import build_task
 
 HEAD = "import skyward_core as sky\n"
 TOKEN = "hf_" + "InNoFile" * 2
@@ -120,8 +120,8 @@ def test_output_of_a_loaded_script_is_not_printed_to_stdout(tmp_path: Path) -> N
         f"{HEAD}@sky.function\ndef f(): ...\n"
     )
     code = (
-        "import sys; from pathlib import Path; from skyward_core.tasks.script_loader_parent import build_task\n"
-        f"build_task(Path({str(path)!r}), 'f', {{}}, echo=sys.argv[1] == 'echo')\n"
+        "import sys; from pathlib import Path; from skyward_core.tasks.script_loader_parent import build_tasks\n"
+        f"build_tasks(Path({str(path)!r}), 'f', [{{}}], echo=sys.argv[1] == 'echo')\n"
     )
     for mode, lines in (("echo", {"one", "two", "three", "four"}), ("quiet", set())):
         done = subprocess.run([sys.executable, "-c", code, mode], capture_output=True, text=True, check=True)
@@ -272,8 +272,8 @@ def test_large_script_payload_files_are_removed_at_exit(tmp_path: Path) -> None:
     path = tmp_path / "big.py"
     path.write_text(f"{HEAD}DATA = bytes(5_000_000)\n@sky.function\ndef f(): return len(DATA)\n")
     code = (
-        "from pathlib import Path; from skyward_core.tasks.script_loader_parent import build_task\n"
-        f"task = build_task(Path({str(path)!r}), 'f', {{}})\n"
+        "from pathlib import Path; from skyward_core.tasks.script_loader_parent import build_tasks\n"
+        f"task = build_tasks(Path({str(path)!r}), 'f', [{{}}])[0]\n"
         "print(task.fn.path, task.fn.path.stat().st_size > 5_000_000)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -312,8 +312,8 @@ def test_script_loader_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
         f"threading.Event().wait()\n{HEAD}@sky.function\ndef f(): ...\n"
     )
     code = (
-        "from pathlib import Path; from skyward_core.tasks.script_loader_parent import build_task\n"
-        f"build_task(Path({str(path)!r}), 'f', {{}})\n"
+        "from pathlib import Path; from skyward_core.tasks.script_loader_parent import build_tasks\n"
+        f"build_tasks(Path({str(path)!r}), 'f', [{{}}])\n"
     )
     with subprocess.Popen([sys.executable, "-c", code]) as parent, fifo.open() as alive:
         assert alive.readline() == "here\n"
