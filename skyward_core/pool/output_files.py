@@ -1039,6 +1039,7 @@ class Outputs:
                 await asyncio.gather(*map(clear, self._context.present_links))
 
     def _checkpoint_folders(self) -> list[str]:
+        self._news.records.flush()  # a short run may not be in the ledger yet
         with suppress(LedgerError):
             return checkpoint_folders(self._context.row, self._context.ledger)
         return []
