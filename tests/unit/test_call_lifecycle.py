@@ -90,6 +90,49 @@ async def test_outcome_is_sent_once_to_owner_and_watchers(desk: Desk) -> None:
     assert (desk.owner.frames[0]["rank"], desk.owner.frames[0]["node"], desk.owner.frames[0]["begun"]) == (3, 3, False)
 
 
+async def test_owner_takes_its_call_back_and_readers_keep_their_copies(desk: Desk) -> None:
+    call, first, second, owner_again = desk.call(), desk.other, Peer(), Peer()
+    again: Any = call.header | {"t": "call"}
+    for peer in (first, second, second):  # a client may wait for a run twice
+        desk.desk.claim(peer, call, {"t": "claim", "run": "r1"})
+    desk.desk.on_client_gone(desk.owner)
+    assert call.owner is second
+    desk.desk.claim(owner_again, call, again)
+    desk.desk.finish(call, returned(call), b"result")
+    for peer in (owner_again, first, second):
+        assert [frame["t"] for frame in peer.frames] == ["outcome"]
+    assert desk.owner.frames == []
+
+
+async def test_client_that_claims_a_run_twice_gets_one_copy(desk: Desk) -> None:
+    call = desk.call()
+    for _ in range(2):
+        desk.desk.claim(desk.other, call, {"t": "claim", "run": "r1"})
+    desk.desk.finish(call, returned(call), b"result")
+    assert [frame["t"] for frame in desk.other.frames] == ["outcome"]
+
+
+async def test_only_acknowledgements_of_readers_are_ignored(desk: Desk) -> None:
+    call, first, second, owner_again = desk.call(), desk.other, Peer(), Peer()
+    again: Any = call.header | {"t": "call"}
+
+    def readers() -> list[Connection]:
+        return [peer for peer in (desk.owner, first, second, owner_again) if desk.desk.has_copies(peer, "r1")]
+
+    for peer in (first, second):
+        desk.desk.claim(peer, call, {"t": "claim", "run": "r1"})
+    assert readers()[:-1] == [first, second]
+    desk.desk.on_client_gone(desk.owner)
+    # An owner that has received its outcomes does not send its calls again, but its acknowledgements count.
+    assert call.owner is second and readers() == [first]
+    desk.desk.claim(owner_again, call, again)
+    assert readers()[1:] == [first, second]
+    desk.desk.claim(first, call, {"t": "claim", "run": "r1", "decides": True})
+    assert readers()[1:] == [second, owner_again]
+    desk.desk.finish(call, returned(call))
+    assert owner_again.frames == [], "the client that decides next has taken the run over"
+
+
 async def test_call_journal_keeps_calls_and_outcomes_until_acknowledged(config: AgentConfig, desk: Desk) -> None:
     first, path = desk.call(), config.spool / "journal"
     asked: Any = {}

@@ -462,10 +462,14 @@ class CallLifecycle:
         self.open_value_buffer(call)
         is_shared = header["t"] == "claim" and not header.get("decides") and call.value_buffer is None
         if is_shared and call.owner not in (None, connection):
-            call.readers.append(connection)
+            if connection not in call.readers:
+                call.readers.append(connection)
             if call.outcome is not None and not call.is_superseded:
                 connection.send(call.outcome, call.result)
             return
+        call.readers = [each for each in call.readers if each is not connection]
+        if call.owner not in (None, connection) and not call.is_owner_deciding and call.value_buffer is None:
+            call.readers.append(call.owner)  # a reader that owned the call while the owner's link was cut
         call.is_owner_deciding = header["t"] == "call" or header.get("decides", False)
         if call.is_owner_deciding and not call.is_superseded:
             self.release(call)  # the client gets the outcome below, and decides
@@ -509,9 +513,12 @@ class CallLifecycle:
         """Return the bytes of results that no client has confirmed, by run, except for abandoned runs."""
         return _result_sizes(call for call in self._registry.calls.values() if call.run not in abandoned)
 
-    def is_owned_by_other(self, connection: Connection, run: str) -> bool:
-        """Check whether the results of a run are for another connected client, so that this one has copies."""
-        return any(call.owner not in (None, connection) for call in self._registry.calls_of_run(run))
+    def has_copies(self, connection: Connection, run: str) -> bool:
+        """Check whether a client has only copies of a run's results, so that it cannot acknowledge them."""
+        return any(
+            connection in call.readers or (call.is_owner_deciding and call.owner not in (None, connection))
+            for call in self._registry.calls_of_run(run)
+        )
 
     def acknowledge(self, calls: dict[str, list[int] | None]) -> None:
         """Delete the results that a client has confirmed."""

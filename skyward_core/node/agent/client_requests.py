@@ -263,7 +263,7 @@ class ClientRequests:
     def _ack(self, connection: Connection, header: ClientAck, body: bytes) -> None:
         """Handle an acknowledgement. ``calls`` maps runs to call indices, or to null for the whole run."""
         calls = header["calls"].items()
-        owned = {run: only for run, only in calls if not self._lifecycle.is_owned_by_other(connection, run)}
+        owned = {run: only for run, only in calls if not self._lifecycle.has_copies(connection, run)}
         self._lifecycle.acknowledge(owned)
 
     def _credit(self, connection: Connection, header: ClientCredit, body: bytes) -> None:
