@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import BrokenExecutor, Future
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -159,6 +159,11 @@ def wait_for_file(path: str) -> str:
     while not Path(path).exists():
         time.sleep(0.01)
     return path
+
+
+def exit_at_file(path: str) -> NoReturn:
+    wait_for_file(path)
+    os._exit(3)
 
 
 # -- async def functions in ranks ----------------------------------------------------------------------------
@@ -402,8 +407,9 @@ def test_undispatched_executor_calls_can_be_cancelled(pool: sky.Compute, tmp_pat
 
 def test_dead_rank_breaks_the_executor(pool: sky.Compute, tmp_path: Path) -> None:
     executor = sky.Executor(pool)
-    dies: Future[Any] = executor.submit(os._exit, 3)
+    dies: Future[Any] = executor.submit(exit_at_file, str(tmp_path / "go"))
     left = [executor.submit(wait_for_file, str(tmp_path / "never")) for _ in range(30)]
+    (tmp_path / "go").touch()
     for future in [dies, *left]:
         with pytest.raises(BrokenExecutor, match="exited with status 3"):
             future.result(timeout=60)
