@@ -19,7 +19,15 @@ from skyward_core.api.notebook_display import StartupProgress, default_pool_name
 from skyward_core.api.older_compute_arguments_and_methods import DeprecatedArguments, translate_arguments
 from skyward_core.api.pool_operations import PoolOperations, print_safely, run_in_thread, tear_down
 from skyward_core.model.deprecated_and_unknown_arguments import apply_rules, check_unknown_arguments, did_you_mean
-from skyward_core.model.errors import Hint, LedgerError, PoolError, SkywardError, TeardownError, UsageError
+from skyward_core.model.errors import (
+    Hint,
+    LedgerError,
+    PoolError,
+    SkywardError,
+    TeardownError,
+    UsageError,
+    convert_errors,
+)
 from skyward_core.model.provider_capability_protocols import RunsHere, ServedByAnother, costs_money, hourly_price
 from skyward_core.model.specs import NAME, Image, Nodes, Options, Spec, Worker
 from skyward_core.runtime.instance_info_and_attempt import refuse_pool_while_loading
@@ -525,10 +533,8 @@ def named_pool_arguments(name: str) -> dict[str, Any]:
             f"working folder nor {state_folder.state_home() / state_folder.SETTINGS_FILE} has that table: {hint} "
             f"For a new pool give a provider: sky.Compute(provider=sky.Local(), name={name!r})"
         )
-    try:
+    with convert_errors(f"[pools.{name}] of skyward.toml", UsageError, (SkywardError, TypeError, AttributeError)):
         return _parse_pool_table({**table}, name, providers)
-    except (SkywardError, TypeError, AttributeError) as error:
-        raise UsageError(f"[pools.{name}] of skyward.toml: {error}") from error
 
 
 def _parse_pool_table(table: dict[str, Any], name: str, providers: Mapping[str, Any]) -> dict[str, Any]:

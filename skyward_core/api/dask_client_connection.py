@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from skyward_core.model.errors import PoolError, UsageError
+from skyward_core.model.errors import PoolError, UsageError, convert_errors
 from skyward_core.model.function import PendingFunction
 from skyward_core.tasks.function_pickling import make_task
 from skyward_core.transport.background_loop import submit
@@ -62,10 +62,8 @@ class DaskConnection:
         host, port = self._reachable_address(pool.context.links[0].welcome["address"], self._port)
         made: Any = distributed.Client  # distributed has no type annotations
         at = f"tls://[{host}]:{port}" if ":" in host else f"tls://{host}:{port}"
-        try:
+        with convert_errors(f"the Dask scheduler of pool {pool.name} does not answer"):
             return made(at, security=make_security(self._plugin), timeout=CONNECT_TIMEOUT)
-        except OSError as error:
-            raise PoolError(f"the Dask scheduler of pool {pool.name} does not answer: {error}") from error
 
     def _start_workers(self) -> None:
         """Start a Dask worker in each rank.
@@ -102,10 +100,8 @@ class DaskConnection:
 
     def _reachable_address(self, address: str, port: int) -> tuple[str, int]:
         head = self._pool.context.links[0]
-        try:
+        with convert_errors(f"cannot reach the Dask scheduler of pool {self._pool.name}"):
             return submit(head.transport.forward_port(address, port)).result()
-        except OSError as error:
-            raise PoolError(f"cannot reach the Dask scheduler of pool {self._pool.name}: {error}") from error
 
     def close(self) -> None:
         """Close the connection. The cluster continues."""

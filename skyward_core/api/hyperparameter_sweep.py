@@ -6,11 +6,12 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
+from math import prod
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, overload
 
 from skyward_core.api.pool_operations import PoolOperations
-from skyward_core.model.errors import Cancelled, PoolError, RunError, UsageError
+from skyward_core.model.errors import Cancelled, RunError, UsageError, convert_errors
 from skyward_core.model.function import Function, PendingFunction
 from skyward_core.pool.runs.result_loading_and_run_errors import load_exception
 from skyward_core.pool.runs.scheduler import new_run_id
@@ -147,9 +148,7 @@ def sweep(fn: Function[..., Any], /, **arguments: Any) -> PendingTrials:
     if not isinstance(fn, Function):
         raise TypeError(f"sweep takes a @function and its arguments, got {fn!r:.80}")
     lists = {name: _values(name, given) for name, given in arguments.items()}
-    count = 1
-    for values in lists.values():
-        count *= len(values)
+    count = prod(map(len, lists.values()))
     if count > MAX_COMBINATIONS:
         raise UsageError(
             f"the sweep has {count:,} combinations of arguments, more than {MAX_COMBINATIONS:,}. Give fewer values."
@@ -311,10 +310,8 @@ def _start_trials(pending: PendingTrials, pool: Any, operator: str) -> Trials:
 
 def _run_on_ranks(trials: Trials, pending: PendingTrials, pool: PoolOperations) -> None:
     run_id = new_run_id()
-    try:
+    with convert_errors("the sweep was not started: its combinations cannot be saved"):
         sweep_trial_files.save_trials(pool.pool.row.key, run_id, _make_sheet(pending))
-    except OSError as error:
-        raise PoolError(f"the sweep was not started: its combinations cannot be saved: {error}") from error
     run = pool._start_sweep(pending.calls, run_id)
     trials._cancel = lambda: pool._cancel(run)
 

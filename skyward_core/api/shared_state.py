@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import sys
+from functools import cache
 from importlib.util import find_spec
 from shutil import which
 from typing import TYPE_CHECKING, Any
 
 from skyward_core.api.active_pool_and_operand_checks import current_pool
-from skyward_core.model.errors import PoolError, UsageError
+from skyward_core.model.errors import UsageError, convert_errors
 from skyward_core.plugins import redis_shared_state_client
 from skyward_core.plugins.redis_shared_state_client import SharedState, SharedStateConnection
 from skyward_core.runtime.instance_info_and_attempt import instance_info
@@ -128,18 +129,12 @@ def connect_shared_state(pool: Pool, plugin: Shared) -> SharedState:
         pool: The pool.
         plugin: The pool's plugin, with its password.
     """
-    at: list[tuple[str, int]] = []
 
+    @cache
     def find() -> tuple[str, int]:
-        if not at:
-            head = pool.context.links[0]
-            try:
-                at.append(
-                    submit(head.transport.forward_port(head.welcome["address"], plugin.port_of(pool.name))).result()
-                )
-            except OSError as error:
-                raise PoolError(f"cannot reach the shared state of pool {pool.name}: {error}") from error
-        return at[0]
+        head = pool.context.links[0]
+        with convert_errors(f"cannot reach the shared state of pool {pool.name}"):
+            return submit(head.transport.forward_port(head.welcome["address"], plugin.port_of(pool.name))).result()
 
     return SharedState(SharedStateConnection(pool.name, plugin.token, plugin.papers[0], find))
 

@@ -28,6 +28,7 @@ from skyward_core.model.errors import (
     PoolGone,
     SkywardError,
     UsageError,
+    convert_errors,
     error_hint,
     error_message,
 )
@@ -626,10 +627,9 @@ class Session(SessionInterface):
     @verb
     async def dashboards(self, pool: str) -> list[Dashboard]:
         found = await self._observe_pool(pool)
-        try:
+        unreadable = f"the dashboard addresses of pool {pool} cannot be read"
+        with convert_errors(unreadable, PoolError, (OSError, ValueError, TypeError)):
             known = pool_folder.read_dashboards(found.row.key)
-        except (OSError, ValueError, TypeError) as error:
-            raise PoolError(f"the dashboard addresses of pool {pool} cannot be read: {error}") from error
         return await found.dashboards.find_available(known)
 
     @verb

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from skyward_core.model.errors import UsageError
+from skyward_core.model.errors import UsageError, convert_errors
 from skyward_core.node.bootstrap.host_inspection import distrust_reason
 from skyward_core.store.default_and_forbidden_working_folders import current_paths
 from skyward_core.store.state_folder import SETTINGS_FILE, state_home
@@ -34,14 +34,13 @@ def read_settings_text(path: Path) -> str:
     """
     if reason := distrust_reason(str(path)):
         raise UsageError(f"Refusing to read {path}: {reason}. Run from a folder that only you can write to")
-    try:
-        return read_bytes(path, MAX_SETTINGS_BYTES).decode()  # not read_text, which would change the line ends
-    except FileNotFoundError:
-        return ""
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error}") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path} does not parse: {error}") from error
+    with convert_errors(f"{path} cannot be read", UsageError):
+        try:
+            data = read_bytes(path, MAX_SETTINGS_BYTES)
+        except FileNotFoundError:
+            return ""
+    with convert_errors(f"{path} does not parse", UsageError, UnicodeDecodeError):
+        return data.decode()  # not read_text, which would change the line ends
 
 
 def parse_settings(path: Path, text: str) -> dict[str, Any]:
@@ -50,10 +49,8 @@ def parse_settings(path: Path, text: str) -> dict[str, Any]:
     Raises:
         UsageError: If the text is not TOML. The message names the file.
     """
-    try:
+    with convert_errors(f"{path} does not parse", UsageError, ValueError):
         return parse_toml(text)
-    except ValueError as error:
-        raise UsageError(f"{path} does not parse: {error}") from error
 
 
 def settings_paths() -> list[Path]:

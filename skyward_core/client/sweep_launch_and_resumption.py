@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from skyward_core.model.errors import NoTrials, PoolError, UsageError
+from skyward_core.model.errors import NoTrials, UsageError, convert_errors
 from skyward_core.model.outcomes_states_and_alerts import Outcome
 from skyward_core.pool.runs.gang_sweep import CANNOT_SAVE, GangSweep, begin_sweep
 from skyward_core.pool.runs.scheduler import new_run_id
@@ -46,11 +46,9 @@ async def launch_trials(
         sweep = await begin_sweep(pool.context, tasks, sheet, sheet.nodes, keep=save)
         return sweep.begun_ids[0], sweep
     run_id = new_run_id()
-    try:
+    with convert_errors(f"Sweep not started: {CANNOT_SAVE}"):
         await asyncio.to_thread(sweep_trial_files.save_trials, pool.row.key, run_id, sheet)
         await asyncio.to_thread(save, run_id)
-    except OSError as error:
-        raise PoolError(f"nothing was begun, {CANNOT_SAVE}: {error}") from error
     return pool.context.scheduler.open("sweep", tasks, run_id=run_id, is_retained=is_retained).id, None
 
 
@@ -173,10 +171,8 @@ def gang_runs(ledger: Ledger, row: RunRow) -> tuple[list[RunRow], bool]:
 
 
 def _read_sheet(pool: str, run: str) -> TrialSheet | None:
-    try:
+    with convert_errors(f"the combinations of run {run} cannot be read", UsageError, (OSError, ValueError)):
         return sweep_trial_files.read_trials(pool, run)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"the combinations of run {run} cannot be read: {error}") from error
 
 
 def _make_task_view(outcome: Outcome) -> TaskView:

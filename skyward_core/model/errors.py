@@ -338,6 +338,25 @@ def set_error_field(name: str) -> Iterator[None]:
 OK, FAILED, USAGE, UNVERIFIED, INTERRUPTED = 0, 1, 2, 3, 130
 
 
+@contextmanager
+def convert_errors(
+    failure: str,
+    kind: type[SkywardError] = PoolError,
+    caught: type[Exception] | tuple[type[Exception], ...] = OSError,
+) -> Iterator[None]:
+    """Raise the errors of a block as errors of this library.
+
+    Args:
+        failure: What failed: the beginning of the message, before the cause.
+        kind: Type of the raised error.
+        caught: Types of the errors to convert.
+    """
+    try:
+        yield
+    except caught as error:
+        raise kind(f"{failure}: {error}") from error
+
+
 def root_cause_exit_code(cause: RootCause | None) -> int:
     """Return the exit status of a failed run: the exit status of its root cause if that is known, and never 0.
 

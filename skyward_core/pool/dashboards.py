@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from skyward_core.model.errors import PoolError
+from skyward_core.model.errors import PoolError, convert_errors
 from skyward_core.pool.agent_link import Link
 from skyward_core.pool.pool_context import PoolContext
 from skyward_core.util.light_dataclass import Value, value
@@ -59,10 +59,8 @@ class Dashboards:
             return answers
         # A forward may have died with its connection. Create a second forward only then, because forwards are never
         # closed.
-        try:
+        with convert_errors(f"Cannot reach the dashboards of node {head.node}"):
             self._forwards[port] = await head.transport.forward_port("127.0.0.1", port)
-        except OSError as error:
-            raise PoolError(f"Cannot reach the dashboards of node {head.node}: {error}") from error
         return bool(await _speaks_http(*self._forwards[port]))
 
 

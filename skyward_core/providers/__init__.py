@@ -14,7 +14,7 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from skyward_core.model.errors import UsageError
+from skyward_core.model.errors import UsageError, convert_errors
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -86,10 +86,8 @@ def provider_from_json(data: dict[str, Any]) -> Any:
         from skyward_core.providers.first_available_provider import MultiProvider  # few pools need this import
 
         return MultiProvider([provider_from_json(each) for each in provider_parts(data)])
-    try:
+    with convert_errors(f"install the package of provider {name!r} on this machine, too", UsageError, UsageError):
         found = provider_class(name)
-    except UsageError as error:
-        raise UsageError(f"install the package of provider {name!r} on this machine, too: {error}") from error
     return found.from_json(data)
 
 

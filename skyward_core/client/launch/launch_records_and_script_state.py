@@ -17,7 +17,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from skyward_core.client.launch.launch_option_declarations import NO_SCRIPT, LaunchRequest, options_of
-from skyward_core.model.errors import JobFileError, SkywardError, UsageError
+from skyward_core.model.errors import JobFileError, SkywardError, UsageError, convert_errors
 from skyward_core.model.provider_settings_schema import declared_settings
 from skyward_core.providers import provider_class
 from skyward_core.store import pool_folder
@@ -313,10 +313,8 @@ def request_from_pool(pool: PoolRow) -> LaunchRequest:
 
 
 def _read_record(pool: str, run: str, what: str) -> LaunchRecord | JobRecord | CommandRecord | None:
-    try:
+    with convert_errors(f"the saved launch of {what} cannot be read", UsageError, (OSError, ValueError)):
         record, diff = pool_folder.read_launch(pool, run), pool_folder.read_diff(pool, run)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"the saved launch of {what} cannot be read: {error}") from error
     try:
         if record is None:
             return None
@@ -617,11 +615,9 @@ class JobRecord(ShellRecord):
             UsageError: If the file cannot be written.
         """
         target = state_home() / JOBS_FOLDER / f"{run}.yaml"
-        try:
+        with convert_errors(f"the saved text of {self.path} cannot be written to {target}", UsageError):
             target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             write_atomic(target, self.text.encode())
-        except OSError as error:
-            raise UsageError(f"the saved text of {self.path} cannot be written to {target}: {error}") from error
         return target
 
 

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from skyward_core.model.errors import PoolError, UsageError
+from skyward_core.model.errors import PoolError, UsageError, convert_errors
 from skyward_core.pool.runs.scheduler import new_run_id
 from skyward_core.store import sweep_trial_files
 from skyward_core.store.ledger_rows import process_mark
@@ -76,18 +76,14 @@ async def begin_sweep(
     key, folder = context.row.key, context.archive.folder
     ids = [new_run_id() for _ in tasks]
     begun = replace(sheet, gang=True, nodes=nodes).with_client(process_mark(), ids)
-    try:
+    with convert_errors(f"Sweep not started: {CANNOT_SAVE}"):
         await asyncio.to_thread(sweep_trial_files.save_trials, key, begun.name, begun)
-    except OSError as error:
-        raise PoolError(f"Sweep not started: {CANNOT_SAVE}: {error}") from error
 
     def prepared(place: int) -> Task:
-        try:
+        with convert_errors(f"Combinations {place} and later not started: {CANNOT_SAVE}"):
             sweep_trial_files.save_sweep_part(key, ids[place], begun.name)
             keep(ids[place])
             return copy_function_file(tasks[place], folder)
-        except OSError as error:
-            raise PoolError(f"Combinations {place} and later not started: {CANNOT_SAVE}: {error}") from error
 
     def finish() -> None:
         delete_files(tasks)

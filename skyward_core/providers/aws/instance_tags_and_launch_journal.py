@@ -12,10 +12,11 @@ import json
 import os
 import time
 from collections.abc import Container, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from skyward_core.model.errors import PoolError
+from skyward_core.model.errors import convert_errors
 from skyward_core.store.ledger import ledger_id
 from skyward_core.store.pool_folder import PoolKeyFolder
 from skyward_core.store.state_folder import state_home
@@ -145,14 +146,12 @@ class LaunchJournal(PoolKeyFolder):
         Raises:
             PoolError: If the keys cannot be written.
         """
-        try:
+        with convert_errors(f"cannot write the keys of pool {self.pool} to {self.path}"):
             self.path.mkdir(parents=True, mode=0o700, exist_ok=True)
             login = self._make_key(self.login_key, f"skyward-{self.pool}")
             host = self._make_key(self.path / "host_key", f"host-of-{self.pool}")
             # All machines of the pool boot with this key, whatever their addresses. The file contains no other key.
             write_atomic(self.known_hosts, f"* {' '.join(host.public.split()[:2])}\n".encode())
-        except OSError as error:
-            raise PoolError(f"cannot write the keys of pool {self.pool} to {self.path}: {error}") from error
         return login, host
 
     def _make_key(self, path: Path, comment: str) -> KeyPair:
@@ -169,7 +168,7 @@ class LaunchJournal(PoolKeyFolder):
         Raises:
             PoolError: If the journal cannot be written.
         """
-        try:
+        with convert_errors(f"cannot record the requests of pool {self.pool} in {self._journal_path}"):
             self.path.mkdir(parents=True, mode=0o700, exist_ok=True)
             # The line starts with a newline, because a full disk may have cut off the previous line.
             line = f"\n{json.dumps({'what': what} | facts)}\n"
@@ -177,10 +176,6 @@ class LaunchJournal(PoolKeyFolder):
                 file.write(line)
                 file.flush()
                 os.fsync(file.fileno())
-        except OSError as error:
-            raise PoolError(
-                f"cannot record the requests of pool {self.pool} in {self._journal_path}: {error}"
-            ) from error
 
     def notes(self) -> list[dict[str, Any]]:
         """Return the entries in order. Skip a line that a killed client wrote only in part.
@@ -188,18 +183,13 @@ class LaunchJournal(PoolKeyFolder):
         Raises:
             PoolError: If the journal cannot be read.
         """
-        try:
+        lines: list[str] = []
+        with convert_errors(f"cannot read the recorded requests of pool {self.pool}"), suppress(FileNotFoundError):
             lines = self._journal_path.read_text(encoding="utf-8").splitlines()
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise PoolError(f"cannot read the recorded requests of pool {self.pool}: {error}") from error
         found = []
         for line in lines:
-            try:
+            with suppress(ValueError):
                 found.append(json.loads(line))
-            except ValueError:
-                continue
         return found
 
     @property

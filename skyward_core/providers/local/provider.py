@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from skyward_core.model.errors import PoolError
+from skyward_core.model.errors import convert_errors
 from skyward_core.model.machines_and_gpu_use import Check, Machine
 from skyward_core.model.misuse_guards import StrictKeywords
 from skyward_core.model.specs import PoolSpec
@@ -69,10 +69,8 @@ class Local(StrictKeywords):
     @staticmethod
     def _make_machine(root: Path, sockets: Path, node: int, name: str) -> Machine:
         folder = root / f"node-{name}"
-        try:
+        with convert_errors(f"cannot create {folder}, the folder of node {node}"):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        except OSError as error:
-            raise PoolError(f"cannot create {folder}, the folder of node {node}: {error}") from error
         extra = {"folder": str(folder), "socket": str(sockets / f"{name}.sock")}
         return Machine(str(folder), node, "127.0.0.1", "127.0.0.1", extra=extra)
 

@@ -7,13 +7,13 @@ import fcntl
 import json
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from skyward_core.model.errors import NoCapacity, PoolError, Unreachable, error_message
+from skyward_core.model.errors import NoCapacity, PoolError, Unreachable, convert_errors, error_message
 from skyward_core.model.machines_and_gpu_use import Machine
 from skyward_core.providers.provider_call_logs_polling_and_cache import report_progress
 from skyward_core.providers.slurm import slurm_commands
@@ -47,14 +47,6 @@ class Submission:
     lead: int
 
 
-@contextmanager
-def _convert_errors(failure: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise PoolError(f"{failure}: {error}") from error
-
-
 class AllocationFolder(PoolKeyFolder):
     """Client-side folder of a Slurm pool: login key, host keys of the nodes, and submission state."""
 
@@ -66,7 +58,7 @@ class AllocationFolder(PoolKeyFolder):
         Raises:
             PoolError: If the folder cannot be created.
         """
-        with _convert_errors(f"cannot create the folder of pool {self.pool}"):
+        with convert_errors(f"cannot create the folder of pool {self.pool}"):
             self.path.mkdir(parents=True, mode=0o700, exist_ok=True)
 
     @property
@@ -76,10 +68,9 @@ class AllocationFolder(PoolKeyFolder):
         Raises:
             PoolError: If this machine has not submitted the allocation.
         """
-        try:
+        unknown = f"this machine did not submit the allocation of pool {self.pool}"
+        with convert_errors(unknown, PoolError, (OSError, ValueError, TypeError)):
             return Submission(**json.loads((self.path / "submission").read_bytes()))
-        except (OSError, ValueError, TypeError) as error:
-            raise PoolError(f"this machine did not submit the allocation of pool {self.pool}: {error}") from error
 
     def save_submission(self, submission: Submission) -> None:
         """Save a submission, which a replacement of the allocation repeats.
@@ -87,7 +78,7 @@ class AllocationFolder(PoolKeyFolder):
         Raises:
             PoolError: If the folder cannot be written.
         """
-        with _convert_errors(f"cannot write to {self.path}"):
+        with convert_errors(f"cannot write to {self.path}"):
             write_atomic(self.path / "submission", json.dumps(vars(submission)).encode())
 
     def record_request(self) -> str:
@@ -99,7 +90,7 @@ class AllocationFolder(PoolKeyFolder):
         from skyward_core.transport.ssh.asyncssh_patches import asyncssh
 
         public = self.path / "id_ed25519.pub"
-        with _convert_errors(f"cannot write the key of pool {self.pool} to {self.path}"):
+        with convert_errors(f"cannot write the key of pool {self.pool} to {self.path}"):
             if not (self.login_key.exists() and public.exists()):
                 key = asyncssh.generate_private_key("ssh-ed25519", comment=f"skyward-{self.pool}")
                 write_atomic(self.login_key, key.export_private_key())
@@ -124,7 +115,7 @@ class AllocationFolder(PoolKeyFolder):
         Raises:
             PoolError: If the folder cannot be written.
         """
-        with _convert_errors(f"cannot record Slurm's answer in {self.path}"):
+        with convert_errors(f"cannot record Slurm's answer in {self.path}"):
             if submitted:
                 self._request_path.replace(self._submitted_path)
             else:
@@ -154,7 +145,7 @@ class AllocationFolder(PoolKeyFolder):
             PoolError: If the file cannot be written.
         """
         lines = [f"[{node.address}]:{node.port} {node.host_key}\n" for node in nodes]
-        with _convert_errors(f"cannot write the host keys of pool {self.pool}"):
+        with convert_errors(f"cannot write the host keys of pool {self.pool}"):
             write_atomic(self.known_hosts, "".join(lines).encode())
 
     @property
