@@ -28,28 +28,7 @@ if TYPE_CHECKING:
     from skyward_core.node.agent.metrics_sampler_supervisor import SamplerProcess
     from skyward_core.node.agent.output_checkpoint_and_source_files import OutputFileHandler
     from skyward_core.node.agent.rank_inspection_and_debugger import DebuggerRelay, DiagnosticsHandler
-    from skyward_core.protocol.frame_types import (
-        AgentPong,
-        ClientAck,
-        ClientCall,
-        ClientClaim,
-        ClientCredit,
-        ClientDrop,
-        ClientFed,
-        ClientFetch,
-        ClientHalt,
-        ClientHello,
-        ClientMetrics,
-        ClientPing,
-        ClientShutdown,
-        ClientSource,
-        ClientStill,
-        ClientStop,
-        ClientTail,
-        ClientUse,
-        ClientWarn,
-        FromClient,
-    )
+    from skyward_core.protocol import frame_types as frames
 from skyward_core.node.agent.file_transfer_supervisor import PeerTransfers
 
 STOP_POLL = 0.1  # seconds between checks whether the ranks of an earlier attempt have ended
@@ -153,7 +132,7 @@ class ClientRequests:
             reason = f"the client that feeds its argument has been disconnected for {FEEDER_TIMEOUT} s"
             self._slots.stop(call, reason)
 
-    def _on_frame(self, connection: Connection, header: FromClient, body: bytes) -> None:
+    def _on_frame(self, connection: Connection, header: frames.FromClient, body: bytes) -> None:
         handler = self._handlers.get(header["t"])
         if handler is None:
             connection.send({"t": "error", "message": f"unknown request {header['t']!r}"})
@@ -163,7 +142,7 @@ class ClientRequests:
 
     # -- clients -----------------------------------------------------------------------------------------
 
-    def _hello(self, connection: Connection, header: ClientHello, body: bytes) -> None:
+    def _hello(self, connection: Connection, header: frames.ClientHello, body: bytes) -> None:
         state, client = self._state, self._clients[connection]
         client.watches = bool(header.get("watch"))
         client.renews = not header.get("observer")
@@ -195,30 +174,30 @@ class ClientRequests:
             | state.gang.health()
         )
 
-    def _use(self, connection: Connection, header: ClientUse, body: bytes) -> None:
+    def _use(self, connection: Connection, header: frames.ClientUse, body: bytes) -> None:
         self._clients[connection].renews = True
 
-    def _warn(self, connection: Connection, header: ClientWarn, body: bytes) -> None:
+    def _warn(self, connection: Connection, header: frames.ClientWarn, body: bytes) -> None:
         self._agent.on_remote_notice(header["node"], header["left"])
 
-    def _ping(self, connection: Connection, header: ClientPing, body: bytes) -> None:
+    def _ping(self, connection: Connection, header: frames.ClientPing, body: bytes) -> None:
         remaining = self._state.lease.remaining(in_use=self._agent.is_in_use())
-        pong: AgentPong = {"t": "pong", "lease": remaining, "unfetched": self._lifecycle.unfetched_sizes()}
+        pong: frames.AgentPong = {"t": "pong", "lease": remaining, "unfetched": self._lifecycle.unfetched_sizes()}
         if self._registry.active:
             pong["processor"] = self._slots.processor_seconds()
         connection.send({"id": header.get("id")} | pong)
 
-    async def _halt(self, connection: Connection, header: ClientHalt, body: bytes) -> None:
+    async def _halt(self, connection: Connection, header: frames.ClientHalt, body: bytes) -> None:
         await self._agent.halt(connection.peer_name or "another client")
         connection.send({"t": "known", "id": header["id"]})
 
-    def _shutdown(self, connection: Connection, header: ClientShutdown, body: bytes) -> None:
+    def _shutdown(self, connection: Connection, header: frames.ClientShutdown, body: bytes) -> None:
         self._agent.discard_results(header.get("drop", []), header.get("keep", 0.0))
         self._agent.shut_down(connection.peer_name or "another client", "")
 
     # -- calls and outcomes ------------------------------------------------------------------------------
 
-    def _call(self, connection: Connection, header: ClientCall, body: bytes) -> None:
+    def _call(self, connection: Connection, header: frames.ClientCall, body: bytes) -> None:
         key, number = (header["run"], header["i"]), attempt_number(header)
         # In another gang, the ranks of this node may have had other calls.
         calls = self._registry.calls_of_run(key[0]) if header.get("gang") else [self._registry.calls.get(key)]
@@ -248,7 +227,7 @@ class ClientRequests:
             self._clients.send_to_watchers({"t": "run"} | record.to_json(), skip=connection)
         slot.enqueue(call)
 
-    def _claim_run(self, connection: Connection, header: ClientClaim, body: bytes) -> None:
+    def _claim_run(self, connection: Connection, header: frames.ClientClaim, body: bytes) -> None:
         """Deliver the outcomes of a run to a client that did not dispatch it. One that decides gets a call, too."""
         calls = self._registry.calls_of_run(header["run"])
         if "id" in header:
@@ -260,23 +239,23 @@ class ClientRequests:
         for call in calls:
             self._lifecycle.claim(connection, call, header)
 
-    def _ack(self, connection: Connection, header: ClientAck, body: bytes) -> None:
+    def _ack(self, connection: Connection, header: frames.ClientAck, body: bytes) -> None:
         """Handle an acknowledgement. ``calls`` maps runs to call indices, or to null for the whole run."""
         calls = header["calls"].items()
         owned = {run: only for run, only in calls if not self._lifecycle.has_copies(connection, run)}
         self._lifecycle.acknowledge(owned)
 
-    def _credit(self, connection: Connection, header: ClientCredit, body: bytes) -> None:
+    def _credit(self, connection: Connection, header: frames.ClientCredit, body: bytes) -> None:
         call = self._registry.calls.get((header["run"], header["i"]))
         if call is not None:
             self._lifecycle.on_values_acked(call, header["next"])
 
-    def _feed(self, connection: Connection, header: ClientFed, body: bytes) -> None:
+    def _feed(self, connection: Connection, header: frames.ClientFed, body: bytes) -> None:
         call = self._registry.calls.get((header["run"], header["i"]))
         if call is not None and call.owner is connection and call.worker is not None:
             call.worker.send_acknowledging(encode_json(header), body)
 
-    def _stop(self, connection: Connection, header: ClientStop, body: bytes) -> None:
+    def _stop(self, connection: Connection, header: frames.ClientStop, body: bytes) -> None:
         state, run = self._state, header["run"]
         reason, grace = header.get("why", "cancel"), header.get("grace")
         record = self._registry.records.get(run)
@@ -297,7 +276,7 @@ class ClientRequests:
 
     # -- files -------------------------------------------------------------------------------------------
 
-    def _tail(self, connection: Connection, header: ClientTail, body: bytes) -> None:
+    def _tail(self, connection: Connection, header: frames.ClientTail, body: bytes) -> None:
         client = self._clients[connection]
         if client.follower is not None:
             client.follower.cancel()  # a new tail starts, because the client could not store some bytes
@@ -319,10 +298,10 @@ class ClientRequests:
     def _has_active_calls(self) -> bool:
         return self._registry.active > 0
 
-    async def _stream_metrics(self, connection: Connection, header: ClientMetrics, body: bytes) -> None:
+    async def _stream_metrics(self, connection: Connection, header: frames.ClientMetrics, body: bytes) -> None:
         await self._agent.machine_sampler().stream(connection, header.get("at", 0))
 
-    async def _send_file(self, connection: Connection, header: ClientFetch, body: bytes) -> None:
+    async def _send_file(self, connection: Connection, header: frames.ClientFetch, body: bytes) -> None:
         path = self._state.config.spool / Path(header["f"]).name
         at = int(header.get("at", 0))
         try:
@@ -344,13 +323,13 @@ class ClientRequests:
 
         return OutputFileHandler(self._state)
 
-    def _save_source(self, connection: Connection, header: ClientSource, body: bytes) -> None:
+    def _save_source(self, connection: Connection, header: frames.ClientSource, body: bytes) -> None:
         try:
             save_source(self._state.config.paths, header["hash"], header["name"], body)
         except (OSError, ValueError) as error:
             connection.send({"t": "error", "message": f"cannot save the source of {header['name']}: {error}"})
 
-    def _drop_blobs(self, connection: Connection, header: ClientDrop, body: bytes) -> None:
+    def _drop_blobs(self, connection: Connection, header: frames.ClientDrop, body: bytes) -> None:
         """Delete blobs to free disk space. Keep blobs that waiting calls or other clients may need."""
         alone = not any(other.renews for other in self._clients.others(connection))
         waiting = [call.header for call in self._registry.calls.values() if call.outcome is None]
@@ -374,7 +353,7 @@ class ClientRequests:
 
         return DebuggerRelay(self._state, self._slots)
 
-    def _on_remote_pause(self, connection: Connection, header: ClientStill, body: bytes) -> None:
+    def _on_remote_pause(self, connection: Connection, header: frames.ClientStill, body: bytes) -> None:
         self._slots.pause_clock.set_remote_pause(header["seconds"])
 
 

@@ -17,22 +17,7 @@ from skyward_core.node.agent.slot_dispatcher import SlotDispatcher
 from skyward_core.protocol.frame_codec import AnyHeader, Header
 
 if TYPE_CHECKING:
-    from skyward_core.protocol.frame_types import (
-        ClientDequeue,
-        ClientEnqueue,
-        ClientForm,
-        ClientGang,
-        ClientHeartbeats,
-        ClientHolds,
-        ClientLock,
-        ClientNumber,
-        ClientPorts,
-        ClientSetup,
-        ClientUnlock,
-        ClientWhere,
-        GangPeers,
-        QueuedRunKeys,
-    )
+    from skyward_core.protocol import frame_types as frames
 
 
 EXTRA_PORTS = 8  # ports reserved after the gang's own rendezvous port, for additional plugins
@@ -78,10 +63,10 @@ class GangRequests:
         self.lock.on_client_gone(connection)
         self.queue.on_client_gone(connection)
 
-    def _enqueue(self, connection: Connection, header: ClientEnqueue, body: bytes) -> None:
+    def _enqueue(self, connection: Connection, header: frames.ClientEnqueue, body: bytes) -> None:
         self.queue.add(connection, header)
 
-    def _dequeue(self, connection: Connection, header: ClientDequeue, body: bytes) -> None:
+    def _dequeue(self, connection: Connection, header: frames.ClientDequeue, body: bytes) -> None:
         self.queue.remove(header["run"], connection)
 
     def reenter_contexts(self) -> None:
@@ -95,13 +80,13 @@ class GangRequests:
             self._state.epochs.save(gang.epoch)
             self._slots.plugin_contexts.ensure_entered()
 
-    def _request_lock(self, connection: Connection, header: ClientLock, body: bytes) -> None:
+    def _request_lock(self, connection: Connection, header: frames.ClientLock, body: bytes) -> None:
         self.lock.request(connection)
 
-    def _unlock(self, connection: Connection, header: ClientUnlock, body: bytes) -> None:
+    def _unlock(self, connection: Connection, header: frames.ClientUnlock, body: bytes) -> None:
         self.lock.release(connection, unclean=header.get("unclean", False))
 
-    def _reserve_rendezvous(self, connection: Connection, header: ClientForm, body: bytes) -> None:
+    def _reserve_rendezvous(self, connection: Connection, header: frames.ClientForm, body: bytes) -> None:
         """Reserve ports for the rendezvous of a gang on the gang's first node."""
         port, address = self.reserve_rendezvous(), self._state.config.address
         connection.send({"t": "formed", "id": header.get("id"), "head_addr": address, "head_port": port})
@@ -113,7 +98,7 @@ class GangRequests:
         self._port = ReservedPorts(self._state.config.address, 1 + EXTRA_PORTS)
         return self._port.number
 
-    def _assign_epoch(self, connection: Connection, header: ClientNumber, body: bytes) -> None:
+    def _assign_epoch(self, connection: Connection, header: frames.ClientNumber, body: bytes) -> None:
         connection.send({"t": "known", "id": header["id"], "epoch": self.next_epoch(header["least"])})
 
     def next_epoch(self, least: int = 0) -> int:
@@ -127,7 +112,7 @@ class GangRequests:
         epochs.save(epoch)
         return epoch
 
-    def _reserve_rank_ports(self, connection: Connection, header: ClientPorts, body: bytes) -> None:
+    def _reserve_rank_ports(self, connection: Connection, header: frames.ClientPorts, body: bytes) -> None:
         """Reserve a port for each rank of this node until the next epoch. Also send the number of GPUs."""
         if self._defer_until_gpus_known(self._reserve_rank_ports, connection, header, body):
             return
@@ -157,7 +142,7 @@ class GangRequests:
         self._state.spawn(handle())
         return True
 
-    async def _send_setup(self, connection: Connection, header: ClientSetup, body: bytes) -> None:
+    async def _send_setup(self, connection: Connection, header: frames.ClientSetup, body: bytes) -> None:
         """Send the pool's settings to a client that adds a node to a pool it did not create."""
         await self._state.env_known.wait()
         config, gang = self._state.config, self._state.gang
@@ -170,7 +155,7 @@ class GangRequests:
         }
         connection.send({"t": "known", "id": header["id"]} | fields, gang.plugins)
 
-    def _on_new_gang(self, connection: Connection, header: ClientGang, body: bytes) -> None:
+    def _on_new_gang(self, connection: Connection, header: frames.ClientGang, body: bytes) -> None:
         """Handle a new epoch that a client has formed."""
         if self._defer_until_gpus_known(self._on_new_gang, connection, header, body):
             return
@@ -181,7 +166,7 @@ class GangRequests:
                 header["epoch"] = max(header["epoch"], state.epochs.latest + 1)
             self.set_up(Gang.from_header(header, body), header.get("line"), fresh=fresh)
 
-    def set_up(self, gang: Gang, peers: GangPeers | None, *, fresh: bool = False) -> None:
+    def set_up(self, gang: Gang, peers: frames.GangPeers | None, *, fresh: bool = False) -> None:
         """Set up the ranks of this node for a new gang. ``fresh``: all ranks get new processes."""
         state = self._state
         gang.renewed_epoch = gang.epoch if fresh else state.gang.renewed_epoch
@@ -194,7 +179,7 @@ class GangRequests:
             self._slots.plugin_contexts.ensure_entered()
         self._slots.pump()
 
-    def _send_run_counts(self, connection: Connection, header: ClientWhere, body: bytes) -> None:
+    def _send_run_counts(self, connection: Connection, header: frames.ClientWhere, body: bytes) -> None:
         """Send the number of calls of each gang run, with which a client can repair a run that started incompletely."""
         runs = {
             record.run: {
@@ -207,14 +192,14 @@ class GangRequests:
         }
         connection.send({"t": "known", "id": header["id"], "runs": runs})
 
-    def _send_silences(self, connection: Connection, header: ClientHeartbeats, body: bytes) -> None:
+    def _send_silences(self, connection: Connection, header: frames.ClientHeartbeats, body: bytes) -> None:
         """Send the seconds since the last sign of life of the watched nodes."""
         heartbeats = self._fail_fast.heartbeats
         silences = {} if heartbeats is None else {str(node): each for node, each in heartbeats.silences().items()}
         answer = {"t": "known", "id": header["id"], "epoch": self._state.gang.epoch, "silences": silences}
         connection.send(answer)
 
-    def _send_gang_status(self, connection: Connection, header: ClientHolds, body: bytes) -> None:
+    def _send_gang_status(self, connection: Connection, header: frames.ClientHolds, body: bytes) -> None:
         """Send the gang and the state of its runs, so that a client can find free nodes."""
         gang = self._state.gang
         runs = {
@@ -236,7 +221,7 @@ class QueueEntry:
 
     __slots__ = ("entry_info", "owner")
 
-    def __init__(self, owner: Connection, info: QueuedRunKeys) -> None:
+    def __init__(self, owner: Connection, info: frames.QueuedRunKeys) -> None:
         self.owner = owner
         self.entry_info = info
 
@@ -250,14 +235,14 @@ class RunQueue:
         self._first: QueueEntry | None = None  # the run that has been notified of its turn
 
     @property
-    def waiting(self) -> list[QueuedRunKeys]:
+    def waiting(self) -> list[frames.QueuedRunKeys]:
         """Queued runs in order."""
         return [each.entry_info for each in self._entries]
 
-    def add(self, owner: Connection, header: ClientEnqueue) -> None:
+    def add(self, owner: Connection, header: frames.ClientEnqueue) -> None:
         """Add a run that needs nodes. A run that was queued through another connection or agent keeps its place."""
         now = time.time()
-        info: QueuedRunKeys = {
+        info: frames.QueuedRunKeys = {
             "run": header["run"],
             "name": header["name"],
             "nodes": header["nodes"],

@@ -28,14 +28,7 @@ from skyward_core.protocol.validators import is_relative_subpath
 if TYPE_CHECKING:
     from skyward_core.node.agent.frame_connection import Connection
     from skyward_core.node.agent.shared_agent_state_and_lease import NodeState
-    from skyward_core.protocol.frame_types import (
-        ClearedKeys,
-        ClientClear,
-        ClientOutput,
-        ClientRestore,
-        ClientWritten,
-        WrittenKeys,
-    )
+    from skyward_core.protocol import frame_types as frames
 
 
 PIECE = 1 << 19  # bytes per read
@@ -151,7 +144,7 @@ class OutputFileHandler:
         self._state = state
         self._restoring = asyncio.Lock()  # acquired to read and write the list of restored files
 
-    async def list_files(self, connection: Connection, header: ClientWritten) -> None:
+    async def list_files(self, connection: Connection, header: frames.ClientWritten) -> None:
         """Answer with the matching files."""
         answer: dict[str, Any]
         try:
@@ -167,7 +160,7 @@ class OutputFileHandler:
             answer = {"error": str(error)}
         connection.send({"t": "known", "id": header["id"]} | answer)
 
-    def _time_range(self, header: ClientWritten) -> tuple[float, float]:
+    def _time_range(self, header: frames.ClientWritten) -> tuple[float, float]:
         run = header.get("run")
         if run is None:
             return header.get("since", 0.0), float("inf")
@@ -179,7 +172,7 @@ class OutputFileHandler:
         until = float("inf") if record.active or not ends else max(ends) + MTIME_TOLERANCE
         return record.opened_at - MTIME_TOLERANCE, until
 
-    async def restore_file(self, connection: Connection, header: ClientRestore) -> None:
+    async def restore_file(self, connection: Connection, header: frames.ClientRestore) -> None:
         """Move a blob into the working folder, for ranks that continue from files of an earlier attempt."""
         config = self._state.config
         answer: dict[str, Any]
@@ -193,12 +186,12 @@ class OutputFileHandler:
             answer = {"error": error.strerror or str(error)}
         connection.send({"t": "known", "id": header["id"]} | answer)
 
-    async def clear(self, connection: Connection, header: ClientClear) -> None:
+    async def clear(self, connection: Connection, header: frames.ClientClear) -> None:
         """Delete checkpoints of ended runs that the client has."""
         await run_in_thread(clear_checkpoints, self._state.config.cwd, header["folders"], header["files"])
         connection.send({"t": "known", "id": header["id"]})
 
-    async def send_file(self, connection: Connection, header: ClientOutput) -> None:
+    async def send_file(self, connection: Connection, header: frames.ClientOutput) -> None:
         """Send one file."""
         fields = {"t": "data", "id": header["id"], "last": True}
         try:
@@ -289,7 +282,7 @@ def restore_file(
     return True
 
 
-def clear_checkpoints(folder: str, parents: Sequence[str], files: Sequence[ClearedKeys] = ()) -> None:
+def clear_checkpoints(folder: str, parents: Sequence[str], files: Sequence[frames.ClearedKeys] = ()) -> None:
     """Delete files in the checkpoint folders of ended runs, and the folders that are empty then. Changed files stay.
 
     Args:
@@ -336,7 +329,7 @@ def _read_restored(folder: str) -> dict[str, str]:
 
 def find_written_files(
     folder: str, patterns: Sequence[str], since: float, until: float, after: str = ""
-) -> tuple[list[WrittenKeys], int]:
+) -> tuple[list[frames.WrittenKeys], int]:
     """Find files of the working folder that changed in a time range and differ from the client's upload.
 
     Uses the inode change time, which programs cannot set, so that a copy with preserved modification times counts as
@@ -369,7 +362,7 @@ def find_written_files(
                 number += 1
                 yield path, status
 
-    found: list[WrittenKeys] = []
+    found: list[frames.WrittenKeys] = []
     chars = 0
     for path, status in heapq.nsmallest(MAX_LISTED_FILES, counted(), key=lambda each: each[0]):
         chars += len(path)

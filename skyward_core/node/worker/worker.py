@@ -44,16 +44,7 @@ from skyward_core.runtime.instance_info_and_attempt import (
 )
 
 if TYPE_CHECKING:
-    from skyward_core.protocol.frame_types import (
-        PluginErrorKeys,
-        StartOptions,
-        SummaryKeys,
-        ToWorker,
-        ToWorkerCall,
-        ToWorkerSetup,
-        WorkerOutcome,
-        WorkerWant,
-    )
+    from skyward_core.protocol import frame_types as frames
     from skyward_core.runtime.async_streaming_map_adapters import StreamedIterator
     from skyward_core.runtime.framework_rendezvous_and_thread_limits import TorchrunEnvironment
     from skyward_core.runtime.instance_info_and_attempt import InstanceInfo
@@ -76,7 +67,7 @@ class WorkerConfig:
     # collects_metrics: whether metrics of printed lines and of other logging libraries are recorded
 
     def __init__(self, environ: MutableMapping[str, str]) -> None:
-        self.start_options: StartOptions = {}
+        self.start_options: frames.StartOptions = {}
         if (names := environ.pop("SKYWARD_VARIABLES", None)) is not None:
             self.start_options["env"] = {name: environ[name] for name in names.split(",") if name in environ}
         self.capacity = int(environ.pop("SKYWARD_CAPACITY", "1"))
@@ -153,7 +144,7 @@ class WorkerProcess:
         stacks: str,
         scan: metric_logging.OutputScan | None,
     ) -> None:
-        self._known: StartOptions = {}
+        self._known: frames.StartOptions = {}
         self._setup: Header = {}
         self._plugins = b""
         self._modules = LoadedModules(config.sources)
@@ -183,7 +174,7 @@ class WorkerProcess:
         self._has_entered_plugins = False
         self._setup_error: BaseException | None = None
         self._reader_windows: dict[tuple[str, int], _ReaderWindow] = {}
-        self._pending_frames: deque[tuple[ToWorker, bytes]] = deque()
+        self._pending_frames: deque[tuple[frames.ToWorker, bytes]] = deque()
         # Threads cannot be interrupted individually, so SIGTERM immediately ends a process that runs calls in threads.
         self._stop = StopSignal(interrupts=capacity == 1, on_handler=self._report_handler, stacks=stacks)
         preemption.install_handler(paths.notices, expected=config.receives_notices)
@@ -221,7 +212,7 @@ class WorkerProcess:
             SystemExit: If a call or SIGTERM ended the process.
         """
         tasks = _CallThreads(self._capacity, self._run_call) if self._capacity > 1 else None
-        header: ToWorker
+        header: frames.ToWorker
         while True:
             try:
                 self._receive_until(lambda: bool(self._pending_frames))
@@ -275,7 +266,7 @@ class WorkerProcess:
 
     # -- plugins -----------------------------------------------------------------------------------------
 
-    def _set_up(self, header: ToWorkerSetup, body: bytes) -> None:
+    def _set_up(self, header: frames.ToWorkerSetup, body: bytes) -> None:
         self._setup_error = None
         gang, has_separate_tasks = header.get("gang", False), header.get("apart", False)
         self._places = {True: header["info"], False: header.get("own", header["info"])}
@@ -330,9 +321,9 @@ class WorkerProcess:
 
     # -- calls -------------------------------------------------------------------------------------------
 
-    def _run_call(self, header: ToWorkerCall, body: bytes) -> None:
+    def _run_call(self, header: frames.ToWorkerCall, body: bytes) -> None:
         run, index = header["run"], header["i"]
-        answer: WorkerOutcome = {"t": "outcome", "run": run, "i": index, "kind": "returned"}
+        answer: frames.WorkerOutcome = {"t": "outcome", "run": run, "i": index, "kind": "returned"}
         result = PickledValue()
         exit_code: int | None = None
         self._has_run_code = True
@@ -419,7 +410,7 @@ class WorkerProcess:
                 signal.pthread_kill(main_thread, signal.SIGTERM)  # the main thread waits for calls
             sys.exit(exit_code)
 
-    def _may_have_stopped_early(self, header: ToWorkerCall) -> bool:
+    def _may_have_stopped_early(self, header: frames.ToWorkerCall) -> bool:
         """Check whether user code can react to a preemption notice by returning early, with an incomplete result.
 
         A function that does not restart decides by itself whether its value counts.
@@ -436,7 +427,7 @@ class WorkerProcess:
             self._infos[gang] = set_place(self._places[gang], own=not gang)
         return self._infos[gang]
 
-    def _run_function(self, header: ToWorkerCall, body: bytes, place: InstanceInfo) -> Any:
+    def _run_function(self, header: frames.ToWorkerCall, body: bytes, place: InstanceInfo) -> Any:
         streamed: list[StreamedIterator] = []
         if header.get("fed"):
             # Few calls have such arguments.
@@ -473,7 +464,7 @@ class WorkerProcess:
         if self._channel.is_forked:
             raise SystemExit(0)
 
-    def _load_function(self, header: ToWorkerCall, body: bytes) -> tuple[Any, Any]:
+    def _load_function(self, header: frames.ToWorkerCall, body: bytes) -> tuple[Any, Any]:
         (name, size), (args_name, args_size) = header["fn"], header["args"]
         inline = size if size <= MAX_INLINE_BYTES else 0
         fn = self._functions.get(name)
@@ -492,12 +483,12 @@ class WorkerProcess:
         self._script.install(fn, args if args.names else None)
         return fn.value, args.take_value()
 
-    def _spill_path(self, header: ToWorkerCall, kind: str = "result") -> str:
+    def _spill_path(self, header: frames.ToWorkerCall, kind: str = "result") -> str:
         return f"{self._spool}/{header['run']}.{header['i']}.{os.getpid()}.{kind}"
 
     # -- generators --------------------------------------------------------------------------------------
 
-    def _send_values(self, header: ToWorkerCall, values: Generator[Any, None, Any]) -> Any:
+    def _send_values(self, header: frames.ToWorkerCall, values: Generator[Any, None, Any]) -> Any:
         key = (header["run"], header["i"])
         window = self._reader_windows.setdefault(key, _ReaderWindow())
         try:
@@ -542,7 +533,7 @@ class WorkerProcess:
                     self._is_receiving = False
                     self._received.notify_all()
 
-    def _on_frame(self, header: ToWorker, body: bytes) -> None:
+    def _on_frame(self, header: frames.ToWorker, body: bytes) -> None:
         """Handle a frame that concerns a running call. Put other frames into a queue."""
         if header["t"] == "credit":
             window = self._reader_windows.get((header["run"], header["i"]))
@@ -607,9 +598,9 @@ def _load_checked(what: str, load: Callable[[], T]) -> T:
         raise NotPicklableError(message) from error
 
 
-def _make_want(run: str, index: int, items: StreamedIterator, *, again: bool = False) -> WorkerWant:
+def _make_want(run: str, index: int, items: StreamedIterator, *, again: bool = False) -> frames.WorkerWant:
     begin, end = items.wanted_range
-    want: WorkerWant = {"t": "want", "run": run, "i": index, "arg": items.number, "next": begin, "until": end}
+    want: frames.WorkerWant = {"t": "want", "run": run, "i": index, "arg": items.number, "next": begin, "until": end}
     # An earlier attempt at the call may already have requested values.
     return want | {"again": True} if again or not begin else want
 
@@ -624,7 +615,7 @@ class _ReaderWindow:
 
     def __init__(self) -> None:
         self.yielded = 0
-        self.last_summary: SummaryKeys | None = None
+        self.last_summary: frames.SummaryKeys | None = None
         self._condition = threading.Condition()
         self._end = WINDOW
 
@@ -647,14 +638,14 @@ class _ReaderWindow:
 class _CallThreads:
     """Threads that run calls and do not keep the process alive."""
 
-    def __init__(self, count: int, call: Callable[[ToWorkerCall, bytes], None]) -> None:
+    def __init__(self, count: int, call: Callable[[frames.ToWorkerCall, bytes], None]) -> None:
         from queue import SimpleQueue  # imported late: most workers have only one thread
 
-        self._calls: SimpleQueue[tuple[ToWorkerCall, bytes]] = SimpleQueue()
+        self._calls: SimpleQueue[tuple[frames.ToWorkerCall, bytes]] = SimpleQueue()
         self._call = call
         self._left = count
 
-    def put(self, header: ToWorkerCall, body: bytes) -> None:
+    def put(self, header: frames.ToWorkerCall, body: bytes) -> None:
         self._calls.put((header, body))
         if self._left:
             self._left -= 1
@@ -671,7 +662,7 @@ def has_process_group() -> bool:
     return any(getattr(module, "is_initialized", bool)() for module in (of_torch, of_jax))
 
 
-def _plugin_context_error(keys: PluginErrorKeys, data: bytes) -> BaseException:
+def _plugin_context_error(keys: frames.PluginErrorKeys, data: bytes) -> BaseException:
     """Return the error that prevented the plugins from entering ``around_app``."""
     from skyward_core.model.errors import RemoteTraceback
     from skyward_core.plugins.plugin import PluginError
@@ -685,7 +676,7 @@ def _plugin_context_error(keys: PluginErrorKeys, data: bytes) -> BaseException:
     return error
 
 
-def _end_child(answer: WorkerOutcome) -> None:
+def _end_child(answer: frames.WorkerOutcome) -> None:
     """Exit a child that user code forked, as Python would end a script."""
     error = answer.get("error")
     if answer["kind"] == "raised" and error is not None:
