@@ -23,6 +23,16 @@ EXCEPTION_REQUEST = b"\xff"  # in a pipe of numbers of signals, none of which is
 UMASK = "SKYWARD_UMASK"  # environment variable with the login's umask in octal
 
 
+class PathBelow:
+    """Attribute of :class:`NodePaths`: the path of a file or folder below the node's folder."""
+
+    def __init__(self, ending: str) -> None:
+        self._ending = ending
+
+    def __get__(self, paths: NodePaths, owner: type[NodePaths]) -> str:
+        return paths.folder + self._ending
+
+
 class NodePaths:
     """Paths of one node.
 
@@ -31,77 +41,32 @@ class NodePaths:
     """
 
     __slots__ = ("folder",)
+    lock = PathBelow("/agent.lock")  # lock file that the agent holds until it exits
+    state = PathBelow("/agent.json")  # file with the agent's state, written when the agent starts to listen
+    errors = PathBelow("/agent.err")  # log file of the agent's own output
+    socket = PathBelow("/agent.sock")  # socket of the agent, unless the path is too long for a socket
+    blobs = PathBelow("/blobs")  # folder of blobs (functions and arguments), named by content hash
+    samples = PathBelow("/machine-samples")  # folder of the machine metrics; see ``machine_metrics_sampler``
+    sources = PathBelow("/sent-source")  # folder of source files that clients sent
+    spool = PathBelow("/spool")  # folder with output of ranks, results, and state for later agents
+    journal = PathBelow("/spool/journal")  # file with the journal of calls and outcomes
+    epoch = PathBelow("/spool/epoch")  # file with the number of the gang's latest epoch
+    # Folder with ``python`` commands for ranks, if the interpreter's own folder lacks them.
+    programs = PathBelow("/programs")
+    devices = PathBelow("/gpus.json")  # file with the GPUs of each rank on a shared machine
+    notices = PathBelow("/notices.json")  # file with preemption notices for the ranks
+    retained_facts = PathBelow("/kept.json")  # file that lists the content and expiry of retained results
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
-
-    @property
-    def lock(self) -> str:
-        """Lock file that the agent holds until it exits."""
-        return self.folder + "/agent.lock"
-
-    @property
-    def state(self) -> str:
-        """File with the agent's state, written when the agent starts to listen."""
-        return self.folder + "/agent.json"
-
-    @property
-    def errors(self) -> str:
-        """Log file of the agent's own output."""
-        return self.folder + "/agent.err"
-
-    @property
-    def socket(self) -> str:
-        """Socket of the agent, unless the path is too long for a socket."""
-        return self.folder + "/agent.sock"
-
-    @property
-    def blobs(self) -> str:
-        """Folder of blobs (functions and arguments), named by content hash."""
-        return self.folder + "/blobs"
-
-    @property
-    def samples(self) -> str:
-        """Folder of the machine metrics; see ``machine_metrics_sampler``."""
-        return self.folder + "/machine-samples"
-
-    @property
-    def sources(self) -> str:
-        """Folder of source files that clients sent."""
-        return self.folder + "/sent-source"
 
     def source(self, content: str, name: str) -> str:
         """Return the path of a source file by content hash and name."""
         return f"{self.sources}/{content}/{name}"
 
-    @property
-    def spool(self) -> str:
-        """Spool folder: output of ranks, results, and state for later agents."""
-        return self.folder + "/spool"
-
-    @property
-    def journal(self) -> str:
-        """File with the journal of calls and outcomes."""
-        return self.folder + "/spool/journal"
-
-    @property
-    def epoch(self) -> str:
-        """File with the number of the gang's latest epoch."""
-        return self.folder + "/spool/epoch"
-
     def worker(self, rank: int, number: int) -> str:
         """Return the path of the file with a worker's pid."""
         return f"{self.folder}/{WORKER_PREFIX}{rank}.{number}"
-
-    @property
-    def programs(self) -> str:
-        """Folder that provides ``python`` commands to ranks if the interpreter's own folder contains other programs."""
-        return self.folder + "/programs"
-
-    @property
-    def devices(self) -> str:
-        """File with the GPUs of each rank on a shared machine."""
-        return self.folder + "/gpus.json"
 
     def stacks(self, rank: int, number: int) -> str:
         """Return the path of a worker's stack dumps. Beside it are the pipe and the answer about its exception."""
@@ -114,16 +79,6 @@ class NodePaths:
     def debugger(self, rank: int, number: int) -> str:
         """Return the path of the socket where a rank waits for a debugger."""
         return f"{self.folder}/debug.{rank}.{number}"
-
-    @property
-    def notices(self) -> str:
-        """File with preemption notices for the ranks."""
-        return self.folder + "/notices.json"
-
-    @property
-    def retained_facts(self) -> str:
-        """File that lists the content and expiry of retained results."""
-        return self.folder + "/kept.json"
 
     @property
     def retained_folder(self) -> str:

@@ -16,7 +16,7 @@ ROOT = Path(skyward_core.__file__).parent
 FILES = {
     getattr(NodePaths("/n"), name).rpartition("/")[2]
     for name, kind in vars(NodePaths).items()
-    if isinstance(kind, property)
+    if isinstance(kind, property | node_paths.PathBelow)
 } - {"kept.n", "ended.n"}
 BEGINNINGS = (*(f"/{name}" for name in FILES), "agent.", "kept.json", "app.log", "/pools", "worker.", "kept.", "ended.")
 KEYS = {"blobs", "epoch", "spool"}  # of frames, too: names of files only where a path is made of them
