@@ -154,11 +154,11 @@ def pending_notices() -> list[PreemptionNotice]:
     machines of the gang that may still run.
     """
     now, pid = monotonic(), os.getpid()
-    return [each for each in _read_notices() if each.here or pid in each.pids or _is_for_gang(each, now)]
 
+    def is_for_gang(notice: PreemptionNotice) -> bool:
+        return _is_gang_call and notice.node > CANCELLED_NODE and now < notice.ends + NOTICE_GRACE
 
-def _is_for_gang(notice: PreemptionNotice, now: float) -> bool:
-    return _is_gang_call and notice.node > CANCELLED_NODE and now < notice.ends + NOTICE_GRACE
+    return [each for each in read_notices(_notice_file) if each.here or pid in each.pids or is_for_gang(each)]
 
 
 def run_callbacks() -> bool:
@@ -181,7 +181,7 @@ def run_callbacks() -> bool:
 
 def is_sigterm_announced() -> bool:
     """Check whether a notice announced a SIGTERM to this process."""
-    return any(os.getpid() in each.pids for each in _read_notices())
+    return any(os.getpid() in each.pids for each in read_notices(_notice_file))
 
 
 def has_callbacks() -> bool:
@@ -205,7 +205,7 @@ def is_sigterm_pending() -> bool:
 def _pending_sigterms() -> list[PreemptionNotice]:
     return [
         each
-        for each in _read_notices()
+        for each in read_notices(_notice_file)
         if os.getpid() in each.pids and (each.node, each.ends) not in _received_sigterms
     ]
 
@@ -232,12 +232,11 @@ def drop_callbacks() -> None:
     del _callbacks[_persistent_callbacks:]
 
 
-def _read_notices() -> list[PreemptionNotice]:
-    if not _notice_file:
-        return []
+def read_notices(path: str) -> list[PreemptionNotice]:
+    """Return the notices that an agent has written to a file; none if the file is missing or invalid."""
     try:
-        with open(_notice_file, "rb") as file:
+        with open(path, "rb") as file:
             notices: Any = json.loads(file.read())
         return [PreemptionNotice(node, here, ends, tuple(pids), sent) for node, here, ends, pids, sent in notices]
     except (OSError, ValueError, TypeError):
-        return []  # no notice was written
+        return []

@@ -22,7 +22,7 @@ from skyward_core.node.agent.worker_processes import signal_group, signal_proces
 from skyward_core.node.agent.worker_slot_queue_and_process import Slot
 from skyward_core.protocol.frame_codec import CANCELLED_NODE, Header
 from skyward_core.protocol.frame_schemas_and_size_limits import LONGEST_NOTICE, NOTICES, is_same_deadline
-from skyward_core.runtime.preemption import NOTICE_GRACE, NOTICE_SIGNAL, PreemptionNotice
+from skyward_core.runtime.preemption import NOTICE_GRACE, NOTICE_SIGNAL, PreemptionNotice, read_notices
 
 MAX_LINE_BYTES = 4096  # bytes per line
 RESTART_DELAYS = (1.0, 60.0)  # seconds until the first restart, and at most
@@ -134,7 +134,7 @@ class PreemptionNotifier:
 
     def start(self) -> None:
         """Resume notifications that an earlier agent sent or saved, then start polling."""
-        self._saved = {each.node: each for each in _read_notices(self._state.config.paths.notices)}
+        self._saved = {each.node: each for each in read_notices(self._state.config.paths.notices)}
         self._note_end()
         self._state.is_preempted = self._node in self._saved
         if self._saved:
@@ -289,14 +289,3 @@ def notice_frame(kind: str, deadline: float | None) -> Header:
     """
     seconds = None if deadline is None else round(max(0.0, deadline - monotonic()), 3)
     return {"t": "notice", "kind": kind, "left": seconds}
-
-
-def _read_notices(path: str) -> list[PreemptionNotice]:
-    try:
-        with open(path, encoding="utf-8") as file:
-            notices = json.load(file)
-        return [
-            PreemptionNotice(node, here, deadline, tuple(pids), sent) for node, here, deadline, pids, sent in notices
-        ]
-    except (OSError, ValueError, TypeError):
-        return []
