@@ -87,24 +87,13 @@ class Journal:
 
     def read(self) -> list[tuple[JournalFrame, bytes]]:
         """Return all complete frames, including those of earlier agents."""
-        return _read_frames(self._file)
+        return read_journal(self._path)
 
 
 def read_journal(path: Path) -> list[tuple[JournalFrame, bytes]]:
-    """Return the frames of a journal that no agent writes any more; none if the file does not exist."""
-    try:
-        file = os.open(path, os.O_RDONLY)
-    except FileNotFoundError:
-        return []
-    try:
-        return _read_frames(file)
-    finally:
-        os.close(file)
-
-
-def _read_frames(file: int) -> list[tuple[JournalFrame, bytes]]:
+    """Return the complete frames of a journal; none if the file does not exist."""
     frames: list[tuple[JournalFrame, bytes]] = []
-    with suppress(WireError):  # an incomplete frame at the end
-        for frame in Decoder().feed(os.pread(file, os.fstat(file).st_size, 0)):
+    with suppress(FileNotFoundError, WireError):  # the last frame may be incomplete
+        for frame in Decoder().feed(path.read_bytes()):
             frames.append(frame)
     return frames
