@@ -30,6 +30,7 @@ class SlotDispatcher:
     """All worker slots of an agent, and the process that holds plugins' node contexts.
 
     Attributes:
+        pause_clock: Clock of the seconds that ranks were paused at breakpoints.
         worker_event: Set when a worker connects or ends.
     """
 
@@ -37,7 +38,7 @@ class SlotDispatcher:
         self._state, self._clients, self._lifecycle = state, clients, lifecycle
         self._workers: dict[Connection, Slot] = {}
         self.worker_event = asyncio.Event()
-        self._pause_clock: PauseClock | None = None  # created when a rank first pauses
+        self.pause_clock = PauseClock()
         self.plugin_contexts = PluginContextProcess(state, self.pump, self.break_gang)
         config = state.config
         first = config.node * config.ranks_per_node
@@ -139,24 +140,14 @@ class SlotDispatcher:
         if self._state.has_separate_tasks:
             self.separate_tasks()
 
-    @property
-    def pause_clock(self) -> PauseClock:
-        """Clock of the seconds that ranks were paused at breakpoints."""
-        if self._pause_clock is None:
-            self._pause_clock = PauseClock()
-        return self._pause_clock
-
     def set_paused(self, slot: Slot, is_paused: bool) -> None:
         """Set whether a slot's rank is paused at a breakpoint."""
-        if is_paused or self._pause_clock is not None:
-            self.pause_clock.set_paused(slot, is_paused)
+        self.pause_clock.set_paused(slot, is_paused)
 
     def paused_seconds(self, slot: Slot, call: Call) -> float:
         """Return the seconds for which a call was paused so far."""
-        if self._pause_clock is None:
-            return 0.0
         # Ranks of a gang wait for each other, so a pause of any rank counts for a gang call.
-        return self._pause_clock.paused_seconds(ALL_PAUSES if call.is_gang_call else slot)
+        return self.pause_clock.paused_seconds(ALL_PAUSES if call.is_gang_call else slot)
 
     def pump(self) -> None:
         """Let each slot take its next steps."""
