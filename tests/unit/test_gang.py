@@ -79,7 +79,7 @@ def test_gang_lock_is_granted_in_order_of_requests(steps: str, sent: str) -> Non
         if verb == "request":
             lock.request(client)
         elif verb == "release":
-            lock.release(client, unclean=bool(unclean))
+            lock.release(client, {"t": "unlock", "unclean": bool(unclean)})
         else:
             lock.on_client_gone(client)
     assert ", ".join(log) == sent

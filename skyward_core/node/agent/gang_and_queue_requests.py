@@ -44,8 +44,8 @@ class GangRequests:
     def handlers(self) -> dict[str, Handler]:
         """Handlers by frame type."""
         return {
-            "lock": self._request_lock,
-            "unlock": self._unlock,
+            "lock": lambda connection, header, _: self.lock.request(connection),
+            "unlock": lambda connection, header, _: self.lock.release(connection, header),
             "form": self._reserve_rendezvous,
             "number": self._assign_epoch,
             "ports": self._reserve_rank_ports,
@@ -54,20 +54,14 @@ class GangRequests:
             "where": self._send_run_counts,
             "holds": self._send_gang_status,
             "heartbeats": self._send_silences,
-            "enqueue": self._enqueue,
-            "dequeue": self._dequeue,
+            "enqueue": lambda connection, header, _: self.queue.add(connection, header),
+            "dequeue": lambda connection, header, _: self.queue.remove(connection, header),
         }
 
     def on_client_gone(self, connection: Connection) -> None:
         """Release the lock and the queue entries of a disconnected client."""
         self.lock.on_client_gone(connection)
         self.queue.on_client_gone(connection)
-
-    def _enqueue(self, connection: Connection, header: frames.ClientEnqueue, body: bytes) -> None:
-        self.queue.add(connection, header)
-
-    def _dequeue(self, connection: Connection, header: frames.ClientDequeue, body: bytes) -> None:
-        self.queue.remove(header["run"], connection)
 
     def reenter_contexts(self) -> None:
         """Enter the plugins' node contexts again if they have ended or failed, but only for standalone ranks.
@@ -79,12 +73,6 @@ class GangRequests:
             gang.epoch += 1
             self._state.epochs.save(gang.epoch)
             self._slots.plugin_contexts.ensure_entered()
-
-    def _request_lock(self, connection: Connection, header: frames.ClientLock, body: bytes) -> None:
-        self.lock.request(connection)
-
-    def _unlock(self, connection: Connection, header: frames.ClientUnlock, body: bytes) -> None:
-        self.lock.release(connection, unclean=header.get("unclean", False))
 
     def _reserve_rendezvous(self, connection: Connection, header: frames.ClientForm, body: bytes) -> None:
         """Reserve ports for the rendezvous of a gang on the gang's first node."""
@@ -219,11 +207,11 @@ class GangRequests:
 class QueueEntry:
     """A run that waits for nodes."""
 
-    __slots__ = ("entry_info", "owner")
+    __slots__ = ("info", "owner")
 
     def __init__(self, owner: Connection, info: frames.QueuedRunKeys) -> None:
         self.owner = owner
-        self.entry_info = info
+        self.info = info
 
 
 class RunQueue:
@@ -237,7 +225,7 @@ class RunQueue:
     @property
     def waiting(self) -> list[frames.QueuedRunKeys]:
         """Queued runs in order."""
-        return [each.entry_info for each in self._entries]
+        return [each.info for each in self._entries]
 
     def add(self, owner: Connection, header: frames.ClientEnqueue) -> None:
         """Add a run that needs nodes. A run that was queued through another connection or agent keeps its place."""
@@ -250,16 +238,15 @@ class RunQueue:
             "since": min(header.get("since", now), now),
             "who": owner.peer_name,
         }
-        self._entries = [each for each in self._entries if each.entry_info["run"] != header["run"]]
+        self._entries = [each for each in self._entries if each.info["run"] != header["run"]]
         self._entries.append(QueueEntry(owner, info))
-        self._entries.sort(key=lambda each: each.entry_info["since"])
+        self._entries.sort(key=lambda each: each.info["since"])
         self._publish()
 
-    def remove(self, run: str, owner: Connection) -> None:
+    def remove(self, owner: Connection, header: frames.ClientDequeue) -> None:
         """Remove a run that got its nodes or no longer needs them."""
-        self._replace_entries(
-            [each for each in self._entries if each.entry_info["run"] != run or each.owner is not owner]
-        )
+        run = header["run"]
+        self._replace_entries([each for each in self._entries if each.info["run"] != run or each.owner is not owner])
 
     def on_client_gone(self, owner: Connection) -> None:
         """Remove the runs of a disconnected client."""
@@ -268,7 +255,7 @@ class RunQueue:
     def notify_dropped(self, run: str, who: str) -> None:
         """Notify the owner of a queued run that another client stops the run."""
         for each in self._entries:
-            if each.entry_info["run"] == run:
+            if each.info["run"] == run:
                 each.owner.send({"t": "dropped", "run": run, "by": who})
 
     def _replace_entries(self, entries: list[QueueEntry]) -> None:
@@ -279,7 +266,7 @@ class RunQueue:
     def _publish(self) -> None:
         first = self._entries[0] if self._entries else None
         if first is not None and first is not self._first:
-            first.owner.send({"t": "turn", "run": first.entry_info["run"]})
+            first.owner.send({"t": "turn", "run": first.info["run"]})
         self._first = first
         self._clients.send_to_all({"t": "queue", "waiting": self.waiting})
 
@@ -318,11 +305,11 @@ class GangLock:
     def _send_holder(self, waiting: Connection) -> None:
         waiting.send({"t": "held", "by": self._queue[0].peer_name})
 
-    def release(self, connection: Connection, *, unclean: bool = False) -> None:
-        """Release the lock. ``unclean``: whether an incomplete run of an earlier holder could not be repaired."""
+    def release(self, connection: Connection, header: frames.ClientUnlock) -> None:
+        """Release the lock. It may still be unclean: an incomplete run of an earlier holder could not be repaired."""
         if self._queue and self._queue[0] is connection:
             self._queue.popleft()
-            self._unclean |= unclean
+            self._unclean |= header.get("unclean", False)
             self._grant()
 
     def on_client_gone(self, connection: Connection) -> None:
