@@ -20,6 +20,8 @@ from typing import Any, Literal, TypeVar, cast, overload
 from skyward_core.runtime.instance_info_and_attempt import InstanceInfo, instance_info
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+V = TypeVar("V")
 Only = Literal["head"] | int | Sequence[int] | Callable[[InstanceInfo], object]
 
 
@@ -177,23 +179,30 @@ def _may_print(only: Only, info: InstanceInfo) -> bool:
     return bool(only(info)) if callable(only) else info.is_head
 
 
+def _mute(streams: tuple[str, ...]) -> AbstractContextManager[None]:
+    return _filtered(streams, _muted_here, streams, _muted, _muted.get() | frozenset(streams))
+
+
 @contextmanager
-def _mute(streams: tuple[str, ...]) -> Iterator[None]:
+def _filtered(
+    streams: tuple[str, ...], here: list[T], items: Sequence[T], for_thread: ContextVar[V], value: V
+) -> Iterator[None]:
+    """Filter streams in the block: for the whole process by ``items`` in ``here``, or only for this thread."""
     _install_filters(streams)
     if threading.current_thread() is threading.main_thread():
-        # The task has the process for itself, so its threads (data loaders, progress bars) are muted, too.
-        _muted_here.extend(streams)
+        # The task has the process for itself, so its threads (data loaders, progress bars) are filtered, too.
+        here.extend(items)
         try:
             yield
         finally:
-            for name in streams:
-                _muted_here.remove(name)
+            for each in items:
+                here.remove(each)
     else:
-        token = _muted.set(_muted.get() | frozenset(streams))
+        token = for_thread.set(value)
         try:
             yield
         finally:
-            _muted.reset(token)
+            for_thread.reset(token)
 
 
 def _install_filters(names: tuple[str, ...]) -> None:
@@ -251,19 +260,8 @@ def redirect_output(callback: Callable[[str], object]) -> Iterator[tuple[Callbac
         The replacements of both streams, which are the same object.
     """
     writer = CallbackWriter(callback)
-    _install_filters(("stdout", "stderr"))
-    if threading.current_thread() is threading.main_thread():
-        _redirected_here.append(writer)
-        try:
-            yield writer, writer
-        finally:
-            _redirected_here.remove(writer)
-    else:
-        token = _redirected.set(writer)
-        try:
-            yield writer, writer
-        finally:
-            _redirected.reset(token)
+    with _filtered(("stdout", "stderr"), _redirected_here, (writer,), _redirected, writer):
+        yield writer, writer
 
 
 def _redirect_target() -> CallbackWriter | None:
