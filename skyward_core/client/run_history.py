@@ -200,6 +200,10 @@ class MetricSummary(NamedTuple):
         return {-1: self.least, 1: self.most}.get(metric_direction(name))
 
 
+MetricCache = dict[tuple[str, float | None], dict[str, MetricSummary]]
+"""Metric summaries by run and the time of its end in the ledger."""
+
+
 def merge_summaries(found: Iterable[Mapping[str, Sequence[float | None]]]) -> dict[str, MetricSummary]:
     """Merge the metric summaries of several ranks or tasks."""
     by_name: dict[str, list[Sequence[float | None]]] = {}
@@ -379,7 +383,7 @@ def past_runs(
     search: RunSearch,
     launches: dict[str, LaunchSummary],
     seen: Mapping[str, RunView],
-    measured: dict[str, dict[str, MetricSummary]] | None = None,
+    measured: MetricCache | None = None,
 ) -> list[PastRun]:
     """Return the matching runs among the newest 10,000, newest first, including pools without a run.
 
@@ -387,7 +391,7 @@ def past_runs(
         launches: Cache of saved launches by run; missing ones are added.
         seen: Views of runs of watched pools by run ID. The ledger may lack their state, because observers do not write
             to it.
-        measured: Cache of the metrics of ended runs; missing ones are added.
+        measured: Cache of the metrics of ended runs, empty for those without metrics; missing ones are added.
 
     Raises:
         LedgerError: If the ledger cannot be read.
@@ -397,23 +401,28 @@ def past_runs(
     found = [pools.past_run(_with_seen_end(row, seen.get(row.run))) for row in rows]
     found += [pools.pool_without_run(row) for row in ledger.pools_without_runs(search.since, EVERY)]
     found = sorted(filter(search.matches, found), key=lambda each: -each.opened_at)
-    metrics = _load_metric_summaries(ledger, found[:MOST_MEASURED], {} if measured is None else measured)
+    ended = {run.run for run in found[:MOST_MEASURED] if run.state != "queued" and run.ended_at is not None}
+    ends = {row.run: row.ended_at for row in rows if row.run in ended}
+    metrics = _load_metric_summaries(ledger, ends, {} if measured is None else measured)
     return [replace(run, metrics=metrics[run.run]) if metrics.get(run.run) else run for run in found]
 
 
 def _load_metric_summaries(
-    ledger: Ledger, runs: Iterable[PastRun], known: dict[str, dict[str, MetricSummary]]
+    ledger: Ledger, ends: Mapping[str, float | None], known: MetricCache
 ) -> dict[str, dict[str, MetricSummary]]:
-    """Return the metric summaries of runs, from their outcomes in the ledger."""
-    ended = {run.run for run in runs if run.run and run.state != "queued" and run.ended_at is not None}
-    missing = sorted(ended - known.keys())
+    """Return the metric summaries of ended runs, from their outcomes in the ledger."""
+    summaries = {run: known[run, at] for run, at in ends.items() if (run, at) in known}
+    missing = sorted(ends.keys() - summaries.keys())
     for first in range(0, len(missing), _CHUNK):
-        found: dict[str, list[Mapping[str, Sequence[float | None]]]] = {}
-        for run, text in ledger.outcome_texts(missing[first : first + _CHUNK], MOST_OUTCOMES):
+        chunk = missing[first : first + _CHUNK]
+        found: dict[str, list[Mapping[str, Sequence[float | None]]]] = {run: [] for run in chunk}
+        for run, text in ledger.outcome_texts(chunk, MOST_OUTCOMES):
             with suppress(ValueError, TypeError, AttributeError):
-                found.setdefault(run, []).append(json.loads(text)["numbers"] or {})
-        known |= {run: merged for run, each in found.items() if (merged := merge_summaries(each))}
-    return known
+                found[run].append(json.loads(text)["numbers"] or {})
+        summaries |= {run: merge_summaries(each) for run, each in found.items()}
+    # The ledger may still lack outcomes of a run whose end it does not contain.
+    known |= {(run, at): summaries[run] for run, at in ends.items() if at is not None}
+    return summaries
 
 
 def past_run(ledger: Ledger, row: RunRow) -> PastRun:

@@ -189,7 +189,7 @@ class Session(SessionInterface):
         self._ended_stamp: tuple[int, ...] = ()  # the ledger's change stamp when ended pools were read
         self._loaded_token = ""  # token of the ended pool whose view is fully loaded
         self._launches: dict[str, run_history.LaunchSummary] = {}  # by run; entries never change
-        self._measured: dict[str, dict[str, run_history.MetricSummary]] = {}  # metrics of ended runs
+        self._measured: run_history.MetricCache = {}
         # sweeps of this session that run as gangs; each is listed under all its runs
         self._sweeps: dict[str, GangSweep] = {}
         self._is_prompting_for_budgets = False

@@ -24,6 +24,7 @@ from skyward_core.client.launch.launch_option_declarations import LaunchRequest
 from skyward_core.client.log_search import LineMatch, LogSearch, matching_lines
 from skyward_core.client.run_comparison import ComparedRun, Comparison, compare_runs
 from skyward_core.client.run_history import (
+    MetricCache,
     MetricSummary,
     PastRun,
     RunSearch,
@@ -299,15 +300,41 @@ def test_comparison_of_unknown_or_equal_runs_is_refused(two_runs: Ledger) -> Non
 
 
 def test_history_shows_metrics_and_arguments_and_marks_the_best_run(two_runs: Ledger) -> None:
-    known: dict[str, dict[str, MetricSummary]] = {}
-    found = past_runs(two_runs, RunSearch(), {}, {}, known)
-    assert found[1].metrics == {"loss": (pytest.approx(0.3), 0.1, 1.0)} and set(known) == {"first", "second"}
+    found = past_runs(two_runs, RunSearch(), {}, {})
+    assert found[1].metrics == {"loss": (pytest.approx(0.3), 0.1, 1.0)}
     assert chosen_columns(found) == (["best:loss", "last:loss"], ["arg:lr"]), "all have the same number of epochs"
     head, second, first = CliRunner().invoke(cli, ["history"], catch_exceptions=False).stdout.splitlines()
     assert head.split()[5:] == ["time", "best", "loss", "last", "loss", "lr", "cost", "arguments", "/", "error"]
     assert "0.1 ★" in first and "★" not in second and first.split()[-1] == "epochs=5"
     first_run = json.loads(CliRunner().invoke(cli, ["history", "--json"]).stdout)["runs"][1]
     assert first_run["metrics"]["loss"] == {"last": pytest.approx(0.3), "min": 0.1, "max": 1.0, "best": 0.1}
+
+
+def test_outcomes_of_ended_runs_are_read_once_for_their_metrics(
+    two_runs: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[list[str]] = []
+    outcome_texts, known = two_runs.outcome_texts, MetricCache()
+
+    def counted(runs: list[str], most: int) -> list[tuple[str, str]]:
+        reads.append(sorted(runs))
+        return outcome_texts(runs, most)
+
+    def read() -> list[list[str]]:
+        reads.clear()
+        found = past_runs(two_runs, RunSearch(), {}, seen, known)
+        assert {run.run for run in found if run.metrics} >= {"first", "second"}
+        return reads.copy()
+
+    monkeypatch.setattr(two_runs, "outcome_texts", counted)
+    opened = [("a", run, "train", "single", 1, BEGAN) for run in ("bare", "seen")]
+    record_runs(two_runs, opened=opened, ends=[("bare", "done", BEGAN + 1.0, None)])
+    seen = {"seen": RunView("seen", "llama", "train", "single", 1, BEGAN, "done", BEGAN + 1.0)}
+    assert read() == [["bare", "first", "second", "seen"]]
+    assert read() == [["seen"]], "its outcomes may not be recorded yet"
+    record_runs(two_runs, (), [("seen", returned(0, 0.2, 0.1), {})], [("seen", "done", BEGAN + 1.0, None)])
+    assert read() == [["seen"]] and read() == []
+    assert known["seen", BEGAN + 1.0]["loss"].last == 0.1 and known["bare", BEGAN + 1.0] == {}
 
 
 @pytest.mark.parametrize(
