@@ -335,8 +335,7 @@ class SkywardApp(App[None]):
         elif self._lively_until < now < since + STILL_SECONDS:
             return
         self._last_refresh = state, now
-        # During a shutdown, screens lose their widgets one by one.
-        if self.is_running and screen is not None and screen.is_mounted:
+        if screen is not None and screen.is_mounted and screen.has_widgets:
             screen.tick(clock)
             self._show_title(pools, clock)
             if not self.read_only:

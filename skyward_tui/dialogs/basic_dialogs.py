@@ -35,6 +35,11 @@ class DismissOnceScreen(Screen[Result]):
 
     app: SkywardApp
 
+    @property
+    def has_widgets(self) -> bool:
+        """Whether the screen can be updated: a closing screen, also of an exiting app, loses its widgets one by one."""
+        return self.is_attached and self.display
+
     def dismiss(self, result: Result | None = None) -> AwaitComplete:
         """Close the screen with a result, unless it is already closed or covered by another screen."""
         return super().dismiss(result) if self.is_active else AwaitComplete()

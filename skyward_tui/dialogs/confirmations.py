@@ -179,7 +179,7 @@ class TeardownScreen(ConfirmedWork[bool]):
             except (SkywardError, OSError) as error:
                 self._unfetched[key] = format_error(error)
         self._has_unfetched = True
-        if self.has_started or not self.is_attached:
+        if self.has_started or not self.has_widgets:
             return
         self._show_question()
         if self._waits:
@@ -261,7 +261,7 @@ class TeardownScreen(ConfirmedWork[bool]):
             self.app.flash(f"{_name(key)}: {text}", "done" if _is_gone(receipt) else "error")
         if any(view.has_unknown_price or view.price_hourly for view in self._views):
             self.app.scan_leftovers()
-        if self.is_attached:
+        if self.has_widgets:
             self.show_progress()
             title = "Torn down" if any(map(_has_details, self._receipts.values())) else "Torn down, nothing left"
             self.finish(title if self._all_gone else "Not verified: machines may remain", gone=self._all_gone)

@@ -87,7 +87,7 @@ class Picker(Dialog[str | None]):
 
     def refill(self) -> None:
         """Refresh the list, unless the dialog is being closed."""
-        if self.is_attached and self.display:
+        if self.has_widgets:
             self.fill(self.query_one(Input).value)
 
     def list_options(self, typed: str) -> None:

@@ -139,7 +139,7 @@ class CompareScreen(BaseScreen[None]):
             return self.flash(self.app.session_error or "still reading the ledger", "error")
         with flash_errors(self.app):
             self._comparison = await wait_shielded(session.compare(*self._ids))
-            if self.is_attached:
+            if self.has_widgets:
                 self._show()
 
     def _show(self) -> None:

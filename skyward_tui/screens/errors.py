@@ -223,7 +223,7 @@ class ErrorsScreen(BaseScreen[int | None]):
         frames = [StackFrame("", name, line) for name, line in dict.fromkeys(locations) if not is_library(name)]
         folders = await source_folders(self.app, self._run)
         sources = await asyncio.to_thread(lambda: [find_source(frame, folders) for frame in frames[:_FRAMES]])
-        if self.is_attached:
+        if self.has_widgets:
             positions = [
                 CodePosition(self._head_of(frame, source, folders), source)
                 for frame, source in zip(frames, sources, strict=False)

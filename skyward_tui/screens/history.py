@@ -112,7 +112,7 @@ class LogSearcher:
         try:
             while search is self._search and not search.done and screen.is_current:
                 found = await asyncio.to_thread(search.step)
-                if search is self._search and screen.is_attached:
+                if search is self._search and screen.has_widgets:
                     if found:
                         self.matches = {**self.matches, **found}
                         self.changes += 1
@@ -512,7 +512,7 @@ class HistoryScreen(ListScreen[PastRunList]):
             if session is not None:
                 data = await wait_shielded(session.preview_run(run))
                 self._previews = {**dict(list(self._previews.items())[-MAX_PREVIEWS:]), run: data}
-                if self.is_attached:
+                if self.has_widgets:
                     self.tick(self.app.clock())
 
     def _status(self, shown: int) -> list[Content]:
@@ -559,7 +559,7 @@ class HistoryScreen(ListScreen[PastRunList]):
         self._read_at = self.app.clock()
         if search_logs:
             self._search_logs()
-        if self.app.is_running and self.is_attached:  # an exiting app removes the screen's widgets first
+        if self.has_widgets:
             self.tick(self.app.clock())
 
     # Search

@@ -559,8 +559,7 @@ class PoolsScreen(ListScreen[CursorList[Any]]):
             self._recent = ()  # reported by the history screen
         finally:
             self._recent_read_at = time.monotonic()
-        # An exiting app removes the screen's list first.
-        if self.app.is_running and self.is_attached and self.is_current:
+        if self.has_widgets and self.is_current:
             self.tick(self.app.clock())
 
     def _measure(self, chosen: PoolView) -> None:

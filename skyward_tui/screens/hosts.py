@@ -206,7 +206,7 @@ class HostsScreen(ListScreen[HostList]):
 
     def _mark_changed(self) -> None:
         self._changes += 1
-        if self.is_attached:
+        if self.has_widgets:
             self.tick(self.app.clock())
 
     async def _load_groups(self) -> None:
@@ -307,7 +307,7 @@ class HostsScreen(ListScreen[HostList]):
                 await self._load_groups()
             self.app.flash(message, "done")
             new = [host for group in self._groups for host in group.hosts if host not in self._seen]
-            if new and self.is_attached:
+            if new and self.has_widgets:
                 self._probe_hosts(*dict.fromkeys(new))
 
     @work(group="edit", exclusive=True)

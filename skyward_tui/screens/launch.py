@@ -166,7 +166,7 @@ class ProviderChecks:
             self._results[key] = await wait_shielded(session.check_provider(name, dict(given), python))
         except (SkywardError, OSError) as error:
             self._results[key] = [Check(name, "fail", error_message(error), error_hint(error))]
-        if self._screen.display and self._screen.is_attached and key == self._key:
+        if self._screen.has_widgets and key == self._key:
             self._show(name, key)
 
     def _show(self, provider: str, key: CheckKey | None) -> None:
@@ -438,7 +438,7 @@ class LaunchScreen(BaseScreen[None]):
         self.call_after_refresh(self._check_provider)
 
     def _check_provider(self) -> None:
-        if self.is_attached and not self._busy:
+        if self.has_widgets and not self._busy:
             self._checks.check(self.form())
 
     def _live_pools(self) -> list[PoolView]:
@@ -564,7 +564,7 @@ class LaunchScreen(BaseScreen[None]):
                 if isinstance(record, LaunchRecord):
                     source = form_from_request(record.absolute_request())
                     self._own_settings = self._own_settings or self.form()
-        if source is not None and self.is_attached:
+        if source is not None and self.has_widgets:
             self._fields.fill(replace(self.form(), **{name: getattr(source, name) for name in POOL_SETTINGS}))
             self._list_packages(source.packages)
             self._review()
@@ -639,7 +639,7 @@ class LaunchScreen(BaseScreen[None]):
         if choice is not None and choice.chooses and not form.pool:
             await asyncio.sleep(TYPING)  # further typing cancels this worker before it queries the provider
         result = await self._compute_plan(form)
-        if self.display:  # a closing screen loses its widgets one by one
+        if self.has_widgets:
             self._wait = None
             self._show_result(result)
 
@@ -724,12 +724,12 @@ class LaunchScreen(BaseScreen[None]):
             if result.plan is not None:
                 return await self._start(form, result.plan)
         except (SkywardError, OSError) as error:
-            if self.display:
+            if self.has_widgets:
                 self._set_busy(None, focus)
                 self._set_message(one_line(format_error(error)), error=True)
                 self._show_plan([], form, format_error(error))
             return
-        if self.display and result.error is not None:
+        if self.has_widgets and result.error is not None:
             self._set_busy(None)
             self._show_result(result)
             self._set_message(one_line(str(result.error)), error=True)

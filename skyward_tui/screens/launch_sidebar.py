@@ -295,5 +295,5 @@ class LaunchSidebar:
             self._runs = await wait_shielded(session.past_runs(RunSearch()))
         except (SkywardError, OSError):
             return  # reported by the history screen
-        if self._screen.is_attached and self._screen.display:
+        if self._screen.has_widgets:
             self._show_runs()

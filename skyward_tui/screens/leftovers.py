@@ -171,7 +171,7 @@ class LeftoversScreen(ListScreen[LeftoverList]):
         self._scan_started_at = None
 
     def _rescan(self) -> None:
-        if self.is_attached:
+        if self.has_widgets:
             self.action_again()
 
     # Actions
@@ -306,7 +306,7 @@ class DeleteLeftoversScreen(ConfirmedWork[None]):
             self.app.flash(deleted, "done")
         self._on_deleted()
         self.app.scan_leftovers()
-        if not self.is_attached:
+        if not self.has_widgets:
             return
         self.progress_timer.stop()
         self.finish("Some leftovers may remain" if remains else "All deleted", gone=not remains)

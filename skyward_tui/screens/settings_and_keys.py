@@ -151,7 +151,7 @@ class SettingsScreen(ListScreen[SettingList]):
         except (SkywardError, OSError) as error:
             self._given, self._failed = {}, format_error(error)
         self._is_read = True
-        if self.is_attached and self.listed.is_attached:  # a closing screen loses its list first
+        if self.has_widgets:
             self._show()
 
     def _show(self) -> None:
@@ -256,7 +256,7 @@ class SettingsScreen(ListScreen[SettingList]):
             self.app.apply_settings(own)
             await self._load()
         row = next((row for row in self.listed.rows if row.name == name), None)
-        if row is not None and self.is_attached:
+        if row is not None and self.has_widgets:
             self.flash(f"{name}: {row.remark or row.shown}", "error" if row.remark else "done")
 
     @work(group="edit", exclusive=True)

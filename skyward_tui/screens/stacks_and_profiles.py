@@ -217,8 +217,7 @@ class StacksScreen(BaseScreen[int | None]):
             self._sources = await self._read_sources(self._stacks)
         finally:
             self._busy = False
-        # The user may have left the screen during the request, and an exiting app removes a screen's widgets first.
-        if self in self.app.screen_stack and self.query("#verdict"):
+        if self.has_widgets:
             self._show()
 
     async def _read_sources(self, stacks: Stacks) -> dict[tuple[str, int], SourceFile | None]:
@@ -382,8 +381,9 @@ class StacksScreen(BaseScreen[int | None]):
             profile = parse_profile(await wait_shielded(session.profile(self._pool, rank, PROFILE_SECONDS)))
             rows = profile_table(profile) if profile.samples else [("all samples were idle", "", "")]
             lines = [f"{itself:>7}  {total:>10}  {line}" for itself, total, line in rows]
-            self.query_one("#frames", Panel).set_titles(Content(f"rank {rank}: profile"))
-            self.query_one("#stack", Static).update(Content("\n").join(map(Content, lines)))
+            if self.has_widgets:
+                self.query_one("#frames", Panel).set_titles(Content(f"rank {rank}: profile"))
+                self.query_one("#stack", Static).update(Content("\n").join(map(Content, lines)))
             await self.save_files(profile_files(profile, f"{self._pool.partition('.')[0]}-{self._run}-r{rank}"))
 
     def _text(self) -> str:

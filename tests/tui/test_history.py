@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from concurrent.futures import Future
 from dataclasses import replace
@@ -18,6 +19,7 @@ from skyward_tui.screens.compare import CompareScreen
 from skyward_tui.screens.history import HistoryScreen, PastRunList
 from skyward_tui.screens.home_runs_and_pools import PoolsScreen
 from skyward_tui.screens.run import RunScreen
+from skyward_tui.widgets.screen_frame_and_replay_line import HintBar
 from tests.support.app_driver import press, running_app, screen_text, until
 from tests.support.fake_session import FakeSession
 from tests.support.past import compared_run, past_run, some_comparison, some_past
@@ -287,3 +289,31 @@ async def test_log_search_stops_when_the_filter_changes(
         await press(pilot, "escape", until=lambda: pools(app) == list("123456"))
         goes_on.set()
         assert session.searches[0].step(60) == {} and not session.searches[0].done, "it was cancelled"
+
+
+async def test_log_search_that_ends_while_the_app_exits_updates_no_removed_widget(
+    app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    removed = threading.Event()
+
+    def step(search: LogSearch) -> dict[str, object]:
+        assert removed.wait(60)
+        search.done = True
+        return {}
+
+    async def outlive_others(bar: HintBar) -> None:
+        while bar.screen.query(PastRunList):
+            await asyncio.sleep(0)
+        removed.set()
+        while any(worker.group == "logs" for worker in app.workers):
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(LogSearch, "step", step)
+    first, *_ = some_past(session)
+    session.ledger = Ledger()
+    stored_run(session.ledger, first.run, {0: b"nan\n"}, opened_at=first.opened_at)
+    async with app.run_test(size=SIZE) as pilot:
+        await press(pilot, "H", until="6 of 6 runs")
+        await press(pilot, "slash", *"nan", until=lambda: bool(session.searches))
+        monkeypatch.setattr(HintBar, "on_unmount", outlive_others, raising=False)
+    assert removed.is_set() and app._exception is None
