@@ -173,14 +173,16 @@ def open_console(as_json: bool) -> Iterator[Console]:
 
 
 class ConsoleCommand(click.Command):
-    """A command whose function gets a console, then its options and arguments by name, and returns the exit status.
+    """A command whose function gets a console, then its options and arguments by name.
 
     Args:
-        callback: The function.
+        callback: The function. Returns the exit status; None for success.
         has_json: Whether the command has the option ``--json``, which is not passed to the function.
     """
 
-    def __init__(self, name: str, *, callback: Callable[..., int], has_json: bool = True, **settings: Any) -> None:
+    def __init__(
+        self, name: str, *, callback: Callable[..., int | None], has_json: bool = True, **settings: Any
+    ) -> None:
         super().__init__(name, callback=self._run, **settings)
         self.function = callback
         if has_json:
@@ -190,7 +192,7 @@ class ConsoleCommand(click.Command):
         with open_console(given.pop("as_json", False)) as console:
             if given.get("watch"):
                 require_terminal(console, detach=given.get("detach", False))
-            return self.function(console, **given)
+            return self.function(console, **given) or 0
 
 
 def require_terminal(console: Console, *, detach: bool = False) -> None:
@@ -207,7 +209,7 @@ def require_terminal(console: Console, *, detach: bool = False) -> None:
         raise UsageError("--watch needs a terminal on stderr")
 
 
-def command(name: str | None = None, **settings: Any) -> Callable[[Callable[..., int]], ConsoleCommand]:
+def command(name: str | None = None, **settings: Any) -> Callable[[Callable[..., int | None]], ConsoleCommand]:
     """Return a decorator that converts a function to a :class:`ConsoleCommand`."""
     return click.command(name, **{"cls": ConsoleCommand, **settings})
 

@@ -147,7 +147,7 @@ def show(capsys: pytest.CaptureFixture[str], as_json: bool = False, **asked: Any
         "accelerator": None, "max_hourly": None, "spot": False, "regions": (), "zones": (), "efa": False, "vcpus": 0,
         "memory": 0.0, "architecture": None, "block": None, "nodes": None,
     }  # fmt: skip
-    status = offers.function(Console(as_json), **given | asked)
+    status = offers.function(Console(as_json), **given | asked) or 0
     return status, *capsys.readouterr()
 
 

@@ -31,7 +31,7 @@ from skyward_tui.text.teardown_and_leftovers import unfetched_lines
     help="Time between SIGTERM and SIGKILL, also of ranks that already stop.  [default: the pool's]",
 )  # fmt: skip
 @click.option("--save", is_flag=True, help="Let the ranks save their work first, as before a preemption.")
-def cancel(console: Console, run: str, grace: float | None, save: bool) -> int:
+def cancel(console: Console, run: str, grace: float | None, save: bool) -> None:
     """Stop a run on all its ranks; the pool stays up.
 
     RUN is the id of a run or the name of a pool (its running run, else its last), or a unique prefix.
@@ -51,7 +51,6 @@ def cancel(console: Console, run: str, grace: float | None, save: bool) -> int:
                     console.note(note)
     console.note(f"run {run} is {state}")
     console.result({"run": run, "state": state})
-    return errors.OK
 
 
 @command()
@@ -158,7 +157,7 @@ def _unfetched_files(session: Session, live: Sequence[run_history.PoolRow]) -> I
 )
 @click.option("--checkpoints", is_flag=True, help="Also remove the checkpoints of these pools.")
 @click.option("--dry-run", is_flag=True, help="Show what would be removed without removing it.")
-def prune(console: Console, older: float, most: str, checkpoints: bool, dry_run: bool) -> int:
+def prune(console: Console, older: float, most: str, checkpoints: bool, dry_run: bool) -> None:
     """Remove logs, results and recordings of old pools.
 
     Unfetched results on hosts stay. The same cleanup runs automatically once a day.
@@ -186,4 +185,3 @@ def prune(console: Console, older: float, most: str, checkpoints: bool, dry_run:
     rows = {"pruned": [asdict(each) for each in gone], "environments": [asdict(one) for one in unused]}
     rows["clones"] = [{"folder": folder, "size": size} for folder, size in clones]
     console.result(rows)
-    return errors.OK

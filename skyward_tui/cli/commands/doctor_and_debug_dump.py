@@ -14,7 +14,6 @@ from pathlib import Path
 import click
 
 from skyward_core.client import doctor_and_bug_report
-from skyward_core.model import errors
 from skyward_core.model.machines_and_gpu_use import Check
 from skyward_tui.cli.console_and_log_printer import Console
 from skyward_tui.cli.result_tables_failures_and_receipts import report_checks
@@ -47,7 +46,7 @@ def _check_terminal() -> Check:
 
 @command()
 @click.argument("path", required=False)
-def debug_dump(console: Console, path: str | None) -> int:
+def debug_dump(console: Console, path: str | None) -> None:
     """Pack log, ledger, versions and checks for a bug report.
 
     PATH is the zip file to write, by default a new file in the current folder. Existing files are not overwritten.
@@ -71,7 +70,6 @@ def debug_dump(console: Console, path: str | None) -> int:
         "and functions, and error messages."
     )
     console.result({"path": str(target), "files": sizes})
-    return errors.OK
 
 
 def _collect_parts() -> dict[str, tuple[str, str]]:

@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 
 from skyward_core.client import skyward_alias_installer
-from skyward_core.model import errors
 from skyward_core.model.errors import UsageError
 from skyward_tui.cli.console_and_log_printer import Console
 from skyward_tui.cli.shared_options_and_command_class import command
@@ -17,26 +16,28 @@ from skyward_tui.launch_form.form import PREFIX, example_path, example_paths, sc
 @command()
 @click.argument("name", required=False)
 @click.option("--copy", is_flag=True, help="Copy the example to the current folder; overwrites nothing.")
-def examples(console: Console, name: str | None, copy: bool) -> int:
+def examples(console: Console, name: str | None, copy: bool) -> None:
     """List the packaged examples, or show one.
 
     "run example:NAME" runs it.
     """
     if copy and name is None:
         raise click.UsageError("--copy needs the NAME of an example")
-    return _list(console) if name is None else _show(name, copy, console)
+    if name is None:
+        _list(console)
+    else:
+        _show(name, copy, console)
 
 
-def _list(console: Console) -> int:
+def _list(console: Console) -> None:
     found = [{"name": path.stem, "path": str(path), "about": script_summary(path)} for path in example_paths()]
     if not console.as_json:
         console.print_table([(each["name"], each["about"]) for each in found])
         console.note(f"run one: skyward-tui run {PREFIX}NAME; copy one: skyward-tui examples NAME --copy")
     console.result({"examples": found})
-    return errors.OK
 
 
-def _show(name: str, copy: bool, console: Console) -> int:
+def _show(name: str, copy: bool, console: Console) -> None:
     """Print an example, or copy it into the current folder.
 
     Raises:
@@ -55,7 +56,6 @@ def _show(name: str, copy: bool, console: Console) -> int:
     elif not console.as_json:
         console.print_line(text.rstrip("\n"))
     console.result({"name": path.stem, "path": str(Path(path.name).absolute() if copy else path)})
-    return errors.OK
 
 
 python_option = click.option(
@@ -65,20 +65,20 @@ python_option = click.option(
 
 @command()
 @python_option
-def install(console: Console, python: str | None) -> int:
+def install(console: Console, python: str | None) -> None:
     """Install the alias module in an environment, unless another `skyward` package is installed there."""
     alias = skyward_alias_installer.install(python)
     verb = "now imports" if alias.changed else "already imports"
-    return _report(alias, f"`import skyward` in {alias.python} {verb} skyward_core, through {alias.path}", console)
+    _report(alias, f"`import skyward` in {alias.python} {verb} skyward_core, through {alias.path}", console)
 
 
 @command()
 @python_option
-def remove(console: Console, python: str | None) -> int:
+def remove(console: Console, python: str | None) -> None:
     """Remove the alias module from an environment."""
     alias = skyward_alias_installer.remove(python)
     state = "removed" if alias.changed else "not installed"
-    return _report(alias, f"alias module of {alias.python} {state}: {alias.path}", console)
+    _report(alias, f"alias module of {alias.python} {state}: {alias.path}", console)
 
 
 @click.group()
@@ -89,11 +89,10 @@ def shim() -> None:
     """
 
 
-def _report(alias: skyward_alias_installer.AliasModule, words: str, console: Console) -> int:
+def _report(alias: skyward_alias_installer.AliasModule, words: str, console: Console) -> None:
     console.result({"path": str(alias.path), "python": alias.python, "changed": alias.changed})
     if not console.as_json:
         console.print_line(words)
-    return errors.OK
 
 
 for _each in (install, remove):

@@ -302,7 +302,7 @@ def _commands(job: JobFile, *, setup: bool) -> dict[str, str]:
 
 @command()
 @click.argument("pool")
-def queue(console: Console, pool: str) -> int:
+def queue(console: Console, pool: str) -> None:
     """Show the running and queued runs of a pool.
 
     Each queued run is shown with its reason for waiting. Runs start in the order of their arrival. Remove a run from
@@ -315,10 +315,10 @@ def queue(console: Console, pool: str) -> int:
     if console.as_json:
         runs = [queue_row_json(each, now) for each in rows]
         console.result({"pool": view.name, "nodes": len(view.nodes), "runs": runs})
-        return errors.OK
+        return
     if not rows:
         console.print_line(f"no running or queued runs on pool {view.name} ({count(len(view.nodes), 'node')})")
-        return errors.OK
+        return
     lines = [("run", "name", "state", "nodes", "for", "")]
     for each in rows:
         state = "◌ waiting" if each.waits else "● running"
@@ -328,4 +328,3 @@ def queue(console: Console, pool: str) -> int:
     console.print_table(lines, clipped=True)
     if waiting := next((each.run for each in rows if each.waits), ""):
         console.note(f"remove a queued run: skyward-tui cancel {waiting}")
-    return errors.OK

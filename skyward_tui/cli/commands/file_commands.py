@@ -169,7 +169,7 @@ _NODE_PATH = re.compile(r"(?P<pool>[^/:]+):(?:(?P<rank>\d+):)?(?P<path>.*)", re.
 @command("cp")
 @click.argument("source", metavar="SRC")
 @click.argument("target", metavar="DST")
-def copy(console: Console, source: str, target: str) -> int:
+def copy(console: Console, source: str, target: str) -> None:
     """Copy files and folders to or from a node.
 
     Either SRC or DST is POOL:PATH, or POOL:RANK:PATH for the node of that rank. PATH is relative to the home folder
@@ -196,7 +196,6 @@ def copy(console: Console, source: str, target: str) -> int:
     where = f" on node {node}" if to else ""
     console.note(f"{count(done.files, 'file')}, {format_size(done.size)}: {sanitize_line(done.target)}{where}")
     console.result({"node": node} | asdict(done))
-    return errors.OK
 
 
 class CopyProgress:

@@ -125,7 +125,7 @@ class CollapsedPrinter:
 
 @command("ls")
 @click.option("--all", "everything", is_flag=True, help="Also list pools that have ended.")
-def list_pools(console: Console, everything: bool) -> int:
+def list_pools(console: Console, everything: bool) -> None:
     """List the pools that are up, with their runs."""
     with open_session(console) as session:
         found = session.refresh(over=everything).result()
@@ -157,7 +157,6 @@ def list_pools(console: Console, everything: bool) -> int:
         for name, each in results:
             fetch = f"skyward-tui results {next(iter(each.runs))}"
             console.print_line(f"pool {name} has ended with unfetched {each}. Fetch with: {fetch}")
-    return errors.OK
 
 
 def _state_text(pool: PoolView, run: RunView) -> str:
@@ -249,7 +248,7 @@ def _trial_board(session: Session, pool: str, run: RunView, sort: str | None) ->
 @click.argument("run", metavar="[RUN[:RANK]]", default="")
 @click.option("-f", "--follow", is_flag=True, help="Keep printing new output until the run ends.")
 @click.option("--collapse", is_flag=True, help="Merge lines of ranks that differ only in times and numbers.")
-def logs(console: Console, run: str, follow: bool, collapse: bool) -> int:
+def logs(console: Console, run: str, follow: bool, collapse: bool) -> None:
     """Print the output of a run's ranks, even of ended pools.
 
     RUN is the id of a run or the name of a pool (its running run, else its last), or a unique prefix. By default, it
@@ -282,7 +281,6 @@ def logs(console: Console, run: str, follow: bool, collapse: bool) -> int:
             if console.has_no_reader:
                 break
     out.finish(row.run)
-    return errors.OK
 
 
 @command()
@@ -290,7 +288,7 @@ def logs(console: Console, run: str, follow: bool, collapse: bool) -> int:
 @click.option(
     "--node", metavar="N", type=click.IntRange(min=0), help="Print the lock file of node N.  [default: the first node]"
 )
-def lock(console: Console, run: str, node: int | None) -> int:
+def lock(console: Console, run: str, node: int | None) -> None:
     """Print a lock file of the packages installed for a run.
 
     Install the same packages again with "run --lock FILE".
@@ -315,7 +313,6 @@ def lock(console: Console, run: str, node: int | None) -> int:
     console.result({"run": row.run, "node": shown, "lock": found[shown]})
     if not console.as_json:
         console.print_line(found[shown].rstrip("\n"))
-    return errors.OK
 
 
 def _nodes_text(nodes: Iterable[int]) -> str:

@@ -261,7 +261,7 @@ def _age(offer: Offer) -> str:
     show_default=True,
     help="Group the sums by pool, function or day.",
 )
-def costs(console: Console, since: float, by: str) -> int:
+def costs(console: Console, since: float, by: str) -> None:
     """Show the cost of pools.
 
     Counts all machines, also replaced ones, from their creation to the start of their termination, at the prices known
@@ -275,10 +275,10 @@ def costs(console: Console, since: float, by: str) -> int:
         sums = {"functions": dict(found.by_function), "days": dict(found.by_day)}
         pools = [asdict(each) for each in found.pools]
         console.result({"since": began, "dollars": found.dollars, "pools": pools} | sums)
-        return errors.OK
+        return
     if not found.pools:
         console.print_line("no costs in that time")
-        return errors.OK
+        return
     rows = {
         "pool": _pool_rows(found.pools),
         "function": _sum_rows("function", found.by_function),
@@ -287,7 +287,6 @@ def costs(console: Console, since: float, by: str) -> int:
     console.print_table([*rows, ("all", *[""] * (len(rows[0]) - 2), money(found.dollars))])
     if unknown := sum(each.dollars is None for each in found.pools):
         console.note(f"the cost of {count(unknown, 'pool')} is unknown")
-    return errors.OK
 
 
 def _pool_rows(pools: Sequence[PoolCost]) -> list[Sequence[str]]:

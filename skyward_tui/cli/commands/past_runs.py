@@ -73,7 +73,7 @@ PATIENCE = 30.0  # seconds; time limit of a search in logs without --all
 @click.option("--all", "everything", is_flag=True, help="List all runs, not only the newest 100.")
 def history(
     console: Console, words: Sequence[str], failed: bool, since: float | None, in_logs: bool, everything: bool
-) -> int:
+) -> None:
     """List every past run: outcome, duration, metrics, cost.
 
     With WORDs, list only runs that contain each of them in their id, pool, function, script, arguments, outcome or
@@ -107,7 +107,7 @@ def history(
             for row in runs:
                 row["in_log"] = asdict(lines[row["run"]]) if row["run"] in lines else None
         console.result(result)
-        return errors.OK
+        return
     if log_search is not None and log_search.searched < log_search.runs:
         progress = f"{log_search.searched:,} of {count(log_search.runs, 'run')}"
         console.note(f"searched the logs of {progress} in {PATIENCE:g} s. Search all with --all")
@@ -115,11 +115,10 @@ def history(
         console.note(f"the logs of {count(log_search.unread, 'run')} could not be read")
     if not found:
         console.print_line("no matching runs" if words or failed else "no runs in that time")
-        return errors.OK
+        return
     _show(shown, now, console, lines)
     if len(shown) < len(found):
         console.note(f"{count(len(found) - len(shown), 'older run')} not shown. Show all with --all")
-    return errors.OK
 
 
 @command()
@@ -128,7 +127,7 @@ def history(
     help="Dismiss the failure of this run, or the failed start of this pool. Repeatable.",
 )  # fmt: skip
 @click.option("--dismiss-all", is_flag=True, help="Dismiss all listed failures.")
-def failures(console: Console, dismiss: Sequence[str], dismiss_all: bool) -> int:
+def failures(console: Console, dismiss: Sequence[str], dismiss_all: bool) -> None:
     """List recent failures of runs and pool starts, until dismissed."""
     if dismiss and dismiss_all:
         raise click.UsageError("--dismiss cannot be combined with --dismiss-all. Remove one of them")
@@ -151,7 +150,6 @@ def failures(console: Console, dismiss: Sequence[str], dismiss_all: bool) -> int
         console.print_line("no failures")
     else:
         _show(found, now, console)
-    return errors.OK
 
 
 def _search_logs(search: LogSearch, patience: float | None) -> dict[str, LineMatch]:
@@ -209,7 +207,7 @@ LEAST = 12  # minimum width of each side in cells, on a narrow terminal
 @command()
 @click.argument("left", metavar="RUN")
 @click.argument("right", metavar="RUN")
-def compare(console: Console, left: str, right: str) -> int:
+def compare(console: Console, left: str, right: str) -> None:
     """Show two runs side by side.
 
     Shows how the runs were launched, their outcomes, metrics and results. Differences are marked.
@@ -222,9 +220,8 @@ def compare(console: Console, left: str, right: str) -> int:
     now = time.time()
     if console.as_json:
         console.result(_run_json(found, now))
-        return errors.OK
+        return
     _show_comparison(list(comparison_lines(found, now, outcome_note)), console)
-    return errors.OK
 
 
 def _show_comparison(lines: list[ComparedLine], console: Console) -> None:
@@ -463,7 +460,7 @@ def _command_text(request: LaunchRequest) -> str:
 @command()
 @click.argument("run", metavar="RUN|POOL")
 @click.option("-o", "--output", metavar="FILE", help="Write to FILE; overwrites nothing.  [default: NAME.skyrec]")
-def record(console: Console, run: str, output: str | None) -> int:
+def record(console: Console, run: str, output: str | None) -> None:
     """Save a recording of a pool or a run to one file.
 
     Play the recording on any machine with "replay FILE". Known secrets are masked. Check the file before you send it.
@@ -491,7 +488,6 @@ def record(console: Console, run: str, output: str | None) -> int:
     )
     about = {"pool": pool.name, "run": run, "bytes": packed.size, "left_out": packed.left_out}
     console.result({"path": str(target)} | about)
-    return errors.OK
 
 
 def dump(record: Path, console: Console) -> int:

@@ -11,7 +11,6 @@ import click
 
 from skyward_core.client.run_history import load_all_metrics
 from skyward_core.client.session import Session
-from skyward_core.model import errors
 from skyward_core.model.errors import PoolError
 from skyward_core.model.metric_definitions_series_and_export import (
     GPU_METRIC_DEFINITIONS,
@@ -37,7 +36,7 @@ ENDINGS = (".csv", ".json", ".parquet")
 @command()
 @click.argument("pool")
 @click.option("--once", is_flag=True, help="Print one table and exit.")
-def top(console: Console, pool: str, once: bool) -> int:
+def top(console: Console, pool: str, once: bool) -> None:
     """Show the metrics of a pool's machines every second."""
     with open_session(console) as session, suppress(KeyboardInterrupt):
         (row,) = live_pools(session, (pool,))
@@ -48,7 +47,6 @@ def top(console: Console, pool: str, once: bool) -> int:
                 break
             time.sleep(PERIOD)
             session.start_sampling(row.key).result()
-    return errors.OK
 
 
 def _show(view: PoolView, console: Console) -> None:
@@ -99,7 +97,7 @@ def _node_json(metrics: MachineMetrics, node: int) -> dict[str, Any]:
 @click.argument("run")
 @click.option("--prometheus", is_flag=True, help="Print the latest values in the Prometheus text format.")
 @click.option("-o", "--output", metavar="FILE", help="Write all values to FILE: .csv, .json or .parquet.")
-def metrics(console: Console, run: str, prometheus: bool, output: str | None) -> int:
+def metrics(console: Console, run: str, prometheus: bool, output: str | None) -> None:
     """Show the metrics of a run's ranks and machines."""
     if output is not None:
         from skyward_tui.file_export import check_output
@@ -118,7 +116,6 @@ def metrics(console: Console, run: str, prometheus: bool, output: str | None) ->
     elif not console.as_json:
         console.print_table([("name", "source", "last", "points"), *_newest_rows(found)])
     console.result(labels | {"curves": [curve_json(curve) for curve in found]})
-    return errors.OK
 
 
 def _load_curves(session: Session, word: str, console: Console) -> tuple[Curves, dict[str, str]]:
