@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -12,11 +13,13 @@ from typing import TYPE_CHECKING
 
 from textual.message import Message
 
+from skyward_tui.dialogs.basic_dialogs import ChoiceScreen
+from skyward_tui.text.number_time_and_run_state_format import hourly, money
+
 if TYPE_CHECKING:
     from skyward_core.client.session_interface import ServerKey, SessionInterface
     from skyward_core.views.pool_view import PoolView
     from skyward_tui.app import SkywardApp
-    from skyward_tui.dialogs.confirmations import BudgetScreen
     from skyward_tui.dialogs.host_key_and_secret_variables import HostKeyScreen
 
 Identity = tuple[str, str, str]
@@ -140,6 +143,32 @@ class HostKeyQuestions:
         return bool(questions)
 
 
+BUDGET_FACTORS = {"some": 1.5, "much": 3.0}  # multiples of the present budget
+
+
+class BudgetScreen(ChoiceScreen):
+    """Dialog about a spent budget. Returns a key of ``BUDGET_FACTORS``, "down", or "later".
+
+    Attributes:
+        pool: The pool.
+        budgets: Offered budgets in dollars, by key of ``BUDGET_FACTORS``.
+    """
+
+    def __init__(self, pool: PoolView, now: float) -> None:
+        budget = pool.budget or 0.0
+        ends = time.strftime("%H:%M:%S", time.localtime(pool.budget_ends_at or now))
+        text = (
+            f"Pool {pool.name} has cost {money(pool.spent(now))} of its budget of {money(budget)}, and costs "
+            f"{hourly(pool)}.\n"
+            f"Without an answer, the pool is torn down at {ends}."
+        )
+        self.pool = pool
+        self.budgets = {name: budget * times for name, times in BUDGET_FACTORS.items()}
+        more = [(name, f"Allow {money(dollars)}", False) for name, dollars in self.budgets.items()]
+        choices = [("later", "Not now", False), *more, ("down", "Tear down", True)]
+        super().__init__("Budget spent", text, choices, escape="later")
+
+
 class BudgetQuestions:
     """Questions to the user about pools that have spent their budget, one pool at a time.
 
@@ -169,8 +198,6 @@ class BudgetQuestions:
                 return
 
     def _ask(self, pool: PoolView) -> None:
-        from skyward_tui.dialogs.confirmations import BudgetScreen
-
         def answered(answer: str | None) -> None:
             self._open = None
             if answer in screen.budgets:

@@ -1,9 +1,8 @@
-"""Confirmation dialogs before teardown, quitting and budget changes."""
+"""Confirmation dialogs before teardown and quitting."""
 
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Coroutine, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -327,29 +326,3 @@ class QuitScreen(ChoiceScreen):
         )
         choices = [("keep", "Quit, keep running", False), ("down", "Tear down", True), ("cancel", "Cancel", False)]
         super().__init__("Quit?", text, choices, escape="cancel")
-
-
-BUDGET_FACTORS = {"some": 1.5, "much": 3.0}  # multiples of the present budget
-
-
-class BudgetScreen(ChoiceScreen):
-    """Dialog about a spent budget. Returns a key of ``BUDGET_FACTORS``, "down", or "later".
-
-    Attributes:
-        pool: The pool.
-        budgets: Offered budgets in dollars, by key of ``BUDGET_FACTORS``.
-    """
-
-    def __init__(self, pool: PoolView, now: float) -> None:
-        budget = pool.budget or 0.0
-        ends = time.strftime("%H:%M:%S", time.localtime(pool.budget_ends_at or now))
-        text = (
-            f"Pool {pool.name} has cost {money(pool.spent(now))} of its budget of {money(budget)}, and costs "
-            f"{hourly(pool)}.\n"
-            f"Without an answer, the pool is torn down at {ends}."
-        )
-        self.pool = pool
-        self.budgets = {name: budget * times for name, times in BUDGET_FACTORS.items()}
-        more = [(name, f"Allow {money(dollars)}", False) for name, dollars in self.budgets.items()]
-        choices = [("later", "Not now", False), *more, ("down", "Tear down", True)]
-        super().__init__("Budget spent", text, choices, escape="later")

@@ -9,8 +9,9 @@ from typing import Any
 from textual.screen import Screen
 
 from skyward_core.client.launch.presets import Preset
+from skyward_tui.app.host_key_and_budget_questions import BudgetScreen
 from skyward_tui.dialogs.basic_dialogs import AskScreen, ChoiceScreen, DifferencesScreen
-from skyward_tui.dialogs.confirmations import BudgetScreen, QuitScreen, TeardownScreen
+from skyward_tui.dialogs.confirmations import QuitScreen, TeardownScreen
 from skyward_tui.dialogs.help_and_focus_jump import HelpScreen, JumpScreen
 from skyward_tui.dialogs.host_key_and_secret_variables import HostKeyScreen, SecretsScreen
 from skyward_tui.dialogs.pickers import (

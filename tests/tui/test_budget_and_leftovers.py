@@ -15,8 +15,9 @@ from skyward_core.model.leftovers import Leftover
 from skyward_core.views import events
 from skyward_core.views.pool_view import PoolView
 from skyward_tui.app.app import SkywardApp
+from skyward_tui.app.host_key_and_budget_questions import BudgetScreen
 from skyward_tui.dialogs.basic_dialogs import AskScreen
-from skyward_tui.dialogs.confirmations import BudgetScreen, TeardownScreen
+from skyward_tui.dialogs.confirmations import TeardownScreen
 from skyward_tui.screens.leftovers import DeleteLeftoversScreen, LeftoversScreen
 from tests.support.app_driver import (
     SMALLEST,
