@@ -34,8 +34,7 @@ _PUBLIC = {  # module: the public names in it
     "api.compute": "Compute",
     "api.executor": "Executor",
     "api.hyperparameter_sweep": "sweep",
-    "api.older_api_names": "AMD NVIDIA Accelerator ComputePool compute integrations",
-    "api.older_app_commands": "app",
+    "api.older_api_names": "AMD NVIDIA Accelerator ComputePool app compute integrations",
     "model.errors": "Cancelled CredentialsRefused Hint HostKeyError JobFileError LedgerError NoCapacity "
     "NotPicklableError PoolError PoolExistsError PoolGone RankExit RemoteError RunError ScriptError SkywardError "
     "SpecError TeardownError TooFewHosts Unreachable UsageError",

@@ -17,11 +17,11 @@ from skyward_core.api.older_api_names import HealthChecker as HealthChecker
 from skyward_core.api.older_api_names import LogConfig as LogConfig
 from skyward_core.api.older_api_names import MetricSpec as MetricSpec
 from skyward_core.api.older_api_names import NVIDIA as NVIDIA
+from skyward_core.api.older_api_names import app as app
 from skyward_core.api.older_api_names import compute as compute
 from skyward_core.api.older_api_names import containers as containers
 from skyward_core.api.older_api_names import integrations as integrations
 from skyward_core.api.older_api_names import metrics as metrics
-from skyward_core.api.older_app_commands import app as app
 from skyward_core.api.shared_state import barrier as barrier
 from skyward_core.api.shared_state import counter as counter
 from skyward_core.api.shared_state import dict as dict
@@ -134,9 +134,9 @@ __all__ = [
     "NVIDIA",
     "Accelerator",
     "ComputePool",
+    "app",
     "compute",
     "integrations",
-    "app",
     "Cancelled",
     "CredentialsRefused",
     "Hint",

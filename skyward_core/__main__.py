@@ -69,7 +69,7 @@ def main(argv: list[str] | None = None) -> int:
     script_loader_child.loading = arguments.dry_run  # the script must not start a pool
     try:
         exec(script.code, module.__dict__)  # noqa: S102  the purpose of this command
-        if (commands := sys.modules.get(f"{__package__}.api.older_app_commands")) and commands.should_run_command():
+        if (commands := sys.modules.get(f"{__package__}.api.older_api_names")) and commands.should_run_command():
             return _run_reporting_errors(lambda: commands.run_command(arguments.args, dry_run=arguments.dry_run))
     except script_loader_child.PoolInScript:
         problem = f"{arguments.script} starts a pool itself, but --dry-run supports only commands of sky.app"

@@ -15,7 +15,7 @@ import pytest
 import skyward_core as sky
 from skyward_core import providers
 from skyward_core.__main__ import main
-from skyward_core.api import older_app_commands
+from skyward_core.api import older_api_names
 from skyward_core.client.launch.launch_option_declarations import LaunchRequest
 from skyward_core.client.launch.launch_plan import make_plan
 from skyward_core.tasks import script_loader_child
@@ -58,8 +58,8 @@ def test_app_command_runs_on_its_machines_or_those_of_the_options(tmp_path: Path
 @pytest.fixture
 def commands(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Return the arguments that a command line would pass to its command."""
-    monkeypatch.setattr(older_app_commands, "_commands", {})
-    monkeypatch.setattr(older_app_commands, "_called_commands", [])
+    monkeypatch.setattr(older_api_names, "_commands", {})
+    monkeypatch.setattr(older_api_names, "_called_commands", [])
     made = sky.app(provider=sky.RunPod(), nodes=2)
 
     @made
@@ -71,15 +71,13 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     def show_it(name="x", layers: list[int] | None = None, no_color: bool = False) -> str:  # type: ignore[no-untyped-def]
         return f"{name}{layers}{no_color}"
 
-    assert train(2, lr=0.5) == 1.0 and not older_app_commands.should_run_command(), (
-        "a script that calls it runs it itself"
-    )
-    older_app_commands._called_commands.clear()
-    assert older_app_commands.should_run_command()
+    assert train(2, lr=0.5) == 1.0 and not older_api_names.should_run_command(), "a script that calls it runs it itself"
+    older_api_names._called_commands.clear()
+    assert older_api_names.should_run_command()
 
     def given(line: str) -> Any:
-        name, words = older_app_commands._select_command(line.split())
-        return name, *older_app_commands._parse_command_arguments(name, older_app_commands._commands[name][0], words)
+        name, words = older_api_names._select_command(line.split())
+        return name, *older_api_names._parse_command_arguments(name, older_api_names._commands[name][0], words)
 
     return given
 
@@ -112,17 +110,17 @@ def test_invalid_app_command_is_refused_before_machines_are_requested(
     commands: Callable[..., Any], line: str, why: str
 ) -> None:
     with pytest.raises(sky.UsageError, match=why):
-        older_app_commands.run_command(line.split())
+        older_api_names.run_command(line.split())
 
 
 def test_command_help_shows_the_signature(commands: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
-    older_app_commands.run_command(["train", "--help"])
+    older_api_names.run_command(["train", "--help"])
     assert capsys.readouterr().out.startswith("train(epochs: ")
 
 
 def test_app_with_unsupported_provider_is_refused_like_compute(commands: Callable[..., Any]) -> None:
     with pytest.raises(sky.UsageError, match=r"sky\.RunPod: renting machines of RunPod"):
-        older_app_commands.run_command(["show_it"])
+        older_api_names.run_command(["show_it"])
     with pytest.warns(FutureWarning, match="starts failed calls again"):
         sky.app(provider=sky.RunPod(), retry=lambda why, attempt: True)
 
@@ -161,8 +159,8 @@ def test_dry_run_of_an_app_requests_no_machine(
         monkeypatch.setattr(providers, name, value)
     monkeypatch.setenv(providers.OVERRIDE_VARIABLE, "")
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
-    monkeypatch.setattr(older_app_commands, "_commands", {})
-    monkeypatch.setattr(older_app_commands, "_called_commands", [])
+    monkeypatch.setattr(older_api_names, "_commands", {})
+    monkeypatch.setattr(older_api_names, "_called_commands", [])
     monkeypatch.setattr(script_loader_child, "loading", False)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     script = tmp_path / "pi.py"
