@@ -11,6 +11,7 @@ if TYPE_CHECKING:  # names that the modules of this package import only for anno
     from skyward_core.pool.output_files import Outputs as Outputs
     from skyward_core.pool.pool_context import PoolContext as PoolContext
     from skyward_core.pool.pool_context import PoolEnd as PoolEnd
+    from skyward_core.pool.runs.run import Run as Run
     from skyward_core.pool.runs.scheduler import RunScheduler as RunScheduler
     from skyward_core.pool.startup_and_machine_verification import PoolStartup as PoolStartup
     from skyward_core.pool.teardown import PoolShutdown as PoolShutdown

@@ -37,6 +37,7 @@ from skyward_core.pool.runs.result_loading_and_run_errors import (
     load,
     unloadable_error,
 )
+from skyward_core.pool.runs.runs_on_fewer_nodes import watch_growth
 from skyward_core.protocol.frame_codec import MAX_INLINE_BYTES, AnyHeader, Header, encode_json
 from skyward_core.protocol.frame_schemas_and_size_limits import PREEMPTED
 from skyward_core.store.pool_folder import EXCEPTION_SUFFIX
@@ -412,7 +413,7 @@ class Run:
             self._attempt_ends = [AttemptEnd.from_keys(keys) for keys in attempt["ends"]]
         self._fetching.discard(UNKNOWN_CALL)
         self._check_end()
-        self._context.scheduler.watch_growth(self)
+        watch_growth(self._context, self)
 
     def has_call(self, index: int) -> bool:
         """Check whether the run has a call of this index."""
@@ -600,7 +601,7 @@ class Run:
             self._where = {index: links[self.place_of(index)[1]] for index in range(self.total)}
         for link in links:  # a link must not repeat the calls of an earlier attempt
             link.claim_next_attempt(self.id, decides=self.may_restart)
-        self._context.scheduler.watch_growth(self)
+        watch_growth(self._context, self)
 
     def _reset(self) -> None:
         """Forget the published outcomes, so that the calls can be sent again.

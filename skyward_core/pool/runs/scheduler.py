@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from skyward_core.model.errors import PoolError, SkywardError, UsageError
 from skyward_core.model.outcomes_states_and_alerts import ErrorInfo, OutcomeKind, RunKind
-from skyward_core.model.restart_policy import place_attempt
 from skyward_core.pool.agent_link import Link
 from skyward_core.pool.blob_distribution import BlobFile
 from skyward_core.pool.edited_modules import EditedModules
 from skyward_core.pool.gang_and_rank_setup import RankSetup
 from skyward_core.pool.pool_context import PoolContext
 from skyward_core.pool.runs.run import Run
+from skyward_core.pool.runs.runs_on_fewer_nodes import choose_nodes, watch_growth
 from skyward_core.tasks.pickled_calls_and_blobs import Task, delete_files
 from skyward_core.views import events
 
@@ -196,10 +196,6 @@ class BroadcastOrder:
             await asyncio.sleep(TURN_POLL_INTERVAL)
 
 
-GROWTH_INTERVAL = 2.0  # seconds between checks whether a run on fewer nodes can restart on more
-MAX_CHECKPOINT_AGE = 300.0  # seconds; a run with an older checkpoint grows later, because it would lose more work
-
-
 def new_run_id() -> str:
     """Return a new unique run id."""
     return secrets.token_hex(5)
@@ -372,33 +368,8 @@ class RunScheduler:
         """Wait for replacements of lost nodes. An attempt on fewer nodes waits only until none can be created now."""
         if run.is_elastic:
             await self._context.roster.wait_replacements(until_failed=True)
-        if not (run.is_elastic and self._choose_nodes()[0]):
+        if not (run.is_elastic and choose_nodes(self._context)[0]):
             await self._context.roster.wait_replacements()
-
-    def _choose_nodes(self) -> tuple[tuple[int, ...], str]:
-        """Return the nodes of an attempt that may have fewer nodes than the pool; see :func:`place_attempt`."""
-        context = self._context
-        away = {
-            link.node: context.roster.replacement_failure(link.node) or link.lost_error.message
-            for link in context.links
-            if link.gone
-        }
-        return place_attempt(range(len(context.links)), away, context.least_nodes)
-
-    def watch_growth(self, run: Run) -> None:
-        """Restart a run on all nodes once they are back, if its newest checkpoint is recent."""
-        if run.is_elastic and run.nodes:
-            self._context.background.spawn(self._grow_when_possible(run, run.attempt))
-
-    async def _grow_when_possible(self, run: Run, attempt: int) -> None:
-        context = self._context
-        while run.state == "running" and run.attempt == attempt and not context.leaving:
-            view = context.view.runs.get(run.id)
-            saved_at = (view and view.checkpoint_at) or 0.0
-            is_back = any(link.up and link.node not in run.nodes for link in context.present_links)
-            if run.sent and is_back and time.time() - saved_at < MAX_CHECKPOINT_AGE:
-                return run.grow()
-            await asyncio.sleep(GROWTH_INTERVAL)
 
     async def _restore_checkpoints(self, run: Run) -> None:
         try:
@@ -498,11 +469,11 @@ class RunScheduler:
         """Start a run, or reject it if the pool lacks required nodes."""
         context = self._context
         if run.is_elastic:
-            nodes, reason = self._choose_nodes()
+            nodes, reason = choose_nodes(context)
             if not nodes:
                 return self._reject(run, reason)
             run.place(nodes)
-            self.watch_growth(run)
+            watch_growth(context, run)
             if reason:
                 context.news.emit_warning(f"run {run.id} runs {reason}")
         gone = [link.node for link in context.links if link.gone]
