@@ -517,7 +517,8 @@ def set_checkpoint_dir(run: str, *, create: bool) -> None:
 
     Args:
         run: Id of the run.
-        create: Whether to create the folder, for scripts that only read the variable. An error is left to the script.
+        create: Whether to create the folder, for scripts that only read the variable. Errors are ignored, because the
+            script gets the same error when it writes.
     """
     global _working_folder
     _working_folder = _working_folder or os.getcwd()  # noqa: PTH109

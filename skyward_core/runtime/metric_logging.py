@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 WRITES_PER_SECOND = 20  # maximum writes per second
 MAX_PENDING = 20_000  # calls between two writes; of further calls, only the latest value of each metric is written
 PRINTED = "log"  # source of metrics in printed lines
-POSITIONS = frozenset(("step", "epoch"))  # names of any source
+POSITIONS = frozenset(("step", "epoch"))  # names that several sources may log
 MAX_OTHER_NAMES = 48  # names of a run's metrics of other sources
 SCAN_INTERVAL = 0.5  # seconds between searches for metrics in the output
 SCAN_SHARE = 0.001  # share of a core that the search may use; the rest of the output is not searched
 FIRST_SCAN_SECONDS, MAX_SCAN_SECONDS = 0.03, 0.01  # processor time of the first search, and of one after a pause
-MIN_SCAN_BYTES, MAX_SCAN_BYTES = 300, 64_000  # of a stream that a search reads at least, and at most
+MIN_SCAN_BYTES, MAX_SCAN_BYTES = 300, 64_000  # minimum and maximum bytes of a stream that a search reads
 # Modules whose classes log metrics; see `printed_metrics_and_library_hooks.HOOKS`.
 LIBRARIES = (
     "torch.utils.tensorboard.writer", "tensorboardX.writer", "wandb.sdk.wandb_run", "mlflow.tracking.client",
@@ -119,7 +119,7 @@ class _Writer:
         self.summaries: MetricSummaries | None = None  # created by the first metrics
         self._run = ""  # run of the following names
         self._logged: set[str] = set()  # names that `log` was given
-        self._owners: dict[str, str] = {}  # other names, and the source that gave each first
+        self._owners: dict[str, str] = {}  # other name -> source that logged it first
         self._lock = threading.Lock()  # held briefly, because user code acquires it
         self._writing = threading.Lock()
         self._has_values = threading.Event()
@@ -246,7 +246,7 @@ _writer: _Writer | None = None
 
 
 class OutputScan:
-    """Search for metrics in a rank's own output files. Off the threads of user code, and limited to `SCAN_SHARE`.
+    """Search for metrics in a rank's own output files, in a separate thread that uses at most `SCAN_SHARE` of a core.
 
     Args:
         stem: Path of the files without their endings.
@@ -312,7 +312,7 @@ class OutputScan:
         """Record the metrics in a part of a file, or in its begin and end if it is too long.
 
         Returns:
-            False if there are too few lines to load the parser for.
+            False if the parser is not loaded yet and there are too few lines to load it.
         """
         ((run, call),) = self._calls
         if run != self._run:

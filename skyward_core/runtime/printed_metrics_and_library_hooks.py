@@ -32,7 +32,7 @@ _MEAN = rf"(?:\s*\(\s*{_NUMBER}{_UNIT}\s*\))?"
 _GROUPS = r"(?:train(?:ing)?|test(?:ing)?|val(?:id(?:ation)?)?|eval(?:uation)?)"
 _X = r"(?:(?:global|train)[ _]step|num_updates|step|iter(?:ation)?|it|update|timestep|epoch|batch|episode)"
 _PUNCTUATION = re.compile(r"[\s,;|()\]*>•:·—=-]+")
-_compiled = functools.cache(re.compile)  # by the first line that needs an expression: it takes 10 ms of a processor
+_compiled = functools.cache(re.compile)  # on first use, because compiling takes 10 ms
 # Tokens that begin with a letter, and tokens that begin with a digit or a bracket.
 _WORDED = "|".join((
     rf"(?i:(?P<phase>{_GROUPS}):?\s+\[?(?P<round>\d+)\]?)(?=\s*\[\s*\d)",
@@ -274,7 +274,7 @@ class PrintedMetrics:
             stream: Name of the stream. Each stream has its own unfinished line.
             data: The bytes.
             since, until: Times between which the bytes were printed.
-            gap: Whether earlier bytes are missing. The first line is incomplete, then.
+            gap: Whether earlier bytes are missing, so that the first line is incomplete.
         """
         lines = _LINE_ENDS.split((b"" if gap else self._rests.get(stream, b"")) + data)
         self._rests[stream] = lines.pop()[-2 * MAX_LINE :]
@@ -393,7 +393,7 @@ class PrintedMetrics:
 class _Pattern:
     """Pattern of lines: three lines must have it before its metrics count.
 
-    The steps of these lines must not fall, and differ. Without steps, the values must differ.
+    The steps of these lines must increase. Without steps, the values must differ.
 
     Attributes:
         is_accepted: Whether three lines were seen.
@@ -409,9 +409,9 @@ class _Pattern:
         self._epoch = self._step = self._before = 0.0  # of the last line; steps of earlier epochs
 
     def position(self, line: _Line, heading: tuple[float, float] | None, has_epoch_zero: bool) -> dict[str, float]:
-        """Return the step and the epoch of a line. A step that begins again in each epoch is counted on.
+        """Return the step and the epoch of a line. If steps begin again in each epoch, add the steps of earlier epochs.
 
-        With a position within an epoch, the epoch is the number of completed epochs.
+        If the line has a position within an epoch, the epoch is the number of completed epochs, with a fraction.
         """
         epoch = line.xs.get("epoch")
         place = line.places[-1] if line.places and line.places[-1][1] else None

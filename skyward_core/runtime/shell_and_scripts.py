@@ -145,8 +145,8 @@ def _python_variables(folders: list[str]) -> dict[str, str]:
     return found
 
 
-# Set by virtual environments and conda. A conda environment that counts as active would lend the next one its place on
-# PATH, which is behind the rank's Python.
+# Set by virtual environments and conda. If these variables named an active conda environment, activating another one
+# would put it at that place on PATH, which is behind the rank's Python.
 ENVIRONMENT_VARIABLES = ("VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "CONDA_PROMPT_MODIFIER", "CONDA_SHLVL")
 
 

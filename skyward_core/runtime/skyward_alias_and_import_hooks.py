@@ -217,8 +217,9 @@ _shadowed: set[str] = set()  # standard modules that user code no longer gets
 def unload_shadowed_modules(folders: Sequence[str]) -> None:
     """Let user code import modules of its folders that have the same names as modules of the standard library.
 
-    Python prefers them, because a script's folder precedes the standard library, but this package has already imported
-    the standard modules, and continues to use them. Call this function before ``sys.path`` contains the folders.
+    Python prefers the modules of a script's folder, because the folder precedes the standard library. But this package
+    has already imported the standard modules, and continues to use these. Call this function before ``sys.path``
+    contains the folders.
     """
     entries = {name for folder in folders if os.path.isdir(folder) for name in _standard_names(folder)}  # noqa: PTH112
     names = entries - {*sys.builtin_module_names, *NEVER_SHADOWED, *_shadowed}

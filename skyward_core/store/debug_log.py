@@ -106,7 +106,9 @@ def log_files() -> list[Path]:
 
 
 def start_logging() -> str:
-    """Write the log to a file from now on, if ``SKYWARD_LOG`` names a level. The first effective call decides.
+    """Write the log to a file from now on, if ``SKYWARD_LOG`` names a level.
+
+    Only the first call that finds a level has an effect.
 
     Returns:
         The reason why the log cannot be written, in a sentence. "" if the log can be written, was not requested, or if

@@ -65,7 +65,7 @@ def read_pool_files(home: Path) -> Iterator[tuple[dict[str, Any], dict[str, Rows
             pool = dict(saved["pool"])
             tables: dict[str, Rows] = {table: list(saved.get(table, ())) for table in TABLE_WIDTHS}
         except (OSError, ValueError, KeyError, TypeError):
-            continue  # cut short by a crash: the replaced file stays until the new one is complete, so none existed
+            continue  # truncated by a crash before the first complete version: later versions replace a complete file
         whole = all(len(row) == TABLE_WIDTHS[table] for table, rows in tables.items() for row in rows)
         needed = {each.name for each in fields(PoolRow) if each.default is MISSING}
         if needed <= pool.keys() <= {each.name for each in fields(PoolRow)} and whole:
@@ -792,7 +792,7 @@ class Ledger:
             patience: Seconds to wait for other processes. None: as long as other writes.
             restarted: Restarted run -> number of the attempt that these records belong to. They replace records of
                 earlier attempts, and records of later attempts are kept.
-            texts: Identity of an outcome -> the outcome as JSON, if it is already encoded.
+            texts: ``id()`` of an outcome -> the outcome as JSON, if it is already encoded.
 
         Raises:
             LedgerError: If the ledger cannot be written or is locked.

@@ -44,7 +44,7 @@ MAX_EVENT_BYTES = 64 << 20  # bytes of a journal line that is read; the largest 
 JOURNAL_TAIL_BYTES = 1 << 16  # bytes at the end of the journal that contain its last events
 
 
-UNWRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT)  # errors of a disk without writes
+UNWRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT)  # errors of a read-only or full disk
 
 
 class PoolFolder:
@@ -138,7 +138,7 @@ class PoolFolder:
         """Write queued events to disk.
 
         Args:
-            texts: Identity of an outcome -> the outcome as JSON, if it is already encoded.
+            texts: ``id()`` of an outcome -> the outcome as JSON, if it is already encoded.
         """
         pending, self._pending_events = self._pending_events, []
         if pending and self._journal is not None:

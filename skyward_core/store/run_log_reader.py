@@ -93,7 +93,7 @@ class RunLogs:
             yield from (Line(number, text, batch.about) for number, text in enumerate(batch.texts, batch.number))
 
     def batches(self, rank: int) -> Iterator[LineBatch]:
-        """Yield the lines of a rank in batches, for callers that look at few of the lines. Batches may be empty."""
+        """Yield the lines of a rank in batches, for callers that need few of the lines. Batches may be empty."""
         number = 0
         for part in self.ranges.get(rank, ()):
             split = {stream: LineSplitter() for stream in STREAMS}

@@ -29,7 +29,7 @@ _GIT_HOOK_VARIABLES = (
 # A repository may configure programs for these settings, and also the program that fetches missing objects.
 _SAFE_GIT_OPTIONS = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
 _EMPTY_VARIABLE = "SKYWARD_EMPTY"
-TIMEOUT_MEMORY_SECONDS = 60  # seconds after a program did not answer; until then, each further call of it fails at once
+TIMEOUT_MEMORY_SECONDS = 60  # seconds for which further calls of a program that did not answer fail at once
 
 _running: set[subprocess.Popen[bytes]] = set()
 _timed_out: dict[tuple[object, ...], float] = {}

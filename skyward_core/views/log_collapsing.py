@@ -40,7 +40,7 @@ Span = tuple[str, str]  # smallest and largest value, as they were printed
 
 def line_template(text: str) -> str:
     """Return a text without its times and numbers."""
-    return _VALUE.sub("\n", text)  # which a line cannot contain
+    return _VALUE.sub("\n", text)  # a line cannot contain a newline, so templates are unambiguous
 
 
 def _value_order(value: str) -> tuple[float, str]:

@@ -286,7 +286,7 @@ class ProgressTracker:
             self._repeated = {*list(self._repeated)[1 - MAX_PROGRESSES :], total}
         self._source = source
         if seen and (value < seen[-1][1] or at < seen[-1][0]):
-            seen = []  # it began again
+            seen = []  # the progress began again
         if not seen or value > seen[-1][1]:
             seen.append((at, value))
         if len(seen) > MAX_PROGRESS_VALUES:
@@ -297,7 +297,7 @@ class ProgressTracker:
 
     @property
     def current(self) -> Progress | None:
-        """The progress of the highest kind. Among bars, the first that is not complete: bars inside it are shorter."""
+        """The progress of the highest kind. Among bars: the oldest unfinished bar, because bars inside it are newer."""
         found = [(key, seen) for key, seen in list(self._found.items()) if len(seen) >= REQUIRED_VALUES]
         found = [(key, seen) for key, seen in found if key[0] or key[1] not in self._repeated]
         if not found:
@@ -419,12 +419,12 @@ class MetricStore:
         return METRIC_ORIGINS.get(next(found, ""), "")
 
     def progress_by_rank(self, run: str) -> dict[int, Progress]:
-        """Return the progress of each rank that shows a reliable one."""
+        """Return the progress of each rank whose progress is reliable."""
         found = {rank: tracker.current for rank, tracker in sorted(self._progress.get(run, {}).items())}
         return {rank: progress for rank, progress in found.items() if progress is not None}
 
     def progress(self, run: str) -> Progress | None:
-        """Return the progress of the rank that is behind all others; None if no rank shows a reliable one."""
+        """Return the progress of the rank that is behind all others; None if no rank's progress is reliable."""
         return min(self.progress_by_rank(run).values(), key=lambda found: found.fraction, default=None)
 
     def latest(self, run: str, rank: int) -> dict[str, float]:

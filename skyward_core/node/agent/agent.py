@@ -128,7 +128,7 @@ def _restore_journal(state: NodeState, lifecycle: CallLifecycle) -> None:
         known = registry.calls.get(key)
         if header["t"] == "given":
             number = attempt_number(header["call"])
-            for earlier in registry.calls_of_run(fields["run"]):  # in another gang, the ranks had other calls
+            for earlier in registry.calls_of_run(fields["run"]):  # an attempt in another gang has other call indices
                 if earlier.is_gang_call and earlier.attempt < number:
                     if earlier.undecided is not None:
                         registry.record_outcome(earlier, earlier.undecided)
@@ -175,8 +175,8 @@ class Agent:
         self._is_expired = False  # whether the lease has expired
         self._min_retention = 0.0  # minimum seconds to retain results
         SPARE.extend(os.open(os.devnull, os.O_RDONLY) for _ in range(2))
-        self._spare = os.open(os.devnull, os.O_RDONLY)  # descriptor to accept and reject clients without another one
-        self._shortages: set[str] = set()  # reported ones
+        self._spare = os.open(os.devnull, os.O_RDONLY)  # closed to accept and reject a client if no descriptor is free
+        self._shortages: set[str] = set()  # shortages that were reported to clients
 
     async def run(self, announce: Callable[[], None]) -> None:
         """Serve until a client, a signal or the lease ends the agent. Call ``announce`` once the agent listens."""

@@ -199,11 +199,11 @@ class ClientRequests:
 
     def _call(self, connection: Connection, header: frames.ClientCall, body: bytes) -> None:
         key, number = (header["run"], header["i"]), attempt_number(header)
-        # In another gang, the ranks of this node may have had other calls.
+        # An earlier attempt may have run in another gang, in which this node had calls with other indices.
         calls = self._registry.calls_of_run(key[0]) if header.get("gang") else [self._registry.calls.get(key)]
         for call in calls:
             if call is not None and call.attempt < number and call.end is not None and not call.is_superseded:
-                if call.undecided is not None:  # withheld while the client was away for a moment
+                if call.undecided is not None:  # withheld while the client was briefly disconnected
                     self._registry.record_outcome(call, call.undecided)
                 self._lifecycle.acknowledge({call.run: [call.index]})
         known = self._registry.calls.get(key)
@@ -217,7 +217,7 @@ class ClientRequests:
             return
         record = self._registry.records.get(header["run"])
         if record is not None and record.is_unattended and record.attempt > number:
-            # Agents have started the run again on other nodes, so that its ranks have other calls.
+            # Agents have restarted the run on other nodes, so the calls of this node have other indices.
             return self._claim_run(connection, {"t": "claim", "run": header["run"], "decides": True}, b"")
         self.gang_requests.reenter_contexts()
         call = Call(header["run"], header["i"], header, body, connection)
@@ -228,7 +228,10 @@ class ClientRequests:
         slot.enqueue(call)
 
     def _claim_run(self, connection: Connection, header: frames.ClientClaim, body: bytes) -> None:
-        """Deliver the outcomes of a run to a client that did not dispatch it. One that decides gets a call, too."""
+        """Deliver the outcomes of a run to a client that did not dispatch it.
+
+        A client that decides about restarts also gets one of the calls, because it lacks function and arguments.
+        """
         calls = self._registry.calls_of_run(header["run"])
         if "id" in header:
             answer: Header = {"t": "known", "id": header["id"], "calls": [call.index for call in calls]}
@@ -261,7 +264,7 @@ class ClientRequests:
         record = self._registry.records.get(run)
         is_late = record is not None and record.is_unattended and header.get("break", record.epoch) < record.epoch
         if is_late and reason not in ("cancel", "save"):
-            return  # the client did not know yet that agents have started the run again
+            return  # the client does not know yet that agents have restarted the run
         self.gang_requests.queue.notify_dropped(run, connection.peer_name)
         if reason in ("save", "growth"):
             grace = self._agent.save_run(run, grace)

@@ -159,7 +159,7 @@ class FailFast:
 
     def _on_frame(self, connection: Connection, header: FromPeer, body: bytes) -> None:
         if header["t"] == "heartbeat" and self.heartbeats is not None and self.heartbeats.receive(header):
-            self._on_lost(connection)  # it is no longer a stranger's
+            self._on_lost(connection)  # the peer is authenticated now
             self._authenticated.add(connection)
         else:
             self._on_request(connection, header, body)

@@ -1,4 +1,4 @@
-"""Processes that transfer files between nodes for a client, as the agent starts them."""
+"""Processes that the agent starts to transfer files between nodes for a client."""
 
 from __future__ import annotations
 

@@ -306,7 +306,7 @@ class GangLock:
         waiting.send({"t": "held", "by": self._queue[0].peer_name})
 
     def release(self, connection: Connection, header: frames.ClientUnlock) -> None:
-        """Release the lock. It may still be unclean: an incomplete run of an earlier holder could not be repaired."""
+        """Release the lock. The request states whether an incomplete run of an earlier holder could not be repaired."""
         if self._queue and self._queue[0] is connection:
             self._queue.popleft()
             self._unclean |= header.get("unclean", False)

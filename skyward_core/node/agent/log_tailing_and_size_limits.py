@@ -215,7 +215,7 @@ class LogTail:
 
     async def _pause(self, busy: float) -> None:
         self._wake.clear()
-        # cheaper than a timeout
+        # A timer takes less processor time than asyncio.timeout().
         timer = asyncio.get_running_loop().call_later(busy if self._has_active_calls() else IDLE_POLL, self._wake.set)
         await self._wake.wait()
         timer.cancel()
@@ -264,7 +264,7 @@ class LogLimit:
     def start_run(self, start: int) -> None:
         """Count the limit from the offset where another run begins."""
         self.max_size = start + self._limit if self._limit else NO_LIMIT
-        self._is_cut = False  # whether the file has been truncated and ends with our message
+        self._is_cut = False  # whether the file has been truncated and ends with the message about the limit
 
     def enforce(self, size: int) -> bool:
         """Truncate the file if it is too long. Return whether the limit has just been reached."""

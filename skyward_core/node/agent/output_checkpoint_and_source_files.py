@@ -1,6 +1,6 @@
 """Files that clients ask for or replace: output files that ranks wrote, restored checkpoints, and source files.
 
-Bytecode of older source files is removed.
+Also removes bytecode that was compiled from older source files.
 """
 
 from __future__ import annotations
@@ -110,7 +110,10 @@ def _open_below(folder: str, path: str) -> int:
 
 
 def _open_parent(folder: str, path: str, *, creates: bool = False) -> tuple[int, str]:
-    """Return a descriptor of a path's folder, and the path's name. Follows no links. ``creates``: missing folders."""
+    """Return a descriptor of a path's folder, and the path's name. Follow no links.
+
+    ``creates``: whether to create missing folders.
+    """
     *way, name = path.split("/")
     at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -226,7 +229,7 @@ def restore_file(
         size: Size of the blob in bytes.
         path: Path relative to the folder.
         at: Unix time to set as the modification time of the file.
-        instead: Version of a file of the ranks that is replaced, too.
+        instead: Version of a file of the ranks that is replaced although the ranks wrote it.
         outdated: Files that an earlier call has written. They are deleted if the ranks have not changed them.
 
     Returns:
@@ -255,7 +258,7 @@ def restore_file(
         except FileNotFoundError:
             pass
         with suppress(FileNotFoundError):
-            os.unlink(draft, dir_fd=parent)  # of a killed agent, or a link or pipe of a rank
+            os.unlink(draft, dir_fd=parent)  # left by a killed agent, or a link or pipe that a rank created
         try:
             os.rename(blob, draft, dst_dir_fd=parent)
         except OSError:  # another file system
@@ -268,7 +271,7 @@ def restore_file(
             os.utime(copy.fileno(), (at, at))
             os.fsync(copy.fileno())
             version = file_version(os.fstat(copy.fileno()))
-        # Listed before the file is in place: a file that is listed but missing is only written again.
+        # The list is saved before the file is moved, because a listed file that is missing is simply restored again.
         for each in outdated:
             _remove_restored(folder, each, restored.pop(each, ""))
         partial = Path(f"{listing}.part")
@@ -288,7 +291,7 @@ def clear_checkpoints(folder: str, parents: Sequence[str], files: Sequence[frame
     Args:
         folder: The ranks' working folder.
         parents: The checkpoint folders, relative to the working folder.
-        files: Files of the ranks with their versions, and without a version files that ``restore_file`` has written.
+        files: Files to delete. A file of the ranks has a version; a file that ``restore_file`` wrote has none.
     """
     restored = _read_restored(folder)
     for file in files:

@@ -2,10 +2,11 @@
 
 An agent connects to the listener of some other agents, and sends a signed heartbeat per second. A sign of life of the
 other machine is an acknowledgement of its kernel, or a heartbeat from it. So a frozen or starved agent, or one that has
-died on a running machine, is not mistaken for a lost machine. Without such a run, no heartbeat is sent.
+died on a running machine, is not mistaken for a lost machine. Agents send heartbeats only
+during a run that may restart.
 
 One witness proves nothing: its own connection may be cut. So a node is lost only if two witnesses at different places
-miss it for :data:`LOSS_SECONDS`, nobody has seen a sign of life meanwhile, and both still see most of the gang
+miss it for :data:`LOSS_SECONDS`, no witness has seen a newer sign of life, and both still see most of the gang
 (:func:`judge_nodes`, a pure function). The client decides, or the first node's agent while no client is connected.
 """
 

@@ -1,4 +1,4 @@
-"""The process that holds the contexts of a node's plugins (around_app), as the agent starts and watches it."""
+"""Start and supervision of the process that holds the ``around_app`` contexts of a node's plugins."""
 
 from __future__ import annotations
 

@@ -192,7 +192,10 @@ class PreemptionNotifier:
                 signal_process(slot.process.pid, signal.SIGTERM)
 
     def check(self) -> None:
-        """Notify ranks of the noticed gang that have begun their calls since. The next attempt has another gang."""
+        """Notify ranks that have begun their calls since a notice.
+
+        Ranks of a newer gang belong to the next attempt, which the notice does not concern.
+        """
         epoch = self._state.gang.epoch
         due = [each for node, each in self._saved.items() if each.sent and self._epochs.get(node) == epoch]
         for notice in due[:1]:

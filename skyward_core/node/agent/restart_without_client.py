@@ -1,13 +1,13 @@
 """Restarts of failed runs while no client is connected: the head's agent decides, and the gang's agents start again.
 
 The head withholds the outcomes of its own ranks until all ranks have ended (``call_registry.Call.undecided``). A client
-decides about an attempt only with these outcomes. So either the client has them, and the head waits, or the head
-decides. All agents have what a restart needs: each call's frame contains its function, its arguments, the budgets, and
-the ends of all earlier attempts. The journal stores that frame before the call begins.
+decides about an attempt only with these outcomes. So either the client has these outcomes, and the head waits, or the
+head decides. All agents can restart a call, because the call's frame contains its function, its arguments, the budgets,
+and the ends of all earlier attempts. The journal stores this frame before the call begins.
 
 Lost nodes are judged by the heartbeats (``peer_heartbeats``), while the other ranks may still wait for them. The next
-attempt runs on the nodes that are left, if the pool allows a smaller gang. Otherwise the run ends here, and the reason
-is written down for clients: the run's own client continues it when it returns.
+attempt runs on the remaining nodes, if the pool allows a smaller gang. Otherwise the run ends here, and the reason is
+recorded for clients: the run's own client continues the run when it reconnects.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 HEAD = 0
 PEER_PATIENCE = 30.0  # seconds for which the head asks a node that does not answer, before it ends the run
 MAX_METRICS_BYTES = 1 << 20  # bytes at the end of a rank's metrics in which the largest step is searched
-HEARD_SECONDS = 2.0  # age of a node's last heartbeat below which its agent runs
+HEARD_SECONDS = 2.0  # maximum age of the last heartbeat from a node whose agent counts as running
 NO_AGENT = "its agent has ended"
 ONE_WITNESS = f"it has not answered node 0 for {PEER_PATIENCE:.0f} s, and one witness proves no loss"
 
@@ -58,7 +58,8 @@ class UnattendedRestarts:
         self._fail_fast, self._gang_requests = fail_fast, gang_requests
         self._working: set[str] = set()
         self._due: dict[tuple[str, int], float] = {}  # run and number of an attempt -> loop time when it may start
-        self._unreachable: dict[tuple[str, int, int], float] = {}  # with a node -> loop time of its first silence
+        # Run, number of an attempt and node -> loop time since which the node has not answered.
+        self._unreachable: dict[tuple[str, int, int], float] = {}
         self._steps: dict[tuple[str, int], float | None] = {}  # run and number of an attempt -> its largest step
         fail_fast.answer = self._answer
 
@@ -171,7 +172,7 @@ class UnattendedRestarts:
     ) -> tuple[AttemptKeys | None, tuple[int, ...], float]:
         """Return the next attempt according to the policy, or None, its nodes, and the pause before it in seconds.
 
-        Writes down why no attempt follows.
+        Records why no attempt follows.
         """
         from dataclasses import replace  # agents import dataclasses and typing late
 
@@ -317,7 +318,7 @@ class UnattendedRestarts:
         }
 
     async def _find_step(self, run: str, attempt: int) -> float | None:
-        """Return the largest step of an attempt that has ended. Read once, in a thread."""
+        """Return the largest step of an attempt that has ended. The files are read once per attempt, in a thread."""
         if (run, attempt) not in self._steps:
             paths = [slot.logs.metrics_path for slot in self._slots.slots]
             self._steps = {(run, attempt): await run_in_thread(_largest_step, run, paths)}
@@ -331,7 +332,7 @@ def _largest_step(run: str, paths: Sequence[str]) -> float | None:
         with suppress(OSError), open(path, "rb") as file:
             file.seek(max(0, file.seek(0, 2) - MAX_METRICS_BYTES))
             for line in file:
-                with suppress(ValueError, KeyError, TypeError, OverflowError, RecursionError):  # ranks write it
+                with suppress(ValueError, KeyError, TypeError, OverflowError, RecursionError):  # lines of user code
                     entry = json.loads(line)
                     if entry["run"] == run:
                         steps.append(float(entry["values"]["step"]))

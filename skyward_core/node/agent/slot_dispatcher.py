@@ -267,7 +267,7 @@ class SlotDispatcher:
         connection.close()
 
     def _on_lost(self, connection: Connection) -> None:
-        # Only the exit of the process (SIGCHLD) counts.
+        # A worker ends only when its process exits (SIGCHLD); a lost connection does not end the worker.
         self._workers.pop(connection, None)
 
     # -- modules of the user -----------------------------------------------------------------------------

@@ -77,7 +77,7 @@ class Process:
         self.is_script = False  # whether the process runs a whole script, which may exit at any time
         self.handles_sigterm = False  # whether user code has installed a handler of SIGTERM
         self.saves_for: int | None = None  # node of the notice because of which the process got SIGTERM
-        self.saves_until = 0.0  # its deadline, by the monotonic clock
+        self.saves_until = 0.0  # deadline of that notice by the monotonic clock
         self.is_unusable = False  # whether plugins' contexts failed and a call has reported the failure
 
     def exited_successfully(self, status: int | None) -> bool:

@@ -451,7 +451,7 @@ class Slot:
         self._schedule_kill(process, grace)
 
     def _is_saving(self, process: Process) -> bool:
-        """Check whether the process still has time to save after SIGTERM. A second one would interrupt it."""
+        """Check whether the process still has time to save after SIGTERM. Another SIGTERM would interrupt it."""
         if process.saves_for is None or time.monotonic() >= process.saves_until:
             return False
         by_preemption = any(call.stop_reason == "preemption" for call in self.running.values())

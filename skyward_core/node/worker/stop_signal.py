@@ -112,8 +112,8 @@ class StopSignal:
     If an asyncio event loop runs, the exception is raised between two steps of the loop. Then each task is cancelled
     once, as in ``asyncio.run``. A step is interrupted only if it takes too long.
 
-    The thread also answers the agent, which asks for the exception that user code handles: a rank that waits in a
-    ``finally`` block hides it.
+    The thread also answers the agent, which asks for the exception that user code handles: the stack of a rank that
+    waits in a ``finally`` block does not show this exception.
 
     Args:
         interrupts: Whether SIGTERM interrupts user code. Otherwise SIGTERM ends the process.

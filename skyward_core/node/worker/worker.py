@@ -98,8 +98,8 @@ def main(socket_path: str, folder: str, rank: str, number: str) -> None:
     stacks = paths.stacks(int(rank), int(number))
     enable_stack_dumps(stacks)
     skyward_alias_and_import_hooks.install_gc_pause()  # counts the currently open files as ours
-    # Registered first, so it is called last. The remaining steps of the exit only free memory. They can take long for
-    # large frameworks on a busy machine, and a stack dump would show no Python frames.
+    # Cancels the stack dump of `leave_contexts` in the last exit handler: the handler registered first runs last. The
+    # remaining steps of the exit only free memory, which can take long, and a dump would show no Python frames.
     atexit.register(faulthandler.cancel_dump_traceback_later)
 
     def catch_breakpoints(pdb: Any) -> None:
