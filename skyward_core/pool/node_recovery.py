@@ -16,7 +16,8 @@ from skyward_core.model.provider_capability_protocols import notice_program
 from skyward_core.node.agent.peer_heartbeats import LOSS_SECONDS
 from skyward_core.pool.agent_link import Link
 from skyward_core.pool.pool_context import PoolContext, PoolEnd
-from skyward_core.pool.silent_missing_and_preempted_nodes import SilenceWatch, SuspectedNodes, describe_preemption
+from skyward_core.pool.preemption_notices_and_early_replacements import EarlyReplacements, describe_preemption
+from skyward_core.pool.silent_and_missing_nodes import SilenceWatch, SuspectedNodes
 from skyward_core.pool.unrecorded_machines_and_gone_pools import with_python
 from skyward_core.providers.provider_call_logs_polling_and_cache import log_call, progress_listener
 from skyward_core.store.debug_log import get_logger
@@ -40,6 +41,7 @@ class NodeReplacements:
         self._context = context
         self._news = context.news
         self._roster = context.roster
+        self.early = EarlyReplacements(context, self._request_machine, self._terminate)
 
     def begin(self, node: int) -> None:
         """Start the replacement of a node's machine if ``Options.on_loss`` requests it."""
@@ -47,47 +49,6 @@ class NodeReplacements:
         if self._context.options.replaces_lost_nodes and node not in tasks:
             task = tasks[node] = asyncio.get_running_loop().create_task(self._replace_node(node))
             task.add_done_callback(lambda done: tasks.get(node) is done and tasks.pop(node))
-
-    def request_early(self, node: int) -> None:
-        """Request another machine at a preemption notice, if a run will continue on it.
-
-        The machine starts while the ranks save. It is not used before the present one is given up or lost.
-        """
-        pool, requests = self._context, self._roster.early_requests
-        continues = pool.options.on_loss == "restart" and any(run.may_restart for run in pool.registry.runs.values())
-        if continues and not pool.observer and node not in requests:
-            requests[node] = asyncio.get_running_loop().create_task(
-                self._try_request(node, self._roster.early_returns.get(node))
-            )
-
-    def return_early(self) -> None:
-        """Terminate the machines of :meth:`request_early` if no run needs them any more."""
-        pool, requests = self._context, self._roster.early_requests
-        if not any(run.may_restart for run in pool.registry.runs.values()):
-            for node in requests.keys() - self._roster.replacement_tasks.keys():
-                self._roster.early_returns[node] = asyncio.ensure_future(self._return_machine(node, requests.pop(node)))
-
-    async def _return_machine(self, node: int, request: asyncio.Task[Machine | None]) -> None:
-        pool = self._context
-        with suppress(LedgerError):
-            if (machine := await request) is not None:
-                await self._terminate(machine)
-            entry = self._roster.ledger_entry(node)
-            if entry is not None and entry.owner == self._roster.owner:
-                pool.ledger.end_replacement(pool.token, node)
-
-    async def _try_request(self, node: int, returning: asyncio.Task[None] | None) -> Machine | None:
-        pool = self._context
-        if returning is not None:  # the ledger still contains the former request
-            await asyncio.wait([returning])
-        try:
-            intent = secrets.token_hex(8)
-            found = pool.ledger.record_replacement_intent(pool.token, node, intent, self._roster.owner)
-            if found is not None and not found.made:
-                return await self._request_machine(node, found)
-        except (SkywardError, OSError) as error:  # the replacement repeats the request later
-            self._news.emit_node_note(pool.links[node], f"no other machine yet: {error_message(error)}")
-        return None
 
     def resume(self) -> None:
         """Resume replacements that other clients left, and remove finished replacements from the ledger.

@@ -17,9 +17,9 @@ from skyward_core.pool.budget_and_cloud_expiry_date import PoolLimits
 from skyward_core.pool.machine_metrics_recorder import MetricsRecorder
 from skyward_core.pool.node_recovery import NodeRecovery
 from skyward_core.pool.pool_context import PoolContext, PoolEnd
+from skyward_core.pool.preemption_notices_and_early_replacements import PreemptionNotices
 from skyward_core.pool.rank_inspection_and_debugger import PauseNotifier
 from skyward_core.pool.runs.scheduler import RunScheduler
-from skyward_core.pool.silent_missing_and_preempted_nodes import PreemptionNotices
 from skyward_core.pool.startup_and_machine_verification import PoolStartup, write_intent
 from skyward_core.pool.teardown import PoolShutdown, check_can_end_now
 from skyward_core.providers import provider_from_json

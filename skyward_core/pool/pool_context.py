@@ -22,7 +22,7 @@ from skyward_core.pool.agent_link import Link
 from skyward_core.pool.event_publisher import EventPublisher
 from skyward_core.pool.rank_variables_and_plugins import RankSetupManager
 from skyward_core.pool.runs.run_registry_claims_and_frames import RunRegistry
-from skyward_core.pool.silent_missing_and_preempted_nodes import NodeRoster
+from skyward_core.pool.silent_and_missing_nodes import NodeRoster
 from skyward_core.protocol.frame_codec import WireError
 from skyward_core.providers.provider import Provider
 from skyward_core.providers.provider_call_logs_polling_and_cache import log_query, progress_listener

@@ -40,7 +40,7 @@ from skyward_core.model.specs import Image, PoolSpec
 from skyward_core.plugins.plugin import bootstrap_steps, check_standalone, transform_image
 from skyward_core.pool.agent_link import Link
 from skyward_core.pool.pool_context import PoolContext, PoolEnd
-from skyward_core.pool.silent_missing_and_preempted_nodes import describe_preemption
+from skyward_core.pool.preemption_notices_and_early_replacements import describe_preemption
 from skyward_core.pool.unrecorded_machines_and_gone_pools import (
     close_if_gone,
     describe_end,

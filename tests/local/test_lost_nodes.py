@@ -26,7 +26,7 @@ from skyward_core.model.errors import LedgerError, PoolError
 from skyward_core.model.machines_and_gpu_use import Machine
 from skyward_core.node.bootstrap.host_inspection import find_node_processes
 from skyward_core.pool import agent_link, node_recovery
-from skyward_core.pool.silent_missing_and_preempted_nodes import NodeRoster
+from skyward_core.pool.silent_and_missing_nodes import NodeRoster
 from skyward_core.providers.local.provider import Local, _remove_tree
 from skyward_core.store import ledger
 from skyward_core.store.ledger import Ledger

@@ -13,7 +13,8 @@ from skyward_core.model.machines_and_gpu_use import Machine
 from skyward_core.model.outcomes_states_and_alerts import ErrorInfo, Outcome, RootCause
 from skyward_core.pool.gang_and_rank_setup import NodeGangState, busy_nodes, choose_nodes
 from skyward_core.pool.node_recovery import NodeReplacements
-from skyward_core.pool.silent_missing_and_preempted_nodes import NodeRoster, PreemptionNotices
+from skyward_core.pool.preemption_notices_and_early_replacements import PreemptionNotices
+from skyward_core.pool.silent_and_missing_nodes import NodeRoster
 from skyward_core.store.ledger import Ledger
 from skyward_core.views import events
 from skyward_core.views.job_file_steps import failure_lines, steps_by_node, steps_of_job
@@ -135,7 +136,8 @@ class Stage:
         self.links[3].up = False
         news = SimpleNamespace(emit=lambda event: apply(self.view, event), emit_warning=self.messages.append)
         self.requested: list[int] = []
-        recovery = SimpleNamespace(replacements=SimpleNamespace(request_early=self.requested.append))
+        early = SimpleNamespace(request=self.requested.append)
+        recovery = SimpleNamespace(replacements=SimpleNamespace(early=early))
         context: Any = SimpleNamespace(
             name="p", view=self.view, links=self.links, observer=observer, is_standalone=alone, news=news,
             recovery=recovery,
@@ -332,24 +334,24 @@ async def test_machine_requested_early_is_returned_after_the_run(ledger: Ledger)
         options=SimpleNamespace(on_loss="restart"), registry=SimpleNamespace(runs={"r": run, "s": run}),
     )  # fmt: skip
     context.roster = roster = NodeRoster(context)
-    replacements = NodeReplacements(context)
+    early = NodeReplacements(context).early
     for up_first in (True, False):
         context.registry.runs = {"r": run}
-        replacements.request_early(0)
+        early.request(0)
         if up_first:
             renter.up.set()
             await roster.early_requests[0]
-        replacements.return_early()
+        early.return_unneeded()
         assert 0 in roster.early_requests, "the run may restart"
         context.registry.runs = {}
-        replacements.return_early()
+        early.return_unneeded()
         renter.up.set()
         await roster.early_returns[0]
         assert (renter.rented, roster.early_requests, ledger.replacements(row.token)) == ([], {}, [])
         renter.up.clear()
     context.registry.runs = {"r": run}
-    replacements.request_early(0)
+    early.request(0)
     context.registry.runs = {}
-    replacements.return_early()
+    early.return_unneeded()
     await roster.stop_replacing()  # the pool ends before the machine is there: its teardown must find all machines
     assert roster.early_returns[0].cancelled()

@@ -329,7 +329,7 @@ class RunRegistry:
             if len(self._ended_runs) > MAX_ENDED_RUNS:
                 self._ended_runs.popitem(last=False)
         if self._context.roster.early_requests:
-            self._context.recovery.replacements.return_early()
+            self._context.recovery.replacements.early.return_unneeded()
         if self.blobs.users:
             self.blobs.release(run.id)
         self._news.records.add_run_end(run.id, run.state, time.time(), run.root_cause)
