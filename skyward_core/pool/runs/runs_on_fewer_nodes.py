@@ -15,7 +15,7 @@ GROWTH_INTERVAL = 2.0  # seconds between checks whether a run on fewer nodes can
 MAX_CHECKPOINT_AGE = 300.0  # seconds; a run with an older checkpoint grows later, because it would lose more work
 
 
-def choose_nodes(context: PoolContext) -> tuple[tuple[int, ...], str]:
+def choose_attempt_nodes(context: PoolContext) -> tuple[tuple[int, ...], str]:
     """Return the nodes of an attempt that may have fewer nodes than the pool; see :func:`place_attempt`."""
     away = {
         link.node: context.roster.replacement_failure(link.node) or link.lost_error.message

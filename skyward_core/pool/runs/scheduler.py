@@ -18,7 +18,7 @@ from skyward_core.pool.edited_modules import EditedModules
 from skyward_core.pool.gang_and_rank_setup import RankSetup
 from skyward_core.pool.pool_context import PoolContext
 from skyward_core.pool.runs.run import Run
-from skyward_core.pool.runs.runs_on_fewer_nodes import choose_nodes, watch_growth
+from skyward_core.pool.runs.runs_on_fewer_nodes import choose_attempt_nodes, watch_growth
 from skyward_core.tasks.pickled_calls_and_blobs import Task, delete_files
 from skyward_core.views import events
 
@@ -368,7 +368,7 @@ class RunScheduler:
         """Wait for replacements of lost nodes. An attempt on fewer nodes waits only until none can be created now."""
         if run.is_elastic:
             await self._context.roster.wait_replacements(until_failed=True)
-        if not (run.is_elastic and choose_nodes(self._context)[0]):
+        if not (run.is_elastic and choose_attempt_nodes(self._context)[0]):
             await self._context.roster.wait_replacements()
 
     async def _restore_checkpoints(self, run: Run) -> None:
@@ -469,7 +469,7 @@ class RunScheduler:
         """Start a run, or reject it if the pool lacks required nodes."""
         context = self._context
         if run.is_elastic:
-            nodes, reason = choose_nodes(context)
+            nodes, reason = choose_attempt_nodes(context)
             if not nodes:
                 return self._reject(run, reason)
             run.place(nodes)
