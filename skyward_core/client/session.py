@@ -37,8 +37,7 @@ from skyward_core.model.outcomes_states_and_alerts import PoolStatus
 from skyward_core.model.output_files import Unfetched
 from skyward_core.model.provider_capability_protocols import ChecksPython, RunsHere
 from skyward_core.model.provider_settings_schema import make_provider
-from skyward_core.model.script_interpreter import Interpreter
-from skyward_core.model.specs import Options, PoolSpec
+from skyward_core.model.specs import Interpreter, Options, PoolSpec
 from skyward_core.pool.fetch_retained_results import fetch_retained, fetch_run, is_fetched
 from skyward_core.pool.pool import Pool, flush_all
 from skyward_core.pool.pool_context import CANCEL_TIMEOUT

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from skyward_core.client.run_history import PastRun, RunPreviewData, RunSearch
     from skyward_core.model.machines_and_gpu_use import Check
     from skyward_core.model.output_files import Unfetched
-    from skyward_core.model.script_interpreter import Interpreter
-    from skyward_core.model.specs import PoolSpec
+    from skyward_core.model.specs import Interpreter, PoolSpec
     from skyward_core.model.thread_stacks import Stacks
     from skyward_core.pool.dashboards import Dashboard as Dashboard
     from skyward_core.pool.output_files import FetchResult as FetchResult

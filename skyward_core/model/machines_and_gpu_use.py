@@ -25,7 +25,7 @@ class Machine(Value):
         private_address: Address that peers connect to.
         state: State at the provider's last inspection.
         extra: Data that the provider needs to reach the machine again; no secrets. "loaded_with" is the Python that
-            pickles the pool's functions (``script_interpreter.Interpreter.for_hosts``). A machine that no longer exists
+            pickles the pool's functions (``specs.Interpreter.for_hosts``). A machine that no longer exists
             also has "why", the reason, and "kept", its retained results (``agent.results_retained_after_node_end``). A
             rented machine has "hourly", its full price in dollars per hour, or None if unknown.
         logs_from: For a replacement machine: for each log file, the number of bytes that earlier machines wrote.

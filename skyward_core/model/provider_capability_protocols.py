@@ -425,6 +425,6 @@ class ChecksPython(Protocol):
         """Run ``check`` for a script.
 
         Args:
-            loaded_with: The script's Python, from ``script_interpreter.Interpreter.for_hosts``. None for this process's
+            loaded_with: The script's Python, from ``specs.Interpreter.for_hosts``. None for this process's
                 Python.
         """

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from skyward_core.model.errors import PoolGone
 from skyward_core.model.machines_and_gpu_use import Machine
 from skyward_core.model.provider_capability_protocols import HasHosts, RunsHere, TakesBack
-from skyward_core.model.script_interpreter import Interpreter
-from skyward_core.model.specs import Options
+from skyward_core.model.specs import Interpreter, Options
 from skyward_core.node.agent.config import HANDLER_GRACE
 from skyward_core.pool.agent_link import Link
 from skyward_core.pool.event_publisher import EventPublisher

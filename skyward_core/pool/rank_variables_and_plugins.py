@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from skyward_core.model.errors import NotPicklableError, UsageError
-from skyward_core.model.script_interpreter import Interpreter
-from skyward_core.model.specs import Image
+from skyward_core.model.specs import Image, Interpreter
 from skyward_core.plugins.plugin import has_app_hook
 from skyward_core.pool.agent_link import Link
 from skyward_core.pool.gang_and_rank_setup import GangSetup, RankSetup

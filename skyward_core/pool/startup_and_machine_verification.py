@@ -35,8 +35,7 @@ from skyward_core.model.machines_and_gpu_use import (
 )
 from skyward_core.model.outcomes_states_and_alerts import NodePhase
 from skyward_core.model.provider_capability_protocols import OrdersHardware, RunsHere, Warns, notice_program
-from skyward_core.model.script_interpreter import Interpreter
-from skyward_core.model.specs import Image, PoolSpec
+from skyward_core.model.specs import Image, Interpreter, PoolSpec
 from skyward_core.plugins.plugin import bootstrap_steps, check_standalone, transform_image
 from skyward_core.pool.agent_link import Link
 from skyward_core.pool.pool_context import PoolContext, PoolEnd

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from skyward_core.model.machines_and_gpu_use import Machine
 from skyward_core.model.provider_capability_protocols import FindsMachines, StopsRuns, hourly_price
-from skyward_core.model.script_interpreter import Interpreter
+from skyward_core.model.specs import Interpreter
 from skyward_core.providers.provider import Provider
 from skyward_core.providers.provider_call_logs_polling_and_cache import log_query
 from skyward_core.store.ledger import Ledger

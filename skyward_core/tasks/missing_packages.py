@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from skyward_core.model.errors import DISTRIBUTIONS
-from skyward_core.model.script_interpreter import Interpreter
+from skyward_core.model.specs import Interpreter
 from skyward_core.store.default_and_forbidden_working_folders import current_folder
 from skyward_core.tasks.python_compatibility import is_own_environment
 from skyward_core.tasks.script_functions import parse_script

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from skyward_core.model.script_interpreter import Interpreter
+from skyward_core.model.specs import Interpreter
 from skyward_core.protocol.frame_codec import MAX_INLINE_BYTES
 from skyward_core.util.content_hash import hash_bytes
 from skyward_core.util.light_dataclass import Value, value

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from skyward_core.model.errors import UsageError
-from skyward_core.model.script_interpreter import Interpreter
+from skyward_core.model.specs import Interpreter
 
 MINOR_VERSION = ".".join(map(str, sys.version_info[:2]))
 OWN_SOURCE = "this program's own"

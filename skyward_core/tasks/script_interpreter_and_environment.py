@@ -26,7 +26,7 @@ from typing import Any
 
 from skyward_core.model.errors import PoolError, ScriptError, UsageError
 from skyward_core.model.outcomes_states_and_alerts import signal_name
-from skyward_core.model.script_interpreter import Interpreter
+from skyward_core.model.specs import Interpreter
 from skyward_core.node.bootstrap import image_environment as environment
 from skyward_core.node.bootstrap.host_inspection import distrust_reason
 from skyward_core.node.bootstrap.image_environment import MADE_FILE, open_lock_file

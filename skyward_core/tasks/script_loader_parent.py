@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from skyward_core.model.errors import Cancelled, NotPicklableError, ScriptError, ScriptFailed, UsageError
 from skyward_core.model.outcomes_states_and_alerts import signal_name
-from skyward_core.model.script_interpreter import Interpreter
+from skyward_core.model.specs import Interpreter
 from skyward_core.tasks import import_path
 from skyward_core.tasks.bounded_subprocess import CancellationToken
 from skyward_core.tasks.python_compatibility import is_own_environment, own_interpreter

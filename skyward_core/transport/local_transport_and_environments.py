@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from skyward_core.model.errors import PoolError
-from skyward_core.model.script_interpreter import Interpreter
+from skyward_core.model.specs import Interpreter
 from skyward_core.protocol.node_paths import NodePaths
 from skyward_core.store.debug_log import get_logger, log_duration
 from skyward_core.store.state_folder import ENVIRONMENTS_FOLDER, state_home

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from skyward_core.model.errors import UsageError
-from skyward_core.model.script_interpreter import Interpreter
+from skyward_core.model.specs import Interpreter
 
 T = TypeVar("T")
 

@@ -27,8 +27,7 @@ from skyward_core.client.launch.launch_plan import make_plan, script_python
 from skyward_core.client.launch.plugin_and_provider_catalog import choose_interpreter, missing_frameworks
 from skyward_core.client.session import Session
 from skyward_core.model.errors import PoolError, ScriptError, ScriptFailed, SpecError, UsageError
-from skyward_core.model.script_interpreter import Interpreter
-from skyward_core.model.specs import Image, Options, PoolSpec
+from skyward_core.model.specs import Image, Interpreter, Options, PoolSpec
 from skyward_core.node.bootstrap.image_environment import MADE_FILE
 from skyward_core.plugins.plugin import Plugin
 from skyward_core.providers.ssh.provider import SSH

@@ -11,7 +11,7 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.client.launch.job_and_shell_launch import shell_task
-from skyward_core.model.script_interpreter import Interpreter
+from skyward_core.model.specs import Interpreter
 from skyward_core.runtime import shell_and_scripts
 from tests.support.pool_logs import last_run, log_of
 from tests.support.processes import exists

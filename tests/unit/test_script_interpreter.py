@@ -13,8 +13,7 @@ import pytest
 from skyward_core.client.launch.launch_option_declarations import LaunchRequest
 from skyward_core.client.launch.launch_plan import make_plan
 from skyward_core.model.errors import ScriptError, UsageError
-from skyward_core.model.script_interpreter import Interpreter
-from skyward_core.model.specs import PoolSpec
+from skyward_core.model.specs import Interpreter, PoolSpec
 from skyward_core.providers.local.provider import Local
 from skyward_core.tasks import bounded_subprocess, import_path, script_interpreter_and_environment
 from skyward_core.tasks.python_compatibility import (

@@ -38,8 +38,7 @@ from skyward_core.model.provider_capability_protocols import (
     costs_money,
 )
 from skyward_core.model.provider_settings_schema import declared_settings, make_provider
-from skyward_core.model.script_interpreter import Interpreter
-from skyward_core.model.specs import Image, Options, PoolSpec, Worker
+from skyward_core.model.specs import Image, Interpreter, Options, PoolSpec, Worker
 from skyward_core.plugins import by_name
 from skyward_core.plugins.plugin import transform_image
 from skyward_core.providers import DEFAULT_PROVIDER, pool_spec_and_provider_choice, provider_class

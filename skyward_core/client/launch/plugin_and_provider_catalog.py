@@ -16,7 +16,7 @@ from skyward_core.client.launch.parameter_form_fields import argument_fields as 
 from skyward_core.model.errors import SkywardError, UsageError, set_error_field
 from skyward_core.model.provider_capability_protocols import Offers, costs_money
 from skyward_core.model.provider_settings_schema import Setting, declared_settings
-from skyward_core.model.script_interpreter import Interpreter as Interpreter
+from skyward_core.model.specs import Interpreter as Interpreter
 from skyward_core.plugins import PluginInfo as PluginInfo
 from skyward_core.plugins import factory
 from skyward_core.providers import DEFAULT_PROVIDER as DEFAULT_PROVIDER

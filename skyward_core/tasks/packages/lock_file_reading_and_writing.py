@@ -35,7 +35,7 @@ from skyward_core.util.safe_file_access import PROJECT_FILE, is_dir, is_file, pa
 if TYPE_CHECKING:
     from packaging.pylock import Package
 
-    from skyward_core.model.script_interpreter import Interpreter
+    from skyward_core.model.specs import Interpreter
 
 
 def read_uv_lock(path: Path, version: str) -> PackageSpecs:

@@ -125,7 +125,7 @@ class WantedPython(Value):
 
         Args:
             named: Interpreter that the user chose, or None.
-            loaded_with: Value of ``script_interpreter.Interpreter.for_hosts``; None for this process's interpreter.
+            loaded_with: Value of ``specs.Interpreter.for_hosts``; None for this process's interpreter.
         """
         minor, here = loaded_with or (MINOR_VERSION, "")
         return cls(named or "", minor, sys.executable if minor == MINOR_VERSION else here)

@@ -23,7 +23,7 @@ from skyward_core.model.errors import (
     Unreachable,
     UsageError,
 )
-from skyward_core.model.script_interpreter import Interpreter
+from skyward_core.model.specs import Interpreter
 from skyward_core.node.bootstrap.receive_working_folder import FolderItem
 from skyward_core.protocol.frame_codec import AnyHeader
 from skyward_core.protocol.node_paths import NodePaths, pools_folder
