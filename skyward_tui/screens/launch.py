@@ -50,10 +50,10 @@ from skyward_tui.launch_form.form import (
 from skyward_tui.launch_form.plan_computation_and_text import Planner, PlanResult, ScriptWait, compute_plan, load_tasks
 from skyward_tui.launch_form.recent_launches import add_recent, recent_forms
 from skyward_tui.screens.base_screen import BaseScreen
+from skyward_tui.screens.launch_argument_fields import ArgumentFields
 from skyward_tui.screens.launch_field_groups import (
     POOL_SETTINGS,
     WHOLE,
-    ArgumentFields,
     CallFields,
     CheckLines,
     LaunchFields,

@@ -9,7 +9,7 @@ from textual.widgets import Input, Select
 
 from skyward_core.model.outcomes_states_and_alerts import ErrorInfo
 from skyward_tui.app.app import SkywardApp
-from skyward_tui.screens.launch_field_groups import ArgumentRow
+from skyward_tui.screens.launch_argument_fields import ArgumentRow
 from skyward_tui.widgets.form_fields import Toggles
 from tests.support.app_driver import on_launch_form, press, screen_text, typed, until
 from tests.support.fake_session import FakeSession

@@ -10,7 +10,8 @@ from textual.widgets import Input
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.launch_form.form import Form, build_request, command_line, python_script
 from skyward_tui.launch_form.recent_launches import add_recent, recent_forms
-from skyward_tui.screens.launch_field_groups import ArgumentRow, PluginFields
+from skyward_tui.screens.launch_argument_fields import ArgumentRow
+from skyward_tui.screens.launch_field_groups import PluginFields
 from skyward_tui.widgets.form_fields import Toggles
 from tests.support.app_driver import on_launch_form, press, screen_text, typed, until
 

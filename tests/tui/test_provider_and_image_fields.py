@@ -14,7 +14,7 @@ from skyward_core.model.machines_and_gpu_use import Check
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.launch_form.form import Form, build_request, command_line
 from skyward_tui.screens.launch import LaunchScreen
-from skyward_tui.screens.launch_field_groups import ArgumentFields
+from skyward_tui.screens.launch_argument_fields import ArgumentFields
 from skyward_tui.text.text_width_and_tables import clip_path
 from tests.support.app_driver import on_launch_form, press, screen_text, typed, until
 from tests.support.fake_session import FakeSession, done
