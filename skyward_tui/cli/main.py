@@ -123,7 +123,7 @@ COMMAND_GROUPS = {
         "launch": ("run_torchrun_launch", "Run a job file (SkyPilot task YAML) on a pool.", "task.yaml --down"),
         "exec": ("exec_launch_queue", "Run a job file, or a command, on a pool that is up.", "ddp -- nvidia-smi"),
         "rerun": ("past_runs", "Launch a run again, optionally with other arguments.", "3f2a -a lr=0.01"),
-        "cancel": ("cancel_down_prune", "Stop a run on all its ranks; the pool stays up.", "ddp --save"),
+        "cancel": ("cancel_down_leftovers_prune", "Stop a run on all its ranks; the pool stays up.", "ddp --save"),
         "queue": ("exec_launch_queue", "Show the running and queued runs of a pool.", "ddp"),
         "examples": ("examples_and_shim", "List the packaged examples, or show one.", "ddp --copy"),
         "shim": ("examples_and_shim", "Let plain `python script.py` find this library as `skyward`.", "install"),
@@ -148,8 +148,10 @@ COMMAND_GROUPS = {
     },
     "Pools": {
         "ls": ("ls_logs_results_lock", "List the pools that are up, with their runs.", "--all"),
-        "down": ("cancel_down_prune", "Tear pools down, and show the receipts.", "ddp"),
-        "prune": ("cancel_down_prune", "Remove logs, results and recordings of old pools.", "--older 30d --dry-run"),
+        "down": ("cancel_down_leftovers_prune", "Tear pools down, and show the receipts.", "ddp"),
+        "prune": (
+            "cancel_down_leftovers_prune", "Remove logs, results and recordings of old pools.", "--older 30d --dry-run",
+        ),
     },
     "Hosts": {
         "hosts": ("hosts_trust_shell_forward", "Show who uses the GPUs of your hosts.", "lab"),
@@ -162,7 +164,9 @@ COMMAND_GROUPS = {
         "offers": ("offers_capacity_costs", "List machines for rent and their prices.", "--accelerator H100:8 --spot"),
         "costs": ("offers_capacity_costs", "Show the cost of pools.", "--since 7d"),
         "capacity": ("offers_capacity_costs", "List, buy or clear capacity reservations.", "list"),
-        "leftovers": ("leftovers", "Find and remove leftover cloud resources of this machine.", "--all-regions"),
+        "leftovers": (
+            "cancel_down_leftovers_prune", "Find and remove leftover cloud resources of this machine.", "--all-regions",
+        ),
     },
     "Debug": {
         "diagnose": ("debug_stacks_profile", "Check a pool: links, ranks, GPUs, disks, queue, budget.", "ddp"),

@@ -45,7 +45,7 @@ from skyward_core.views.events import NodeLink, NodePhase, PoolState, RankPhase
 from skyward_core.views.machine_metrics import MachineMetrics
 from skyward_core.views.pool_view import PoolView, RunView, TaskView
 from skyward_tui.cli import follow_run, pool_and_run_lookup
-from skyward_tui.cli.commands import cancel_down_prune, exec_launch_queue, leftovers
+from skyward_tui.cli.commands import cancel_down_leftovers_prune, exec_launch_queue
 from skyward_tui.cli.commands.debug_stacks_profile import check_pool
 from skyward_tui.cli.commands.launched_and_attached_runs import PoolCommand, run
 from skyward_tui.cli.console_and_log_printer import Console, LogPrinter
@@ -591,11 +591,11 @@ def test_down_exits_with_the_verified_teardown_result(
 ) -> None:
     monkeypatch.setattr(pool_and_run_lookup, "Session", lambda: Session(receipt=receipt))
     monkeypatch.setattr(
-        cancel_down_prune,
+        cancel_down_leftovers_prune,
         "live_and_retained_pools",
         lambda session, pools: ([SimpleNamespace(name="p", key="p.t", token="t", spec={"rents": True})], []),
     )
-    assert cancel_down_prune.down.function(Console(as_json=True), ("p",), False, True, False, False) == status
+    assert cancel_down_leftovers_prune.down.function(Console(as_json=True), ("p",), False, True, False, False) == status
     output = capfd.readouterr()
     found = json.loads(output.out)["receipts"]
     assert [r["pool"] for r in found] == (["p"] if isinstance(receipt, Receipt) else [])
@@ -627,7 +627,7 @@ def test_leftovers_without_a_cloud_account_exits_with_success(tmp_path: Path, mo
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setattr(leftovers, "scannable_providers", lambda: ["aws"])
+    monkeypatch.setattr(cancel_down_leftovers_prune, "scannable_providers", lambda: ["aws"])
     boto_calls.shared_calls.cache_clear()  # clients of earlier tests have credentials
     (script := tmp_path / "train.py").write_text("import skyward_core as sky\n\n@sky.function\ndef f(): ...\n")
     start = ["run", str(script), "--provider", "aws", "--set", "region=us-east-1", "--set", "instance_type=t3.micro"]

@@ -44,7 +44,7 @@ from skyward_core.views.pool_view import PoolView, RunView, TaskView
 from skyward_core.views.rank_metrics_and_progress import MetricStore, format_metrics
 from skyward_core.views.sweep_argument_combinations import TrialSheet
 from skyward_core.views.sweep_trials import TrialRow, TrialTable, TrialTableSource, representative_task
-from skyward_tui.cli.commands.leftovers import note_leftovers
+from skyward_tui.cli.commands.cancel_down_leftovers_prune import note_leftovers
 from skyward_tui.cli.console_and_log_printer import Console
 from skyward_tui.cli.follow_run import MUST_FINISH, Choice, Follower, Interrupted, LiveStatus, Row, status_rows
 from skyward_tui.cli.pool_and_run_lookup import live_pools, open_session
