@@ -43,9 +43,10 @@ from skyward_core.store.run_log_reader import StoredLines as StoredLines
 from skyward_core.store.run_log_reader import ring_tail as ring_tail
 from skyward_core.store.state_folder import pool_path
 from skyward_core.util.terminal_safe_text import sanitize_line
+from skyward_core.views.metric_kinds_and_order import metric_direction, metric_rank
 from skyward_core.views.outliers_and_bands import median
 from skyward_core.views.pool_view import RunView, TaskView
-from skyward_core.views.rank_metrics_and_progress import MetricStore, metric_direction, metric_rank
+from skyward_core.views.rank_metrics_and_progress import MetricStore
 from skyward_core.views.recording_entries import parse_attempt_ends
 from skyward_core.views.stdout_stderr_order import PIECE_BYTES, Place, merge_streams
 from skyward_core.views.sweep_trials import MISSING, TrialTable, sort_key

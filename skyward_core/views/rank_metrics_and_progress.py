@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-import re
 from array import array
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from math import isfinite
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from skyward_core.model.metric_definitions_series_and_export import METRIC_ORIGINS
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.log_buffers_and_rank_activity import PoolActivity
+from skyward_core.views.metric_kinds_and_order import STEP_NAMES, TOTALS, Kind, classify_metric, sort_names
 from skyward_core.views.outliers_and_bands import Trace, find_outliers, median
-
-Kind = Literal["loss", "time", "rate", ""]
 
 RECOVERY_COUNT = 20  # finite values after which an earlier non-finite value is no longer reported
 BLOCK_SIZE = 50  # values per median
@@ -26,45 +24,6 @@ MIN_FALL = 0.01  # of the first median: minimum fall of a metric that counts as 
 MIN_IMPROVEMENT = 0.001  # of the total fall: minimum that counts as an improvement
 PACE_SIZE = 8  # values per median, so that a single slow step has no effect
 MAX_PACES = 256  # stored paces; beyond that, neighboring paces are merged in pairs
-
-_LOSS = re.compile(r"(^|[^a-z])(loss|nll|ppl|perplexity)($|[^a-z])")
-_TIME = re.compile(
-    r"(^|[^a-z])(step|iter|iteration|batch)([^a-z]?(time|seconds|duration)|[^a-z](ms|s|sec))$"
-    r"|(^|_)(s|ms|sec|seconds)(/|_per_)(it|iter|step|batch)$"
-)
-_RATE = re.compile(r"(/|_per_)(s|sec|second)$|(^|[^a-z])throughput($|[^a-z])")
-_ERROR = re.compile(r"(^|[^a-z])(err|error|mae|mse|rmse|wer|cer|fid)($|[^a-z])")
-_SCORE = re.compile(
-    r"(^|[^a-z])(acc|accuracy|score|reward|f1|auc|bleu|rouge|map|iou|precision|recall|r2|psnr)\d*($|[^a-z])"
-)
-
-
-def classify_metric(name: str) -> Kind:
-    """Return the kind of a metric by its name: a loss, the time of a step, a rate, or ""."""
-    lower = name.lower()
-    if _LOSS.search(lower):
-        return "loss"
-    if _TIME.search(lower):
-        return "time"
-    return "rate" if _RATE.search(lower) else ""
-
-
-def metric_direction(name: str) -> int:
-    """Return -1 for a metric whose lower values are better, 1 for a metric whose higher values are better, else 0."""
-    lower = name.lower()
-    if _LOSS.search(lower) or _ERROR.search(lower):
-        return -1
-    return int(_SCORE.search(lower) is not None)
-
-
-def metric_rank(name: str) -> tuple[bool, int]:
-    """Return the sort key of a metric by which runs can be ranked: losses, then errors, then scores."""
-    return classify_metric(name) != "loss", metric_direction(name)
-
-
-def main_metric(names: Iterable[str]) -> str:
-    """Return the name of the metric that describes a run best, or ""."""
-    return min(filter(metric_direction, names), key=metric_rank, default="")
 
 
 class SeriesDiagnostics:
@@ -179,13 +138,6 @@ MAX_PROGRESSES = 8  # kinds and totals of one rank
 MIN_STALE_SECONDS = 10.0  # without progress, after which the time left is unknown
 STALE_INTERVALS = 3.0  # or this number of usual intervals between values
 EPOCH_KINDS = (2, 4)  # kinds of progress whose unit is not a step; see `printed_metrics_and_library_hooks`
-# Name of a metric -> kind of progress, names of the total.
-TOTALS = {
-    "step": (5, ("total", "total_steps", "max_steps", "num_steps")),
-    "epoch": (4, ("epochs", "total_epochs", "max_epochs", "num_epochs")),
-}
-STEP_NAMES = ("step", "global_step", "iteration", "iter")
-TOTAL_NAMES = frozenset(name for _, names in TOTALS.values() for name in names)
 
 
 class Series:
@@ -521,6 +473,10 @@ class MetricStore:
     def names(self, run: str) -> list[str]:
         """Return the names of all metrics of a run in order of appearance, lowest rank first."""
         return list(dict.fromkeys(name for rank in self.ranks(run) for name in list(self._series_by_name(run, rank))))
+
+    def sorted_names(self, run: str) -> tuple[list[str], list[str]]:
+        """Return the names of a run's metrics and of its counters; see :func:`sort_names`."""
+        return sort_names(self.names(run), lambda name: self.first_trace(run, name))
 
     def ranks(self, run: str) -> list[int]:
         """Return the ranks that logged metrics in a run."""

@@ -17,16 +17,16 @@ from textual.content import Content
 from textual.geometry import Region
 from textual.strip import Strip
 
+from skyward_core.views.metric_kinds_and_order import AXES, classify_metric
 from skyward_core.views.outliers_and_bands import IncrementalBand, Trace, median
 from skyward_core.views.pool_view import PoolView, RunView
-from skyward_core.views.rank_metrics_and_progress import MetricStore, classify_metric
+from skyward_core.views.rank_metrics_and_progress import MetricStore
 from skyward_tui.panels.panel import InstantChosen, RunPanel, RunSelection
 from skyward_tui.text.number_time_and_run_state_format import duration, number
 from skyward_tui.text.text_width_and_tables import clip, fit_width
 from skyward_tui.ui.actions import bindings
 from skyward_tui.ui.themes import RANK_HUES, read_style_sheet
 from skyward_tui.widgets.metric_charts import (
-    AXES,
     BAND,
     LABEL,
     PLAIN,
@@ -39,7 +39,6 @@ from skyward_tui.widgets.metric_charts import (
     framed_ticks,
     log_ticks,
     make_chart,
-    sort_names,
     spark,
     tick_labels,
     ticks,
@@ -149,7 +148,7 @@ class MetricsPane(PaintedLines):
         if is_forced or not self._stale:
             self._seen = seen
             self.ranks = metrics.ranks(run)
-            charted, self.counters = sort_names(metrics, run)
+            charted, self.counters = metrics.sorted_names(run)
             self.names = charted[:NAMES_SHOWN]
             if self.name_shown not in self.names or not self._chosen_name:
                 self.name_shown = self.names[0] if self.names else ""

@@ -27,7 +27,7 @@ from skyward_tui.ui.actions import first_key
 from skyward_tui.ui.panel_table_and_layout import PanelSpec
 from skyward_tui.ui.themes import rank_style
 from skyward_tui.ui.time_refresh_rules import refresh_token
-from skyward_tui.widgets.metric_charts import RANKS_DRAWN, sort_names
+from skyward_tui.widgets.metric_charts import RANKS_DRAWN
 from skyward_tui.widgets.virtual_list import HIGHLIGHT_STYLE, ChangeHighlight, VirtualList
 
 STATE = "state"
@@ -66,7 +66,7 @@ def heat_metrics(pool: PoolView, run: RunView | None, now: float) -> list[str]:
     """Return what ranks can be coloured by: the state, then metrics."""
     machines = pool.machines
     fresh = machines is not None and any(each.is_fresh(now) for each in machines.nodes.values())
-    names = sort_names(pool.metrics, run.id)[0] if run is not None else []
+    names = pool.metrics.sorted_names(run.id)[0] if run is not None else []
     return [STATE, *((_USE, _MEMORY) if fresh else ()), *names]
 
 

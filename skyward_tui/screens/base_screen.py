@@ -15,7 +15,8 @@ from textual.widgets import Input
 
 from skyward_core.util.safe_file_access import current_folder
 from skyward_core.util.terminal_safe_text import sanitize_line
-from skyward_core.views.rank_metrics_and_progress import TOTAL_NAMES, format_metrics
+from skyward_core.views.metric_kinds_and_order import TOTAL_NAMES
+from skyward_core.views.rank_metrics_and_progress import format_metrics
 from skyward_tui.dialogs.basic_dialogs import DismissOnceScreen
 from skyward_tui.text.number_time_and_run_state_format import (
     count,

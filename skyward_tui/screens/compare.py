@@ -11,6 +11,7 @@ from textual.app import ComposeResult
 from textual.content import Content
 from textual.widget import Widget
 
+from skyward_core.views.metric_kinds_and_order import COUNTERS
 from skyward_tui.screens.base_screen import BaseScreen
 from skyward_tui.text.number_time_and_run_state_format import number
 from skyward_tui.text.queue_trial_and_comparison_rows import ComparedLine, comparison_lines, task_note
@@ -18,7 +19,7 @@ from skyward_tui.text.text_width_and_tables import clip, fit_width
 from skyward_tui.ui.actions import bindings
 from skyward_tui.ui.session_futures import flash_errors, wait_shielded
 from skyward_tui.ui.themes import read_style_sheet
-from skyward_tui.widgets.metric_charts import COUNTERS, Points, scaled
+from skyward_tui.widgets.metric_charts import Points, scaled
 from skyward_tui.widgets.screen_frame_and_replay_line import Breadcrumbs, Panel
 from skyward_tui.widgets.virtual_list import VirtualList
 

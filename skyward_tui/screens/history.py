@@ -28,8 +28,8 @@ from skyward_core.client.run_history import (
 )
 from skyward_core.model.errors import SkywardError
 from skyward_core.util.terminal_safe_text import sanitize_line
+from skyward_core.views.metric_kinds_and_order import metric_direction
 from skyward_core.views.pool_view import RunView
-from skyward_core.views.rank_metrics_and_progress import metric_direction
 from skyward_tui.screens.base_screen import BaseScreen, ListScreen
 from skyward_tui.text.ansi_colours import plain
 from skyward_tui.text.error_hint_text import format_error

@@ -230,7 +230,7 @@ def _progress_text(row: HomeRun, state: str, remark: str, width: int, now: float
 
 def _metric_text(row: HomeRun, width: int) -> str:
     """Return the main metric of a run: its last value, and its course or its best value."""
-    from skyward_core.views.rank_metrics_and_progress import main_metric
+    from skyward_core.views.metric_kinds_and_order import main_metric
 
     if row.pool is not None and row.run is not None and row.run.state == "running":
         metrics = row.pool.metrics

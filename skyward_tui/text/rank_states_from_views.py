@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from skyward_core.views.rank_metrics_and_progress import TOTAL_NAMES, classify_metric, format_metrics
+from skyward_core.views.metric_kinds_and_order import TOTAL_NAMES, classify_metric
+from skyward_core.views.rank_metrics_and_progress import format_metrics
 from skyward_tui.text.ansi_colours import plain
 from skyward_tui.text.number_time_and_run_state_format import clock, count, duration, preemption_text
 from skyward_tui.text.queue_trial_and_comparison_rows import queue_reason, task_note

@@ -16,7 +16,7 @@ from textual.content import Content
 
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.outliers_and_bands import IncrementalBand, Trace, compute_band, median
-from skyward_core.views.rank_metrics_and_progress import STEP_NAMES, TOTAL_NAMES, MetricStore, classify_metric
+from skyward_core.views.rank_metrics_and_progress import MetricStore
 from skyward_tui.text.number_time_and_run_state_format import duration, number
 from skyward_tui.text.text_width_and_tables import clip
 
@@ -234,7 +234,7 @@ class MetricsChart:
         Args:
             whose: Key of the metric store. If it changes, the cached band is discarded.
         """
-        names, _ = sort_names(metrics, run)
+        names, _ = metrics.sorted_names(run)
         if not names or width < 1:
             return []
         name = names[0]
@@ -381,9 +381,6 @@ NOISE = 0.125  # full heights that a line crosses per column, above which the me
 LEAST_NOISY = 24  # values
 BIN_COLUMNS = 6  # columns of such a group
 SMOOTHING = 0.9  # weight of the earlier values in the moving average
-AXES = (*STEP_NAMES, "epoch")  # counters that can be the x axis, the preferred first
-COUNTERS = frozenset({*AXES, *TOTAL_NAMES, "batch", "rank"})
-_SURE = 8  # values needed to recognize a metric as a counter
 
 
 class Chart(NamedTuple):
@@ -411,38 +408,6 @@ class Chart(NamedTuple):
     def lines(self) -> list[Line]:
         """All lines."""
         return [*self.behind, self.front]
-
-
-def is_counter(name: str, trace: Trace) -> bool:
-    """Check whether a metric is only a counter, whose curve is useless: by its name, or because it grows by a constant
-    whole number.
-    """
-    if name.lower() in COUNTERS:
-        return True
-    values = trace.values
-    if len(values) < _SURE:
-        return False
-    grows = values[1] - values[0]
-    return (
-        isfinite(grows)
-        and grows > 0
-        and grows.is_integer()
-        and values[0].is_integer()
-        and all(after - before == grows for before, after in pairwise(values))
-    )
-
-
-def sort_names(metrics: MetricStore, run: str) -> tuple[list[str], list[str]]:
-    """Return the names of the metrics worth a chart, losses first, and the names of counters. A metric that only grows
-    is charted if there is nothing else, but never a step or an epoch.
-    """
-    names = metrics.names(run)
-    named = [name for name in names if name.lower() in COUNTERS]
-    others = [name for name in names if name not in named]
-    counts = [name for name in others if is_counter(name, metrics.first_trace(run, name))]
-    charted = [name for name in others if name not in counts] or others
-    counters = [name for name in names if name not in charted]
-    return sorted(charted, key=lambda name: classify_metric(name) != "loss"), counters
 
 
 class StepAxis:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from skyward_core.views.log_buffers_and_rank_activity import SILENCE_OF_NEW_RANKS
 from skyward_core.views.machine_metrics import MachineMetrics
+from skyward_core.views.metric_kinds_and_order import classify_metric
 from skyward_core.views.pool_view import PoolView, RunView
 from skyward_core.views.problem_alerts_and_stragglers import REPEAT_SECONDS, Alert, AlertWatch, find_alerts
 from skyward_core.views.rank_metrics_and_progress import (
@@ -27,7 +28,6 @@ from skyward_core.views.rank_metrics_and_progress import (
     RECOVERY_COUNT,
     MetricStore,
     SeriesDiagnostics,
-    classify_metric,
 )
 from tests.support.fake_session import FakeSession
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from skyward_core.views.metric_kinds_and_order import is_counter
 from skyward_core.views.outliers_and_bands import IncrementalBand, Trace, compute_band, find_outliers, median
 from skyward_core.views.rank_metrics_and_progress import MetricStore
 from skyward_tui.text.rank_states_from_views import RankState
@@ -24,13 +25,11 @@ from skyward_tui.widgets.metric_charts import (
     bounds,
     column_time,
     framed_ticks,
-    is_counter,
     log_scale,
     log_ticks,
     make_chart,
     short_number,
     smooth_line,
-    sort_names,
     spans_decades,
     tick_labels,
     ticks,
@@ -125,12 +124,12 @@ def test_metric_with_constant_integer_steps_is_a_counter(name: str, values: tupl
 def test_steps_and_epochs_are_never_charted_and_losses_come_first() -> None:
     book = MetricStore()
     book.add_values("r", 3, 0.0, {"epoch": 1, "step": 10})
-    assert sort_names(book, "r") == ([], ["epoch", "step"])
+    assert book.sorted_names("r") == ([], ["epoch", "step"])
     book.add_values("r", 5, 0.0, {"lr": 0.1, "val_loss": 2.5})
-    assert sort_names(book, "r") == (["val_loss", "lr"], ["epoch", "step"])
+    assert book.sorted_names("r") == (["val_loss", "lr"], ["epoch", "step"])
     for place in range(9):
         book.add_values("s", 0, float(place), {"step": place, "seen": 64 * place})
-    assert sort_names(book, "s") == (["seen"], ["step"]), "there is nothing else"
+    assert book.sorted_names("s") == (["seen"], ["step"]), "there is nothing else"
 
 
 def test_text_of_latest_metrics_has_losses_first_and_no_totals() -> None:

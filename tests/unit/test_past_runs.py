@@ -47,8 +47,8 @@ from skyward_core.store.receipts_and_bills import Receipt, make_bills
 from skyward_core.store.state_folder import ensure_pool_folder
 from skyward_core.views import events, recording_entries, stdout_stderr_order
 from skyward_core.views.machine_metrics import MachineMetrics
+from skyward_core.views.metric_kinds_and_order import metric_direction
 from skyward_core.views.pool_view import PoolView, RunView, TaskView, apply
-from skyward_core.views.rank_metrics_and_progress import metric_direction
 from skyward_core.views.result_comparison import Difference, compare_results, find_disagreements
 from skyward_tui.cli.main import cli
 from tests.support.ledger_runs import record_runs
