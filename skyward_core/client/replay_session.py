@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from math import inf
@@ -57,6 +57,7 @@ class Playback:
     Args:
         record: The recording.
         wall: Monotonic clock in seconds.
+        captions: Explanations, each with the second of the recording from which it is shown.
 
     Raises:
         UsageError: If the recording is empty.
@@ -66,8 +67,13 @@ class Playback:
         skipped_count: Entries that could not be parsed.
     """
 
-    def __init__(self, record: RecordingReader, wall: Callable[[], float] = time.monotonic) -> None:
-        self._record, self._wall = record, wall
+    def __init__(
+        self,
+        record: RecordingReader,
+        wall: Callable[[], float] = time.monotonic,
+        captions: Sequence[tuple[float, str]] = (),
+    ) -> None:
+        self._record, self._wall, self._captions = record, wall, captions
         about = record.about
         self.name = sanitize_line(str(about.get("pool", "")))[:200] or "pool"
         self.note = sanitize_paragraph(about["note"])[:400] if isinstance(about.get("note"), str) else ""
@@ -134,6 +140,12 @@ class Playback:
             playing = self._playing and now < self._end
             behind = self._reached_jumps != self._jumps
             return PlaybackState(now, self._start, self._end, self._speed, playing, self._next_failure(now), behind)
+
+    @property
+    def caption(self) -> str:
+        """Explanation of the current time, with its number; "" without captions."""
+        started = [text for second, text in self._captions if second <= self.displayed_time() - self._start]
+        return f"{len(started)}/{len(self._captions)} {started[-1]}" if started else ""
 
     def _next_failure(self, now: float) -> float | None:
         return next((at for at in self._failures if at > now), self._failures[0] if self._failures else None)

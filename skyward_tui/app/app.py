@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import events, on, work
 from textual.app import App, SystemCommand
+from textual.binding import BindingType
 from textual.command import Command, CommandPalette
 from textual.filter import LineFilter, Monochrome, NoColor
 from textual.reactive import Reactive
@@ -43,9 +44,11 @@ from skyward_tui.ui.session_futures import flash_errors, wait_shielded
 from skyward_tui.ui.suspend_for_programs import remove_stale_logs
 from skyward_tui.ui.themes import OWN_THEMES, SKYWARD, UNCOLOURED, ColourRemover, PlainAscii, ensure_contrast, muted
 from skyward_tui.ui.typed_key_queue import KeyQueue
-from skyward_tui.widgets.screen_frame_and_replay_line import MIN_HEIGHT, MIN_WIDTH, Panel
+from skyward_tui.widgets.screen_frame_and_replay_line import DEMO, DEMO_CAPTIONS, MIN_HEIGHT, MIN_WIDTH, Panel
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.console import RenderableType
     from textual.actions import ActionParseResult
     from textual.dom import DOMNode
@@ -111,9 +114,8 @@ class SkywardApp(App[None]):
     """
 
     TITLE = "skyward"
-    REPLAYS: ClassVar[bool] = False
-    REFUSAL: ClassVar[str] = "not available with --read-only"
-    BINDINGS = bindings("app")
+    REPLAYS = False
+    BINDINGS: ClassVar[list[BindingType]] = bindings("app") + bindings("replay")
     ENABLE_COMMAND_PALETTE = True
     ESCAPE_TO_MINIMIZE = False
     # CSS classes of screens by size. A -narrow screen shows only the log; -slim and -flat ones only "terminal too
@@ -145,7 +147,7 @@ class SkywardApp(App[None]):
         # Pools run on another thread. With Python's default switch interval (5 ms), a flood of logs on that thread
         # would delay each key press by several intervals.
         sys.setswitchinterval(SWITCH_INTERVAL)
-        self.clock = clock
+        self._wall_clock = clock
         self.session: SessionInterface | None = None
         self.session_error = ""
         self.user_settings = UserSettings()
@@ -155,6 +157,7 @@ class SkywardApp(App[None]):
         self.failures = 0
         self.last_pool = ""
         self.replay: Playback | None = None
+        self._before_demo: tuple[SessionInterface | None, bool] | None = None  # live session, and whether read-only
         self.host_keys = HostKeyQuestions(self)
         self.budgets = BudgetQuestions(self)
         self.immediate_repaint = ImmediateRepaint()
@@ -203,7 +206,7 @@ class SkywardApp(App[None]):
         """Run an action, unless the app is read-only and the action changes something."""
         scope = getattr(default_namespace, "SCOPE", "") or getattr(self.screen, "SCOPE", "")
         if self.read_only and any(each.call == action and not each.is_read_only for each in actions_in(scope)):
-            self.flash(self.REFUSAL, "error")
+            self.flash(f"not available {'in a replay' if self.REPLAYS else 'with --read-only'}", "error")
             return True
         return await super().run_action(action, default_namespace, namespaces)
 
@@ -340,7 +343,7 @@ class SkywardApp(App[None]):
             self._show_title(pools, clock)
             if not self.read_only:
                 self.budgets.update(pools)
-        for notification in self._notification_watch.check(pools, clock):
+        for notification in () if self.REPLAYS else self._notification_watch.check(pools, clock):
             self.notify_user(notification)
 
     @property
@@ -424,9 +427,34 @@ class SkywardApp(App[None]):
         """Return all known pools, in the order in which they are listed."""
         return [] if self.session is None else self.session.pools()
 
+    def clock(self) -> float:
+        """Return the time that screens show: the Unix time, or in a replay the time in the recording."""
+        return self._wall_clock() if self.replay is None else self.replay.displayed_time()
+
     def wall_time(self) -> float:
-        """Return the real time, used for messages that disappear. In a replay, :attr:`clock` differs from it."""
-        return self.clock()
+        """Return the real time, used for messages that disappear."""
+        return self._wall_clock()
+
+    def start_replay(self, record: Path) -> SessionInterface:
+        """Open a recording, whose time :meth:`clock` returns from now on. Return its session."""
+        from skyward_core.client.replay_session import Playback, Replay, open_recording
+
+        self.replay = Playback(open_recording(record), captions=DEMO_CAPTIONS if record == DEMO else ())
+        return Replay(self.replay)
+
+    def play_demo(self) -> None:
+        """Play the packaged recording, until the list of pools is on top again."""
+        self._before_demo = self.session, self.read_only
+        self.session = self.start_replay(DEMO)
+        self.REPLAYS = self.read_only = True
+        self.show_pool(self.pools()[0].key)
+
+    def end_demo(self) -> None:
+        """Show the live pools again. Without a demo, do nothing."""
+        if self._before_demo is not None and self.session is not None:
+            self.session.detach()
+            (self.session, self.read_only), self._before_demo = self._before_demo, None
+            self.replay, self.REPLAYS = None, False
 
     def find_pool(self, key: str) -> PoolView | None:
         """Return the pool with a key; None if there is none."""
@@ -848,6 +876,25 @@ class SkywardApp(App[None]):
 
     # Actions
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return self.replay is not None if action.startswith("replay_") else super().check_action(action, parameters)
+
+    def action_replay_pause(self) -> None:
+        if self.replay is not None:
+            self.replay.toggle()
+
+    def action_replay_speed(self, factor: float) -> None:
+        if self.replay is not None:
+            self.replay.multiply_speed(factor)
+
+    def action_replay_skip(self, seconds: int) -> None:
+        if self.replay is not None:
+            self.replay.skip(seconds)
+
+    def action_replay_failure(self) -> None:
+        if self.replay is not None and not self.replay.seek_failure():
+            self.flash("no run fails in this recording")
+
     def action_help(self) -> None:
         from skyward_tui.dialogs.help_and_focus_jump import HelpScreen
 
@@ -885,8 +932,8 @@ class SkywardApp(App[None]):
         self.action_ask_quit()
 
     def action_ask_quit(self) -> None:
-        """Quit at once if no pools are up; otherwise ask whether to keep them."""
-        live = [pool.name for pool in self.pools() if not pool.is_over]
+        """Quit at once if no pools are up, or in a replay; otherwise ask whether to keep the pools."""
+        live = [] if self.REPLAYS else [pool.name for pool in self.pools() if not pool.is_over]
         if not live:
             self._quit()
             return
@@ -929,6 +976,8 @@ class SkywardApp(App[None]):
     async def _detach_and_exit(self, status: int) -> None:
         """Detach from the pools within a time limit, save the state, and exit."""
         detaching, saving = (SIGNAL_SECONDS, SIGNAL_SECONDS) if status else (DETACH_SECONDS, PATIENCE)
+        is_replay = self.REPLAYS  # read before the end of the demo
+        self.end_demo()
         if self.session is not None:
             if self.host_keys.close():
                 await self._wait_for_starts(detaching)
@@ -937,7 +986,7 @@ class SkywardApp(App[None]):
         for screen in self.screen_stack:
             if isinstance(screen, BaseScreen) and screen.is_mounted and (state := screen.saved_state()):
                 self.save_screen_state(screen.SCOPE, state)
-        if not self.REPLAYS:
+        if not is_replay:
             self.save_last_screen()
         await self.save_state(saving)
         # An exiting app composes no widgets. Wait for a screen that is just opening, because it would fail without its

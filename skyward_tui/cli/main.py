@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from skyward_tui.app.app import SkywardApp
 
 
-DEMO = Path(__file__).parents[1].joinpath("demo.skyrec")  # created by tests/demo_record
-
-
 @click.command()
 @click.argument("record", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--dump", is_flag=True, help="Print the entries as lines of JSON instead of opening the app.")
@@ -243,6 +240,8 @@ def cli(context: click.Context, read_only: bool, demo: bool, theme: str | None, 
                 )
         return 0
     if demo:
+        from skyward_tui.widgets.screen_frame_and_replay_line import DEMO  # late: imports Textual
+
         return played(DEMO, theme, plain)
     has_terminal()
     from skyward_tui.app import new_app, run

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,16 @@ from typing import Any
 from textual.content import Content
 
 from skyward_core.client import user_settings_and_app_state as settings
-from skyward_core.client.launch.plugin_and_provider_catalog import missing_frameworks
+from skyward_core.client.launch.plugin_and_provider_catalog import MAX_SCRIPT_BYTES, has_functions, missing_frameworks
 from skyward_core.model.errors import ScriptError
-from skyward_core.util.safe_file_access import expand_user, parse_json
+from skyward_core.util.safe_file_access import (
+    current_folder,
+    expand_user,
+    is_file,
+    list_entries,
+    parse_json,
+    read_bytes,
+)
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_tui.launch_form.form import (
     Form,
@@ -23,7 +31,7 @@ from skyward_tui.launch_form.form import (
     script_argument,
     script_summary,
 )
-from skyward_tui.text.text_width_and_tables import one_line
+from skyward_tui.text.text_width_and_tables import fit_width, one_line
 
 NAME = "recent"
 MAX_STORED = 30
@@ -95,6 +103,27 @@ def recent_row(form: Form) -> Content:
 def example_row(path: Path, lacks: str = "") -> Content:
     """Return a packaged example as a row, with its missing packages."""
     return Content.assemble(f"  {path.stem:<12}", (lacks, "$text-warning"), (script_summary(path), "$muted"))
+
+
+MAX_SCRIPTS = 20  # scripts of the working folder in the list
+_NOT_LAUNCHED = ("_", ".", "test_", "conftest.", "setup.")  # beginnings of the names of files that are not launched
+_TORCHRUN = (b"init_process_group", b"LOCAL_RANK", b"Accelerator(")  # texts in scripts that torchrun starts
+
+
+def folder_scripts() -> dict[Path, Content]:
+    """Return rows for the scripts of the working folder: name, kind and docstring. No script is executed."""
+    try:
+        paths = sorted(each for each in list_entries(current_folder()) if each.suffix == ".py" and is_file(each))
+    except OSError:  # the folder cannot be read
+        return {}
+    rows = {}
+    for path in [each for each in paths if not each.name.startswith(_NOT_LAUNCHED)][:MAX_SCRIPTS]:
+        with suppress(ScriptError, OSError):  # a file that is not Python cannot be launched
+            uses_torchrun = any(each in read_bytes(path, MAX_SCRIPT_BYTES) for each in _TORCHRUN)
+            kind = "function" if has_functions(path) else "torchrun" if uses_torchrun else "plain"
+            name, text = fit_width(sanitize_line(path.name), 18), one_line(sanitize_line(script_summary(path)))
+            rows[path] = Content.assemble(f"  {name} ", (f"{kind:<10}", "$text-accent"), (text, "$muted"))
+    return rows
 
 
 def missing_packages() -> dict[Path, str]:

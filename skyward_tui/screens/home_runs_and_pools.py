@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,10 +14,11 @@ from textual import events, work
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
-from textual.widgets import Input
+from textual.widgets import Input, Static
 
 from skyward_core.model.errors import SkywardError
 from skyward_tui.screens.base_screen import ListScreen
+from skyward_tui.shutdown_and_daemon_threads import run_in_daemon_thread
 from skyward_tui.text.error_hint_text import format_detail
 from skyward_tui.text.number_time_and_run_state_format import (
     age,
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from skyward_core.client.session_interface import SessionInterface
     from skyward_core.views.pool_view import PoolView, RunView
     from skyward_tui.app import SkywardApp
+    from skyward_tui.launch_form.form import Form
     from skyward_tui.widgets.pool_preview import PoolPreview
 
 
@@ -105,13 +108,8 @@ _NARROW, _ROOMY, _FULL = 70, 96, 110  # cells; narrower lists omit some columns
 _LEAST_BAR, _SPARK = 4, 12  # cells; minimum of a progress bar, and maximum of the course of a metric
 _BESIDE = 120  # cells; a wider screen shows a preview of the selected pool
 _WELCOME = """
-  No pools yet.
-
-  Press [b $text-accent]{pools.new}[/] to launch a script: a packaged example, or
-  any Python file with a [b]@sky.function[/] in it.
-
-  [$muted]Pools of scripts and of the command line show up
-  here, too. [b]{app.help}[/b] lists every key.[/]
+  No pools yet. Press [b $text-accent]{pools.new}[/] to launch a script, [b $text-accent]{pools.demo}[/] to play a demo.
+  [$muted]Runs of scripts and of the command line appear here, too.[/]
 """
 
 
@@ -323,7 +321,7 @@ class PoolList(CursorList["PoolView"]):
             return [Content("\n  " + self.note)]
         if self._all:
             return [self.empty_text("no matching pool; change or clear the filter")]
-        return [Content.from_markup(with_keys(_WELCOME, self.app.keys)), *_first_steps(*self.size)]
+        return [Content.from_markup(with_keys(_WELCOME, self.app.keys))]
 
     def columns(self, width: int) -> Sequence[tuple[str, int | None]]:
         roomy = width >= _ROOMY
@@ -372,24 +370,6 @@ class PoolList(CursorList["PoolView"]):
             yield clip(one_line(format_detail(pool)).removeprefix(f"pool {pool.name} "), 160), "$muted"
 
 
-def _first_steps(width: int, height: int) -> list[Content]:
-    """Return suggestions for the first steps, with the examples, if they fit."""
-    from skyward_tui.launch_form.form import example_paths, script_summary  # late: after the first paint
-
-    known = example_paths()
-    if height < _WELCOME.count("\n") + len(known) + 4:
-        return []
-    name = max(len(path.stem) for path in known) + 2
-    rows = [
-        Content.assemble(
-            (f"    {path.stem:<{name}}", "bold"), (clip(script_summary(path), max(0, width - name - 6)), "$muted")
-        )
-        for path in known
-    ]
-    demo = (("  Demo with 32 simulated GPUs: ", "$muted"), ("skyward-tui --demo", "bold"))
-    return [Content("  Examples:"), *rows, Content(""), Content.assemble(*demo)]
-
-
 class PoolsScreen(ListScreen[CursorList[Any]]):
     """Root screen of the app: the table of runs, and the pools that are up below it. Without runs, all pools.
 
@@ -410,6 +390,7 @@ class PoolsScreen(ListScreen[CursorList[Any]]):
         self._runs_state: object = None  # state for which the table was filled
         self._versions = self._failed = 0  # sum of all pools' versions; number of failed runs
         self._preview: PoolPreview | None = None
+        self._starts: Panel | None = None  # scripts and examples, while there are neither runs nor pools
         self._measured_pools: set[str] = set()  # keys of pools whose machines are being sampled
         self._recent: Sequence[PastRun] = ()
         self._recent_read_at: float | None = None
@@ -457,8 +438,10 @@ class PoolsScreen(ListScreen[CursorList[Any]]):
         self.pool_list.filter_words = () if has_runs else self._words
         self.pool_list.update(shown, note, now)
         strip = self.query_one("#pools", Panel)
-        strip.display = bool(shown) or not has_runs
+        has_starts = self._starts is not None and self._starts.is_attached
+        strip.display = bool(shown) or not (has_runs or has_starts)
         strip.styles.height = "1fr" if not has_runs or self._shows_ended else min(len(shown), _STRIP) + _HEAD
+        self._show_starts(is_empty=not (has_runs or pools or note))
         if app.last_pool:
             self.pool_list.select(app.last_pool)
             if (row := self.run_table.chosen) is None or row.past.key != app.last_pool:
@@ -510,6 +493,43 @@ class PoolsScreen(ListScreen[CursorList[Any]]):
             if self.focused is None or self.focused is self.listed:
                 self.listed = self.run_table if rows else self.pool_list
                 self.listed.focus()
+
+    def _show_starts(self, *, is_empty: bool) -> None:
+        """Show scripts and examples to start with while there are neither runs nor pools."""
+        if not is_empty and self._starts is not None:
+            had_focus = self.focused is not None and self._starts in self.focused.ancestors
+            self._starts.remove()
+            self._starts = None
+            if had_focus:
+                self.listed.focus()
+        elif is_empty and self._starts is None and self._recent_read_at not in (None, math.inf):
+            self._starts = Panel(Static(with_keys(_WELCOME, self.app.keys)), id="first", title="start")
+            self._list_starts(self._starts)
+
+    @work(group="starts", exclusive=True)
+    async def _list_starts(self, panel: Panel) -> None:
+        from skyward_tui.launch_form.recent_launches import folder_scripts  # late: after the first paint
+        from skyward_tui.screens.launch_sidebar import StartList
+
+        scripts = await run_in_daemon_thread(folder_scripts)
+        if self.is_attached and panel is self._starts:
+            await self.query_one("#left").mount(panel)
+            await panel.mount(starts := StartList((), self._start, scripts))
+            if self.focused in (None, self.listed):
+                starts.focus()
+
+    def _start(self, start: Form | Path) -> None:
+        """Open the launch form with a script."""
+        from skyward_tui.launch_form.form import Form, relative_path, script_argument
+
+        if isinstance(start, Path):
+            self.app.show_launch(form=Form(script=relative_path(script_argument(str(start)))))
+
+    def on_screen_resume(self) -> None:
+        self.app.end_demo()
+
+    def action_demo(self) -> None:
+        self.app.play_demo()
 
     def _follow_run(self) -> None:
         """Select the pool of the selected run in the list of pools."""
@@ -574,6 +594,8 @@ class PoolsScreen(ListScreen[CursorList[Any]]):
         chosen = self.chosen_pool
         if action == "open":
             return self.listed.chosen is not None
+        if action == "demo":
+            return self._starts is not None
         if action == "launch_again":
             return self.chosen_run is not None and self.app.session is not None
         if action == "down":

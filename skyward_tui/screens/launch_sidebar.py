@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from textual import events, on, work
@@ -41,27 +42,37 @@ if TYPE_CHECKING:
 
 
 class StartList(OptionList):
-    """List of recent launches and packaged examples.
+    """List of recent launches, scripts of the working folder and packaged examples.
 
     Args:
         recent: Recent launches, newest first.
-        picked: Called with the chosen launch, or with the path of the chosen example.
+        picked: Called with the chosen launch, or with the path of the chosen script.
+        scripts: Rows of the scripts of the working folder, by path.
     """
 
-    def __init__(self, recent: Sequence[Form], picked: Callable[[Form | Path], None]) -> None:
+    def __init__(
+        self,
+        recent: Sequence[Form],
+        picked: Callable[[Form | Path], None],
+        scripts: Mapping[Path, Content] = MappingProxyType({}),
+    ) -> None:
         super().__init__(id="starts", compact=True)
-        self._picked = picked
-        self._starts: list[Form | Path] = [*recent[:MAX_SHOWN], *example_paths()]
+        self._picked, self._scripts = picked, scripts
+        self._starts: list[Form | Path] = [*recent[:MAX_SHOWN], *scripts, *example_paths()]
 
     def on_mount(self) -> None:
+        before = ""
         for place, start in enumerate(self._starts):
-            is_example = isinstance(start, Path)
-            if not place or (is_example and not isinstance(self._starts[place - 1], Path)):
-                heading = "packaged examples" if is_example else "recent launches"
+            if isinstance(start, Path):
+                is_example = start not in self._scripts
+                heading = "packaged examples" if is_example else "scripts of this folder"
+                row = example_row(start) if is_example else self._scripts[start]
+            else:
+                heading, row = "recent launches", recent_row(start)
+            if heading != before:
                 self.add_option(Option(Content.styled(heading, "$muted"), disabled=True))
-            row = example_row(start) if isinstance(start, Path) else recent_row(start)
-            is_unsafe = not isinstance(start, Path) and start.script != sanitize_line(start.script)
-            self.add_option(Option(row, id=str(place), disabled=is_unsafe))
+            before, path = heading, str(start) if isinstance(start, Path) else start.script
+            self.add_option(Option(row, id=str(place), disabled=path != sanitize_line(path)))
         self._check_packages()
 
     @work

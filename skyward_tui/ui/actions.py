@@ -111,23 +111,28 @@ ACTIONS: tuple[Action, ...] = (
     Action("app.about", "f12", "app.about", "", "Show versions and machine details for a bug report"),
     Action("app.jump", "apostrophe,ctrl+l", "app.jump", "", "Jump: type the letter shown at a target"),
     # Replay
-    Action("replay.pause", "p", "replay_pause", "play", "Pause or resume; at the end, restart"),
-    Action("replay.back", "comma", "replay_skip(-10)", "10 s", "Go back 10 s", partner="replay.on"),
-    Action("replay.on", "full_stop", "replay_skip(10)", "", "Go forward 10 s"),
+    Action("replay.pause", "p", "app.replay_pause", "play", "Pause or resume; at the end, restart"),
+    Action("replay.back", "comma", "app.replay_skip(-10)", "10 s", "Go back 10 s", partner="replay.on"),
+    Action("replay.on", "full_stop", "app.replay_skip(10)", "", "Go forward 10 s"),
     Action(
-        "replay.far_back", "less_than_sign", "replay_skip(-60)", "1 min", "Go back one minute", partner="replay.far_on"
+        "replay.far_back",
+        "less_than_sign",
+        "app.replay_skip(-60)",
+        "1 min",
+        "Go back one minute",
+        partner="replay.far_on",
     ),
-    Action("replay.far_on", "greater_than_sign", "replay_skip(60)", "", "Go forward one minute"),
+    Action("replay.far_on", "greater_than_sign", "app.replay_skip(60)", "", "Go forward one minute"),
     Action(
         "replay.slower",
         "minus",
-        "replay_speed(0.5)",
+        "app.replay_speed(0.5)",
         "speed",
         "Halve the speed; x0.25 at least",
         partner="replay.faster",
     ),
-    Action("replay.faster", "plus,equals_sign", "replay_speed(2)", "", "Double the speed; x64 at most"),
-    Action("replay.failure", "E", "replay_failure", "failure", "Seek to the next failure and pause there"),
+    Action("replay.faster", "plus,equals_sign", "app.replay_speed(2)", "", "Double the speed; x64 at most"),
+    Action("replay.failure", "E", "app.replay_failure", "failure", "Seek to the next failure and pause there"),
     # Pools
     Action("pools.open", "enter", "open", "open", "Open the run or pool"),
     Action("pools.new", "n", "new", "new", "Launch a script on a new pool"),
@@ -142,6 +147,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("pools.history", "H", "history", "history", "Show past runs"),
     Action("pools.hosts", "at", "hosts", "hosts", "Show hosts and the users of their GPUs"),
     Action("pools.settings", "comma", "settings", "settings", "Settings: appearance, notifications, keys"),
+    Action("pools.demo", "d", "demo", "demo", "Play the recorded demo"),
     Action("pools.failures", "F", "failures", "failures", "Show recent failures"),
     Action("pools.find", "slash", "find", "find", "Filter pools by words; esc shows all"),
     Action("pools.mark", "space", "mark", "mark", "Mark the pool for teardown"),
@@ -156,7 +162,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("history.turn", "R", "turn", "", "Reverse order"),
     Action("history.mark", "space", "mark", "mark", "Mark the run; two can be marked"),
     Action("history.compare", "c", "compare", "compare", "Compare the two marked runs"),
-    Action("history.dismiss", "d", "dismiss_chosen", "dismiss", "Dismiss the failure of this run", changes=True),
+    Action("history.dismiss", "delete,Q", "dismiss_chosen", "dismiss", "Dismiss the failure of this run", changes=True),
     Action("history.dismiss_all", "Z", "dismiss_all", "dismiss all", "Dismiss all listed failures", changes=True),
     Action("history.again", "r", "again", "", "Reload the ledger"),
     Action("history.back", "escape,q", "back", "back", "Clear the filter, then back to the pools"),
@@ -346,7 +352,7 @@ ACTIONS: tuple[Action, ...] = (
 
 # IDs of the most useful actions, by focused part. The hint line shows as many actions of a row as fit.
 HINTS: Mapping[str, tuple[str, ...]] = {
-    "pools": ("pools.open", "pools.new", "pools.again", "pools.launch"),
+    "pools": ("pools.open", "pools.new", "pools.demo", "pools.again", "pools.launch"),
     "pools.words": ("pools.back",),
     "history": (
         "history.open", "history.rerun", "history.sort", "history.dismiss", "history.dismiss_all", "history.find",

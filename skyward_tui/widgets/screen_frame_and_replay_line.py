@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
@@ -183,12 +184,26 @@ LEAST_BAR, MOST_BAR = 10, 40
 _DATED = 120  # cells; a narrower line omits the recorded date
 
 
+DEMO = Path(__file__).parents[1] / "demo.skyrec"  # created by tests/demo
+DEMO_CAPTIONS = (  # with the second of the recording; 76 characters at most, for 80 columns
+    (0, "A pool of 4 machines starts: 32 ranks, one for each simulated GPU."),
+    (7, "train() runs on every rank. Charts show their metrics, the log their output."),
+    (45, "The alert names a slow rank and its hot GPU: e goes there. E: next failure."),
+    (85, "Rank 13 raised an error, so the others were stopped. e: all tracebacks."),
+    (97, "The corrected script runs on the same machines, which then are torn down."),
+)
+
+
 class ReplayLine(Chrome):
-    """Status line above the hints, always visible during a replay."""
+    """Status line above the hints, always visible during a replay, with a line for the caption of the demo."""
 
     def show(self, playback: Playback, keymap: Mapping[str, str]) -> None:
         """Show the playback's position."""
-        self.show_line(line(playback.state(), playback.note, keymap, self.size.width))
+        status = line(playback.state(), playback.note, keymap, self.size.width)
+        self.screen.set_class(bool(caption := playback.caption), "-captioned")
+        if caption:
+            status = Content("\n").join((Content.styled(f" {caption}", "bold $text-accent"), status))
+        self.show_line(status)
 
 
 def line(state: PlaybackState, note: str, keymap: Mapping[str, str], width: int) -> Content:

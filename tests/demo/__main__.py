@@ -30,7 +30,7 @@ from skyward_core.store.pool_folder import read_events
 from skyward_core.store.recording_file import RecordingReader
 from skyward_core.views import events as ev
 from skyward_core.views import recording_entries
-from skyward_tui.cli.main import DEMO
+from skyward_tui.widgets.screen_frame_and_replay_line import DEMO
 from tests.demo import train
 
 NODES, GPUS = 4, 8

@@ -28,8 +28,8 @@ from skyward_core.client.session import Session
 from skyward_core.client.user_settings_and_app_state import settings_path
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.app.replay_app import ReplayApp
-from skyward_tui.cli.main import DEMO
 from skyward_tui.screens.history import PastRunList
+from skyward_tui.widgets.screen_frame_and_replay_line import DEMO
 from tests.lab import Lab
 from tests.lab.gpu_host import gpu_host, measure, put_driver, put_users, user_process
 from tests.support.app_driver import screen_svg, screen_text

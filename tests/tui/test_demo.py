@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
+from textual.widgets import Input
 
 import skyward_tui
 from skyward_core.client.replay_session import Playback, open_recording
 from skyward_core.views.problem_alerts_and_stragglers import find_alerts
 from skyward_tui import entry
-from skyward_tui.cli.main import DEMO, cli, has_terminal
+from skyward_tui.app.app import SkywardApp
+from skyward_tui.cli.main import cli, has_terminal
+from skyward_tui.screens.home_runs_and_pools import PoolsScreen
+from skyward_tui.screens.launch import LaunchScreen
+from skyward_tui.widgets.screen_frame_and_replay_line import DEMO
+from tests.support.app_driver import press, running_app, screen_text, until
+from tests.support.fake_session import FakeSession
 from tests.support.terminal import Terminal
 
 
@@ -79,3 +87,45 @@ def test_demo_recording_has_a_failure_and_all_kinds_of_data() -> None:
     playback.advance()
     assert [each.state for each in playback.view.runs.values()] == ["done", "failed", "done"]
     assert playback.view.state == "gone" and playback.skipped_count == 0 and not playback.cut
+
+
+async def test_empty_home_starts_scripts_examples_and_the_demo(
+    app: SkywardApp, session: FakeSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    decorated = '"""Train \\x1b]0;x\\x07 it."""\nimport skyward_core as sky\n@sky.function\ndef f(): ...\n'
+    (tmp_path / "mine.py").write_text(decorated)
+    (tmp_path / "ddp.py").write_text('"""Train with ranks."""\nimport os\nos.environ["LOCAL_RANK"]\n')
+    (tmp_path / "plain.py").write_text('"""Print."""\n')
+    (tmp_path / "broken.py").write_text("def")
+    (tmp_path / "test_mine.py").write_text("")
+    os.mkfifo(tmp_path / "pipe.py")
+    async with running_app(app, (80, 24), until="packaged examples") as pilot:
+        rows = [line.strip("│ ").split() for line in screen_text(app).splitlines() if ".py " in line]
+        assert [row[:3] for row in rows] == [
+            ["ddp.py", "torchrun", "Train"], ["mine.py", "function", "Train"], ["plain.py", "plain", "Print."],
+        ]  # fmt: skip
+        assert "\x1b" not in screen_text(app)
+        await press(pilot, "down", "enter", until=lambda: isinstance(app.screen, LaunchScreen))
+        await until(pilot, lambda: app.screen.query_one("#script", Input).value == "mine.py")
+        await press(pilot, "escape", until=lambda: isinstance(app.screen, PoolsScreen))
+        await press(pilot, "d", until="[replay]")
+        assert app.session is not session and app.read_only
+        for seconds, caption in ((0, "1/5 A pool"), (8, "2/5 train()"), (50, "3/5"), (90, "4/5 Rank 13"), (130, "5/5")):
+            assert app.replay is not None
+            app.replay.seek(app.replay.state().start + seconds)
+            await until(pilot, caption)
+        await press(pilot, "C", until="not available in a replay")
+        await press(pilot, "q", until=lambda: isinstance(app.screen, PoolsScreen))
+        await until(pilot, lambda: app.session is session and not app.read_only and app.replay is None)
+        await until(pilot, "packaged examples")
+        session.pool("started")
+        await until(pilot, lambda: "packaged examples" not in screen_text(app))
+        assert app.screen.focused is app.screen.query_one("#list") and not app.screen.check_action("demo", ())
+
+
+async def test_app_that_quits_during_the_demo_detaches_from_its_pools(app: SkywardApp, session: FakeSession) -> None:
+    async with running_app(app, (80, 24), until="packaged examples") as pilot:
+        await press(pilot, "d", until="[replay]")
+        await press(pilot, "ctrl+q", until=lambda: not app.is_running)
+    assert session.detached and app.saved_screen_state("last") == {}

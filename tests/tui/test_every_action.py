@@ -23,7 +23,8 @@ HERE = Path(__file__).parent
 TRIED_IN = {
     "app": ("test_app", "test_jump_and_crumbs", "test_pools_screen", "test_terminal"),
     "replay": ("test_replay",),
-    "pools": ("test_pools_screen", "test_history", "test_hosts", "test_settings_screen", "test_budget_and_leftovers"),
+    "pools": ("test_pools_screen", "test_history", "test_hosts", "test_settings_screen", "test_budget_and_leftovers",
+              "test_demo"),
     "history": ("test_history",),
     "compare": ("test_history",),
     "leftovers": ("test_budget_and_leftovers", "test_snapshots"),

@@ -112,7 +112,7 @@ async def test_at_most_two_past_runs_are_marked(app: SkywardApp, session: FakeSe
 
 async def test_empty_history_names_the_launch_key(app: SkywardApp, session: FakeSession) -> None:
     async with running_app(app, (60, 15), until="No pools yet") as pilot:
-        assert "…" not in screen_text(app)
+        assert "Press n to launch a script" in screen_text(app)
         await press(pilot, "H", until="No runs yet. n on the list of pools")
         await until(pilot, "esc back")
         shown = screen_text(app)
@@ -160,12 +160,12 @@ async def test_undismissed_failures_are_counted_and_listed(app: SkywardApp, sess
         await press(pilot, "F", until=lambda: pools(app) == ["2", "5"])
         await pilot.press("F")
         assert pools(app) == ["2", "5"], "they are all failures"
-        await press(pilot, "d", until=lambda: pools(app) == ["5"])
+        await press(pilot, "delete", until=lambda: pools(app) == ["5"])
         assert session.dismissed == [past[1].run]
         await press(pilot, "Z", until="No undismissed failures")
         await press(pilot, "q", until=lambda: isinstance(app.screen, PoolsScreen) and "failure" not in screen_text(app))
         await press(pilot, "H", until=lambda: isinstance(app.screen, HistoryScreen) and len(pools(app)) == 6)
-        await pilot.press("d")
+        await pilot.press("Q")
         assert len(session.dismissed) == 2, "history forgets nothing"
 
 

@@ -33,7 +33,7 @@ SIZE = (100, 30)
 async def test_empty_pool_list_names_the_launch_key(app: SkywardApp) -> None:
     async with running_app(app, SIZE, until="No pools yet") as pilot:
         assert "Press n to launch a script" in screen_text(app)
-        await pilot.press("enter", "X", "L")
+        await pilot.press("X", "L")
         assert isinstance(app.screen, PoolsScreen)
 
 
