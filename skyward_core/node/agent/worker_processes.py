@@ -123,7 +123,7 @@ def become_reaper() -> bool:
     if not sys.platform.startswith("linux"):
         return False
     args = (_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    if not hasattr(_ctypes, "call_function"):  # not a documented function
+    if not hasattr(_ctypes, "call_function"):  # a private function of CPython
         import ctypes
 
         return bool(ctypes.CDLL(None).prctl(*args) == 0)
@@ -148,16 +148,13 @@ def lower_priority(pid: int, nice: int) -> None:
             return  # best effort: the kernel rejects frequent changes
 
 
-def signal_group(pid: int, number: int) -> bool:
-    """Send a signal to the process group of ``pid``. Return False if the group no longer exists."""
-    try:
+def signal_group(pid: int, number: int) -> None:
+    """Send a signal to the process group of ``pid`` if it exists.
+
+    A process of the group may run as another user (sudo, a setuid program). All other processes still get the signal.
+    """
+    with suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, number)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        # A process of the group runs as another user (sudo, a setuid program). All other processes got the signal.
-        return True
-    return True
 
 
 def signal_process(pid: int, number: int) -> None:
