@@ -52,7 +52,8 @@ async def test_tasks_move_to_another_process_when_plugins_join_the_ranks(tmp_pat
         node.slots.pick_slot(call).enqueue(call)
     assert list(first.queue) == [task, run] and (first.twin, lone.twin) == (lone, first)
     node.state.learn_gang(Gang(epoch=1, hooks=True, joins=True))
-    node.slots.on_new_gang()
+    assert node.state.has_separate_tasks
+    node.slots.separate_tasks()
     assert (list(first.queue), list(lone.queue)) == ([run], [task])
     assert node.slots.steal_task(first) is None, "the gang's process takes no task"
     assert (lone.has_turn, first.has_turn) == (True, False), "the call that came first"

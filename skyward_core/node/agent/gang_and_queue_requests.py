@@ -160,7 +160,8 @@ class GangRequests:
         gang.renewed_epoch = gang.epoch if fresh else state.gang.renewed_epoch
         state.learn_gang(gang)
         self._fail_fast.set_peers(peers)
-        self._slots.on_new_gang()
+        if state.has_separate_tasks:
+            self._slots.separate_tasks()
         if fresh:
             self._slots.forget_modules()
         if gang.has_app_hooks:

@@ -135,11 +135,6 @@ class SlotDispatcher:
 
     # -- the gang ----------------------------------------------------------------------------------------
 
-    def on_new_gang(self) -> None:
-        """Prepare the slots for a new gang."""
-        if self._state.has_separate_tasks:
-            self.separate_tasks()
-
     def set_paused(self, slot: Slot, is_paused: bool) -> None:
         """Set whether a slot's rank is paused at a breakpoint."""
         self.pause_clock.set_paused(slot, is_paused)
@@ -244,7 +239,7 @@ class SlotDispatcher:
         elif around is not None and around.connection is connection:
             self.plugin_contexts.on_frame(header, body)
         else:
-            connection.close()  # rejected, or it sent no hello
+            connection.close()  # the connection was rejected before, or sent no hello frame
 
     def _on_hello(self, connection: Connection, header: WorkerHello, body: bytes) -> None:
         pid = connection.peer_pid(header["pid"])
