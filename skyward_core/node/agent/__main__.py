@@ -104,7 +104,9 @@ def start(config: AgentConfig, is_client_waiting: Callable[[], bool] = lambda: T
     folder = Path(config.folder)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     lock = open(config.paths.lock, "w")  # noqa: SIM115  # held until the agent exits
-    if not acquire_lock(lock):
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
         return {"ok": True, "found": True, "socket": read_running_state(folder)["socket"]}
     if not is_client_waiting():
         _delete_if_unused(config)
@@ -182,14 +184,6 @@ def serve(config: AgentConfig, ready: int, lock: IO[str]) -> None:
     finally:
         lock.close()
         os._exit(code)
-
-
-def acquire_lock(lock: IO[str]) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def read_running_state(folder: Path) -> dict[str, Any]:

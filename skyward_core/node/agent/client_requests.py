@@ -287,7 +287,7 @@ class ClientRequests:
             self._state.config.spool,
             connection,
             header.get("cursors", {}),
-            self._has_active_calls,
+            lambda: self._registry.active > 0,
             self._state.redactor,
             self._slots.mark_logs,
             self._slots.log_send_limit,
@@ -297,9 +297,6 @@ class ClientRequests:
     async def _follow_logs(self, tail: LogTail) -> None:
         await self._state.env_known.wait()  # secrets must be known before logs are sent
         await tail.run()
-
-    def _has_active_calls(self) -> bool:
-        return self._registry.active > 0
 
     async def _stream_metrics(self, connection: Connection, header: frames.ClientMetrics, body: bytes) -> None:
         await self._agent.machine_sampler().stream(connection, header.get("at", 0))

@@ -67,7 +67,8 @@ class DiagnosticsHandler:
         lock = self._slot_locks.setdefault(place, asyncio.Lock())
         try:
             async with asyncio.timeout_at(until), lock, self._sample_limit:
-                stacks = await run_in_thread(self._capture_stacks, target, signal=signal)
+                program = await run_in_thread(stack_dumps_and_profiles.find_py_spy, self._state.config.python)
+                stacks = await run_in_thread(capture_stacks, target, program, signal=signal)
         except TimeoutError:
             return fields | {"why": f"timed out after {STACKS_TIMEOUT:g} s"}
         except OSError as error:  # no free processes or descriptors
@@ -75,10 +76,6 @@ class DiagnosticsHandler:
         if slot.process is not process:
             return fields | {"at": "gone", "why": "its process exited during the stack dump"}
         return fields | {"pid": process.pid} | stacks
-
-    def _capture_stacks(self, target: RankProcess, *, signal: bool) -> dict[str, Any]:
-        program = stack_dumps_and_profiles.find_py_spy(self._state.config.python)
-        return capture_stacks(target, program, signal=signal)
 
     async def send_profile(self, connection: Connection, header: ClientProfile) -> None:
         from skyward_core.node.stack_dumps_and_profiles import record_profile

@@ -211,13 +211,8 @@ class Slot:
         self.failed_starts = 0
         self.left_epoch = SPENT_EPOCH
         self.logs = RankLogs(state.config, self.rank, self.number, self.running, lifecycle.warn_clients)
-        self._state, self._lifecycle, self._plugin_contexts, self._phases, self._slot_group = (
-            state,
-            lifecycle,
-            apps,
-            phases,
-            others,
-        )
+        self._state, self._lifecycle, self._plugin_contexts = state, lifecycle, apps
+        self._phases, self._slot_group = phases, others
 
     @property
     def has_turn(self) -> bool:

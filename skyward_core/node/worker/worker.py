@@ -97,7 +97,8 @@ def main(socket_path: str, folder: str, rank: str, number: str) -> None:
     faulthandler.enable()
     stacks = paths.stacks(int(rank), int(number))
     enable_stack_dumps(stacks)
-    skyward_alias_and_import_hooks.install_gc_pause()  # counts the currently open files as ours
+    # Before user code opens files, because files that are open now do not count as unwritten data at exit.
+    skyward_alias_and_import_hooks.install_gc_pause()
     # Cancels the stack dump of `leave_contexts` in the last exit handler: the handler registered first runs last. The
     # remaining steps of the exit only free memory, which can take long, and a dump would show no Python frames.
     atexit.register(faulthandler.cancel_dump_traceback_later)
@@ -631,8 +632,7 @@ class _ReaderWindow:
 
     def wait(self) -> None:
         with self._condition:
-            while not self.is_open:
-                self._condition.wait()
+            self._condition.wait_for(lambda: self.is_open)
 
 
 class _CallThreads:
