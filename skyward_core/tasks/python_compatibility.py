@@ -86,9 +86,6 @@ def check_python(image: Mapping[str, Any], interpreter: Mapping[str, Any] | None
     )
 
 
-"""Folder with a module named ``skyward``."""
-
-
 MIN_PYTHON = (3, 11)  # oldest version that runs this library
 MAX_MINOR = MAX_PATCH = 40  # largest minor and patch numbers that are assumed to exist
 

@@ -23,7 +23,6 @@ from skyward_core.tasks.packages.package_specs_and_local_packages import (
     PackageSpecs,
     check_python,
     direct_address,
-    format_pin,
     format_requirement,
     group_by_index,
     package_names,
@@ -131,7 +130,7 @@ def _format_line(path: Path, package: Package) -> tuple[str, str]:
             raise PackagesError(
                 f"{path}: package {package.name} comes from {package.index}, on this machine. Use an index"
             )
-        return package.index or "", format_pin(package.name, str(package.version), marker, hashes)
+        return package.index or "", format_requirement(f"{package.name}=={package.version}", marker, hashes)
     address = direct.url
     if package.vcs:
         if package.vcs.type != "git":

@@ -118,15 +118,6 @@ def direct_address(line: str) -> str:
     return found["address"] if found else ""
 
 
-def format_pin(name: str, version: str, marker: str = "", hashes: Iterable[str] = ()) -> str:
-    """Return the line of a lock for one version of a package.
-
-    Raises:
-        PackagesError: If installers would reject the line.
-    """
-    return format_requirement(f"{name}=={version}", marker, hashes)
-
-
 def format_requirement(plain: str, marker: str = "", hashes: Iterable[str] = ()) -> str:
     """Return the line of a lock for ``name==version`` or ``name @ address``.
 
