@@ -277,12 +277,16 @@ ENVIRONMENT_VARIABLES = ("VIRTUAL_ENV", "CONDA_PREFIX")  # environment variables
 
 
 def choose_interpreter(
-    script: Path, python: str | os.PathLike[str] | None = None, *, ask: QueryPython = read_python
+    script: Path,
+    python: str | os.PathLike[str] | None = None,
+    environ: Mapping[str, str] = os.environ,
+    ask: QueryPython = read_python,
 ) -> Interpreter:
     """Choose the interpreter of a script.
 
     Args:
         python: The user's choice: path of an interpreter, or its name in PATH.
+        environ: Environment variables of the shell.
         ask: Returns the properties of a program. By default they are read from files; a launch runs the program.
 
     Raises:
@@ -290,13 +294,6 @@ def choose_interpreter(
         ScriptError: If the script, its project or the shell names an unusable interpreter. The message contains the
             fix.
     """
-    return resolve_interpreter(script, python, os.environ, ask)
-
-
-def resolve_interpreter(
-    script: Path, python: str | os.PathLike[str] | None, environ: Mapping[str, str], ask: QueryPython
-) -> Interpreter:
-    """Choose the interpreter of a script, as :func:`choose_interpreter`, with the given environment variables."""
     metadata = read_inline_metadata(script)
     if python is not None:
         return _from_option(script, os.fspath(python), metadata, environ, ask)

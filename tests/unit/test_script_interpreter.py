@@ -30,7 +30,6 @@ from skyward_core.tasks.script_interpreter_and_environment import (
     find_missing_modules,
     query_python,
     read_python,
-    resolve_interpreter,
 )
 from skyward_core.views.pool_view import PoolView
 from tests.support.pythons import all_ended, another_python, hanging_python
@@ -76,7 +75,7 @@ def python_info(path: str) -> PythonInfo:
 def chosen(
     project: Path, python: str | None = None, ask: Callable[[str], PythonInfo] = python_info, **environ: str
 ) -> Interpreter:
-    return resolve_interpreter(script(project), python, environ, ask)
+    return choose_interpreter(script(project), python, environ, ask)
 
 
 def test_own_interpreter_is_used_by_default(project: Path) -> None:
@@ -88,20 +87,20 @@ def test_own_interpreter_is_used_by_default(project: Path) -> None:
 def test_interpreter_sources_have_an_order_of_precedence(project: Path, tmp_path: Path) -> None:
     conda, shell = environment(tmp_path / "conda"), environment(tmp_path / "shell")
     environ = {"CONDA_PREFIX": str(conda)}
-    found = resolve_interpreter(script(project), None, environ, python_info)
+    found = choose_interpreter(script(project), None, environ, python_info)
     assert (found.source, found.path, found.prefix) == ("CONDA_PREFIX", f"{conda}/bin/python", str(conda))
     environ["VIRTUAL_ENV"] = str(shell)
     assert (
-        resolve_interpreter(script(project), None, environ, python_info).source,
-        resolve_interpreter(script(project), None, environ, python_info).prefix,
+        choose_interpreter(script(project), None, environ, python_info).source,
+        choose_interpreter(script(project), None, environ, python_info).prefix,
     ) == ("VIRTUAL_ENV", str(shell))
     venv = environment(project / ".venv")
-    found = resolve_interpreter(script(project), None, environ, python_info)
+    found = choose_interpreter(script(project), None, environ, python_info)
     assert (found.source, found.prefix) == (".venv of project train-it", str(venv))
     script(project).write_text(BLOCK)
-    assert resolve_interpreter(script(project), None, environ, python_info).source == "inline metadata of train.py"
+    assert choose_interpreter(script(project), None, environ, python_info).source == "inline metadata of train.py"
     other = environment(tmp_path / "other")
-    found = resolve_interpreter(script(project), f"{other}/bin/python", environ, python_info)
+    found = choose_interpreter(script(project), f"{other}/bin/python", environ, python_info)
     assert (found.source, found.prefix, found.version) == ("--python", str(other), "3.12.1")
     assert found.notes == ("the inline metadata of train.py is ignored because of --python",)
     assert str(found) == f"Python 3.12.1 at {other}/bin/python (--python)"
@@ -124,7 +123,7 @@ def test_home_folder_is_not_treated_as_a_project(project: Path, monkeypatch: pyt
     assert chosen(project).source == OWN_SOURCE
     beside = project / "train.py"
     beside.touch()
-    assert resolve_interpreter(beside, None, {}, python_info).prefix == str(venv)
+    assert choose_interpreter(beside, None, {}, python_info).prefix == str(venv)
 
 
 def test_project_environment_of_this_program_counts_as_chosen(project: Path) -> None:
@@ -145,7 +144,7 @@ def test_installed_script_belongs_to_no_project(project: Path) -> None:
     example = project / ".venv" / "lib" / "python3.12" / "site-packages" / "examples" / "ddp.py"
     example.parent.mkdir(parents=True)
     example.touch()
-    assert resolve_interpreter(example, None, {}, never).source == OWN_SOURCE
+    assert choose_interpreter(example, None, {}, never).source == OWN_SOURCE
 
 
 def never(path: str) -> PythonInfo:
@@ -160,7 +159,7 @@ def test_environment_in_a_folder_writable_by_others_is_skipped(project: Path, tm
     script = tmp_path / "shared" / "mine" / "train.py"
     script.touch()
     shell = environment(tmp_path / "shell")
-    found = resolve_interpreter(script, None, {"VIRTUAL_ENV": str(shell)}, python_info)
+    found = choose_interpreter(script, None, {"VIRTUAL_ENV": str(shell)}, python_info)
     assert found.prefix == str(shell)
     assert found.notes == (f"{venv} was skipped: {tmp_path}/shared can be written by others",)
 
