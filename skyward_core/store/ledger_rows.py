@@ -232,15 +232,7 @@ def process_mark(pid: int | None = None) -> int:
     Args:
         pid: Process id; None for this process.
     """
-    return _own_mark(os.getpid()) if pid is None else _mark(pid)
-
-
-@cache
-def _own_mark(pid: int) -> int:
-    return _mark(pid)
-
-
-def _mark(pid: int) -> int:
+    pid = os.getpid() if pid is None else pid
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
         started = f"{text.rpartition(')')[2].split()[19]} {_boot_id()}"
