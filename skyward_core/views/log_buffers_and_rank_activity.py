@@ -231,23 +231,12 @@ class PoolActivity:
         """
         if source and self.clocks is not None:
             at = self._to_client_time(self.clocks, rank, at, source)
-        ranks = self._runs.get(run)
-        if ranks is None:
-            if len(self._runs) >= MAX_RUNS:
-                self._runs = dict(list(self._runs.items())[1 - MAX_RUNS :])
-            ranks = self._runs.setdefault(run, {})
-        rhythm = ranks.get(rank)
-        if rhythm is None:
-            rhythm = ranks.setdefault(rank, RankActivity())
-        rhythm.record_activity(at)
-
-    @staticmethod
-    def _clock_step(known: _FileClock | None, clocks: Clocks, at: float, ahead: float) -> float:
-        """Return the additional offset of a node's clock, as its lines reveal it."""
-        step = known.step if known is not None and known.ahead == ahead else 0.0
-        set_back = known is not None and at < known.newest - MAX_REORDER_SECONDS
-        late = clocks.now() - ahead - at
-        return late if set_back or late < step else step  # no line arrives before it is printed
+        if run not in self._runs and len(self._runs) >= MAX_RUNS:
+            self._runs = dict(list(self._runs.items())[1 - MAX_RUNS :])
+        ranks = self._runs.setdefault(run, {})
+        if rank not in ranks:
+            ranks[rank] = RankActivity()
+        ranks[rank].record_activity(at)
 
     def _to_client_time(self, clocks: Clocks, rank: int, at: float, source: str) -> float:
         """Convert the time of a line to the client's clock.
@@ -255,8 +244,12 @@ class PoolActivity:
         Lines of a file are in order. A line that is older than the previous line, or in the future, shows that the
         node's clock was changed.
         """
-        ahead = clocks.ahead(rank)
-        step = self._clock_step(self._sources.get(source), clocks, at, ahead)
+        ahead, known = clocks.ahead(rank), self._sources.get(source)
+        step = known.step if known is not None and known.ahead == ahead else 0.0
+        set_back = known is not None and at < known.newest - MAX_REORDER_SECONDS
+        late = clocks.now() - ahead - at
+        if set_back or late < step:  # no line arrives before it is printed
+            step = late
         self._sources[source] = _FileClock(at, ahead, step)
         return at + ahead + step
 
@@ -402,10 +395,7 @@ class LogRing:
 
     def split(self, data: bytes, source: str) -> Sequence[str]:
         """Split bytes of a source into lines. Returns the completed lines without appending them."""
-        partial = self._partials.get(source)
-        if partial is None:
-            partial = self._partials[source] = LineSplitter()
-        lines = partial.split_lazily(data)
+        lines = self._partials.setdefault(source, LineSplitter()).split_lazily(data)
         self.version += 1
         return lines
 
@@ -474,7 +464,7 @@ class LineSplitter:
     __slots__ = ("_below", "_cut", "_head", "_returned")
 
     def __init__(self) -> None:
-        self._below: dict[int, bytes] = {}  # by number of lines below
+        self._below: dict[int, bytes] = {}  # progress bars, by the number of lines below
         self._head = b""
         self._cut = 0  # bytes of the unfinished line that were dropped because of the limit
         self._returned = False  # last character was a carriage return: the next one overwrites the line
@@ -529,7 +519,7 @@ class LineSplitter:
         text = text.rstrip().rpartition(b"\r")[2].rstrip()
         # a new dict, because copies of this object share the old one
         others = {each: bar for each, bar in self._below.items() if each != depth}
-        if text and depth <= MAX_BAR_DEPTH:  # otherwise the bar was erased
+        if text and depth <= MAX_BAR_DEPTH:  # an empty text erases the bar
             others[depth] = text[:LINE_LIMIT]
         self._below = others
         return newlines[depth:]

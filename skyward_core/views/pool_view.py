@@ -186,9 +186,8 @@ class RunView(Value):
     @property
     def cause_metrics(self) -> FailureMetrics | None:
         """Metrics of the root cause's machine before the failure."""
-        cause = self.root_cause
-        tasks = list(self.tasks.values()) if cause is not None else []
-        node = next((task.node for task in tasks if cause is not None and task.rank == cause.rank), -1)
+        rank = None if self.root_cause is None else self.root_cause.rank
+        node = next((task.node for task in list(self.tasks.values()) if task.rank == rank), -1)
         return self.figures.get(node)
 
     @property
