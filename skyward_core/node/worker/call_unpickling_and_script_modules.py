@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from math import inf
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -58,7 +59,7 @@ class LoadedModules:
                 for path in self._find_new():
                     name = path.removeprefix(self._home)
                     if name not in files and len(files) < MAX_MODULES:
-                        files = files | {name: self._hash(path)}
+                        files = files | {name: _hash_file(path, self._since - CTIME_SLACK)}
             found, self.files = files is not self.files, files
             self._since = time.time_ns()
             return found
@@ -76,16 +77,21 @@ class LoadedModules:
             if path.startswith(self._folders) and not any(part in path for part in INSTALLED):
                 yield path
 
-    def _hash(self, path: str) -> str:
-        from skyward_core.util.content_hash import hash_bytes
 
-        try:
-            # O_NONBLOCK: opening a named pipe would wait for a writer
-            with _open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-                changed = os.fstat(file.fileno()).st_ctime_ns
-                return UNKNOWN_HASH if changed > self._since - CTIME_SLACK else hash_bytes(file.read())
-        except OSError:
-            return UNKNOWN_HASH
+def _hash_file(path: str, unchanged_since: float = inf) -> str:
+    """Return the content hash of a file, or ``UNKNOWN_HASH`` if it cannot be read or was changed after a time.
+
+    ``unchanged_since``: the time in nanoseconds.
+    """
+    from skyward_core.util.content_hash import hash_bytes  # rarely needed
+
+    try:
+        # O_NONBLOCK: opening a named pipe would wait for a writer
+        with _open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            changed = os.fstat(file.fileno()).st_ctime_ns
+            return UNKNOWN_HASH if changed > unchanged_since else hash_bytes(file.read())
+    except OSError:
+        return UNKNOWN_HASH
 
 
 # Objects pickled by value belong to no module of the rank. They are put into ``__main__``, where Python has a script's
@@ -485,7 +491,7 @@ class SourceFiles:
         import tokenize
 
         for name, (file, content) in self._registered.items():
-            if _has_content(name, content):  # an unedited copy
+            if _hash_file(name) == content:  # an unedited copy
                 continue
             try:
                 with tokenize.open(file) as text:
@@ -495,14 +501,3 @@ class SourceFiles:
             # Entries without a modification time are not checked against the disk.
             linecache.cache[name] = sum(map(len, lines)), None, lines, name
         self._registered.clear()
-
-
-def _has_content(file: str, content: str) -> bool:
-    from skyward_core.util.content_hash import hash_bytes  # rarely needed
-
-    try:
-        # O_NONBLOCK: opening a named pipe would wait for a writer
-        with _open(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as read:
-            return hash_bytes(read.read()) == content
-    except OSError:
-        return False
