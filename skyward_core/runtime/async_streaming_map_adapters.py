@@ -11,7 +11,7 @@ import os
 import pickle
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from types import FunctionType
 from typing import Any
@@ -54,11 +54,11 @@ class AsyncGeneratorAdapter(_AsyncAdapter):
     def __call__(self, *args: Any, **kwargs: Any) -> Generator[Any, None, None]:
         with asyncio.Runner() as runner:
             values = self.fn(*args, **kwargs)
-            while (value := runner.run(_next_value(values))) is not _END:
+            while (value := runner.run(_await(anext(values, _END)))) is not _END:
                 try:
                     yield value
                 except BaseException:
-                    runner.run(_close(values))
+                    runner.run(_await(values.aclose()))
                     raise
             # An exception during the wait for a value leaves the asyncio runner, which cancels and awaits the
             # coroutine.
@@ -73,12 +73,8 @@ def adapt_async_function(fn: Callable[..., Any]) -> Callable[..., Any]:
     return AsyncGeneratorAdapter(fn) if inspect.isasyncgenfunction(fn) else fn
 
 
-async def _close(values: AsyncGenerator[Any, None]) -> None:
-    await values.aclose()
-
-
-async def _next_value(values: AsyncGenerator[Any, None]) -> Any:
-    return await anext(values, _END)
+async def _await(result: Awaitable[Any]) -> Any:
+    return await result  # an asyncio runner takes coroutines only
 
 
 MAX_READ_AHEAD = 32  # values per iterator that are in transit to a rank or buffered there
