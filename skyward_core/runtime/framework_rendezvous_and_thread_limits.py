@@ -166,16 +166,6 @@ def claim_port(info: InstanceInfo) -> int:
 _next_ports: dict[int, int] = {}
 
 
-def threads_per_rank(info: InstanceInfo) -> int:
-    """Return the number of this machine's CPU threads per rank, at least 1.
-
-    Nodes with the same address share one machine (a local pool).
-    """
-    nodes_here = sum(peer.address == info.address for peer in info.peers) or 1
-    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, count // (nodes_here * info.ranks_per_node))
-
-
 def limit_machine_share(ranks: int, devices: str) -> None:
     """Limit the CPU threads and GPUs of a rank that shares its machine, unless the user has set these limits.
 
@@ -193,9 +183,10 @@ def limit_threads(info: InstanceInfo) -> None:
     """Divide the CPU threads among the ranks of a machine, unless the user has set the number of threads.
 
     By default every rank would start one thread for each CPU. Numeric libraries read the variable when they are
-    imported.
+    imported. Nodes with the same address share one machine (a local pool).
     """
-    os.environ.setdefault("OMP_NUM_THREADS", str(threads_per_rank(info)))
+    nodes_here = sum(peer.address == info.address for peer in info.peers) or 1
+    limit_machine_share(nodes_here * info.ranks_per_node, "")
 
 
 C10D = "torch.distributed.distributed_c10d"

@@ -11,7 +11,7 @@ from skyward_core.runtime import framework_rendezvous_and_thread_limits as frame
 from skyward_core.runtime.framework_rendezvous_and_thread_limits import (
     find_interface,
     limit_machine_share,
-    threads_per_rank,
+    limit_threads,
 )
 from skyward_core.runtime.instance_info_and_attempt import InstanceInfo, Peer
 from tests.support.plugin_gang import places, run_gang
@@ -72,9 +72,10 @@ def test_cpu_threads_are_divided_among_ranks_of_one_machine(monkeypatch):
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(16)), raising=False)
     alone = (Peer(0, "10.0.0.1"), Peer(1, "10.0.0.2"))
     here = (Peer(0, "127.0.0.1"), Peer(1, "127.0.0.1"))
-    assert threads_per_rank(InstanceInfo(ranks_per_node=4, peers=alone)) == 4
-    assert threads_per_rank(InstanceInfo(ranks_per_node=4, peers=here)) == 2
-    assert threads_per_rank(InstanceInfo(ranks_per_node=64, peers=here)) == 1
+    for ranks, peers, threads in ((4, alone, "4"), (4, here, "2"), (64, here, "1")):
+        monkeypatch.setattr("os.environ", {})
+        limit_threads(InstanceInfo(ranks_per_node=ranks, peers=peers))
+        assert os.environ["OMP_NUM_THREADS"] == threads
 
 
 def test_task_process_is_limited_to_its_gpus_and_cpu_threads(monkeypatch):
