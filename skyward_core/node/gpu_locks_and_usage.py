@@ -189,7 +189,7 @@ def _process(pid: int, memory: int | None, computes: bool) -> dict[str, Any]:
         with open(f"/proc/{pid}/comm", "rb") as file:  # arguments may contain secrets
             command = file.read(MAX_COMMAND_BYTES).decode(errors="replace").rstrip("\n")
     except OSError:
-        pass  # ended, hidden, or in another container
+        pass  # the process has ended, is hidden, or is in another container
     return {"pid": pid, "user": user, "command": command, "memory": memory, "computes": computes}
 
 

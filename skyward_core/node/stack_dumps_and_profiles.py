@@ -25,7 +25,7 @@ FRAMES_PER_THREAD = (96, 32)  # maximum numbers of innermost and of outermost fr
 MAX_TEXT = 300  # maximum characters of a function or file name
 
 Frame = list[Any]  # function, file, line; innermost first
-Thread = dict[str, Any]  # in the format of answers
+Thread = dict[str, Any]  # a thread as in an answer frame
 
 
 class PathMapping(NamedTuple):

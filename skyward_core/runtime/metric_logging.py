@@ -117,7 +117,7 @@ class _Writer:
         self._file = -1  # opened by the first metrics, which also start the thread; most ranks log nothing
         self._entries: list[dict[str, Any]] = []
         self.summaries: MetricSummaries | None = None  # created by the first metrics
-        self._run = ""  # run of the following names
+        self._run = ""  # run in which the names below were logged
         self._logged: set[str] = set()  # names that `log` was given
         self._owners: dict[str, str] = {}  # other name -> source that logged it first
         self._lock = threading.Lock()  # held briefly, because user code acquires it

@@ -147,7 +147,7 @@ class _Line:
             return True
         value, unit = float(text.replace(",", "")), unit.strip()
         is_other = unit.endswith(("s", "sec", "min")) or (unit == "%" and words[-1].endswith("loss"))
-        if is_other and _is_result(_normalize(name)):  # a duration, or lost packets
+        if is_other and _is_result(_normalize(name)):  # such a value is a duration, or a share of lost packets
             return False
         value *= _SCALES.get(unit, 1.0) if len(unit) != 2 or unit[0] not in "KMGT" else _SCALES[unit[0]]
         if isfinite(value) or not any(map(str.isdigit, text)):  # digits beyond the range of floats are invalid
@@ -261,9 +261,9 @@ class PrintedMetrics:
         self._epoch: tuple[float, float] | None = None  # of the last heading such as "Epoch 3/40": value and total
         self._has_epoch_zero = False
         self._rejected: set[int] = set()  # hashes of lines without their digits
-        self._columns: list[str] = []  # of the last table, and the first cell of its last row
+        self._columns: list[str] = []  # column names of the last table, and the first cell of its last row
         self._row = 0.0
-        self._x: dict[str, float] = {}  # of the last accepted line
+        self._x: dict[str, float] = {}  # step and epoch of the last accepted line
 
     def feed(
         self, stream: str, data: bytes, since: float, until: float, gap: bool = False
@@ -406,7 +406,7 @@ class _Pattern:
         self.is_accepted = False
         self.shown: dict[str, float] = {}
         self._seen: list[tuple[float, float, float, dict[str, float]]] = []  # position, result, time, metrics
-        self._epoch = self._step = self._before = 0.0  # of the last line; steps of earlier epochs
+        self._epoch = self._step = self._before = 0.0  # epoch and step of the last line, and steps of earlier epochs
 
     def position(self, line: _Line, heading: tuple[float, float] | None, has_epoch_zero: bool) -> dict[str, float]:
         """Return the step and the epoch of a line. If steps begin again in each epoch, add the steps of earlier epochs.

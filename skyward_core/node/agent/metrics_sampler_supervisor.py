@@ -23,7 +23,7 @@ PERIOD = 1.0  # seconds between samples, and between polls for new samples
 PIECE_BYTES = CHUNK_BYTES // 4
 PROGRESS_POLL = 5.0  # seconds
 MAX_SILENT_CHECKS = 4  # consecutive progress checks without a new sample before the process is restarted
-RESTART_DELAYS = (1.0, 60.0)  # seconds until the first restart, and at most
+RESTART_DELAYS = (1.0, 60.0)  # minimum and maximum seconds until a restart
 MAX_STARTS = 20
 
 

@@ -25,7 +25,7 @@ from skyward_core.protocol.frame_schemas_and_size_limits import LONGEST_NOTICE, 
 from skyward_core.runtime.preemption import NOTICE_GRACE, NOTICE_SIGNAL, PreemptionNotice, read_notices
 
 MAX_LINE_BYTES = 4096  # bytes per line
-RESTART_DELAYS = (1.0, 60.0)  # seconds until the first restart, and at most
+RESTART_DELAYS = (1.0, 60.0)  # minimum and maximum seconds until a restart
 
 OnMessage = Callable[[dict[str, Any]], None]
 

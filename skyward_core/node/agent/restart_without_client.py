@@ -174,7 +174,7 @@ class UnattendedRestarts:
 
         Records why no attempt follows.
         """
-        from dataclasses import replace  # agents import dataclasses and typing late
+        from dataclasses import replace  # imported late, because dataclasses would delay each agent's start
 
         from skyward_core.model import restart_policy as policy
         from skyward_core.model.root_cause import root_cause

@@ -157,7 +157,7 @@ def find_agent(folder: Path) -> int | None:
         pid = int(json.loads(Path(NodePaths(str(folder)).state).read_text(encoding="utf-8"))["pid"])
         is_agent = is_running(str(folder)) and (not Path("/proc/self").exists() or belongs_to_node(pid, str(folder)))
     except (OSError, ValueError, KeyError, TypeError):
-        return None  # still starting, or already ended
+        return None  # the agent is still starting, or has ended
     return pid if is_agent else None
 
 
