@@ -31,10 +31,10 @@ from skyward_core.tasks.packages.image_packages_from_file import packages_for as
 from skyward_core.tasks.packages.inline_metadata import has_own_block as has_own_block
 from skyward_core.tasks.parameter_types_from_source import parse_source as parse_source
 from skyward_core.tasks.pickled_calls_and_blobs import Task as Task
+from skyward_core.tasks.script_functions import MAX_SCRIPT_BYTES as MAX_SCRIPT_BYTES
 from skyward_core.tasks.script_functions import FunctionInfo as FunctionInfo
 from skyward_core.tasks.script_functions import Param, parse_arguments
 from skyward_core.tasks.script_functions import find_function as find_function
-from skyward_core.tasks.script_functions import MAX_SCRIPT_BYTES as MAX_SCRIPT_BYTES
 from skyward_core.tasks.script_functions import has_functions as has_functions
 from skyward_core.tasks.script_functions import list_commands as list_commands
 from skyward_core.tasks.script_functions import list_functions as list_functions
