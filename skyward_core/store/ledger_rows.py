@@ -235,9 +235,12 @@ def process_mark(pid: int | None = None) -> int:
     pid = os.getpid() if pid is None else pid
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-        started = f"{text.rpartition(')')[2].split()[19]} {_boot_id()}"
-    except (OSError, IndexError):
+        state, *fields = text.rpartition(")")[2].split()
+        started = f"{fields[18]} {_boot_id()}"
+    except (OSError, ValueError, IndexError):
         return pid
+    if state == "Z":  # has ended, but its parent does not wait for it, as in containers without an init process
+        return 0
     return (zlib.crc32(started.encode()) << _PID_BITS) + pid if pid >> _PID_BITS == 0 else pid
 
 
@@ -264,7 +267,8 @@ def is_process_alive(mark: int) -> bool:
         return False
     except PermissionError:
         pass
-    return pid > 0 and mark in (pid, process_mark(pid))
+    found = process_mark(pid)
+    return pid > 0 and found > 0 and mark in (pid, found)
 
 
 class RemainingFiles(NamedTuple):

@@ -787,6 +787,8 @@ def test_process_mark_tells_a_process_from_an_earlier_one_with_the_same_process_
         mark = process_mark(child.pid)
         assert is_process_alive(mark)
         child.kill()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert not is_process_alive(mark)  # it has ended, although nothing has waited for it yet
     assert not is_process_alive(mark) and not is_process_alive(0)
 
 
