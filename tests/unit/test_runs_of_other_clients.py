@@ -708,13 +708,13 @@ async def test_waiting_run_ends_with_its_reason_if_no_node_has_its_function(
     watcher.say(1, outcome(1, 1, "lost", error=BOOM))
     assert [(each.restarts, each.reason) for each in watcher.run.ended_attempts] == [(False, last_end["reason"])]
     others, looked = context.registry.others, list[str]()
-    read = others._ledger_row
+    read = others.ledger_row
 
     def look(run: str) -> RunRow | None:
         looked.append(run)
         return read(run)
 
-    monkeypatch.setattr(others, "_ledger_row", look)
+    monkeypatch.setattr(others, "ledger_row", look)
     await until(lambda: len(looked) > 3)
     assert watcher.run.state == "running"
     monkeypatch.setattr(context, "observer", False)
@@ -742,17 +742,22 @@ async def waiting_run(world: World, attach: Come, monkeypatch: pytest.MonkeyPatc
     return watcher
 
 
-def report_waiting_run(watcher: Watcher) -> None:
+def report_waiting_run(watcher: Watcher, *, is_complete: bool = True) -> None:
     watcher.say(0, {"t": "run"} | opened() | {"last_end": LAST_END})
     watcher.say(0, outcome(0, 0, "collateral", error=BOOM))
-    watcher.say(1, outcome(1, 1, "lost", error=BOOM))
+    if is_complete:
+        watcher.say(1, outcome(1, 1, "lost", error=BOOM))
 
 
+@pytest.mark.parametrize("is_complete", [True, False])
 @pytest.mark.parametrize("who", ["locks the ledger", "waits for it first"])
 async def test_client_continues_a_waiting_run_as_soon_as_no_other_process(
-    waiting_run: Watcher, monkeypatch: pytest.MonkeyPatch, who: str
+    waiting_run: Watcher, monkeypatch: pytest.MonkeyPatch, who: str, is_complete: bool
 ) -> None:
-    """Another process locks the ledger, or is killed after it has taken over the run."""
+    """Another process locks the ledger, or is killed after it has taken over the run.
+
+    Meanwhile, a rank may still wait for those that have failed.
+    """
     client, adopted = waiting_run.client, list[str]()
     registry = client.context.registry
 
@@ -765,7 +770,7 @@ async def test_client_continues_a_waiting_run_as_soon_as_no_other_process(
             beside.execute("BEGIN IMMEDIATE")
         else:
             beside.execute("UPDATE runs SET pid=?", (process_mark(os.getppid()),))
-        report_waiting_run(waiting_run)
+        report_waiting_run(waiting_run, is_complete=is_complete)
         assert (waiting_run.run.state, adopted) == ("running", [])
         if who == "locks the ledger":
             beside.execute("ROLLBACK")
@@ -795,15 +800,18 @@ async def test_client_whose_link_is_cut_while_it_takes_over_a_run_asks_again(
     assert "its nodes do not have its function" in waiting_run.events_of(events.PoolState)[-1].detail
 
 
+@pytest.mark.parametrize("has_begun", [True, False])
 async def test_client_that_detaches_while_it_takes_over_a_run_leaves_it_to_others(
-    world: World, waiting_run: Watcher
+    world: World, waiting_run: Watcher, has_begun: bool
 ) -> None:
+    """The client also leaves the run if its task was cancelled before the task began."""
     world.refuses["m1"] = OSError("no route to host")
     world.pipes["m1"].on_lost(OSError("the cable was pulled"))
     waiting_run.say(0, {"t": "run"} | opened() | {"last_end": LAST_END})
     context = waiting_run.client.context
     assert waiting_run.written().has_client
-    await asyncio.sleep(0)  # the task begins
+    if has_begun:
+        await asyncio.sleep(0)
     context.detached = context.leaving = True
     await waiting_run.client.close()
     row = Ledger().run(RUN)

@@ -369,7 +369,7 @@ class CallLifecycle:
         ):
             # Otherwise the outcome is sent after the last value.
             (call.owner.write_batched if more else call.owner.write)(data)
-        for reader in call.readers:
+        for reader in self._readers(call):
             reader.write(data)
         self._registry.record_outcome(call, header)
         if not more:
@@ -457,13 +457,15 @@ class CallLifecycle:
     def claim(self, connection: Connection, call: Call, header: ClientCall | ClientClaim) -> None:
         """Deliver the outcome of a call to a client that requests it over a new connection.
 
-        While the client that dispatched the call is connected, it stays the owner, and other clients get a copy.
+        While the client that dispatched the call is connected, it stays the owner, and other clients get copies of the
+        outcomes of this attempt and of later ones.
         """
         self.open_value_buffer(call)
+        record = self._registry.records.get(call.run)
         is_shared = header["t"] == "claim" and not header.get("decides") and call.value_buffer is None
+        if call.owner not in (None, connection) and (is_shared or not call.is_owner_deciding) and record is not None:
+            record.readers[connection if is_shared else call.owner] = None
         if is_shared and call.owner not in (None, connection):
-            if connection not in call.readers:
-                call.readers.append(connection)
             if call.outcome is not None and not call.is_superseded:
                 connection.send(call.outcome, call.result)
             return
@@ -486,16 +488,21 @@ class CallLifecycle:
 
     def on_client_gone(self, connection: Connection) -> None:
         """Buffer the outcomes of a disconnected client's calls until a client claims them."""
+        for record in self._registry.records.values():
+            record.readers.pop(connection, None)
         for call in self._registry.calls.values():
-            call.readers = [each for each in call.readers if each is not connection]
             if call.owner is connection:
                 call.owner = None
                 call.owner_lost_at = asyncio.get_running_loop().time()
                 self.send_credit(call)
                 if call.outcome is not None and self.is_withheld(call):
                     self._registry.withdraw_outcome(call)  # the client has not decided yet
-                elif call.readers:
-                    self.claim(call.readers.pop(), call, {"t": "claim", "run": call.run})
+                elif readers := self._readers(call):
+                    self.claim(readers[0], call, {"t": "claim", "run": call.run})
+
+    def _readers(self, call: Call) -> list[Connection]:
+        record = self._registry.records.get(call.run)
+        return [] if record is None else [each for each in record.readers if each is not call.owner]
 
     def calls_awaiting_input(self) -> list[Call]:
         """Return the calls that wait for input from a disconnected client."""

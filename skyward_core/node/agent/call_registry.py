@@ -61,7 +61,6 @@ class Call:
         self.header: ClientCall = header
         self.body = body
         self.owner = owner
-        self.readers: list[Connection] = []  # clients that wait for the outcome of another connected client's call
         self.rank = rank
         self.slot = slot
         self.started_at: float | None = None
@@ -182,6 +181,7 @@ class RunRecord:
         self.log_starts: dict[int, dict[str, int]] = {}  # where the logs of the first attempt begin, by rank
         self.lost: dict[int, str] = {}  # on the head, without a client: lost nodes of the latest attempt -> testimonies
         self.last_end: AttemptEndKeys | None = None  # end of the attempt that no attempt followed without a client
+        self.readers: dict[Connection, None] = {}  # clients that wait for another connected client's run
 
     def begin_attempt(self, number: int, total: int) -> None:
         """Forget the earlier attempts. ``total``: number of calls of this attempt."""

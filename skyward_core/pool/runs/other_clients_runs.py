@@ -250,7 +250,7 @@ class OtherClientRuns:
             return self._report_lost_map(row)
         if self._runs[run].total not in (None, row.total):
             return  # the ledger does not have the latest attempt yet
-        written = self._saved_outcomes(run)
+        written = self.saved_outcomes(run)
         known = self._runs[run].outcomes | written
         returned = sum(self._runs[run].returned.values())
         lost = list(self._lost_outcomes(row, known, returned))
@@ -284,7 +284,8 @@ class OtherClientRuns:
         self._news.records.add_run_end(row.run, "failed", now, cause)
         self._end(row.run, "failed", now, cause)
 
-    def _saved_outcomes(self, run: str) -> dict[int, Outcome]:
+    def saved_outcomes(self, run: str) -> dict[int, Outcome]:
+        """Return the outcomes of a run in the ledger, by index."""
         try:
             return {outcome.index: outcome for outcome, _ in self._context.ledger.outcomes(run)}
         except LedgerError:  # the agents' reports must suffice
@@ -398,6 +399,7 @@ class OtherClientRuns:
             self._runs[run].waiting = record
             if self._context.registry.adopt(run):
                 return
+            self._await_decision(run)  # another client decides, or this one does once it can
         self._emit_end(run, ends[-1], restarts=False)
         self._news.save_attempt_ends(run)
 
@@ -442,7 +444,7 @@ class OtherClientRuns:
 
     def _publish_saved_ends(self, run: str, attempt: int) -> None:
         """Publish the ends of the attempts before ``attempt`` that the ledger contains and the view does not."""
-        view, row = self._context.view.runs.get(run), self._ledger_row(run)
+        view, row = self._context.view.runs.get(run), self.ledger_row(run)
         for end in parse_attempt_ends(self._pool, run, (row and row.attempt_ends) or ()):
             if view is not None and view.attempt <= end.number < attempt:
                 self._news.emit(end)
@@ -534,7 +536,7 @@ class OtherClientRuns:
         """Check whether the client of a failed run has yet to decide about another attempt."""
         if self._context.options.on_loss != "restart":
             return False
-        row = self._ledger_row(run)
+        row = self.ledger_row(run)
         if row is not None and (row.ended_at is not None or row.has_client):
             return row.ended_at is None
         if self._runs[run].waiting is not None:
@@ -553,7 +555,7 @@ class OtherClientRuns:
         while not (known.has_ended or (known.attempt > attempt and known.known_by)):
             if context.leaving or context.external_end or run in context.registry.own_runs:
                 break
-            row = self._ledger_row(run)
+            row = self.ledger_row(run)
             if row is not None and (row.attempts or 1) > known.attempt:
                 self._on_attempt(run, {"attempt": row.attempts or 1})
             elif row is not None and row.ended_at is not None:
@@ -578,10 +580,11 @@ class OtherClientRuns:
 
         The ledger also has the order of the failures and the times of the tasks, which the agents do not know.
         """
-        row = self._ledger_row(run)
+        row = self.ledger_row(run)
         return row if row is not None and row.ended_at is not None else None
 
-    def _ledger_row(self, run: str) -> RunRow | None:
+    def ledger_row(self, run: str) -> RunRow | None:
+        """Return the row of a run in the ledger. None if it cannot be read."""
         try:
             return self._context.ledger.run(run)
         except LedgerError:  # the agents' reports must suffice

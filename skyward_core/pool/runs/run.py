@@ -7,7 +7,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -166,9 +166,9 @@ class Run:
         "_arrived", "_asked", "_attempt_ends", "_begun", "_broke", "_claimed", "_context", "_end_reason", "_end_rows",
         "_ending", "_feedings", "_fetching", "_flying", "_is_growing", "_loaded", "_log_starts", "_ranks",
         "_readings", "_seconds", "_spent", "_stale", "_stopping", "_task_ends", "_unread", "_unsent", "_waiting",
-        "_where", "arrivals", "attempt", "cancelled", "consumed", "future", "id", "is_adopted", "is_elastic",
-        "is_retained", "is_script", "kind", "logs", "name", "nodes", "outcomes", "pool", "requested_nodes",
-        "root_cause", "sent", "state", "stocked", "tasks", "total", "values",
+        "_where", "arrivals", "attempt", "awaits_decision", "cancelled", "consumed", "future", "id", "is_adopted",
+        "is_elastic", "is_retained", "is_script", "kind", "logs", "name", "nodes", "outcomes", "pool",
+        "requested_nodes", "root_cause", "sent", "state", "stocked", "tasks", "total", "values",
     )  # fmt: skip
 
     def __init__(
@@ -218,6 +218,7 @@ class Run:
         self.stocked: frozenset[Link] | None = None
         self._claimed = False  # whether another client dispatched the run
         self.is_adopted = False  # whether this client decides about restarts of a run that another one dispatched
+        self.awaits_decision = False  # whether another client decides about restarts of this run
         self._stale: set[int] = set()
         self._spent = ""  # reason why the gang's processes accept no further call
         self._broke = ""  # reason why the gang broke
@@ -414,6 +415,19 @@ class Run:
         self._fetching.discard(UNKNOWN_CALL)
         self._check_end()
         watch_growth(self._context, self)
+
+    def stop_following(self, outcomes: Iterable[Outcome] = ()) -> bool:
+        """Stop waiting for another client's decision: no attempt follows. Return whether no result is missing.
+
+        Args:
+            outcomes: Outcomes in the ledger.
+        """
+        self.awaits_decision = False
+        for outcome in outcomes:
+            if outcome.kind != "returned" and outcome.index not in self.outcomes:  # for example of a lost node
+                self._end_unsent_call(outcome)
+        self._check_end()
+        return self.state != "running" or bool(self._fetching)
 
     def has_call(self, index: int) -> bool:
         """Check whether the run has a call of this index."""
@@ -789,7 +803,7 @@ class Run:
                 link.acknowledge(self.id, outcome.index)
         if cause_rank(outcome) == ECHO and self.may_restart:
             self._context.recovery.silence_watch.on_collective_error(link)
-        fails_fast = self._context.options.fail_fast and self.kind != "sweep"
+        fails_fast = self._context.options.fail_fast and self.kind != "sweep" and not self.awaits_decision
         if is_failure(outcome) and not self._stopping and fails_fast:
             if is_symptom(outcome) and self.total > 1:
                 asyncio.get_running_loop().call_later(ECHO_WAIT, self._stop_after_echo, self.attempt)
@@ -837,6 +851,8 @@ class Run:
 
     def pool_ended(self, ending: PoolEnd) -> None:
         """Handle the end of the pool: no further outcomes arrive, and results on the nodes are not downloaded."""
+        if self.awaits_decision:
+            self.stop_following()
         if self.state == "running":
             self.state, self._ending = "lost", ending
             self._context.background.defer(self._context.registry.on_run_end, self)
@@ -965,7 +981,7 @@ class Run:
             self.state = "done"
         else:
             cause = root_cause(self._arrived)
-            if cause is not None and self._try_restart(cause):
+            if cause is not None and (self._try_restart(cause) or (self.awaits_decision and not self.cancelled)):
                 return
             self.root_cause = cause
             self.state = "cancelled" if cause is None or self.cancelled else "failed"

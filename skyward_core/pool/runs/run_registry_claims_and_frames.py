@@ -16,7 +16,7 @@ from skyward_core.pool.agent_link import Link
 from skyward_core.pool.blob_distribution import BlobCache
 from skyward_core.pool.direct_file_transfers import DirectConnections
 from skyward_core.pool.runs.map_run import MapRun
-from skyward_core.pool.runs.other_clients_runs import OtherClientRuns
+from skyward_core.pool.runs.other_clients_runs import DECISION_INTERVAL, OtherClientRuns
 from skyward_core.pool.runs.result_loading_and_run_errors import already_fetched_error
 from skyward_core.pool.runs.run import Run
 from skyward_core.protocol.frame_codec import WireError
@@ -27,6 +27,7 @@ from skyward_core.views import events
 if TYPE_CHECKING:
     from skyward_core.pool import PoolContext
     from skyward_core.pool.agent_link import RunFrame
+    from skyward_core.protocol.frame_types import RunKeys
 
 
 # Seconds until the first check whether a run that lost a node still has a client. Doubles after each check.
@@ -76,21 +77,32 @@ class RunRegistry:
 
     def adopt(self, run: str) -> bool:
         """Decide about restarts of a run whose client has exited. Return whether this client does."""
-        context = self._context
-        if run in self._adoptions or run in self.own_runs:
+        context, ours = self._context, self.runs.get(run)
+        if run in self._adoptions or (run in self.own_runs and not (ours and ours.awaits_decision)):
             return True
         with suppress(LedgerError):  # runs that wait for a client are tried again
             if not (context.observer or context.leaving) and context.ledger.adopt_run(run):
-                self._adoptions[run] = context.background.spawn(self._adopt(run))
+                self._adoptions[run] = task = context.background.spawn(self._adopt(run))
+                task.add_done_callback(lambda _: self._on_adoption_end(run))  # also of a task that never began
         return run in self._adoptions
+
+    def _on_adoption_end(self, run: str) -> None:
+        del self._adoptions[run]
+        if (ours := self.runs.get(run)) is None or not ours.is_adopted:  # this client detaches, or lacks the function
+            self._news.records.set_columns(run, pid=None)
 
     async def _adopt(self, run: str) -> None:
         """Get the function and the outcomes of a run from the nodes. If it has failed, it restarts here."""
-        context, view = self._context, self._context.view.runs[run]
+        context, view, followed = self._context, self._context.view.runs[run], self.runs.get(run)
         try:
             await self._wait_for_links()
-            adopted = self.add(run, view.kind, [Task(view.function, EMPTY_BLOB, EMPTY_BLOB)], view.total)
-            adopted.claim_from(context.links, view.nodes, self.others.attempt_of(run), decides=True)
+            if followed is not None and followed.state != "running":
+                return
+            attempt = self.others.attempt_of(run) if followed is None else followed.attempt
+            future = None if followed is None else followed.future
+            adopted = self.add(run, view.kind, [Task(view.function, EMPTY_BLOB, EMPTY_BLOB)], view.total, future)
+            adopted.claim_from(context.links, view.nodes, attempt, decides=True)
+            adopted.is_retained = followed is None
             while True:
                 links = [link for link in context.links if link.up]
                 with suppress(ConnectionError):  # a link was cut
@@ -110,13 +122,29 @@ class RunRegistry:
                 link.release_claim(run, owned=link.up)
             self.runs.pop(run, None)
             self._news.emit_warning(f"this client cannot restart run {run}: {error}")
-            self._news.records.set_columns(run, pid=None)
+            if followed is not None:
+                self.runs[run] = followed
+                for link in context.links:
+                    link.claim_next_attempt(run, decides=False)
+                followed.stop_following()
+                return
             self.others.on_adoption_failed(run)
             await self._wait_for_links()  # released claims reconnect
-        finally:
-            del self._adoptions[run]
-            if run not in self.runs:  # this client detaches
-                self._news.records.set_columns(run, pid=None)
+
+    async def _follow(self, run: Run) -> None:
+        """Continue another client's run once this client has exited, or end the run as this client has."""
+        while run.awaits_decision and run.state == "running" and self.runs.get(run.id) is run:
+            row = self.others.ledger_row(run.id)
+            if row is None or row.ended_at is None:
+                if row is not None and not row.has_client:
+                    self.adopt(run.id)
+                await asyncio.sleep(DECISION_INTERVAL)
+                continue
+            with suppress(ConnectionError):  # outcomes that were sent before the answers arrive first
+                await asyncio.gather(*(link.claim(run.id) for link in self._context.links if link.up))
+            if not run.stop_following(self.others.saved_outcomes(run.id).values()):
+                del self.runs[run.id]
+                run.future.set_exception(already_fetched_error(run.id))
 
     async def _wait_for_links(self) -> None:
         await asyncio.sleep(ADOPTION_INTERVAL)  # a closed link reports its end a little later
@@ -144,8 +172,8 @@ class RunRegistry:
         view = context.view.runs.get(run)
         is_waiting = any(each.run == run for each in context.view.waiting)
         may_restart = context.options.on_loss == "restart" and not context.is_standalone
-        if view is not None and view.kind == "broadcast" and may_restart and not is_waiting:
-            self.adopt(run)
+        is_broadcast = view is not None and view.kind == "broadcast"
+        has_other_client = is_broadcast and may_restart and not is_waiting and not self.adopt(run)
         if run in self._adoptions:
             await asyncio.wait([self._adoptions[run]])
         if (known_run := self.runs.get(run)) is not None:
@@ -159,10 +187,13 @@ class RunRegistry:
             raise PoolError(f"Cannot claim run {run}: the results of a map can only be read by its caller.")
         claimed = self.add(run, view.kind, [Task(view.function, EMPTY_BLOB, EMPTY_BLOB)], view.total)
         claimed.claim_from(context.links, view.nodes, self.others.attempt_of(run))
+        if has_other_client and (row := self.others.ledger_row(run)) is not None and row.ended_at is None:
+            claimed.awaits_decision = True
+            context.background.spawn(self._follow(claimed))
         links = [link for link in context.links if link.up]
         known = [answer["calls"] for answer, _ in await asyncio.gather(*(link.claim(run) for link in links))]
         missing = view.total - sum(map(len, known))
-        if missing > 0 and all(link.up for link in context.links):
+        if missing > 0 and all(link.up for link in context.links) and not claimed.awaits_decision:
             del self.runs[run]
             for link, calls in zip(links, known, strict=True):
                 link.release_claim(run, owned=bool(calls))
@@ -220,8 +251,8 @@ class RunRegistry:
             self.on_node_lost()
         self.others.on_welcome(link)
         for record in link.welcome["runs"]:
-            if (run := self.runs.get(record["run"])) is not None:
-                run.on_attempt(record)
+            if record["run"] in self.runs:
+                self._on_attempt(link, record)
         for run in list(self.runs.values()):
             run.on_connect(link)
 
@@ -244,7 +275,7 @@ class RunRegistry:
                 self.others.on_frame(link, header)
             return
         if header["t"] == "run":
-            run.on_attempt(header)  # otherwise this client's own state is authoritative
+            self._on_attempt(link, header)  # otherwise this client's own state is authoritative
             return
         if run.attempt > 1 and run.nodes and link.node not in run.nodes:
             return  # a node that was lost still has ranks of an earlier attempt
@@ -269,6 +300,12 @@ class RunRegistry:
                         rank=header["rank"], node=header["node"], at=link.time_of(header),
                     )
                 )  # fmt: skip
+
+    def _on_attempt(self, link: Link, record: RunKeys) -> None:
+        run = self.runs[record["run"]]
+        run.on_attempt(record)
+        if run.awaits_decision:  # this node may be new
+            link.claim_next_attempt(run.id, decides=False)
 
     def drop_link(self, link: Link) -> None:
         """End all calls on a link that is lost for good."""
@@ -305,7 +342,7 @@ class RunRegistry:
 
     @staticmethod
     def _mark_run_calls_lost(run: Run, link: Link) -> None:
-        for index in run.calls_on(link):
+        for index in () if run.awaits_decision else run.calls_on(link):
             run.mark_lost(index)
 
     async def fetch(self, link: Link, name: str, landing: ResultDownload) -> None:
