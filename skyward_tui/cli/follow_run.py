@@ -124,6 +124,7 @@ class Follower:
     Attributes:
         live: Live summary, shown instead of the output of ranks; None to show the output.
         on_trial: Called with the run and the outcome of each task that ends.
+        on_attempt_end: Called when an attempt ends.
         on_run: Called when a run starts or ends.
         on_queue: Called when the queue of the pool changes.
         is_output_ours: Called with a rank and a run. Returns whether to show that output; None if not known yet.
@@ -141,6 +142,7 @@ class Follower:
         # the terminal or the reader is gone, and a wait was already interrupted for that reason
         self._has_lost_terminal = False
         self.on_trial: Callable[[str, Outcome], None] | None = None
+        self.on_attempt_end: Callable[[AttemptEnded], None] | None = None
         self.on_run: Callable[[RunOpened | RunEnded], None] | None = None
         self.on_queue: Callable[[], None] | None = None
         self.is_output_ours: Callable[[int, str], bool | None] | None = None
@@ -352,6 +354,8 @@ class Follower:
             case AttemptEnded() if item.restarts or item.reason:
                 self._flush_held()
                 self._console.note(item.text)
+                if self.on_attempt_end is not None:
+                    self.on_attempt_end(item)
             case RunOpened() | RunEnded() if self.on_run is not None:
                 self._flush_held()
                 self.on_run(item)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -20,6 +21,8 @@ from skyward_core.client.run_history import past_run
 from skyward_core.model.errors import RunError
 from skyward_core.store.ledger import Ledger
 from skyward_core.transport.background_loop import submit
+from tests.support.child import child, read_line
+from tests.support.cli import begun
 from tests.support.faults import on_loop
 from tests.support.loss import cut
 from tests.support.pool_logs import last_run, log_of
@@ -147,15 +150,29 @@ def test_client_that_dies_with_all_outcomes_leaves_the_decision_to_the_head(home
             compute.down()
 
 
+def known_agent() -> int:
+    """Return the process of the agent of node 1 once its heartbeats have reached the head.
+
+    Before, the head cannot tell its death from a firewall that refuses connections.
+    """
+    with sky.attach("shared") as compute:
+        head, other = compute.pool.links[:2]
+        wait_until(lambda: "1" in submit(head.ask({"t": "heartbeats"})).result()[0]["silences"])
+        return int(other.welcome["pid"])
+
+
+def kill_agent_and_rank(folder: Path, number: int, agent: int) -> None:
+    """Kill the agent of node 1, then rank 2, so that only a client can restart a run on three nodes."""
+    os.kill(agent, signal.SIGKILL)
+    kill_rank(folder, number, 2)
+
+
 @contextmanager
 def run_without_client_or_agent(folder: Path, nodes: str) -> Iterator[Attached]:
     """Kill the client of a run on three nodes, then the agent of node 1, then rank 2. Return the next client."""
-    with client_of_run(folder, nodes=nodes), sky.attach("shared") as compute:
-        head, agent = compute.pool.links[0], compute.pool.links[1].welcome["pid"]
-        # Before, a refused connection could be that of a firewall.
-        wait_until(lambda: "1" in submit(head.ask({"t": "heartbeats"})).result()[0]["silences"])
-    os.kill(agent, signal.SIGKILL)
-    kill_rank(folder, 1, 2)
+    with client_of_run(folder, nodes=nodes):
+        agent = known_agent()
+    kill_agent_and_rank(folder, 1, agent)
     if ":" in nodes:
         wait_for_attempt(folder, 2)
     with sky.attach("shared") as compute:
@@ -213,6 +230,120 @@ def test_next_client_continues_the_run_that_only_a_client_can_restart(home: Path
         row = Ledger().run(run.id)
         assert row is not None and (row.state, row.attempts) == ("done", 2)
         assert past_run(Ledger(), row).note.startswith("2 attempts")
+
+
+@pytest.mark.parametrize("killed", ["never", "between both attempts", "in the second attempt"])
+def test_waiting_client_follows_the_restarts_of_the_client_of_the_run(home: Path, tmp_path: Path, killed: str) -> None:
+    """A second client gets the results of the last attempt, and decides from the death of the first one on."""
+    first = DIES if killed == "between both attempts" else ""
+    with (
+        client_of_run(tmp_path, first=first) as client,
+        sky.attach("shared") as compute,
+        ThreadPoolExecutor() as beside,
+    ):
+        run, registry = compute.runs[0].id, compute.pool.context.registry
+        waiting = beside.submit(compute.wait, run)
+        try:
+            wait_until(lambda: run in registry.runs)
+            kill_rank(tmp_path, 1, 1)
+            wait_for_attempt(tmp_path, 2)
+            if killed == "in the second attempt":
+                client.kill()
+                client.wait()
+                wait_until(lambda: registry.runs[run].is_adopted)
+                kill_rank(tmp_path, 2, 0)
+                wait_for_attempt(tmp_path, 3)
+        finally:
+            (tmp_path / "end").touch()
+        number = 3 if killed == "in the second attempt" else 2
+        assert waiting.result(30) == [(number, str(number), str(number - 1))] * 2
+        assert [(end.number, end.cause) for end in compute.runs[0].ended_attempts][-1] == (number - 1, "loss")
+        if killed == "never":
+            assert client.wait(30) == 0
+        else:
+            compute.down()
+
+
+def test_waiting_client_gets_the_failure_that_the_client_of_the_run_gets(home: Path, tmp_path: Path) -> None:
+    with client_of_run(tmp_path, restarts=0) as client, sky.attach("shared") as compute, ThreadPoolExecutor() as beside:
+        run = compute.runs[0].id
+        waiting = beside.submit(compute.wait, run)
+        wait_until(lambda: run in compute.pool.context.registry.runs)
+        kill_rank(tmp_path, 1, 1)
+        with pytest.raises(RunError, match="SIGKILL"):
+            waiting.result(30)
+        assert client.wait(30) == 1
+
+
+ADOPTS = """
+import asyncio, sys, time
+import skyward_core as sky
+from skyward_core.pool.runs.run_registry_claims_and_frames import RunRegistry
+
+async def adopt(self, run):
+    print("takes over", flush=True)
+    await asyncio.Event().wait()
+
+if sys.argv[1] == "takes over":
+    RunRegistry._adopt = adopt
+pool = sky.attach("shared").pool
+while "2" not in str([run.attempt for run in pool.view.runs.values()]):
+    time.sleep(0.01)
+print("has restarted it", flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("state", ["takes over", "has restarted it"])
+def test_second_waiting_client_takes_over_if_the_first_one_dies(home: Path, tmp_path: Path, state: str) -> None:
+    """The first client dies while it takes over a waiting run, or in the attempt that it has started."""
+    with client_of_run(tmp_path, nodes="3"):
+        agent = known_agent()
+    kill_agent_and_rank(tmp_path, 1, agent)
+    with child(ADOPTS, state) as first:
+        while read_line(first) != state:
+            pass
+        if state == "has restarted it":
+            wait_for_attempt(tmp_path, 2, 3)
+        with sky.attach("shared") as compute, ThreadPoolExecutor() as beside:
+            run, registry = compute.runs[0].id, compute.pool.context.registry
+            waiting = beside.submit(compute.wait, run)
+            try:
+                wait_until(lambda: run in registry.runs)
+                assert registry.runs[run].awaits_decision
+                first.kill()
+                first.wait()
+                wait_for_attempt(tmp_path, 2, 3)
+                wait_until(lambda: registry.runs[run].is_adopted)
+            finally:
+                (tmp_path / "end").touch()
+            assert waiting.result(30) == [(2, "2", "1")] * 3
+            compute.down()
+
+
+def test_attach_command_continues_a_waiting_run(home: Path, tmp_path: Path) -> None:
+    """The first command continues the run and is killed. The second one only watches until the run waits again."""
+    with client_of_run(tmp_path, nodes="3"):
+        agent = known_agent()
+    kill_agent_and_rank(tmp_path, 1, agent)
+    with begun("attach", "shared") as first:
+        wait_for_attempt(tmp_path, 2, 3)
+        with begun("attach", "shared", "--json") as second:
+            assert second.stderr is not None and "on 3 ranks" in second.stderr.readline()
+            agent = known_agent()
+            first.kill()
+            kill_agent_and_rank(tmp_path, 2, agent)
+            try:
+                wait_for_attempt(tmp_path, 3, 3)
+            finally:
+                (tmp_path / "end").touch()
+            out, err = second.communicate(timeout=60)
+    assert second.returncode == 0, err
+    run = json.loads(out.splitlines()[-1])
+    assert [(end["number"], end["restarts"]) for end in run["attempts"]] == [(1, True), (2, True)]
+    assert (run["attempt"], run["root_cause"], "restart 2 of 3 after a lost rank" in err) == (3, None, True)
+    with sky.attach("shared") as compute:
+        compute.down()
 
 
 @pytest.mark.parametrize("seconds", [None, 0.0, 2.0, 3.0, 4.0])

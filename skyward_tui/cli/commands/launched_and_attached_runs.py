@@ -38,7 +38,7 @@ from skyward_core.model.provider_capability_protocols import RunsHere
 from skyward_core.model.specs import PoolSpec
 from skyward_core.util.safe_file_access import is_file
 from skyward_core.util.terminal_safe_text import sanitize_paragraph
-from skyward_core.views.events import PoolState, RunEnded, RunOpened
+from skyward_core.views.events import AttemptEnded, PoolState, RunEnded, RunOpened
 from skyward_core.views.job_file_steps import steps_of_job
 from skyward_core.views.pool_view import PoolView, RunView, TaskView
 from skyward_core.views.rank_metrics_and_progress import MetricStore, format_metrics
@@ -347,10 +347,8 @@ def attach(console: Console, pool: str, watch: bool) -> int:
             last = next(reversed(view.runs.values()), None)
             console.result({"run": None, "pool": view.name} if last is None else run_json(last))
             return errors.OK
-        waits = [end for end in running[-1].ended_attempts if not end.restarts]
-        if waits or any(task.state == "lost" for task in running[-1].tasks.values()):
-            # Observers cannot restart runs, nor stop ranks, so ranks that wait for lost peers would hang. Attach as a
-            # client: clients do both.
+        if any(task.state == "lost" for task in running[-1].tasks.values()):
+            # Observers cannot stop ranks, so ranks that wait for lost peers would hang. Attach as a client: clients do.
             session.attach(row.key).result()
         caller = RunNotifier(console)
         job = PoolCommand(
@@ -598,7 +596,10 @@ class PoolCommand:
     def resume(self, run: RunView) -> int:
         """Follow a run that another client started. If it is a step of a job, follow the next steps, too."""
         self.run, self.key = run, self.session.view(self.pool).key
-        self.session.subscribe(self.key, self.follower.on_event, self.follower.on_log, missed=True)
+        self.session.subscribe(self.key, self.follower.on_event, self.follower.on_log, missed=True).result()
+        self.follower.on_attempt_end = self._continue_waiting
+        for end in run.ended_attempts:
+            self._continue_waiting(end)
         try:
             while True:
                 self.console.note(f"run {run.id}: {run.function} on {count(run.total, 'rank')}")
@@ -610,6 +611,11 @@ class PoolCommand:
                 self.run = run = step
         except Interrupted:  # interrupted between two steps
             return self._finish(errors.INTERRUPTED)
+
+    def _continue_waiting(self, end: AttemptEnded) -> None:
+        """Become a client of the pool if the run waits for one, because observers cannot restart runs."""
+        if self.run is not None and end.run == self.run.id and not end.restarts:
+            self.session.attach(self.key).result()
 
     def _wait_for_next_step(self, run: RunView) -> RunView | None:
         """Wait for the next step of a job; return None if it does not start in time."""
