@@ -463,15 +463,14 @@ class CallLifecycle:
         self.open_value_buffer(call)
         record = self._registry.records.get(call.run)
         is_shared = header["t"] == "claim" and not header.get("decides") and call.value_buffer is None
-        if call.owner not in (None, connection) and (is_shared or not call.is_owner_deciding) and record is not None:
-            record.readers[connection if is_shared else call.owner] = None
-        if is_shared and call.owner not in (None, connection):
+        other = None if call.owner is connection else call.owner
+        is_reader = is_shared or (call.value_buffer is None and not call.is_owner_deciding)
+        if other is not None and record is not None and is_reader:
+            record.readers[connection if is_shared else other] = None
+        if is_shared and other is not None:
             if call.outcome is not None and not call.is_superseded:
                 connection.send(call.outcome, call.result)
             return
-        call.readers = [each for each in call.readers if each is not connection]
-        if call.owner not in (None, connection) and not call.is_owner_deciding and call.value_buffer is None:
-            call.readers.append(call.owner)  # a reader that owned the call while the owner's link was cut
         call.is_owner_deciding = header["t"] == "call" or header.get("decides", False)
         if call.is_owner_deciding and not call.is_superseded:
             self.release(call)  # the client gets the outcome below, and decides
@@ -498,7 +497,7 @@ class CallLifecycle:
                 if call.outcome is not None and self.is_withheld(call):
                     self._registry.withdraw_outcome(call)  # the client has not decided yet
                 elif readers := self._readers(call):
-                    self.claim(readers[0], call, {"t": "claim", "run": call.run})
+                    self.claim(readers[-1], call, {"t": "claim", "run": call.run})
 
     def _readers(self, call: Call) -> list[Connection]:
         record = self._registry.records.get(call.run)
@@ -523,7 +522,7 @@ class CallLifecycle:
     def has_copies(self, connection: Connection, run: str) -> bool:
         """Check whether a client has only copies of a run's results, so that it cannot acknowledge them."""
         return any(
-            connection in call.readers or (call.is_owner_deciding and call.owner not in (None, connection))
+            connection in self._readers(call) or (call.is_owner_deciding and call.owner not in (None, connection))
             for call in self._registry.calls_of_run(run)
         )
 
