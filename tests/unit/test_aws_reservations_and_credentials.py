@@ -20,7 +20,7 @@ from skyward_core.model.errors import NoCapacity, Unreachable
 from skyward_core.model.offers_and_rental_plans import Block, MachineRequirements, Offer, Reservation
 from skyward_core.model.specs import Options, PoolSpec
 from skyward_core.pool import startup_and_machine_verification as startup
-from skyward_core.providers.aws import boto_calls, launch_and_reservations
+from skyward_core.providers.aws import boto_calls, launch_and_reservations, security_groups_and_account_checks
 from skyward_core.providers.aws.boto_calls import AwsAccount, AwsCalls
 from skyward_core.providers.aws.ec2_errors import translate_error
 from skyward_core.store.ledger import Ledger
@@ -170,7 +170,7 @@ def test_expiry_is_known_only_of_credentials_that_end(make: Callable[[], Any], k
     ],
 )
 def test_expiry_warning_depends_on_the_time_to_live(at: float | None, ttl: float | None, message: str) -> None:
-    found = boto_calls.expiry_warning(at, ttl, NOW)
+    found = security_groups_and_account_checks.expiry_warning(at, ttl, NOW)
     assert message in found and bool(found) == bool(message)
 
 

@@ -38,8 +38,6 @@ async def run_in_thread(work: Callable[..., Any], *arguments: Any) -> Any:
 
 # Methods whose credentials are renewed automatically while the machine's role or the credential program exists.
 RENEWABLE_METHODS = frozenset({"iam-role", "container-role", "custom-process", "assume-role-with-web-identity"})
-EXPIRY_TIMEOUT = 5.0  # seconds to determine when the credentials expire
-EXPIRY_WARNING_SECONDS = 3600.0  # seconds; without a time to live, only earlier expiries are reported
 
 
 def credentials_expire_at(session: Any) -> float | None:
@@ -58,40 +56,6 @@ def credentials_expire_at(session: Any) -> float | None:
         return None
     at = getattr(found, "_expiry_time", None)  # botocore has no public attribute
     return at.timestamp() if isinstance(at, datetime) else None
-
-
-async def expiry_warnings(expires: Callable[[], float | None], ttl: float | None) -> list[str]:
-    """Return warnings about credentials that expire during a pool's lifetime.
-
-    Args:
-        expires: Returns the expiry time; runs in a thread because it may block.
-        ttl: Seconds that the pool may live; None for no limit.
-    """
-    try:
-        async with asyncio.timeout(EXPIRY_TIMEOUT):
-            at = await run_in_thread(expires)
-    except (SkywardError, TimeoutError):  # the first call that needs the credentials reports the error
-        return []
-    return list(filter(None, [expiry_warning(at, ttl, time.time())]))
-
-
-def expiry_warning(at: float | None, ttl: float | None, now: float) -> str:
-    """Return a warning if credentials expire before the pool's time to live ends, else "".
-
-    Args:
-        at: Unix time at which the credentials expire; None if unknown.
-        ttl: Seconds that the pool may live; None for no limit.
-        now: Unix time.
-    """
-    if at is None or at - now > (EXPIRY_WARNING_SECONDS if ttl is None else ttl):
-        return ""
-    ends = time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
-    remaining = "already expired" if at <= now else f"in {max(1, int((at - now) / 60))} min"
-    before = "soon" if ttl is None else "before the pool's time to live ends"
-    return (
-        f"the AWS credentials expire at {ends} ({remaining}), {before}: renew them, for example with `aws sso login`. "
-        "Otherwise the teardown cannot verify anything, and machines end only when their lease expires"
-    )
 
 
 _log = get_logger("provider")

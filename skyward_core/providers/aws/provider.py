@@ -413,7 +413,7 @@ class AWS(JsonSettings, StrictKeywords):
         Args:
             spec: Everything that the user requested.
         """
-        return await boto_calls.expiry_warnings(self._calls.credentials_expire_at, spec.options.ttl)
+        return await account_setup.expiry_warnings(self._calls.credentials_expire_at, spec.options.ttl)
 
     def within(self, regions: Sequence[str]) -> AWS:
         """Return the same provider restricted to some regions.

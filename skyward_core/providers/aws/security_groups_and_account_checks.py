@@ -335,6 +335,44 @@ async def list_regions(calls: AwsCalls, home: str) -> list[str]:
     return sorted(each["RegionName"] for each in listed["Regions"])
 
 
+EXPIRY_TIMEOUT = 5.0  # seconds to determine when the credentials expire
+EXPIRY_WARNING_SECONDS = 3600.0  # seconds; without a time to live, only earlier expiries are reported
+
+
+async def expiry_warnings(expires: Callable[[], float | None], ttl: float | None) -> list[str]:
+    """Return warnings about credentials that expire during a pool's lifetime.
+
+    Args:
+        expires: Returns the expiry time; runs in a thread because it may block.
+        ttl: Seconds that the pool may live; None for no limit.
+    """
+    try:
+        async with asyncio.timeout(EXPIRY_TIMEOUT):
+            at = await run_in_thread(expires)
+    except (SkywardError, TimeoutError):  # the first call that needs the credentials reports the error
+        return []
+    return list(filter(None, [expiry_warning(at, ttl, time.time())]))
+
+
+def expiry_warning(at: float | None, ttl: float | None, now: float) -> str:
+    """Return a warning if credentials expire before the pool's time to live ends, else "".
+
+    Args:
+        at: Unix time at which the credentials expire; None if unknown.
+        ttl: Seconds that the pool may live; None for no limit.
+        now: Unix time.
+    """
+    if at is None or at - now > (EXPIRY_WARNING_SECONDS if ttl is None else ttl):
+        return ""
+    ends = time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
+    remaining = "already expired" if at <= now else f"in {max(1, int((at - now) / 60))} min"
+    before = "soon" if ttl is None else "before the pool's time to live ends"
+    return (
+        f"the AWS credentials expire at {ends} ({remaining}), {before}: renew them, for example with `aws sso login`. "
+        "Otherwise the teardown cannot verify anything, and machines end only when their lease expires"
+    )
+
+
 CREDENTIAL_VARIABLES = (  # environment variables that select credentials
     "AWS_ACCESS_KEY_ID",
     "AWS_PROFILE",
