@@ -11,13 +11,11 @@ from skyward_core.protocol.node_paths import ERR, OUT
 from skyward_core.store.past_pool_views import add_logs, add_output
 from skyward_core.store.pool_folder import PoolFolder, parse_rank
 from skyward_core.views.log_buffers_and_rank_activity import Clocks
-from skyward_core.views.stdout_stderr_order import Piece, StreamMerger, merge_streams
+from skyward_core.views.stdout_stderr_order import ORDER_TIMEOUT, Piece, StreamMerger, merge_streams
 
 if TYPE_CHECKING:
     from skyward_core.pool import PoolContext
 
-
-ORDER_TIMEOUT = 0.3  # seconds that bytes wait for the marks that determine their order
 
 LogSink = Callable[[int, str, int, bytes, str], None]
 

@@ -16,6 +16,7 @@ from skyward_core.protocol.stdout_stderr_order_marks import BEFORE, MARK_BYTES, 
 
 STREAMS = ("out", "err")
 PIECE_BYTES = 256 << 10  # bytes read from a file at once
+ORDER_TIMEOUT = 0.3  # seconds that bytes wait for the marks that determine their order
 
 Place = tuple[int, int]  # offsets in the files of both streams
 
