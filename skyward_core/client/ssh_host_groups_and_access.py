@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -228,17 +227,19 @@ async def _fetch_host_key(host: str, known_hosts: str | None) -> PresentedHostKe
     return PresentedHostKey(host, key, host_keys.look_up(route.known_hosts, key.name, key.port, route.revoked))
 
 
-def ssh_config(ledger: Ledger, pool: PoolRow, node: int) -> Path:
-    """Write an SSH configuration for the nodes of a live pool, for use as ``ssh -F FILE POOL-NODE``.
+def ssh_config(ledger: Ledger, pool: PoolRow, node: int, alias: str = "") -> Path:
+    """Write an SSH configuration for the nodes of a pool, for use as ``ssh -F FILE ALIAS-NODE``.
+
+    Args:
+        ledger: The ledger.
+        pool: The pool, which may have ended.
+        node: Number of a node that the file must contain.
+        alias: Name for the pool in the file; "" for its own name.
 
     Raises:
         UsageError: If the pool has no such node, or its nodes are not reached over SSH.
         OSError: If the file cannot be written.
     """
-    return _write_ssh_config(ledger, pool, node, pool.name)
-
-
-def _write_ssh_config(ledger: Ledger, pool: PoolRow, node: int, alias: str) -> Path:
     machines = ledger.machines(pool.token)
     provider = providers.provider_from_json(pool.provider)
     if not isinstance(provider, ReachedOverSSH):
@@ -246,31 +247,9 @@ def _write_ssh_config(ledger: Ledger, pool: PoolRow, node: int, alias: str) -> P
     if node >= len(machines):
         nodes = f"{len(machines)} node{'' if len(machines) == 1 else 's'}"
         raise UsageError(f"pool {pool.name} has {nodes}, 0 to {len(machines) - 1}; not {node}")
-    return asyncio.run(write_pool_config(alias, [provider.target(machine.address) for machine in machines]))
-
-
-def copy_command(ledger: Ledger, pool: PoolRow, node: int, folder: str, patterns: Sequence[str] = ()) -> str:
-    """Return the shell command that copies a folder from a node to this machine. The pool may have ended.
-
-    Args:
-        ledger: The ledger.
-        pool: The pool.
-        node: Number of the node.
-        folder: The folder on the node.
-        patterns: Files and patterns below the folder; empty for the whole folder. scp has no "**", so that such a
-            pattern stands for the folder before it.
-
-    Raises:
-        UsageError, OSError: As :func:`ssh_config`.
-    """
-    # a new pool may have taken the name, so the file has the name of the key
-    file = _write_ssh_config(ledger, pool, node, pool.key)
-    target, into = f"outputs/{pool.key}", f"n{node}"
-    if patterns:
-        target, into = f"{target}/{into}", ""
-    wanted = dict.fromkeys(f"{folder}/{each.partition('**')[0]}".rstrip("/") for each in patterns) or [folder]
-    words = ["scp", "-r", "-F", str(file), *(f"{pool.key}-{node}:{each}" for each in wanted), f"{target}/{into}"]
-    return f"mkdir -p {shlex.quote(target)} && {shlex.join(words)}"
+    return asyncio.run(
+        write_pool_config(alias or pool.name, [provider.target(machine.address) for machine in machines])
+    )
 
 
 def include_ssh_config() -> str:

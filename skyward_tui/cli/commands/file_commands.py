@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -160,7 +161,28 @@ def _copy_commands(
 
     for node, folder in places:
         with suppress(UsageError, OSError):  # without these commands, the receipt still names the folders
-            yield sanitize_line(ssh_host_groups_and_access.copy_command(session.ledger, pool, node, folder, patterns))
+            # a new pool may have taken the name, so the file has the name of the key
+            file = ssh_host_groups_and_access.ssh_config(session.ledger, pool, node, pool.key)
+            yield sanitize_line(copy_command(file, pool.key, node, folder, patterns))
+
+
+def copy_command(file: Path, key: str, node: int, folder: str, patterns: Sequence[str]) -> str:
+    """Return the shell command that copies a folder from a node to this machine. The pool may have ended.
+
+    Args:
+        file: SSH configuration of the nodes.
+        key: Key of the pool.
+        node: Number of the node.
+        folder: The folder on the node.
+        patterns: Files and patterns below the folder; empty for the whole folder. scp has no "**", so that such a
+            pattern stands for the folder before it.
+    """
+    target, into = f"outputs/{key}", f"n{node}"
+    if patterns:
+        target, into = f"{target}/{into}", ""
+    wanted = dict.fromkeys(f"{folder}/{each.partition('**')[0]}".rstrip("/") for each in patterns) or [folder]
+    words = ["scp", "-r", "-F", str(file), *(f"{key}-{node}:{each}" for each in wanted), f"{target}/{into}"]
+    return f"mkdir -p {shlex.quote(target)} && {shlex.join(words)}"
 
 
 _NODE_PATH = re.compile(r"(?P<pool>[^/:]+):(?:(?P<rank>\d+):)?(?P<path>.*)", re.DOTALL)
