@@ -166,12 +166,12 @@ COMMAND_GROUPS = {
         ),
     },
     "Debug": {
-        "diagnose": ("debug_stacks_profile", "Check a pool: links, ranks, GPUs, disks, queue, budget.", "ddp"),
+        "diagnose": ("doctor_diagnose_debug_dump", "Check a pool: links, ranks, GPUs, disks, queue, budget.", "ddp"),
         "stacks": ("debug_stacks_profile", "Show the Python stack of every rank.", "ddp"),
         "debug": ("debug_stacks_profile", "Debug a rank that waits at a breakpoint.", "ddp:3"),
         "profile": ("debug_stacks_profile", "Profile a rank with py-spy.", "ddp:3 --seconds 30"),
-        "doctor": ("doctor_and_debug_dump", "Check Python, terminal, folders, ledger and providers.", ""),
-        "debug-dump": ("doctor_and_debug_dump", "Pack log, ledger, versions and checks for a bug report.", ""),
+        "doctor": ("doctor_diagnose_debug_dump", "Check Python, terminal, folders, ledger and providers.", ""),
+        "debug-dump": ("doctor_diagnose_debug_dump", "Pack log, ledger, versions and checks for a bug report.", ""),
     },
 }  # fmt: skip
 COMMANDS = {name: about for group in COMMAND_GROUPS.values() for name, about in group.items()}

@@ -46,7 +46,7 @@ from skyward_core.views.machine_metrics import MachineMetrics
 from skyward_core.views.pool_view import PoolView, RunView, TaskView
 from skyward_tui.cli import follow_run, pool_and_run_lookup
 from skyward_tui.cli.commands import cancel_down_leftovers_prune, exec_launch_queue
-from skyward_tui.cli.commands.debug_stacks_profile import check_pool
+from skyward_tui.cli.commands.doctor_diagnose_debug_dump import check_pool
 from skyward_tui.cli.commands.launched_and_attached_runs import PoolCommand, run
 from skyward_tui.cli.console_and_log_printer import Console, LogPrinter
 from skyward_tui.cli.fault_tolerant_stdio import StandardStream

@@ -1,4 +1,4 @@
-"""``skyward-tui debug``, ``diagnose``, ``stacks`` and ``profile``: debugger, checks, stacks and profiles of ranks."""
+"""``skyward-tui debug``, ``stacks`` and ``profile``: debugger, stacks and profiles of ranks."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import codecs
 import os
 import select
 import sys
-import time
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from uuid import uuid4
 
@@ -16,14 +14,8 @@ import click
 from skyward_core.client.session import Session
 from skyward_core.model import errors
 from skyward_core.model.errors import PoolError, UsageError
-from skyward_core.model.machines_and_gpu_use import Check
-from skyward_core.model.metric_definitions_series_and_export import describe_throttling
 from skyward_core.model.thread_stacks import Stacks
-from skyward_core.util.format_bytes import format_size
 from skyward_core.util.terminal_safe_text import sanitize_paragraph
-from skyward_core.views.machine_metrics import MachineMetrics, MetricHistory, describe_xid, memory_share, slowdown_bits
-from skyward_core.views.pool_view import PoolView
-from skyward_core.views.problem_alerts_and_stragglers import find_alerts
 from skyward_core.views.stack_groups_and_profiles import (
     SIGNAL,
     as_json,
@@ -35,13 +27,9 @@ from skyward_core.views.stack_groups_and_profiles import (
     stack_as_json,
 )
 from skyward_tui.cli.console_and_log_printer import Console
-from skyward_tui.cli.pool_and_run_lookup import live_pools, live_run, open_session, split_rank
-from skyward_tui.cli.result_tables_failures_and_receipts import report_checks
+from skyward_tui.cli.pool_and_run_lookup import live_run, open_session, split_rank
 from skyward_tui.cli.shared_options_and_command_class import Duration, command
 from skyward_tui.file_export import profile_files, save_all
-from skyward_tui.text.error_hint_text import format_detail, format_error
-from skyward_tui.text.number_time_and_run_state_format import count, duration, money, preemption_text
-from skyward_tui.text.queue_trial_and_comparison_rows import queue_rows, waiting_reason
 
 POLL_SECONDS = 0.05  # seconds between two checks for keyboard input; short enough to feel immediate
 # after the end of the input, this many empty replies in a row mean that the debugger has printed everything
@@ -126,101 +114,6 @@ class _DebugSession:
     def _print(self, output: bytes) -> None:
         sys.stdout.write(sanitize_paragraph(self._text.decode(output)))
         sys.stdout.flush()
-
-
-@command()
-@click.argument("pool")
-def diagnose(console: Console, pool: str) -> int:
-    """Check a pool: links, ranks, GPUs, disks, queue, budget.
-
-    Of a run with silent ranks, the stacks of all ranks are shown. Exits with 1 if a check fails.
-    """
-    with open_session(console) as session:
-        (row,) = live_pools(session, (pool,))
-        try:
-            view = session.start_sampling(row.key).result()
-        except PoolError as error:
-            return report_checks([Check("pool", "fail", format_error(error))], console)
-        now, stacks = time.time(), dict[str, Stacks]()
-        checks = list(check_pool(view, now))
-        for run in view.begun_runs():
-            if any(alert.kind == "stall" for alert in find_alerts(view, run, now)):
-                try:
-                    stacks[run.id] = session.stacks(row.key, run.id).result()
-                except PoolError as error:
-                    checks.append(Check("stacks", "warn", f"run {run.id}: {format_error(error)}"))
-    status = report_checks(checks, console, stacks={run: stack_as_json(each) for run, each in stacks.items()})
-    for run_id, each in stacks.items() if not console.as_json else ():
-        for line in (f"\nstacks of run {run_id}", *as_text(each)):
-            console.print_line(line)
-    return status
-
-
-MIN_FREE = 1e9  # bytes of the disk with logs and results; agents stop ranks on a full disk
-_RANK_ALERTS = ("nan", "stall", "straggler", "restarts")  # kinds of alerts about ranks
-
-
-def check_pool(view: PoolView, now: float) -> Iterator[Check]:
-    """Yield the checks of a pool whose machines are measured."""
-    state, detail = view.shown_state, format_detail(view)
-    is_changing = state in ("starting", "connecting", "stopping")
-    yield Check("pool", "ok" if state == "up" else "warn" if is_changing else "fail", f"{state} {detail}".rstrip())
-    metrics = view.machines or MachineMetrics()
-    unready, cut, silent, full, broken, tight = (list[str]() for _ in range(6))
-    for node in view.nodes:
-        if node.phase != "ready":
-            unready.append(f"n{node.index}: {node.phase} for {duration(now - node.since)} {node.detail}".rstrip())
-        if node.notice:
-            unready.append(f"n{node.index}: {preemption_text(node, now)}")
-        if node.link_up is False:
-            lost = duration(now - node.link_since)
-            cut.append(f"n{node.index}: no connection for {lost} {node.link_detail}".rstrip())
-    rooms = []
-    for index, machine in metrics.nodes.items():
-        host = machine.host
-        if not machine.is_fresh(now):
-            silent.append(f"n{index}: no measurements for {duration(now - (host.latest_at or view.created_at))}")
-        if (room := host.latest.get("spool_free")) is not None:
-            rooms.append(room)
-            full += [f"n{index}: {format_size(int(room))} free"] if room < MIN_FREE else []
-        if host.full_since is not None:
-            tight.append(f"n{index}: {100 * memory_share(host.latest):.0f} % used")
-        found = [(gpu, ", ".join(_gpu_problems(track))) for gpu, track in enumerate(machine.gpus)]
-        broken += [f"n{index} GPU {gpu}: {problems}" for gpu, problems in found if problems]
-    gpus = sum(len(machine.gpus) for machine in metrics.nodes.values())
-    yield from _checks("nodes", unready, f"{view.nodes_ready}/{view.node_count} ready")
-    yield from _checks("links", cut, "all nodes are connected")
-    yield from _checks("agents", silent, "all agents send measurements")
-    yield from _checks("disks", full, f"at least {format_size(int(min(rooms)))} free" if rooms else "")
-    yield from _checks("memory", tight, "no machine's memory is nearly full")
-    yield from _checks("GPUs", broken, f"{count(gpus, 'GPU')} without errors" if gpus else "")
-    runs = view.begun_runs()
-    alerts = [(run, each) for run in runs for each in find_alerts(view, run, now) if each.kind in _RANK_ALERTS]
-    texts = [f"run {run.id}: {each.who}: {each.words} ({duration(now - each.since)})" for run, each in alerts]
-    yield from _checks(
-        "ranks", texts, f"{count(len(runs), 'running run')} without problems" if runs else "no run is active"
-    )
-    if waiting := [row for row in queue_rows(view) if row.waits]:
-        yield Check("queue", "warn", "; ".join(f"run {row.run} {waiting_reason(row, now)}" for row in waiting))
-    if view.price_hourly or view.budget is not None:
-        spent = f"spent {money(view.spent(now))}" + (f" of {money(view.budget)}" if view.budget is not None else "")
-        is_near = view.budget_state == "near"
-        yield Check("budget", "ok" if view.budget_state == "within" else "warn" if is_near else "fail", spent)
-
-
-def _checks(subject: str, problems: Sequence[str], fine: str = "") -> Iterator[Check]:
-    """Yield a failed check for each problem; without problems, a passed check, unless its text is empty."""
-    yield from (Check(subject, "fail", each) for each in problems)
-    if fine and not problems:
-        yield Check(subject, "ok", fine)
-
-
-def _gpu_problems(gpu: MetricHistory) -> list[str]:
-    found = [describe_xid(gpu.xid)] if gpu.xid else []
-    found += ["lost by the driver"] if gpu.lost_since is not None else []
-    found += [f"{errors:,.0f} uncorrectable memory errors"] if (errors := gpu.latest.get("ecc")) else []
-    bits = slowdown_bits(gpu.latest)
-    return found + ([f"slowed: {describe_throttling(bits)}"] if bits else [])
 
 
 @command()
