@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import secrets
 import shlex
-import tempfile
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -24,13 +23,10 @@ from skyward_core.model.errors import (
     UsageError,
 )
 from skyward_core.model.specs import Interpreter
-from skyward_core.node.bootstrap.receive_working_folder import FolderItem
 from skyward_core.protocol.frame_codec import AnyHeader
 from skyward_core.protocol.node_paths import NodePaths, pools_folder
 from skyward_core.store.debug_log import get_logger, log_duration
-from skyward_core.store.default_and_forbidden_working_folders import unusable_reason
-from skyward_core.tasks.python_compatibility import check_python, own_interpreter
-from skyward_core.transport import working_folder_upload
+from skyward_core.tasks.python_compatibility import check_python
 from skyward_core.transport.bundle_builder import bundle_for
 from skyward_core.transport.ssh.asyncssh_patches import asyncssh
 from skyward_core.transport.ssh.connection import (
@@ -56,17 +52,22 @@ from skyward_core.transport.ssh.host_command_channel import (
     WINDOW,
     CommandChannel,
     CommandOutput,
-    HostCommandFailed,
     NoFittingPython,
     OnLine,
     open_session,
 )
 from skyward_core.transport.transport import OnData, OnLost, Pipe, Report, StartBarrier, image_for_hosts, needs_install
-from skyward_core.util.safe_file_access import is_dir, resolve_path
+from skyward_core.transport.working_folder_upload import (
+    find_local_packages_once,
+    get_snapshot,
+    map_paths,
+    send_packages,
+    send_workdir,
+)
+from skyward_core.util.safe_file_access import resolve_path
 
 if TYPE_CHECKING:
-    from skyward_core.protocol.frame_types import EnvironmentDone, HostFacts, ManifestDone
-    from skyward_core.tasks.packages.package_specs_and_local_packages import LocalPackage
+    from skyward_core.protocol.frame_types import EnvironmentDone, HostFacts
 
 
 async def send_bundle(channel: CommandChannel) -> str:
@@ -307,8 +308,8 @@ class SSHTransport:
         report("running", detail=f"connecting to {self.target.host}")
         if gate is not None and config.get("cwd"):
             # Runs in the background, so that bundle and snapshot are ready when the host is connected.
-            _get_snapshot(config["cwd"], config.get("image") or {}, gate)
-            _find_local_packages(config, gate)
+            get_snapshot(config["cwd"], config.get("image") or {}, gate)
+            find_local_packages_once(config, gate)
         self.is_untouched = first
         SSHTransport.live.add(self)
         deadline = time.monotonic() + self.patience
@@ -384,7 +385,7 @@ class SSHTransport:
             phase = "synced"
             sent = await send_bundle(channel)
             facts["bundle"] = True
-            local = _find_local_packages(config, gate)
+            local = find_local_packages_once(config, gate)
             image = config.pop("image", None) or {}
             config.pop("interpreter", None)
             given = {part: config.get(part) or [] for part in ("path_before", "path")}
@@ -657,152 +658,6 @@ def describe_host(facts: HostFacts) -> str:
     if abs(offset) > CLOCK_SLACK:
         parts.append(f"its clock is {abs(offset):.0f} s {'ahead' if offset > 0 else 'behind'}")
     return ", ".join(parts)
-
-
-async def send_workdir(
-    channel: CommandChannel, cwd: str, image: Mapping[str, Any], gate: StartBarrier | None
-) -> tuple[str, str, Sequence[FolderItem]]:
-    """Update the host's copy of the working folder. Return its path, a description of the transfer, and its files.
-
-    Raises:
-        PoolError: If the folder is too large or has unreadable files, if it is invalid although the image names it, or
-            if the host requests files outside of the folder.
-    """
-    if not cwd:
-        return "", "no working folder", ()
-    snapshot = _get_snapshot(cwd, image, gate)
-    if isinstance(snapshot, str):
-        if image.get("workdir"):
-            raise PoolError(
-                f"{snapshot}, so it cannot be sent to the nodes: choose another folder with Image(workdir=...)."
-            )
-        return "", f"{snapshot}, so it is not sent: put the script into a folder of its own", ()
-    try:
-        copy, detail = await _send_snapshot(channel, snapshot)
-        return copy, detail, (await snapshot.files())[0]
-    except (working_folder_upload.FolderTooLarge, working_folder_upload.FileUnreadable) as error:
-        raise PoolError(str(error)) from error
-
-
-async def send_packages(
-    channel: CommandChannel, packages: Sequence[LocalPackage], cwd: str, gate: StartBarrier | None
-) -> tuple[dict[str, str], list[str]]:
-    """Update the host's copies of local packages outside the working folder.
-
-    Returns:
-        The path of each folder's copy, and descriptions of the transfers.
-
-    Raises:
-        PoolError: If a package that the project requires cannot be sent.
-    """
-    if not packages:
-        return {}, []
-    # Few projects have such packages.
-    from skyward_core.tasks.packages.package_specs_and_local_packages import packages_to_send
-
-    copies, details = dict[str, str](), list[str]()
-    for package in packages_to_send(packages, cwd):
-        snapshot = _get_snapshot(package.folder, {}, gate)
-        try:
-            if isinstance(snapshot, str):
-                raise working_folder_upload.FolderTooLarge(snapshot)
-            copies[package.folder], detail = await _send_snapshot(channel, snapshot)
-        except (working_folder_upload.FolderTooLarge, working_folder_upload.FileUnreadable) as error:
-            if package.is_requested:
-                raise PoolError(f"Cannot send package {package.name} of {package.folder}: {error}") from error
-            detail = f"not sent, so ranks cannot import it: {error}"
-        details.append(f"{package.name}: {detail}")
-    return copies, details
-
-
-def _find_local_packages(config: Mapping[str, Any], gate: StartBarrier | None) -> asyncio.Future[list[LocalPackage]]:
-    """Return the packages that are only installed on this machine. The search runs once for all nodes of a start."""
-    python = Interpreter.from_json(config["interpreter"]) if config.get("interpreter") else own_interpreter()
-
-    def find() -> list[LocalPackage]:
-        from skyward_core.tasks.packages.package_specs_and_local_packages import find_local_packages
-
-        return find_local_packages(config.get("image") or {}, python.prefix, python.minor)
-
-    def begin() -> asyncio.Future[list[LocalPackage]]:
-        return asyncio.ensure_future(asyncio.to_thread(find))
-
-    return gate.compute_once("local packages", begin) if gate is not None else begin()
-
-
-async def _send_snapshot(channel: CommandChannel, snapshot: working_folder_upload.Snapshot) -> tuple[str, str]:
-    items, listing = await snapshot.files()
-    name = working_folder_upload.copy_name(snapshot.folder)
-    total = sum(item.size for item in items)
-    note = f"; {total / 1e6:.0f} MB is large for a working folder" if total > working_folder_upload.WARNING else ""
-    if snapshot.withheld:
-        names = _shorten(snapshot.withheld)
-        note += f"; not sent because of typical names of secrets: {names} (to send them, use Image(includes=...))"
-    if snapshot.unmatched:
-        note += f"; Image(includes=...) patterns without a match: {_shorten(snapshot.unmatched)}"
-    answer: ManifestDone = await channel.ask("manifest", listing, name=name)
-    if answer.get("current"):
-        return answer["folder"], f"none of {len(items)} files has changed{note}"
-    doubtful = dict(answer["doubtful"])
-    _check_indices(channel.link.target.host, items, answer["wanted"], doubtful)
-    changed = await snapshot.find_changed(doubtful) if doubtful else []
-    indices = sorted({*answer["wanted"], *changed})
-    with tempfile.SpooledTemporaryFile(max_size=CHUNK * 128) as contents:
-        compressed = bool(indices) and await snapshot.pack(indices, contents)
-        size = contents.tell()
-        same = sorted(doubtful.keys() - set(changed))
-        await channel.ask("files", contents, name=name, same=same, wanted=indices, compressed=compressed)
-    return answer["folder"], f"{len(indices)} of {len(items)} files sent ({size / 1e3:.0f} kB){note}"
-
-
-def _check_indices(host: str, items: Sequence[FolderItem], indices: Sequence[int], doubtful: Mapping[int, str]) -> None:
-    """Reject requests of a host for files that are not in the list.
-
-    Links are never hashed for a host: their targets may be outside the folder, and the host must not learn their
-    hashes.
-    """
-    for index in (*indices, *doubtful):
-        if index >= len(items):
-            raise HostCommandFailed(
-                f"Host {host} requests file {index:,} of a working folder with {len(items):,} files."
-            )
-    for index in doubtful:
-        if items[index].link:
-            raise HostCommandFailed(
-                f"Host {host} requests the target of the link {items[index].path}, which is not allowed."
-            )
-
-
-def _shorten(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-
-
-def _get_snapshot(
-    cwd: str, image: Mapping[str, Any], gate: StartBarrier | None
-) -> working_folder_upload.Snapshot | str:
-    """Return a snapshot of the working folder, shared by all nodes of a start, or the reason why it cannot be sent."""
-
-    def make() -> working_folder_upload.Snapshot | str:
-        folder = resolve_path(cwd)
-        if unfit := unusable_reason(folder) or ("" if is_dir(folder) else f"{folder} is not a folder"):
-            return unfit
-        return working_folder_upload.Snapshot(folder, image.get("includes") or (), image.get("excludes") or ())
-
-    return gate.compute_once(("snapshot", cwd), make) if gate is not None else make()
-
-
-def map_paths(paths: Sequence[str], cwd: str, copy: str, gate: StartBarrier | None = None) -> list[str]:
-    """Map the import paths inside the working folder to the folder's copy on the host."""
-    if not (cwd and copy):
-        return []
-
-    def relative() -> list[Path]:
-        root = resolve_path(cwd)
-        return [path.relative_to(root) for path in map(resolve_path, paths) if path.is_relative_to(root)]
-
-    key = ("paths", cwd, *paths)
-    inside = gate.compute_once(key, relative) if gate is not None else relative()
-    return [str(Path(copy) / path) for path in inside]
 
 
 async def open_inspection_channel(transport: SSHTransport) -> CommandChannel:
