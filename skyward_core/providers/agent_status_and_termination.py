@@ -12,7 +12,7 @@ from skyward_core.model.machines_and_gpu_use import Machine
 
 if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import ReachDone
-    from skyward_core.transport.ssh.ssh_transport import SSHTransport
+    from skyward_core.transport.ssh.ssh_transport_and_bundle_upload import SSHTransport
 
 # asyncssh is imported late: a provider may be created before any code needs to dial its hosts.
 
@@ -71,7 +71,7 @@ async def end_machine(machine: Machine, way: TransportFactory) -> None:
     Args:
         way: Creates the provider's transport to the machine.
     """
-    from skyward_core.transport.ssh.ssh_transport import send_bundle
+    from skyward_core.transport.ssh.ssh_transport_and_bundle_upload import send_bundle
 
     transport = way(machine, patience=CHECK_TIMEOUT)
     try:
@@ -166,7 +166,7 @@ async def _is_silent(machine: Machine, lost: SSHTransport, asked: asyncio.Future
 
 async def _can_reach(transport: SSHTransport, place: tuple[str, int]) -> bool:
     """Check whether one host can connect to the address of another."""
-    from skyward_core.transport.ssh.ssh_transport import lend_bundle
+    from skyward_core.transport.ssh.ssh_transport_and_bundle_upload import lend_bundle
 
     channel = await transport.channel()
     await lend_bundle(channel)
@@ -177,7 +177,7 @@ async def _can_reach(transport: SSHTransport, place: tuple[str, int]) -> bool:
 
 def _live_transports() -> list[SSHTransport]:
     """Return the SSH transports of the running event loop."""
-    from skyward_core.transport.ssh.ssh_transport import SSHTransport
+    from skyward_core.transport.ssh.ssh_transport_and_bundle_upload import SSHTransport
 
     loop = asyncio.get_running_loop()
     return [transport for transport in SSHTransport.live if transport.loop is loop]

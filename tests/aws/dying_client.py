@@ -14,7 +14,7 @@ from skyward_core.pool.fetch_retained_results import NodeResultsFetcher
 from skyward_core.providers.aws.boto_calls import AwsCalls
 from skyward_core.providers.aws.launch_and_reservations import InstanceLaunch
 from skyward_core.providers.aws.provider import AWS
-from skyward_core.transport.ssh.ssh_transport import SSHTransport
+from skyward_core.transport.ssh.ssh_transport_and_bundle_upload import SSHTransport
 from tests.aws import storms
 from tests.aws.pools import rented, where
 

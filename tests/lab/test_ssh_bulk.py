@@ -16,7 +16,7 @@ import pytest
 import skyward_core as sky
 from skyward_core.pool.agent_link import Link
 from skyward_core.transport.file_and_result_downloads import ResultDownload
-from skyward_core.transport.ssh.ssh_transport import SSHTransport
+from skyward_core.transport.ssh.ssh_transport_and_bundle_upload import SSHTransport
 from skyward_core.views.events import Event, NodeLink
 from skyward_tui.text.rank_states_from_views import link_note
 

@@ -26,7 +26,7 @@ from skyward_core.providers.slurm.provider import make_comment
 from skyward_core.store.ledger import Ledger, ledger_id
 from skyward_core.transport.background_loop import submit
 from skyward_core.transport.ssh.ssh_config_and_preopened_sockets import write_pool_config
-from skyward_core.transport.ssh.ssh_transport import SSHTransport
+from skyward_core.transport.ssh.ssh_transport_and_bundle_upload import SSHTransport
 from tests.support.loopback_hosts import Hosts
 from tests.support.sessions import new_session
 from tests.support.slurm_cluster import SlurmCluster, missing

@@ -40,7 +40,7 @@ from skyward_core.transport.ssh.host_address_and_python import Target
 from skyward_core.transport.ssh.host_command_channel import NoFittingPython
 from skyward_core.transport.ssh.host_key_prompt import HostKeyPrompt
 from skyward_core.transport.ssh.ssh_config_and_preopened_sockets import PreopenedSockets
-from skyward_core.transport.ssh.ssh_transport import SSHTransport
+from skyward_core.transport.ssh.ssh_transport_and_bundle_upload import SSHTransport
 from skyward_core.transport.transport import StartBarrier
 from skyward_tui.text.error_hint_text import format_detail, format_error
 from tests.support.one_host import NOISE, Reports, config, greet, provider, running, target

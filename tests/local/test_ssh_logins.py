@@ -20,7 +20,7 @@ from skyward_core.transport.ssh import connection
 from skyward_core.transport.ssh.connection import LOGIN_FAILURES, LoginRecord, classify, connect, connect_error
 from skyward_core.transport.ssh.host_address_and_python import Target
 from skyward_core.transport.ssh.ssh_config_and_preopened_sockets import PreopenedSockets, Route
-from skyward_core.transport.ssh.ssh_transport import SSHTransport
+from skyward_core.transport.ssh.ssh_transport_and_bundle_upload import SSHTransport
 from tests.support.one_host import Reports, config, provider, running, target
 from tests.support.sshd import Host
 

@@ -16,7 +16,7 @@ from skyward_core.client import node_file_copy
 from skyward_core.model.errors import PoolError, Unreachable, UsageError
 from skyward_core.providers.slurm.slurm_commands import SlurmCommands
 from skyward_core.transport.ssh.connection import ANSWER_TIMEOUT, answer_timeout
-from skyward_core.transport.ssh.ssh_transport import SSHTransport, query_pythons
+from skyward_core.transport.ssh.ssh_transport_and_bundle_upload import SSHTransport, query_pythons
 from tests.support.one_host import NOISE, Reports, config, greet, running, target
 from tests.support.processes import descendants
 from tests.support.sshd import Host

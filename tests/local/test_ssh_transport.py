@@ -34,7 +34,7 @@ from skyward_core.transport.background_loop import background_loop
 from skyward_core.transport.ssh import connection, host_command_channel
 from skyward_core.transport.ssh.host_address_and_python import Target
 from skyward_core.transport.ssh.ssh_config_and_preopened_sockets import PreopenedSockets
-from skyward_core.transport.ssh.ssh_transport import SSHTransport, send_bundle
+from skyward_core.transport.ssh.ssh_transport_and_bundle_upload import SSHTransport, send_bundle
 from skyward_core.transport.transport import StartBarrier
 from skyward_core.transport.working_folder_upload import send_workdir
 from skyward_core.views.pool_view import PoolView

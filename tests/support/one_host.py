@@ -11,7 +11,7 @@ from typing import Any
 from skyward_core.protocol.frame_codec import Decoder, encode_frame
 from skyward_core.providers.ssh.provider import SSH
 from skyward_core.transport.ssh.host_address_and_python import Target
-from skyward_core.transport.ssh.ssh_transport import SSHTransport
+from skyward_core.transport.ssh.ssh_transport_and_bundle_upload import SSHTransport
 from tests.support.sshd import Host
 
 NOISE = "echo Welcome to the lab; printf 'no newline at the end'; echo trouble >&2; true"

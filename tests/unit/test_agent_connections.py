@@ -15,7 +15,7 @@ from skyward_core.pool.agent_link import SILENCE
 from skyward_core.protocol.frame_codec import Decoder, encode_frame
 from skyward_core.transport.local_transport_and_environments import SocketPipe
 from skyward_core.transport.ssh.host_command_channel import CommandOutput
-from skyward_core.transport.ssh.ssh_transport import ForwardedSocket, RelayedSocket
+from skyward_core.transport.ssh.ssh_transport_and_bundle_upload import ForwardedSocket, RelayedSocket
 
 
 class FakeChannel:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from skyward_core.transport.bundle_builder import bundle
-from skyward_core.transport.ssh import ssh_transport
+from skyward_core.transport.ssh import ssh_transport_and_bundle_upload
 from skyward_core.transport.ssh.host_address_and_python import WantedPython
-from skyward_core.transport.ssh.ssh_transport import DeferredUpload
+from skyward_core.transport.ssh.ssh_transport_and_bundle_upload import DeferredUpload
 from skyward_core.transport.transport import StartBarrier
 from tests.support.waiting import until
 
@@ -46,7 +46,7 @@ class Host:
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ssh_transport, "PAUSES", (3600.0, 0.01, 0.01))
+    monkeypatch.setattr(ssh_transport_and_bundle_upload, "PAUSES", (3600.0, 0.01, 0.01))
 
 
 def sending(host: Host) -> DeferredUpload:
@@ -68,7 +68,7 @@ async def test_pending_second_archive_is_sent_when_the_client_leaves() -> None:
 async def test_second_archive_is_sent_after_the_start_of_all_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
     gate, rest = StartBarrier(2), sending(Host())
-    monkeypatch.setattr(ssh_transport, "PAUSES", (1.0, 5.0))
+    monkeypatch.setattr(ssh_transport_and_bundle_upload, "PAUSES", (1.0, 5.0))
 
     async def upload(first: float) -> None:
         pauses.append(first)
@@ -91,7 +91,7 @@ async def test_second_archive_already_on_the_host_is_not_sent() -> None:
 
 
 async def test_sending_the_second_archive_is_retried_after_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ssh_transport, "PAUSES", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(ssh_transport_and_bundle_upload, "PAUSES", (0.0, 0.0, 0.0))
     host = Host()
     host.fails = 2
     rest = sending(host)
@@ -102,7 +102,7 @@ async def test_sending_the_second_archive_is_retried_after_failure(monkeypatch: 
 
 
 async def test_unresponsive_host_does_not_delay_the_leaving_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ssh_transport, "FINISH_TIMEOUT", 0.05)
+    monkeypatch.setattr(ssh_transport_and_bundle_upload, "FINISH_TIMEOUT", 0.05)
     host = Host()
     host.hangs = True
     rest = sending(host)

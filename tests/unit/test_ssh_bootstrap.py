@@ -30,7 +30,12 @@ from skyward_core.protocol.node_paths import deferred_bundle_path
 from skyward_core.providers import agent_status_and_termination
 from skyward_core.providers.ssh.provider import SSH
 from skyward_core.transport.bundle_builder import bundle
-from skyward_core.transport.ssh import connection, host_command_channel, ssh_config_and_preopened_sockets, ssh_transport
+from skyward_core.transport.ssh import (
+    connection,
+    host_command_channel,
+    ssh_config_and_preopened_sockets,
+    ssh_transport_and_bundle_upload,
+)
 from skyward_core.transport.ssh.host_address_and_python import Target
 from skyward_core.transport.ssh.ssh_config_and_preopened_sockets import Route
 from tests.support.processes import run_command
@@ -187,7 +192,7 @@ def test_file_upload_command_works_in_every_login_shell(shell: str, tmp_path: Pa
         words = (str(folder), "name", "3", attempts, "word")
         return run(
             shell,
-            ssh_transport.module_command(
+            ssh_transport_and_bundle_upload.module_command(
                 sys.executable, str(Path(receive_file.__file__).parent), "receive_file", *words
             ),
             data,
@@ -205,7 +210,7 @@ def test_file_upload_command_works_in_every_login_shell(shell: str, tmp_path: Pa
 
 def test_bootstrap_commands_contain_no_single_quotes() -> None:
     assert not set(host_command_channel._SHELL) & set("'!\\\n")
-    assert not set(ssh_transport._MODULE) & set("'!\\\n")
+    assert not set(ssh_transport_and_bundle_upload._MODULE) & set("'!\\\n")
 
 
 # Any exception of the connection to one host, at any await, is a result for that host only, and the other hosts

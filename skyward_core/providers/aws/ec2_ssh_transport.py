@@ -21,7 +21,7 @@ from skyward_core.store.debug_log import get_logger
 from skyward_core.transport.ssh.connection import HostConnection, answer_timeout, fetch_host_key
 from skyward_core.transport.ssh.host_address_and_python import Target
 from skyward_core.transport.ssh.host_command_channel import CommandOutput, NoFittingPython, open_session
-from skyward_core.transport.ssh.ssh_transport import SSHTransport
+from skyward_core.transport.ssh.ssh_transport_and_bundle_upload import SSHTransport
 from skyward_core.transport.transport import Report, StartBarrier
 from skyward_core.util.safe_file_access import write_atomic
 from skyward_core.util.terminal_safe_text import sanitize_line

@@ -61,7 +61,7 @@ from skyward_core.providers.provider import JsonSettings, describe_python
 from skyward_core.transport.ssh.host_address_and_python import Target
 
 if TYPE_CHECKING:
-    from skyward_core.transport.ssh.ssh_transport import SSHTransport
+    from skyward_core.transport.ssh.ssh_transport_and_bundle_upload import SSHTransport
 
 
 HOURS_PER_DAY = 24  # Capacity Blocks are sold in whole days
@@ -749,7 +749,7 @@ class AWS(JsonSettings, StrictKeywords):
             patience: Limit for connection attempts, in seconds; None for 30, or for the boot time of a new machine.
         """
         from skyward_core.providers.aws.ec2_ssh_transport import BOOT_TIMEOUT, Ec2Transport, HostKeyFile
-        from skyward_core.transport.ssh.ssh_transport import PATIENCE
+        from skyward_core.transport.ssh.ssh_transport_and_bundle_upload import PATIENCE
 
         extra = machine.extra
         if patience is None:

@@ -45,7 +45,7 @@ from skyward_core.transport.ssh.host_address_and_python import Policy, Target
 from skyward_core.util.terminal_safe_text import sanitize_line
 
 if TYPE_CHECKING:
-    from skyward_core.transport.ssh.ssh_transport import SSHTransport
+    from skyward_core.transport.ssh.ssh_transport_and_bundle_upload import SSHTransport
 
 
 LEDGER_COMMENT_PREFIX = "skyward ledger "
@@ -709,7 +709,7 @@ class Slurm(JsonSettings, StrictKeywords):
             machine: The machine.
             patience: Limit for connection attempts, in seconds; None for 30.
         """
-        from skyward_core.transport.ssh.ssh_transport import SSHTransport
+        from skyward_core.transport.ssh.ssh_transport_and_bundle_upload import SSHTransport
 
         folder = AllocationFolder(pool, machine.extra["token"])
         target = Target(

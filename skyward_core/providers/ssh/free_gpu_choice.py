@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from skyward_core.model.accelerators import Accelerator
     from skyward_core.model.specs import PoolSpec
     from skyward_core.protocol.frame_types import LookDone
-    from skyward_core.transport.ssh.ssh_transport import SSHTransport
+    from skyward_core.transport.ssh.ssh_transport_and_bundle_upload import SSHTransport
 
 GPU_CACHE = AnswerCache()
 MEMORY_TOLERANCE = 0.9  # smallest ratio of the memory that a driver reports to the manufacturer's figure
@@ -44,7 +44,7 @@ class HostGpuUsage(Value):
 
 async def inspect_host(transport: SSHTransport, host: str) -> HostGpuUsage:
     """Return the GPU usage of a host; leaves nothing on the host."""
-    from skyward_core.transport.ssh.ssh_transport import lend_bundle, open_inspection_channel
+    from skyward_core.transport.ssh.ssh_transport_and_bundle_upload import lend_bundle, open_inspection_channel
 
     try:
         with closing(await open_inspection_channel(transport)) as channel:

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import GpusDone
     from skyward_core.providers.ssh.free_gpu_choice import HostGpuUsage
     from skyward_core.transport.ssh.host_address_and_python import WantedPython
-    from skyward_core.transport.ssh.ssh_transport import SSHTransport
+    from skyward_core.transport.ssh.ssh_transport_and_bundle_upload import SSHTransport
 
 
 def _parse_hosts(text: str) -> list[str] | str:
@@ -396,7 +396,7 @@ class SSH(JsonSettings, StrictKeywords, Value):
 
     async def _check_host(self, host: str, loaded_with: Sequence[str] | None) -> list[Check]:
         from skyward_core.transport.ssh.host_command_channel import NoFittingPython
-        from skyward_core.transport.ssh.ssh_transport import (
+        from skyward_core.transport.ssh.ssh_transport_and_bundle_upload import (
             CLOCK_SLACK,
             lend_bundle,
             open_inspection_channel,
@@ -494,7 +494,7 @@ class SSH(JsonSettings, StrictKeywords, Value):
         patience: float | None = None,
         loaded_with: Sequence[str] | None = None,
     ) -> SSHTransport:
-        from skyward_core.transport.ssh.ssh_transport import SSHTransport
+        from skyward_core.transport.ssh.ssh_transport_and_bundle_upload import SSHTransport
 
         return SSHTransport(self.target(host), folder, python=self.python, loaded_with=loaded_with, patience=patience)
 
