@@ -20,6 +20,7 @@ import pytest
 
 from skyward_core.node.agent import call_journal, metrics_sampler_supervisor, preemption_notices
 from skyward_core.node.agent.agent import recover_state
+from skyward_core.node.agent.agent_state_lease_deadman_and_network_info import NodeState
 from skyward_core.node.agent.call_lifecycle import CallLifecycle, SlowCalls
 from skyward_core.node.agent.call_registry import MAX_RECORDS, Call, CallRegistry
 from skyward_core.node.agent.config import AgentConfig
@@ -28,7 +29,6 @@ from skyward_core.node.agent.fail_fast_without_client import FailFast
 from skyward_core.node.agent.frame_connection import Connection
 from skyward_core.node.agent.metrics_sampler_supervisor import SamplerProcess
 from skyward_core.node.agent.preemption_notices import PreemptionNotifier
-from skyward_core.node.agent.shared_agent_state_and_lease import NodeState
 from skyward_core.node.agent.slot_dispatcher import SlotDispatcher
 from skyward_core.node.agent.worker_processes import Process
 from skyward_core.node.agent.worker_slot_queue_and_process import RankPhases
@@ -156,7 +156,7 @@ from skyward_core.node.agent.call_lifecycle import CallLifecycle
 from skyward_core.node.agent.call_registry import Call
 from skyward_core.node.agent.config import AgentConfig
 from skyward_core.node.agent.frame_connection import Connection
-from skyward_core.node.agent.shared_agent_state_and_lease import NodeState
+from skyward_core.node.agent.agent_state_lease_deadman_and_network_info import NodeState
 
 async def main(folder, descriptor):
     config = AgentConfig(pool="p", node=3, nodes=4, folder=folder, socket="", idle_timeout=9.0, grace=1.0)

@@ -36,7 +36,7 @@ from skyward_core.model.errors import PoolError, PoolExistsError, RunError, Scri
 from skyward_core.model.leftovers import Leftover
 from skyward_core.model.outcomes_states_and_alerts import ErrorInfo, Outcome, RootCause, RunStatus, Summary
 from skyward_core.model.specs import PoolSpec
-from skyward_core.node.agent.shared_agent_state_and_lease import LAST_LINE_BYTES, last_line
+from skyward_core.node.agent.agent_state_lease_deadman_and_network_info import LAST_LINE_BYTES, last_line
 from skyward_core.providers.aws import boto_calls
 from skyward_core.providers.local.provider import Local
 from skyward_core.store.receipts_and_bills import Receipt

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from skyward_core.node.agent import fail_fast_without_client, peer_heartbeats
+from skyward_core.node.agent.agent_state_lease_deadman_and_network_info import Lease
 from skyward_core.node.agent.call_registry import Call
 from skyward_core.node.agent.fail_fast_without_client import FailFast
 from skyward_core.node.agent.frame_connection import Connection
@@ -22,7 +23,6 @@ from skyward_core.node.agent.gang_and_queue_requests import GangLock, GangReques
 from skyward_core.node.agent.gang_state import EpochFile, Gang, ReservedPorts, sign_body
 from skyward_core.node.agent.peer_heartbeats import Witness, sign_heartbeat
 from skyward_core.node.agent.restart_without_client import UnattendedRestarts
-from skyward_core.node.agent.shared_agent_state_and_lease import Lease
 from skyward_core.protocol.frame_codec import Decoder, encode_frame
 from tests.support.agent_parts import Node
 from tests.support.waiting import until

@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 
 from skyward_core.model.machines_and_gpu_use import Machine, MeasuredHardware, OrderedHardware, find_mismatch
-from skyward_core.node.agent import agent
-from skyward_core.node.agent.agent import DeadmanSwitch
+from skyward_core.node.agent import agent_state_lease_deadman_and_network_info
+from skyward_core.node.agent.agent_state_lease_deadman_and_network_info import DeadmanSwitch
 from skyward_core.node.bootstrap import hardware_and_network_benchmark
 from skyward_core.pool.startup_and_machine_verification import MachineVerifier, _parse_probe
 from skyward_core.providers.aws import instance_metadata_preemption_poller, instances_and_leftovers
@@ -390,7 +390,7 @@ def test_benchmark_receiver_closes_after_its_timeout(monkeypatch: pytest.MonkeyP
 def shutdown_requests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Shutdown commands that were requested from the system."""
     found: list[str] = []
-    monkeypatch.setattr(agent, "_schedule_shutdown", found.append)
+    monkeypatch.setattr(agent_state_lease_deadman_and_network_info, "_schedule_shutdown", found.append)
     return found
 
 

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from skyward_core.node.agent import plugin_context_supervisor, worker_slot_queue_and_process
+from skyward_core.node.agent.agent_state_lease_deadman_and_network_info import NodeState
 from skyward_core.node.agent.call_registry import Call
 from skyward_core.node.agent.config import AgentConfig
 from skyward_core.node.agent.frame_connection import Connection
 from skyward_core.node.agent.gang_state import Gang
 from skyward_core.node.agent.log_tailing_and_size_limits import LogTail
 from skyward_core.node.agent.plugin_context_supervisor import PluginContextProcess
-from skyward_core.node.agent.shared_agent_state_and_lease import NodeState
 from skyward_core.node.agent.worker_processes import Process
 from skyward_core.node.agent.worker_slot_queue_and_process import Slot
 from skyward_core.protocol.frame_codec import Header, WireError

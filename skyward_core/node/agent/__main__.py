@@ -195,7 +195,7 @@ def read_running_state(folder: Path) -> dict[str, Any]:
 
 
 def last_error_line(folder: Path) -> str:
-    from skyward_core.node.agent.shared_agent_state_and_lease import last_line
+    from skyward_core.node.agent.agent_state_lease_deadman_and_network_info import last_line
 
     try:
         line = last_line(Path(NodePaths(str(folder)).errors))

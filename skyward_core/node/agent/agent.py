@@ -7,13 +7,13 @@ import errno
 import os
 import signal
 import socket
-import subprocess
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from skyward_core.node.agent.agent_state_lease_deadman_and_network_info import DeadmanSwitch, NodeState
 from skyward_core.node.agent.call_lifecycle import CallLifecycle
 from skyward_core.node.agent.call_registry import Call, attempt_number
 from skyward_core.node.agent.client_requests import ClientRequests
@@ -22,7 +22,6 @@ from skyward_core.node.agent.connected_clients import ClientRegistry
 from skyward_core.node.agent.fail_fast_without_client import FailFast
 from skyward_core.node.agent.plugin_context_supervisor import PLUGIN_CONTEXT_PLACE
 from skyward_core.node.agent.restart_without_client import UnattendedRestarts
-from skyward_core.node.agent.shared_agent_state_and_lease import NodeState
 from skyward_core.node.agent.slot_dispatcher import SlotDispatcher
 from skyward_core.node.agent.worker_processes import (
     add_signal_handlers,
@@ -41,53 +40,6 @@ from skyward_core.protocol.frame_codec import Header, encode_frame
 if TYPE_CHECKING:
     from skyward_core.node.agent.metrics_sampler_supervisor import SamplerProcess
     from skyward_core.node.agent.preemption_notices import PreemptionNotifier
-
-
-POSTPONE_PARTS = 5  # number of postponements during one shutdown delay
-MAX_POSTPONE_INTERVAL = 60.0  # seconds between two postponements
-
-
-class DeadmanSwitch:
-    """Scheduled shutdown of the machine, which the agent postpones again and again.
-
-    If the agent crashes, nothing postpones the shutdown, so the machine still shuts down.
-
-    Args:
-        minutes: Delay of the shutdown; 0 to never shut down.
-    """
-
-    def __init__(self, minutes: int) -> None:
-        self._minutes = minutes
-        self._due = 0.0
-
-    def postpone(self) -> None:
-        """Postpone the shutdown if the last postponement is old enough."""
-        now = time.monotonic()
-        if self._minutes and now >= self._due:
-            _schedule_shutdown(f"+{self._minutes}")
-            self._due = now + min(MAX_POSTPONE_INTERVAL, self._minutes * 60 / POSTPONE_PARTS)
-
-    def trigger(self) -> None:
-        """Shut the machine down now."""
-        if self._minutes:
-            _schedule_shutdown("now")
-
-
-def _schedule_shutdown(when: str) -> None:
-    """Schedule a shutdown of the machine as root. Ignore its failures, because the next attempt follows soon.
-
-    Raises:
-        OSError: If no process can be started.
-    """
-    command = f"sudo -n shutdown --no-wall -P {when} || shutdown --no-wall -P {when}"
-    subprocess.Popen(
-        ["/bin/sh", "-c", command],
-        cwd="/",
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,  # it must outlive the agent
-    )
 
 
 RECONNECT_TIMEOUT = 1.0  # seconds for orphaned workers to reconnect; they need 0.05 s unless they are busy

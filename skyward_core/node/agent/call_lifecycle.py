@@ -11,12 +11,12 @@ from collections.abc import Callable, Container, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from skyward_core.node.agent.agent_state_lease_deadman_and_network_info import NodeState
 from skyward_core.node.agent.call_registry import Call
 from skyward_core.node.agent.connected_clients import ClientRegistry
 from skyward_core.node.agent.frame_connection import Connection
 from skyward_core.node.agent.generator_values import GeneratorBuffer
 from skyward_core.node.agent.log_tailing_and_size_limits import RankLogs
-from skyward_core.node.agent.shared_agent_state_and_lease import NodeState
 from skyward_core.node.agent.worker_processes import (
     NO_THREAD,
     ON_SIGTERM,

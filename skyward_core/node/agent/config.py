@@ -29,7 +29,7 @@ class AgentConfig:
         cwd: Working folder of the ranks; also the last entry of ``sys.path``, unless other users can write to it.
         client_cwd: The client's folder that ``cwd`` is a copy of; "" if there is none; None if client and node share
             the file system.
-        idle_timeout, ttl: Limits of the lease in seconds; see ``agent.shared_agent_state_and_lease``.
+        idle_timeout, ttl: Limits of the lease in seconds; see ``agent.agent_state_lease_deadman_and_network_info``.
         deadman: Minutes until the machine shuts itself down unless the agent postpones it; 0 to never shut down.
         log_limit: Bytes that a rank may print to each stream, and log as metrics, during one run; 0 for no limit.
         collect_metrics: Whether ranks record metrics that they print, or log with other libraries.

@@ -10,10 +10,10 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+from skyward_core.node.agent.agent_state_lease_deadman_and_network_info import NodeState
 from skyward_core.node.agent.call_registry import Call
 from skyward_core.node.agent.frame_connection import Connection
 from skyward_core.node.agent.gang_state import sign_body
-from skyward_core.node.agent.shared_agent_state_and_lease import NodeState
 from skyward_core.node.agent.slot_dispatcher import SlotDispatcher
 from skyward_core.protocol.frame_codec import Header, encode_json
 from skyward_core.protocol.frame_schemas_and_size_limits import (

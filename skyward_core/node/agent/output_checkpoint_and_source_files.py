@@ -26,8 +26,8 @@ from skyward_core.protocol.node_paths import STATE_FILE
 from skyward_core.protocol.validators import is_relative_subpath
 
 if TYPE_CHECKING:
+    from skyward_core.node.agent.agent_state_lease_deadman_and_network_info import NodeState
     from skyward_core.node.agent.frame_connection import Connection
-    from skyward_core.node.agent.shared_agent_state_and_lease import NodeState
     from skyward_core.protocol import frame_types as frames
 
 

@@ -16,9 +16,9 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from skyward_core.node.agent.agent_state_lease_deadman_and_network_info import NodeState
 from skyward_core.node.agent.frame_connection import Connection
 from skyward_core.node.agent.gang_state import sign_body
-from skyward_core.node.agent.shared_agent_state_and_lease import NodeState
 from skyward_core.protocol.frame_codec import encode_json
 from skyward_core.protocol.frame_schemas_and_size_limits import validate_peer_frame
 

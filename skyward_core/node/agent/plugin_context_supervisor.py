@@ -8,8 +8,8 @@ import signal
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from skyward_core.node.agent.agent_state_lease_deadman_and_network_info import NodeState
 from skyward_core.node.agent.frame_connection import Connection
-from skyward_core.node.agent.shared_agent_state_and_lease import NodeState
 from skyward_core.node.agent.worker_processes import (
     Process,
     call_on_exit,

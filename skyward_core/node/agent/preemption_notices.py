@@ -13,10 +13,10 @@ from signal import SIGKILL
 from time import monotonic
 from typing import Any, cast
 
+from skyward_core.node.agent.agent_state_lease_deadman_and_network_info import NodeState
 from skyward_core.node.agent.call_lifecycle import CallLifecycle
 from skyward_core.node.agent.config import AgentConfig
 from skyward_core.node.agent.connected_clients import ClientRegistry
-from skyward_core.node.agent.shared_agent_state_and_lease import NodeState
 from skyward_core.node.agent.slot_dispatcher import SlotDispatcher
 from skyward_core.node.agent.worker_processes import signal_group, signal_process, spawn_monitor
 from skyward_core.node.agent.worker_slot_queue_and_process import Slot

@@ -12,8 +12,8 @@ from skyward_core.node.agent.worker_processes import describe_shortage, run_in_t
 from skyward_core.node.stack_dumps_and_profiles import PathMapping, RankProcess, capture_stacks
 
 if TYPE_CHECKING:
+    from skyward_core.node.agent.agent_state_lease_deadman_and_network_info import NodeState
     from skyward_core.node.agent.frame_connection import Connection
-    from skyward_core.node.agent.shared_agent_state_and_lease import NodeState
     from skyward_core.node.agent.slot_dispatcher import SlotDispatcher
     from skyward_core.node.agent.worker_slot_queue_and_process import Slot
     from skyward_core.protocol.frame_types import ClientDebug, ClientProfile, ClientStacks

@@ -18,13 +18,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from skyward_core.node.agent.agent_state_lease_deadman_and_network_info import NodeState
 from skyward_core.node.agent.call_lifecycle import CallLifecycle
 from skyward_core.node.agent.call_registry import Call, RunRecord
 from skyward_core.node.agent.connected_clients import ClientRegistry
 from skyward_core.node.agent.fail_fast_without_client import CLIENT_GRACE, FailFast
 from skyward_core.node.agent.gang_and_queue_requests import GangRequests
 from skyward_core.node.agent.gang_state import Gang, next_peers
-from skyward_core.node.agent.shared_agent_state_and_lease import NodeState
 from skyward_core.node.agent.slot_dispatcher import SlotDispatcher
 from skyward_core.node.agent.worker_processes import run_in_thread
 from skyward_core.protocol.frame_codec import MAX_SHORT_TEXT, AnyHeader, Header

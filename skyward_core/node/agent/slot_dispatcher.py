@@ -7,13 +7,13 @@ from collections.abc import Callable, Hashable
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from skyward_core.node.agent.agent_state_lease_deadman_and_network_info import NodeState
 from skyward_core.node.agent.call_lifecycle import CallLifecycle
 from skyward_core.node.agent.call_registry import Call
 from skyward_core.node.agent.connected_clients import ClientRegistry
 from skyward_core.node.agent.frame_connection import Connection
 from skyward_core.node.agent.log_tailing_and_size_limits import NO_LIMIT
 from skyward_core.node.agent.plugin_context_supervisor import PluginContextProcess
-from skyward_core.node.agent.shared_agent_state_and_lease import NodeState
 from skyward_core.node.agent.worker_processes import processor_seconds, reap
 from skyward_core.node.agent.worker_slot_queue_and_process import RankPhases, Slot
 from skyward_core.protocol.frame_codec import AnyHeader, WireError

@@ -15,13 +15,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from skyward_core.node.agent.agent_state_lease_deadman_and_network_info import NodeState
 from skyward_core.node.agent.call_lifecycle import CallLifecycle
 from skyward_core.node.agent.call_registry import Call, Key
 from skyward_core.node.agent.config import HANDLER_GRACE
 from skyward_core.node.agent.frame_connection import Connection
 from skyward_core.node.agent.gang_state import Gang, ReservedPorts
 from skyward_core.node.agent.log_tailing_and_size_limits import RankLogs
-from skyward_core.node.agent.shared_agent_state_and_lease import NodeState
 from skyward_core.node.agent.worker_processes import (
     Process,
     call_on_exit,

@@ -1,4 +1,4 @@
-"""State that the parts of the agent share, including the lease."""
+"""State that the parts of the agent share, lease, dead man's switch, name and speed of the network interface."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import fcntl
 import os
 import socket
+import subprocess
 import time
 from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import suppress
@@ -69,6 +70,53 @@ class Lease:
         if self.ttl is not None and time.monotonic() - self._born >= self.ttl:
             return f"its time to live of {self.ttl:g} s expired"
         return f"idle for {self.idle_timeout:g} s"
+
+
+POSTPONE_PARTS = 5  # number of postponements during one shutdown delay
+MAX_POSTPONE_INTERVAL = 60.0  # seconds between two postponements
+
+
+class DeadmanSwitch:
+    """Scheduled shutdown of the machine, which the agent postpones again and again.
+
+    If the agent crashes, nothing postpones the shutdown, so the machine still shuts down.
+
+    Args:
+        minutes: Delay of the shutdown; 0 to never shut down.
+    """
+
+    def __init__(self, minutes: int) -> None:
+        self._minutes = minutes
+        self._due = 0.0
+
+    def postpone(self) -> None:
+        """Postpone the shutdown if the last postponement is old enough."""
+        now = time.monotonic()
+        if self._minutes and now >= self._due:
+            _schedule_shutdown(f"+{self._minutes}")
+            self._due = now + min(MAX_POSTPONE_INTERVAL, self._minutes * 60 / POSTPONE_PARTS)
+
+    def trigger(self) -> None:
+        """Shut the machine down now."""
+        if self._minutes:
+            _schedule_shutdown("now")
+
+
+def _schedule_shutdown(when: str) -> None:
+    """Schedule a shutdown of the machine as root. Ignore its failures, because the next attempt follows soon.
+
+    Raises:
+        OSError: If no process can be started.
+    """
+    command = f"sudo -n shutdown --no-wall -P {when} || shutdown --no-wall -P {when}"
+    subprocess.Popen(
+        ["/bin/sh", "-c", command],
+        cwd="/",
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # it must outlive the agent
+    )
 
 
 SIOCGIFADDR = 0x8915  # SIOCGIFADDR
