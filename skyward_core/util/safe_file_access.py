@@ -132,14 +132,15 @@ def read_bytes(path: str | Path, most: int = MAX_BYTES) -> bytes:
             if not stat.S_ISREG(found.st_mode):
                 kind = _FILE_KINDS.get(stat.S_IFMT(found.st_mode), "something else")
                 raise UnusableFile(errno.EINVAL, f"it is {kind}, not a regular file")
-            data = file.read(most + 1) or b""
+            # A size of 0 may be wrong, as in /proc. The size of a large file is right, and saves its memory.
+            data = (file.read(most + 1) or b"") if found.st_size <= most else None
     except ValueError as error:
         raise UnusableFile(errno.EINVAL, str(error)) from error
     except OSError as error:
         if error.errno == errno.ENXIO:
             raise UnusableFile(errno.EINVAL, "it is a socket, not a regular file") from error
         raise
-    if len(data) > most:
+    if data is None or len(data) > most:
         raise UnusableFile(errno.EFBIG, f"it has more than {most:,} bytes")
     return data
 
