@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
 from tests.support.compiled import compile_before
 from tests.support.have_uv import have_uv
@@ -53,6 +54,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("proofs" if config.getoption("--proofs") else "suite")
+    if not config.getoption("--proofs"):
+        # Hypothesis would read all sources for constants before the first test, which takes seconds.
+        providers._get_local_constants = lambda: providers._local_constants
     # A shell ignores SIGINT for a background test run, and nohup ignores SIGHUP. Processes that tests start would
     # inherit this. They do not inherit handlers, and with a handler SIGHUP does not end the test run either.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
