@@ -114,7 +114,7 @@ def test_machine_exchange_is_found_after_its_client_is_killed(
     assert left(bed) == [] and len(bed.instances()) == 2
 
 
-@pytest.mark.proof("5 s of a processor", after=1)
+@pytest.mark.proof("5 s of a processor")
 @pytest.mark.parametrize("stage", ["run", "install", "teardown", "tidying"])
 def test_running_machines_are_found_after_their_client_is_killed(
     bed: Bed, tmp_path: Path, session: Any, stage: str, monkeypatch: pytest.MonkeyPatch

@@ -170,6 +170,7 @@ async def test_node_range_uses_the_first_zone_with_enough_capacity(bed: Bed) -> 
     assert left(bed) == []
 
 
+@pytest.mark.proof("2 s of a processor")
 async def test_gpu_machines_share_a_placement_group_and_are_in_network_order(bed: Bed) -> None:
     made = await create(4)
     answer = bed.client().describe_instances()["Reservations"]

@@ -70,6 +70,7 @@ def test_spot_machine_preempted_without_notice_is_named(bed: Bed, rent: Callable
     assert len(bed.instances("terminated")) == 2 and left(bed) == []
 
 
+@pytest.mark.proof("7 s of a processor")
 def test_preempted_spot_machines_are_replaced_including_the_head(bed: Bed, rent: Callable[[int], sky.Compute]) -> None:
     with rent(3) as compute:
         before = {address for address in head() @ compute}

@@ -82,6 +82,7 @@ def trained(call: Callable[[Path], sky.Pending[None]], pool: sky.Compute, folder
         (weights_and_biases, "wandb", "from W&B"),
     ],
 )
+@pytest.mark.proof("2 s of a processor", after=1)
 def test_calls_of_logging_libraries_are_recorded(
     call: Callable[[Path], sky.Pending[None]], needs: str, origin: str, pool: sky.Compute, tmp_path: Path
 ) -> None:
@@ -96,6 +97,7 @@ def test_calls_of_logging_libraries_are_recorded(
     assert call is not torch_tensorboard or book.latest_by_rank(run, "acc/val")
 
 
+@pytest.mark.proof("4 s of a processor")
 def test_keras_epochs_are_recorded_with_their_progress(pool: sky.Compute, tmp_path: Path) -> None:
     run = trained(keras_fit, pool, tmp_path)
     book = pool.pool.view.metrics

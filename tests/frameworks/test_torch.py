@@ -150,6 +150,7 @@ def leaves_its_group(name: str) -> tuple[int, str]:
     return dist.get_world_size(), dist.get_backend()
 
 
+@pytest.mark.proof("2 s of a processor")
 def test_torch_task_can_create_and_destroy_a_process_group(pool):
     names = ["gloo", "cpu:gloo"] * 3  # more tasks than ranks
     assert [*(sky.gather(*map(leaves_its_group, names)) >> pool)] == [(1, name) for name in names]

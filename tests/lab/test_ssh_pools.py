@@ -82,6 +82,7 @@ def has_rest(host: Host) -> bool:
     return any(host.home.glob(".cache/skyward/bundle-*-rest/all.zip"))
 
 
+@pytest.mark.proof("2 s of a processor")
 def test_rest_of_the_bundle_is_sent_on_request_or_when_the_client_leaves(pair: Lab) -> None:
     first, second = pair.hosts
     for host in pair.hosts:
@@ -123,6 +124,7 @@ def how_many() -> int:
     return max(4, min(128 if cores >= 8 else WANTED, free // MEMORY))
 
 
+@pytest.mark.proof("3 s of a processor")
 def test_many_ssh_hosts_run_with_few_file_descriptors(make_lab: MakeLab, proofs: bool) -> None:
     count = how_many() if proofs else FEW
     if proofs and count < WANTED:

@@ -650,6 +650,7 @@ with sky.Compute(nodes=3, name="shared", options=sky.Options(console=False)) as 
 """
 
 
+@pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("client", ["stays", "is killed"])
 def test_waiting_client_gets_results_of_a_connected_client_too(home: Path, tmp_path: Path, client: str) -> None:
     with child(WAITED_FOR, tmp_path, client) as first:

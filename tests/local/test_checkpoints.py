@@ -61,7 +61,8 @@ def save_steps(last: int, seen: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("place", ["hosts", "local"])
+@pytest.mark.proof("5 s of a processor", after=1)
+@pytest.mark.parametrize("place", ["local", "hosts"])
 def test_new_client_resumes_from_the_store_with_the_newest_checkpoint(
     place: str, hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,6 +262,7 @@ def list_checkpoints() -> list[str]:
     return sorted(each.name + each.read_text() for each in Path("checkpoints").rglob("*") if each.is_file())
 
 
+@pytest.mark.proof("3 s of a processor")
 def test_client_killed_during_a_copy_leaves_whole_files(hosts: Hosts, project: Path, tmp_path: Path) -> None:
     folder = hosts.known.parent
     command = [sys.executable, "-c", CLIENT, json.dumps(hosts.provider().to_json()), str(tmp_path / "hung")]

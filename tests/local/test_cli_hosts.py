@@ -133,6 +133,7 @@ async def test_hosts_option_and_ssh_provider_require_each_other(cli: Cli) -> Non
     assert "Remove one of them" in done.stderr
 
 
+@pytest.mark.proof("2 s of a processor")
 async def test_job_sends_its_workdir_and_later_edits(host: Host, cli: Cli) -> None:
     name = f"127.0.0.1:{host.port}"
     await run(cli, "trust", name, "--yes")

@@ -220,6 +220,7 @@ def test_state_folder_that_cannot_hold_folders_is_named(small_home: Path, tmp_pa
 READ_ONLY = 'mount --bind "$0" "$0" && mount -o remount,bind,ro "$0" && exec "$@"'
 
 
+@pytest.mark.proof("2 s of a processor")
 def test_pool_is_listed_and_torn_down_with_a_read_only_home(cli: Cli) -> None:
     if os.geteuid() != 0:
         pytest.skip("a read-only home needs root")
@@ -328,7 +329,7 @@ def run_as_user(folder: Path, uid: int, *command: str) -> subprocess.CompletedPr
     )  # fmt: skip
 
 
-@pytest.mark.proof("1 s of a processor", after=1)
+@pytest.mark.proof("1 s of a processor")
 @pytest.mark.parametrize("limit", [3, 2, 6])  # for no agents, for no thread of a child, for one agent
 def test_command_without_free_processes_names_the_limit_and_leaves_nothing(tmp_path: Path, limit: int) -> None:
     (tmp_path / "f.py").write_text("import skyward_core as sky\n@sky.function\ndef f(): ...\n")

@@ -139,6 +139,7 @@ def destroy(folder: str) -> None:
     remove(folder)
 
 
+@pytest.mark.proof("2 s of a processor")
 def test_run_that_lost_a_node_ends_when_a_client_follows_it(cli: Cli) -> None:
     pool, run, folder = detach_from_run(cli)
     destroy(folder)

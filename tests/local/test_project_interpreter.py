@@ -272,6 +272,7 @@ def test_client_killed_while_creating_an_environment_leaves_no_installer(
     assert task.interpreter is not None and (Path(task.interpreter.prefix) / MADE_FILE).exists()
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_missing_package_error_names_the_interpreter_to_install_for(
     project: Path, environments: dict[str, Path], inline: Path
 ) -> None:

@@ -266,11 +266,13 @@ def fine() -> str:
     return "ok"
 
 
-def test_run_right_after_a_rank_exit_gets_a_whole_gang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_right_after_a_rank_exit_gets_a_whole_gang(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, proofs: bool
+) -> None:
     """The rank on the other node has returned, so only the head's agent knows that the gang is broken."""
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
     with sky.Compute(nodes=2, options=sky.Options(console=False)) as pool:
-        for how, status in [("sys.exit", 3), ("os._exit", 4)] * 4:
+        for how, status in [("sys.exit", 3), ("os._exit", 4)] * (4 if proofs else 1):
             with pytest.raises(sky.RunError) as failed:
                 leave(how) @ pool
             assert (failed.value.root_cause.rank, failed.value.root_cause.exit_code) == (0, status)

@@ -189,7 +189,7 @@ def test_result_and_attempts_are_exact_after_random_faults(
 
 
 @pytest.mark.parametrize("seed", range(1, 50, 2))
-@pytest.mark.proof("6 s of a processor", after=1)
+@pytest.mark.proof("6 s of a processor")
 def test_result_and_attempts_are_exact_if_the_client_is_killed(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:

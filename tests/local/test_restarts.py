@@ -286,6 +286,7 @@ if count < 2 and os.environ["RANK"] == "1":
 """
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_torchrun_command_restarts_a_script_after_errors(cli: Cli, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(TORCHRUN_SCRIPT)

@@ -568,7 +568,7 @@ def killed(pair_cli: Cli, marks: Path, at: int) -> None:
     check(pair_cli, run, marks)
 
 
-@pytest.mark.proof("1 s of a processor", after=1)
+@pytest.mark.proof("1 s of a processor")
 @pytest.mark.parametrize(("act", "seed"), [(stopped, 1), (killed, 2)])
 def test_rerun_suspended_or_killed_at_a_random_step_is_continued(
     pair_cli: Cli, tmp_path: Path, act: Callable[[Cli, Path, int], None], seed: int

@@ -181,7 +181,7 @@ FAILS = "import skyward_core as sky\n\n@sky.function\ndef fails(): raise ValueEr
 READS = (("ls",), ("history",), ("failures",), ("doctor",), ("results", "p"), ("logs", "p", "--collapse"))
 
 
-@pytest.mark.proof("1 s of a processor", after=1)
+@pytest.mark.proof("1 s of a processor")
 @pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
 def test_characters_missing_from_the_output_encoding_are_replaced(cli: Cli, encoding: str) -> None:
     cli.write("fails.py", FAILS)

@@ -395,7 +395,7 @@ def hints(app: SkywardApp) -> str:
     return "\n".join(screen_text(app).splitlines()[-2:])
 
 
-@pytest.mark.proof("0.5 s of a processor", after=2)
+@pytest.mark.proof("0.5 s of a processor", after=1)
 @pytest.mark.parametrize("width", [60, 80, 120, 160])
 async def test_tear_down_quit_and_help_are_hinted_at_any_width(
     app: SkywardApp, session: FakeSession, width: int

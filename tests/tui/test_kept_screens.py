@@ -120,6 +120,7 @@ async def test_saved_screen_is_not_opened_if_it_cannot_be_cleared(
         assert isinstance(app.screen, PoolsScreen)
 
 
+@pytest.mark.proof("0.5 s of a processor", after=1)
 @pytest.mark.parametrize(("key", "title"), [("H", "history"), ("F", "failures")])
 async def test_next_start_opens_the_history_again(session: FakeSession, view: PoolView, key: str, title: str) -> None:
     some_past(session)
@@ -243,6 +244,7 @@ async def test_chart_settings_are_restored(session: FakeSession, view: PoolView)
         await press(pilot, "b", until=lambda: pane.scale == "linear")
 
 
+@pytest.mark.proof("0.5 s of a processor", after=1)
 @pytest.mark.parametrize(
     ("text", "is_reported"),
     [

@@ -116,6 +116,7 @@ async def test_teardown_states_cost_and_runs_and_starts_on_cancel(
         await press(pilot, "enter", until=lambda: isinstance(app.screen, PoolsScreen))
 
 
+@pytest.mark.proof("0.5 s of a processor", after=1)
 @pytest.mark.parametrize("key", ["q", "escape", "enter"])
 async def test_receipt_is_closed_by_the_same_keys_as_other_screens(
     app: SkywardApp, session: FakeSession, key: str
@@ -167,6 +168,7 @@ async def test_quit_without_live_pools_needs_no_confirmation(app: SkywardApp, se
     assert session.detached and app.return_code == 0
 
 
+@pytest.mark.proof("0.5 s of a processor", after=1)
 @pytest.mark.parametrize("key", ["q", "ctrl+q"])
 async def test_quit_with_live_pools_asks_and_keeps_them_by_default(
     app: SkywardApp, session: FakeSession, key: str
@@ -512,7 +514,8 @@ async def test_preview_chart_shows_the_median_and_styles_no_blanks(app: SkywardA
         assert drawn and not any(" " in piece for piece in drawn), "a font may have dots of another width"
 
 
-@pytest.mark.parametrize("width", [80, 119])
+@pytest.mark.proof("0.5 s of a processor", after=1)
+@pytest.mark.parametrize("width", [119, 80])
 async def test_pool_preview_is_hidden_on_a_narrow_terminal(app: SkywardApp, session: FakeSession, width: int) -> None:
     training(session)
     async with running_app(app, (width, 40), until="▶ llama-ft") as pilot:

@@ -35,6 +35,7 @@ def app(session: FakeSession) -> SkywardApp:
     return SkywardApp(lambda: session, clock=lambda: session.now, read_only=True)
 
 
+@pytest.mark.proof("0.5 s of a processor", after=1)
 @pytest.mark.parametrize("key", ["X", "C", "o"])
 async def test_read_only_app_refuses_and_hides_changing_keys(app: SkywardApp, session: FakeSession, key: str) -> None:
     view, _ = session.pool_with_run("train")

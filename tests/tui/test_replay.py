@@ -186,6 +186,7 @@ async def test_hostile_recording_does_no_harm(tmp_path: Path) -> None:
         assert isinstance(app.screen, PoolsScreen), "no dialog asks about a budget"
 
 
+@pytest.mark.proof("0.5 s of a processor", after=1)
 @pytest.mark.parametrize("key", ["X", "C", "o"])
 async def test_replay_refuses_changing_keys(app: ReplayApp, key: str) -> None:
     async with running_app(app, (120, 40), until=lambda: "REPLAY" in screen_text(app)) as pilot:

@@ -301,7 +301,8 @@ async def test_launched_run_is_shown_although_it_is_queued(app: SkywardApp, sess
         await until(pilot, "QUEUED place 1 of 1")
 
 
-@pytest.mark.parametrize(("ranks", "mode"), [(1, "table"), (8, "table"), (64, "grid")])
+@pytest.mark.proof("0.5 s of a processor", after=2)
+@pytest.mark.parametrize(("ranks", "mode"), [(8, "table"), (64, "grid"), (1, "table")])
 async def test_rank_list_has_the_form_that_fits_its_number_of_ranks(
     app: SkywardApp, session: FakeSession, ranks: int, mode: str
 ) -> None:
@@ -380,7 +381,8 @@ async def test_screen_tick_paints_nothing_immediately(
             await until(pilot, lambda step=step: f"{step + 1}/4" in screen_text(app) and bool(updates))  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("nodes", [4, 12])
+@pytest.mark.proof("0.5 s of a processor", after=1)
+@pytest.mark.parametrize("nodes", [12, 4])
 async def test_small_run_screen_shows_the_preemption_countdown(
     app: SkywardApp, session: FakeSession, nodes: int
 ) -> None:
@@ -441,7 +443,8 @@ async def test_dashboard_key_opens_the_only_page_or_shows_a_choice(
         await press(pilot, "P", until="the pool has ended: it has no dashboards")
 
 
-@pytest.mark.parametrize("size", [(80, 24), (160, 48)])
+@pytest.mark.proof("0.5 s of a processor", after=1)
+@pytest.mark.parametrize("size", [(160, 48), (80, 24)])
 async def test_run_screen_shows_attempts_their_cost_and_the_last_restart(
     app: SkywardApp, session: FakeSession, size: tuple[int, int]
 ) -> None:

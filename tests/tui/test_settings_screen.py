@@ -124,6 +124,7 @@ async def test_escape_leaves_a_key_binding_unchanged(app: SkywardApp) -> None:
         assert not settings.settings_path().exists()
 
 
+@pytest.mark.proof("0.5 s of a processor", after=1)
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
