@@ -16,7 +16,7 @@ from typing import Any
 VERSION = 9  # protocol version; incremented when a release can no longer communicate with earlier releases
 CHUNK_BYTES = 1 << 20  # bytes; large data is split into frames of this size, so that small frames never wait long
 MAX_INLINE_BYTES = 64 * 1024  # bytes; larger payloads and results are sent as files
-CANCELLED_NODE = -1  # at most this is the node of a notice for the ranks of a cancelled run only
+CANCELLED_NODE = -1  # nodes up to this number mark notices that only go to the ranks of a cancelled run
 MAX_SHORT_TEXT = 1024  # characters of a text that needs no special handling
 MAX_INTEGER = 1 << 53  # bound of almost all numbers, because larger integers are not portable in JSON
 MAX_EXCEPTION_BYTES = 16 << 20  # bytes; a larger pickled exception is replaced by a stand-in

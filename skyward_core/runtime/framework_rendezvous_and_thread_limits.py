@@ -198,7 +198,7 @@ ADVICE = (
 )
 
 _by_plugin: dict[str, str] = {}
-of_task: dict[str, str] = {}  # set for functions and scripts in tasks; not for commands, which may be launchers
+of_task: dict[str, str] = {}  # set for functions and scripts of tasks, but not for commands, which may be launchers
 _is_gang_call = True  # whether all ranks run the current call; the default outside of workers
 
 

@@ -258,11 +258,11 @@ class PrintedMetrics:
     def __init__(self) -> None:
         self._rests: dict[str, bytes] = {}
         self._patterns: dict[tuple[str, ...], _Pattern] = {}
-        self._epoch: tuple[float, float] | None = None  # of the last heading such as "Epoch 3/40": value and total
+        self._epoch: tuple[float, float] | None = None  # epoch and total in the last heading such as "Epoch 3/40"
         self._has_epoch_zero = False
         self._rejected: set[int] = set()  # hashes of lines without their digits
-        self._columns: list[str] = []  # column names of the last table, and the first cell of its last row
-        self._row = 0.0
+        self._columns: list[str] = []  # column names of the last table
+        self._row = 0.0  # first cell of the last table's last row
         self._x: dict[str, float] = {}  # step and epoch of the last accepted line
 
     def feed(
@@ -487,7 +487,7 @@ def _forwarding(
                 record(_flat_numbers(metrics), None if step is None else float(step), progress, library)
         return value
 
-    import inspect  # not at the start of workers, which takes longer with it
+    import inspect  # imported late, because the import would delay the start of each worker
 
     vars(call)["__signature__"] = inspect.signature(original)  # `getfullargspec` ignores `__wrapped__`
     return call

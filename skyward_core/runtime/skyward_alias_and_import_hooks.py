@@ -155,8 +155,9 @@ def _has_finalizers_of_users() -> bool:
     return False
 
 
-# Collections at exit must include frozen objects if data may be unwritten: in open files, or in objects with
-# finalizers. With torch they take 0.1 s and more. The first collection at exit only serves earlier garbage.
+# Frozen objects may hold unwritten data: open files, and objects with finalizers. Only then the garbage collection at
+# exit includes them, because it takes 0.1 s and more with torch. The first collection at exit only frees earlier
+# garbage, so objects stay frozen until it ends.
 def _unfreeze_at_exit(at_start: frozenset[tuple[int, int, int]] | None) -> None:
     now = writable_descriptors()
     if at_start is not None and now is not None and now <= at_start and not _has_finalizers_of_users():
@@ -211,7 +212,7 @@ def _pause_gc_during_load(loader: Any) -> None:
         return  # a loader without a __dict__ loads without the pause
 
 
-_shadowed: set[str] = set()  # standard modules that user code no longer gets
+_shadowed: set[str] = set()  # standard modules that are hidden from user code
 
 
 def unload_shadowed_modules(folders: Sequence[str]) -> None:

@@ -70,7 +70,7 @@ def _make_private(path: Path, *, named: bool) -> str:
         return f"{path} belongs to another user"
     if not found.st_mode & 0o077:
         return ""
-    # An empty folder with the sticky bit, such as /tmp, belongs to all users.
+    # A folder with the sticky bit, such as /tmp, belongs to all users, even if it is empty.
     if not named or (not found.st_mode & stat.S_ISVTX and all(map(_has_own_name, path.iterdir()))):
         path.chmod(0o700)
         return ""

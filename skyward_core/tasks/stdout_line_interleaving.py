@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 if TYPE_CHECKING:
     from skyward_core.views.log_collapsing import LiveLines
 
-# seconds to wait for the end of a line that the script has begun. The line of a prompt does not end
+# seconds to wait for the end of a line that the script has begun; a prompt's line never ends
 LOCK_TIMEOUT = 1.0
 
 # A process has one standard output, so one lock.

@@ -27,7 +27,7 @@ _KNOWN = NODE_METRIC_DEFINITIONS.keys() | GPU_METRIC_DEFINITIONS.keys()
 _NUMBERS = {int, float}
 FRESH_SECONDS = 10.0  # seconds for which a value counts as current
 SET_BACK = 1.0  # seconds; an older sample than the last one means that the machine's clock was set back
-FULL_SHARE = 0.95  # of a memory; at or above this share it counts as nearly full
+FULL_SHARE = 0.95  # share of used memory from which a memory counts as nearly full
 # NVML bits: hardware slowdown, software and hardware thermal slowdown, power brake. A power cap is normal under full
 # load.
 SLOWDOWN_BITS = 0x08 | 0x20 | 0x40 | 0x80
@@ -274,7 +274,7 @@ def _parse_device(data: Any) -> Device:
 
 STALE_SECONDS = 60.0  # seconds before a failure; older samples are not shown
 LATE_ERROR_SECONDS = 10.0  # seconds after a failure; errors in the kernel log until then are part of it
-HIGH_SHARE = 0.9  # of a memory; usage above this share is reported
+HIGH_SHARE = 0.9  # share of used memory above which the usage is reported
 HOT_CELSIUS = 85.0  # °C
 # Frequent errors from https://docs.nvidia.com/deploy/xid-errors.
 XIDS = {

@@ -11,9 +11,9 @@ from typing import NamedTuple, TypeVar
 Key = TypeVar("Key", bound=Hashable)
 
 MAX_SCORE = 3.5  # modified z-score, as recommended by Iglewicz and Hoaglin
-MAX_MEAN_SCORE = 3.0  # by mean deviation, if most values are equal; one outlier of four scores 3.19
+MAX_MEAN_SCORE = 3.0  # score by mean deviation, used if most values are equal; one outlier of four scores 3.19
 MIN_VALUES = 4  # values required to call one of them an outlier
-MIN_DEVIATION = 0.05  # of the median; smaller deviations are never outliers
+MIN_DEVIATION = 0.05  # share of the median; smaller deviations are never outliers
 _OF_MEDIAN, _OF_MEAN = 0.6745, 0.7979  # factors that make both deviations comparable to a standard deviation
 
 

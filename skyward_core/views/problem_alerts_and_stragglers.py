@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 KINDS: tuple[AlertKind, ...] = get_args(AlertKind)
 REPEAT_SECONDS = 300.0  # seconds; a problem that returns within this time is not new
-MIN_LAG = 0.1  # of the median: minimum difference by which a rank's pace is worse
+MIN_LAG = 0.1  # share of the median; lagging ranks are worse by more than this
 
 
 class LagTracker:

@@ -208,7 +208,7 @@ class ClientRequests:
                 self._lifecycle.acknowledge({call.run: [call.index]})
         known = self._registry.calls.get(key)
         if any(call is not None and call.attempt < number and call.end is None for call in calls):
-            # This node was cut off, so that its ranks do not know of the later attempts.
+            # The ranks of this node still run an earlier attempt, because the node was cut off when the run restarted.
             self._slots.stop_run(key[0], "fail-fast", breaks=False)
             asyncio.get_running_loop().call_later(STOP_POLL, self._call, connection, header, body)
             return
@@ -221,7 +221,7 @@ class ClientRequests:
             return self._claim_run(connection, {"t": "claim", "run": header["run"], "decides": True}, b"")
         self.gang_requests.reenter_contexts()
         call = Call(header["run"], header["i"], header, body, connection)
-        slot = self._slots.pick_slot(call)  # before the call is registered, because this can raise
+        slot = self._slots.pick_slot(call)  # can raise, so the call is registered afterwards
         if self._registry.add(call) and len(self._clients) > 1:
             record = self._registry.records[call.run]
             self._clients.send_to_watchers({"t": "run"} | record.to_json(), skip=connection)
@@ -282,7 +282,7 @@ class ClientRequests:
     def _tail(self, connection: Connection, header: frames.ClientTail, body: bytes) -> None:
         client = self._clients[connection]
         if client.follower is not None:
-            client.follower.cancel()  # a new tail starts, because the client could not store some bytes
+            client.follower.cancel()  # the client asks again after it failed to store some bytes
         client.tail = LogTail(
             self._state.config.spool,
             connection,

@@ -253,7 +253,7 @@ class FailFast:
 
     def _stop_run(self, run: str) -> None:
         if self._running_calls(run):
-            # As for a client, the end of a preempted machine extends the grace period.
+            # The reason "preemption" gives ranks the time until the machine ends, as if a client stopped the run.
             is_preempted = self._state.preemption_ends > time.monotonic()
             self._slots.stop_run(run, "preemption" if is_preempted else "fail-fast", breaks=True)
 

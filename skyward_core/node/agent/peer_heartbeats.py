@@ -130,7 +130,7 @@ class _Peer:
         self.connection: Connection | None = None
         self.connecting: asyncio.Task[None] | None = None
         self.seen_at: float | None = None  # time of the last sign of life, by the loop's clock
-        self.is_reached = False  # whether its agent has ever accepted a connection
+        self.is_reached = False  # whether the peer's agent has ever accepted a connection
 
     def close(self) -> None:
         if self.connecting is not None:
@@ -151,7 +151,7 @@ class PeerHeartbeats:
         self._state, self._gang, self._epoch = state, gang, state.gang.epoch
         self._peers: dict[int, _Peer] = {}
         self._reports: dict[int, tuple[float, dict[int, float]]] = {}  # node -> time and content of its last heartbeat
-        self._counts: dict[int, int] = {}  # node -> number of its last heartbeat; repeated ones are forged
+        self._counts: dict[int, int] = {}  # node -> number of its last heartbeat; only higher ones are accepted
         self._count = 0
         self._resumed_at = 0.0  # time since which this agent has observed without a pause
         self._needed_at = 0.0  # time at which a rank last ran a call that may restart

@@ -290,7 +290,7 @@ def spawn(
 ) -> int:
     """Start an interpreter in its own session and process group. Return its pid."""
     # module: module in ``node.worker`` whose ``main`` runs
-    # place: two numbers at the end of the command line; the file that records the pid is also named after them
+    # place: rank and slot, or PLUGIN_CONTEXT_PLACE; ends the command line, and names the file that records the pid
     # out, err: descriptors for output
     # env: variables in addition to those of the config
     # keeps: descriptors to inherit, such as locks

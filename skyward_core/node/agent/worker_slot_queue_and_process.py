@@ -255,7 +255,7 @@ class Slot:
             elif step == "hand over":
                 self._hand_over(self.queue.popleft(), process, connection)
             elif step == "look around":
-                call = self._slot_group.steal_task(self)  # the other slot's call may run for a long time
+                call = self._slot_group.steal_task(self)  # otherwise the task would wait for the other slot's call
                 if call is None:
                     return
                 call.rank = self.rank
@@ -483,7 +483,8 @@ class Slot:
         process = self.process
         grace = 0.0 if process is None else self._grace(process)
         if process is not None and process.epoch == SPENT_EPOCH:
-            self._schedule_kill(process, grace)  # shorten the grace period, because the agent now waits for the exit
+            # The process already exits, with a longer grace period. Now the agent waits for it.
+            self._schedule_kill(process, grace)
         if process is None or process.kill_reason:
             return
         setting_up = process.epoch is not None and not process.is_ready

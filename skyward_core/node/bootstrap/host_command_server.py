@@ -104,7 +104,7 @@ def save_bundle(root: str, name: str, size: int) -> None:
         import shutil
 
         shutil.rmtree(partial, ignore_errors=True)
-        if not os.path.isdir(target):  # otherwise another channel of this user saved it first
+        if not os.path.isdir(target):  # otherwise another connection of this user saved the folder first
             raise
 
 

@@ -100,7 +100,7 @@ class AgentChannel:
 
     def _drop_seen(self, connection: socket, header: Header) -> None:
         with self._lock:
-            if self._socket is connection:  # otherwise the frames were already sent to the next agent
+            if self._socket is connection:  # otherwise a new agent has connected, and got all frames again
                 for _ in range(header.get("seen", 0) - self._seen):
                     self._unacknowledged.popleft()
                     self._seen += 1

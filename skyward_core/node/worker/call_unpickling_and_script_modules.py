@@ -101,7 +101,7 @@ def _hash_file(path: str, unchanged_since: float = inf) -> str:
 
 
 MAIN = "__main__"
-RECREATORS = {  # of functions and classes that plain Python pickles by name
+RECREATORS = {  # functions that recreate functions and classes which plain Python pickles by name
     ("cloudpickle.cloudpickle", "_make_function"),
     ("cloudpickle.cloudpickle", "_make_skeleton_class"),
     ("cloudpickle.cloudpickle", "_make_skeleton_enum"),
@@ -430,7 +430,8 @@ def _collect_names(made: list[Any], spaces: list[dict[str, Any]], scripts: set[s
             own[id(each)] = each
             if each.__qualname__.isidentifier():
                 names[each.__qualname__] = each
-    for space in spaces:  # these names come last, because in its module a name refers to the decorated object
+    # Names in modules come last and win, because there the name of a decorated function refers to the decorated object.
+    for space in spaces:
         for name, value in space.items():
             if id(value) in own:
                 names[name] = value

@@ -218,7 +218,7 @@ class WorkerProcess:
             try:
                 self._receive_until(lambda: bool(self._pending_frames))
             except EOFError:
-                # Without an agent there is no further work; running calls have already ended.
+                # The agent has ended, so no further call will arrive. The running calls have already ended.
                 self._is_orphaned = True
                 return 0
             header, body = self._pending_frames.popleft()
