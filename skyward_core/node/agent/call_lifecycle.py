@@ -48,17 +48,7 @@ if TYPE_CHECKING:
         traceback: str
 
     from skyward_core.model.outcomes_states_and_alerts import OutcomeKind
-    from skyward_core.protocol.frame_types import (
-        AgentBegan,
-        AgentOutcome,
-        ClientCall,
-        ClientClaim,
-        EndDetails,
-        ErrorKeys,
-        WorkerItem,
-        WorkerOutcome,
-        WorkerWant,
-    )
+    from skyward_core.protocol import frame_types as frames
 
 
 MAX_ERROR_FILE_BYTES = 1 << 16  # bytes read from an error file
@@ -169,7 +159,7 @@ class CallLifecycle:
 
     def _announce_start(self, rank: int, call: Call) -> None:
         self._clients.wake_tails()
-        header: AgentBegan = {
+        header: frames.AgentBegan = {
             "t": "began",
             "run": call.run,
             "i": call.index,
@@ -186,7 +176,7 @@ class CallLifecycle:
 
     # -- values of generators ----------------------------------------------------------------------------
 
-    def on_item(self, call: Call, header: WorkerItem, body: bytes) -> None:
+    def on_item(self, call: Call, header: frames.WorkerItem, body: bytes) -> None:
         """Handle a value that a generator yielded."""
         item: AnyHeader = header | {"rank": call.rank, "node": self._state.config.node}
         self.open_value_buffer(call)
@@ -243,7 +233,7 @@ class CallLifecycle:
                 encode_json({"t": "credit", "run": call.run, "i": call.index, "next": until})
             )
 
-    def on_want(self, call: Call, header: WorkerWant) -> None:
+    def on_want(self, call: Call, header: frames.WorkerWant) -> None:
         """Handle a call's request for values of an argument that its client feeds."""
         call.wanted_values[header["arg"]] = header
         if call.owner is not None:
@@ -252,8 +242,8 @@ class CallLifecycle:
     # -- end of calls ------------------------------------------------------------------------------------
 
     def finalize_outcome(
-        self, call: Call, header: WorkerOutcome, killed: str, process: Process | None = None
-    ) -> WorkerOutcome:
+        self, call: Call, header: frames.WorkerOutcome, killed: str, process: Process | None = None
+    ) -> frames.WorkerOutcome:
         """Complete a worker's outcome with details that only the agent knows.
 
         Args:
@@ -279,17 +269,19 @@ class CallLifecycle:
             fields |= self._read_error_details(header, process)
         return header
 
-    def _read_error_details(self, ended: EndDetails | WorkerOutcome, process: Process) -> EndDetails:
+    def _read_error_details(
+        self, ended: frames.EndDetails | frames.WorkerOutcome, process: Process
+    ) -> frames.EndDetails:
         """Return how a worker ended. If user code wrote an error file, take the cause from it."""
         cause = read_error_file(self._state.config.paths.error_file(process.pid))
         kind, error = ended["kind"], ended.get("error")
         if cause is None or error is None:
             return {"kind": kind}
-        described: ErrorKeys = {"type": error["type"], "message": f"{cause['message']} ({error['message']})"}
+        described: frames.ErrorKeys = {"type": error["type"], "message": f"{cause['message']} ({error['message']})"}
         described["traceback"] = cause["traceback"]
         return {"kind": kind, "error": self._state.redactor.redact_json(described)}
 
-    def _add_disk_full_hint(self, header: WorkerOutcome) -> None:
+    def _add_disk_full_hint(self, header: frames.WorkerOutcome) -> None:
         error, config = header.get("error"), self._state.config
         space = os.statvfs(config.folder)
         free = space.f_bavail * space.f_frsize
@@ -299,7 +291,7 @@ class CallLifecycle:
     def finish(
         self,
         call: Call,
-        outcome: WorkerOutcome,
+        outcome: frames.WorkerOutcome,
         body: bytes = b"",
         logs: RankLogs | None = None,
         *,
@@ -316,7 +308,7 @@ class CallLifecycle:
         """
         call.cancel_timers()
         fields: AnyHeader = outcome
-        header: AgentOutcome = fields  # the missing keys follow
+        header: frames.AgentOutcome = fields  # the missing keys follow
         header["rank"] = call.rank
         header["node"] = self._state.config.node
         header["begun"] = call.started_at is not None
@@ -353,7 +345,7 @@ class CallLifecycle:
                 call.is_final, call.is_superseded = True, False
                 self.release(call)
 
-    def restore_outcome(self, call: Call, header: AgentOutcome, body: bytes) -> None:
+    def restore_outcome(self, call: Call, header: frames.AgentOutcome, body: bytes) -> None:
         """Restore an outcome from the journal."""
         call.result = body
         if self.is_withheld(call):
@@ -361,13 +353,13 @@ class CallLifecycle:
         else:
             self._registry.record_outcome(call, header)
 
-    def _publish(self, call: Call, header: AgentOutcome, *, more: bool = False) -> None:
+    def _publish(self, call: Call, header: frames.AgentOutcome, *, more: bool = False) -> None:
         data = encode_frame(header, call.result)
         is_journaled = call.undecided is not None
         if call.owner is not None and (
             call.value_buffer is None or call.value_buffer.next_unsent >= call.value_buffer.next_number
         ):
-            # Otherwise the outcome is sent after the last value.
+            # All values of the generator are sent. Otherwise the outcome follows the last value.
             (call.owner.write_batched if more else call.owner.write)(data)
         for reader in self._readers(call):
             reader.write(data)
@@ -384,7 +376,7 @@ class CallLifecycle:
         more: AnyHeader = {}
         preempted = self._preempted_details(process)
         if process.exited_successfully(status) and not call.stop_reason and not preempted:
-            ended: EndDetails = {"kind": "returned"}
+            ended: frames.EndDetails = {"kind": "returned"}
             more, body = {"summary": NONE_SUMMARY, "size": len(PICKLED_NONE)}, PICKLED_NONE
         elif call.stop_reason:
             ended = call.stopped_details()
@@ -401,14 +393,14 @@ class CallLifecycle:
                 reason = f"its worker could not start: {process.failure or f'{reason}; {last_output}'}"
             ended = {**fields, "kind": "exited", "error": {"type": "RankExit", "message": reason}}
             ended = ended | self._read_error_details(ended, process)
-        header: WorkerOutcome = call.make_outcome(ended) | more
+        header: frames.WorkerOutcome = call.make_outcome(ended) | more
         if call.started_at is not None:
             header["seconds"] = asyncio.get_running_loop().time() - call.started_at
         self.finish(call, header, body, logs)
 
     def report_start_failure(self, call: Call, message: str) -> None:
         """Record that no worker could be started for a call."""
-        failed: EndDetails = {"kind": "exited", "error": {"type": "RankExit", "message": message}}
+        failed: frames.EndDetails = {"kind": "exited", "error": {"type": "RankExit", "message": message}}
         self.finish(call, call.make_outcome(call.stopped_details() if call.stop_reason else failed))
 
     def finish_stopped(self, call: Call) -> None:
@@ -419,7 +411,7 @@ class CallLifecycle:
         """Return a call for an outdated gang to the client, which forms a new gang and sends the call again."""
         gang = self._state.gang
         if call.may_restart_unattended and not call.has_client:
-            details: EndDetails = {"kind": "collateral", "error": {"type": "Stopped", "message": GANG_BROKE}}
+            details: frames.EndDetails = {"kind": "collateral", "error": {"type": "Stopped", "message": GANG_BROKE}}
             return self.finish(call, call.make_outcome(details))
         stale: AnyHeader = {"t": "stale", "run": call.run, "i": call.index, "kind": "stale"}
         self._registry.record_outcome(call, stale)  # marks the call as ended until it is dropped
@@ -430,7 +422,7 @@ class CallLifecycle:
             reason = {"epoch": gang.epoch, "why": health.pop("broken")} | health
             call.owner.send({"t": "stale", "run": call.run, "i": call.index} | reason)
 
-    def _worker_stopped_details(self, reason: str) -> EndDetails:
+    def _worker_stopped_details(self, reason: str) -> frames.EndDetails:
         """Return the error and kind of an outcome whose worker the agent stopped."""
         if self._state.is_closing and not self._state.end_frame:  # only this agent ends, not the pool
             if preempted := self._preempted_details(None):
@@ -439,7 +431,7 @@ class CallLifecycle:
             return {"kind": "lost", "error": {"type": "NodeLost", "message": message}}
         return {"kind": "collateral", "error": {"type": "Stopped", "message": f"its worker was stopped: {reason}"}}
 
-    def _preempted_details(self, process: Process | None) -> EndDetails | None:
+    def _preempted_details(self, process: Process | None) -> frames.EndDetails | None:
         """Return the error and kind of an outcome whose machine is preempted, or whose run saves because of another
         machine; None if there is no preemption.
         """
@@ -449,12 +441,12 @@ class CallLifecycle:
             node, kind = None if process is None else process.saves_for, "collateral"
         if node is None or node <= CANCELLED_NODE:
             return None
-        error: ErrorKeys = {"type": PREEMPTED, "message": PREEMPTION_MESSAGE.format(node=node)}
+        error: frames.ErrorKeys = {"type": PREEMPTED, "message": PREEMPTION_MESSAGE.format(node=node)}
         return {"kind": kind, "error": error, "exit_code": None, "signal": None}
 
     # -- delivery ----------------------------------------------------------------------------------------
 
-    def claim(self, connection: Connection, call: Call, header: ClientCall | ClientClaim) -> None:
+    def claim(self, connection: Connection, call: Call, header: frames.ClientCall | frames.ClientClaim) -> None:
         """Deliver the outcome of a call to a client that requests it over a new connection.
 
         While the client that dispatched the call is connected, it stays the owner, and other clients get copies of the
@@ -473,7 +465,7 @@ class CallLifecycle:
             return
         call.is_owner_deciding = header["t"] == "call" or header.get("decides", False)
         if call.is_owner_deciding and not call.is_superseded:
-            self.release(call)  # the client gets the outcome below, and decides
+            self.release(call)  # the client gets the outcome below, and decides about a restart
         call.owner = connection
         for want in call.wanted_values.values():
             connection.send(want | {"again": True})

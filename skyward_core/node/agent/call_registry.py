@@ -19,17 +19,7 @@ from skyward_core.protocol.frame_codec import (
 from skyward_core.protocol.frame_schemas_and_size_limits import GROWTH_STOP
 
 if TYPE_CHECKING:
-    from skyward_core.protocol.frame_types import (
-        AgentBegan,
-        AgentItem,
-        AgentOutcome,
-        AttemptEndKeys,
-        AttemptKeys,
-        ClientCall,
-        EndDetails,
-        WorkerOutcome,
-        WorkerWant,
-    )
+    from skyward_core.protocol import frame_types as frames
 
 
 MAX_METRIC_NAMES = 16  # metric names per outcome of a sweep; records omit the metrics of outcomes with more names
@@ -39,7 +29,7 @@ MAX_RECORDS = 64  # ended runs that are remembered for clients that connect late
 Key = tuple[str, int]
 
 
-def attempt_number(header: ClientCall) -> int:
+def attempt_number(header: frames.ClientCall) -> int:
     """Return the number of a call's attempt, from 1. Only restarted runs name it."""
     attempt = header.get("attempt")
     return 1 if attempt is None else attempt["number"]
@@ -53,12 +43,12 @@ class Call:
     """
 
     def __init__(
-        self, run: str, index: int, header: ClientCall, body: bytes, owner: Connection | None,
+        self, run: str, index: int, header: frames.ClientCall, body: bytes, owner: Connection | None,
         rank: int = -1, slot: int = 0,
     ) -> None:  # fmt: skip
         self.run = run
         self.index = index
-        self.header: ClientCall = header
+        self.header: frames.ClientCall = header
         self.body = body
         self.owner = owner
         self.rank = rank
@@ -70,19 +60,19 @@ class Call:
         self.stop_reason = ""
         self.timers: list[asyncio.TimerHandle] = []
         self.value_buffer: GeneratorBuffer | None = None
-        self.wanted_values: dict[int, WorkerWant] = {}  # requests for values of fed arguments, by argument number
+        self.wanted_values: dict[int, frames.WorkerWant] = {}  # worker's requests for values of arguments, by argument
         self.owner_lost_at = 0.0  # time at which the owner disconnected, by the loop's clock
-        self.outcome: AgentOutcome | None = None
+        self.outcome: frames.AgentOutcome | None = None
         self.result = b""
         # Whether the owner dispatched the run, so that it decides about restarts. Other owners only read the results.
         self.is_owner_deciding = owner is not None
         # Outcome on the head that is withheld until all ranks have ended: it decides whether the run restarts. A client
         # decides only with this outcome, so client and head never decide about the same attempt.
-        self.undecided: AgentOutcome | None = None
+        self.undecided: frames.AgentOutcome | None = None
         self.is_final = False  # whether the head has decided that no attempt follows
         self.is_superseded = False  # whether the head has decided that another attempt follows
         # Outcome of a call that ended its worker. The agent sends it once the worker has exited.
-        self.pending_outcome: tuple[WorkerOutcome, bytes] | None = None
+        self.pending_outcome: tuple[frames.WorkerOutcome, bytes] | None = None
         self.order = 0  # arrival number; all calls of a broadcast have the number of the first one
 
     @property
@@ -110,7 +100,7 @@ class Call:
         return self.owner is not None and (self.is_owner_deciding or not self.may_restart_unattended)
 
     @property
-    def end(self) -> AgentOutcome | None:
+    def end(self) -> frames.AgentOutcome | None:
         """The outcome, even if it is withheld."""
         return self.outcome or self.undecided
 
@@ -129,15 +119,15 @@ class Call:
         body = self.body if self.may_restart_unattended else b""
         return encode_frame_text(f'{encode_json(fields)[:-1]},"call":{text or encode_json(self.header)}}}', body)
 
-    def make_outcome(self, ended: EndDetails) -> WorkerOutcome:
+    def make_outcome(self, ended: frames.EndDetails) -> frames.WorkerOutcome:
         """Return the outcome of a call for which the worker sent none."""
         header: AnyHeader = {
             "t": "outcome", "run": self.run, "i": self.index, "seconds": 0.0, "summary": None, "size": 0,
         } | ended  # fmt: skip
-        outcome: WorkerOutcome = header
+        outcome: frames.WorkerOutcome = header
         return outcome
 
-    def stopped_details(self) -> EndDetails:
+    def stopped_details(self) -> frames.EndDetails:
         """Return the error and kind of an outcome whose call the agent stopped."""
         if self.stop_reason == "timeout":
             message = f"ran longer than its timeout of {self.timeout:g} s and was stopped"
@@ -161,9 +151,9 @@ class RunRecord:
         self.kind = kind
         self.total = total
         self.opened_at = time.time()
-        self.outcomes: dict[int, AgentOutcome] = {}
-        self.began: dict[int, AgentBegan] = {}
-        self.items: dict[int, AgentItem] = {}  # latest values of its generators
+        self.outcomes: dict[int, frames.AgentOutcome] = {}
+        self.began: dict[int, frames.AgentBegan] = {}
+        self.items: dict[int, frames.AgentItem] = {}  # latest values of its generators
         self.active = 0
         # Number of returned tasks of a gather, whose outcomes are not stored individually. For sweeps all outcomes are
         # stored, because later clients need to know the missing trials.
@@ -177,10 +167,12 @@ class RunRecord:
         self.ended_at = 0.0  # time of the latest outcome, by the monotonic clock
         self.order = 0  # arrival number of its first call
         self.attempt = 1  # number of the latest attempt
-        self.attempt_keys: AttemptKeys | None = None  # the latest attempt; None for a run that never restarts
+        self.attempt_keys: frames.AttemptKeys | None = None  # the latest attempt; None for a run that never restarts
         self.log_starts: dict[int, dict[str, int]] = {}  # where the logs of the first attempt begin, by rank
-        self.lost: dict[int, str] = {}  # on the head, without a client: lost nodes of the latest attempt -> testimonies
-        self.last_end: AttemptEndKeys | None = None  # end of the attempt that no attempt followed without a client
+        # Only on the head, while no client is connected: testimonies about the lost nodes of the latest attempt.
+        self.lost: dict[int, str] = {}
+        # How the last attempt ended, if the head decided without a client not to restart the run.
+        self.last_end: frames.AttemptEndKeys | None = None
         self.readers: dict[Connection, None] = {}  # clients that wait for another connected client's run
 
     def begin_attempt(self, number: int, total: int) -> None:
@@ -224,7 +216,7 @@ class RunRecord:
         )  # fmt: skip
         return fields | {key: value for key, value in optional if value}
 
-    def count_items(self, call: Call, outcome: AgentOutcome) -> None:
+    def count_items(self, call: Call, outcome: frames.AgentOutcome) -> None:
         """Count the finished items of a map per rank.
 
         Only the count is stored, like the progress of a generator, because a map may be endless.
@@ -295,7 +287,7 @@ class CallRegistry:
     def is_cancelled(self, run: str) -> bool:
         return run in self._cancelled
 
-    def record_outcome(self, call: Call, outcome: AgentOutcome) -> None:
+    def record_outcome(self, call: Call, outcome: frames.AgentOutcome) -> None:
         call.outcome, call.undecided = outcome, None
         if not call.may_restart_unattended:
             call.body = b""
@@ -371,7 +363,7 @@ class CallRegistry:
                 del self.records[over]
 
 
-def _shorten_outcome(outcome: AgentOutcome) -> AgentOutcome:
+def _shorten_outcome(outcome: frames.AgentOutcome) -> frames.AgentOutcome:
     """Return an outcome without long fields. A sweep may have thousands of outcomes in one welcome frame."""
     short = outcome.copy()
     summary = short.get("summary")

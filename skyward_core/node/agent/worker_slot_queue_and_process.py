@@ -33,10 +33,7 @@ from skyward_core.node.agent.worker_processes import (
 from skyward_core.protocol.frame_codec import CANCELLED_NODE, Header, encode_json
 
 if TYPE_CHECKING:
-    from skyward_core.protocol.frame_types import (
-        WorkerHello,
-        WorkerOutcome,
-    )
+    from skyward_core.protocol import frame_types as frames
 from skyward_core.node.agent.plugin_context_supervisor import PluginContextProcess
 
 MIN_PHASE_SECONDS = 0.1  # seconds; shorter phases, which are most, are not published
@@ -325,7 +322,7 @@ class Slot:
         else:
             self._lifecycle.on_worker_death(call, Process(0), None, self.logs)
 
-    def on_connected(self, connection: Connection, header: WorkerHello, plugins: bytes) -> None:
+    def on_connected(self, connection: Connection, header: frames.WorkerHello, plugins: bytes) -> None:
         """Handle the connection of the slot's worker, which is either fresh or outlived its agent."""
         process = self.process
         if process is None:
@@ -593,7 +590,7 @@ class Slot:
         else:
             self._slot_group.stop(call, "timeout")
 
-    def on_outcome(self, call: Call, header: WorkerOutcome, body: bytes) -> None:
+    def on_outcome(self, call: Call, header: frames.WorkerOutcome, body: bytes) -> None:
         """Handle the outcome that the process sent for a call."""
         process = self.process
         killed = process.kill_reason if process is not None else ""
@@ -642,7 +639,7 @@ class Slot:
         if call.pending_outcome and call.end is None:
             self._finish(call, *call.pending_outcome)
 
-    def _finish(self, call: Call, header: WorkerOutcome, body: bytes) -> None:
+    def _finish(self, call: Call, header: frames.WorkerOutcome, body: bytes) -> None:
         self._lifecycle.finish(call, header, body, self.logs, more=bool(self.queue))
         self.running.pop(call.key, None)
         self._pump_waiting()
