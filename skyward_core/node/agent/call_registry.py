@@ -194,19 +194,9 @@ class RunRecord:
         return self.job if self.more and not self.has_next_step and went_well and not late else ""
 
     def to_json(self) -> dict[str, Any]:
-        fields = {
-            "run": self.run,
-            "function": self.function,
-            "kind": self.kind,
-            "total": self.total,
-            "opened_at": self.opened_at,
-            "outcomes": list(self.outcomes.values()),
-            "began": list(self.began.values()),
-            "items": list(self.items.values()),
-            "active": self.active,
-            "returned": self.returned,
-            "over": self.over,
-        }
+        names = ("run", "function", "kind", "total", "opened_at", "active", "returned", "over")
+        fields = {name: getattr(self, name) for name in names}
+        fields |= {name: list(getattr(self, name).values()) for name in ("outcomes", "began", "items")}
         attempt = self.attempt if self.attempt > 1 else 0
         keys: AnyHeader = self.attempt_keys or {}
         optional = (
