@@ -13,18 +13,12 @@ from typing import Any
 from skyward_core import providers
 from skyward_core.client.launch.launch_option_declarations import parse_setting
 from skyward_core.model.errors import PoolError, SkywardError, UsageError, error_message
-from skyward_core.model.leftovers import Inventory
 from skyward_core.model.provider_settings_schema import make_provider
 from skyward_core.pool import leftover_verdicts
 from skyward_core.pool.leftover_verdicts import JudgedLeftover as JudgedLeftover
 from skyward_core.pool.leftover_verdicts import Verdict as Verdict
-from skyward_core.pool.leftover_verdicts import judge, pool_of, pools_text, sweepable_provider
-from skyward_core.providers.provider_call_logs_polling_and_cache import (
-    QUERY_TIMEOUT,
-    ProviderTimeout,
-    log_call,
-    log_query,
-)
+from skyward_core.pool.leftover_verdicts import judge, list_inventory, pool_of, pools_text, sweepable_provider
+from skyward_core.providers.provider_call_logs_polling_and_cache import QUERY_TIMEOUT, log_call, log_query
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow
 from skyward_core.store.receipts_and_bills import Receipt
@@ -111,7 +105,9 @@ async def scan_accounts(
     unknown: dict[str, str] = {}
     seen: set[tuple[str, str]] = set()
     # Concurrently, so that an unresponsive account does not delay the others.
-    inventories = await asyncio.gather(*(_inventory(each, everywhere) for each in accounts))
+    inventories = await asyncio.gather(
+        *(list_inventory(each, LOG_SUBJECT, QUERY_TIMEOUT, everywhere=everywhere) for each in accounts)
+    )
     used = {part["provider"] for row in ledger.providers(used=True) for part in providers.provider_parts(row)}
     unreadable = [inventory for inventory in inventories if inventory.unknown]
     is_configured = any(map(sweepable_provider, used)) or any(inventory.is_configured for inventory in unreadable)
@@ -135,17 +131,6 @@ async def scan_accounts(
         unknown,
         bool(unreadable) and not is_configured,
     )
-
-
-async def _inventory(account: Any, everywhere: bool) -> Inventory:
-    """Return the inventory of an account; if the request fails, an inventory with the error."""
-    try:
-        found: Inventory = await log_query("inventory", LOG_SUBJECT, account.inventory(everywhere=everywhere))
-    except ProviderTimeout:
-        return Inventory((), {account.name: f"no answer within {QUERY_TIMEOUT:g} s"})
-    except (SkywardError, OSError) as error:
-        return Inventory((), {account.name: error_message(error)})
-    return found
 
 
 async def _mark_live_pools(ledger: Ledger, found: Sequence[JudgedLeftover]) -> list[JudgedLeftover]:

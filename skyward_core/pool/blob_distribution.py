@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -182,7 +183,5 @@ class BlobCache:
 
 async def drop_blobs(link: Link, names: Sequence[str]) -> None:
     """Delete blobs of a node that nothing needs."""
-    try:
+    with suppress(ConnectionError):  # the blobs stay until the teardown
         await link.ask({"t": "drop", "blobs": names})
-    except ConnectionError:
-        return  # the blobs stay until the teardown

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from logging import DEBUG, INFO, WARNING
@@ -273,10 +274,7 @@ class EventPublisher:
         if self._unfetched.get(link.node) == sizes:
             return
         self._unfetched[link.node] = sizes
-        runs: dict[str, int] = {}
-        for sizes in self._unfetched.values():
-            for run, size in sizes.items():
-                if size:  # size 0: the outcome remains, but it has no result
-                    runs[run] = runs.get(run, 0) + size
+        # Addition drops size 0, for which an outcome remains without a result.
+        runs = dict(sum(map(Counter, self._unfetched.values()), Counter[str]()))
         if runs != self._context.view.unfetched:
             self.emit(events.UnfetchedNews(pool=self._context.name, runs=runs))

@@ -11,8 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Container, Sequence
+from contextlib import closing, suppress
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,8 +68,7 @@ async def fetch_retained(row: PoolRow, ledger: Ledger, *, give_up: bool = False)
         PoolError: If a folder could not be fetched. The folder remains on the host. The error states the reasons.
     """
     done, failures, hint = [], [], None
-    archive = PoolFolder(row.key)
-    try:
+    with closing(PoolFolder(row.key)) as archive:
         for results in ledger.retained_results(row.token):
             visit, needed = (NodeResultsFetcher(row, results.machine, archive, ledger), ledger.select_wanted([results]))
             try:
@@ -79,8 +81,6 @@ async def fetch_retained(row: PoolRow, ledger: Ledger, *, give_up: bool = False)
                 continue
             await asyncio.to_thread(ledger.remove_retained, results)
             done += [f"{'deleted' if give_up else 'fetched'} {each.describe()}" for each in needed]
-    finally:
-        archive.close()
     if failures:
         raise PoolError(f"Cannot fetch results of pool {row.name}: {'; '.join(failures)}", hint=hint)
     return done
@@ -111,8 +111,7 @@ async def fetch_run(row: PoolRow, run: str, ledger: Ledger) -> list[str]:
         PoolError: If a node's results could not be fetched. They remain on the node. The error states the reasons.
     """
     done, failures = [], []
-    archive = PoolFolder(row.key)
-    try:
+    with closing(PoolFolder(row.key)) as archive:
         for machine in ledger.machines(row.token):
             visit = NodeResultsFetcher(row, machine, archive, ledger)
             try:
@@ -122,9 +121,7 @@ async def fetch_run(row: PoolRow, run: str, ledger: Ledger) -> list[str]:
                 continue
             if size is not None:
                 description = f"run {run} ({format_size(size)})" if size else f"the outcome of run {run}"
-                done.append(f"fetched {description} from node {machine.node} ({machine.address})")
-    finally:
-        archive.close()
+                done.append(f"fetched {description} from {_describe_machine(machine)}")
     if failures:
         raise PoolError(f"Cannot fetch results of run {run}: {'; '.join(failures)}. The results are still retained.")
     return done
@@ -440,7 +437,12 @@ async def _fetch_machines(
     total = sum(size for each in retained for run, size in each.runs.items() if run in chosen)
     tasks = [asyncio.create_task(fetch(visit)) for visit in visits]
     try:
-        await _wait_all(tasks, lambda: report(_describe_progress(sum(visit.received_bytes for visit in visits), total)))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE):
+                while any(not task.done() for task in tasks):
+                    received = format_size(sum(visit.received_bytes for visit in visits))
+                    report(f"fetching results and logs: {received} of {format_size(total)}")
+                    await asyncio.wait(tasks, timeout=PROGRESS_INTERVAL)
     finally:
         for task in tasks:
             task.cancel()
@@ -458,29 +460,14 @@ async def _fetch_machines(
     return notes, lost
 
 
-async def _wait_all(tasks: Sequence[asyncio.Task[None]], report: Callable[[], None]) -> None:
-    """Wait until all tasks are done or the time limit expires."""
-    try:
-        async with asyncio.timeout(PATIENCE):
-            while any(not task.done() for task in tasks):
-                report()
-                await asyncio.wait(tasks, timeout=PROGRESS_INTERVAL)
-    except TimeoutError:
-        return
-
-
 def runs_within(retained: Sequence[RetainedResults], most: int) -> set[str]:
     """Return the runs whose results fit into ``most`` bytes in total, chosen from the smallest on."""
-    sizes: dict[str, int] = {}
+    sizes = Counter[str]()
     for each in retained:
-        for run, size in each.runs.items():
-            sizes[run] = sizes.get(run, 0) + size
-    chosen = set()
-    for run, size in sorted(sizes.items(), key=lambda item: item[1]):
-        if size <= most:
-            chosen.add(run)
-            most -= size
-    return chosen
+        sizes.update(each.runs)
+    by_size = sorted(sizes, key=lambda run: sizes[run])
+    totals = accumulate(sizes[run] for run in by_size)
+    return {run for run, total in zip(by_size, totals, strict=True) if total <= most}
 
 
 def mark_empty(context: PoolContext, machine: Machine) -> None:
@@ -502,19 +489,14 @@ class _EmptyMachines:
                 file.write(f"{machine.id}\n")
 
 
-def _describe_progress(received: int, total: int) -> str:
-    return f"fetching results and logs: {format_size(received)} of {format_size(total)}"
-
-
 def _describe_machine(machine: Machine) -> str:
     return f"node {machine.node} ({machine.address})"
 
 
 def _describe_runs(links: Sequence[Link]) -> str:
     """Return the runs and sizes that the nodes reported at their end."""
-    sizes: dict[str, int] = {}
-    for retained in (link.retained_results for link in links):
-        for run, size in (retained or {}).items():
-            sizes[run] = sizes.get(run, 0) + size
+    sizes = Counter[str]()
+    for link in links:
+        sizes.update(link.retained_results or {})
     named = (f"run {run} ({format_size(size)})" if size else f"run {run}" for run, size in sizes.items())
     return ", ".join(named) or "its runs"

@@ -483,10 +483,8 @@ class GangSetup(RankSetup):
         Raises:
             ConnectionError: If an agent cannot list its calls now.
         """
-        links = [link for link in self._links if not link.gone]
-        answers: list[tuple[WhereAnswer, bytes]]
-        answers = await asyncio.gather(*(link.ask({"t": "where"}) for link in links))
-        runs = [(run, here) for header, _ in answers for run, here in header["runs"].items()]
+        answers = await self._query_calls()
+        runs = [(run, here) for header in answers.values() for run, here in header["runs"].items()]
         calls, active, totals = Counter[str](), Counter[str](), dict[str, int]()
         for run, here in runs:
             calls[run] += here["calls"]
@@ -495,12 +493,19 @@ class GangSetup(RankSetup):
         reason = "its client exited while the run was starting"
         for run, total in totals.items():
             if active[run] and calls[run] < total:
-                for link, (header, _) in zip(links, answers, strict=True):
+                for link, header in answers.items():
                     if link.members and run not in header["runs"]:
                         continue  # the node belongs to another gang than the run
                     link.send({"t": "stop", "run": run, "why": reason, "break": link.epoch})
                     # Set the reason here, because the agent's own report would arrive after the next start.
                     link.broken = link.broken or reason
+
+    async def _query_calls(self) -> dict[Link, WhereAnswer]:
+        """Query the calls of all nodes that are not lost."""
+        links = [link for link in self._links if not link.gone]
+        answers: list[tuple[WhereAnswer, bytes]]
+        answers = await asyncio.gather(*(link.ask({"t": "where"}) for link in links))
+        return {link: header for link, (header, _) in zip(links, answers, strict=True)}
 
     async def restart_processes(self) -> None:
         async with self._hold_lock():
@@ -511,10 +516,8 @@ class GangSetup(RankSetup):
         """Wait for active broadcasts and report the wait. This client holds the lock, so no broadcast can start."""
         is_reported, pause = False, 0.01
         while True:
-            links = [link for link in self._links if not link.gone]
-            answers: list[tuple[WhereAnswer, bytes]]
-            answers = await asyncio.gather(*(link.ask({"t": "where"}) for link in links))
-            if not any(here["active"] for header, _ in answers for here in header["runs"].values()):
+            answers = await self._query_calls()
+            if not any(here["active"] for header in answers.values() for here in header["runs"].values()):
                 break
             if not is_reported:
                 self._context.roster.report_wait(words)

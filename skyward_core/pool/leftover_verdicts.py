@@ -12,7 +12,7 @@ from skyward_core.model.errors import SkywardError, UsageError, error_message
 from skyward_core.model.leftovers import Inventory, Leftover
 from skyward_core.model.provider_capability_protocols import ListsResources
 from skyward_core.pool.unrecorded_machines_and_gone_pools import is_starting
-from skyward_core.providers.provider_call_logs_polling_and_cache import log_call
+from skyward_core.providers.provider_call_logs_polling_and_cache import ProviderTimeout, log_query
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow
 from skyward_core.util.light_dataclass import Value, value
@@ -100,7 +100,7 @@ async def leftover_notes(row: PoolRow, ledger: Ledger) -> list[str]:
     accounts = await asyncio.to_thread(accounts_of, providers.provider_parts(row.provider))
     if not accounts:
         return []
-    inventories = await asyncio.gather(*(_list_inventory(row.name, each) for each in accounts))
+    inventories = await asyncio.gather(*(list_inventory(each, row.name, INVENTORY_TIMEOUT) for each in accounts))
     found = [
         judge(thing, pool_of(thing, ledger), 0) for inventory in inventories for thing in inventory.things if thing.ours
     ]
@@ -112,12 +112,19 @@ async def leftover_notes(row: PoolRow, ledger: Ledger) -> list[str]:
     return list(filter(None, notes))
 
 
-async def _list_inventory(pool: str, account: Any) -> Inventory:
+async def list_inventory(account: Any, subject: str, seconds: float, *, everywhere: bool = False) -> Inventory:
+    """Return the inventory of an account; if the request fails, an inventory with the error.
+
+    Args:
+        subject: Name of the pool, for the log.
+        seconds: Time limit.
+        everywhere: Whether to search all places, not only those that the account's pools have used.
+    """
     try:
-        async with asyncio.timeout(INVENTORY_TIMEOUT):
-            found: Inventory = await log_call("inventory", pool, account.inventory(everywhere=False))
-    except TimeoutError:
-        return Inventory((), {account.name: f"no answer within {INVENTORY_TIMEOUT:g} s"})
+        async with asyncio.timeout(seconds):
+            found: Inventory = await log_query("inventory", subject, account.inventory(everywhere=everywhere))
+    except (ProviderTimeout, TimeoutError):
+        return Inventory((), {account.name: f"no answer within {seconds:g} s"})
     except (SkywardError, OSError) as error:
         return Inventory((), {account.name: error_message(error)})
     return found

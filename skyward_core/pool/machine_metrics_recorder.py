@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from skyward_core.model.errors import UsageError
@@ -72,23 +72,18 @@ class MetricsCollector:
         metrics = await asyncio.to_thread(load_metrics, folder, run, sys.maxsize, None, thin=False)
         return build_curves(view, view.runs[run], metrics)
 
-    async def wait_for_samples(self, patience: float = SAMPLE_TIMEOUT) -> None:
-        """Wait until each connected node has sent a new sample or the reason for sending none.
+    async def wait_for_samples(self) -> None:
+        """Wait until each connected node has sent a new sample or the reason for sending none, within a time limit."""
+        since = time.time()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SAMPLE_TIMEOUT):
+                while any(self._lacks_sample(link, since) for link in self._context.links):
+                    await asyncio.sleep(POLL_INTERVAL)
 
-        Args:
-            patience: Longest wait in seconds.
-        """
-        since, deadline = time.time(), asyncio.get_running_loop().time() + patience
-        while asyncio.get_running_loop().time() < deadline and any(map(self._lacks_sample(since), self._context.links)):
-            await asyncio.sleep(POLL_INTERVAL)
-
-    def _lacks_sample(self, since: float) -> Callable[[Link], bool]:
-        def lacks(link: Link) -> bool:
-            machine = self._book.machine(link.node)
-            known = machine.why or (machine.host.latest_at >= since and machine.host.seen > 1)  # rates need two samples
-            return link.up and not link.silent and not known
-
-        return lacks
+    def _lacks_sample(self, link: Link, since: float) -> bool:
+        machine = self._book.machine(link.node)
+        known = machine.why or (machine.host.latest_at >= since and machine.host.seen > 1)  # rates need two samples
+        return link.up and not link.silent and not known
 
 
 LONG_RUN = 10.0  # seconds; machine metrics are recorded only for runs that last longer

@@ -268,16 +268,11 @@ class OutputRecord:
 
     def _read(self) -> None:
         """Read the lines that this or another process has added since the last call."""
-        with self._lock:
-            self._read_new_lines()
+        with self._lock, suppress(FileNotFoundError), open(self._path, "rb") as source:
+            source.seek(self._size)
+            self._add_lines(source.read())
 
-    def _read_new_lines(self) -> None:
-        try:
-            with open(self._path, "rb") as source:
-                source.seek(self._size)
-                data = source.read()
-        except FileNotFoundError:
-            return
+    def _add_lines(self, data: bytes) -> None:
         whole = data[: data.rfind(b"\n") + 1]
         self._size += len(whole)
         for line in whole.splitlines():
@@ -799,7 +794,8 @@ class Outputs:
         tries: int = 3,
         keeps_whole: bool = False,
     ) -> list[FetchedFile]:
-        files = [file for file in files if not (keeps_whole and self._is_torn(file))]
+        torn = self.torn_versions.items() if keeps_whole else ()
+        files = [file for file in files if ((file.node, file.path), file.version) not in torn]
         destination = Destination(
             await asyncio.to_thread(self._folder, run, to) if files else Path(), self._node_folders()
         )
@@ -813,9 +809,6 @@ class Outputs:
             if each.is_new or (each.error and tries > 1):
                 self._emit_fetched(run or "", each)
         return fetched
-
-    def _is_torn(self, file: WrittenFile) -> bool:
-        return self.torn_versions.get((file.node, file.path)) == file.version
 
     def _folder(self, run: str | None, to: Path | None) -> Path:
         if to is not None:

@@ -90,6 +90,11 @@ LOCK_DELAY = 1.0  # seconds after a start before the lock files of environments 
 NODE_PROBE_TIMEOUT = 11.0  # seconds for the measurement of one node
 TOTAL_PROBE_TIMEOUT = 15.0  # seconds for the measurement of all nodes and their network
 
+# Pool options in the configuration of agents.
+AGENT_OPTIONS = (
+    "idle_timeout", "ttl", "keep_results", "log_limit", "collect_metrics", "grace", "rendezvous", "debug_wait", "nice",
+)  # fmt: skip
+
 MoveNode = Callable[[Machine], Awaitable[Any]]
 
 
@@ -859,29 +864,19 @@ class PoolStartup:
     def _agent_config(self, node: int) -> dict[str, Any]:
         """Return the configuration of a node's agent; see ``agent.config``."""
         pool, setup = self._context, self._context.setup
-        worker = pool.row.spec["worker"]
+        worker, machine = pool.row.spec["worker"], pool.machines[node]
         before, behind = import_path.import_path_entries()
         local = [entry for _, entry in setup.image.get("folders") or ()]
         return {
             "pool": pool.name,
             "node": node,
             "nodes": len(pool.machines),
-            "address": pool.machines[node].private_address,
-            "ranks_per_node": worker["ranks_per_node"],
-            "free_gpus": pool.machines[node].extra.get("free_gpus") or {},
-            "concurrency": worker["concurrency"],
-            "executor": worker["executor"],
-            "idle_timeout": pool.options.idle_timeout,
-            "ttl": pool.options.ttl,
-            "deadman": pool.machines[node].extra.get("deadman", 0),
-            "notices": notice_program(pool.provider, pool.machines[node]),
-            "keep_results": pool.options.keep_results,
-            "log_limit": pool.options.log_limit,
-            "collect_metrics": pool.options.collect_metrics,
-            "grace": pool.options.grace,
-            "rendezvous": pool.options.rendezvous,
-            "debug_wait": pool.options.debug_wait,
-            "nice": pool.options.nice,
+            "address": machine.private_address,
+            **{name: worker[name] for name in ("ranks_per_node", "concurrency", "executor")},
+            "free_gpus": machine.extra.get("free_gpus") or {},
+            "deadman": machine.extra.get("deadman", 0),
+            "notices": notice_program(pool.provider, machine),
+            **{name: getattr(pool.options, name) for name in AGENT_OPTIONS},
             "env": setup.env,
             "knows_env": setup.is_env_known,
             "secrets": setup.secrets,

@@ -50,10 +50,11 @@ class PoolShutdown:
 
     def begin(self, give_up: bool, keep_outputs: int | None, *, now: bool = False) -> asyncio.Task[Receipt]:
         """Start the teardown and return its task. Return the existing task unless that teardown has failed."""
-        if self._task is None or (self._task.done() and not self._has_succeeded(self._task)):
+        task = self._task
+        if task is None or (task.done() and (task.exception() is not None or not task.result().ok)):
             self._context.leaving = True
-            self._task = asyncio.create_task(self._run(give_up, keep_outputs, now))
-        return self._task
+            task = self._task = asyncio.create_task(self._run(give_up, keep_outputs, now))
+        return task
 
     def begin_with_reason(self, reason: str) -> None:
         """Tear the pool down without a request by the user. The pool's runs and its receipt state the reason."""
@@ -67,10 +68,6 @@ class PoolShutdown:
         """Wait until a finished teardown is recorded in the ledger."""
         if self._task is not None:
             await asyncio.wait([self._task])
-
-    @staticmethod
-    def _has_succeeded(task: asyncio.Task[Receipt]) -> bool:
-        return task.exception() is None and task.result().ok
 
     async def _run(self, give_up: bool, keep_outputs: int | None, now: bool) -> Receipt:
         context = self._context

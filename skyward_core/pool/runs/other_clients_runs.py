@@ -175,37 +175,30 @@ class OtherClientRuns:
 
     def _find_restarting(self) -> list[RunRow]:
         """Return the runs between two attempts that no agent has reported to this client."""
-        context = self._context
+        # If the ledger cannot be read, the agents will report the next attempts.
+        rows = self._unfinished_rows() if self._context.options.on_loss == "restart" else None
+        return [row for row in rows or () if row.attempts and self._runs[row.run].total is None]
+
+    def _unfinished_rows(self) -> list[RunRow] | None:
+        """Return the other clients' unfinished runs in the ledger; None if the ledger cannot be read."""
         try:
-            rows = context.ledger.unfinished_runs(context.token) if context.options.on_loss == "restart" else []
-        except LedgerError:  # the agents will report the next attempts
-            return []
-        ours = context.registry.own_runs
-        return [row for row in rows if row.run not in ours and row.attempts and self._runs[row.run].total is None]
+            rows = self._context.ledger.unfinished_runs(self._context.token)
+        except LedgerError:
+            return None
+        return [row for row in rows if row.run not in self._context.registry.own_runs]
 
     def _find_orphaned(self) -> list[RunRow]:
         """Return unfinished runs without a client, except recently dispatched ones."""
-        context = self._context
-        if context.row.state == "starting" and not self._runs:
+        if self._context.row.state == "starting" and not self._runs:
             return []  # the pool has just been created, so no earlier client can have left a run
-        try:
-            rows = context.ledger.unfinished_runs(context.token)
-        except LedgerError:  # a later client will report the orphaned runs
-            return []
-        ours, now = context.registry.own_runs, time.time()
-        return [
-            row for row in rows if row.run not in ours and now - row.opened_at > DISPATCH_GRACE and not row.has_client
-        ]
+        # If the ledger cannot be read, a later client will report the orphaned runs.
+        rows, now = self._unfinished_rows() or (), time.time()
+        return [row for row in rows if now - row.opened_at > DISPATCH_GRACE and not row.has_client]
 
     def has_unfinished(self) -> bool:
         """Check whether another client's run is active according to the agents or the ledger."""
-        if self._unfinished:
-            return True
-        try:
-            rows = self._context.ledger.unfinished_runs(self._context.token)
-        except LedgerError:  # the ledger may be readable later
-            return True
-        return any(row.run not in self._context.registry.own_runs for row in rows)
+        # If the ledger cannot be read now, it may contain such a run.
+        return bool(self._unfinished) or self._unfinished_rows() != []
 
     def _lost_outcomes(self, row: RunRow, ended: Collection[int], returned: int) -> Iterator[Outcome]:
         """Return the lost outcomes of a run, except for outcomes whose calls are unknown.
@@ -262,9 +255,7 @@ class OtherClientRuns:
         for outcome in written.values():
             self._add_outcome(run, outcome, row.opened_at)
         if returned and lost:  # the indices of the lost tasks are unknown
-            cause, now = RootCause.from_outcome(lost[0]), time.time()
-            self._news.records.add_run_end(run, "failed", now, cause)
-            return self._end(run, "failed", now, cause)
+            return self._fail(run, RootCause.from_outcome(lost[0]))
         for outcome in lost:
             self._add_outcome(run, outcome, time.time())
             self._news.records.add_outcome(run, outcome, {})
@@ -280,9 +271,12 @@ class OtherClientRuns:
             return
         if self._runs[row.run].total is None:
             self._add_run(row.run, row.function, row.kind, row.total, row.opened_at, ())
-        cause, now = RootCause(-1, "lost", "PoolError", "its client, which supplied the items, has exited"), time.time()
-        self._news.records.add_run_end(row.run, "failed", now, cause)
-        self._end(row.run, "failed", now, cause)
+        self._fail(row.run, RootCause(-1, "lost", "PoolError", "its client, which supplied the items, has exited"))
+
+    def _fail(self, run: str, cause: RootCause) -> None:
+        now = time.time()
+        self._news.records.add_run_end(run, "failed", now, cause)
+        self._end(run, "failed", now, cause)
 
     def saved_outcomes(self, run: str) -> dict[int, Outcome]:
         """Return the outcomes of a run in the ledger, by index."""

@@ -260,7 +260,8 @@ class Run:
             return
         if nodes:
             self.nodes = nodes
-            self._emit_placed()
+            self._context.news.records.set_columns(self.id, nodes=nodes)
+            self._context.news.emit(events.RunPlaced(pool=self.pool, run=self.id, nodes=list(nodes)))
         task = self.tasks[0]
         new = {link for link in self.links if not (link.gone or self._is_stocked(link))}
         all_or_none = self._context.options.fail_fast or not self._context.is_standalone
@@ -281,10 +282,6 @@ class Run:
                 self._send_call(link, task, header, body, f'{text},"i":{index},"rank":{rank}}}')
         if self.may_restart:
             self._context.recovery.silence_watch.begin()
-
-    def _emit_placed(self) -> None:
-        self._context.news.records.set_columns(self.id, nodes=self.nodes)
-        self._context.news.emit(events.RunPlaced(pool=self.pool, run=self.id, nodes=list(self.nodes)))
 
     def _reject_new_node(self, index: int, link: Link, new: Collection[Link]) -> None:
         """End a broadcast's call because a replacement node lacks the arguments. The client cannot send them again."""
@@ -361,7 +358,9 @@ class Run:
         """Return the number of the run's tasks that a node may have at the same time."""
         slots = self._context.slots_per_node
         if self.kind != "sweep":
-            return slots + (MAX_QUEUED_TASKS if self._is_quick() else 1)
+            recent = self._seconds
+            is_quick = bool(recent) and sum(recent) / len(recent) < QUICK_TASK
+            return slots + (MAX_QUEUED_TASKS if is_quick else 1)
         # A trial may take hours, so no trial may wait behind it while another node is idle. But if this client leaves,
         # it sends all trials at once.
         return self.total if self.is_retained else slots
@@ -369,10 +368,6 @@ class Run:
     def _is_stocked(self, link: Link) -> bool:
         """Check whether a node has the run's large arguments. Nodes that joined later lack them."""
         return self.stocked is None or link in self.stocked
-
-    def _is_quick(self) -> bool:
-        recent = self._seconds
-        return bool(recent) and sum(recent) / len(recent) < QUICK_TASK
 
     def claim_from(
         self, links: Sequence[Link], nodes: tuple[int, ...] = (), attempt: int = 1, *, decides: bool = False
