@@ -34,7 +34,7 @@ from skyward_core.store.pool_folder import EXCEPTION_SUFFIX, PoolFolder
 from skyward_core.store.receipts_and_bills import Receipt
 from skyward_core.tasks import script_loader_child
 from skyward_core.tasks.guarded_user_code import describe_exception, run_guarded
-from skyward_core.transport.background_loop import submit
+from skyward_core.transport.background_loop import call_on_loop, submit
 from skyward_core.views.pool_view import PoolView, RunView
 
 
@@ -112,11 +112,7 @@ class Attached(PoolOperations):
         Options(grace=grace)
         if run not in self.view.runs:
             raise PoolError(f"Pool {self.name} has no run {run}.", hint=Hint("list-all"))
-
-        async def work() -> None:
-            self.pool.context.registry.cancel(run, grace=grace, save=save)
-
-        submit(work()).result()
+        call_on_loop(lambda: self.pool.context.registry.cancel(run, grace=grace, save=save))
 
     def down(self) -> Receipt:
         """Tear down the pool.

@@ -34,7 +34,7 @@ from skyward_core.runtime.instance_info_and_attempt import refuse_pool_while_loa
 from skyward_core.store import debug_log, state_folder
 from skyward_core.tasks import script_loader_child
 from skyward_core.tasks.import_path import reject_pool_in_child
-from skyward_core.transport.background_loop import submit
+from skyward_core.transport.background_loop import call_on_loop, submit
 
 if TYPE_CHECKING:
     from skyward_core.api.attach_and_results import Attached
@@ -317,7 +317,7 @@ class Compute(PoolOperations):
     def _abort_startup(self) -> None:
         self._cancel_startup()
         # A ctrl-c may interrupt any line, even before the future of the started work was stored.
-        if not submit(self._has_pool()).result():
+        if not call_on_loop(lambda: self._pool is not None):
             return
         pool = self.pool
         receipt = self._tear_down()
@@ -359,9 +359,6 @@ class Compute(PoolOperations):
                 progress.stop()
             if stop is not None:
                 stop()
-
-    async def _has_pool(self) -> bool:
-        return self._pool is not None
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

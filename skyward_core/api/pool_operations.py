@@ -32,7 +32,13 @@ from skyward_core.model.function import Function, PendingFunction, PendingGroup
 from skyward_core.model.provider_capability_protocols import Rents
 from skyward_core.model.run_future import RunFuture
 from skyward_core.tasks.stdout_line_interleaving import write_escaped
-from skyward_core.transport.background_loop import background_loop, process_id, submit
+from skyward_core.transport.background_loop import (
+    background_loop,
+    call_on_loop,
+    finish_despite_cancellation,
+    process_id,
+    submit,
+)
 from skyward_core.util.terminal_safe_text import sanitize_line
 
 if TYPE_CHECKING:
@@ -378,11 +384,8 @@ class PoolOperations(DeprecatedMethods, PoolOperand):
         return unseen_html("run", run, state) if found is None else run_html(found)
 
     def _current_view(self) -> PoolView:
-        submit(self._flush_events()).result()
+        call_on_loop(self.pool.context.background.run_deferred)
         return self.pool.view
-
-    async def _flush_events(self) -> None:
-        self.pool.context.background.run_deferred()
 
     # -- operators ---------------------------------------------------------------------------------------
 
@@ -833,19 +836,7 @@ async def run_in_thread(work: Callable[[], T], *, cancel: Callable[[], None] | N
     Raises:
         asyncio.CancelledError: If the caller was cancelled. The work has ended.
     """
-    working = asyncio.get_running_loop().run_in_executor(None, work)
-    cancelled: asyncio.CancelledError | None = None
-    while not working.done():
-        try:
-            await asyncio.wait([working])
-        except asyncio.CancelledError as error:
-            cancelled = error
-            if cancel is not None:
-                cancel()
-    if cancelled is not None:
-        working.exception()  # marks the exception as retrieved; the cancellation is raised instead
-        raise cancelled
-    return working.result()
+    return await finish_despite_cancellation(asyncio.get_running_loop().run_in_executor(None, work), cancel)
 
 
 async def tear_down(pool: Pool) -> Receipt:

@@ -11,14 +11,14 @@ import os
 import queue
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import groupby
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from skyward_core.tasks.stdout_line_interleaving import SharedStdout, install, uninstall
-from skyward_core.transport.background_loop import submit
+from skyward_core.transport.background_loop import call_on_loop
 from skyward_core.util.terminal_safe_text import reset_colors
 from skyward_core.views.log_buffers_and_rank_activity import LineSplitter, rank_prefix
 
@@ -57,7 +57,8 @@ class ScriptConsole:
         self._live: LiveLines | None = None
         self._thread = threading.Thread(target=self._write, name="console", daemon=True)
         self._thread.start()
-        self._stop = submit(self._subscribe(news)).result()
+        # `missed` delivers output that arrived during setup or before the connection was complete.
+        self._stop = call_on_loop(lambda: news.subscribe(None, self._on_output, missed=True))
 
     def _on_output(self, rank: int, stream: str, at: int, data: bytes, run: str) -> None:
         self._newest[rank] = newest = self._lines.setdefault((rank, stream), LineSplitter())
@@ -144,18 +145,11 @@ class ScriptConsole:
             if to is None:
                 raise
 
-    async def _subscribe(self, news: EventPublisher) -> Callable[[], None]:
-        # `missed` delivers output that arrived during setup or before the connection was complete.
-        return news.subscribe(None, self._on_output, missed=True)
-
-    async def _unsubscribe(self) -> None:
-        self._stop()
-
     def close(self) -> None:
         """Write the remaining output, including unfinished lines. Do not call on the thread of the pools' event
         loop.
         """
-        submit(self._unsubscribe()).result()
+        call_on_loop(self._stop)
         for (rank, stream), lines in self._lines.items():
             if (rest := lines.preview()).strip():  # otherwise the line is a progress bar that was cleared
                 self._enqueue(RankText(stream, _format_line(rank, rest)))

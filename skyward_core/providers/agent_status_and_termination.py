@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from skyward_core.model.errors import PoolError, Unreachable, UsageError, error_message
@@ -61,6 +62,20 @@ async def update_machine(machine: Machine, way: TransportFactory) -> Machine:
     finally:
         asked.cancel()
         await fresh.close()
+
+
+async def update_rented_machine(machine: Machine, way: TransportFactory, login_key: Path) -> Machine:
+    """Return a rented machine with the state of its agent; without an agent, the machine still costs money.
+
+    Args:
+        way: Creates the provider's transport to the machine.
+        login_key: Private key that opens the machine.
+    """
+    if not login_key.exists():
+        reason = "this machine does not have the login key"
+        return replace(machine, state="unreachable", extra=machine.extra | {"why": reason})
+    updated = await update_machine(machine, way)
+    return replace(updated, state="agentless") if updated.state in ("ending", "gone") else updated
 
 
 async def end_machine(machine: Machine, way: TransportFactory) -> None:

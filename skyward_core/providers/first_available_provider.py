@@ -6,7 +6,7 @@ Each machine carries the index of its provider, so that later operations go to t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import groupby
@@ -229,11 +229,17 @@ class MultiProvider:
         Raises:
             SkywardError: If a provider cannot answer now.
         """
+        return await self._update_machines(known, lambda provider, mine: provider.describe(pool, mine))
+
+    async def _update_machines(
+        self, machines: Sequence[Machine], update: Callable[[Any, list[Machine]], Awaitable[list[Machine]]]
+    ) -> list[Machine]:
+        """Return machines as their providers update them, in the given order."""
         seen: dict[str, Machine] = {}
-        for index, mine in self._by_provider(known):
-            described = await self._providers[index].describe(pool, mine)
-            seen |= {each.id: each for each in self._tag_machines(index, described)}
-        return [seen[each.id] for each in known if each.id in seen]
+        for index, mine in self._by_provider(machines):
+            updated = await update(self._providers[index], mine)
+            seen |= {each.id: each for each in self._tag_machines(index, updated)}
+        return [seen[each.id] for each in machines if each.id in seen]
 
     async def why_not_now(self) -> str:
         """Return why some machines cannot be terminated at once; "" if all can."""
@@ -282,16 +288,14 @@ class MultiProvider:
         Returns:
             The machines, with their retained results.
         """
-        seen: dict[str, Machine] = {}
-        for index, mine in self._by_provider(machines):
-            provider = self._providers[index]
+
+        async def stop(provider: Any, mine: list[Machine]) -> list[Machine]:
             if isinstance(provider, StopsRuns):
-                stopped = await provider.quiet(pool, mine)
-            else:
-                reason = {"why": f"provider {provider.name} cannot fetch retained results"}
-                stopped = [replace(each, state="unreachable", extra=each.extra | reason) for each in mine]
-            seen |= {each.id: each for each in self._tag_machines(index, stopped)}
-        return [seen[each.id] for each in machines if each.id in seen]
+                return await provider.quiet(pool, mine)
+            reason = {"why": f"provider {provider.name} cannot fetch retained results"}
+            return [replace(each, state="unreachable", extra=each.extra | reason) for each in mine]
+
+        return await self._update_machines(machines, stop)
 
     async def date(self, pool: str, machines: Sequence[Machine], at: float) -> None:
         """Tag machines with the time at which they end, if their provider supports that.

@@ -9,7 +9,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -105,6 +105,39 @@ def submit(work: Coroutine[Any, Any, T]) -> Future[T]:
     except OSError:
         work.close()
         raise
+
+
+def call_on_loop(work: Callable[[], T]) -> T:
+    """Run a function on the background loop and return its result; call this from any other thread."""
+
+    async def run() -> T:
+        return work()
+
+    return submit(run()).result()
+
+
+async def finish_despite_cancellation(working: asyncio.Future[T], cancel: Callable[[], None] | None = None) -> T:
+    """Wait for work that a cancelled caller must not abandon, because it holds resources.
+
+    Args:
+        working: The work.
+        cancel: Called at each cancellation of the caller, to stop the work early.
+
+    Raises:
+        asyncio.CancelledError: If the caller was cancelled. The work has ended.
+    """
+    cancelled: asyncio.CancelledError | None = None
+    while not working.done():
+        try:
+            await asyncio.wait([working])
+        except asyncio.CancelledError as error:
+            cancelled = error
+            if cancel is not None:
+                cancel()
+    if cancelled is not None:
+        working.exception()  # marks the exception as retrieved; the cancellation is raised instead
+        raise cancelled
+    return working.result()
 
 
 @contextmanager

@@ -14,13 +14,14 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from skyward_core.model.errors import CredentialsRefused, SkywardError, Unreachable, UsageError, error_message
 from skyward_core.providers.aws import ec2_errors
 from skyward_core.providers.provider_call_logs_polling_and_cache import AnswerCache
 from skyward_core.store.debug_log import get_logger
+from skyward_core.transport.background_loop import finish_despite_cancellation
 from skyward_core.util.light_dataclass import Value, value
 
 MAX_CONCURRENT_CALLS = 8  # calls at the same time
@@ -160,7 +161,9 @@ class AwsCalls:
         while True:
             await rate.acquire()
             try:
-                answer: dict[str, Any] = await _run_to_completion(self._call, service, region, action, answered, params)
+                work = partial(self._call, service, region, action, answered, params)
+                future = asyncio.get_running_loop().run_in_executor(thread_pool(), work)
+                answer: dict[str, Any] = await finish_despite_cancellation(future)
             except SkywardError:
                 raise
             except Exception as error:
@@ -277,21 +280,6 @@ def _service_loader(folders: str | None) -> Any:
 def shared_calls(account: AwsAccount) -> AwsCalls:
     """Return the client of an account that all code in this process shares."""
     return AwsCalls(account)
-
-
-async def _run_to_completion(work: Callable[..., Any], *arguments: Any) -> Any:
-    """Run a function like :func:`run_in_thread`, but delay a cancellation until the function has ended."""
-    future = asyncio.get_running_loop().run_in_executor(thread_pool(), work, *arguments)
-    cancelled: asyncio.CancelledError | None = None
-    while not future.done():
-        try:
-            await asyncio.wait([future])
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        future.exception()  # marks the exception as retrieved
-        raise cancelled
-    return future.result()
 
 
 class _RateLimiter:

@@ -211,6 +211,13 @@ def _invisible_machine(name: str, index: int, ask: Mapping[str, Any], folder: La
     )  # fmt: skip
 
 
+def _by_region(machines: Iterable[Machine]) -> dict[str, list[Machine]]:
+    found: dict[str, list[Machine]] = {}
+    for each in machines:
+        found.setdefault(each.extra["region"], []).append(each)
+    return found
+
+
 async def update_states(calls: AwsCalls, known: Sequence[Machine]) -> list[Machine]:
     """Return machines with the states that EC2 reports; "running" says nothing about the agent.
 
@@ -218,8 +225,8 @@ async def update_states(calls: AwsCalls, known: Sequence[Machine]) -> list[Machi
         SkywardError: If EC2 cannot be queried now.
     """
     seen: dict[str, dict[str, Any]] = {}
-    for region in dict.fromkeys(each.extra["region"] for each in known):
-        seen |= await find_instances(calls, region, [each.id for each in known if each.extra["region"] == region])
+    for region, machines in _by_region(known).items():
+        seen |= await find_instances(calls, region, [each.id for each in machines])
     unknown = [each for each in known if each.id not in seen and _is_settled(each)]
     if unknown:
         await _require_same_account(calls, unknown[0])
@@ -287,8 +294,8 @@ async def tag_expiry(calls: AwsCalls, machines: Sequence[Machine], at: float) ->
         SkywardError: If a resource cannot be tagged. The others are tagged.
     """
     marks = [{"Key": EXPIRES, "Value": format_date(at)}]
-    for region in dict.fromkeys(each.extra["region"] for each in machines):
-        known = await find_instances(calls, region, [each.id for each in machines if each.extra["region"] == region])
+    for region, here in _by_region(machines).items():
+        known = await find_instances(calls, region, [each.id for each in here])
         ids = []
         for name, each in known.items():
             if each["State"]["Name"] not in ENDED_STATES:
@@ -315,9 +322,8 @@ async def terminate(calls: AwsCalls, machines: Sequence[Machine], **how: Any) ->
         SkywardError: If EC2 does not accept the request for an instance that it shows.
     """
     failures: list[SkywardError] = []
-    for region in dict.fromkeys(each.extra["region"] for each in machines):
+    for region, here in _by_region(machines).items():
         try:
-            here = [each for each in machines if each.extra["region"] == region]
             await _terminate_in_region(calls, region, here, how)
         except SkywardError as error:
             failures.append(error)  # the machines of other regions cost money, too

@@ -27,7 +27,7 @@ from skyward_core.model.misuse_guards import StrictKeywords
 from skyward_core.model.offers_and_rental_plans import Block, MachineRequirements, OfferList, RentalPlan, Reservation
 from skyward_core.model.provider_settings_schema import DeclaredSettings, Field, setting, word_list
 from skyward_core.model.specs import PoolSpec
-from skyward_core.providers.agent_status_and_termination import end_machine, gather_bounded, update_machine
+from skyward_core.providers.agent_status_and_termination import end_machine, gather_bounded, update_rented_machine
 from skyward_core.providers.aws import (
     boto_calls,
     instance_metadata_preemption_poller,
@@ -581,12 +581,8 @@ class AWS(JsonSettings, StrictKeywords):
     async def _update_machine(self, pool: str, machine: Machine) -> Machine:
         if machine.state != "running" or not machine.address:
             return machine
-        if not LaunchJournal(pool, machine.extra["token"]).login_key.exists():
-            reason = "this machine does not have the login key"
-            return replace(machine, state="unreachable", extra=machine.extra | {"why": reason})
-        updated = await update_machine(machine, partial(self.transport, pool))
-        # Only EC2 can tell that a machine ends. A machine whose agent ends, or has ended, still costs money.
-        return replace(updated, state="agentless") if updated.state in ("ending", "gone") else updated
+        login_key = LaunchJournal(pool, machine.extra["token"]).login_key
+        return await update_rented_machine(machine, partial(self.transport, pool), login_key)
 
     def paid_for(self, machine: Machine) -> OrderedHardware | None:
         """Return the hardware that was ordered for a machine; None if the machine should not be measured.

@@ -6,7 +6,6 @@ import asyncio
 import math
 import re
 import shlex
-import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, replace
@@ -27,8 +26,9 @@ from skyward_core.model.offers_and_rental_plans import (
 )
 from skyward_core.model.provider_settings_schema import DeclaredSettings, Field, setting
 from skyward_core.model.specs import PoolSpec
-from skyward_core.providers.agent_status_and_termination import end_machine, gather_bounded, update_machine
+from skyward_core.providers.agent_status_and_termination import end_machine, gather_bounded, update_rented_machine
 from skyward_core.providers.provider import JsonSettings, describe_python
+from skyward_core.providers.provider_call_logs_polling_and_cache import poll_until_empty
 from skyward_core.providers.slurm import allocation, slurm_commands
 from skyward_core.providers.slurm.allocation import AllocationFolder, Submission
 from skyward_core.providers.slurm.slurm_commands import (
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
 
 LEDGER_COMMENT_PREFIX = "skyward ledger "
+CANCEL_POLL_PAUSES = (0.5, 0.5)  # first and longest pause between two queries, in seconds
 CANCEL_TIMEOUT = 90.0  # seconds for Slurm to end cancelled jobs; KillWait is 30 s by default
 
 
@@ -82,19 +83,17 @@ def list_allocations(jobs: Iterable[SlurmJob], where: str, ours: str) -> list[Le
 async def cancel_allocations(commands: SlurmCommands, allocations: Sequence[Leftover]) -> list[str]:
     """Cancel allocations, and wait until they have ended. Return a description of each allocation that remains."""
     names = {each.id: allocation.job_name(each.pool, each.token) for each in allocations}
-    remaining, until = list(names), time.monotonic() + CANCEL_TIMEOUT
-    reason = "Slurm has not reported its end"
+    remaining, reason = list(names), "Slurm has not reported its end"
+
+    async def find_remaining() -> list[str]:
+        jobs = await allocation.find_jobs(commands, names.values())
+        # Job numbers are reused eventually, so each job must also have the expected name.
+        return [job.id for job in jobs if not job.has_ended and names.get(job.id) == job.name]
+
     try:
         async with commands.hold_connection():
-            # Job numbers are reused eventually, so each job must also have the expected name.
-            jobs = await allocation.find_jobs(commands, names.values())
-            await allocation.cancel_jobs(commands, [job.id for job in jobs if names.get(job.id) == job.name])
-            while True:
-                jobs = await allocation.find_jobs(commands, names.values())
-                remaining = [job.id for job in jobs if not job.has_ended and names.get(job.id) == job.name]
-                if not remaining or time.monotonic() > until:
-                    break
-                await asyncio.sleep(0.5)
+            await allocation.cancel_jobs(commands, await find_remaining())
+            remaining = await poll_until_empty(find_remaining, CANCEL_POLL_PAUSES, CANCEL_TIMEOUT)
     except (PoolError, OSError) as error:
         reason = error_message(error)
     return [f"allocation {id}: {reason}" for id in remaining]
@@ -553,11 +552,8 @@ class Slurm(JsonSettings, StrictKeywords):
             return replace(machine, state="ending")
         if job.state in WAITING_STATES or "port" not in machine.extra:
             return replace(machine, state="agentless")
-        if not AllocationFolder(pool, machine.extra["token"]).login_key.exists():
-            reason = {"why": "this machine does not have the login key"}
-            return replace(machine, state="unreachable", extra=machine.extra | reason)
-        updated = await update_machine(machine, partial(self.transport, pool))
-        return replace(updated, state="agentless") if updated.state in ("ending", "gone") else updated
+        login_key = AllocationFolder(pool, machine.extra["token"]).login_key
+        return await update_rented_machine(machine, partial(self.transport, pool), login_key)
 
     def notices(self, machine: Machine) -> str:
         """Return a program that reports the end of a node's allocation; "" if runs do not restart.

@@ -9,7 +9,7 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from contextlib import aclosing, contextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import KW_ONLY, MISSING, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -267,11 +267,8 @@ class SSH(JsonSettings, StrictKeywords, Value):
         question = (host, repr((self.to_json(), loaded_with)))
         if (seen := GPU_CACHE.get(question)) is not None:
             return seen  # type: ignore[no-any-return]
-        transport = self._make_transport(host, patience=CHECK_TIMEOUT, loaded_with=loaded_with)
-        try:
+        async with self._brief_transport(host, loaded_with) as transport:
             seen = await inspect_host(transport, host)
-        finally:
-            await transport.close()
         GPU_CACHE.put(question, seen)
         return seen
 
@@ -332,14 +329,21 @@ class SSH(JsonSettings, StrictKeywords, Value):
 
     async def _unavailable_reason(self, host: str, loaded_with: Sequence[str] | None) -> str:
         """Return why a host is not available now; "" if it is."""
+        async with self._brief_transport(host, loaded_with) as transport:
+            try:
+                (await transport.channel()).close()
+            except (PoolError, UsageError, OSError) as error:
+                return error_message(error).rstrip(".")
+        return ""
+
+    @asynccontextmanager
+    async def _brief_transport(self, host: str, loaded_with: Sequence[str] | None) -> AsyncIterator[SSHTransport]:
+        """Create a transport for an inspection of a host, and close it at the end of the block."""
         transport = self._make_transport(host, patience=CHECK_TIMEOUT, loaded_with=loaded_with)
         try:
-            (await transport.channel()).close()
-        except (PoolError, UsageError, OSError) as error:
-            return error_message(error).rstrip(".")
+            yield transport
         finally:
             await transport.close()
-        return ""
 
     async def describe(self, pool: str, known: Sequence[Machine]) -> list[Machine]:
         """Return the pool's machines with their state.
@@ -395,6 +399,13 @@ class SSH(JsonSettings, StrictKeywords, Value):
             return [Check(host, "fail", error_message(error), error_hint(error))]
 
     async def _check_host(self, host: str, loaded_with: Sequence[str] | None) -> list[Check]:
+        try:
+            async with self._brief_transport(host, loaded_with) as transport:
+                return await self._inspect_host(host, transport)
+        except (PoolError, UsageError, OSError) as error:
+            return [Check(host, "fail", error_message(error), error_hint(error))]
+
+    async def _inspect_host(self, host: str, transport: SSHTransport) -> list[Check]:
         from skyward_core.transport.ssh.host_command_channel import NoFittingPython
         from skyward_core.transport.ssh.ssh_transport_and_bundle_upload import (
             CLOCK_SLACK,
@@ -404,51 +415,45 @@ class SSH(JsonSettings, StrictKeywords, Value):
             send_bundle,
         )
 
-        transport = self._make_transport(host, patience=CHECK_TIMEOUT, loaded_with=loaded_with)
         required_python = transport.python
+        began = time.time()
         try:
-            began = time.time()
-            try:
-                channel = await open_inspection_channel(transport)
-            except NoFittingPython as error:
-                if required_python.named:
-                    raise
-                known = Check(host, "ok", "reachable, its host key is known")
-                return [known, check_line(host, error.found, required_python, None)]
-            facts, pythons = channel.facts, await query_pythons(channel.link)
-            # The host read its clock between ``began`` and now, so only a time outside that range is an offset, even
-            # after a slow login.
-            offset = facts["time"] - min(max(facts["time"], began), time.time())
-            version = ".".join(map(str, facts["version"]))
-            lines = [
-                Check(host, "ok", f"reachable as {facts['hostname']}, its host key is known"),
-                check_line(host, pythons, required_python, (version, facts["python"])),
-            ]
-            if not facts["root"]:
-                return [*lines, Check(host, "fail", "no folder to write to: " + "; ".join(facts["unusable"]))]
-            lines.append(
-                Check(
-                    host,
-                    "ok" if facts["free"] > MIN_DISK_BYTES else "warn",
-                    f"{facts['free'] / 1e9:.1f} GB free in {facts['root']}",
-                )
+            channel = await open_inspection_channel(transport)
+        except NoFittingPython as error:
+            if required_python.named:
+                raise
+            known = Check(host, "ok", "reachable, its host key is known")
+            return [known, check_line(host, error.found, required_python, None)]
+        facts, pythons = channel.facts, await query_pythons(channel.link)
+        # The host read its clock between ``began`` and now, so only a time outside that range is an offset, even
+        # after a slow login.
+        offset = facts["time"] - min(max(facts["time"], began), time.time())
+        version = ".".join(map(str, facts["version"]))
+        lines = [
+            Check(host, "ok", f"reachable as {facts['hostname']}, its host key is known"),
+            check_line(host, pythons, required_python, (version, facts["python"])),
+        ]
+        if not facts["root"]:
+            return [*lines, Check(host, "fail", "no folder to write to: " + "; ".join(facts["unusable"]))]
+        lines.append(
+            Check(
+                host,
+                "ok" if facts["free"] > MIN_DISK_BYTES else "warn",
+                f"{facts['free'] / 1e9:.1f} GB free in {facts['root']}",
             )
-            await (send_bundle if channel.python.minor == required_python.minor else lend_bundle)(channel)
-            answer: GpusDone = await channel.ask("gpus")
-            gpus = answer["gpus"]
-            lines.append(Check(host, "ok", "; ".join(gpus) if gpus else f"no GPU; {facts['cpus']} CPUs"))
-            lines.append(Check(host, "ok", f"peers reach it at {facts['address'] or 'an unknown address'}"))
-            exact = abs(offset) <= CLOCK_SLACK
-            words = "right" if exact else f"{abs(offset):.0f} s {'ahead' if offset > 0 else 'behind'}"
-            lines.append(Check(host, "ok" if exact else "warn", f"its clock is {words}"))
-            if channel.link.login.silent_agent:
-                lines.append(Check(host, "warn", channel.link.login.silent_agent))
-            channel.close()
-            return lines
-        except (PoolError, UsageError, OSError) as error:
-            return [Check(host, "fail", error_message(error), error_hint(error))]
-        finally:
-            await transport.close()
+        )
+        await (send_bundle if channel.python.minor == required_python.minor else lend_bundle)(channel)
+        answer: GpusDone = await channel.ask("gpus")
+        gpus = answer["gpus"]
+        lines.append(Check(host, "ok", "; ".join(gpus) if gpus else f"no GPU; {facts['cpus']} CPUs"))
+        lines.append(Check(host, "ok", f"peers reach it at {facts['address'] or 'an unknown address'}"))
+        exact = abs(offset) <= CLOCK_SLACK
+        words = "right" if exact else f"{abs(offset):.0f} s {'ahead' if offset > 0 else 'behind'}"
+        lines.append(Check(host, "ok" if exact else "warn", f"its clock is {words}"))
+        if channel.link.login.silent_agent:
+            lines.append(Check(host, "warn", channel.link.login.silent_agent))
+        channel.close()
+        return lines
 
     @contextmanager
     def warm(self, spec: PoolSpec) -> Iterator[None]:
