@@ -498,11 +498,12 @@ def print_rental_notice(spec: PoolSpec, pool: Pool) -> Callable[[], None]:
     return pool.news.subscribe(print_state, None)
 
 
-# Keys of a table [pools.NAME] of skyward.toml, beside those with tables of their own.
+# Keys of a table [pools.NAME] of skyward.toml: plain values, values that are parsed, and pool options.
 _PLAIN_KEYS = (
     "accelerator", "vcpus", "cpus", "memory_gb", "disk_gb", "architecture", "region", "max_hourly_cost",
     "allocation", "selection", "ttl", "volumes", "ports",
 )  # fmt: skip
+_TABLE_KEYS = ("name", "provider", "nodes", "image", "worker", "plugins", "options")
 _OPTION_KEYS = ({each.name for each in fields(Options)} | Options.older_words()) - {*_PLAIN_KEYS, "worker"}
 
 
@@ -553,17 +554,7 @@ def _parse_pool_table(table: dict[str, Any], name: str, providers: Mapping[str, 
     if options:
         arguments["options"] = Options(**options)
     if table:
-        known = (
-            *_PLAIN_KEYS,
-            "name",
-            "provider",
-            "nodes",
-            "image",
-            "worker",
-            "plugins",
-            "options",
-            *_OPTION_KEYS,
-        )
+        known = (*_PLAIN_KEYS, *_TABLE_KEYS, *_OPTION_KEYS)
         first = next(iter(table))
         raise UsageError(f"unknown key {first!r}{did_you_mean(first, known)}")
     return arguments

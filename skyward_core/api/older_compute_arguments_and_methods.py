@@ -25,15 +25,7 @@ from skyward_core.model.specs import NO_VOLUMES, Image, Options, Worker
 
 if TYPE_CHECKING:
     from skyward_core.model.run_future import RunFuture
-    from skyward_core.plugins.redis_shared_state_client import (
-        SharedBarrier,
-        SharedCounter,
-        SharedDict,
-        SharedLock,
-        SharedQueue,
-        SharedSet,
-        SharedState,
-    )
+    from skyward_core.plugins import redis_shared_state_client as shared_state
 
 
 _NO_DAEMON = "there is no daemon: this process owns its pools, and other processes use sky.attach(name)"
@@ -122,7 +114,7 @@ class DeprecatedMethods:
     if TYPE_CHECKING:
 
         @property
-        def shared(self) -> SharedState: ...
+        def shared(self) -> shared_state.SharedState: ...
 
         def submit(self, pending: PendingFunction[Any]) -> RunFuture[Any]: ...
 
@@ -175,7 +167,7 @@ class DeprecatedMethods:
         values: Iterator[T] = self.run_one(require_call(pending, "compute.stream"))
         return values
 
-    def dict(self, name: str, consistency: str | None = None) -> SharedDict:
+    def dict(self, name: str, consistency: str | None = None) -> shared_state.SharedDict:
         """Return a shared dict: the second generation's name of ``compute.shared.dict(name)``.
 
         Args:
@@ -184,7 +176,7 @@ class DeprecatedMethods:
         """
         return self.shared.dict(name)
 
-    def set(self, name: str, consistency: str | None = None) -> SharedSet:
+    def set(self, name: str, consistency: str | None = None) -> shared_state.SharedSet:
         """Return a shared set: the second generation's name of ``compute.shared.set(name)``.
 
         Args:
@@ -193,7 +185,7 @@ class DeprecatedMethods:
         """
         return self.shared.set(name)
 
-    def counter(self, name: str, consistency: str | None = None) -> SharedCounter:
+    def counter(self, name: str, consistency: str | None = None) -> shared_state.SharedCounter:
         """Return a shared counter: the second generation's name of ``compute.shared.counter(name)``.
 
         Args:
@@ -202,7 +194,7 @@ class DeprecatedMethods:
         """
         return self.shared.counter(name)
 
-    def queue(self, name: str) -> SharedQueue:
+    def queue(self, name: str) -> shared_state.SharedQueue:
         """Return a shared queue: the second generation's name of ``compute.shared.queue(name)``.
 
         Args:
@@ -210,7 +202,7 @@ class DeprecatedMethods:
         """
         return self.shared.queue(name)
 
-    def lock(self, name: str, timeout: float | None = 30) -> SharedLock:
+    def lock(self, name: str, timeout: float | None = 30) -> shared_state.SharedLock:
         """Return a shared lock: the second generation's name of ``compute.shared.lock(name)``, with its time limit.
 
         Args:
@@ -219,7 +211,7 @@ class DeprecatedMethods:
         """
         return self.shared.lock(name, timeout)
 
-    def barrier(self, name: str, n: int) -> SharedBarrier:
+    def barrier(self, name: str, n: int) -> shared_state.SharedBarrier:
         """Return a shared barrier: the second generation's name of ``compute.shared.barrier(name, n)``.
 
         Args:

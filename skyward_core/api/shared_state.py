@@ -20,14 +20,6 @@ from skyward_core.util.safe_file_access import read_text
 
 if TYPE_CHECKING:
     from skyward_core.plugins.built_in.shared_collections import Shared
-    from skyward_core.plugins.redis_shared_state_client import (
-        SharedBarrier,
-        SharedCounter,
-        SharedDict,
-        SharedLock,
-        SharedQueue,
-        SharedSet,
-    )
     from skyward_core.pool.pool import Pool
 
 
@@ -45,7 +37,7 @@ def _state() -> SharedState:
     return state
 
 
-def dict(name: str, consistency: str | None = None) -> SharedDict:
+def dict(name: str, consistency: str | None = None) -> redis_shared_state_client.SharedDict:
     """Return the dict with a name. All ranks and the client share it; initially empty.
 
     On the client the dict belongs to the pool of the open ``with`` block.
@@ -61,7 +53,7 @@ def dict(name: str, consistency: str | None = None) -> SharedDict:
     return _state().dict(name)
 
 
-def set(name: str, consistency: str | None = None) -> SharedSet:
+def set(name: str, consistency: str | None = None) -> redis_shared_state_client.SharedSet:
     """Return the set with a name; see :func:`dict`.
 
     Args:
@@ -71,7 +63,7 @@ def set(name: str, consistency: str | None = None) -> SharedSet:
     return _state().set(name)
 
 
-def counter(name: str, consistency: str | None = None) -> SharedCounter:
+def counter(name: str, consistency: str | None = None) -> redis_shared_state_client.SharedCounter:
     """Return the counter with a name, which starts at 0; see :func:`dict`.
 
     Args:
@@ -81,7 +73,7 @@ def counter(name: str, consistency: str | None = None) -> SharedCounter:
     return _state().counter(name)
 
 
-def queue(name: str) -> SharedQueue:
+def queue(name: str) -> redis_shared_state_client.SharedQueue:
     """Return the queue with a name; see :func:`dict`.
 
     Args:
@@ -90,7 +82,7 @@ def queue(name: str) -> SharedQueue:
     return _state().queue(name)
 
 
-def lock(name: str, timeout: float | None = None, *, ttl: float | None = None) -> SharedLock:
+def lock(name: str, timeout: float | None = None, *, ttl: float | None = None) -> redis_shared_state_client.SharedLock:
     """Return the lock with a name, which has one holder at a time; see :func:`dict`.
 
     Args:
@@ -107,7 +99,7 @@ def lock(name: str, timeout: float | None = None, *, ttl: float | None = None) -
     return _state().lock(name, timeout)
 
 
-def barrier(name: str, parties: int | None = None, *, n: int | None = None) -> SharedBarrier:
+def barrier(name: str, parties: int | None = None, *, n: int | None = None) -> redis_shared_state_client.SharedBarrier:
     """Return the barrier with a name in the current run.
 
     Args:

@@ -33,26 +33,14 @@ from skyward_core.transport.file_and_result_downloads import ResultDownload
 from skyward_core.transport.transport import Pipe, Transport
 
 if TYPE_CHECKING:
-    from skyward_core.protocol.frame_types import (
-        AgentBegan,
-        AgentData,
-        AgentGang,
-        AgentItem,
-        AgentOutcome,
-        AgentRun,
-        AgentStale,
-        AgentWant,
-        AgentWelcome,
-        ClaimAnswer,
-        ClientCall,
-        FromAgent,
-        HoldsAnswer,
-        Timestamp,
-    )
+    from skyward_core.protocol import frame_types as frames
     from skyward_core.tasks.pickled_calls_and_blobs import SourceText
     from skyward_core.transport.file_and_result_downloads import IncomingOutput
 
-    RunFrame = AgentOutcome | AgentItem | AgentBegan | AgentStale | AgentRun | AgentWant
+    RunFrame = (
+        frames.AgentOutcome | frames.AgentItem | frames.AgentBegan | frames.AgentStale | frames.AgentRun
+        | frames.AgentWant
+    )  # fmt: skip
 
 
 @cache
@@ -122,26 +110,15 @@ class NodeClock:
         return self._ahead
 
 
-class DownloadSink(Protocol):
-    """Destination of a downloaded file's bytes."""
-
-    size: int
-    at: int
-
-    def write(self, data: bytes) -> None: ...
-
-    def close(self) -> None: ...
-
-
 class Download:
     """A download in progress."""
 
-    def __init__(self, landing: DownloadSink) -> None:
+    def __init__(self, landing: ResultDownload | IncomingOutput) -> None:
         self.sha256 = ""
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._sink = landing
 
-    def receive(self, header: AgentData, body: bytes) -> bool:
+    def receive(self, header: frames.AgentData, body: bytes) -> bool:
         if header.get("error"):
             self.fail(OSError(header["error"]))
             return True
@@ -187,7 +164,7 @@ REJECTED_PAUSES = (15.0, 300.0)
 class Listener(Protocol):
     """Receiver of a link's frames and state changes. Called on the loop."""
 
-    def on_frame(self, link: Link, header: FromAgent, body: bytes) -> None: ...
+    def on_frame(self, link: Link, header: frames.FromAgent, body: bytes) -> None: ...
 
     def on_link(self, link: Link, up: bool, detail: str) -> None:
         """Handle a change of the link's state: up, down or still down.
@@ -252,7 +229,7 @@ class Link:
         self.broken = ""  # reason why the gang accepts no further broadcast
         self.spent = False  # whether the gang accepts no further calls although its present calls continue
         nothing: AnyHeader = {}
-        self.welcome: AgentWelcome = nothing  # the agent's welcome frame; empty until it arrives
+        self.welcome: frames.AgentWelcome = nothing  # the agent's welcome frame; empty until it arrives
         self.last_sizes: dict[str, int] | None = None  # sizes of the log files at the agent's end
         self.retained_results: dict[str, int] | None = None  # run -> bytes of unconfirmed results at the agent's end
         self.loop = asyncio.get_running_loop()
@@ -264,7 +241,7 @@ class Link:
         self._corked: list[bytes] | None = None  # frames to be written together
         self._decoder = Decoder(validate_agent_frame)
         self._protocol_error: WireError | None = None  # reason to reject the agent
-        self._calls: dict[Key, tuple[ClientCall, bytes]] = {}
+        self._calls: dict[Key, tuple[frames.ClientCall, bytes]] = {}
         self._sources: dict[str, SourceText] = {}  # by hash: sources that calls refer to
         self._claims: dict[str, bool] = {}  # claimed run -> whether this client decides about its restarts
         self._pending_requests: dict[int, tuple[str, asyncio.Future[tuple[AnyHeader, bytes]]]] = {}  # type and answer
@@ -279,7 +256,7 @@ class Link:
         self._watcher: asyncio.Task[None] | None = None
         self._last_frame_at = 0.0
         self._welcomed: asyncio.Future[None] | None = None
-        self._early_frames: list[tuple[FromAgent, bytes]] | None = None  # received before the listener's on_link
+        self._early_frames: list[tuple[frames.FromAgent, bytes]] | None = None  # received before the listener's on_link
 
     # -- connection ----------------------------------------------------------------------------------------
 
@@ -406,7 +383,7 @@ class Link:
         """Notify the node's ranks that another node's machine is preempted in ``seconds`` seconds."""
         self.send({"t": "warn", "node": node, "left": seconds})
 
-    def time_of(self, header: Timestamp) -> float:
+    def time_of(self, header: frames.Timestamp) -> float:
         """Return the client time of a frame's event; the present time if the frame has none."""
         return self.to_client_time(float(header["at"])) if "at" in header else time.time()
 
@@ -440,7 +417,7 @@ class Link:
         """Whether the link is down and tries to reconnect."""
         return self._retry is not None and not self._retry.done()
 
-    def _on_frame(self, header: FromAgent, body: bytes) -> None:
+    def _on_frame(self, header: frames.FromAgent, body: bytes) -> None:
         if _log.isEnabledFor(DEBUG):
             self._log_frame("got", header, body)
         if self._logs_from:
@@ -484,7 +461,7 @@ class Link:
         else:
             self._listener.on_frame(self, header, body)
 
-    def _move_offsets(self, header: FromAgent, body: bytes = b"") -> bytes:
+    def _move_offsets(self, header: frames.FromAgent, body: bytes = b"") -> bytes:
         """Convert log offsets in a frame from the agent's files to the node's whole files. Return the frame's body."""
         match header["t"]:
             case "log":
@@ -509,7 +486,7 @@ class Link:
                         self._move_offsets(outcome)
         return body
 
-    def _on_welcome(self, header: AgentWelcome) -> None:
+    def _on_welcome(self, header: frames.AgentWelcome) -> None:
         if header["version"] != VERSION:
             raise WireError(f"node {self.node} has protocol version {header['version']}, this client {VERSION}")
         self.welcome = header
@@ -518,7 +495,7 @@ class Link:
         if self._welcomed is not None and not self._welcomed.done():
             self._welcomed.set_result(None)
 
-    def update_gang(self, header: AgentGang | AgentWelcome | HoldsAnswer) -> None:
+    def update_gang(self, header: frames.AgentGang | frames.AgentWelcome | frames.HoldsAnswer) -> None:
         """Update the state of the node's gang."""
         self.epoch, self.broken = header["epoch"], header["broken"]
         self.spent = header.get("spent", False)
@@ -618,7 +595,7 @@ class Link:
         self._write(header, body, text)
         return True
 
-    def call(self, header: ClientCall, body: bytes, text: str = "") -> None:
+    def call(self, header: frames.ClientCall, body: bytes, text: str = "") -> None:
         """Send a call. It is sent again after each reconnection until its outcome arrives.
 
         Args:
@@ -731,7 +708,7 @@ class Link:
         finally:
             request.cancel()
 
-    async def claim(self, run: str, *, decides: bool = False) -> tuple[ClaimAnswer, bytes]:
+    async def claim(self, run: str, *, decides: bool = False) -> tuple[frames.ClaimAnswer, bytes]:
         """Claim the results of a run, and claim them again after each reconnection.
 
         Args:
@@ -742,7 +719,7 @@ class Link:
             The indices of the calls that the agent knows. A client that decides also gets one call, and its body.
         """
         self._claims[run] = decides
-        answer: ClaimAnswer
+        answer: frames.ClaimAnswer
         answer, body = await self.ask({"t": "claim", "run": run, "decides": decides})
         return answer, body
 
@@ -802,7 +779,7 @@ class Link:
         finally:
             self._files.pop(number, None)  # later bytes of this download are ignored
 
-    def _on_file_data(self, header: AgentData, body: bytes) -> None:
+    def _on_file_data(self, header: frames.AgentData, body: bytes) -> None:
         download = self._files.get(header["id"])
         if download is not None and download.receive(header, body):
             self._files.pop(header["id"], None)

@@ -15,20 +15,9 @@ from skyward_core.protocol.frame_codec import encode_json
 
 if TYPE_CHECKING:
     from skyward_core.pool import PoolContext
-    from skyward_core.protocol.frame_types import (
-        AgentFormed,
-        AgentGranted,
-        AgentHeld,
-        AgentWanted,
-        ClientGang,
-        GangCallCounts,
-        HoldsAnswer,
-        NumberAnswer,
-        PortsAnswer,
-        WhereAnswer,
-    )
+    from skyward_core.protocol import frame_types as frames
 
-    LockFrame = AgentGranted | AgentHeld | AgentWanted
+    LockFrame = frames.AgentGranted | frames.AgentHeld | frames.AgentWanted
 
 
 NodesWanted = int | tuple[int, ...]  # number of nodes that a run requests, or their indices
@@ -88,9 +77,9 @@ class RankSetup:
         """Set the plugins as an agent reported them."""
         self._plugins, self._secrets, self._apps, self._joins = plugins, list(secrets), apps, joins
 
-    def _setup_frame(self, epoch: int, info: dict[str, Any], *, fresh: bool = False) -> tuple[ClientGang, bytes]:
+    def _setup_frame(self, epoch: int, info: dict[str, Any], *, fresh: bool = False) -> tuple[frames.ClientGang, bytes]:
         """Return the frame that sets up a node's ranks. ``fresh``: whether the ranks get new processes."""
-        header: ClientGang = {"t": "gang", "epoch": epoch, "info": info, "hooks": bool(self._plugins)}
+        header: frames.ClientGang = {"t": "gang", "epoch": epoch, "info": info, "hooks": bool(self._plugins)}
         header["apps"], header["joins"] = self._apps, self._joins
         if fresh:
             header["fresh"] = True
@@ -219,7 +208,7 @@ class NodeGangState(NamedTuple):
     epoch: int = 0
     broken: bool = False
     members: tuple[int, ...] = ()
-    runs: Mapping[str, GangCallCounts] = {}
+    runs: Mapping[str, frames.GangCallCounts] = {}
 
 
 def busy_nodes(nodes: Sequence[NodeGangState], job: str = "", *, of_parts: bool = False) -> set[int]:
@@ -402,9 +391,9 @@ class GangSetup(RankSetup):
     async def _query_nodes(self) -> list[NodeGangState]:
         """Query the gang state of all nodes, because other clients may have formed gangs."""
         links = [link for link in self._links if link.up and not link.gone and "queue" in link.welcome.get("knows", ())]
-        answers: list[tuple[HoldsAnswer, bytes] | BaseException]
+        answers: list[tuple[frames.HoldsAnswer, bytes] | BaseException]
         answers = await asyncio.gather(*(link.ask({"t": "holds"}) for link in links), return_exceptions=True)
-        run_counts: dict[int, Mapping[str, GangCallCounts]] = {}
+        run_counts: dict[int, Mapping[str, frames.GangCallCounts]] = {}
         for link, answer in zip(links, answers, strict=True):
             if isinstance(answer, BaseException):
                 if link is self.head:
@@ -500,10 +489,10 @@ class GangSetup(RankSetup):
                     # Set the reason here, because the agent's own report would arrive after the next start.
                     link.broken = link.broken or reason
 
-    async def _query_calls(self) -> dict[Link, WhereAnswer]:
+    async def _query_calls(self) -> dict[Link, frames.WhereAnswer]:
         """Query the calls of all nodes that are not lost."""
         links = [link for link in self._links if not link.gone]
-        answers: list[tuple[WhereAnswer, bytes]]
+        answers: list[tuple[frames.WhereAnswer, bytes]]
         answers = await asyncio.gather(*(link.ask({"t": "where"}) for link in links))
         return {link: header for link, (header, _) in zip(links, answers, strict=True)}
 
@@ -531,8 +520,8 @@ class GangSetup(RankSetup):
         await self._ensure_plugins()
         links = [self._links[node] for node in nodes] or self._links
         # Concurrent requests: forming a gang takes one round trip.
-        formed: AgentFormed
-        numbered: NumberAnswer
+        formed: frames.AgentFormed
+        numbered: frames.NumberAnswer
         (formed, _), (numbered, _), (peers, gpus, line) = await asyncio.gather(
             links[0].ask({"t": "form"}),
             self.head.ask({"t": "number", "least": 1 + max(link.epoch for link in self._links)}),
@@ -545,7 +534,7 @@ class GangSetup(RankSetup):
             world = len(nodes) * self._context.ranks_per_node
             info |= {"members": list(nodes), "total_nodes": len(nodes), "world_size": world}
             info["peers"] = [peers[node] | {"node": place} for place, node in enumerate(nodes)]
-        header: ClientGang
+        header: frames.ClientGang
         header, plugins = self._setup_frame(epoch, info, fresh=fresh)
         fail_fast, heartbeats = self._context.options.fail_fast, self._context.options.on_loss == "restart"
         if (fail_fast or heartbeats) and len(line) > 1:
@@ -565,7 +554,7 @@ class GangSetup(RankSetup):
             The nodes with their ranks' reserved ports, the number of GPUs, and the nodes' addresses for fail-fast.
         """
         links = [link for link in links if link.up]
-        answers: list[tuple[PortsAnswer, bytes] | BaseException]
+        answers: list[tuple[frames.PortsAnswer, bytes] | BaseException]
         answers = await asyncio.gather(*(link.ask({"t": "ports"}) for link in links), return_exceptions=True)
         port_answers = {
             link.node: answer[0]

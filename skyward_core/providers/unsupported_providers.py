@@ -47,12 +47,8 @@ class UnsupportedProvider:
         return hash(repr(self))
 
     def __repr__(self) -> str:
-        shown = (f"{name}={self._mask_secret(name, value)}" for name, value in self.parameters.items())
-        return f"{type(self).__name__}({', '.join(shown)})"
-
-    @staticmethod
-    def _mask_secret(name: str, value: Any) -> str:
-        return "…" if _SECRET.search(name) else f"{value!r:.60}"
+        masked = {name: "…" if _SECRET.search(name) else f"{value!r:.60}" for name, value in self.parameters.items()}
+        return f"{type(self).__name__}({', '.join(f'{name}={text}' for name, text in masked.items())})"
 
     def served(self) -> Any:
         """Return the provider that this library uses instead of this placeholder.

@@ -59,7 +59,7 @@ class ArgumentStream:
 
     def __init__(
         self, run: str, number: int, name: str, values: Iterable[object], pickled: Callable[[object], bytes],
-        indices: Iterable[int], send: Callable[[Frames], None],
+        indices: Iterable[int], send: Callable[[Frames], object],
     ) -> None:  # fmt: skip
         self._header: AnyHeader = {"t": "fed", "run": run, "arg": number}
         self._name, self._values, self._pickled, self._send = name, values, pickled, send

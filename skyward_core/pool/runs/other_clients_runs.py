@@ -24,12 +24,7 @@ from skyward_core.views.recording_entries import parse_attempt_ends
 if TYPE_CHECKING:
     from skyward_core.pool import PoolContext
     from skyward_core.pool.agent_link import RunFrame
-    from skyward_core.protocol.frame_types import (
-        AgentOutcome,
-        QueuedRunKeys,
-        RememberedRun,
-        RunKeys,
-    )
+    from skyward_core.protocol import frame_types as frames
 
 
 DECISION_INTERVAL = 0.2  # seconds between queries about the next attempt of another client's run
@@ -71,7 +66,7 @@ class OtherRun:
         self.task_attempts: dict[int, int] = {}
         self.known_by: set[int] = set()
         self.active: dict[int, int] = {}
-        self.waiting: RunKeys | None = None
+        self.waiting: frames.RunKeys | None = None
 
     def add(self, outcome: Outcome, at: float, attempt: int = 1) -> bool:
         """Add an outcome. ``attempt``: attempt of a single task. Return whether the outcome is new."""
@@ -285,7 +280,7 @@ class OtherClientRuns:
         except LedgerError:  # the agents' reports must suffice
             return {}
 
-    def _count_returned(self, record: RememberedRun, node: int) -> None:
+    def _count_returned(self, record: frames.RememberedRun, node: int) -> None:
         """Update the number of returned tasks from an agent's count.
 
         The count may include tasks that were reported before the link dropped, and a restarted agent does not count
@@ -334,7 +329,7 @@ class OtherClientRuns:
             )
         return summary is not None
 
-    def _on_opened(self, record: RunKeys, link: Link) -> None:
+    def _on_opened(self, record: frames.RunKeys, link: Link) -> None:
         run, at = record["run"], link.time_of({"at": record["opened_at"]})
         nodes = tuple(record.get("nodes", ()))
         self._on_attempt(run, record)
@@ -356,7 +351,7 @@ class OtherClientRuns:
         """Return the number of a run's latest attempt."""
         return self._runs[run].attempt
 
-    def _on_attempt(self, run: str, record: RunKeys | AnyHeader) -> None:
+    def _on_attempt(self, run: str, record: frames.RunKeys | AnyHeader) -> None:
         """Forget the outcomes of a run's earlier attempts, and publish how they ended."""
         known, attempt = self._runs[run], record.get("attempt", 1)
         if known.total is None or attempt <= known.attempt:
@@ -383,7 +378,7 @@ class OtherClientRuns:
             known.known_by.clear()
         self._news.records.restart_run(run, attempt)
 
-    def _publish_last_end(self, run: str, record: RunKeys) -> None:
+    def _publish_last_end(self, run: str, record: frames.RunKeys) -> None:
         """Publish why the head started no further attempt without a client, or start one here if the policy allows."""
         view = self._context.view.runs.get(run)
         if (keys := record.get("last_end")) is None or view is None or view.attempt != keys["number"]:
@@ -443,7 +438,7 @@ class OtherClientRuns:
             if view is not None and view.attempt <= end.number < attempt:
                 self._news.emit(end)
 
-    def on_queued(self, link: Link, queued: QueuedRunKeys) -> None:
+    def on_queued(self, link: Link, queued: frames.QueuedRunKeys) -> None:
         """Publish a run that waits for nodes, as the head reports it."""
         context = self._context
         if self._runs[queued["run"]].total is None:
@@ -474,7 +469,7 @@ class OtherClientRuns:
         if nodes:
             self._news.emit(events.RunPlaced(pool=self._pool, run=run, nodes=list(nodes), at=at))
 
-    def _on_outcome(self, run: str, header: AgentOutcome, at: float) -> None:
+    def _on_outcome(self, run: str, header: frames.AgentOutcome, at: float) -> None:
         outcome = outcome_of(header)
         if (items := self._runs[run].items) is not None:  # one row per rank
             outcome = replace(outcome, index=outcome.rank, items=items.get(outcome.rank, 0))
@@ -482,7 +477,7 @@ class OtherClientRuns:
         if self._add_outcome(run, outcome, at, attempt):
             self._news.records.add_outcome(run, outcome, header.get("log", {}))
 
-    def _count_items(self, run: str, done: dict[int, int], header: AgentOutcome) -> None:
+    def _count_items(self, run: str, done: dict[int, int], header: frames.AgentOutcome) -> None:
         """Add the items of a map that a rank has finished."""
         rank, took = header["rank"], self._runs[run].seconds
         done[rank] = done.get(rank, 0) + header.get("items", 0)

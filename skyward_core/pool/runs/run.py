@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from skyward_core.model.errors import Cancelled, PoolError, RunError
@@ -670,19 +669,17 @@ class Run:
             calls = range(self.total) if self.kind == "broadcast" else (index,)
             readers = [call for call in calls if call not in self.outcomes]
             about = self.id, number, *task.feeds[number], task.pickled, readers
-            feeding = self._feedings[key] = ArgumentStream(*about, partial(self._send_values, link.loop))
+            feeding = self._feedings[key] = ArgumentStream(
+                *about, lambda values: link.loop.call_soon_threadsafe(self._send_values, values)
+            )
         feeding.on_want(header)
 
-    def _send_values(self, loop: asyncio.AbstractEventLoop, frames: Sequence[tuple[int, AnyHeader, bytes]]) -> None:
-        """Send values to the ranks of their calls. Called in other threads."""
-
-        def send_all() -> None:
-            for index, header, body in frames:
-                link = self._where.get(index)
-                if link is not None and not link.gone:
-                    link.send(header, body)
-
-        loop.call_soon_threadsafe(send_all)
+    def _send_values(self, values: Sequence[tuple[int, AnyHeader, bytes]]) -> None:
+        """Send values to the ranks of their calls."""
+        for index, header, body in values:
+            link = self._where.get(index)
+            if link is not None and not link.gone:
+                link.send(header, body)
 
     def _reject_want(self, link: Link, header: AgentWant) -> None:
         # Imported late: only a client that claimed a run gets here.

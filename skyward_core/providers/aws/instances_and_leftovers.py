@@ -16,23 +16,11 @@ from skyward_core.model.errors import PoolError, SkywardError, error_message
 from skyward_core.model.leftovers import Inventory, Leftover
 from skyward_core.model.machines_and_gpu_use import Machine
 from skyward_core.model.outcomes_states_and_alerts import MachineStatus
+from skyward_core.providers.aws import instance_tags_and_launch_journal as tags
 from skyward_core.providers.aws import zones_and_placement
 from skyward_core.providers.aws.boto_calls import AwsCalls
 from skyward_core.providers.aws.ec2_errors import CallFailed, delete_unless_gone, is_resource_refusal
-from skyward_core.providers.aws.instance_tags_and_launch_journal import (
-    EXPIRES,
-    LEDGER,
-    OWNER,
-    POOL,
-    TOKEN,
-    LaunchJournal,
-    format_date,
-    machine_folder,
-    parse_tags,
-    tagged_expiry,
-    tagged_hourly,
-    tagged_node,
-)
+from skyward_core.providers.aws.instance_tags_and_launch_journal import LaunchJournal
 from skyward_core.providers.aws.security_groups_and_account_checks import remove_group, remove_key_pair
 from skyward_core.providers.provider_call_logs_polling_and_cache import IncompleteSearch, poll_until_empty
 from skyward_core.store.ledger import known_ledger_id
@@ -57,10 +45,10 @@ def to_machine(instance: Mapping[str, Any], region: str, facts: Mapping[str, Any
     Args:
         facts: Journal entry of the launch: user, deadman, hourly.
     """
-    marks = parse_tags(instance)
-    tagged = tagged_node(marks)
+    marks = tags.parse_tags(instance)
+    tagged = tags.tagged_node(marks)
     node = int(instance.get("AmiLaunchIndex", 0)) if tagged is None else tagged
-    pool, token, name = marks.get(POOL, ""), marks.get(TOKEN, ""), instance["InstanceId"]
+    pool, token, name = marks.get(tags.POOL, ""), marks.get(tags.TOKEN, ""), instance["InstanceId"]
     private = instance.get("PrivateIpAddress", "")
     launched = instance.get("LaunchTime")
     return Machine(
@@ -78,7 +66,7 @@ def to_machine(instance: Mapping[str, Any], region: str, facts: Mapping[str, Any
             "bought": facts.get("bought"),
             "token": token,
             # The folder name includes the instance id, so a replacement never uses the folder of the lost machine.
-            "folder": machine_folder(pool, token, node, name),
+            "folder": tags.machine_folder(pool, token, node, name),
             "group": instance.get("Placement", {}).get("GroupName", ""),
             "user": facts.get("user", ""),
             "deadman": facts.get("deadman", 0),
@@ -137,7 +125,9 @@ async def find_machines(calls: AwsCalls, folder: LaunchJournal, regions: Sequenc
         found: dict[str, tuple[str, dict[str, Any]]] = {}
         try:
             for region in places:
-                listed = await describe_instances(calls, region, [{"Name": f"tag:{TOKEN}", "Values": [folder.token]}])
+                listed = await describe_instances(
+                    calls, region, [{"Name": f"tag:{tags.TOKEN}", "Values": [folder.token]}]
+                )
                 found |= {name: (region, each) for name, each in listed.items()}
         except SkywardError as error:
             if not facts:
@@ -206,7 +196,7 @@ def _invisible_machine(name: str, index: int, ask: Mapping[str, Any], folder: La
             "region": ask["region"], "zone": ask["zone"], "type": ask["type"], "market": ask["market"],
             "hourly": ask["hourly"], "billed_at_least": MIN_BILLED_SECONDS, "token": folder.token, "user": ask["user"],
             "deadman": ask["deadman"], "account": ask["account"],
-            "folder": machine_folder(folder.pool, folder.token, index, name), "launched": ask["at"],
+            "folder": tags.machine_folder(folder.pool, folder.token, index, name), "launched": ask["at"],
         },
     )  # fmt: skip
 
@@ -293,7 +283,7 @@ async def tag_expiry(calls: AwsCalls, machines: Sequence[Machine], at: float) ->
     Raises:
         SkywardError: If a resource cannot be tagged. The others are tagged.
     """
-    marks = [{"Key": EXPIRES, "Value": format_date(at)}]
+    marks = [{"Key": tags.EXPIRES, "Value": tags.format_date(at)}]
     for region, here in _by_region(machines).items():
         known = await find_instances(calls, region, [each.id for each in here])
         ids = []
@@ -368,7 +358,7 @@ async def call_in_parts(ids: Sequence[str], ask: Callable[[Sequence[str]], Await
     return {}
 
 
-OWN_TAG_FILTER = [{"Name": "tag-key", "Values": [LEDGER]}]
+OWN_TAG_FILTER = [{"Name": "tag-key", "Values": [tags.LEDGER]}]
 LIVE_STATES = ["pending", "running", "stopping", "stopped"]
 TERMINATION_TIMEOUT = 300.0  # seconds for EC2 to report machines as ended
 POLL_PAUSES = (0.2, 5.0)
@@ -410,15 +400,15 @@ async def _find_in_region(calls: AwsCalls, region: str) -> list[Leftover]:
 
 def _make_leftover(what: str, id: str, place: str, description: Mapping[str, Any]) -> Leftover:
     # Every user of the account can write tags, so their values are not trusted.
-    marks = {key: sanitize_line(text) for key, text in parse_tags(description).items()}
+    marks = {key: sanitize_line(text) for key, text in tags.parse_tags(description).items()}
     made = description.get("LaunchTime") or description.get("CreateTime")
-    ledger = marks.get(LEDGER, "")
+    ledger = marks.get(tags.LEDGER, "")
     is_machine = what == "instance"
     return Leftover(
-        what, id, place, marks.get(POOL, ""), marks.get(TOKEN, ""), ledger,
-        ours=bool(ledger) and ledger == known_ledger_id("aws"), owner=marks.get(OWNER, ""),
+        what, id, place, marks.get(tags.POOL, ""), marks.get(tags.TOKEN, ""), ledger,
+        ours=bool(ledger) and ledger == known_ledger_id("aws"), owner=marks.get(tags.OWNER, ""),
         is_machine=is_machine, since=made.timestamp() if isinstance(made, datetime) else None,
-        expires=tagged_expiry(marks), hourly=tagged_hourly(marks) if is_machine else None,
+        expires=tags.tagged_expiry(marks), hourly=tags.tagged_hourly(marks) if is_machine else None,
     )  # fmt: skip
 
 

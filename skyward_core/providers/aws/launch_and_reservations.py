@@ -26,25 +26,14 @@ from skyward_core.model.machines_and_gpu_use import Machine
 from skyward_core.model.offers_and_rental_plans import Block, MachineRequirements, Offer, Reservation
 from skyward_core.model.specs import PoolSpec
 from skyward_core.providers.aws import (
+    ec2_errors,
     instance_tags_and_launch_journal,
     offers_and_images,
     zones_and_placement,
 )
 from skyward_core.providers.aws import security_groups_and_account_checks as account_setup
 from skyward_core.providers.aws.boto_calls import AwsCalls
-from skyward_core.providers.aws.ec2_errors import (
-    GROUP_NOT_FOUND,
-    KEY_NOT_FOUND,
-    NO_CAPACITY_CODES,
-    PLACEMENT_GROUP_NOT_FOUND,
-    VCPU_QUOTA_CODES,
-    CallFailed,
-    CapacityRefused,
-    is_attempt_failure,
-    is_region_failure,
-    query_regions,
-    retry_while,
-)
+from skyward_core.providers.aws.ec2_errors import CallFailed, CapacityRefused, query_regions, retry_while
 from skyward_core.providers.aws.instance_tags_and_launch_journal import KeyPair, LaunchJournal
 from skyward_core.providers.aws.instances_and_leftovers import ENDED_STATES, ENDING_STATES, find_instances, to_machine
 from skyward_core.providers.aws.offers_and_images import (
@@ -375,12 +364,12 @@ class InstanceLaunch:
                 return await self._launch_attempt(attempt, login, host_key)
             except SkywardError as error:
                 # If machines may exist already, another attempt would launch additional machines, which cost money.
-                if self._may_exist or not (is_attempt_failure(error) or is_region_failure(error)):
+                if self._may_exist or not (ec2_errors.is_attempt_failure(error) or ec2_errors.is_region_failure(error)):
                     raise
-                if is_region_failure(error):
+                if ec2_errors.is_region_failure(error):
                     closed.add(attempt.place.region)
                 _log.info("%s: %s", attempt, error_message(error), extra={"pool": self._folder.pool})
-                full = isinstance(error, CapacityRefused | CallFailed) and error.code in NO_CAPACITY_CODES
+                full = isinstance(error, CapacityRefused | CallFailed) and error.code in ec2_errors.NO_CAPACITY_CODES
                 # If the region has no placement group, the next, ungrouped attempt would send the same request.
                 if attempt.grouped and not (full and self._has_group.get(attempt.place.region)):
                     apart = replace(attempt, grouped=False)
@@ -396,7 +385,7 @@ class InstanceLaunch:
 
     async def _describe_shortage(self, attempt: LaunchAttempt, error: SkywardError) -> SkywardError:
         """Return the error with the quota's name and value, if EC2 refused the machines because of the quota."""
-        if not (isinstance(error, CapacityRefused) and error.code in VCPU_QUOTA_CODES):
+        if not (isinstance(error, CapacityRefused) and error.code in ec2_errors.VCPU_QUOTA_CODES):
             return error
         key, need = self._quota_need(attempt)
         self._refused_vcpus[key] = need
@@ -433,7 +422,11 @@ class InstanceLaunch:
 
         try:
             # The user's own group cannot become visible later; only a new group of the pool may be unknown at first.
-            new = (*KEY_NOT_FOUND, *PLACEMENT_GROUP_NOT_FOUND, *(() if parameters.group else GROUP_NOT_FOUND))
+            new = (
+                *ec2_errors.KEY_NOT_FOUND,
+                *ec2_errors.PLACEMENT_GROUP_NOT_FOUND,
+                *(() if parameters.group else ec2_errors.GROUP_NOT_FOUND),
+            )
             ask = partial(self._calls.call, "ec2", place.region, "run_instances", answered=record_answer, **request)
             answer: dict[str, Any] = await retry_while(new, ask)
         except Unreachable:
