@@ -486,7 +486,7 @@ def print_rental_notice(spec: PoolSpec, pool: Pool) -> Callable[[], None]:
     from skyward_core.views.events import PoolState  # imported late: most pools rent nothing
 
     def print_state(event: Event) -> None:
-        # The error reports a failure.
+        # A failed state is not printed, because the raised error reports it.
         if (
             isinstance(event, PoolState)
             and event.state == "starting"

@@ -81,7 +81,7 @@ class Executor(_Executor):
 
     def __init__(self, pool: PoolOperations) -> None:
         self._work = _CallDispatcher(pool, pool.concurrency)
-        self._ends = weakref.finalize(self, self._work.close)  # without a reference no call can be submitted
+        self._ends = weakref.finalize(self, self._work.close)  # an unreferenced executor gets no further calls
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Start a function call on a rank.

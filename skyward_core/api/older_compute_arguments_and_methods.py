@@ -67,7 +67,8 @@ RULES: Rules = {
 }  # fmt: skip
 
 
-_ACCELERATOR_ARGUMENTS = dict.fromkeys(("gpu", "gpus"), 'accelerator="A100:8"')  # closest match is wrong
+# Arguments whose closest match among the names would be wrong advice.
+_ACCELERATOR_ARGUMENTS = dict.fromkeys(("gpu", "gpus"), 'accelerator="A100:8"')
 
 
 ATTACHED_RULES: Rules = {

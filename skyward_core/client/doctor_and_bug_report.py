@@ -76,8 +76,8 @@ def as_json(value: Any, clean: Clean) -> str:
 
 
 def versions(distribution: str) -> dict[str, Any]:
-    """Return the versions of Python, the platform and a distribution's dependencies, and the names of set variables
-    that matter.
+    """Return the versions of Python, the platform and a distribution's dependencies, and the names of environment
+    variables that change the behavior of this library.
     """
     names = [distribution, *(re.split(r"[^\w.-]", each)[0] for each in metadata.requires(distribution) or ())]
     packages: dict[str, str | None] = {}

@@ -25,7 +25,7 @@ from skyward_core.store.receipts_and_bills import Receipt
 from skyward_core.util.light_dataclass import Value, value
 
 OPEN_VERDICTS = ("expired", "unfinished")  # verdicts on machines of pools that the ledger has not closed
-LOG_SUBJECT = "a look through the account"  # subject of log entries, in place of a pool
+LOG_SUBJECT = "a scan of the account"  # subject of log entries, in place of a pool
 
 
 @value
@@ -87,7 +87,7 @@ def find_accounts(ledger: Ledger, asked: Mapping[str, Sequence[str]] | None = No
                 f"provider {name!r} has no account to scan. Providers with one: {', '.join(scannable_providers())}"
             )
         named[name] = [make_provider(kind, dict(map(parse_setting, settings)))]
-    # For a provider with given settings, only the account that the settings select counts, not those of pools.
+    # Settings of a provider select one account, so the accounts that pools of this provider used are left out.
     return leftover_verdicts.accounts_of([row for row in rows if not asked.get(row["provider"], True)], named)
 
 
@@ -136,7 +136,7 @@ async def scan_accounts(
 async def _mark_live_pools(ledger: Ledger, found: Sequence[JudgedLeftover]) -> list[JudgedLeftover]:
     """Mark an expired or unfinished pool as up if its agents are alive.
 
-    The expiry date of its machines may be outdated, and a client can finish its start.
+    The recorded expiry date of its machines may be outdated, and another client may have finished its start.
     """
     alive = {}
     for key in {each.pool for each in found if each.verdict in OPEN_VERDICTS}:
@@ -152,7 +152,7 @@ async def _is_alive(ledger: Ledger, row: PoolRow) -> bool:
     try:
         seen = await log_query("describe", row.name, provider.describe(row.name, ledger.machines(row.token)))
     except (SkywardError, OSError):
-        return True  # unknown
+        return True  # unknown, so the pool must not be torn down
     return any(machine.state in ("running", "orphaned") for machine in seen)
 
 

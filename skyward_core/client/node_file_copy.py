@@ -379,7 +379,7 @@ async def _sftp(target: Any) -> AsyncIterator[tuple[Any, _AnswerLimit]]:
             raise PoolError(f"the copy was interrupted: {sanitize_line(str(error))}") from error
         except SkywardError:
             raise
-        except Exception as error:  # see failures.not_reached
+        except Exception as error:  # asyncssh may raise anything if the node sends invalid data
             raise PoolError(f"the copy was interrupted: {describe_error(error)}") from error
     finally:
         await link.close()

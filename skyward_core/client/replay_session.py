@@ -93,7 +93,7 @@ class Playback:
         self.cut = record.is_truncated
         self._changed = threading.Condition()
         self._speed, self._playing = 1.0, True
-        # a time in the recording, and the real time when playback was there
+        # start of the clock: a time in the recording, and the real time at which playback reached it
         self._from, self._since = self._start, wall()
         self._jumps = self._reached_jumps = 0  # jumps requested, and jumps that the view has reached
         self._jump_origin = self._start

@@ -96,9 +96,8 @@ class RecordingExporter:
 
     def _events(self) -> Iterator[Timed]:
         latest = self._row.created_at
-        opened = events.PoolOpened(
-            pool=self._row.name, spec=self._row.spec, created_at=latest, at=latest
-        )  # before the first event of journals from older releases
+        # Journals of older releases do not contain this event.
+        opened = events.PoolOpened(pool=self._row.name, spec=self._row.spec, created_at=latest, at=latest)
         for event in (opened, *read_events(self._folder)):
             if self._run and getattr(event, "run", self._run) != self._run:
                 continue
@@ -107,7 +106,7 @@ class RecordingExporter:
             yield latest, entry | {"at": latest}
 
     def _sheets(self) -> Iterator[Timed]:
-        at = self._row.created_at  # the pool's data is known before the first run starts
+        at = self._row.created_at  # before the first run starts
         for run, sheet in read_all_trials(self._row.key):
             if not self._run or self._run in (run, *sheet.runs.values()):
                 yield at, map_strings(entries.sheet_entry(at, run, sheet), self._clean)

@@ -50,7 +50,8 @@ class ComparedRun:
         view: The run with its outcomes.
         commit: Commit of the script's repository; "" if unknown.
         changed: Files that differed from that commit.
-        source: Hash of the script's content; "" if unknown. nodes, plugins: Nodes and plugins of the run's pool.
+        source: Hash of the script's content; "" if unknown.
+        nodes, plugins: Nodes and plugins of the run's pool.
         parameters: Parameters of these plugins, as given in the launch.
         image: Environment options of the launch; secrets by name only.
         numbers: Metric summaries by name.

@@ -102,8 +102,8 @@ def result_pickles(ledger: Ledger, run: RunView) -> dict[int, Path]:
     missing = [index for index, path in paths.items() if not path.is_file()]
     if missing or not paths:
         raise UsageError(
-            f"Some results of run {run.id} are not on this machine: its client already took them, or they are still on "
-            "the nodes. Export to .csv, .json or .parquet to save what is available."
+            f"Some results of run {run.id} are not on this machine: only its script received them, or the nodes still "
+            "have them. Export the available results to a .csv, .json or .parquet file."
         )
     return paths
 
@@ -144,7 +144,7 @@ def _with_times(found: RunLogs, parts: list[LogRange]) -> Iterator[tuple[float, 
 
 
 def follow_output(ledger: Ledger, run: str, ended: Future[Any] | None) -> Iterator[OutputChunk]:
-    """Yield the output of a running run as it arrives, without that of the ranks' earlier runs.
+    """Yield the output of a running run as it arrives, without the output of earlier runs on the same ranks.
 
     Args:
         ended: Future that is done when the output is complete, and whose error is raised; None to stop after
@@ -183,7 +183,7 @@ RECENT = 30 * 86400.0  # seconds; older failures are not listed
 _COUNTED = {"broadcast": "rank", "sweep": "trial"}  # unit of a run's total, by kind of run
 FAILED = ("failed", "lost")  # states of failed runs and pools
 COLUMNS = ("when", "pool", "function", "outcome", "took", "cost")
-"""Columns for sorting. Further ones name an argument (``arg:lr``), or the best or last value of a metric
+"""Columns by which runs can be sorted, besides arguments (``arg:lr``) and the best or last values of metrics
 (``best:loss``, ``last:loss``).
 """
 _OPTION = re.compile(r"--?[A-Za-z]")  # the start of an option, not of a negative number
@@ -240,7 +240,8 @@ class PastRun:
     """Past run for lists; all texts are safe to show.
 
     Attributes:
-        run: ID of the run; "" for an entry about a pool without runs. pool, key: Name and unique key of the pool.
+        run: ID of the run; "" for an entry about a pool without runs.
+        pool, key: Name and unique key of the pool.
         provider: Name of the provider.
         function: Name of the function.
         script: Name of the script; "" if it is not saved, as for runs that a script dispatched itself.
@@ -248,8 +249,8 @@ class PastRun:
         ranks: Number of ranks or tasks.
         attempts: Number of started attempts.
         failed_attempts: Failed attempts before the last one: number, cause, message, step, seconds and dollars of each.
-        remark: Why no attempt followed the last one, or its nodes if not all.
-        counted: Unit of that number: "rank", "trial" or "task".
+        remark: Reason why no attempt followed the last one, or the number of its nodes if it did not use all nodes.
+        counted: Unit of ``ranks``: "rank", "trial" or "task".
         state: Final state, "running" or "queued"; for a pool without a run, the state of the pool, or "failed" if the
             pool did not start.
         opened_at, ended_at: Unix times of start and end; ``ended_at`` is None while the run continues.
@@ -483,8 +484,9 @@ def chosen_columns(runs: Sequence[PastRun]) -> tuple[list[str], list[str]]:
 
 
 def best_runs(runs: Iterable[PastRun], column: str) -> set[str]:
-    """Return the IDs of the best run of each script and function by a column such as ``best:loss``; none where only
-    one run has a value.
+    """Return the ID of the best run of each script and function, by a column such as ``best:loss``.
+
+    Scripts and functions of which only one run has a value are left out.
     """
     groups: dict[tuple[str, str], list[tuple[float, str]]] = {}
     sign = metric_direction(column.partition(":")[2])

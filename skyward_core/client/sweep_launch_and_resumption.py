@@ -101,7 +101,7 @@ def missing_trials(ledger: Ledger, row: RunRow) -> TrialSheet:
 
 
 def _load_sheet(ledger: Ledger, row: RunRow) -> tuple[str, str, TrialSheet]:
-    """Return the key of a sweep's pool, the ID of the run that the sheet is saved under, and the sheet."""
+    """Return the key of a sweep's pool, the run under whose ID the combinations are saved, and the combinations."""
     key = ledger.pool(row.token).key
     sheet = _read_sheet(key, row.run)
     if sheet is None:

@@ -149,14 +149,14 @@ Key = tuple[str, int]
 T = TypeVar("T")
 SILENCE_POLL_INTERVAL = 0.5  # seconds between checks of an agent's silence
 SILENCE = 4.0  # seconds without a frame after which the agent counts as silent; it should have answered a ping by then
-# seconds; longer than a short broadcast, because the frame of the next broadcast can then carry the acknowledgement.
-# Not much longer, because agents keep unacknowledged results in memory.
+# Seconds until a pending acknowledgement is sent without a call. Longer than a short broadcast, so that the next
+# broadcast is usually sent first and carries it. Not much longer, because agents keep unacknowledged results in memory.
 ACK_DELAY = 0.1
-KEEPALIVE_ID = 0  # request id of pings that nothing waits for
-CORKED_BODY = 65_536  # bytes; a larger body is not worth a copy
+KEEPALIVE_ID = 0  # request id of keepalive pings, whose answers no caller awaits
+CORKED_BODY = 65_536  # maximum bytes of a body that is copied to be written together with other frames
 WELCOME = 15.0  # seconds to wait for the welcome frame: a frozen agent accepts connections but never answers
-MAX_SOURCES = 64  # script sources that are sent again to a new agent
-BACKOFF = (0.05, 5.0)  # seconds between attempts: first and longest
+MAX_SOURCES = 64  # maximum number of retained script sources; a new agent gets them again
+BACKOFF = (0.05, 5.0)  # first and longest pause between connection attempts, in seconds
 # Seconds after a rejected login: first and longest pause. Hosts ban addresses with frequent rejected logins.
 REJECTED_PAUSES = (15.0, 300.0)
 
@@ -178,7 +178,7 @@ class Listener(Protocol):
 
 
 def _add_acks(target: dict[str, list[int] | None], acks: Mapping[str, list[int] | None]) -> None:
-    """Add acknowledgements to others, in time that depends on the added ones only. None stands for the whole run."""
+    """Add ``acks`` to ``target``. None acknowledges a whole run. The duration depends only on the size of ``acks``."""
     for run, indices in acks.items():
         if indices is None:
             target[run] = None
@@ -230,8 +230,8 @@ class Link:
         self.spent = False  # whether the gang accepts no further calls although its present calls continue
         nothing: AnyHeader = {}
         self.welcome: frames.AgentWelcome = nothing  # the agent's welcome frame; empty until it arrives
-        self.last_sizes: dict[str, int] | None = None  # sizes of the log files at the agent's end
-        self.retained_results: dict[str, int] | None = None  # run -> bytes of unconfirmed results at the agent's end
+        self.last_sizes: dict[str, int] | None = None  # sizes of the log files when the agent ended
+        self.retained_results: dict[str, int] | None = None  # unacknowledged bytes by run when the agent ended
         self.loop = asyncio.get_running_loop()
         self._listener = listener
         self._observer = observer
@@ -248,7 +248,8 @@ class Link:
         self._files: dict[int, Download] = {}
         self._acks: dict[str, list[int] | None] = {}
         self._ack_timer: asyncio.TimerHandle | None = None
-        # Sent acknowledgements: before and after the last keepalive ping. An agent that dies may not have read them.
+        # Acknowledgements that were sent before and after the last keepalive ping. They are sent again after a
+        # reconnection, because an agent that died may not have read them.
         self._pinged_acks: dict[str, list[int] | None] = {}
         self._sent_acks: dict[str, list[int] | None] = {}
         self._next_id = 0
@@ -256,7 +257,7 @@ class Link:
         self._watcher: asyncio.Task[None] | None = None
         self._last_frame_at = 0.0
         self._welcomed: asyncio.Future[None] | None = None
-        self._early_frames: list[tuple[frames.FromAgent, bytes]] | None = None  # received before the listener's on_link
+        self._early_frames: list[tuple[frames.FromAgent, bytes]] | None = None  # arrived before on_link was called
 
     # -- connection ----------------------------------------------------------------------------------------
 

@@ -51,8 +51,8 @@ class Budget:
         view = self._context.view
         if view.budget is not None and view.has_unknown_price:
             self._news.emit_warning(
-                f"the price of its machines is unknown, so the budget is not enforced: only the lease and the time to "
-                f"live end pool {view.name}"
+                f"the price of the machines of pool {view.name} is unknown, so the budget is not enforced. Only the "
+                "lease and the time to live end the pool"
             )
         while not self._context.leaving and (budget := self._current_budget()) is not None:
             spent = self._spent()
@@ -96,7 +96,7 @@ class Budget:
         try:
             options = self._context.ledger.pool(self._context.token).spec.get("options", {})
         except LedgerError:
-            return view.budget  # a failing write is reported elsewhere
+            return view.budget  # the writer of the ledger reports its errors
         written = options.get("budget")
         if written is not None and written != view.budget:
             self._emit_state("within", float(written))

@@ -58,8 +58,8 @@ class CheckpointCopies:
     """Copies of one pool's checkpoints on its nodes and in a store, made by one client.
 
     Attributes:
-        resumed: Path -> checkpoint of the run that the options name.
-        has_resumed: Whether the checkpoints of the run that the options name are on the nodes.
+        resumed: Path -> checkpoint of the run that the option ``resume`` names.
+        has_resumed: Whether these checkpoints are on the nodes.
         upload: Checkpoint that is being uploaded to the store, and the monotonic time of its start.
     """
 
@@ -96,7 +96,7 @@ class CheckpointCopies:
             raise OSError("; ".join(f"node {link.node} {reason}" for link, reason in failures.items()))
 
     async def resume(self) -> None:
-        """Copy the checkpoints of the run that the pool's options name to the nodes, once.
+        """Copy the checkpoints of the run that the option ``resume`` names to the nodes, once.
 
         Raises:
             OSError: If the checkpoints cannot be read, or a node did not store them.
@@ -118,7 +118,7 @@ class CheckpointCopies:
             self.has_resumed = True
         if not rows:
             self._context.news.emit_warning(
-                f"no copy of the checkpoints of run {run} is here or in a store: ranks find only those on their nodes"
+                f"no checkpoints of run {run} are on this machine or in a store. Ranks find only those on their nodes"
             )
 
     async def remove_loaded(self) -> None:
@@ -149,7 +149,7 @@ class CheckpointCopies:
         """
         patterns = checkpoint_patterns(self._context.row.spec)
         if not patterns:
-            return  # other output files
+            return  # the pool has no checkpoints
         rows = await asyncio.to_thread(self._context.outputs.checkpoints, run)
         sets = await asyncio.to_thread(_find_sets, rows)
         latest = select_latest(sets)
@@ -208,7 +208,7 @@ class CheckpointCopies:
     async def _copy_to_neighbour(
         self, rows: Mapping[str, FetchedRow], outdated: Iterable[str], found: FileListing
     ) -> None:
-        """Copy checkpoints to a second machine, so that the loss of one is no loss while no client is connected."""
+        """Copy checkpoints to a second machine, because a machine may be lost while no client is connected."""
         links, machines = self._context.present_links, self._context.machines
         nodes: dict[str, set[int]] = {path: set() for path in rows}
         for (link, path), version in self._restored.items():
@@ -258,7 +258,7 @@ class CheckpointCopies:
                 self._restored[link, row.path] = row.version
                 await drop_blobs(link, [blob.name])
 
-        async with self._copying[name]:  # nodes move the blob, which another file with this content would need, too
+        async with self._copying[name]:  # nodes move the blob, so a second file with this content needs another upload
             rest = links if origin is None else await self._pull(blob, origin, links, limit)
             failures |= await self._send(blob, row.path, rest, limit) if rest else {}
             await asyncio.gather(*(store(link) for link in links if link not in failures))
@@ -294,14 +294,14 @@ class CheckpointCopies:
                 await BlobDistributor(self._context, self._context.registry.direct).send(links, [blob])
         except OSError as error:
             if len(links) == 1:
-                return {links[0]: f"did not receive {path}: {str(error) or f'no end after {limit:.0f} s'}"}
+                return {links[0]: f"did not receive {path}: {str(error) or f'not complete after {limit:.0f} s'}"}
             alone = [await self._send(blob, path, [link], limit) for link in links]
             return {link: reason for each in alone for link, reason in each.items()}
         return {}
 
 
 class CheckpointCopy(NamedTuple):
-    """A set of checkpoint files, the places where all of its files are, and the folder of those on the client."""
+    """A set of checkpoint files, the places that have all of its files, and the folder of its files on the client."""
 
     set: CheckpointSet
     places: list[str]
@@ -315,7 +315,7 @@ class CheckpointCopy(NamedTuple):
 
 
 class CheckpointListing(NamedTuple):
-    """Checkpoints of a run, the newest first, and the reasons why places are not included."""
+    """Checkpoints of a run, the newest first, and the reasons why some places could not be queried."""
 
     copies: list[CheckpointCopy]
     problems: list[str]
@@ -354,7 +354,7 @@ def list_copies(row: PoolRow, run: str, found: FileListing, *, is_local: bool) -
 
 
 def _has_all(there: Mapping[str, list[tuple[int, float]]], found: CheckpointSet, *, exact: bool) -> bool:
-    """Check whether a place has the files of a set, not earlier ones of the same size. Clocks of nodes may differ."""
+    """Check whether a place has all files of a set, by size and time. Clocks of nodes may differ by a tolerance."""
     tolerance = 1e-3 if exact else CLOCK_TOLERANCE
     return all(
         any(size == file.size and abs(at - file.changed_at) <= tolerance for size, at in there.get(file.path, ()))
@@ -365,7 +365,7 @@ def _has_all(there: Mapping[str, list[tuple[int, float]]], found: CheckpointSet,
 def _find_sets(
     rows: Mapping[str, FetchedRow], others: Mapping[str, CheckpointFile] | None = None
 ) -> list[CheckpointSet]:
-    """Return the sets of files on this machine and of others, the newest first."""
+    """Return the sets that files on this machine and files of other places form, the newest first."""
     here = (
         CheckpointFile(row.path, row.left[0], row.left[1] / 1e9, *_inspect(row.target, row.path, row.left))
         for row in rows.values()

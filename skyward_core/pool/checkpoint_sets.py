@@ -21,7 +21,8 @@ from skyward_core.util.light_dataclass import Value, value
 
 MAX_MANIFEST_BYTES = 32 << 20  # larger manifests are not read
 ZIP_TAIL_BYTES = 1 << 16  # bytes at the end of a zip file that may contain its end record
-# Files of these names are never empty, nor begin with zeros, as after a power cut before their blocks were written.
+# Whole files with these endings are not empty and do not begin with zeros. After a power cut, a file may have its size
+# but zeros instead of blocks that were not written yet.
 BINARY = (".bin", ".ckpt", ".distcp", ".h5", ".keras", ".metadata", ".npz", ".pkl", ".pt", ".pth")
 CUT_OFF = "is cut off"
 
@@ -88,7 +89,7 @@ class CheckpointSet(Value):
 
 
 def find_sets(files: Iterable[CheckpointFile]) -> list[CheckpointSet]:
-    """Group files to sets, and state which sets are incomplete. The newest set is the first."""
+    """Group files into sets, and state which sets are incomplete. The newest set is the first."""
     files = list(files)
     marked = {_folder(file.path) for file in files if file.path.endswith((".distcp", "/.metadata"))}
     members: dict[str, list[CheckpointFile]] = {}
@@ -254,7 +255,7 @@ def _is_whole_zip(file: BinaryIO, size: int) -> bool:
         return False
     length, directory, comment = unpack("<LLH", tail[at + 12 : at + 22])
     if directory == 0xFFFFFFFF:
-        (end,) = unpack_from("<Q", tail, at - 12)  # of the 64-bit locator, which precedes the record
+        (end,) = unpack_from("<Q", tail, at - 12)  # position in the 64-bit locator, which precedes the end record
         file.seek(end)
         length, directory = unpack("<QQ", file.read(56)[40:56])
     file.seek(directory)

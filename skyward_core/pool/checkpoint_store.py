@@ -28,7 +28,7 @@ from skyward_core.util.light_dataclass import Value, value
 MANIFEST = ".json"  # ending of the name of a manifest
 _MANIFEST_NAME = re.compile(r"\d{8}T\d{6}-\d{9}\.json")  # other files are not deleted
 MAX_MANIFEST_BYTES = 32 << 20
-MAX_NAMES = 100_000  # names that are read from a listing
+MAX_NAMES = 100_000  # maximum number of names that are read from a listing
 SPARE_BYTES = 1 << 20  # bytes of the client's disk that stay free
 
 
@@ -181,7 +181,7 @@ class CheckpointStore:
         return files if len(paths) == len(files) <= MAX_NAMES else []
 
     def _prune(self, run: str, manifests: Sequence[str], keep: int, used: set[str]) -> None:
-        """Delete the copies after the newest ones, and the files that only these contain."""
+        """Delete all copies except the newest ones, and the files that only deleted copies contain."""
         for name in manifests[1:keep]:
             used |= {file.name for file in self._load_manifest(run, name)}
         for name in manifests[keep:]:
@@ -301,7 +301,7 @@ def open_files(url: str) -> _S3Files | _FsspecFiles:
     except ImportError as error:
         extra = "skyward-tui[checkpoints]"
         raise UsageError(
-            f"Cannot open {url}: {error}. Install the library that is named here, with: pip install '{extra}'."
+            f"Cannot open {url}: {error}. Install the missing library with: pip install '{extra}'."
         ) from error
     except Exception as error:  # of any client library
         raise UsageError(f"Cannot open {url}: {error}") from error

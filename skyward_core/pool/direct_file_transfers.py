@@ -149,7 +149,7 @@ class DirectConnections:
 
     async def _transfer(self, link: Link, work: Callable[[Transfer], None]) -> bool:
         node = self._node(link)
-        # Not through a tunnel: the connection of the link leads to the node's own address.
+        # A tunnel does not lead to the node's own address, to which a direct connection would have to lead.
         if not (node.usable and link.up and link.transport.direct == link.welcome.get("address")):
             return False
         place = await self.address_of(link)
@@ -277,13 +277,14 @@ class Transfer:
     """Transfer of one file.
 
     Args:
-        papers: TLS context of the client (see :func:`skyward_core.protocol.blocking_tls_connection.make_ssl_context`).
-        kept: Pool of idle connections.
+        node: Node of the file.
+        tls_context: TLS context of the client; see :func:`..protocol.blocking_tls_connection.make_ssl_context`.
+        idle_streams: Pool of idle connections.
     """
 
-    def __init__(self, node: Endpoint, papers: ssl.SSLContext, idle_streams: IdleStreams) -> None:
+    def __init__(self, node: Endpoint, tls_context: ssl.SSLContext, idle_streams: IdleStreams) -> None:
         self._node = node
-        self._tls_context = papers
+        self._tls_context = tls_context
         self._idle_streams = idle_streams
         self._line: TlsConnection | None = None
         self._stopped = False

@@ -41,7 +41,7 @@ class FolderWatch:
 
     def __init__(self) -> None:
         self._file = -1
-        self._poll = select.poll()  # cheaper than a read without data
+        self._poll = select.poll()  # cheaper than a read that finds no data
         self._folders: set[str] = set()
         self._is_unavailable = False  # whether inotify is missing or its limits are reached
 

@@ -539,7 +539,7 @@ class GangSetup(RankSetup):
         fail_fast, heartbeats = self._context.options.fail_fast, self._context.options.on_loss == "restart"
         if (fail_fast or heartbeats) and len(line) > 1:
             header["line"] = {"key": token_hex(), "nodes": line, "fail_fast": fail_fast, "heartbeats": heartbeats}
-        text = encode_json(header)  # once for all nodes, because it lists all nodes
+        text = encode_json(header)  # encoded once for all nodes, because it is long: it lists all nodes
         for link in links:
             if link.send(header, plugins, text):
                 link.epoch, link.broken, link.spent, link.members = epoch, "", False, nodes
@@ -559,7 +559,7 @@ class GangSetup(RankSetup):
         port_answers = {
             link.node: answer[0]
             for link, answer in zip(links, answers, strict=True)
-            if not isinstance(answer, BaseException)  # without a node that was just lost, no whole gang can be formed
+            if not isinstance(answer, BaseException)  # the node was just lost, so the gang will be incomplete anyway
         }
         ports = {node: answer["ports"] for node, answer in port_answers.items()}
         peers = [peer | {"ports": ports.get(peer["node"], [])} for peer in self._placement()["peers"]]

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from skyward_core.store.ledger import Ledger
 
 
-EARLIER_SUFFIX = ".earlier"  # ending of the last whole version of a file whose writer was killed
+EARLIER_SUFFIX = ".earlier"  # ending of the name of a file's last whole version, after a later writer was killed
 PATIENCE = 60.0  # seconds that a node may take to scan its disk
 MAX_FILES = 200_000  # maximum number of listed files per node, over all pages
 SILENCE_TIMEOUT = 6.0  # seconds without a frame; a node sends a frame at least every 2 s while it scans
@@ -330,7 +330,7 @@ class OutputFetcher:
             killed.
 
     Attributes:
-        torn: Files that were not stored for this reason.
+        torn: Files that are cut off and were therefore not stored.
     """
 
     def __init__(
@@ -440,7 +440,7 @@ class OutputFetcher:
 
     @property
     def _end_reason(self) -> str:
-        """Return the error text if another client or the pool's limits ended the pool; else ""."""
+        """Error text if another client or the pool's limits ended the pool; else ""."""
         return "" if self._context.external_end is None else str(self._context.external_end.error())
 
     @property
@@ -561,7 +561,7 @@ class OutputFetcher:
         return True
 
     def _set_aside(self, file: WrittenFile, target: Path) -> bool:
-        """Rename the earlier version of a file that is cut off now, if the earlier one is whole: no other may exist."""
+        """Rename the whole earlier version of a file that is cut off now, because no other whole version may exist."""
         row = self._record.latest_at(target)
         if row is None or inspect_content(target, target.name)[0]:
             return False
@@ -622,7 +622,7 @@ def find_checkpoints(row: PoolRow, run: str, *, is_local: bool, quiet: float = 0
         row: Pool of the run.
         run: Id of the run. The folders of other runs are omitted.
         is_local: Whether the ranks work in the user's own folder.
-        quiet: Seconds since the last change of a file in that folder.
+        quiet: Minimum seconds since the last change of a file, if the ranks work in the user's own folder.
 
     Returns:
         The files, by path below the ranks' working folder.
@@ -677,7 +677,7 @@ def delete_checkpoints(row: PoolRow, folders: Iterable[str], *, is_local: bool, 
     found = [each for each in rows if _checkpoint_folder(each.path) in folders and base in Path(each.target).parents]
     for path in [Path(each.target) for each in found if not only_look]:
         path.unlink(missing_ok=True)
-        with suppress(OSError):  # the folder of another file
+        with suppress(OSError):  # the folder contains other files
             for parent in path.relative_to(base).parents[:-1]:
                 (base / parent).rmdir()
     return sum(each.left[0] for each in found)
@@ -724,7 +724,7 @@ class Outputs:
             whole: Whether to request further pages if the files do not fit into one answer.
 
         Returns:
-                The files, and the nodes that could not list their files.
+            The files, and the nodes that could not list their files.
 
         Raises:
             UsageError: If a pattern leads out of the working folder.
@@ -899,7 +899,7 @@ class Outputs:
 
     @property
     def _active_runs(self) -> list[str]:
-        # At the teardown, a run whose client died between two attempts has no end.
+        # At the teardown, runs in the view are not waited for: one whose client died between two attempts never ends.
         runs = self._context.view.runs if self._context.view.state != "stopping" else ()
         return [
             *self._context.registry.runs,
@@ -1010,7 +1010,7 @@ class Outputs:
         return RemainingFiles([*(f"{REMAINS}{each}" for each in [*descriptions, *more]), *notes], places=places)
 
     async def _clear_nodes(self, found: FileListing, remaining: Sequence[WrittenFile]) -> None:
-        """Delete the folders of ``sky.checkpoint_dir()`` on hosts, except those with a file that is not here."""
+        """Delete the folders of ``sky.checkpoint_dir()`` on hosts, except those with a file that this machine lacks."""
         unfetched = {_checkpoint_folder(file.path) for file in remaining}
         rows = await asyncio.to_thread(self._record.rows)
         here = {row.path for row in rows} | self._context.checkpoints.resumed.keys()

@@ -113,7 +113,7 @@ PROFILE_MARGIN = 30.0  # seconds in addition to the duration of the profile
 
 
 async def profile_rank(context: PoolContext, rank: int, seconds: float) -> str:
-    """Sample a rank's stacks; see :mod:`...views.profile`.
+    """Sample a rank's stacks; see :mod:`skyward_core.views.stack_groups_and_profiles`.
 
     Args:
         context: The pool.

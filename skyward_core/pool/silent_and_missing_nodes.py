@@ -248,7 +248,7 @@ class SilenceWatch:
         self._reports: dict[Link, tuple[float, HeartbeatsAnswer]] = {}
         self._asking: set[Link] = set()
         self._failed_collectives: dict[Link, tuple[float, int]] = {}  # link -> time and epoch of an error
-        self._states: dict[Link, LossState] = {}  # other states than "present"
+        self._states: dict[Link, LossState] = {}  # states of links except "present"
 
     def begin(self) -> None:
         """Watch until no run is active."""

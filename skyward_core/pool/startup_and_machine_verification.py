@@ -489,7 +489,7 @@ class PoolStartup:
                 machines = await log_query(
                     "describe", row.name, provider.describe(row.name, ledger.machines(row.token))
                 )
-            except (SkywardError, OSError) as error:  # the machines in this client's records are named
+            except (SkywardError, OSError) as error:  # name the machines in this client's records
                 machines = [*ledger.machines(row.token), *getattr(error, "machines", ())]
             if ids := ", ".join(dict.fromkeys(each.id for each in machines if each.state != "gone")):
                 self._news.emit_state(

@@ -41,14 +41,14 @@ if TYPE_CHECKING:
 
 def read_job_file(path: str | os.PathLike[str], env: Overrides, secrets: Overrides) -> JobFile:
     """Read a job file; see ``JobFile.from_yaml``."""
-    from skyward_core.tasks.job_file import JobFile  # late: shell commands need neither pydantic nor yaml
+    from skyward_core.tasks.job_file import JobFile  # imported late: shell commands need neither pydantic nor yaml
 
     return JobFile.from_yaml(path, env=env, secrets=secrets)
 
 
 def read_job_variables(path: str | os.PathLike[str]) -> tuple[dict[str, str | None], dict[str, str | None]]:
     """Return the ``envs`` and ``secrets`` of a job file; see ``job_file.read_variables``."""
-    from skyward_core.tasks.job_file import read_variables  # late, as above
+    from skyward_core.tasks.job_file import read_variables  # imported late, as above
 
     return read_variables(path)
 
@@ -98,16 +98,16 @@ def make_portable_task(call: PendingFunction[None], folder: Path | None = None) 
 
 EMPTY_FOLDER = "empty"  # working folder of jobs without one, in the state folder
 GIT_TIMEOUT = 600.0  # seconds for a clone
-# Git reads user and password from its environment, which other users cannot read.
+# Git gets user and password through its environment, which other users of this machine cannot read.
 _CREDENTIAL_HELPER = r'!f() { printf "username=%s\npassword=%s\n" "$SKYWARD_GIT_USER" "$SKYWARD_GIT_PASSWORD"; }; f'
-# Key in a job file, and provider setting, of each property of a machine that is a provider setting.
+# Property of a machine -> key in a job file, and the provider's setting.
 _SETTINGS = {
     "instance_type": ("instance_type", "instance_type"),
     "image": ("image_id", "ami"),
     "disk_gb": ("disk_size", "disk_gb"),
     "zone": ("zone", "zones"),
 }
-# Keys in a job file of the properties by which offers are chosen.
+# Property by which offers are chosen -> key in a job file.
 _OFFER_KEYS = {"region": "region", "vcpus": "cpus", "memory_gb": "memory", "spot": "use_spot"}
 _OFFER_KEYS["max_hourly"] = "max_hourly_cost"
 

@@ -526,7 +526,7 @@ def make_options(request: LaunchRequest, provider: Any) -> dict[str, Any]:
 def _make_image(request: LaunchRequest, options: ImageOptions, secrets: Mapping[str, str]) -> Image:
     given: dict[str, Any] = {name: getattr(request, name) for name in options_of("image") if request.is_given(name)}
     for name in given:
-        # the user gives it relative to the current folder; an image expects it relative to the ranks' working folder
+        # users give paths relative to the current folder; images expect paths relative to the ranks' working folder
         if OPTIONS[name].metavar == "FILE":
             given[name] = str(expand_user(given[name]).absolute())
     given |= {name: options.lists.get(name, ()) for name in LISTS}
@@ -541,10 +541,12 @@ def script_python(
 ) -> tuple[Interpreter, PackageSpecs | None]:
     """Return the interpreter of a launch's script, and the packages of the project file that its image names.
 
-    Nothing is created. The result is an environment that is created later in two cases: with the packages of the
-    project's file, if the user chose no interpreter or the file requires another Python version; with the packages of
-    the plugins, if the user chose no interpreter and the found one lacks frameworks that the script imports at module
-    level.
+    Creates nothing. The returned interpreter may belong to an environment that is created later:
+
+    - If the image names a project file: with the packages of this file, unless the user chose an interpreter that has
+      the required Python version.
+    - Otherwise, if the user chose no interpreter and the found one lacks frameworks that the script imports at module
+      level: with the packages of the plugins.
 
     Args:
         python: Interpreter that the user chose, which takes precedence.

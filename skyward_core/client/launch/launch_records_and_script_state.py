@@ -249,7 +249,7 @@ def load_launch_record(ledger: Ledger, row: RunRow) -> LaunchRecord:
 
 def load_any_record(ledger: Ledger, row: RunRow) -> LaunchRecord | JobRecord | CommandRecord:
     """Return the saved launch of a run: of a script, a job or a command. The launch of a script on an existing pool has
-    the settings of that pool, so that it can create the pool anew.
+    the settings of that pool, so that the launch can create the pool again.
 
     Raises:
         UsageError: If the run has no saved launch.

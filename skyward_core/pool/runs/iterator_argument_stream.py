@@ -19,7 +19,7 @@ MAX_KEPT_VALUES = 1024  # values
 MAX_KEPT_BYTES = 64 << 20  # bytes
 MAX_SENT_AHEAD = 8 << 20  # bytes sent to a rank beyond the rank's position, in addition to one value
 
-Frames = list[tuple[int, AnyHeader, bytes]]  # each frame belongs to a call
+Frames = list[tuple[int, AnyHeader, bytes]]  # index of the call, header and body of each frame
 
 
 class ReaderPosition:
@@ -151,7 +151,7 @@ class ArgumentStream:
             value = next(values)
             try:
                 data = self._pickled(value)
-            except BaseException as error:  # even KeyboardInterrupt comes from the value: ctrl-c hits the main thread
+            except BaseException as error:  # also KeyboardInterrupt: only the value can raise it here, not ctrl-c
                 message = f"Cannot pickle value {number} of argument {self._name!r}: {error}"
                 raise NotPicklableError(message) from error
         except StopIteration:

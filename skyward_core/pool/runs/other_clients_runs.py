@@ -358,7 +358,7 @@ class OtherClientRuns:
             return
         self._publish_saved_ends(run, attempt)
         ends = [AttemptEnd.from_keys(keys) for keys in record.get("ends", ())]
-        if not ends:  # an agent of an older release
+        if not ends:  # agents of older releases do not report the ends
             root = summarize_outcomes(known.outcomes.values())[1]
             root = root or RootCause(-1, "lost", "NodeLost", "its client started the run again")
             ends = [describe_end(attempt - 1, root, known.outcomes.values(), None)]

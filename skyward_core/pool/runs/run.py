@@ -112,7 +112,7 @@ class GeneratorPosition:
 TASK_KINDS = ("gather", "sweep", "map")  # runs of independent tasks, which restart one by one
 MAX_QUEUED_TASKS = 32  # tasks that a quick run sends to a node in advance
 QUICK_TASK = 0.02  # seconds; shorter tasks are quick
-UNKNOWN_CALL = -1  # index in place of the calls of a run whose function is not known yet
+UNKNOWN_CALL = -1  # stands for all calls of an adopted run until its function is known
 
 
 def preload(loaded: dict[int, Future[Loaded]], index: int, value: Value) -> Loaded:
@@ -226,7 +226,7 @@ class Run:
         self._stopping = False
         self._fetching: set[int] = set()  # ended calls whose values are being downloaded
         self._readings: dict[int, GeneratorPosition] = {}
-        self._feedings: dict[tuple[int, int], ArgumentStream] = {}  # key: argument, and call (-1: all ranks share it)
+        self._feedings: dict[tuple[int, int], ArgumentStream] = {}  # by call (-1: all ranks share it) and argument
         self.requested_nodes: int | tuple[int, ...] | None = tasks[0].nodes if kind == "broadcast" else None
         self.nodes: tuple[int, ...] = ()  # assigned nodes; empty if the run uses all nodes
         self.is_elastic = False  # whether an attempt may have fewer nodes than the pool
@@ -854,7 +854,7 @@ class Run:
         if self.attempt == attempt:
             nodes = self._context.view.nodes
             saves = self.may_restart and any(nodes[link.node].is_preempted for link in self.links)
-            self._stop("preemption" if saves else "fail-fast")  # ranks lose peers that have saved earlier
+            self._stop("preemption" if saves else "fail-fast")  # ranks that are still saving lose peers that have ended
 
     def _stop(self, reason: str, *, breaks: bool = True, grace: float | None = None) -> None:
         """Stop the active calls. ``breaks``: also end the gang of the run."""

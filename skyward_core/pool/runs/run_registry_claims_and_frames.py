@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 CHECK_INTERVAL = 10.0
 MAX_CHECK_INTERVAL = 60.0  # maximum seconds between checks
 ADOPTION_INTERVAL = 0.05  # seconds between checks whether all nodes are connected or lost
-MAX_ENDED_RUNS = 16_384  # runs; more than can end before an agent is acknowledged
+MAX_ENDED_RUNS = 16_384  # more runs than can end until an agent gets their acknowledgement
 
 
 class RunRegistry:
@@ -129,7 +129,7 @@ class RunRegistry:
                 followed.stop_following()
                 return
             self.others.on_adoption_failed(run)
-            await self._wait_for_links()  # released claims reconnect
+            await self._wait_for_links()  # links with a released claim reconnect
 
     async def _follow(self, run: Run) -> None:
         """Continue another client's run once this client has exited, or end the run as this client has."""

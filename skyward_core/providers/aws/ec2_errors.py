@@ -331,7 +331,7 @@ async def retry_while(
         pause = min(longest, pause * 2)
 
 
-LOOK_TIMEOUT = 10.0  # seconds for queries to stop showing a deleted resource, before a denied deletion is an error
+LOOK_TIMEOUT = 10.0  # seconds until queries no longer show a deleted resource; only then a denied deletion is an error
 
 
 async def delete_unless_gone(

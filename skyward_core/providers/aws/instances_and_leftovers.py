@@ -237,7 +237,7 @@ def _update_state(machine: Machine, instance: Mapping[str, Any] | None) -> Machi
         return replace(machine, state=state, extra=machine.extra | _end_facts(instance))
     if machine.address:
         return machine
-    private = instance.get("PrivateIpAddress", "")  # it was recorded before EC2 showed its address
+    private = instance.get("PrivateIpAddress", "")  # the machine was recorded before EC2 showed its address
     return replace(machine, address=instance.get("PublicIpAddress") or private, private_address=private)
 
 

@@ -120,6 +120,7 @@ def make_offers(partitions: Iterable[Partition], requirements: MachineRequiremen
 
     A job may use a part of a node: each offer has the requested number of GPUs, or all GPUs of the node if it has
     fewer.
+
     Args:
         partitions: Partitions from sinfo; partitions that are down are skipped.
         provider: Name of the provider.
@@ -168,7 +169,7 @@ def _matching_gpus(partition: Partition, requirements: MachineRequirements) -> I
             yield kind, accelerator.name, min(count, accelerator.count)
 
 
-# Ended allocation -> submission of the one that follows it, and the number of nodes that wait for it.
+# Ended allocation -> task that submits the next allocation, and the number of nodes that wait for this task.
 _moving: dict[str, tuple[asyncio.Task[list[Machine]], int]] = {}
 SIGNAL_TOLERANCE = 60  # seconds by which Slurm may send its signal early
 ABANDON_MARGIN = 300.0  # seconds beyond the start timeout after which a node without an agent leaves

@@ -33,7 +33,8 @@ _NOT_FOUND_STATUS = 127
 _TIMEOUT_STATUSES = (124, 137)
 _NO_CLUSTER_MESSAGE = "Could not establish a configuration source"  # printed without slurm.conf
 
-# A login shell may print text before the output, so $0 is a unique mark. Some shells interpret "!" and "'".
+# A login shell may print text before the output, so $0 is a unique mark. The command avoids "!" and "'", which some
+# login shells interpret.
 _MARKED_COMMAND = 'echo; echo "$0"; "$@"; s=$?; echo; echo "$0 $s"'
 
 

@@ -459,7 +459,7 @@ class SSH(JsonSettings, StrictKeywords, Value):
     def warm(self, spec: PoolSpec) -> Iterator[None]:
         """Connect to the hosts that ``create`` will return, and start Python there."""
         if self.host_keys == "ask" or not isinstance(spec.nodes, int) or self.gpus == FREE:
-            yield  # a prompt for the user needs a visible pool; without fixed hosts, only queries determine them
+            yield  # a prompt needs a visible pool, and a range of nodes or free GPUs need queries first
             return
         targets = [self.target(host) for host in self.hosts[: spec.nodes]]
         dials = PreopenedSockets(targets)
