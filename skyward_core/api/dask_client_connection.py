@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from skyward_core.pool.pool import Pool
     from skyward_core.tasks.pickled_calls_and_blobs import Task
 
-CONNECT_TIMEOUT = 60.0  # seconds for the client to connect
-CLOSE_TIMEOUT = 2.0  # seconds for the client to close
+CONNECT_TIMEOUT = 60.0  # seconds for the Dask client to connect
+CLOSE_TIMEOUT = 2.0  # seconds for the Dask client to close
 
 
 class DaskConnection:

@@ -137,7 +137,8 @@ class Executor(_Executor):
             raise UsageError(
                 "buffersize is not supported: Executor.map reads all items at once. Use compute.map instead."
             )
-        if chunksize == 1 or (isinstance(fn, Function) and fn.timeout is not None):  # the limit is per call
+        # The function's limit applies to each call, so each item needs its own call.
+        if chunksize == 1 or (isinstance(fn, Function) and fn.timeout is not None):
             return super().map(fn, *iterables, timeout=timeout)
         whole = adapt_async_function(fn.fn if isinstance(fn, Function) else fn)
         chunks = super().map(partial(_call_each, whole), _chunks(chunksize, *iterables), timeout=timeout)
@@ -186,7 +187,7 @@ class _CallDispatcher:
         self._shared = make_map_function(capture_call, "executor", pool.plugins, pool._archive_folder())
         self._lock = threading.Lock()
         self._waiting: deque[_PendingCall] = deque()
-        self._dispatched: dict[int, _PendingCall] = {}  # by number; used by the thread only
+        self._dispatched: dict[int, _PendingCall] = {}  # number of a call -> call; used by the dispatching thread only
         self._dispatched_count = 0
         self._closed = False
         self._broken: Exception | None = None

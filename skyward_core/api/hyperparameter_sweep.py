@@ -353,7 +353,7 @@ def _run_as_gangs(trials: Trials, pending: PendingTrials, pool: PoolOperations) 
         while (ended := arrived.get()) is not None:
             place, run = ended
             if run.state not in ("done", "failed"):
-                continue  # the outcome is unknown
+                continue  # the call's outcome is unknown
             first = run.outcomes[0]
             try:
                 trials._record_trial(place, first, run.id, run.results(), None)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from skyward_core.api import PoolOperations
 
 
-MIN_CALL_SECONDS = 0.05  # seconds; target duration of a call, so that dispatch overhead stays small
+MIN_CALL_SECONDS = 0.05  # seconds; minimum duration at which chunks aim, so that the dispatch overhead stays small
 MAX_CHUNK_ITEMS = 256  # items per call
 MAX_CHUNK_BYTES = 32 << 10  # bytes of a call's items; such small payloads are part of the protocol frame
 MAX_CHUNK_GROWTH = 4  # maximum growth factor from one chunk to the next
@@ -45,8 +45,8 @@ class ChunkSizer:
         self._most = 1 if single else MAX_CHUNK_ITEMS
         self._left = remaining
         self._last = 1
-        self._seconds: float | None = None  # per item
-        self._bytes = 0.0  # per item, decaying maximum
+        self._seconds: float | None = None  # measured seconds per item
+        self._bytes = 0.0  # decaying maximum of the measured bytes per item
 
     def next_size(self) -> int:
         if self._seconds is None:
@@ -126,13 +126,13 @@ class MapOperation:
         remaining = run_guarded(lambda: len(items))[0] if isinstance(items, Sized) else None
         self._sizes = ChunkSizer(backend.places, single=single, remaining=remaining)
         self._items = iter(items)
-        self._read_count = 0  # items
+        self._read_count = 0  # number of items that were read from the input
         self._submitted_count = self._ended_count = 0  # calls
         self._exhausted = False
         # By number of the call: the function that loads its values, and their size in bytes.
         self._ready: dict[int, tuple[Callable[[], list[Any]], int]] = {}
-        self._firsts: dict[int, int] = {}  # index of the first item, by call
-        self._yielded_values: dict[int, Any] = {}  # consumed values, by item
+        self._firsts: dict[int, int] = {}  # number of a call -> index of its first item
+        self._yielded_values: dict[int, Any] = {}  # index of an item -> consumed value
         # If the number of items is unknown, retained values could fill the memory.
         self._retainable_bytes = MAX_RETAINED_BYTES if remaining is not None else 0
 

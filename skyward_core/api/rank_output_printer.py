@@ -89,7 +89,7 @@ class ScriptConsole:
                 self._live = LiveLines(get_terminal_size)
             self._waiting += 1
         try:
-            self._request_draw()  # output that arrived before
+            self._request_draw()  # output that arrived before this call
             yield
         finally:
             with self._progress:
@@ -128,7 +128,7 @@ class ScriptConsole:
                     self._write_lines(stream, "".join([text.lines for text in some]))
                 self._draw()
             except (OSError, ValueError):
-                return  # the stream has no reader; the log files have the output
+                return  # the terminal or pipe was closed; the log files have the output
             with self._progress:
                 self._written_count += len(whole)
                 self._progress.notify_all()

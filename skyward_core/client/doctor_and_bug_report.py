@@ -33,7 +33,7 @@ from skyward_core.util.redaction import (
     strip_credentials,
 )
 
-POOLS = 100  # number of pools to include, of those that ended last
+POOLS = 100  # number of recently ended pools that a report includes
 OURS = ("SKYWARD_", "AWS_")  # prefixes of variables that change the behavior of this library
 _ASSIGNED = re.compile(r"(?P<name>\w+)(?P<between>['\"]?\s{0,2}[=:]\s{0,2}['\"]?)(?P<value>[^\s'\",;]+)")
 _COUNT = re.compile(r"[\d._]{1,15}[kKMGBT]?(/s)?")  # token counts of a training, which are not secrets

@@ -250,7 +250,7 @@ def _local_entries(source: Path) -> list[_CopyEntry]:
         _check_kind(str(path), facts.st_mode, parts)
         is_folder = stat.S_ISDIR(facts.st_mode)
         if is_folder and is_state_folder(str(path)):
-            return  # never sent
+            return  # the state folder is never sent
         found.append(_CopyEntry(parts, is_folder, 0 if is_folder else facts.st_size, facts.st_mode))
         for name in names:
             look(path / name, (*parts, name))

@@ -546,7 +546,7 @@ class _PoolCache:
         cause = row.root_cause
         error = "" if cause is None else f"{cause.rank_prefix.replace('rank ', 'r')}{cause.text}"
         summary = self.launches.get(row.run) or _load_launch_summary(pool.key, row.run)
-        if summary.script:  # not cached otherwise, because the launch may be saved later
+        if summary.script:  # do not cache a summary without a script, because the launch may be saved later
             self.launches[row.run] = summary
         end = time.time() if row.ended_at is None else row.ended_at
         return PastRun(

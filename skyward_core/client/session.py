@@ -852,7 +852,7 @@ class Session(SessionInterface):
         try:
             for failure in await asyncio.gather(*last, return_exceptions=True):
                 if failure is not None:
-                    raise failure  # raised only now, when the session has left all other pools
+                    raise failure  # raise the error only now that the session has left all other pools
         finally:
             if starting := list(filter(None, self._starting)):
                 await asyncio.wait(starting)  # wait until they have written their last rows

@@ -778,7 +778,7 @@ class Link:
                 raise ConnectionError(f"the link to node {self.node} is down")
             await download.done
         finally:
-            self._files.pop(number, None)  # later bytes of this download are ignored
+            self._files.pop(number, None)  # without an entry, later bytes of this download are ignored
 
     def _on_file_data(self, header: frames.AgentData, body: bytes) -> None:
         download = self._files.get(header["id"])
@@ -801,7 +801,7 @@ class Link:
         _log.debug(message, self.node, direction, header["t"], "".join(about), len(body), extra=self._log_extra)
 
 
-@lru_cache(maxsize=4)  # all nodes get the same sources
+@lru_cache(maxsize=4)  # all nodes get the same sources, so each source is compressed once
 def _compress(data: bytes) -> bytes:
     import zlib  # imported late: pools of this machine need no sources
 

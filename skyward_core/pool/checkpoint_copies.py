@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from skyward_core.pool import PoolContext
     from skyward_core.protocol.frame_types import FetchStatus, RestoreAnswer
 
-PATIENCE = 30.0  # seconds for a file, in addition to the time for its size
+PATIENCE = 30.0  # seconds to copy a file, in addition to the time for its bytes at MIN_RATE
 MIN_RATE = 5e6  # bytes per second of a slow disk or network
 
 
@@ -67,10 +67,10 @@ class CheckpointCopies:
         self._context = context
         self._restored: dict[tuple[Link, str], str] = {}  # node and path -> version that this client has copied there
         self._saved: dict[str, frozenset[tuple[str, float]]] = {}  # run -> files of the newest saved checkpoints
-        self._copying = defaultdict[str, asyncio.Lock](asyncio.Lock)  # by content
+        self._copying = defaultdict[str, asyncio.Lock](asyncio.Lock)  # locks of the uploads, by the content's hash
         self.resumed: dict[str, FetchedRow] = {}
         self._resume_lock, self.has_resumed = asyncio.Lock(), False
-        self._loaded: Path | None = None  # folder of a copy from the store
+        self._loaded: Path | None = None  # folder of the downloaded copy of the store's checkpoints
         self.upload = "", 0.0
 
     async def restore(self, run: str) -> None:

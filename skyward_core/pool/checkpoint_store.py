@@ -26,7 +26,7 @@ from skyward_core.protocol.validators import is_relative_subpath
 from skyward_core.util.light_dataclass import Value, value
 
 MANIFEST = ".json"  # ending of the name of a manifest
-_MANIFEST_NAME = re.compile(r"\d{8}T\d{6}-\d{9}\.json")  # other files are not deleted
+_MANIFEST_NAME = re.compile(r"\d{8}T\d{6}-\d{9}\.json")  # only files with such names are deleted
 MAX_MANIFEST_BYTES = 32 << 20
 MAX_NAMES = 100_000  # maximum number of names that are read from a listing
 SPARE_BYTES = 1 << 20  # bytes of the client's disk that stay free
@@ -127,7 +127,7 @@ class CheckpointStore:
                     continue
                 try:
                     return [(file, self._download(run, file, folder)) for file in files]
-                except OSError as error:  # an older copy may be complete
+                except OSError as error:  # this copy is incomplete, but an older one may be complete
                     shutil.rmtree(folder, ignore_errors=True)
                     reason = f"{manifest}: {error}"
             if reason:
@@ -303,7 +303,7 @@ def open_files(url: str) -> _S3Files | _FsspecFiles:
         raise UsageError(
             f"Cannot open {url}: {error}. Install the missing library with: pip install '{extra}'."
         ) from error
-    except Exception as error:  # of any client library
+    except Exception as error:  # fsspec passes on the errors of any storage library
         raise UsageError(f"Cannot open {url}: {error}") from error
 
 

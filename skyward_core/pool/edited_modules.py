@@ -113,7 +113,7 @@ class EditedModules:
         self._next_look = 0.0  # time of the next check of all sent files
         self._watch, self._watch_of_sent = FolderWatch(), FolderWatch()
         self._check_count = self._sent_check_count = 0
-        self._last_checked: object = None  # objects of the last check that found no edits
+        self._last_checked: object = None  # function and script objects of the last check that found no edits
         self._clean_until = 0.0  # time until which the last check's result is valid if the folders are quiet
         # The sent files when they were last found unchanged.
         self._current: Mapping[str, tuple[int, int]] | None = None

@@ -33,7 +33,7 @@ from skyward_core.pool.ledger_writer import LedgerWriter
 
 _log = get_logger("pool")
 
-# Most events have types that are not listed. Their only cost is one failed lookup.
+# Messages by type of event. Most events have other types, which cost only one lookup in this table.
 _LOG_MESSAGES: dict[type[events.Event], tuple[int, Callable[[Any], str]]] = {
     events.PoolOpened: (
         INFO,

@@ -398,7 +398,7 @@ class GangSetup(RankSetup):
             if isinstance(answer, BaseException):
                 if link is self.head:
                     raise answer
-                continue  # the node has just been lost; other nodes may be lost as well
+                continue  # the node has just been lost; the other answers remain valid
             header = answer[0]
             run_counts[link.node] = header["runs"]
             if header["epoch"] >= link.epoch and not (link.broken and header["epoch"] == link.epoch):
@@ -519,7 +519,7 @@ class GangSetup(RankSetup):
         """Form the next epoch, of all nodes or of the given nodes. Return its number."""
         await self._ensure_plugins()
         links = [self._links[node] for node in nodes] or self._links
-        # Concurrent requests: forming a gang takes one round trip.
+        # Send all requests at once, so that forming a gang takes one round trip.
         formed: frames.AgentFormed
         numbered: frames.NumberAnswer
         (formed, _), (numbered, _), (peers, gpus, line) = await asyncio.gather(

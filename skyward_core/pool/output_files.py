@@ -477,7 +477,7 @@ class OutputFetcher:
             raise OSError(f"not overwriting {target}: the file was modified after the download")
         if target.is_symlink() or not target.is_file() or target.stat().st_size != file.size:
             raise OSError(f"not overwriting {target}: it is another file")
-        return False  # possibly the same content: the hash decides
+        return False  # the sizes are equal, so only a comparison of hashes can tell
 
     def _begin_download(self, file: WrittenFile, target: Path, folder: Path) -> IncomingOutput:
         make_folders(target, folder)
@@ -899,7 +899,7 @@ class Outputs:
 
     @property
     def _active_runs(self) -> list[str]:
-        # At the teardown, runs in the view are not waited for: one whose client died between two attempts never ends.
+        # The teardown does not wait for runs in the view: a run whose client died between two attempts never ends.
         runs = self._context.view.runs if self._context.view.state != "stopping" else ()
         return [
             *self._context.registry.runs,

@@ -312,7 +312,7 @@ def _parse_probe(result: ProbeDone, begun: float, bought: OrderedHardware) -> Me
     )
 
 
-PAUSES = (10.0, 300.0)  # seconds between tries: first and longest
+PAUSES = (10.0, 300.0)  # seconds between attempts to create the pool: first and longest
 
 
 async def create_machines(context: PoolContext, spec: PoolSpec) -> list[Machine]:
@@ -406,7 +406,7 @@ class EnvironmentLocks:
         from skyward_core.tasks.packages.lock_file_reading_and_writing import format_lock, lock_heading
 
         texts: dict[int, str] = {}
-        shared: tuple[Any, Any] | None = None  # image and interpreter of the last text; usually those of all nodes
+        shared: tuple[Any, Any] | None = None  # image and interpreter of the last text, usually those of all nodes
         text = ""
         for node, config in configs.items():
             if shared != (config["image"], config["interpreter"]):

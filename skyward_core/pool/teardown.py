@@ -307,7 +307,7 @@ async def _fetch_remaining(
     """Fetch results that would be lost with the machines. Failures do not stop the teardown."""
     if not context.ends_machines:
         return [], []
-    # Imported late: pools of borrowed hosts do not need it.
+    # Imported late: pools of borrowed hosts do not need this module.
     from skyward_core.pool.fetch_retained_results import fetch_remaining
 
     report = context.news.emit_teardown_progress
@@ -454,7 +454,7 @@ async def _verify_gone(
         The remaining machines, the results that hosts retain, and the provider's last errors.
     """
     remaining = list(machines)
-    ending: set[str] = set()  # ids of machines that the provider is already terminating
+    ending: set[str] = set()  # ids of machines that the provider was asked to terminate
     retained: list[RetainedResults] = []
     trouble: list[str] = []
     deadline = time.monotonic() + (RENTED if pool.ends_machines else VERIFY)
@@ -490,7 +490,7 @@ async def _verify_gone(
         if not remaining or time.monotonic() > (patience if silent else deadline):
             return remaining, retained, trouble
         stubborn = [machine for machine in remaining if machine.id not in ending]
-        if delay > 0.1 and stubborn:  # not in the first rounds, because most machines end by themselves at once
+        if delay > 0.1 and stubborn:  # skip the first rounds, because most machines end by themselves at once
             trouble = await _terminate(pool, stubborn, now=now) or trouble
         await asyncio.sleep(delay)
         delay = min(delay * 2, 5.0)

@@ -45,7 +45,7 @@ async def update_machine(machine: Machine, way: TransportFactory) -> Machine:
     folder, answer = machine.extra["folder"], max(STATUS_TIMEOUT, answer_timeout())
     here = next((each for each in _live_transports() if each.folder == folder), None)
     if here is not None and here.is_untouched:
-        return replace(machine, state="gone")  # its startup failed before anything was written to the host
+        return replace(machine, state="gone")  # the agent's startup failed before it wrote anything to the host
     if here is not None and here.is_up:
         try:
             return await _query_state(here, machine, answer)

@@ -356,7 +356,7 @@ async def _run_all(work: Iterator[Coroutine[Any, Any, None]]) -> None:
     for each in work:
         try:
             await each
-        except Exception as error:  # noqa: BLE001  raised below
+        except Exception as error:  # noqa: BLE001  raised after the others have run
             first = first or error
     if first is not None:
         raise first

@@ -124,8 +124,8 @@ async def poll_until_empty(
     return found
 
 
-CACHE_TTL = 60.0  # seconds for which an answer is current
-MAX_CACHED_ANSWERS = 256  # answers
+CACHE_TTL = 60.0  # seconds for which a cached answer is used
+MAX_CACHED_ANSWERS = 256  # maximum number of answers in the cache
 
 _cache_enabled: ContextVar[bool] = ContextVar("remembering", default=False)
 

@@ -48,7 +48,7 @@ def read_job_file(path: str | os.PathLike[str], env: Overrides, secrets: Overrid
 
 def read_job_variables(path: str | os.PathLike[str]) -> tuple[dict[str, str | None], dict[str, str | None]]:
     """Return the ``envs`` and ``secrets`` of a job file; see ``job_file.read_variables``."""
-    from skyward_core.tasks.job_file import read_variables  # imported late, as above
+    from skyward_core.tasks.job_file import read_variables  # imported late, because the module needs yaml
 
     return read_variables(path)
 
@@ -282,7 +282,7 @@ def job_steps(
     cwd = str(work) if here else ""
     synced = _sync_task(work, folder) if work is not None and not here else None
     if job.git is not None and work is not None and not here:
-        remove_clone(work)  # its files are already packed
+        remove_clone(work)  # the clone's files are already packed
     if synced is not None and (run_alone or not job.sets_all_up(setup=setup)):
         synced = replace(synced, nodes=job.num_nodes)
     steps = [synced] if synced is not None else []

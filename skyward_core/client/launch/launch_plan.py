@@ -281,7 +281,7 @@ class LaunchPlan:
             return "", ""
         try:
             version, name = image_python_version(Image(project=True), str(self.script.absolute().parent))
-        except SpecError:  # without a project file; an invalid file is reported where it is used
+        except SpecError:  # no project file, or an invalid one, which is reported where it is used
             return "", ""
         return ("", "") if satisfies(self.interpreter.version, version) else (version, name)
 

@@ -111,7 +111,7 @@ class GeneratorPosition:
 
 TASK_KINDS = ("gather", "sweep", "map")  # runs of independent tasks, which restart one by one
 MAX_QUEUED_TASKS = 32  # tasks that a quick run sends to a node in advance
-QUICK_TASK = 0.02  # seconds; shorter tasks are quick
+QUICK_TASK = 0.02  # seconds; a run is quick if its tasks take less
 UNKNOWN_CALL = -1  # stands for all calls of an adopted run until its function is known
 
 
@@ -121,7 +121,7 @@ def preload(loaded: dict[int, Future[Loaded]], index: int, value: Value) -> Load
         found = loaded[index] = Future()
         try:
             found.set_result(load(value))
-        except BaseException as error:  # including the user's ctrl-c
+        except BaseException as error:  # also a KeyboardInterrupt of the user
             found.set_exception(error)
             raise
     return found.result()
@@ -206,7 +206,7 @@ class Run:
         self.logs: dict[int, dict[str, list[int]]] = {}
         self.arrivals: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.consumed = False  # whether a reader consumes the items and sends credits
-        self._seconds: deque[float] = deque(maxlen=8)  # durations of the last tasks
+        self._seconds: deque[float] = deque(maxlen=8)  # durations of the latest tasks, in seconds
         self._waiting: deque[int] = deque()
         self._flying: dict[int, int] = {}
         self._where: dict[int, Link] = {}
@@ -576,7 +576,7 @@ class Run:
         if not decision.restarts:
             self._end_reason = decision.reason
             return False
-        if self.cancelled or context.leaving:  # by a receiver of the event
+        if self.cancelled or context.leaving:  # a receiver of the event may have cancelled the run
             return False
         for log in self.logs.values():
             for name, (start, _) in log.items():
@@ -585,7 +585,8 @@ class Run:
         self.attempt += 1
         context.news.records.restart_run(self.id, self.attempt)
         for link in self.links:
-            link.broken = link.broken or f"attempt {self.attempt - 1} of a run ended"  # the ranks get new processes
+            # The next attempt needs new processes, and thus a new gang.
+            link.broken = link.broken or f"attempt {self.attempt - 1} of a run ended"
         context.scheduler.restart(self, decision.pause)
         return True
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 CHECK_INTERVAL = 10.0
 MAX_CHECK_INTERVAL = 60.0  # maximum seconds between checks
 ADOPTION_INTERVAL = 0.05  # seconds between checks whether all nodes are connected or lost
-MAX_ENDED_RUNS = 16_384  # more runs than can end until an agent gets their acknowledgement
+MAX_ENDED_RUNS = 16_384  # remembered ended runs; fewer runs end before an agent gets their acknowledgements
 
 
 class RunRegistry:
@@ -105,7 +105,7 @@ class RunRegistry:
             adopted.is_retained = followed is None
             while True:
                 links = [link for link in context.links if link.up]
-                with suppress(ConnectionError):  # a link was cut
+                with suppress(ConnectionError):  # a link was cut, so its agent releases the claim itself
                     answers = await asyncio.gather(*(link.claim(run, decides=True) for link in links))
                     break
                 await self._wait_for_links()

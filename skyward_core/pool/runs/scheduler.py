@@ -97,7 +97,7 @@ class ClientRunQueue:
             async with asyncio.timeout(POLL_INTERVAL):
                 await self._changed.wait()
         except TimeoutError:
-            pass  # time to query the nodes again
+            pass  # no news arrived: query the nodes again
 
     def notify(self) -> None:
         """Wake the waiting starts: nodes may have become free, or a run was cancelled."""
@@ -345,7 +345,7 @@ class RunScheduler:
         context, gang = self._context, self._context.setup.rank_setup
         await asyncio.sleep(pause)
         if context.roster.has_pending_preemptions:
-            await self._restore_checkpoints(run)  # from the machines that will be preempted
+            await self._restore_checkpoints(run)  # copies checkpoints of machines that will be preempted
             try:
                 await context.recovery.release_preempted(run.id)
             except (SkywardError, OSError) as error:

@@ -90,7 +90,7 @@ class HostKeyFile:
         before = self.keys
         if len(before) == 1:
             return
-        if before and before[-1] == seen:  # switched already, but an earlier client stopped before it saved this
+        if before and before[-1] == seen:  # an earlier client stopped before it saved the key
             self.write(seen)
             return
         try:

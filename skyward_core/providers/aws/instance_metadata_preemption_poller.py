@@ -26,11 +26,11 @@ from urllib.parse import urlsplit
 POLL_INTERVAL = 5.0  # seconds between polls, as recommended by EC2's guide
 READ_TIMEOUT = 2.0  # seconds of silence within an answer
 POLL_TIMEOUT = 20  # seconds after which a poll counts as hanging
-MAX_RESPONSE_BYTES = 4096  # size of an answer
-TOKEN_TTL = 21600  # seconds
+MAX_RESPONSE_BYTES = 4096  # maximum bytes of an answer that are read
+TOKEN_TTL = 21600  # seconds of validity that are requested for a token
 FAILURES_BEFORE_REPORT = 6  # failed polls in a row
 MAX_SECONDS_LEFT = 3600.0  # limit on the seconds in a notice
-ENDPOINT_VARIABLE = "AWS_EC2_METADATA_SERVICE_ENDPOINT"  # the variable of AWS's own tools
+ENDPOINT_VARIABLE = "AWS_EC2_METADATA_SERVICE_ENDPOINT"  # AWS's own tools read this variable, too
 ACTIONS = ("terminate", "stop", "hibernate")
 
 

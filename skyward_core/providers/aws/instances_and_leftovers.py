@@ -150,7 +150,7 @@ async def find_machines(calls: AwsCalls, folder: LaunchJournal, regions: Sequenc
     return sorted([*_shown_machines(notes, facts, found), *unseen], key=lambda each: each.state == "gone")
 
 
-_FIRST_LOOKS: dict[str, float] = {}  # by token of the pool: when this process first looked for its machines
+_FIRST_LOOKS: dict[str, float] = {}  # token of a pool -> time when this process first looked for the pool's machines
 
 
 def _shown_machines(

@@ -550,7 +550,8 @@ class InstanceLaunch:
                 if each["State"]["Name"] in (*ENDED_STATES, *ENDING_STATES):
                     cause = each.get("StateReason", {})
                     text = f"machine {name} ended during startup: {cause.get('Message') or 'EC2 reports no reason'}"
-                    if (code := cause.get("Code", "")).startswith("Server."):  # EC2 had no room after all
+                    # EC2 itself ended the machine, usually for lack of capacity.
+                    if (code := cause.get("Code", "")).startswith("Server."):
                         raise CapacityRefused(text, code.removeprefix("Server."))
                     raise PoolError(text)
             up = [
@@ -674,7 +675,8 @@ class AttemptPlanner(Value):
     ) -> LaunchAttempt:
         priced = offer if held is None else held.price_offer(offer)
         market = offer.market if held is None else held.market
-        several = held is None and self.together and self.spec.most_nodes > 1  # a reservation determines the place
+        # A reservation already determines where its machines are.
+        several = held is None and self.together and self.spec.most_nodes > 1
         # Machines with a fast network or GPUs communicate faster if they are close together.
         grouped = several and kind.cluster and (kind.efa or bool(kind.accelerator))
         return LaunchAttempt(place, kind, market, priced.billed_hourly, priced.shipped, grouped=grouped)

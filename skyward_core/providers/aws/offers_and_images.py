@@ -344,9 +344,10 @@ def _add_to_cache(key: str, piece: dict[str, Any]) -> None:
 
 
 PRICING_REGION = "us-east-1"  # its price service knows the prices of all regions
-MAX_SINGLE_QUERIES = 6  # types; for more types, the complete price list of the region is read
-HOURS_PER_MONTH = 730.0  # as AWS counts
-SPOT_HISTORY_DAYS = 3  # days of spot prices
+# Maximum number of types that are queried one by one. For more types, the region's complete price list is read.
+MAX_SINGLE_QUERIES = 6
+HOURS_PER_MONTH = 730.0  # AWS converts monthly prices with this number
+SPOT_HISTORY_DAYS = 3  # days of past spot prices that are queried
 
 CHINA = "cn-"
 # Regions without prices in dollars for their accounts, by prefix.

@@ -296,7 +296,7 @@ async def submit_job(commands: SlurmCommands, folder: AllocationFolder, options:
             folder.record_answer(submitted=True)
         raise
     except CommandFailed as error:
-        if "timed out" not in str(error):  # after a timeout Slurm may still accept the job
+        if "timed out" not in str(error):  # after a timeout of sbatch, Slurm may still accept the job
             folder.record_answer(submitted=False)
         raise
     folder.record_answer(submitted=True)

@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 COMMAND_TIMEOUT = 50.0  # seconds for a command; then it is stopped on its host
 CONNECTION_SLACK = 10.0  # additional seconds for the connection
-MAX_OUTPUT_BYTES = 4 << 20  # size of an answer
+MAX_OUTPUT_BYTES = 4 << 20  # maximum bytes of a command's output
 # Variables that local commands get. SBATCH_*, SQUEUE_* and SLURM_* would change their behavior, and sbatch copies the
 # whole environment to the job, which must not contain the client's secrets.
 PASSED_VARIABLES = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LD_LIBRARY_PATH", "SLURM_CONF")
 SET_VARIABLES = {"LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"}
 _NOT_FOUND_STATUS = 127
 _TIMEOUT_STATUSES = (124, 137)
-_NO_CLUSTER_MESSAGE = "Could not establish a configuration source"  # printed without slurm.conf
+_NO_CLUSTER_MESSAGE = "Could not establish a configuration source"  # Slurm's commands print this without slurm.conf
 
 # A login shell may print text before the output, so $0 is a unique mark. The command avoids "!" and "'", which some
 # login shells interpret.

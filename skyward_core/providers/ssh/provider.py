@@ -231,7 +231,7 @@ class SSH(JsonSettings, StrictKeywords, Value):
         names: dict[object, list[str]] = {}
         routes = await asyncio.gather(*(resolve(self.target(host)) for host in self.hosts), return_exceptions=True)
         for host, route in zip(self.hosts, routes, strict=True):
-            if not isinstance(route, BaseException):  # otherwise the connection to the host reports the error
+            if not isinstance(route, BaseException):  # an error is reported by the connection to the host
                 names.setdefault((route.host.lower(), route.port, route.jump, route.proxy_command), []).append(host)
         if equal := next((each for each in names.values() if len(each) > 1), ()):
             raise UsageError(f"Named twice: {', '.join(equal)} are one machine. {ONE_NODE_PER_HOST}")
@@ -299,7 +299,8 @@ class SSH(JsonSettings, StrictKeywords, Value):
         """
         taken = {machine.extra["host"] for machine in machines}
         had = [machine.extra["host"] for machine in former]
-        spares = sorted((host for host in self.hosts if host not in taken), key=had.count)  # the sort keeps their order
+        # The sort keeps the order of hosts with equal counts.
+        spares = sorted((host for host in self.hosts if host not in taken), key=had.count)
         take, loaded_with = former[-1].extra.get("free_gpus"), former[-1].extra.get("loaded_with")
         reasons = []
         async with aclosing(
