@@ -11,14 +11,7 @@ from skyward_core.model.errors import UsageError, convert_errors
 from skyward_core.node.bootstrap.host_inspection import distrust_reason
 from skyward_core.store.default_and_forbidden_working_folders import current_paths
 from skyward_core.store.state_folder import SETTINGS_FILE, state_home
-from skyward_core.util.safe_file_access import (
-    MAX_SETTINGS_BYTES,
-    exists,
-    parse_toml,
-    read_bytes,
-    resolve_path,
-    write_atomic,
-)
+from skyward_core.util import safe_file_access
 
 if TYPE_CHECKING:
     from tomlkit import TOMLDocument
@@ -36,7 +29,7 @@ def read_settings_text(path: Path) -> str:
         raise UsageError(f"Refusing to read {path}: {reason}. Run from a folder that only you can write to")
     with convert_errors(f"{path} cannot be read", UsageError):
         try:
-            data = read_bytes(path, MAX_SETTINGS_BYTES)
+            data = safe_file_access.read_bytes(path, safe_file_access.MAX_SETTINGS_BYTES)
         except FileNotFoundError:
             return ""
     with convert_errors(f"{path} does not parse", UsageError, UnicodeDecodeError):
@@ -50,7 +43,7 @@ def parse_settings(path: Path, text: str) -> dict[str, Any]:
         UsageError: If the text is not TOML. The message names the file.
     """
     with convert_errors(f"{path} does not parse", UsageError, ValueError):
-        return parse_toml(text)
+        return safe_file_access.parse_toml(text)
 
 
 def settings_paths() -> list[Path]:
@@ -90,9 +83,9 @@ def replace_text(path: Path, before: str, text: str) -> None:
     """
     if read_settings_text(path) != before:
         raise UsageError(f"{path} was changed by another process. Try again")
-    target = resolve_path(path)
-    mode = target.stat().st_mode & 0o777 if exists(target) else 0o666
-    write_atomic(target, text.encode(), mode=mode)
+    target = safe_file_access.resolve_path(path)
+    mode = target.stat().st_mode & 0o777 if safe_file_access.exists(target) else 0o666
+    safe_file_access.write_atomic(target, text.encode(), mode=mode)
 
 
 _MISSING = object()

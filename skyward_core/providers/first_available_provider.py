@@ -12,6 +12,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from skyward_core.model import provider_capability_protocols as capabilities
 from skyward_core.model.errors import (
     NoCapacity,
     PoolError,
@@ -22,16 +23,6 @@ from skyward_core.model.errors import (
 )
 from skyward_core.model.machines_and_gpu_use import Check, Machine, OrderedHardware
 from skyward_core.model.offers_and_rental_plans import MachineRequirements, Offer, RentalPlan, Selection, offer_sort_key
-from skyward_core.model.provider_capability_protocols import (
-    EndsNow,
-    FindsMachines,
-    Offers,
-    OrdersHardware,
-    SetsExpiryDates,
-    StopsRuns,
-    Warns,
-    notice_program,
-)
 from skyward_core.model.specs import PoolSpec
 from skyward_core.providers.provider_call_logs_polling_and_cache import current_listener, progress_listener
 
@@ -65,7 +56,7 @@ class MultiProvider:
         self._selection = selection
         payers: dict[str, str] = {}
         for each in self._providers:
-            if not isinstance(each, Offers):
+            if not isinstance(each, capabilities.Offers):
                 raise UsageError(f"provider {each.name} has no offers to choose from: request it alone")
             if payers.setdefault(each.name, each.payer) != each.payer:
                 raise UsageError(
@@ -104,7 +95,7 @@ class MultiProvider:
         warnings = [
             await each.provider.warnings(each)
             for each in self._provider_specs(spec)
-            if isinstance(each.provider, Warns)
+            if isinstance(each.provider, capabilities.Warns)
         ]
         return list(dict.fromkeys(text for texts in warnings for text in texts))
 
@@ -166,7 +157,7 @@ class MultiProvider:
     @staticmethod
     async def _may_have_machines(index: int, spec: PoolSpec, token: str) -> bool:
         """Check whether a provider that failed may still have created machines."""
-        if not isinstance(spec.provider, FindsMachines):
+        if not isinstance(spec.provider, capabilities.FindsMachines):
             return True
         try:
             return any(each.state != "gone" for each in await spec.provider.find(spec.name, token))
@@ -218,7 +209,7 @@ class MultiProvider:
         """
         found: dict[str, Machine] = {}
         for index, each in enumerate(self._providers):
-            if isinstance(each, FindsMachines):
+            if isinstance(each, capabilities.FindsMachines):
                 for machine in self._tag_machines(index, await each.find(pool, token)):
                     found.setdefault(machine.id, machine)
         return list(found.values())
@@ -244,7 +235,11 @@ class MultiProvider:
     async def why_not_now(self) -> str:
         """Return why some machines cannot be terminated at once; "" if all can."""
         for each in self._providers:
-            reason = await each.why_not_now() if isinstance(each, EndsNow) else f"provider {each.name} cannot do this"
+            reason = (
+                await each.why_not_now()
+                if isinstance(each, capabilities.EndsNow)
+                else f"provider {each.name} cannot do this"
+            )
             if reason:
                 return str(reason)
         return ""
@@ -276,7 +271,7 @@ class MultiProvider:
             machine: The machine.
         """
         provider = self._providers[machine.extra[PROVIDER_INDEX]]
-        return provider.paid_for(machine) if isinstance(provider, OrdersHardware) else None
+        return provider.paid_for(machine) if isinstance(provider, capabilities.OrdersHardware) else None
 
     async def quiet(self, pool: str, machines: Sequence[Machine]) -> list[Machine]:
         """Stop what runs on machines without terminating them, if their provider supports that.
@@ -290,7 +285,7 @@ class MultiProvider:
         """
 
         async def stop(provider: Any, mine: list[Machine]) -> list[Machine]:
-            if isinstance(provider, StopsRuns):
+            if isinstance(provider, capabilities.StopsRuns):
                 return await provider.quiet(pool, mine)
             reason = {"why": f"provider {provider.name} cannot fetch retained results"}
             return [replace(each, state="unreachable", extra=each.extra | reason) for each in mine]
@@ -309,7 +304,7 @@ class MultiProvider:
             SkywardError: If a machine cannot be tagged.
         """
         for index, mine in self._by_provider(machines):
-            if isinstance(provider := self._providers[index], SetsExpiryDates):
+            if isinstance(provider := self._providers[index], capabilities.SetsExpiryDates):
                 await provider.date(pool, mine, at)
 
     async def teardown(self, pool: str) -> None:
@@ -344,7 +339,7 @@ class MultiProvider:
 
     def notices(self, machine: Machine) -> str:
         """Return the program that reports preemption notices on a machine; "" if its provider has none."""
-        return notice_program(self._providers[machine.extra.get(PROVIDER_INDEX, 0)], machine)
+        return capabilities.notice_program(self._providers[machine.extra.get(PROVIDER_INDEX, 0)], machine)
 
     def to_json(self) -> dict[str, Any]:
         return {"provider": "several", "of": [each.to_json() for each in self._providers]}

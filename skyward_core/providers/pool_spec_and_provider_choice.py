@@ -9,17 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from skyward_core import providers
+from skyward_core.model import provider_capability_protocols as capabilities
 from skyward_core.model.errors import SpecError, UsageError, set_error_field
-from skyward_core.model.provider_capability_protocols import (
-    Foresees,
-    Offers,
-    Plans,
-    RunsHere,
-    SizesDisk,
-    TakesGpus,
-    check_host_count,
-    default_nodes,
-)
 from skyward_core.model.provider_settings_schema import make_provider
 from skyward_core.model.specs import Image, Nodes, Options, PoolSpec, Spec, Worker, generate_pool_name
 from skyward_core.plugins.plugin import check_plugins
@@ -72,9 +63,9 @@ def make_pool_spec(
         raise SpecError("all Spec values of a pool must have the same number of nodes", "nodes")
     provider, accelerator, requirements = choose_provider(ways, selection)
     if not counts:
-        counts = {default_nodes(provider)}
+        counts = {capabilities.default_nodes(provider)}
     worker = _resolve_concurrency(worker or Worker(), provider, accelerator, ways[0].vcpus)
-    if isinstance(provider, TakesGpus) and provider.rank_per_gpu and worker.ranks_per_node == 1:
+    if isinstance(provider, capabilities.TakesGpus) and provider.rank_per_gpu and worker.ranks_per_node == 1:
         worker = replace(worker, ranks_per_node="gpu")
     return PoolSpec(
         name=name or generate_pool_name(script),
@@ -148,7 +139,7 @@ def _resolve_concurrency(worker: Any, provider: Any, accelerator: Any, vcpus: fl
         number = accelerator.slices
     elif vcpus is not None:
         number = int(vcpus)
-    elif isinstance(provider, RunsHere):
+    elif isinstance(provider, capabilities.RunsHere):
         number = os.cpu_count() or 1
     else:
         raise SpecError(
@@ -171,7 +162,7 @@ def _resolve_spec(spec: Spec, allocation: str | None) -> Spec:
 
         with set_error_field("accelerator"):
             accelerator = accelerators.resolve(accelerator)
-            if accelerator is not None and accelerator.part < 1 and isinstance(provider, Offers):
+            if accelerator is not None and accelerator.part < 1 and isinstance(provider, capabilities.Offers):
                 raise UsageError(
                     f"{provider.name} rents whole accelerators, and {accelerator} is a part of one: set count=1"
                 )
@@ -197,7 +188,7 @@ def choose_provider(ways: Sequence[Spec], selection: str | None) -> tuple[Any, A
         raise SpecError(f"should be 'cheapest' or 'first' (got {selection!r:.60})", "selection")
     for each in ways:
         provider: Any = each.provider  # resolved, like its accelerator
-        if not isinstance(provider, Offers):
+        if not isinstance(provider, capabilities.Offers):
             fields = " and ".join(each.chooses) or ("several specs" if len(ways) > 1 else "selection")
             with set_error_field("provider"):
                 raise UsageError(
@@ -218,7 +209,7 @@ def _configured_provider(spec: Spec) -> Any:
     """Return a spec's provider, restricted to its regions and with its disk size."""
     provider: Any = spec.provider
     if spec.disk_gb is not None:
-        if not isinstance(provider, SizesDisk):
+        if not isinstance(provider, capabilities.SizesDisk):
             raise SpecError(f"provider {provider.name} does not support disk sizes", "disk_gb")
         provider = provider.with_disk(spec.disk_gb)
     if not spec.region:
@@ -256,13 +247,13 @@ def make_plan(spec: PoolSpec, *, may_remember: bool = False) -> RentalPlan:
     from skyward_core.model.offers_and_rental_plans import RentalPlan
 
     provider = spec.provider
-    check_host_count(provider, spec.least_nodes)
-    if not isinstance(provider, Plans | Foresees):
+    capabilities.check_host_count(provider, spec.least_nodes)
+    if not isinstance(provider, capabilities.Plans | capabilities.Foresees):
         return RentalPlan(nodes=spec.most_nodes, attempts=())
 
     async def ask() -> RentalPlan:
         with use_cached_answers() if may_remember else nullcontext():
-            if isinstance(provider, Plans):
+            if isinstance(provider, capabilities.Plans):
                 return await provider.plan(spec)
             return RentalPlan(nodes=spec.most_nodes, attempts=(), notes=tuple(await provider.foresee(spec)))
 

@@ -23,20 +23,9 @@ from skyward_core.client.launch.plugin_and_provider_catalog import (
     missing_frameworks,
     parse_parameters,
 )
+from skyward_core.model import provider_capability_protocols as capabilities
 from skyward_core.model.errors import SpecError, UsageError, set_error_field
 from skyward_core.model.offers_and_rental_plans import RentalPlan
-from skyward_core.model.provider_capability_protocols import (
-    Asks,
-    HasHosts,
-    Offers,
-    Plans,
-    Priced,
-    Rents,
-    RunsHere,
-    TakesGpus,
-    check_host_count,
-    costs_money,
-)
 from skyward_core.model.provider_settings_schema import declared_settings, make_provider
 from skyward_core.model.specs import Image, Interpreter, Options, PoolSpec, Worker
 from skyward_core.plugins import by_name
@@ -135,7 +124,7 @@ class LaunchPlan:
         with set_error_field("plugins"):
             plugins = tuple(by_name(name) for name in plugin_names(pool))
         if (of_pool := pool_interpreter(pool.spec)) is not None:
-            runs_here = isinstance(provider_class(pool.provider), RunsHere)
+            runs_here = isinstance(provider_class(pool.provider), capabilities.RunsHere)
             with set_error_field("python"):  # check this before creating an environment
                 require_compatible(self.function.name, pool.name, self.interpreter, of_pool, here=runs_here)
         return replace(self, pool=pool, plugins=plugins, plugin_values={})
@@ -154,14 +143,14 @@ class LaunchPlan:
 
     def with_prompts(self) -> LaunchPlan:
         """Return the plan with a provider that may ask the user questions, for example about a host key."""
-        if self.spec is None or not isinstance(self.spec.provider, Asks):
+        if self.spec is None or not isinstance(self.spec.provider, capabilities.Asks):
             return self
         return replace(self, pool=replace(self.spec, provider=self.spec.provider.asking()))
 
     def with_low_priority(self) -> LaunchPlan:
         """Return the plan with ranks of low priority, so that the terminal of this machine stays responsive."""
         spec = self.spec
-        if spec is None or not isinstance(spec.provider, RunsHere):
+        if spec is None or not isinstance(spec.provider, capabilities.RunsHere):
             return self
         return replace(self, pool=replace(spec, options=replace(spec.options, nice=NICE)))
 
@@ -191,7 +180,7 @@ class LaunchPlan:
     @property
     def hosts(self) -> Sequence[str]:
         """Machines of the new pool, if their names are already known."""
-        if self.spec is None or not isinstance(self.spec.provider, HasHosts):
+        if self.spec is None or not isinstance(self.spec.provider, capabilities.HasHosts):
             return ()
         hosts = self.spec.provider.hosts
         if self.uses_single_gpus:
@@ -201,7 +190,7 @@ class LaunchPlan:
     @property
     def uploaded_packages(self) -> list[LocalPackage]:
         """Local packages that are sent to other machines in addition to the working folder."""
-        if self.spec is None or isinstance(self.spec.provider, RunsHere):
+        if self.spec is None or isinstance(self.spec.provider, capabilities.RunsHere):
             return []
         image = self.packages.add_to_image({}) if self.packages is not None else {}
         found = find_local_packages(image, self.interpreter.prefix, self.interpreter.minor)
@@ -223,30 +212,34 @@ class LaunchPlan:
     @property
     def price_hourly(self) -> float:
         """Additional cost of the launch in dollars per hour."""
-        if self.spec is None or not isinstance(self.spec.provider, Priced):
+        if self.spec is None or not isinstance(self.spec.provider, capabilities.Priced):
             return 0.0
         return self.spec.provider.price_hourly * self.spec.most_nodes
 
     @property
     def has_unknown_price(self) -> bool:
         """Whether a part of the launch's cost is unknown."""
-        return self.spec is not None and isinstance(self.spec.provider, Rents)
+        return self.spec is not None and isinstance(self.spec.provider, capabilities.Rents)
 
     @property
     def has_rental_plan(self) -> bool:
         """Whether the provider selects machines by their properties and can list them."""
-        return self.spec is not None and isinstance(self.spec.provider, Plans)
+        return self.spec is not None and isinstance(self.spec.provider, capabilities.Plans)
 
     @property
     def uses_single_gpus(self) -> bool:
         """Whether the pool uses single GPUs of machines that it shares with others."""
         provider = None if self.spec is None else self.spec.provider
-        return isinstance(provider, TakesGpus) and provider.rank_per_gpu
+        return isinstance(provider, capabilities.TakesGpus) and provider.rank_per_gpu
 
     @property
     def file_loss_warning(self) -> str:
         """Warning about output files that are lost when the pool's machines end; "" if none are lost."""
-        if self.spec is None or self.keep or isinstance(self.spec.provider, HasHosts | RunsHere):
+        if (
+            self.spec is None
+            or self.keep
+            or isinstance(self.spec.provider, capabilities.HasHosts | capabilities.RunsHere)
+        ):
             return ""
         most = format_size(float(self.spec.options.keep_outputs))
         named = " and ".join(self.spec.image.outputs)
@@ -267,7 +260,7 @@ class LaunchPlan:
         """Packages that the script imports and that the ranks on this machine would lack, because they run with
         skyward-tui's Python.
         """
-        runs_here = self.spec is not None and isinstance(self.spec.provider, RunsHere)
+        runs_here = self.spec is not None and isinstance(self.spec.provider, capabilities.RunsHere)
         if not runs_here or self.packages is not None or not is_own_environment(self.interpreter.prefix):
             return []
         return missing_imports(self.script, whole=self.whole)
@@ -462,7 +455,9 @@ def make_spec(
     image_options = parse_image_options(request.image_settings)
     secrets = image_options.read_secrets()
     image = _make_image(request, image_options, secrets)
-    image_options.check_files(Path(choose_workdir(script) or "."), travels=not isinstance(provider, RunsHere))
+    image_options.check_files(
+        Path(choose_workdir(script) or "."), travels=not isinstance(provider, capabilities.RunsHere)
+    )
     options = make_options(request, provider) | ({"secrets": list(secrets.values())} if secrets else {})
     try:
         spec = pool_spec_and_provider_choice.make_pool_spec(
@@ -478,8 +473,8 @@ def make_spec(
     except SpecError as error:
         raise SpecError(error.reason, "pool" if error.field == "name" else error.field) from error
     with set_error_field("nodes"):
-        check_host_count(spec.provider, spec.least_nodes)
-    if not isinstance(spec.provider, RunsHere):
+        capabilities.check_host_count(spec.provider, spec.least_nodes)
+    if not isinstance(spec.provider, capabilities.RunsHere):
         with set_error_field("script"):
             check_script_folder(script)
     found, packages = script_python(script, request.python, spec, launching=launching)
@@ -516,9 +511,9 @@ def make_options(request: LaunchRequest, provider: Any) -> dict[str, Any]:
     given = {name: getattr(request, name) for name in options_of("options") if request.is_given(name)}
     for name in given:
         with set_error_field(name):
-            if OPTIONS[name].needs == "price" and not costs_money(provider):
+            if OPTIONS[name].needs == "price" and not capabilities.costs_money(provider):
                 raise UsageError(f"machines of provider {provider.name} are free of charge. Remove --budget")
-            if OPTIONS[name].needs == "offers" and not isinstance(provider, Offers):
+            if OPTIONS[name].needs == "offers" and not isinstance(provider, capabilities.Offers):
                 raise UsageError(f"provider {provider.name} cannot wait for machines. Remove --wait-for-capacity")
     return given | ({"on_loss": "restart"} if given.keys() & {*RESTART_OPTIONS, "restart_smaller"} else {})
 
