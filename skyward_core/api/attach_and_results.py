@@ -13,7 +13,7 @@ from skyward_core.api.active_pool_and_operand_checks import push_pool, remove_po
 from skyward_core.api.pool_operations import PoolOperations, print_safely, run_in_thread, tear_down
 from skyward_core.api.rank_output_printer import ScriptConsole
 from skyward_core.model.deprecated_and_unknown_arguments import did_you_mean
-from skyward_core.model.errors import Hint, PoolError, PoolGone, RunError, UsageError
+from skyward_core.model.errors import Hint, PoolError, PoolGone, RunError
 from skyward_core.model.outcomes_states_and_alerts import ErrorInfo, Outcome, RootCause
 from skyward_core.model.specs import Options
 from skyward_core.plugins.plugin import Plugin
@@ -215,9 +215,7 @@ def results(run: str) -> list[Any]:
     """
     ledger = Ledger()
     submit(flush_all()).result()
-    row = ledger.run(run)
-    if row is None:
-        raise UsageError(f"no run {run!r} in the ledger", hint=Hint("list-all"))
+    row = ledger.require_run(run)
     pool = ledger.pool(row.token)
     if pool.ended_at is None and not is_fetched(ledger, run):
         if submit(_is_available(pool, run, ledger)).result():

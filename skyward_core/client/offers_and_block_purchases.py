@@ -31,9 +31,7 @@ def list_offers(requirements: MachineRequirements) -> OfferList:
     Raises:
         UsageError: If no provider lists offers, or the only one rejects the requirements.
     """
-    sources, notes = _providers_with(Offers)
-    if not sources:
-        raise UsageError("; ".join(["no provider lists its offers", *notes]))
+    sources, notes = _providers_with(Offers, "no provider lists its offers")
     found = submit(_gather_offers(sources, requirements)).result()
     return OfferList(offers=found.offers, notes=[*notes, *found.notes])
 
@@ -46,15 +44,17 @@ def list_blocks(requirements: MachineRequirements, nodes: int, hours: int) -> li
         UsageError: If no provider sells capacity blocks, or none for that duration.
         PoolError: If a provider cannot be queried.
     """
-    sellers, notes = _providers_with(SellsBlocks)
-    if not sellers:
-        raise UsageError("; ".join(["no provider sells reserved capacity", *notes]))
+    sellers, _ = _providers_with(SellsBlocks, "no provider sells reserved capacity")
     found = [each for seller in sellers for each in submit(seller.blocks(requirements, nodes, hours)).result()]
     return sorted(found, key=lambda block: (block.starts_at, block.upfront))
 
 
-def _providers_with(capability: type) -> tuple[list[Any], list[str]]:
-    """Return the providers with a capability, and the reasons why other providers could not be loaded."""
+def _providers_with(capability: type, refusal: str) -> tuple[list[Any], list[str]]:
+    """Return the providers with a capability, and the reasons why other providers could not be loaded.
+
+    Raises:
+        UsageError: If no provider has the capability. The message begins with ``refusal``.
+    """
     capable, notes = [], []
     for name in provider_names():
         try:
@@ -63,6 +63,8 @@ def _providers_with(capability: type) -> tuple[list[Any], list[str]]:
                 capable.append(make_provider(found, {}))
         except SkywardError as error:  # a provider of another package; the others are still queried
             notes.append(f"provider {name} is ignored: {error_message(error)}")
+    if not capable:
+        raise UsageError("; ".join([refusal, *notes]))
     return capable, notes
 
 

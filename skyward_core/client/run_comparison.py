@@ -152,9 +152,7 @@ def compare_runs(ledger: Ledger, left: str, right: str) -> Comparison:
 
 
 def _load_run(ledger: Ledger, run: str) -> ComparedRun:
-    row = ledger.run(run)
-    if row is None:
-        raise UsageError(f"the ledger has no run {run}")
+    row = ledger.require_run(run)
     pool = ledger.pool(row.token)
     launch: LaunchRecord | None
     try:

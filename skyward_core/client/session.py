@@ -58,7 +58,7 @@ from skyward_core.store.past_pool_views import (
 from skyward_core.store.receipts_and_bills import Receipt
 from skyward_core.store.run_log_reader import RunLogs
 from skyward_core.tasks.pickled_calls_and_blobs import Task
-from skyward_core.transport.background_loop import submit
+from skyward_core.transport.background_loop import cancel_tasks, submit
 from skyward_core.transport.ssh.host_key_prompt import HostKeyPrompt
 from skyward_core.views.events import Event, PoolEnded
 from skyward_core.views.pool_view import PoolView, RunView
@@ -557,9 +557,7 @@ class Session(SessionInterface):
 
         if not run and (created := self.ledger.find_pool(pool)) is not None:
             return await asyncio.to_thread(load_pool_record, created)
-        if (row := self.ledger.run(run)) is None:
-            raise UsageError(f"the ledger has no run {run}")
-        return await asyncio.to_thread(load_any_record, self.ledger, row)
+        return await asyncio.to_thread(load_any_record, self.ledger, self.ledger.require_run(run))
 
     @verb
     async def wait(self, pool: str, run: str) -> RunView:
@@ -688,10 +686,7 @@ class Session(SessionInterface):
         from skyward_core.pool.checkpoint_copies import list_copies  # imported late: rarely used
         from skyward_core.pool.output_files import FileListing, output_patterns
 
-        run_row = self.ledger.run(run)
-        if run_row is None:
-            raise UsageError(f"There is no run {run}.")
-        row = self.ledger.pool(run_row.token)
+        row = self.ledger.pool(self.ledger.require_run(run).token)
         found, patterns = FileListing([], 0, {}, {}), output_patterns(row.spec)
         if row.ended_at is None and patterns:
             found = await (await self._observe_pool(row.key)).context.outputs.files(patterns, run)
@@ -843,10 +838,7 @@ class Session(SessionInterface):
         client resumes its start.
         """
         self.questions.close()
-        for scan in self._scans:
-            scan.cancel()  # otherwise the scan would read a closed ledger
-        if self._scans:
-            await asyncio.wait(self._scans, timeout=CANCEL_TIMEOUT)
+        await cancel_tasks(self._scans, CANCEL_TIMEOUT)  # otherwise the scans would read a closed ledger
         pools = self._pools.values()
         last = [pool.detach() if pool.view.is_live else pool.context.shutdown.wait_recorded() for pool in pools]
         try:

@@ -7,9 +7,10 @@ include a command to run, and keys that accept prompts.
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from math import isfinite
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
@@ -181,21 +182,16 @@ def _parse_command(command: Any) -> tuple[str, ...]:
     return tuple(words)
 
 
-def _parse_seconds(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not (isfinite(value) and value >= 0):
-        raise ValueError("it must be a number of seconds, 0 or more")
-    return float(value)
-
-
-def _parse_megabytes(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value <= MAX_MEGABYTES:
-        raise ValueError(f"it must be a number of megabytes, from 1 to {MAX_MEGABYTES:,}")
+def _parse_number(value: Any, *, least: float, most: float, label: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+        raise ValueError(f"it must be a number of {label}")
     return float(value)
 
 
 _PARSERS: Mapping[str, Callable[[Any], Any]] = {
-    "theme": str, "flag": bool, "command": _parse_command, "seconds": _parse_seconds,
-    "megabytes": _parse_megabytes,
+    "theme": str, "flag": bool, "command": _parse_command,
+    "seconds": partial(_parse_number, least=0, most=sys.float_info.max, label="seconds, 0 or more"),
+    "megabytes": partial(_parse_number, least=1, most=MAX_MEGABYTES, label=f"megabytes, from 1 to {MAX_MEGABYTES:,}"),
 }  # fmt: skip
 
 

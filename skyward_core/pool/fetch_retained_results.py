@@ -36,6 +36,7 @@ from skyward_core.store.ledger_rows import PoolRow, RetainedResults
 from skyward_core.store.pool_folder import PoolFolder, parse_rank
 from skyward_core.store.receipts_and_bills import Receipt
 from skyward_core.store.state_folder import pool_path
+from skyward_core.transport.background_loop import cancel_tasks
 from skyward_core.transport.file_and_result_downloads import ResultDownload
 from skyward_core.transport.transport import Transport
 from skyward_core.util.format_bytes import format_size
@@ -444,9 +445,7 @@ async def _fetch_machines(
                     report(f"fetching results and logs: {received} of {format_size(total)}")
                     await asyncio.wait(tasks, timeout=PROGRESS_INTERVAL)
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
+        await cancel_tasks(tasks)
     notes, lost = [], []
     for visit, each in zip(visits, retained, strict=True):
         if reason[visit]:

@@ -30,6 +30,7 @@ from skyward_core.store.ledger_rows import PoolRow
 from skyward_core.store.pool_folder import PoolFolder, parse_rank
 from skyward_core.tasks.pickled_calls_and_blobs import Task
 from skyward_core.tasks.python_compatibility import require_compatible
+from skyward_core.transport.background_loop import cancel_tasks
 from skyward_core.views.pool_view import PoolView
 
 if TYPE_CHECKING:
@@ -300,8 +301,4 @@ class BackgroundTasks:
 
     async def stop(self) -> None:
         """Cancel all background tasks."""
-        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
-        for task in tasks:
-            task.cancel()
-        if tasks:  # asyncio reports tasks that still run when the loop closes
-            await asyncio.wait(tasks, timeout=CANCEL_TIMEOUT)
+        await cancel_tasks([task for task in self._tasks if task is not asyncio.current_task()], CANCEL_TIMEOUT)

@@ -11,12 +11,13 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from skyward_core.model.outcomes_states_and_alerts import PoolStatus
 from skyward_core.pool.agent_link import Link
 from skyward_core.pool.preemption_notices_and_early_replacements import is_being_preempted
 from skyward_core.store.ledger_rows import Replacement, process_mark
+from skyward_core.transport.background_loop import cancel_tasks
 from skyward_core.views import events
 
 if TYPE_CHECKING:
@@ -116,11 +117,7 @@ class NodeRoster:
     async def stop_replacing(self) -> None:
         """Cancel the active replacements. The ledger keeps their progress."""
         early = *self.early_requests.values(), *self.early_returns.values()
-        tasks: list[asyncio.Task[Any]] = [*self.replacement_tasks.values(), *early]
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks, timeout=CANCEL_TIMEOUT)
+        await cancel_tasks([*self.replacement_tasks.values(), *early], CANCEL_TIMEOUT)
 
     async def wait_replacements(self, *, until_failed: bool = False) -> None:
         """Wait until no replacement is active or imminent.

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from skyward_core.model.errors import Hint, LedgerError, PoolError, PoolExistsError
+from skyward_core.model.errors import Hint, LedgerError, PoolError, PoolExistsError, UsageError
 from skyward_core.model.machines_and_gpu_use import Machine
 from skyward_core.model.outcomes_states_and_alerts import Outcome, RootCause
 from skyward_core.protocol.frame_codec import encode_record
@@ -827,6 +827,16 @@ class Ledger:
     def run(self, run: str) -> RunRow | None:
         rows = self._runs("WHERE run=?", (run,))
         return rows[0] if rows else None
+
+    def require_run(self, run: str) -> RunRow:
+        """Return a run.
+
+        Raises:
+            UsageError: If the ledger has no such run.
+        """
+        if (row := self.run(run)) is None:
+            raise UsageError(f"no run {run!r} in the ledger", hint=Hint("list-all"))
+        return row
 
     def runs(self, token: str) -> list[RunRow]:
         """Return the runs of a pool, oldest first."""

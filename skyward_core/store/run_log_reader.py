@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from skyward_core.model.errors import Hint, UsageError
 from skyward_core.protocol.node_paths import ERR, MARKS, OUT
 from skyward_core.protocol.stdout_stderr_order_marks import BEFORE, decode_marks
 from skyward_core.protocol.validators import is_log_name
@@ -69,9 +68,7 @@ class RunLogs:
 
     def __init__(self, ledger: Ledger, run: str, check: Callable[[], None] = lambda: None) -> None:
         self._check_cancelled = check
-        row = ledger.run(run)
-        if row is None:
-            raise UsageError(f"No run {run!r} in the ledger.", hint=Hint("list-all"))
+        row = ledger.require_run(run)
         self.folder = ensure_pool_folder(ledger.pool(row.token).key) / "logs"
         calls = self._ended_ranges(ledger, row)
         if row.state == "running":

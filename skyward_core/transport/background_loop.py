@@ -116,6 +116,14 @@ def call_on_loop(work: Callable[[], T]) -> T:
     return submit(run()).result()
 
 
+async def cancel_tasks(tasks: Iterable[asyncio.Future[Any]], patience: float | None = None) -> None:
+    """Cancel tasks, and wait until they have ended, but at most ``patience`` seconds."""
+    for task in (waiting := list(tasks)):
+        task.cancel()
+    if waiting:  # asyncio reports tasks that still run when the loop closes
+        await asyncio.wait(waiting, timeout=patience)
+
+
 async def finish_despite_cancellation(working: asyncio.Future[T], cancel: Callable[[], None] | None = None) -> T:
     """Wait for work that a cancelled caller must not abandon, because it holds resources.
 

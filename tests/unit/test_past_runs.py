@@ -293,7 +293,7 @@ def test_compare_prints_differences_in_text_and_json(two_runs: Ledger) -> None:
 
 
 def test_comparison_of_unknown_or_equal_runs_is_refused(two_runs: Ledger) -> None:
-    with pytest.raises(UsageError, match="no run nothing"):
+    with pytest.raises(UsageError, match="no run 'nothing' in the ledger"):
         compare_runs(two_runs, "first", "nothing")
     with pytest.raises(UsageError, match="both runs are first"):
         compare_runs(two_runs, "first", "first")
