@@ -5,22 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any
 
 from skyward_core.client.run_history import Receipt
 from skyward_core.client.session import Session
 from skyward_core.model import errors
 from skyward_core.model.errors import LedgerError
-from skyward_core.model.machines_and_gpu_use import Check
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.log_buffers_and_rank_activity import rank_prefix
 from skyward_core.views.pool_view import PoolView, RunView, TaskView
 from skyward_core.views.result_comparison import compare_results, find_disagreements
 from skyward_tui.cli.console_and_log_printer import Console
-from skyward_tui.text.error_hint_text import failure_hints, format_detail
+from skyward_tui.text.error_hint_text import failure_hints
 from skyward_tui.text.number_time_and_run_state_format import count, failure, number, precise_duration
 from skyward_tui.text.queue_trial_and_comparison_rows import difference_table, parse_rank_pair
-from skyward_tui.text.text_width_and_tables import Columns, clip, one_line
+from skyward_tui.text.text_width_and_tables import clip, one_line
 from skyward_tui.text.text_width_and_tables import table as table
 
 GLYPHS = {"returned": "✓", "raised": "✗", "exited": "✗", "lost": "!", "collateral": "⊘", "running": "●"}
@@ -199,26 +197,3 @@ def show_run(run: RunView, console: Console, printed: Callable[[int], str] | Non
         console.note(line)
     for line in failure_lines(run, printed):
         console.note(line)
-
-
-_CHECK_LOOKS = {"ok": ("✓", 32), "warn": ("!", 33), "fail": ("✗", 31)}
-
-
-def report_checks(found: Iterable[Check], console: Console, **more: Any) -> int:
-    """Print checks, and return the exit status.
-
-    Args:
-        found: The checks.
-        console: The console.
-        more: Other parts of the JSON object.
-    """
-    columns, checks = Columns(len("! warn"), len("open files")), list[Check]()
-    for c in found:  # printed one by one, because hosts that do not answer delay the last ones
-        checks.append(c)
-        if not console.as_json:
-            glyph, color = _CHECK_LOOKS[c.state]
-            console.print_line(columns.line([f"{glyph} {c.state}", c.subject, format_detail(c)]), color)
-    is_ok = all(c.state != "fail" for c in checks)
-    rows = [{"subject": c.subject, "state": c.state, "detail": format_detail(c)} for c in checks]
-    console.result({"ok": is_ok, "checks": rows} | more)
-    return errors.OK if is_ok else errors.FAILED

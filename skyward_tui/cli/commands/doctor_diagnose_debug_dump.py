@@ -8,12 +8,14 @@ import shutil
 import sys
 import time
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
 from skyward_core.client import doctor_and_bug_report
+from skyward_core.model import errors
 from skyward_core.model.errors import PoolError
 from skyward_core.model.machines_and_gpu_use import Check
 from skyward_core.model.metric_definitions_series_and_export import describe_throttling
@@ -25,11 +27,11 @@ from skyward_core.views.problem_alerts_and_stragglers import find_alerts
 from skyward_core.views.stack_groups_and_profiles import as_text, stack_as_json
 from skyward_tui.cli.console_and_log_printer import Console
 from skyward_tui.cli.pool_and_run_lookup import live_pools, open_session
-from skyward_tui.cli.result_tables_failures_and_receipts import report_checks
 from skyward_tui.cli.shared_options_and_command_class import command
 from skyward_tui.text.error_hint_text import format_detail, format_error
 from skyward_tui.text.number_time_and_run_state_format import count, duration, money, preemption_text
 from skyward_tui.text.queue_trial_and_comparison_rows import queue_rows, waiting_reason
+from skyward_tui.text.text_width_and_tables import Columns
 
 SMALLEST = (80, 24)
 
@@ -193,3 +195,26 @@ def _gpu_problems(gpu: MetricHistory) -> list[str]:
     found += [f"{errors:,.0f} uncorrectable memory errors"] if (errors := gpu.latest.get("ecc")) else []
     bits = slowdown_bits(gpu.latest)
     return found + ([f"slowed: {describe_throttling(bits)}"] if bits else [])
+
+
+_CHECK_LOOKS = {"ok": ("✓", 32), "warn": ("!", 33), "fail": ("✗", 31)}
+
+
+def report_checks(found: Iterable[Check], console: Console, **more: Any) -> int:
+    """Print checks, and return the exit status.
+
+    Args:
+        found: The checks.
+        console: The console.
+        more: Other parts of the JSON object.
+    """
+    columns, checks = Columns(len("! warn"), len("open files")), list[Check]()
+    for c in found:  # printed one by one, because hosts that do not answer delay the last ones
+        checks.append(c)
+        if not console.as_json:
+            glyph, color = _CHECK_LOOKS[c.state]
+            console.print_line(columns.line([f"{glyph} {c.state}", c.subject, format_detail(c)]), color)
+    is_ok = all(c.state != "fail" for c in checks)
+    rows = [{"subject": c.subject, "state": c.state, "detail": format_detail(c)} for c in checks]
+    console.result({"ok": is_ok, "checks": rows} | more)
+    return errors.OK if is_ok else errors.FAILED
