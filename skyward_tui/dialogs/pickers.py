@@ -14,7 +14,7 @@ from rich.cells import cell_len
 from textual import events, on, work
 from textual.app import ComposeResult
 from textual.content import Content
-from textual.widgets import Input, OptionList, Static
+from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 
 from skyward_core import accelerators
@@ -467,32 +467,6 @@ class ThemePicker(Picker):
                 self.add(name, Content(name))
         if not self._values:
             self.add_note(f"no theme matches {typed!r}")
-
-
-class _KeyPrompt(Static, can_focus=True):
-    """Text widget that has the focus, so that no button handles the pressed key."""
-
-
-class KeyScreen(Dialog[str | None]):
-    """Dialog that waits for a key. Returns Textual's name of the key; escape returns None, and so cannot be assigned.
-
-    Args:
-        doing: Description of the action that the key is for.
-    """
-
-    heading = "Change key"
-
-    def __init__(self, doing: str) -> None:
-        super().__init__()
-        self._doing = doing
-
-    def body(self) -> ComposeResult:
-        yield _KeyPrompt(f"{self._doing}\n\nPress the new key, or esc to keep the present one.", markup=False)
-
-    def on_key(self, event: events.Key) -> None:
-        event.stop()
-        event.prevent_default()
-        self.dismiss(None if event.key == "escape" else event.key)
 
 
 DISPLAY_VARIABLES = ("DISPLAY", "WAYLAND_DISPLAY")  # without any of these, a browser would run in this terminal

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from textual import work
+from textual import events, work
 from textual.app import ComposeResult
 from textual.content import Content
 from textual.widgets import Static
@@ -17,6 +17,7 @@ from textual.widgets import Static
 from skyward_core.client import user_settings_and_app_state as settings
 from skyward_core.model.errors import SkywardError
 from skyward_core.util.terminal_safe_text import sanitize_line
+from skyward_tui.dialogs.basic_dialogs import Dialog
 from skyward_tui.screens.base_screen import ListScreen
 from skyward_tui.shutdown_and_daemon_threads import run_in_daemon_thread
 from skyward_tui.text.error_hint_text import format_error
@@ -102,6 +103,32 @@ class SettingList(CursorList[SettingRow]):
 
 
 _TABLES = {"app": "Appearance", "notify": "Notifications"}
+
+
+class _KeyPrompt(Static, can_focus=True):
+    """Text widget that has the focus, so that no button handles the pressed key."""
+
+
+class KeyScreen(Dialog[str | None]):
+    """Dialog that waits for a key. Returns Textual's name of the key; escape returns None, and so cannot be assigned.
+
+    Args:
+        doing: Description of the action that the key is for.
+    """
+
+    heading = "Change key"
+
+    def __init__(self, doing: str) -> None:
+        super().__init__()
+        self._doing = doing
+
+    def body(self) -> ComposeResult:
+        yield _KeyPrompt(f"{self._doing}\n\nPress the new key, or esc to keep the present one.", markup=False)
+
+    def on_key(self, event: events.Key) -> None:
+        event.stop()
+        event.prevent_default()
+        self.dismiss(None if event.key == "escape" else event.key)
 
 
 class SettingsScreen(ListScreen[SettingList]):
@@ -228,8 +255,6 @@ class SettingsScreen(ListScreen[SettingList]):
         return await self.app.ask(f"{row.name} (esc: keep)", text)
 
     async def _change_key(self, id: str, row: SettingRow) -> None:
-        from skyward_tui.dialogs.pickers import KeyScreen
-
         if (key := await self.app.push_screen_wait(KeyScreen(row.help))) is None:
             return
         _, refused = resolve_keymap({**self.app.user_settings.keys, id: key})

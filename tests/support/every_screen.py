@@ -14,14 +14,7 @@ from skyward_tui.dialogs.basic_dialogs import AskScreen, ChoiceScreen, Differenc
 from skyward_tui.dialogs.confirmations import QuitScreen, TeardownScreen
 from skyward_tui.dialogs.help_and_focus_jump import HelpScreen, JumpScreen
 from skyward_tui.dialogs.host_key_and_secret_variables import HostKeyScreen, SecretsScreen
-from skyward_tui.dialogs.pickers import (
-    AcceleratorsScreen,
-    FilesScreen,
-    KeyScreen,
-    PresetsScreen,
-    PythonsScreen,
-    ThemePicker,
-)
+from skyward_tui.dialogs.pickers import AcceleratorsScreen, FilesScreen, PresetsScreen, PythonsScreen, ThemePicker
 from skyward_tui.screens.compare import CompareScreen
 from skyward_tui.screens.errors import ErrorsScreen
 from skyward_tui.screens.history import HistoryScreen
@@ -30,7 +23,7 @@ from skyward_tui.screens.hosts import HostsScreen
 from skyward_tui.screens.launch import LaunchScreen
 from skyward_tui.screens.leftovers import DeleteLeftoversScreen, LeftoversScreen
 from skyward_tui.screens.run import RunScreen
-from skyward_tui.screens.settings_and_keys import SettingsScreen
+from skyward_tui.screens.settings_and_keys import KeyScreen, SettingsScreen
 from skyward_tui.screens.stacks_and_profiles import StacksScreen
 from tests.support.fake_session import FakeSession, failed_run, logged
 from tests.support.host_key import shown

@@ -16,9 +16,9 @@ from textual.screen import Screen
 from skyward_core.views.pool_view import PoolView
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.dialogs.help_and_focus_jump import JumpScreen
-from skyward_tui.dialogs.pickers import KeyScreen
 from skyward_tui.screens.base_screen import BaseScreen
 from skyward_tui.screens.run import RunScreen
+from skyward_tui.screens.settings_and_keys import KeyScreen
 from skyward_tui.ui.actions import ACTIONS
 from tests.support.app_driver import Size, running_app, screen_text, until
 from tests.support.every_screen import every_screen

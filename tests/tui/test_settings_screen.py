@@ -16,9 +16,9 @@ from skyward_core.client.user_settings_and_app_state import NotifySettings, read
 from skyward_core.views.log_buffers_and_rank_activity import MemoryBudget
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.dialogs.basic_dialogs import AskScreen
-from skyward_tui.dialogs.pickers import KeyScreen, ThemePicker
+from skyward_tui.dialogs.pickers import ThemePicker
 from skyward_tui.screens.hosts import HostsScreen
-from skyward_tui.screens.settings_and_keys import SettingList, SettingsScreen
+from skyward_tui.screens.settings_and_keys import KeyScreen, SettingList, SettingsScreen
 from skyward_tui.ui.actions import SCOPES, actions_in
 from tests.support.app_driver import press, running_app, screen_text, typed, until
 
