@@ -10,25 +10,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from textual._compositor import Compositor
 from textual.app import ComposeResult, SystemCommand
-from textual.content import Content
 from textual.widgets import Input
 
 from skyward_core.util.safe_file_access import current_folder
 from skyward_core.util.terminal_safe_text import sanitize_line
-from skyward_core.views.metric_kinds_and_order import TOTAL_NAMES
-from skyward_core.views.rank_metrics_and_progress import format_metrics
 from skyward_tui.dialogs.basic_dialogs import DismissOnceScreen
-from skyward_tui.text.number_time_and_run_state_format import (
-    count,
-    duration,
-    hourly,
-    money,
-    preemption_text,
-    rate_text,
-    run_status,
-    time_left,
-)
-from skyward_tui.text.state_styles import state_style
 from skyward_tui.ui.actions import GLOBAL_HINTS, HINTS, Action, actions_by_id, actions_in, first_key
 from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.ui.time_refresh_rules import idle_token
@@ -48,7 +34,6 @@ if TYPE_CHECKING:
     from textual.screen import Screen
     from textual.strip import Strip
 
-    from skyward_core.views.pool_view import PoolView, RunView
     from skyward_tui.app import SkywardApp
     from skyward_tui.ui.saved_state import ScreenState
     from skyward_tui.widgets.screen_frame_and_replay_line import ReplayLine
@@ -58,7 +43,6 @@ Result = TypeVar("Result")
 Rows = TypeVar("Rows", bound=CursorList[Any])
 
 _EDITING = ("enter", "space", "backspace", "home", "end")  # keys that a focused text field handles itself
-NUMBERS = 3  # number of metrics of the first rank in the header
 
 
 class BaseScreen(DismissOnceScreen[Result]):
@@ -284,67 +268,6 @@ class ListScreen(BaseScreen[None], Generic[Rows]):
     def _change_list(self, change: Callable[[], None]) -> None:
         change()
         self.tick(self.app.clock())
-
-
-MUCH_WORK = 900.0  # seconds since the newest copied checkpoint that are shown as a warning
-
-
-def pool_status(pool: PoolView, run: RunView | None, now: float) -> list[Content]:
-    """Return the parts of the header about a pool, a run and the costs, the most important part first."""
-    parts: list[Content] = []
-    if run is not None:
-        run_state, remark = run_status(pool, run, now, unit=True)
-        mark = state_style(run_state)
-        parts.append(Content.styled(f"{mark.glyph} {mark.word.upper()} {remark}".rstrip(), f"bold {mark.style}"))
-        if run.attempt > 1 and run_state != "restarting":
-            nodes = f" on {len(run.nodes)} of {count(len(pool.nodes), 'node')}" if run.nodes else ""
-            parts.append(Content.styled(f"attempt {run.attempt}{nodes}", "$text-warning"))
-        if run.state == "running" and run.checkpoint_at is not None:
-            at_risk = max(0.0, now - run.checkpoint_at)
-            style = "$text-warning" if at_risk > MUCH_WORK else "$muted"
-            parts.append(Content.styled(f"work at risk {duration(at_risk)}", style))
-    if preempted := [node for node in pool.nodes if node.is_preempted and now < (node.notice_ends_at or now + 1)]:
-        # Inserted before less urgent parts, which may not fit.
-        notice = preemption_text(preempted[0], now).partition(" (")[0]
-        more = f" +{len(preempted) - 1}" if preempted[1:] else ""
-        parts.append(Content.styled(f"! n{preempted[0].index} {notice}{more}", "$text-error"))
-    elif noticed := next((node for node in pool.nodes if node.notice == "rebalance"), None):
-        parts.append(Content.styled(f"! n{noticed.index} {preemption_text(noticed, now)}", "$text-warning"))
-    if run is not None and pool.saving:
-        left = duration(max(0.0, max(pool.saving.values()) - now))
-        parts.append(Content.styled(f"{len(pool.saving)} saving, killed in {left}", "$text-warning"))
-    if run is not None:
-        for kind in ("raised", "exited", "lost"):
-            if many := run.counts.get(kind):
-                parts.append(Content.styled(f"{state_style(kind).glyph} {many} {kind}", state_style(kind).style))
-        if run_state != "queued" and (run.ended_at or run.state == "running"):
-            seconds = (run.ended_at or now) - run.opened_at
-            parts.append(Content(f"took {duration(seconds)}" if run.ended_at else f"{duration(seconds)} elapsed"))
-        if ranks := pool.metrics.ranks(run.id):
-            rank = cause.rank if (cause := run.root_cause) is not None and cause.rank in ranks else ranks[0]
-            numbers = pool.metrics.latest(run.id, rank)
-            shown = [name for name in numbers if name not in TOTAL_NAMES][:NUMBERS]
-            rate = pool.metrics.step_rate(run.id, rank) if run.state == "running" else None
-            if rate is not None and not remark.endswith(("it/s", "s/it")):
-                parts.append(Content(rate_text(rate)))
-            parts.append(Content(f"r{rank}: {format_metrics({name: numbers[name] for name in shown})}"))
-    mark = state_style(pool.shown_state)
-    if cost := hourly(pool):
-        if pool.price_hourly:
-            cost = "" if pool.is_over else f"{cost} "
-            cost += f"spent {money(pool.spent(now))}"
-            cost += f" of {money(pool.budget)}" if pool.budget is not None else ""
-            cost += f", {money(end)} by its end" if (end := pool.planned_cost()) is not None else ""
-        parts.append(Content.styled(cost, "$muted"))
-    state = Content.styled(f"pool {mark.text}", mark.style)
-    parts.append(state)
-    parts.append(Content.styled(f"{pool.nodes_ready}/{count(pool.node_count, 'node')}", "$muted"))
-    if (lease_left := pool.lease_left(now)) is not None:
-        parts.append(Content.styled(f"ends in {time_left(lease_left)}", "$text-warning"))
-    if pool.shown_state not in ("up", "gone"):
-        # If the pool has a problem, its state is more important than the costs.
-        parts.insert(0, parts.pop(parts.index(state)))
-    return parts
 
 
 def commands(app: SkywardApp, screen: Screen[Any]) -> Iterator[SystemCommand]:

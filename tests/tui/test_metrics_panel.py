@@ -18,8 +18,7 @@ from skyward_core.views.rank_metrics_and_progress import PACE_SIZE
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.panels.machine_metrics import GIB, MachineGrid
 from skyward_tui.panels.rank_metrics import MetricsPane
-from skyward_tui.screens.base_screen import pool_status
-from skyward_tui.screens.run import RunScreen
+from skyward_tui.screens.run import RunScreen, pool_status
 from skyward_tui.text.rank_states_from_views import rank_states
 from tests.support.app_driver import on_run_screen, open_pool, press, screen_text, until
 from tests.support.fake_session import FakeSession, logged, value

@@ -31,7 +31,7 @@ from skyward_core.views.pool_view import PoolView, apply
 from skyward_core.views.rank_metrics_and_progress import MAX_PROGRESSES, MetricStore, ProgressTracker
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.cli.follow_run import status_rows
-from skyward_tui.screens.base_screen import pool_status
+from skyward_tui.screens.run import pool_status
 from skyward_tui.text.number_time_and_run_state_format import progress_text
 
 DATA = Path(__file__).parent / "printed_metrics"
