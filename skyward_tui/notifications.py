@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_tui.text.number_time_and_run_state_format import failure, precise_duration
-from skyward_tui.text.text_width_and_tables import clip, one_line
+from skyward_tui.text.text_width_tables_and_ascii import clip, one_line
 
 if TYPE_CHECKING:
     from skyward_core.client.user_settings_and_app_state import NotifySettings

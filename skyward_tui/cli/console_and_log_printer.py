@@ -18,7 +18,7 @@ from skyward_core.views.log_buffers_and_rank_activity import LineSplitter, rank_
 from skyward_core.views.log_collapsing import LiveLines, partial_lines
 from skyward_tui.cli.fault_tolerant_stdio import StandardStream
 from skyward_tui.text.error_hint_text import format_error
-from skyward_tui.text.text_width_and_tables import clip, table
+from skyward_tui.text.text_width_tables_and_ascii import clip, table
 
 # SGR codes of cyan, yellow, magenta, green, blue, and of their bright variants
 _HUES = (36, 33, 35, 32, 34, 96, 93, 95)

@@ -132,6 +132,6 @@ def _replace_unencodable(error: UnicodeError) -> tuple[str, int]:
     """Replace characters that an encoding lacks. Registered as error handler in ``codecs``."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    from skyward_tui.text.text_width_and_tables import plain_ascii
+    from skyward_tui.text.text_width_tables_and_ascii import plain_ascii
 
     return plain_ascii(error.object[error.start : error.end]), error.end

@@ -43,7 +43,7 @@ from skyward_tui.cli.result_tables_failures_and_receipts import COLORS, state_te
 from skyward_tui.text.ansi_colours import plain
 from skyward_tui.text.error_hint_text import format_detail
 from skyward_tui.text.number_time_and_run_state_format import count, duration, hourly, money, run_progress, saving_text
-from skyward_tui.text.text_width_and_tables import clip
+from skyward_tui.text.text_width_tables_and_ascii import clip
 
 MAX_BUFFERED_BYTES = 1 << 20  # bytes per rank; limits the memory for output whose run is not known yet
 ERROR_TAIL_BYTES = 16 << 10  # bytes per rank; longer than usual tracebacks

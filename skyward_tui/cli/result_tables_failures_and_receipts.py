@@ -18,8 +18,8 @@ from skyward_tui.cli.console_and_log_printer import Console
 from skyward_tui.text.error_hint_text import failure_hints
 from skyward_tui.text.number_time_and_run_state_format import count, failure, number, precise_duration
 from skyward_tui.text.queue_trial_and_comparison_rows import difference_table, parse_rank_pair
-from skyward_tui.text.text_width_and_tables import clip, one_line
-from skyward_tui.text.text_width_and_tables import table as table
+from skyward_tui.text.text_width_tables_and_ascii import clip, one_line
+from skyward_tui.text.text_width_tables_and_ascii import table as table
 
 GLYPHS = {"returned": "✓", "raised": "✗", "exited": "✗", "lost": "!", "collateral": "⊘", "running": "●"}
 COLORS = {"returned": 32, "raised": 31, "exited": 31, "lost": 31, "collateral": 2, "waiting": 2}
@@ -132,7 +132,7 @@ def failure_lines(run: RunView, printed: Callable[[int], str] | None = None) -> 
     rank = f"{rank_prefix(cause.rank)[:4]} " if cause.rank_prefix else ""
     lines = [f"root cause: {rank}{cause.outcome}: {failure(cause.outcome, cause.type, cause.message)}"]
     if (metrics := run.cause_metrics) is not None:
-        from skyward_tui.text.hardware_cells import metrics_line  # late: few runs fail
+        from skyward_tui.text.hardware_and_offer_cells import metrics_line  # late: few runs fail
 
         lines.append(metrics_line(metrics))
     lines += failure_hints(run)

@@ -34,8 +34,8 @@ from skyward_tui.launch_form.form import Form, example_paths, relative_path
 from skyward_tui.launch_form.recent_launches import MAX_SHOWN, example_row, missing_packages, recent_row
 from skyward_tui.shutdown_and_daemon_threads import run_in_daemon_thread
 from skyward_tui.text.error_hint_text import format_error
-from skyward_tui.text.hardware_cells import OFFERS_HEAD, OfferRow, offer_rows
-from skyward_tui.text.text_width_and_tables import fit_width, one_line
+from skyward_tui.text.hardware_and_offer_cells import OFFERS_HEAD, OfferRow, offer_rows
+from skyward_tui.text.text_width_tables_and_ascii import fit_width, one_line
 from skyward_tui.ui.actions import bindings
 from skyward_tui.ui.session_futures import flash_errors, wait_shielded
 from skyward_tui.ui.themes import read_style_sheet

@@ -31,7 +31,7 @@ from skyward_core.model.errors import ScriptError, SkywardError, SpecError, TooF
 from skyward_core.util.safe_file_access import current_folder, exists, expand_user
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.pool_view import PoolView
-from skyward_tui.text.text_width_and_tables import one_line
+from skyward_tui.text.text_width_tables_and_ascii import one_line
 
 if TYPE_CHECKING:
     from skyward_core.client.launch.launch_plan import LaunchPlan

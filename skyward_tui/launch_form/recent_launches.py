@@ -31,7 +31,7 @@ from skyward_tui.launch_form.form import (
     script_argument,
     script_summary,
 )
-from skyward_tui.text.text_width_and_tables import fit_width, one_line
+from skyward_tui.text.text_width_tables_and_ascii import fit_width, one_line
 
 NAME = "recent"
 MAX_STORED = 30

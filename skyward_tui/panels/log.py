@@ -35,7 +35,7 @@ from skyward_tui.text.error_hint_text import format_detail
 from skyward_tui.text.number_time_and_run_state_format import count, failure
 from skyward_tui.text.rank_states_from_views import link_note, no_output_reason, rank_states
 from skyward_tui.text.state_styles import FAILURES, state_style
-from skyward_tui.text.text_width_and_tables import one_line
+from skyward_tui.text.text_width_tables_and_ascii import one_line
 from skyward_tui.ui.actions import Action, first_key, with_keys
 from skyward_tui.ui.panel_table_and_layout import PanelSpec
 from skyward_tui.ui.suspend_for_programs import open_pager

@@ -20,7 +20,7 @@ from skyward_core.views.pool_view import PoolView, RunView
 from skyward_core.views.problem_alerts_and_stragglers import Alert
 from skyward_core.views.stack_groups_and_profiles import format_ranges
 from skyward_tui.panels.panel import RunPanel, RunSelection
-from skyward_tui.text.hardware_cells import (
+from skyward_tui.text.hardware_and_offer_cells import (
     GPU_METRICS,
     MetricScale,
     Place,
@@ -31,7 +31,7 @@ from skyward_tui.text.hardware_cells import (
     share,
 )
 from skyward_tui.text.number_time_and_run_state_format import duration
-from skyward_tui.text.text_width_and_tables import clip
+from skyward_tui.text.text_width_tables_and_ascii import clip
 from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.widgets.metric_charts import Canvas, Points
 from skyward_tui.widgets.virtual_list import PaintedLines

@@ -12,11 +12,11 @@ from skyward_core.views.job_file_steps import StepOnNode, failure_lines, steps_b
 from skyward_core.views.pool_view import PHASES, NodeView, PoolView, RunView
 from skyward_tui.panels.panel import RunPanel, RunSelection
 from skyward_tui.text.error_hint_text import format_detail
-from skyward_tui.text.hardware_cells import usage_summary
+from skyward_tui.text.hardware_and_offer_cells import usage_summary
 from skyward_tui.text.number_time_and_run_state_format import age, clock, duration, precise_duration, preemption_text
 from skyward_tui.text.rank_states_from_views import is_absent, link_note
 from skyward_tui.text.state_styles import FAILURES, node_style, state_style
-from skyward_tui.text.text_width_and_tables import clip, clip_parts
+from skyward_tui.text.text_width_tables_and_ascii import clip, clip_parts
 from skyward_tui.ui.time_refresh_rules import refresh_token
 from skyward_tui.widgets.virtual_list import VirtualList
 

@@ -12,7 +12,7 @@ from skyward_tui.panels.panel import RunPanel, RunSelection
 from skyward_tui.text.number_time_and_run_state_format import duration
 from skyward_tui.text.queue_trial_and_comparison_rows import QueueRow, queue_rows, waiting_reason
 from skyward_tui.text.state_styles import state_style
-from skyward_tui.text.text_width_and_tables import clip, fit_width
+from skyward_tui.text.text_width_tables_and_ascii import clip, fit_width
 from skyward_tui.widgets.virtual_list import CursorList
 
 

@@ -23,7 +23,7 @@ from skyward_core.views.pool_view import PoolView, RunView
 from skyward_core.views.rank_metrics_and_progress import MetricStore
 from skyward_tui.panels.panel import InstantChosen, RunPanel, RunSelection
 from skyward_tui.text.number_time_and_run_state_format import duration, number
-from skyward_tui.text.text_width_and_tables import clip, fit_width
+from skyward_tui.text.text_width_tables_and_ascii import clip, fit_width
 from skyward_tui.ui.actions import bindings
 from skyward_tui.ui.themes import RANK_HUES, read_style_sheet
 from skyward_tui.widgets.metric_charts import (

@@ -22,7 +22,7 @@ from skyward_tui.panels.panel import BORDER, RunPanel, RunSelection
 from skyward_tui.text.number_time_and_run_state_format import duration, number, precise_duration
 from skyward_tui.text.rank_states_from_views import SHADE_STYLE, STARTUP_TEXTS, RankState, rank_states, tally_parts
 from skyward_tui.text.state_styles import FAILURES, state_style
-from skyward_tui.text.text_width_and_tables import clip, clip_parts, fit_width
+from skyward_tui.text.text_width_tables_and_ascii import clip, clip_parts, fit_width
 from skyward_tui.ui.actions import first_key
 from skyward_tui.ui.panel_table_and_layout import PanelSpec
 from skyward_tui.ui.themes import rank_style

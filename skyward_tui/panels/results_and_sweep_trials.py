@@ -23,7 +23,7 @@ from skyward_tui.text.error_hint_text import format_error
 from skyward_tui.text.number_time_and_run_state_format import ago, count, failure, number, precise_duration
 from skyward_tui.text.queue_trial_and_comparison_rows import difference_table, parse_rank_pair, scalar_text, task_note
 from skyward_tui.text.state_styles import FAILURES, state_style
-from skyward_tui.text.text_width_and_tables import clip, fit_width, one_line
+from skyward_tui.text.text_width_tables_and_ascii import clip, fit_width, one_line
 from skyward_tui.ui.actions import first_key
 from skyward_tui.ui.panel_table_and_layout import PanelSpec
 from skyward_tui.ui.session_futures import flash_errors

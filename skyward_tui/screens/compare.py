@@ -15,7 +15,7 @@ from skyward_core.views.metric_kinds_and_order import COUNTERS
 from skyward_tui.screens.base_screen import BaseScreen
 from skyward_tui.text.number_time_and_run_state_format import number
 from skyward_tui.text.queue_trial_and_comparison_rows import ComparedLine, comparison_lines, task_note
-from skyward_tui.text.text_width_and_tables import clip, fit_width
+from skyward_tui.text.text_width_tables_and_ascii import clip, fit_width
 from skyward_tui.ui.actions import bindings
 from skyward_tui.ui.session_futures import flash_errors, wait_shielded
 from skyward_tui.ui.themes import read_style_sheet

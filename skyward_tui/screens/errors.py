@@ -33,11 +33,11 @@ from skyward_tui.source_lookup_and_editor import (
     source_positions,
 )
 from skyward_tui.text.error_hint_text import failure_hints
-from skyward_tui.text.hardware_cells import metrics_line
+from skyward_tui.text.hardware_and_offer_cells import metrics_line
 from skyward_tui.text.number_time_and_run_state_format import failure, precise_duration
 from skyward_tui.text.rank_states_from_views import last_lines
 from skyward_tui.text.state_styles import append_block, block_room, state_style
-from skyward_tui.text.text_width_and_tables import one_line
+from skyward_tui.text.text_width_tables_and_ascii import one_line
 from skyward_tui.ui.actions import bindings
 from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.widgets.metric_charts import curve

@@ -36,7 +36,7 @@ from skyward_tui.text.error_hint_text import format_error
 from skyward_tui.text.number_time_and_run_state_format import ago, count, date_time, duration, money, number, run_status
 from skyward_tui.text.queue_trial_and_comparison_rows import task_note
 from skyward_tui.text.state_styles import append_block, block_room, state_style
-from skyward_tui.text.text_width_and_tables import clip, one_line
+from skyward_tui.text.text_width_tables_and_ascii import clip, one_line
 from skyward_tui.ui.actions import bindings, first_key, with_keys
 from skyward_tui.ui.session_futures import flash_errors, wait_shielded
 from skyward_tui.ui.themes import read_style_sheet

@@ -35,7 +35,7 @@ from skyward_tui.text.number_time_and_run_state_format import (
 )
 from skyward_tui.text.state_styles import state_style
 from skyward_tui.text.teardown_and_leftovers import leftovers_amount
-from skyward_tui.text.text_width_and_tables import clip, one_line
+from skyward_tui.text.text_width_tables_and_ascii import clip, one_line
 from skyward_tui.ui.actions import Action, bindings, first_key, with_keys
 from skyward_tui.ui.session_futures import wait_shielded
 from skyward_tui.ui.themes import read_style_sheet

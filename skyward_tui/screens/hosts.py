@@ -23,10 +23,10 @@ from skyward_tui.dialogs.basic_dialogs import ChoiceScreen
 from skyward_tui.screens.base_screen import ListScreen
 from skyward_tui.shutdown_and_daemon_threads import run_in_daemon_thread
 from skyward_tui.text.error_hint_text import format_detail, format_error
-from skyward_tui.text.hardware_cells import free_text, memory, usage_by_user, utilization
+from skyward_tui.text.hardware_and_offer_cells import free_text, memory, usage_by_user, utilization
 from skyward_tui.text.number_time_and_run_state_format import ago, count
 from skyward_tui.text.state_styles import state_style
-from skyward_tui.text.text_width_and_tables import clip
+from skyward_tui.text.text_width_tables_and_ascii import clip
 from skyward_tui.ui.actions import bindings, with_keys
 from skyward_tui.ui.session_futures import flash_errors
 from skyward_tui.ui.themes import read_style_sheet

@@ -66,10 +66,10 @@ from skyward_tui.screens.launch_field_groups import (
 from skyward_tui.screens.launch_sidebar import LaunchSidebar, PlanPanel
 from skyward_tui.shutdown_and_daemon_threads import run_in_daemon_thread
 from skyward_tui.text.error_hint_text import format_error
-from skyward_tui.text.hardware_cells import ANY
+from skyward_tui.text.hardware_and_offer_cells import ANY
 from skyward_tui.text.queue_trial_and_comparison_rows import sweep_outcome
 from skyward_tui.text.teardown_and_leftovers import receipt_line
-from skyward_tui.text.text_width_and_tables import one_line
+from skyward_tui.text.text_width_tables_and_ascii import one_line
 from skyward_tui.ui.actions import bindings, first_key, with_keys
 from skyward_tui.ui.session_futures import flash_errors, wait_shielded
 from skyward_tui.ui.themes import read_style_sheet

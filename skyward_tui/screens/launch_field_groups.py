@@ -33,7 +33,7 @@ from skyward_tui.launch_form.form import (
 )
 from skyward_tui.screens.launch_argument_fields import ArgumentFields
 from skyward_tui.text.error_hint_text import format_detail
-from skyward_tui.text.text_width_and_tables import clip_path, one_line
+from skyward_tui.text.text_width_tables_and_ascii import clip_path, one_line
 from skyward_tui.ui.actions import bindings, with_keys
 from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.widgets.form_fields import (

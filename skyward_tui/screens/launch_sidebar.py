@@ -29,7 +29,7 @@ from skyward_tui.launch_form.recent_launches import (
 from skyward_tui.shutdown_and_daemon_threads import run_in_daemon_thread
 from skyward_tui.text.number_time_and_run_state_format import ago, duration
 from skyward_tui.text.state_styles import state_style
-from skyward_tui.text.text_width_and_tables import clip, one_line
+from skyward_tui.text.text_width_tables_and_ascii import clip, one_line
 from skyward_tui.ui.actions import first_key
 from skyward_tui.ui.session_futures import wait_shielded
 from skyward_tui.widgets.form_fields import update_label

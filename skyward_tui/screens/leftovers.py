@@ -27,7 +27,7 @@ from skyward_tui.text.teardown_and_leftovers import (
     leftovers_amount,
     row_detail,
 )
-from skyward_tui.text.text_width_and_tables import clip
+from skyward_tui.text.text_width_tables_and_ascii import clip
 from skyward_tui.ui.actions import Action, bindings
 from skyward_tui.ui.session_futures import wait_shielded
 from skyward_tui.ui.themes import read_style_sheet

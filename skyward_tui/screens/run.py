@@ -41,7 +41,7 @@ from skyward_tui.text.number_time_and_run_state_format import (
 )
 from skyward_tui.text.rank_states_from_views import find_paused
 from skyward_tui.text.state_styles import FAILURES, state_style
-from skyward_tui.text.text_width_and_tables import clip, one_line
+from skyward_tui.text.text_width_tables_and_ascii import clip, one_line
 from skyward_tui.ui.actions import Action, actions_by_id, bindings, first_key, with_keys
 from skyward_tui.ui.panel_table_and_layout import HOME_PANEL, PANELS, STARTUP_PANEL, Box, place_panels
 from skyward_tui.ui.session_futures import flash_errors, wait_shielded

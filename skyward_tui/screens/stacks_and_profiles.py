@@ -43,7 +43,7 @@ from skyward_tui.text.error_hint_text import format_error
 from skyward_tui.text.number_time_and_run_state_format import ago, clock, count, duration
 from skyward_tui.text.rank_states_from_views import RankState, last_line, rank_states
 from skyward_tui.text.state_styles import state_style
-from skyward_tui.text.text_width_and_tables import clip, fit_width
+from skyward_tui.text.text_width_tables_and_ascii import clip, fit_width
 from skyward_tui.ui.actions import Action, bindings, with_keys
 from skyward_tui.ui.session_futures import flash_errors, wait_shielded
 from skyward_tui.ui.themes import read_style_sheet

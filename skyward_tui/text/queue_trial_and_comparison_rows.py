@@ -12,7 +12,7 @@ from skyward_core.model.outcomes_states_and_alerts import Summary, signal_name
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.stack_groups_and_profiles import format_ranges
 from skyward_tui.text.number_time_and_run_state_format import count, duration, failure, money, number
-from skyward_tui.text.text_width_and_tables import clip, one_line, table
+from skyward_tui.text.text_width_tables_and_ascii import clip, one_line, table
 
 if TYPE_CHECKING:
     from skyward_core.client.run_comparison import ComparedRow, Comparison

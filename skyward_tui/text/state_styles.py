@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from textual.content import Content
 
-from skyward_tui.text.text_width_and_tables import clip
+from skyward_tui.text.text_width_tables_and_ascii import clip
 
 
 class StateStyle(NamedTuple):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from skyward_core.util.format_bytes import format_size
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_tui.text.number_time_and_run_state_format import ago, count, duration, money
-from skyward_tui.text.text_width_and_tables import clip
+from skyward_tui.text.text_width_tables_and_ascii import clip
 
 if TYPE_CHECKING:
     from skyward_core.client.leftover_cleanup import JudgedLeftover, LeftoverScan

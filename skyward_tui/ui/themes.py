@@ -12,7 +12,7 @@ from textual.color import Color
 from textual.filter import LineFilter
 from textual.theme import Theme
 
-from skyward_tui.text.text_width_and_tables import plain_ascii
+from skyward_tui.text.text_width_tables_and_ascii import plain_ascii
 
 
 def rank_style(rank: int) -> str:

@@ -25,7 +25,7 @@ from skyward_core.model.provider_settings_schema import Field, Setting
 from skyward_core.util.safe_file_access import expand_user
 from skyward_core.util.terminal_safe_text import sanitize_in_place
 from skyward_tui.shutdown_and_daemon_threads import run_in_daemon_thread
-from skyward_tui.text.text_width_and_tables import clip_path, one_line
+from skyward_tui.text.text_width_tables_and_ascii import clip_path, one_line
 from skyward_tui.ui.actions import bindings
 from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.widgets.screen_frame_and_replay_line import Panel, TextLine

@@ -18,7 +18,7 @@ from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.outliers_and_bands import IncrementalBand, Trace, compute_band, median
 from skyward_core.views.rank_metrics_and_progress import MetricStore
 from skyward_tui.text.number_time_and_run_state_format import duration, number
-from skyward_tui.text.text_width_and_tables import clip
+from skyward_tui.text.text_width_tables_and_ascii import clip
 
 Points = Sequence[tuple[float, float]]
 

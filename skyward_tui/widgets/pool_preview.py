@@ -27,7 +27,7 @@ from skyward_tui.text.number_time_and_run_state_format import (
 )
 from skyward_tui.text.rank_states_from_views import RankState, last_lines, no_output_reason, rank_states, tally_parts
 from skyward_tui.text.state_styles import append_block, node_style, state_style
-from skyward_tui.text.text_width_and_tables import one_line
+from skyward_tui.text.text_width_tables_and_ascii import one_line
 from skyward_tui.ui.actions import first_key
 from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.ui.time_refresh_rules import refresh_token

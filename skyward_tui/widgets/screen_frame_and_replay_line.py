@@ -18,7 +18,7 @@ from textual.widgets import Input, Static
 
 from skyward_core.util.terminal_safe_text import sanitize_in_place
 from skyward_tui.text.number_time_and_run_state_format import duration
-from skyward_tui.text.text_width_and_tables import clip
+from skyward_tui.text.text_width_tables_and_ascii import clip
 from skyward_tui.ui.actions import actions_in, first_key
 from skyward_tui.ui.themes import read_style_sheet
 

@@ -17,7 +17,7 @@ from skyward_core.views.sweep_trials import RESULT, TrialRow, TrialTable
 from skyward_tui.text.number_time_and_run_state_format import count, number, precise_duration
 from skyward_tui.text.queue_trial_and_comparison_rows import task_note
 from skyward_tui.text.state_styles import state_style
-from skyward_tui.text.text_width_and_tables import clip, fit_width
+from skyward_tui.text.text_width_tables_and_ascii import clip, fit_width
 from skyward_tui.widgets.metric_charts import Points, scaled
 
 MOST_VALUES = 8  # maximum number of values shown per argument

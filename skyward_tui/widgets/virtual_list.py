@@ -15,7 +15,7 @@ from textual.strip import Strip
 from textual.visual import Visual
 from textual.widget import Widget
 
-from skyward_tui.text.text_width_and_tables import fit_width
+from skyward_tui.text.text_width_tables_and_ascii import fit_width
 from skyward_tui.ui.actions import bindings
 from skyward_tui.ui.themes import read_style_sheet
 

@@ -69,7 +69,7 @@ def _client() -> tuple[float, float]:
     """Return the CPU milliseconds to store a sample of each of 32 nodes, and to find the outliers."""
     from skyward_core.model.metric_definitions_series_and_export import GPU_METRIC_DEFINITIONS, NODE_METRIC_DEFINITIONS
     from skyward_core.views.machine_metrics import MachineMetrics
-    from skyward_tui.text.hardware_cells import outlier_metrics
+    from skyward_tui.text.hardware_and_offer_cells import outlier_metrics
 
     node = {name: 1.5 * number for number, name in enumerate(NODE_METRIC_DEFINITIONS)}
     gpu = {name: 2.5 * number for number, name in enumerate(GPU_METRIC_DEFINITIONS)}

@@ -15,7 +15,7 @@ from skyward_tui.app.app import SkywardApp
 from skyward_tui.launch_form.form import Form, build_request, command_line
 from skyward_tui.screens.launch import LaunchScreen
 from skyward_tui.screens.launch_argument_fields import ArgumentFields
-from skyward_tui.text.text_width_and_tables import clip_path
+from skyward_tui.text.text_width_tables_and_ascii import clip_path
 from tests.support.app_driver import on_launch_form, press, screen_text, typed, until
 from tests.support.fake_session import FakeSession, done
 from tests.support.pythons import another_python, make_environment

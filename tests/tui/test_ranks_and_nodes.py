@@ -17,7 +17,7 @@ from skyward_tui.app.app import SkywardApp
 from skyward_tui.panels.node_phases import MAX_DETAIL_LINES, PhaseBoard
 from skyward_tui.panels.rank_states_and_heat_map import SHADES, STATE, heat_map, heat_metrics, rank_rows
 from skyward_tui.text.rank_states_from_views import RankState, no_output_reason, rank_states
-from skyward_tui.text.text_width_and_tables import clip_parts
+from skyward_tui.text.text_width_tables_and_ascii import clip_parts
 from tests.support.app_driver import on_run_screen, press, screen_text, until
 from tests.support.fake_session import FakeSession, value
 

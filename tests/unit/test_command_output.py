@@ -55,7 +55,7 @@ from skyward_tui.cli.main import COMMAND_GROUPS, cli
 from skyward_tui.cli.pool_and_run_lookup import split_rank
 from skyward_tui.cli.result_tables_failures_and_receipts import aggregate_lines, failure_lines, receipt_line, run_table
 from skyward_tui.launch_form import form
-from skyward_tui.text.text_width_and_tables import table
+from skyward_tui.text.text_width_tables_and_ascii import table
 from tests.support.commands import COMMANDS, parse_command_line
 from tests.support.examples import examples
 from tests.support.fake_session import FakeSession, failed_run, logged

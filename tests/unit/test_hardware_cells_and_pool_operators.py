@@ -23,9 +23,16 @@ import skyward_tui
 from skyward_core.model.errors import PoolError
 from skyward_core.views.machine_metrics import MachineMetrics
 from skyward_tui.panels.machine_metrics import _UNITS, NODE_COLUMNS
-from skyward_tui.text.hardware_cells import HARDWARE_COLUMNS, outlier_metrics, problem_text, quantity, rows, share
+from skyward_tui.text.hardware_and_offer_cells import (
+    HARDWARE_COLUMNS,
+    outlier_metrics,
+    problem_text,
+    quantity,
+    rows,
+    share,
+)
 from skyward_tui.text.state_styles import _STATE_STYLES, state_style
-from skyward_tui.text.text_width_and_tables import plain_ascii
+from skyward_tui.text.text_width_tables_and_ascii import plain_ascii
 from skyward_tui.ui.themes import ColourRemover
 
 

@@ -31,7 +31,7 @@ from skyward_tui.cli.shared_options_and_command_class import command
 from skyward_tui.text.error_hint_text import format_detail, format_error
 from skyward_tui.text.number_time_and_run_state_format import count, duration, money, preemption_text
 from skyward_tui.text.queue_trial_and_comparison_rows import queue_rows, waiting_reason
-from skyward_tui.text.text_width_and_tables import Columns
+from skyward_tui.text.text_width_tables_and_ascii import Columns
 
 SMALLEST = (80, 24)
 

@@ -22,8 +22,8 @@ from skyward_tui.cli.console_and_log_printer import Console
 from skyward_tui.cli.pool_and_run_lookup import live_pools, open_session, split_rank
 from skyward_tui.cli.shared_options_and_command_class import command
 from skyward_tui.text.error_hint_text import advice
-from skyward_tui.text.hardware_cells import free_text, memory, utilization
-from skyward_tui.text.text_width_and_tables import Columns
+from skyward_tui.text.hardware_and_offer_cells import free_text, memory, utilization
+from skyward_tui.text.text_width_tables_and_ascii import Columns
 
 
 @command()

@@ -71,7 +71,7 @@ from skyward_tui.notifications import Notification, Notifier, run_notification
 from skyward_tui.text.json_output import run_json, trials_json
 from skyward_tui.text.number_time_and_run_state_format import count, count_range, duration, number, precise_duration
 from skyward_tui.text.queue_trial_and_comparison_rows import combination_text, gang_text, queue_rows, sweep_outcome
-from skyward_tui.text.text_width_and_tables import clip
+from skyward_tui.text.text_width_tables_and_ascii import clip
 
 if TYPE_CHECKING:
     from skyward_core.client.launch.launch_records_and_script_state import ShellRecord

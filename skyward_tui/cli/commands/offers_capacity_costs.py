@@ -27,7 +27,7 @@ from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_tui.cli.console_and_log_printer import Console
 from skyward_tui.cli.pool_and_run_lookup import note_unreachable, open_session
 from skyward_tui.cli.shared_options_and_command_class import Duration, command, offer_options, settings_option
-from skyward_tui.text.hardware_cells import offer_price, offers_by_place
+from skyward_tui.text.hardware_and_offer_cells import offer_price, offers_by_place
 from skyward_tui.text.number_time_and_run_state_format import ago, count, date_time, money
 
 

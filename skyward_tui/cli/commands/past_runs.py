@@ -53,7 +53,7 @@ from skyward_tui.text.error_hint_text import format_error
 from skyward_tui.text.json_output import run_json
 from skyward_tui.text.number_time_and_run_state_format import count, date_time, duration, money, number
 from skyward_tui.text.queue_trial_and_comparison_rows import ComparedLine, comparison_lines
-from skyward_tui.text.text_width_and_tables import clip, fit_width, one_line
+from skyward_tui.text.text_width_tables_and_ascii import clip, fit_width, one_line
 
 if TYPE_CHECKING:
     from skyward_core.client.launch.launch_records_and_script_state import CommandRecord, JobRecord, ShellRecord

@@ -26,7 +26,7 @@ from skyward_tui.cli.console_and_log_printer import Console
 from skyward_tui.cli.pool_and_run_lookup import live_pools, open_session, resolve_run
 from skyward_tui.cli.shared_options_and_command_class import command
 from skyward_tui.text.error_hint_text import format_error
-from skyward_tui.text.hardware_cells import HARDWARE_COLUMNS, quantity, rows
+from skyward_tui.text.hardware_and_offer_cells import HARDWARE_COLUMNS, quantity, rows
 from skyward_tui.text.number_time_and_run_state_format import clock, count, number, run_progress
 
 PERIOD = 1.0  # seconds between tables

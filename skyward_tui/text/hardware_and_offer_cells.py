@@ -22,7 +22,7 @@ from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.machine_metrics import FailureMetrics, MachineMetrics, MachineView
 from skyward_core.views.outliers_and_bands import find_outliers
 from skyward_tui.text.number_time_and_run_state_format import count, money, precise_duration
-from skyward_tui.text.text_width_and_tables import fit_width
+from skyward_tui.text.text_width_tables_and_ascii import fit_width
 
 if TYPE_CHECKING:
     from skyward_core.client.ssh_host_groups_and_access import GpuUse, HostGpuUsage
