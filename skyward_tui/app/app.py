@@ -1007,6 +1007,26 @@ class SkywardApp(App[None]):
         yield SystemCommand("Theme", "Change the colours", self.action_change_theme)
 
 
+class ReplayApp(SkywardApp):
+    """App that plays a recording.
+
+    Args:
+        record: File of the recording.
+        theme: As in :class:`SkywardApp`.
+        plain: As in :class:`SkywardApp`.
+    """
+
+    REPLAYS = True
+
+    def __init__(self, record: Path, theme: str = "", plain: bool = False) -> None:
+        super().__init__(partial(self.start_replay, record), read_only=True, theme=theme, plain=plain)
+
+    async def _open_session(self) -> None:
+        await super()._open_session()
+        if self.replay is not None:
+            self.show_pool(self.replay.view.key)
+
+
 def _box_of(node: DOMNode) -> Widget | None:
     """Return the panel or the dialog box that contains a node."""
 

@@ -44,7 +44,7 @@ def played(record: Path, theme: str | None = None, plain: bool = False) -> int:
 
         open_recording(record)  # rejects an invalid file before the app takes over the terminal
     from skyward_tui.app import run
-    from skyward_tui.app.replay_app import ReplayApp
+    from skyward_tui.app.app import ReplayApp
 
     return run(in_theme(ReplayApp(record, theme or "", plain), theme))
 

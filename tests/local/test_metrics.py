@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -244,3 +246,39 @@ def test_top_and_metrics_commands_show_and_export_metrics(home: Path, cli: Cli, 
         assert "already exists" in again.stderr
     curves = json.loads(cli("metrics", "shown", "--json").stdout)["curves"]
     assert [(curve["name"], len(curve["values"])) for curve in curves] == [("loss", 700)] * 2
+
+
+@sky.function
+def log_until(path: str) -> None:
+    while not Path(path).exists():
+        sky.log(loss=0.5)
+        time.sleep(0.05)
+
+
+def test_metrics_command_serves_prometheus_until_the_run_ends(home: Path, cli: Cli, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    with sky.Compute(name="served", nodes=2, options=QUIET) as compute:
+        running = log_until(str(go)) > compute
+        command = [sys.executable, "-m", "skyward_tui", "metrics", "served", "--prometheus", "--port", "0"]
+        server = subprocess.Popen(
+            command, stderr=subprocess.PIPE, text=True, env={**os.environ, "SKYWARD_HOME": str(home)}
+        )
+        try:
+            assert server.stderr is not None
+            url = next(word for line in server.stderr for word in line.split() if word.startswith("http://127.0.0.1:"))
+
+            def scraped() -> Iterable[str]:
+                with urllib.request.urlopen(url, timeout=10) as response:
+                    return parsed(response.read().decode())
+
+            wait_until(
+                lambda: {"skyward_rank_number", "skyward_node_memory_total_bytes"} <= set(scraped()), what="both"
+            )
+            go.touch()
+            running.result()
+            assert server.wait(30) == 0
+        finally:
+            server.kill()
+            server.wait()
+        assert "tb/" in cli("metrics", "served", "--to", f"tensorboard:{tmp_path}/tb").stderr
+        assert "--port needs --prometheus" in cli("metrics", "served", "--port", "1", status=2).stderr

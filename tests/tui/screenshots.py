@@ -26,8 +26,7 @@ from textual.pilot import Pilot
 import skyward_tui
 from skyward_core.client.session import Session
 from skyward_core.client.user_settings_and_app_state import settings_path
-from skyward_tui.app.app import SkywardApp
-from skyward_tui.app.replay_app import ReplayApp
+from skyward_tui.app.app import ReplayApp, SkywardApp
 from skyward_tui.screens.history import PastRunList
 from skyward_tui.widgets.screen_frame_and_replay_line import DEMO
 from tests.lab import Lab

@@ -8,8 +8,7 @@ from textual.binding import Binding
 from textual.dom import DOMNode
 from textual.screen import Screen
 
-from skyward_tui.app.app import SkywardApp
-from skyward_tui.app.replay_app import ReplayApp
+from skyward_tui.app.app import ReplayApp, SkywardApp
 from skyward_tui.dialogs.basic_dialogs import Dialog
 from skyward_tui.dialogs.host_key_and_secret_variables import HostKeyScreen
 from skyward_tui.screens.run import RunScreen

@@ -14,8 +14,7 @@ from skyward_core.model.outcomes_states_and_alerts import ErrorInfo, Outcome, Ro
 from skyward_core.store.recording_file import RecordingWriter
 from skyward_core.views import events as ev
 from skyward_core.views import recording_entries
-from skyward_tui.app.app import SkywardApp
-from skyward_tui.app.replay_app import ReplayApp
+from skyward_tui.app.app import ReplayApp, SkywardApp
 from skyward_tui.cli.main import cli
 from skyward_tui.screens.base_screen import commands
 from skyward_tui.screens.home_runs_and_pools import PoolsScreen

@@ -36,7 +36,7 @@ from skyward_core.store.pool_folder import MetricsWriter, read_metrics
 from skyward_core.views.machine_metrics import MAX_POINTS, MachineMetrics, MetricHistory
 from skyward_core.views.pool_view import PoolView, build_curves
 from skyward_core.views.rank_metrics_and_progress import MetricStore
-from skyward_tui.cli.commands.top_and_metrics import format_prometheus
+from skyward_tui.metric_exporters import format_prometheus
 from tests.support.fake_driver import compiled, needs_compiler
 from tests.support.processes import exists
 from tests.support.prometheus_parser import parsed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -11,20 +11,16 @@ import click
 
 from skyward_core.client.run_history import load_all_metrics
 from skyward_core.client.session import Session
-from skyward_core.model.errors import PoolError
-from skyward_core.model.metric_definitions_series_and_export import (
-    GPU_METRIC_DEFINITIONS,
-    NODE_METRIC_DEFINITIONS,
-    Curve,
-    Curves,
-    curve_json,
-)
+from skyward_core.model.errors import PoolError, UsageError
+from skyward_core.model.metric_definitions_series_and_export import Curve, Curves, curve_json
+from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.machine_metrics import MachineMetrics
 from skyward_core.views.pool_view import PoolView, RunView, build_curves
 from skyward_core.views.problem_alerts_and_stragglers import Alert, find_alerts
 from skyward_tui.cli.console_and_log_printer import Console
 from skyward_tui.cli.pool_and_run_lookup import live_pools, open_session, resolve_run
 from skyward_tui.cli.shared_options_and_command_class import command
+from skyward_tui.metric_exporters import curve_source, export, find_exporter, format_prometheus, prometheus_registry
 from skyward_tui.text.error_hint_text import format_error
 from skyward_tui.text.hardware_and_offer_cells import HARDWARE_COLUMNS, quantity, rows
 from skyward_tui.text.number_time_and_run_state_format import clock, count, number, run_progress
@@ -96,26 +92,58 @@ def _node_json(metrics: MachineMetrics, node: int) -> dict[str, Any]:
 @command()
 @click.argument("run")
 @click.option("--prometheus", is_flag=True, help="Print the latest values in the Prometheus text format.")
+@click.option("--port", type=click.IntRange(0, 65535), help="Serve the latest values on this local port instead.")
+@click.option("--to", metavar="NAME[:TARGET]", help="Export: tensorboard:FOLDER, wandb:PROJECT or mlflow:URI.")
 @click.option("-o", "--output", metavar="FILE", help="Write all values to FILE: .csv, .json or .parquet.")
-def metrics(console: Console, run: str, prometheus: bool, output: str | None) -> None:
+def metrics(console: Console, run: str, prometheus: bool, port: int | None, to: str | None, output: str | None) -> None:
     """Show the metrics of a run's ranks and machines."""
+    if port is not None and not prometheus:
+        raise click.UsageError("--port needs --prometheus")
+    if to is not None:
+        find_exporter(to.partition(":")[0])
     if output is not None:
         from skyward_tui.file_export import check_output
 
         check_output(output, ENDINGS)
     with open_session(console) as session:
         found, labels = _load_curves(session, run, console)
+        if port is not None:
+            return _serve(session, run, port, labels, console)
     for note in found.notes:
         console.note(note)
     if output is not None:
         _write(found, output)
         console.note(f"{output}: {sum(map(len, found)):,} values for {count(len(found), 'metric')}")
+    elif to is not None:
+        console.note(f"exported {count(len(found), 'metric')} to {sanitize_line(export(found, labels, to))}")
     elif prometheus:
         for line in format_prometheus(found, labels).splitlines():
             console.print_line(line)
     elif not console.as_json:
         console.print_table([("name", "source", "last", "points"), *_newest_rows(found)])
     console.result(labels | {"curves": [curve_json(curve) for curve in found]})
+    return None
+
+
+def _serve(session: Session, word: str, port: int, labels: Mapping[str, str], console: Console) -> None:
+    """Serve the latest values on the loopback interface until the run has ended or the user presses ctrl-c."""
+    from prometheus_client import start_http_server  # late: only needed here
+
+    row = resolve_run(session, word)
+    view = session.start_sampling(session.ledger.pool(row.token).key).result()
+    newest: list[Curve] = []
+    registry = prometheus_registry(lambda: newest, labels)
+    try:
+        server, _ = start_http_server(port, addr="127.0.0.1", registry=registry)
+    except OSError as error:
+        raise UsageError(f"cannot serve on port {port}: {error.strerror}. Use another port") from error
+    console.note(f"serving http://127.0.0.1:{server.server_port}/metrics until the run ends; ctrl-c: stop")
+    with suppress(KeyboardInterrupt):
+        while view.is_live and (run := view.runs.get(row.run)) is not None and run.ended_at is None:
+            newest = list(build_curves(view, run))
+            time.sleep(PERIOD)
+            session.start_sampling(view.key).result()
+    server.shutdown()
 
 
 def _load_curves(session: Session, word: str, console: Console) -> tuple[Curves, dict[str, str]]:
@@ -137,9 +165,7 @@ def _load_curves(session: Session, word: str, console: Console) -> tuple[Curves,
 def _newest_rows(found: Curves) -> Sequence[tuple[str, str, str, str]]:
     rows = []
     for curve in found:
-        source = f"rank {curve.rank}" if curve.rank is not None else f"node {curve.node}"
-        source += "" if curve.gpu is None else f" GPU {curve.gpu}"
-        source += curve.origin and f", {curve.origin}"
+        source = curve_source(curve) + (curve.origin and f", {curve.origin}")
         value = quantity(curve.latest, curve.unit) if curve.unit else number(curve.latest)
         rows.append((curve.name, source, value, f"{len(curve):,}"))
     return rows
@@ -153,60 +179,3 @@ def _write(found: Curves, output: str) -> None:
     write = found.to_csv if output.endswith(".csv") else found.to_json
     with open(output, "x", encoding="utf-8", newline="") as file:
         write(file)
-
-
-PREFIX = "skyward"
-# a single metric for all numbers of ranks, because their names may be invalid as metric names; each name is a label
-RANK_METRIC = f"{PREFIX}_rank_number"
-# Suffix of metric names for each unit, by the conventions of Prometheus.
-_UNITS = {
-    "%": "percent",
-    "B": "bytes",
-    "B/s": "bytes_per_second",
-    "W": "watts",
-    "°C": "celsius",
-    "MHz": "megahertz",
-}
-
-
-def format_prometheus(curves: Iterable[Curve], labels: Mapping[str, str]) -> str:
-    """Return the latest value of each metric series in the Prometheus text format.
-
-    Args:
-        curves: The metric series.
-        labels: Labels of all series, such as the pool's name and the run's ID.
-    """
-    # Imported late, because only this function needs the package.
-    from prometheus_client import Metric, generate_latest
-    from prometheus_client.registry import Collector
-
-    families: dict[str, Metric] = {}
-    for curve in curves:
-        name, help = _family(curve)
-        own = {
-            "name": curve.name if name == RANK_METRIC else "",
-            "rank": "" if curve.rank is None else str(curve.rank),
-            "node": "" if curve.node is None else str(curve.node),
-            "gpu": "" if curve.gpu is None else str(curve.gpu),
-            "model": curve.model,
-        }
-        labelled = {**labels, **{key: value for key, value in own.items() if value}}
-        families.setdefault(name, Metric(name, help, "gauge")).add_sample(name, labelled, curve.latest)
-
-    class Newest(Collector):
-        def collect(self) -> Iterable[Metric]:
-            return [families[name] for name in sorted(families)]
-
-    return generate_latest(Newest()).decode()
-
-
-def _family(curve: Curve) -> tuple[str, str]:
-    if curve.rank is not None:
-        return RANK_METRIC, "metrics logged by ranks, by name"
-    kind, definitions = ("node", NODE_METRIC_DEFINITIONS) if curve.gpu is None else ("gpu", GPU_METRIC_DEFINITIONS)
-    known = definitions.get(curve.name)
-    if known is None:  # an agent of a newer release sends metrics that this release does not know
-        plain = "".join(each if each.isascii() and each.isalnum() else "_" for each in curve.name)
-        return f"{PREFIX}_{kind}_{plain}", "metric unknown to this release"
-    unit = _UNITS.get(known.unit)
-    return f"{PREFIX}_{kind}_{curve.name}" + (f"_{unit}" if unit else ""), known.help
