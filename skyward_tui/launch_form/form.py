@@ -506,6 +506,10 @@ def _job_options(form: Form) -> Iterator[str]:
         yield from ("--provider", form.provider)
         for name, text in provider_settings(form):
             yield from ("--set", f"{name}={text}")
+    limits = {"--budget": form.budget.strip(), "--wait-for-capacity": form.wait_for_capacity.strip()}
+    for option, text in limits.items():
+        if text and not form.pool:
+            yield from (option, text)
     for word in _pairs(form.arguments):
         yield from ("--env", word)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -27,7 +27,7 @@ from skyward_core.client.launch.plugin_and_provider_catalog import (
 from skyward_core.model.errors import UsageError
 from skyward_core.plugins import Plugin, by_name
 from skyward_core.tasks.argument_parsing_and_sweeps import argument_values, expand_combinations
-from skyward_tui.launch_form.form import parse_arguments, set_argument
+from skyward_tui.launch_form.form import Form, command_line, parse_arguments, set_argument
 from tests.support.examples import examples
 
 SCRIPT = '''
@@ -337,3 +337,10 @@ def test_invalid_plugin_parameter_text_is_rejected(custom_plugin: None, texts: M
     assert by_name("mine", **parse_parameters(["mine"], {"mine.word": "a"})["mine"]) == Mine("a")
     with pytest.raises(UsageError, match=r"plugin mine requires parameters: word: str"):
         by_name("mine")
+
+
+def test_command_line_of_a_job_file_has_the_limits_of_the_form() -> None:
+    form = Form(script="task.yaml", name="p", budget=" 20 ", wait_for_capacity="2h", arguments="A=1")
+    assert command_line(form) == ("skyward-tui launch task.yaml -c p --budget 20 --wait-for-capacity 2h --env A=1")
+    used = command_line(replace(form, pool="p.1234"))
+    assert "--budget" not in used and "--wait" not in used, "a pool that is up keeps its limits"
