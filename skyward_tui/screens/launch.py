@@ -56,6 +56,7 @@ from skyward_tui.screens.launch_field_groups import (
     WHOLE,
     CallFields,
     CheckLines,
+    FoldedFields,
     LaunchFields,
     OptionFields,
     ProviderField,
@@ -605,7 +606,7 @@ class LaunchScreen(BaseScreen[None]):
             self._follow_script()
         form = self.form()
         job = is_job(form.script)
-        self._fields.lock_fields(form, job=job)
+        self._fields.lock_fields(form, job=job, detected=not self._plugins_touched)
         called, arguments = self._called(form), self._arguments(form)
         if called is not None and self._detect_sweep(arguments, form):
             form = self.form()
@@ -677,12 +678,22 @@ class LaunchScreen(BaseScreen[None]):
         for field in self.query("#form .-wrong"):
             field.remove_class("-wrong")
         if wrong is not None:
-            self._invalid_field(wrong).add_class("-wrong")
+            field = self._invalid_field(wrong)
+            for each in (field, *field.ancestors):
+                if each is field or isinstance(each, FoldedFields):
+                    each.add_class("-wrong")
 
     def _invalid_field(self, wrong: FieldError) -> Widget:
         """Return the invalid field. For an argument without its own field, return the line of all arguments."""
         own = self.query_one("#argument-fields", ArgumentFields).field_of(wrong.argument)
         return self.query_one(f"#{wrong.field}") if own is None else own
+
+    def _focus_field(self, field: Widget) -> None:
+        """Focus a field, and expand the sections that contain it."""
+        for section in field.ancestors:
+            if isinstance(section, FoldedFields):
+                section.collapsed = False
+        self.call_after_refresh(field.focus)
 
     def _set_message(self, text: str, *, error: bool = False) -> None:
         message = self.query_one("#message", Static)
@@ -733,7 +744,7 @@ class LaunchScreen(BaseScreen[None]):
             self._set_busy(None)
             self._show_result(result)
             self._set_message(one_line(str(result.error)), error=True)
-            self._invalid_field(result.error).focus()
+            self._focus_field(self._invalid_field(result.error))
 
     async def _start(self, form: Form, plan: LaunchPlan) -> None:
         self._wait = ScriptWait(f"loading {plan.script.name}")

@@ -95,7 +95,34 @@ class FoldTitle(CollapsibleTitle, inherit_bindings=False):
     BINDINGS = bindings("fold")
 
 
-class OptionFields(Collapsible):
+class FoldedFields(Collapsible):
+    """Collapsible section of the form. Its title shows a summary of the values of its fields.
+
+    Args:
+        label: Start of the title.
+        children: The fields.
+    """
+
+    DEFAULT_CSS = read_style_sheet(__file__, "folded_fields")
+
+    def __init__(self, label: str, *children: Widget, id: str) -> None:
+        super().__init__(*children, title=label, id=id)
+        self._label = label
+        self._title = FoldTitle(label=label, collapsed_symbol="▸", expanded_symbol="▾", collapsed=True)
+
+    def focus(self, scroll_visible: bool = True) -> Self:
+        """Expand the section and focus its title."""
+        self.collapsed = False
+        self._title.focus(scroll_visible)
+        return self
+
+    def show_summary(self, text: str, *, is_error: bool = False) -> None:
+        """Show a summary behind the label."""
+        style = "$text-error" if is_error else "$muted"
+        self._title.label = Content.assemble(self._label, "  ", (sanitize_line(one_line(text)), style))
+
+
+class OptionFields(FoldedFields):
     """Collapsible section with the fields of a launch option that consists of several values.
 
     Args:
@@ -103,22 +130,12 @@ class OptionFields(Collapsible):
         prefix: Start of the fields' ids.
     """
 
-    DEFAULT_CSS = read_style_sheet(__file__, "option_fields")
-
     class Changed(Message):
         """Message that a field was edited."""
 
     def __init__(self, label: str, prefix: str, *, id: str) -> None:
-        super().__init__(ArgumentFields(id=f"{prefix}-arguments", prefix=prefix), title=label, id=id)
-        self._label = label
-        self._title = FoldTitle(label=label, collapsed_symbol="▸", expanded_symbol="▾", collapsed=True)
+        super().__init__(label, ArgumentFields(id=f"{prefix}-arguments", prefix=prefix), id=id)
         self._line = ""  # values of the fields, as a line of arguments
-
-    def focus(self, scroll_visible: bool = True) -> Self:
-        """Expand the section and focus its title."""
-        self.collapsed = False
-        self._title.focus(scroll_visible)
-        return self
 
     @property
     def texts(self) -> dict[str, str]:
@@ -135,8 +152,7 @@ class OptionFields(Collapsible):
         """
         if arguments is not None:
             self.query_one(ArgumentFields).show(arguments, self._line, Path(), sweep=False)
-        text = sanitize_line(one_line(f"✗ {error}" if error else values)) or "defaults"
-        self._title.label = Content.assemble(self._label, "  ", (text, "$text-error" if error else "$muted"))
+        self.show_summary(f"✗ {error}" if error else values or "defaults", is_error=bool(error))
 
     @on(ArgumentFields.Edited)
     def _edited(self, event: ArgumentFields.Edited) -> None:
@@ -350,14 +366,18 @@ class LaunchFields(VerticalScroll, can_focus=False, inherit_bindings=False):
         yield field_row("Nodes", *self._option_fields("Nodes"))
         yield field_row("Market", *self._option_fields("Market"), id="market")
         yield field_row("Budget $", *self._option_fields("Budget $"), id="money")
-        yield field_row("Plugins", PluginToggles(available_plugins(), id="plugins"))
-        yield PluginFields(id="plugin_settings")
-        packages = Choice(package_choices(None, ""), value="", allow_blank=False, id="packages", compact=True)
-        yield field_row("Packages", packages, *self._option_fields("Packages"))
-        yield ImageFields(id="image_settings")
-        yield field_row("Options", Toggles(FLAGS, {"keep"}, id="options"))
-        yield field_row("Restarts", *self._option_fields("Restarts"))
         yield field_row("Nodes/trial", text_field("gang", "empty = one rank, 2, all"), id="gangs")
+        plugins = field_row("", PluginToggles(available_plugins(), id="plugins"))
+        yield FoldedFields("Plugins", plugins, PluginFields(id="plugin_settings"), id="plugin-section")
+        packages = Choice(package_choices(None, ""), value="", allow_blank=False, id="packages", compact=True)
+        yield FoldedFields(
+            "More",
+            field_row("Packages", packages, *self._option_fields("Packages")),
+            ImageFields(id="image_settings"),
+            field_row("Options", Toggles(FLAGS, {"keep"}, id="options")),
+            field_row("Restarts", *self._option_fields("Restarts")),
+            id="more-section",
+        )
 
     def _option_fields(self, row: str) -> Iterator[Widget]:
         """Yield the fields, with their labels, of the launch options that are declared for a row."""
@@ -422,8 +442,13 @@ class LaunchFields(VerticalScroll, can_focus=False, inherit_bindings=False):
             self.query_one(ImageFields).fill(form.image_settings)
         self._show_provider(form.provider)
 
-    def lock_fields(self, form: Form, *, job: bool) -> None:
-        """Disable fields whose values an existing pool or a job file defines."""
+    def lock_fields(self, form: Form, *, job: bool, detected: bool = False) -> None:
+        """Disable fields whose values an existing pool or a job file defines, and summarize the folded fields.
+
+        Args:
+            job: Whether the script is a job file.
+            detected: Whether the plugins are those that the script imports.
+        """
         for name in (*_OF_POOL, *setting_fields_by_id()):
             self.query_one(f"#{name}").disabled = bool(form.pool) or (job and name in _OF_FILE)
         for name in ("function", "python"):
@@ -433,6 +458,18 @@ class LaunchFields(VerticalScroll, can_focus=False, inherit_bindings=False):
         flags.action_move(0)  # the cursor may be behind the last box
         self.query_one(ImageFields).show()
         self.query_one(PluginFields).show(() if form.pool or job else form.plugins)
+        origin = " (of the pool)" if form.pool else " (detected)" if detected and form.plugins else ""
+        plugins = ", ".join(form.plugins) or "none"
+        self.query_one("#plugin-section", FoldedFields).show_summary(plugins + origin)
+        values = {
+            "packages": form.packages and Path(form.packages).name,
+            "image": form.image_settings,
+            "outputs": form.outputs,
+            "restarts": form.restarts,
+        }
+        texts = [f"{name}: {value or 'none'}" for name, value in values.items() if value or name != "image"]
+        texts += [label for name, label in FLAGS if name in flags.chosen]
+        self.query_one("#more-section", FoldedFields).show_summary(" · ".join(texts))
 
     @on(Select.Changed, "#provider")
     def _provider_changed(self, event: Select.Changed) -> None:

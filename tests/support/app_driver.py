@@ -17,6 +17,8 @@ from textual.css.stylesheet import Stylesheet
 from textual.css.tokenize import tokenize_values
 from textual.message_pump import MessagePump
 from textual.pilot import Pilot
+from textual.screen import Screen
+from textual.widgets import Collapsible
 
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.screens.launch import LaunchScreen
@@ -236,6 +238,13 @@ async def on_launch_form(
         screen = await launch_form(app, pilot, script)
         await _until(pilot, until)
         yield pilot, screen
+
+
+async def focus_in_section(pilot: Pilot[Any], screen: Screen[Any], section: str, field: str) -> None:
+    """Expand a section of the launch form, and focus one of its fields."""
+    screen.query_one(f"#{section}", Collapsible).collapsed = False
+    await pilot.pause()
+    screen.query_one(f"#{field}").focus()
 
 
 def previewed(app: SkywardApp) -> bool:

@@ -15,7 +15,7 @@ from skyward_tui.screens.launch import LaunchScreen
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.ui.actions import ACTIONS, SCOPES
 from skyward_tui.widgets.form_fields import Toggles
-from tests.support.app_driver import press, running_app, screen_text
+from tests.support.app_driver import focus_in_section, press, running_app, screen_text
 from tests.support.fake_session import FakeSession
 
 HERE = Path(__file__).parent
@@ -133,5 +133,5 @@ async def test_help_and_pickers_scroll_and_focus_moves_through_toggles(app: Skyw
         await press(pilot, "up", until=lambda: listed.highlighted == at)
         await press(pilot, "escape", until=lambda: app.screen is form)
         boxes = form.query_one("#plugins", Toggles)
-        boxes.focus()
+        await focus_in_section(pilot, form, "plugin-section", "plugins")
         await press(pilot, "right", "left", "space", until=lambda: boxes.chosen == {boxes.options[0][0]})

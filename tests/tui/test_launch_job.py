@@ -17,7 +17,7 @@ from skyward_tui.launch_form.form import Form
 from skyward_tui.launch_form.recent_launches import add_recent
 from skyward_tui.screens.launch import LaunchScreen
 from skyward_tui.widgets.source_view import highlight_python
-from tests.support.app_driver import Size, on_launch_form, press, screen_text, typed, until
+from tests.support.app_driver import Size, focus_in_section, on_launch_form, press, screen_text, typed, until
 from tests.support.fake_session import FakeSession
 from tests.support.past import past_run
 
@@ -107,7 +107,9 @@ async def test_refused_job_leaves_neither_pool_nor_files(
     async with app.run_test(size=(160, 48)) as pilot:
         screen = await form_with(app, pilot, path)
         await until(pilot, "1 line, on 1 node")
-        screen.query_one("#options").focus()  # whether the pool is kept is the first of them
+        await focus_in_section(
+            pilot, screen, "more-section", "options"
+        )  # whether the pool is kept is the first of them
         await press(pilot, "space", "ctrl+r", until="this is refused")
         if where == "launch":
             await until(pilot, " torn down: created 1")

@@ -27,7 +27,16 @@ from skyward_tui.screens.launch import LaunchScreen
 from skyward_tui.screens.launch_field_groups import LaunchFields
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.widgets.form_fields import Toggles
-from tests.support.app_driver import Size, on_launch_form, press, running_app, screen_text, typed, until
+from tests.support.app_driver import (
+    Size,
+    focus_in_section,
+    on_launch_form,
+    press,
+    running_app,
+    screen_text,
+    typed,
+    until,
+)
 from tests.support.fake_session import FakeSession
 from tests.support.launch_script import GROUPS, SCRIPT, plan_text
 
@@ -133,7 +142,7 @@ async def test_pool_without_keep_is_torn_down_after_its_run(
 ) -> None:
     async with on_launch_form(app, SIZE, "train.py") as (pilot, screen):
         screen.query_one("#arguments", Input).value = "epochs=1"
-        screen.query_one("#options").focus()
+        await focus_in_section(pilot, screen, "more-section", "options")
         await press(pilot, "space", "ctrl+r", until=lambda: bool(session.launched))
         view = session.view("train")
         await until(pilot, lambda: bool(session.runs_ended))
@@ -463,15 +472,15 @@ async def test_plan_shows_and_warns_about_plugins_of_a_running_pool(
     """The plan warns only if the ranks cannot meet. Only plugins of the pool are checked in the form."""
     plain, gang = session.pool("plain"), session.pool("gang")
     plain.spec["plugins"], gang.spec["plugins"] = [], ["torch"]
-    async with on_launch_form(app, SIZE, "example:ddp", until="[x] torch") as (pilot, screen):
+    async with on_launch_form(app, SIZE, "example:ddp", until="Plugins  torch (detected)") as (pilot, screen):
         screen.query_one("#pool", Select).value = plain.key
         await until(pilot, lambda: "torch plugin is missing on pool plain" in " ".join(plan_text(screen).split()))
-        assert "[ ] torch" in screen_text(app)
+        assert "Plugins  none (of the pool)" in screen_text(app)
         screen.query_one("#pool", Select).value = gang.key
         await until(pilot, lambda: "uses     pool gang" in plan_text(screen))
         assert "plugins  torch" in plan_text(screen)
         assert "note" not in plan_text(screen)
-        assert "[x] torch" in screen_text(app)
+        assert "Plugins  torch (of the pool)" in screen_text(app)
 
 
 @pytest.mark.proof("1 s of a processor")

@@ -12,8 +12,7 @@ from skyward_tui.launch_form.form import Form, build_request, command_line, pyth
 from skyward_tui.launch_form.recent_launches import add_recent, recent_forms
 from skyward_tui.screens.launch_argument_fields import ArgumentRow
 from skyward_tui.screens.launch_field_groups import PluginFields
-from skyward_tui.widgets.form_fields import Toggles
-from tests.support.app_driver import on_launch_form, press, screen_text, typed, until
+from tests.support.app_driver import focus_in_section, on_launch_form, press, screen_text, typed, until
 
 SCRIPT = """
 import skyward_core as sky
@@ -36,13 +35,12 @@ def shown(fields: PluginFields) -> list[str]:
 async def test_fields_of_chosen_plugins_are_shown(app: SkywardApp) -> None:
     async with on_launch_form(app, (160, 48), "train.py") as (pilot, screen):
         fields = screen.query_one(PluginFields)
-        toggles = screen.query_one("#plugins", Toggles)
         assert not fields.display and "Plugin parameters" not in screen_text(app)
-        toggles.focus()
+        await focus_in_section(pilot, screen, "plugin-section", "plugins")
         await press(pilot, "space", until="▸ Plugin parameters  defaults")
         await pilot.press("down")  # one stop, however many fields are in it
         title = screen.focused
-        await press(pilot, "down", until=lambda: screen.focused is screen.query_one("#packages"))
+        await press(pilot, "down", until=lambda: screen.focused is not title)
         assert title is not None and fields in title.ancestors
         await pilot.press("up", "enter")
         await until(pilot, lambda: "torch.backend" in screen_text(app) and "str = 'cu128'" in screen_text(app))
@@ -52,7 +50,7 @@ async def test_fields_of_chosen_plugins_are_shown(app: SkywardApp) -> None:
         assert "--plugin torch --plugin-set torch.backend=gloo" in command_line(screen.form())
         await press(pilot, "up", "space", until="▸ Plugin parameters  torch.backend=gloo")
         # Of one that is off nothing is said or asked for, and it comes back with it.
-        toggles.focus()
+        await focus_in_section(pilot, screen, "plugin-section", "plugins")
         await pilot.press("space", "right", "right", "space")
         await until(pilot, lambda: shown(fields) == ["keras.backend", "keras.seed"])
         assert "--plugin-set" not in command_line(screen.form()) and not build_request(screen.form()).plugin_settings
@@ -66,7 +64,7 @@ async def test_fields_of_chosen_plugins_are_shown(app: SkywardApp) -> None:
 @pytest.mark.proof("1 s of a processor")
 async def test_plugin_field_error_is_shown_below_the_field_and_on_its_heading(app: SkywardApp) -> None:
     async with on_launch_form(app, (160, 48), "train.py") as (pilot, screen):
-        screen.query_one("#plugins", Toggles).focus()
+        await focus_in_section(pilot, screen, "plugin-section", "plugins")
         await pilot.press("right", "right", "space", "down", "enter", "down")
         # A choice of the backends there are, then a number.
         await pilot.press("enter", "down", "down", "enter", "down")
@@ -80,7 +78,7 @@ async def test_plugin_field_error_is_shown_below_the_field_and_on_its_heading(ap
 @pytest.mark.proof("1 s of a processor")
 async def test_recent_launch_restores_plugin_parameters(app: SkywardApp) -> None:
     async with on_launch_form(app, (160, 48), "train.py") as (pilot, screen):
-        screen.query_one("#plugins", Toggles).focus()
+        await focus_in_section(pilot, screen, "plugin-section", "plugins")
         await pilot.press("space", "down", "enter", "down")
         await typed(app, pilot, "gloo", until=lambda: screen.form().plugin_settings == {"torch.backend": "gloo"})
         add_recent(screen.form())

@@ -16,7 +16,7 @@ from skyward_tui.launch_form.form import Form, build_request, command_line
 from skyward_tui.screens.launch import LaunchScreen
 from skyward_tui.screens.launch_argument_fields import ArgumentFields
 from skyward_tui.text.text_width_tables_and_ascii import clip_path
-from tests.support.app_driver import on_launch_form, press, screen_text, typed, until
+from tests.support.app_driver import focus_in_section, on_launch_form, press, screen_text, typed, until
 from tests.support.fake_session import FakeSession, done
 from tests.support.pythons import another_python, make_environment
 
@@ -165,8 +165,8 @@ def test_clip_path_keeps_the_end_of_paths_and_the_start_of_other_texts(text: str
 
 
 async def test_image_fields_set_packages_setup_and_variables(app: SkywardApp) -> None:
-    async with on_launch_form(app, (160, 48), "train.py", until="▸ Image and environment  defaults") as (pilot, screen):
-        screen.query_one("#image_settings").focus()
+    async with on_launch_form(app, (160, 48), "train.py") as (pilot, screen):
+        await focus_in_section(pilot, screen, "more-section", "image_settings")
         await pilot.press("down")
         await typed(app, pilot, "einops 'rich>=13'")
         await pilot.press("down", "down")
@@ -186,8 +186,8 @@ async def test_image_fields_set_packages_setup_and_variables(app: SkywardApp) ->
 
 @pytest.mark.proof("1 s of a processor")
 async def test_unedited_image_settings_of_a_recent_launch_are_unchanged(app: SkywardApp) -> None:
-    async with on_launch_form(app, (160, 48), "train.py", until="▸ Image and environment  defaults") as (pilot, screen):
-        screen.query_one("#image_settings").focus()
+    async with on_launch_form(app, (160, 48), "train.py") as (pilot, screen):
+        await focus_in_section(pilot, screen, "more-section", "image_settings")
         await pilot.press("down")
         text = shlex.join(["setup=make one", "setup=make two", "pip=torch", "env.A="])
         screen._fill(replace(screen.form(), image_settings=text))

@@ -278,7 +278,18 @@ async def test_launch_form_snapshot(app: SkywardApp, session: FakeSession, snap:
 async def test_launch_form_with_plugins_snapshot(app: SkywardApp, session: FakeSession, snap: Snap, size: Size) -> None:
     Path("train.py").write_text("import skyward_core as sky\n\n@sky.function\ndef train(): ...\n")
     session.check_ups["local"] = done([Check("local", "ok", "8 cores")])
-    keys = ["n", Text("train.py"), *["tab"] * 10, "space", Seen("Plugin parameters  defaults"), "tab", "enter"]
+    keys = [
+        "n",
+        Text("train.py"),
+        *["tab"] * 10,
+        "enter",
+        Seen("[ ] torch"),
+        "tab",
+        "space",
+        Seen("Plugin parameters  defaults"),
+        "tab",
+        "enter",
+    ]
     keys += [Seen("torch.backend"), "tab", Text("gloo")]
     await show(app, snap, "launch-plugins", size, keys, "torch (backend=gloo)")
 
