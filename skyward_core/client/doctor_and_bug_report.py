@@ -17,7 +17,7 @@ from importlib import metadata
 from typing import Any
 
 from skyward_core import providers
-from skyward_core.model.errors import SkywardError, error_hint, error_message
+from skyward_core.model.errors import SkywardError
 from skyward_core.model.machines_and_gpu_use import Check
 from skyward_core.model.provider_capability_protocols import ChecksSettings
 from skyward_core.model.provider_settings_schema import declared_settings
@@ -165,7 +165,7 @@ def _folders() -> Iterator[Check]:
         probe.unlink()
         ensure_socket_folder(home)
     except SkywardError as error:
-        yield Check("folders", "fail", error_message(error), error_hint(error))
+        yield Check.from_error("folders", error)
         return
     except OSError as error:
         yield Check("folders", "fail", f"{error}. Set SKYWARD_HOME to a folder that you can write to")
@@ -174,7 +174,7 @@ def _folders() -> Iterator[Check]:
     try:
         ledger = Ledger()
     except SkywardError as error:
-        yield Check("ledger", "fail", error_message(error), error_hint(error))
+        yield Check.from_error("ledger", error)
         return
     live = [row.name for row in ledger.live_pools()]
     ledger.close()
@@ -192,7 +192,7 @@ def _providers() -> Iterator[Check]:
                 while (check := runner.run(_next(rows))) is not None:
                     yield check
         except (SkywardError, OSError) as error:
-            yield Check(name, "fail", error_message(error), error_hint(error))
+            yield Check.from_error(name, error)
         except Exception as error:  # noqa: BLE001  a provider of another package may raise anything
             yield Check(name, "fail", f"{type(error).__name__}: {error}")
 

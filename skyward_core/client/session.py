@@ -134,7 +134,7 @@ async def run_provider_check(
     except TimeoutError:
         return [Check(name, "fail", f"no answer within {patience:g} s")]
     except (SkywardError, OSError) as error:
-        return [Check(name, "fail", error_message(error), error_hint(error))]
+        return [Check.from_error(name, error)]
     except Exception as error:  # noqa: BLE001  a provider of another package may raise anything
         return [Check(name, "fail", f"{type(error).__name__}: {error}")]
 

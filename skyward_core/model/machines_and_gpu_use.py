@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+from skyward_core.model.errors import Hint, SkywardError, error_hint, error_message
 from skyward_core.model.outcomes_states_and_alerts import MachineStatus
 from skyward_core.util.light_dataclass import Value, value
 from skyward_core.util.terminal_safe_text import sanitize_line
-
-if TYPE_CHECKING:
-    from skyward_core.model.errors import Hint
 
 
 @value
@@ -58,6 +56,11 @@ class Check(Value):
     state: Literal["ok", "warn", "fail"]
     detail: str
     hint: Hint | None = None
+
+    @classmethod
+    def from_error(cls, subject: str, error: SkywardError | OSError, state: Literal["warn", "fail"] = "fail") -> Check:
+        """Return the line for a check that raised an error."""
+        return cls(subject, state, error_message(error), error_hint(error))
 
 
 MIN_MEMORY_SHARE = 0.85  # fraction of a GPU's nominal memory; drivers and error correction reserve the rest

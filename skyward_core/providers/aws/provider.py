@@ -20,7 +20,7 @@ from skyward_core.model.deprecated_and_unknown_arguments import (
     rejected,
     renamed,
 )
-from skyward_core.model.errors import PoolError, SkywardError, UsageError, error_hint, error_message
+from skyward_core.model.errors import PoolError, SkywardError, UsageError, error_message
 from skyward_core.model.leftovers import Inventory, Leftover
 from skyward_core.model.machines_and_gpu_use import Check, Machine, OrderedHardware
 from skyward_core.model.misuse_guards import StrictKeywords
@@ -673,7 +673,7 @@ class AWS(JsonSettings, StrictKeywords):
         try:
             regions = await self._regions()
         except SkywardError as error:
-            return [Check("AWS credentials", "fail", error_message(error), error_hint(error))]
+            return [Check.from_error("AWS credentials", error)]
         return await account_setup.check_account(self._calls, regions, subnet=self.subnet, zones=self.zones or ())
 
     @classmethod

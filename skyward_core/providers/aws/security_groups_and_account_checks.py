@@ -22,7 +22,6 @@ from skyward_core.model.errors import (
     SkywardError,
     Unreachable,
     UsageError,
-    error_hint,
     error_message,
 )
 from skyward_core.model.machines_and_gpu_use import Check
@@ -409,7 +408,7 @@ async def check_account(
     try:
         identity = await calls.call("sts", regions[0], "get_caller_identity")
     except SkywardError as error:
-        return [Check("AWS credentials", "fail", error_message(error), error_hint(error))]
+        return [Check.from_error("AWS credentials", error)]
     lines = [Check("AWS credentials", "ok", f"account {identity['Account']}, as {identity['Arn']}")]
     parts = await asyncio.gather(*(_check_region(calls, region, subnet, zones) for region in regions))
     return lines + [line for part in parts for line in part]
@@ -419,7 +418,7 @@ async def _check_region(calls: AwsCalls, region: str, subnet: str | None, zones:
     try:
         found = await zones_and_placement.list_zones(calls, region, subnet=subnet, zones=zones)
     except SkywardError as error:
-        return [Check(region, "fail", error_message(error), error_hint(error))]
+        return [Check.from_error(region, error)]
     lines = [Check(region, "ok", f"machines can run in {', '.join(place.zone for place in found)}")]
     more = await asyncio.gather(_permissions(calls, region, found[0]), _quotas(calls, region))
     return [*lines, *more]
@@ -447,7 +446,7 @@ async def _permissions(calls: AwsCalls, region: str, place: Zone) -> Check:
     try:
         refused = [name for name in await asyncio.gather(*tried) if name]
     except SkywardError as error:
-        return Check(subject, "warn", error_message(error), error_hint(error))
+        return Check.from_error(subject, error, "warn")
     if refused:
         denied = ", ".join(sorted(refused))
         return Check(subject, "fail", f"missing permissions: {denied}. Attach the policy from the documentation")
@@ -525,7 +524,7 @@ async def _quotas(calls: AwsCalls, region: str) -> Check:
     try:
         quotas = await _list_quotas(calls, region)
     except SkywardError as error:
-        return Check(subject, "warn", error_message(error), error_hint(error))
+        return Check.from_error(subject, error, "warn")
     most = {code: each["Value"] for code, each in quotas.items()}
     limits, none = [], []
     for family, (_, on_demand, spot) in QUOTA_FAMILIES.items():

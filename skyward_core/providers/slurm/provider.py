@@ -12,7 +12,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
-from skyward_core.model.errors import PoolError, SkywardError, UsageError, error_hint, error_message
+from skyward_core.model.errors import PoolError, SkywardError, UsageError, error_message
 from skyward_core.model.leftovers import Inventory, Leftover
 from skyward_core.model.machines_and_gpu_use import Check, Machine
 from skyward_core.model.misuse_guards import StrictKeywords
@@ -628,7 +628,7 @@ class Slurm(JsonSettings, StrictKeywords):
                 version = "".join((await commands("sbatch", "--version")).split()[-1:])
                 partitions = await self._partitions(commands)
         except (SkywardError, OSError) as error:
-            return [Check("Slurm", "fail", error_message(error), error_hint(error))]
+            return [Check.from_error("Slurm", error)]
         answer = f"Slurm {sanitize_line(version)[:32] or 'of unknown version'} answers on {commands.host_label}"
         lines = [Check("Slurm", "ok", answer)]
         if not partitions:

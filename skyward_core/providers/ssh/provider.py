@@ -14,14 +14,7 @@ from dataclasses import KW_ONLY, MISSING, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from skyward_core.model.errors import (
-    NoCapacity,
-    PoolError,
-    SkywardError,
-    UsageError,
-    error_hint,
-    error_message,
-)
+from skyward_core.model.errors import NoCapacity, PoolError, SkywardError, UsageError, error_message
 from skyward_core.model.machines_and_gpu_use import FREE, Check, Machine
 from skyward_core.model.misuse_guards import StrictKeywords
 from skyward_core.model.provider_capability_protocols import check_host_count
@@ -382,7 +375,7 @@ class SSH(JsonSettings, StrictKeywords, Value):
         try:
             groups = host_groups()
         except SkywardError as error:
-            yield Check("settings", "fail", error_message(error), error_hint(error))
+            yield Check.from_error("settings", error)
             return
         if not groups:
             yield Check(cls.name, "ok", "no groups under [hosts] in skyward.toml, so no hosts to check")
@@ -397,14 +390,14 @@ class SSH(JsonSettings, StrictKeywords, Value):
         try:
             return await cls([host]).check()
         except (SkywardError, OSError) as error:
-            return [Check(host, "fail", error_message(error), error_hint(error))]
+            return [Check.from_error(host, error)]
 
     async def _check_host(self, host: str, loaded_with: Sequence[str] | None) -> list[Check]:
         try:
             async with self._brief_transport(host, loaded_with) as transport:
                 return await self._inspect_host(host, transport)
         except (PoolError, UsageError, OSError) as error:
-            return [Check(host, "fail", error_message(error), error_hint(error))]
+            return [Check.from_error(host, error)]
 
     async def _inspect_host(self, host: str, transport: SSHTransport) -> list[Check]:
         from skyward_core.transport.ssh.host_command_channel import NoFittingPython
