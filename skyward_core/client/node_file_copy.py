@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from skyward_core import providers
+from skyward_core.client.ssh_host_groups_and_access import ssh_targets
 from skyward_core.model.errors import PoolError, SkywardError, UsageError
-from skyward_core.providers.provider import ReachedOverSSH
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow
 from skyward_core.store.state_folder import find_state_folder, is_state_folder
@@ -27,6 +26,7 @@ from skyward_core.transport.ssh.connection import (
     silent_host_error,
     stalled_host_error,
 )
+from skyward_core.transport.ssh.host_address_and_python import Target
 from skyward_core.util.safe_file_access import is_dir, resolve_path
 from skyward_core.util.terminal_safe_text import sanitize_line
 
@@ -80,14 +80,8 @@ def copy_from_node(
     return asyncio.run(_download(_ssh_target(ledger, pool, node), source, target, far))
 
 
-def _ssh_target(ledger: Ledger, pool: PoolRow, node: int) -> Any:
-    machines = ledger.machines(pool.token)
-    provider = providers.provider_from_json(pool.provider)
-    if not isinstance(provider, ReachedOverSSH):
-        raise UsageError(
-            f"pool {pool.name} is on provider {provider.name}, whose files are on this machine. Copy them with cp"
-        )
-    return provider.target(machines[node].address)
+def _ssh_target(ledger: Ledger, pool: PoolRow, node: int) -> Target:
+    return ssh_targets(ledger, pool, "whose files are on this machine. Copy them with cp")[node]
 
 
 async def _upload(

@@ -240,16 +240,23 @@ def ssh_config(ledger: Ledger, pool: PoolRow, node: int, alias: str = "") -> Pat
         UsageError: If the pool has no such node, or its nodes are not reached over SSH.
         OSError: If the file cannot be written.
     """
-    machines = ledger.machines(pool.token)
+    targets = ssh_targets(ledger, pool, "which has no hosts to log in to")
+    if node >= len(targets):
+        nodes = f"{len(targets)} node{'' if len(targets) == 1 else 's'}"
+        raise UsageError(f"pool {pool.name} has {nodes}, 0 to {len(targets) - 1}; not {node}")
+    return asyncio.run(write_pool_config(alias or pool.name, targets))
+
+
+def ssh_targets(ledger: Ledger, pool: PoolRow, refusal: str) -> list[Target]:
+    """Return the SSH targets of a pool's nodes.
+
+    Raises:
+        UsageError: If the nodes are not reached over SSH. ``refusal`` ends the message, after the provider's name.
+    """
     provider = providers.provider_from_json(pool.provider)
     if not isinstance(provider, ReachedOverSSH):
-        raise UsageError(f"pool {pool.name} is on provider {provider.name}, which has no hosts to log in to")
-    if node >= len(machines):
-        nodes = f"{len(machines)} node{'' if len(machines) == 1 else 's'}"
-        raise UsageError(f"pool {pool.name} has {nodes}, 0 to {len(machines) - 1}; not {node}")
-    return asyncio.run(
-        write_pool_config(alias or pool.name, [provider.target(machine.address) for machine in machines])
-    )
+        raise UsageError(f"pool {pool.name} is on provider {provider.name}, {refusal}")
+    return [provider.target(machine.address) for machine in ledger.machines(pool.token)]
 
 
 def include_ssh_config() -> str:
