@@ -293,7 +293,7 @@ async def check_can_end_now(provider: Provider) -> None:
 
 
 async def _abandon_nodes(context: PoolContext) -> tuple[RemainingFiles, dict[int, str]]:
-    """Send no requests to machines that are terminated at once. Return the results that are lost with them."""
+    """Mark all links as finished, because the machines are terminated at once. Return the results that are lost."""
     for link in context.links:
         link.finished = True
     known = [f"run {run} ({size:,} bytes)" for run, size in context.view.unfetched.items()]

@@ -325,7 +325,10 @@ class RunRegistry:
             self._context.background.spawn(self._check_orphaned_loop())
 
     async def _check_orphaned_loop(self) -> None:
-        """Check for orphaned runs until no earlier run is active. Later runs start with the present nodes."""
+        """Check for orphaned runs until no earlier run is active.
+
+        Later runs need no check, because they start on the present nodes.
+        """
         context, pause = self._context, CHECK_INTERVAL
         while not (context.leaving or context.external_end):
             await asyncio.sleep(pause)

@@ -168,7 +168,7 @@ def _shown_machines(
 
 
 def _unseen_machines(facts: Mapping[str, Any], found: Container[str], folder: LaunchJournal) -> list[Machine]:
-    """Return the machines that EC2's answers named but its queries do not show."""
+    """Return the machines that EC2 named when it created them, but does not show in queries."""
     return [
         _invisible_machine(name, index, facts[name], folder)
         for index, name in enumerate(sorted(each for each in facts if each not in found))

@@ -694,7 +694,7 @@ class AWS(JsonSettings, StrictKeywords):
         return [cls(profile=profile, endpoint_url=endpoint, region=regions) for profile, endpoint, regions in places]
 
     async def inventory(self, *, everywhere: bool) -> Inventory:
-        """Return all resources that were created for pools in this account, by any client; reads only.
+        """Return all resources that were created for pools in this account, by any client. Changes nothing.
 
         Args:
             everywhere: Whether to search all regions, not only the provider's.

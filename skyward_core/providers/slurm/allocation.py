@@ -371,7 +371,7 @@ async def fetch_node_reports(commands: SlurmCommands, job: SlurmJob, folder: str
 
 
 async def fetch_end_reason(commands: SlurmCommands, id: str) -> str:
-    """Return why an allocation ended that squeue no longer lists, from Slurm's accounting; "" without accounting."""
+    """Return why an allocation ended that left the queue, from Slurm's accounting; "" without accounting."""
     try:
         output = await commands("sacct", "--noheader", "--allocations", "--parsable2", f"--jobs={id}", "--format=State")
     except PoolError:

@@ -664,7 +664,7 @@ class Slurm(JsonSettings, StrictKeywords):
         ]
 
     async def inventory(self, *, everywhere: bool) -> Inventory:
-        """Return the user's allocations with names of pools; reads only.
+        """Return the user's allocations with names of pools. Changes nothing.
 
         Args:
             everywhere: Ignored, because a login host belongs to one cluster.
