@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from logging import DEBUG
 from typing import Any, TypeVar
@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from skyward_core.model.errors import PoolError, Unreachable
 from skyward_core.model.machines_and_gpu_use import Machine
 from skyward_core.store.debug_log import get_logger
+from skyward_core.transport.background_loop import set_for_tasks
 
 T = TypeVar("T")
 
@@ -24,14 +25,9 @@ _log = get_logger("provider")
 _listener: ContextVar[Callable[[str], None]] = ContextVar("progress_listener")
 
 
-@contextmanager
-def progress_listener(listener: Callable[[str], None]) -> Iterator[None]:
+def progress_listener(listener: Callable[[str], None]) -> AbstractContextManager[None]:
     """Pass the progress messages of providers to a function during the block."""
-    before = _listener.set(listener)
-    try:
-        yield
-    finally:
-        _listener.reset(before)
+    return set_for_tasks(_listener, listener)
 
 
 def report_progress(text: str) -> None:
@@ -130,14 +126,9 @@ MAX_CACHED_ANSWERS = 256  # maximum number of answers in the cache
 _cache_enabled: ContextVar[bool] = ContextVar("remembering", default=False)
 
 
-@contextmanager
-def use_cached_answers() -> Iterator[None]:
+def use_cached_answers() -> AbstractContextManager[None]:
     """Allow answers from :class:`AnswerCache` during the block."""
-    before = _cache_enabled.set(True)
-    try:
-        yield
-    finally:
-        _cache_enabled.reset(before)
+    return set_for_tasks(_cache_enabled, True)
 
 
 class AnswerCache:

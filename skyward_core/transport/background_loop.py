@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 # seconds; longer imports, such as a script that serves requests while it is imported, must not delay a fork
@@ -114,6 +115,16 @@ def call_on_loop(work: Callable[[], T]) -> T:
         return work()
 
     return submit(run()).result()
+
+
+@contextmanager
+def set_for_tasks(variable: ContextVar[T], value: T) -> Iterator[None]:
+    """Set a context variable during the block. Tasks of the loop that start in the block inherit the value."""
+    before = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(before)
 
 
 async def cancel_tasks(tasks: Iterable[asyncio.Future[Any]], patience: float | None = None) -> None:

@@ -2,17 +2,18 @@
 
 Pools and providers are layers between a session and a connection, and should not handle prompts. A session therefore
 stores its :class:`HostKeyPrompt` in the context in which it starts work (:meth:`HostKeyPrompt.set_current`). Tasks of
-the
-background loop inherit this context, so a reconnection asks the same session.
+the background loop inherit this context, so a reconnection asks the same session.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
+
+from skyward_core.transport.background_loop import set_for_tasks
 
 if TYPE_CHECKING:
     from skyward_core.transport.ssh.known_hosts import ServerKey
@@ -48,14 +49,9 @@ class HostKeyPrompt:
         """Set the function that answers questions; it is cancelled if the answer is no longer needed."""
         self._handler = ask
 
-    @contextmanager
-    def set_current(self) -> Iterator[None]:
+    def set_current(self) -> AbstractContextManager[None]:
         """Make this the current prompt during the block."""
-        before = _current.set(self)
-        try:
-            yield
-        finally:
-            _current.reset(before)
+        return set_for_tasks(_current, self)
 
     async def confirm(self, key: ServerKey) -> bool:
         """Ask whether to trust a host key; False without a handler and after the session has ended."""
