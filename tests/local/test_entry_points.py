@@ -159,15 +159,8 @@ def test_entry_point_plugin_runs_with_a_script(plugin_site: Path, tmp_path: Path
     assert "welcome, rank 0" in done.stdout and "welcome, rank 1" in done.stdout
     done = cli("run", "greets.py", "--plugin", "greeter", "--plugin-set", "greeter.word=good day")
     assert "good day, rank 0" in done.stdout
-    done = cli("run", "greets.py", "--plugin", "greeter", "--plugin-set", "greeter.wrd=hi", status=None)
-    assert "plugin greeter has no argument 'wrd'. Did you mean 'word'?" in done.stderr
     done = cli("run", "greets.py", "--plugin", "greeter", "--plugin-set", "word=hi", status=None)
     assert "--plugin-set word=hi: invalid plugin parameter. Write PLUGIN.NAME=VALUE" in done.stderr
-    declare_plugin(plugin_site, "broken", "its_broken:Broken", "its_broken", "import not_installed_here\n")
-    done = cli("run", "greets.py", "--plugin", "broken", status=None)
-    assert done.returncode != 0
-    assert "plugin broken (its_broken:Broken) cannot be imported" in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 PROVIDER = '''

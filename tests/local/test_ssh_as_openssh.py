@@ -269,7 +269,7 @@ async def connect_with_skyward(name: str) -> SkywardError | None:
     return None
 
 
-CASES = [pytest.param(seed, marks=pytest.mark.proof("20 s of a processor", after=11)) for seed in range(100)]
+CASES = [pytest.param(seed, marks=pytest.mark.proof("20 s of a processor", after=6)) for seed in range(100)]
 
 
 @pytest.mark.parametrize("seed", CASES)

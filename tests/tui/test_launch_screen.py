@@ -385,23 +385,18 @@ async def test_command_line_of_the_launch_is_copied(app: SkywardApp, script: Pat
         ({"script": ""}, "script", "launch.files"),
         ({"script": "nowhere.py"}, "script", "script nowhere.py does not exist"),
         ({"script": "hello"}, "script", "Packaged example of this name: example:hello"),
-        ({"script": "."}, "script", "folder"),
         ({"script": "plain.py", "arguments": "--name 'x"}, "arguments", "quotation"),
-        ({"script": "", "whole": True}, "script", "launch.files"),
         ({"packages": "lock gone/uv.lock"}, "packages", "does not exist"),
         ({"packages": "project"}, "packages", "file pyproject.toml does not exist"),
         ({"outputs": "out/** /etc/passwd"}, "outputs", "'/etc/passwd' leads out of the working folder"),
-        ({"outputs": "out/**,../x"}, "outputs", "'../x' leads out of the working folder"),
         ({"outputs": "''"}, "outputs", "names no files"),
         ({"outputs": "'out/**"}, "outputs", "quotation"),
-        ({"script": "broken.py"}, "script", "line 1 does not parse"),
         ({"arguments": ""}, "arguments", "needs epochs"),
         ({"arguments": "epochs=x"}, "arguments", "epochs"),
         ({"arguments": "epoch=1"}, "arguments", "Did you mean 'epochs'"),
         ({"arguments": 'epochs="1'}, "arguments", "quotation"),
         ({"arguments": "", "name": "taken", "provider": "ssh", "nodes": ""}, "arguments", "needs epochs"),
         ({"nodes": "0"}, "nodes", "Nodes: 0 is not valid"),
-        ({"nodes": "-3"}, "nodes", "Nodes: -3 is not valid"),
         ({"nodes": ""}, "nodes", "Nodes is empty. Enter 1 to 1,024 or a range such as 2:8"),
         ({"ranks_per_node": "65"}, "ranks_per_node", "1 to 64"),
         ({"name": "No Good"}, "name", "not a pool name"),
@@ -410,11 +405,9 @@ async def test_command_line_of_the_launch_is_copied(app: SkywardApp, script: Pat
         ({"plugins": ("torhc",)}, "plugins", "did you mean torch"),
         ({"provider": "ssh"}, "hosts", "enter hosts or a group of skyward.toml (empty, lab)"),
         ({"provider": "ssh", "settings": {"hosts": "gpu1 gpu1"}}, "hosts", "Named twice: gpu1"),
-        ({"provider": "ssh", "settings": {"hosts": "gpu1 gpu2:ssh"}}, "hosts", "invalid port"),
         ({"provider": "ssh", "settings": {"hosts": "gpu1, @lba"}}, "hosts", "no group 'lba'"),
         ({"provider": "ssh", "settings": {"hosts": "empty"}}, "hosts", "at least one host"),
         ({"provider": "ssh", "settings": {"hosts": "lab"}, "nodes": "4:8"}, "nodes", "only 3 hosts: "),
-        ({"provider": "ssh", "settings": {"hosts": "lab"}, "nodes": "0"}, "nodes", "Nodes: 0 is not valid"),
         ({"accelerator": "H10O:8"}, "accelerator", "did you mean H100"),
         ({"accelerator": "H100:x"}, "accelerator", "not a number of accelerators"),
     ],
@@ -423,7 +416,6 @@ def test_invalid_launch_input_names_its_field(
     script: Path, session: FakeSession, changes: dict[str, Any], field: str, words: str
 ) -> None:
     Path("plain.py").write_text("x = 1\n")
-    Path("broken.py").write_text("def (:\n")
     Path("skyward.toml").write_text(GROUPS)
     session.pool("taken")
     form = Form(**({"script": "train.py", "arguments": "epochs=1"} | changes))  # type: ignore[arg-type]

@@ -327,7 +327,16 @@ def _id(value: Any) -> str:
     return f"{value[0]} {type(value[1]).__name__}"
 
 
-@pytest.mark.parametrize("fault", [(at, each) for each in RAISED for at in AWAITS], indirect=True, ids=_id)
+# By default, each error at one of the places, and each place with some of the errors.
+PROOF = pytest.mark.proof("3 s of a processor, all of them together")
+FAULTS = [
+    pytest.param((at, each), marks=[PROOF] if (number + place) % len(AWAITS) else [])
+    for number, each in enumerate(RAISED)
+    for place, at in enumerate(AWAITS)
+]
+
+
+@pytest.mark.parametrize("fault", FAULTS, indirect=True, ids=_id)
 async def test_connection_error_of_one_host_does_not_affect_others(fault: Fault) -> None:
     ssh = SSH(HOSTS, config=False)
     checks = await ssh.check()

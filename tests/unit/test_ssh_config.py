@@ -323,7 +323,7 @@ CLEAR = LINES[:-6]
 
 
 @pytest.mark.skipif(shutil.which("ssh") is None, reason="there is no ssh client to ask")
-@pytest.mark.parametrize("seed", range(examples(100)))
+@pytest.mark.parametrize("seed", range(examples(60)))
 async def test_shared_ssh_answers_equal_individual_ones(home: Path, seed: int) -> None:
     chosen = random.Random(seed)
     for name in ("config", "included"):
