@@ -289,7 +289,8 @@ def test_following_a_job_continues_with_its_next_step() -> None:
     run = opened(view, "a", "setup", 10.0)
     job = PoolCommand.__new__(PoolCommand)
     job.pool = job.key = "p"
-    job.session = SimpleNamespace(view=lambda key: view, subscribe=lambda *_, **__: None)  # type: ignore[assignment]
+    subscribed = SimpleNamespace(result=lambda: None)
+    job.session = SimpleNamespace(view=lambda key: view, subscribe=lambda *_, **__: subscribed)  # type: ignore[assignment]
     job.console = SimpleNamespace(note=messages.append)  # type: ignore[assignment]
     job.follower = SimpleNamespace(  # type: ignore[assignment]
         wait_until=lambda come, most: come(), on_event=None, on_log=None
