@@ -82,7 +82,6 @@ def has_rest(host: Host) -> bool:
     return any(host.home.glob(".cache/skyward/bundle-*-rest/all.zip"))
 
 
-@pytest.mark.proof("2 s of a processor")
 def test_rest_of_the_bundle_is_sent_on_request_or_when_the_client_leaves(pair: Lab) -> None:
     first, second = pair.hosts
     for host in pair.hosts:
