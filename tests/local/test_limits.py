@@ -220,7 +220,6 @@ def test_state_folder_that_cannot_hold_folders_is_named(small_home: Path, tmp_pa
 READ_ONLY = 'mount --bind "$0" "$0" && mount -o remount,bind,ro "$0" && exec "$@"'
 
 
-@pytest.mark.proof("2 s of a processor")
 def test_pool_is_listed_and_torn_down_with_a_read_only_home(cli: Cli) -> None:
     if os.geteuid() != 0:
         pytest.skip("a read-only home needs root")
