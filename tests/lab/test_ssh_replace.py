@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -27,6 +28,7 @@ from tests.support.sessions import new_session
 from tests.support.waiting import wait_until
 
 from . import Lab
+from .host import Host
 from .pools import less_patience
 
 MakeLab = Callable[..., Lab]
@@ -263,6 +265,65 @@ def test_run_shrinks_without_a_client_and_grows_when_the_machine_returns(make_la
         until_attempt(lab, 3)
         wait_until(lambda: [(run.attempt, run.nodes, run.total) for run in view.runs.values()] == [(3, (), 3)])
     assert running.result() == [[(3, 3, rank)] for rank in range(3)]
+
+
+@contextmanager
+def firewall(lab: Lab, kind: str, cut_off: int) -> Iterator[None]:
+    """Let a firewall refuse all packets between one host and the others, in both directions.
+
+    Args:
+        kind: "reset" answers with TCP resets, and "unreachable" with ICMP messages. A route to the loopback interface,
+            on which no process listens, has the effect of the former.
+    """
+    for number, host in enumerate(lab.hosts):
+        for other in lab.hosts if number == cut_off else [lab.hosts[cut_off]]:
+            if other is not host:
+                route = (
+                    f"local {other.address}/32 dev lo table local" if kind == "reset" else f"{kind} {other.address}/32"
+                )
+                host.run(f"ip route add {route}")
+    yield
+    for host in lab.hosts:
+        for other in lab.hosts:
+            route = f"local {other.address}/32 dev lo table local" if kind == "reset" else f"{kind} {other.address}/32"
+            if other is not host:
+                host.run(f"ip route del {route} 2>/dev/null || true")
+
+
+@pytest.mark.parametrize("kind", ["reset", "unreachable"])
+def test_node_that_a_firewall_hides_from_the_others_is_not_lost(make_lab: MakeLab, kind: str) -> None:
+    """The client still sees the node."""
+    lab = make_lab(3)
+    with waiting_run(lab, 3) as (compute, silences):
+        head = compute.pool.links[0]
+        wait_until(lambda: len(ask(head, {"t": "heartbeats"})["silences"]) == 2)
+        began = time.monotonic()
+        with firewall(lab, kind, 2):
+            wait_until(lambda: time.monotonic() - began > LOSS_SECONDS + 4)
+            seen = ask(head, {"t": "heartbeats"})["silences"]
+    assert (seen["2"] > LOSS_SECONDS) == (kind == "unreachable"), "a reset is a sign of life"
+    assert silences == []
+
+
+def workers(host: Host) -> list[int]:
+    return [pid for pid, line in host.processes().items() if "worker" in line]
+
+
+@pytest.mark.proof("30 s")
+def test_firewall_that_resets_connections_starts_no_second_gang(make_lab: MakeLab) -> None:
+    """The client is cut off. The head cannot tell the resets of a firewall from those of a machine without an agent."""
+    lab = make_lab(3)
+    with elastic_run(lab) as (_, running):
+        lab.client.unplug()
+        try:
+            with firewall(lab, "reset", 2):
+                os.kill(workers(lab.hosts[1])[0], signal.SIGKILL)
+                time.sleep(20)  # the agents notice after 10 s that the client is away
+                assert lab.hosts[0].run("ls /tmp/attempt-2 2>&1 || true")[:4] != "/tmp"
+            until_attempt(lab, 2)
+        finally:
+            lab.client.plug()
+    assert running.result() == [[(2, 3, rank)] for rank in range(3)]
 
 
 def test_run_goes_on_with_the_nodes_that_are_left(make_lab: MakeLab) -> None:

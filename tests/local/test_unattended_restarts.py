@@ -157,7 +157,8 @@ def known_agent() -> int:
     """
     with sky.attach("shared") as compute:
         head, other = compute.pool.links[:2]
-        wait_until(lambda: "1" in submit(head.ask({"t": "heartbeats"})).result()[0]["silences"])
+        for link, watched in ((head, "1"), (other, "0")):
+            wait_until(lambda: watched in submit(link.ask({"t": "heartbeats"})).result()[0]["silences"])  # noqa: B023
         return int(other.welcome["pid"])
 
 

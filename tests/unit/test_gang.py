@@ -601,7 +601,7 @@ async def test_refused_connection_proves_no_loss_of_an_agent_that_may_run(
         witness = Witness("node 1", "node 1", {}, 1, age)
         monkeypatch.setattr(gang[0].heartbeats, "witnesses", lambda found=witness: [found])
         assert await head._explain_silence(record, 1) == "", "a firewall may have refused all connections"
-        monkeypatch.setattr(gang[0].heartbeats, "has_met", lambda node: node == 1)
+        monkeypatch.setattr(gang[0].heartbeats, "has_left", lambda node: node == 1)
         assert await head._explain_silence(record, 1) == reason
         monkeypatch.undo()
         monkeypatch.setattr(gang[0].fail_fast, "has_no_agent", refuse)

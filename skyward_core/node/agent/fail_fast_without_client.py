@@ -158,7 +158,8 @@ class FailFast:
             timer.cancel()
 
     def _on_frame(self, connection: Connection, header: FromPeer, body: bytes) -> None:
-        if header["t"] == "heartbeat" and self.heartbeats is not None and self.heartbeats.receive(header):
+        heartbeats = self.heartbeats
+        if header["t"] == "heartbeat" and heartbeats is not None and heartbeats.receive(header, connection):
             self._on_lost(connection)  # the peer is authenticated now
             self._authenticated.add(connection)
         else:

@@ -59,6 +59,9 @@ class Connection(asyncio.BufferedProtocol):
         self._batch: list[bytes] = []  # frames sent with the next one, or after BATCH_DELAY
         self.is_write_paused = False  # the peer reads too slowly
         self.is_open = False
+        self.has_eof = (
+            False  # whether the peer closed it, for example by its exit; a cut or reset connection has no end
+        )
         self.received_frames = 0
         self.missed_checks = 0  # liveness checks since the last received byte
         self.peer_name = ""  # name that the peer sent
@@ -88,6 +91,9 @@ class Connection(asyncio.BufferedProtocol):
             return None
         at = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, ACK_AGE_OFFSET + 4)
         return float(struct.unpack_from("=I", at, ACK_AGE_OFFSET)[0]) / 1000
+
+    def eof_received(self) -> None:
+        self.has_eof = True
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_open = False

@@ -130,7 +130,6 @@ class _Peer:
         self.connection: Connection | None = None
         self.connecting: asyncio.Task[None] | None = None
         self.seen_at: float | None = None  # time of the last sign of life, by the loop's clock
-        self.is_reached = False  # whether the peer's agent has ever accepted a connection
 
     def close(self) -> None:
         if self.connecting is not None:
@@ -151,6 +150,7 @@ class PeerHeartbeats:
         self._state, self._gang, self._epoch = state, gang, state.gang.epoch
         self._peers: dict[int, _Peer] = {}
         self._reports: dict[int, tuple[float, dict[int, float]]] = {}  # node -> time and content of its last heartbeat
+        self._incoming: dict[int, Connection] = {}  # node -> connection with its last heartbeat; nothing is sent on it
         self._counts: dict[int, int] = {}  # node -> number of its last heartbeat; only higher ones are accepted
         self._count = 0
         self._resumed_at = 0.0  # time since which this agent has observed without a pause
@@ -209,7 +209,7 @@ class PeerHeartbeats:
         except (OSError, TimeoutError):
             connection.abort()
         else:
-            peer.seen_at, peer.connection, peer.is_reached = loop.time(), connection, True
+            peer.seen_at, peer.connection = loop.time(), connection
             connection.send(self._heartbeat())
 
     def _heartbeat(self) -> PeerHeartbeat:
@@ -246,11 +246,14 @@ class PeerHeartbeats:
         found = [(here, now, self.silences()), *((node, *report) for node, report in self._reports.items())]
         return [Witness(f"node {node}", f"node {node}", seen, node, now - at) for node, at, seen in found]
 
-    def has_met(self, node: int) -> bool:
-        """Check whether the agent of a node has ever answered or sent a heartbeat."""
-        return node in self._reports or (node in self._peers and self._peers[node].is_reached)
+    def has_left(self, node: int) -> bool:
+        """Check whether the agent of a node has closed its connection to this one.
 
-    def receive(self, header: PeerHeartbeat) -> bool:
+        The kernel does so when an agent ends. A firewall that refuses or resets connections does not.
+        """
+        return node in self._incoming and self._incoming[node].has_eof
+
+    def receive(self, header: PeerHeartbeat, connection: Connection) -> bool:
         """Store a heartbeat of another node. Return whether its signature is valid."""
         from hmac import compare_digest
 
@@ -260,7 +263,7 @@ class PeerHeartbeats:
             return False
         if not compare_digest(header["signature"], sign_heartbeat(self._gang["key"], header)):
             return False
-        self._counts[node] = header["count"]
+        self._counts[node], self._incoming[node] = header["count"], connection
         silences = {int(name): silence for name, silence in header["silences"].items()}
         self._reports[node] = asyncio.get_running_loop().time(), silences
         return True

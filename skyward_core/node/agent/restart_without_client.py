@@ -155,10 +155,10 @@ class UnattendedRestarts:
         """Return why a node does not answer; "" if that is not known yet."""
         if reason := self._find_lost(record).get(node, ""):
             return reason
-        # A firewall may refuse connections to an agent that runs: in one direction, or in both from the beginning on.
+        # A firewall may refuse connections to an agent that runs, in one direction or in both.
         heartbeats = self._fail_fast.heartbeats
         may_be_refused = heartbeats is not None and (
-            not heartbeats.has_met(node)
+            not heartbeats.has_left(node)
             or any(each.node == node and each.age < HEARD_SECONDS for each in heartbeats.witnesses())
         )
         if not may_be_refused and await self._fail_fast.has_no_agent(node):
