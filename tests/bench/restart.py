@@ -174,7 +174,10 @@ def copy_once(hosts: dict[str, Any]) -> tuple[float, float, float, float, float,
             scp = _scp(hosts, path, Path(folder) / "theirs")
     if spans.keys() != {"fetch", "_copy"}:
         raise BenchError(f"the checkpoint was not copied: {spans}")
-    usual = median(took for begun, took in steps if not any(start <= begun < end for start, end in spans.values()))
+    apart = [took for begun, took in steps if not any(start <= begun < end for start, end in spans.values())]
+    if not apart:
+        raise BenchError(f"training has ended before the copies: {spans}")
+    usual = sum(apart) / len(apart)  # the median would count usual pauses as those of the copies
     during = [took for begun, took in steps if any(start <= begun < end for start, end in spans.values())]
     lost = sum(during) - usual * len(during)
     download, neighbour = (spans[name][1] - spans[name][0] for name in ("fetch", "_copy"))
