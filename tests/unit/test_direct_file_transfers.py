@@ -10,6 +10,8 @@ import select
 import socket
 import ssl
 import struct
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -347,6 +349,17 @@ def test_idle_blob_connection_is_closed(
     wait_until(lambda: threads_of_servers() == 0)
     monkeypatch.undo()
     assert client.download(hosts[0].node, target) == DATA
+
+
+def test_ranks_precede_the_copies_of_their_checkpoints() -> None:
+    agent, server = socket.socketpair()
+    code = f"from {file_transfer_server.__name__} import main; main({server.fileno()})"
+    niceness = min(19, os.nice(0) + file_transfer_server.NICENESS)
+    with subprocess.Popen([sys.executable, "-c", code], pass_fds=[server.fileno()]) as process:
+        server.close()
+        wait_until(lambda: os.getpriority(os.PRIO_PROCESS, process.pid) == niceness)
+        agent.close()
+    assert process.returncode == 0
 
 
 def test_idle_connections_are_bounded_in_number_and_age(hosts: list[Host], client: Client) -> None:

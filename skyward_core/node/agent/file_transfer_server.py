@@ -316,8 +316,12 @@ def _send_file(connection: TlsConnection, file: int, at: int, source: IncomingBl
         raise TlsConnectionError(str(error)) from error
 
 
+NICENESS = 10  # added to the agent's, because copies of checkpoints must not slow training on few processors
+
+
 def main(descriptor: int) -> None:
     """Serve the agent's requests over an inherited socket until the agent closes it."""
+    os.nice(NICENESS)
     agent = socket.socket(fileno=descriptor)
     lock = threading.Lock()
     peers: FileTransferServer | None = None
