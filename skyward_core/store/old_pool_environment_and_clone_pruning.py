@@ -17,16 +17,9 @@ from typing import Any
 
 from skyward_core.model.errors import LedgerError
 from skyward_core.node.bootstrap.image_environment import MADE_FILE, open_lock_file
+from skyward_core.store import state_folder
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow, is_process_alive, process_mark
-from skyward_core.store.state_folder import (
-    ENVIRONMENTS_FOLDER,
-    PRUNED_FILE,
-    pool_path,
-    prune_is_due,
-    remove_abandoned_folders,
-    state_home,
-)
 from skyward_core.util.safe_file_access import read_own_json
 
 CLONES_FOLDER = "clones"  # subfolder of the state folder
@@ -43,7 +36,7 @@ def make_clone_folder(pool: str = "") -> Path:
     Raises:
         OSError: If the folder cannot be created.
     """
-    folder = state_home() / CLONES_FOLDER / secrets.token_hex(8)
+    folder = state_folder.state_home() / CLONES_FOLDER / secrets.token_hex(8)
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.with_suffix(_OWNER_SUFFIX).write_text(json.dumps({"pid": process_mark(), "pool": pool}), encoding="utf-8")
     folder.mkdir(mode=0o700)
@@ -94,14 +87,14 @@ def prune_pools(
     """
     now = time.time()
     if not only_look:
-        remove_abandoned_folders()
+        state_folder.remove_abandoned_folders()
     for results in ledger.retained_results():
         if results.until < now and not only_look:
             ledger.remove_retained(results)
     waiting = {results.token for results in ledger.retained_results()}
     ended = ledger.ended_pools(limit=-1)
     found = sorted((row.ended_at or 0.0, row.token, row) for row in ended if row.token not in waiting)
-    sizes = {row.token: _disk_usage(pool_path(row.key)) for _, _, row in found}
+    sizes = {row.token: _disk_usage(state_folder.pool_path(row.key)) for _, _, row in found}
     remaining = sum(sizes.values())
     pruned = []
     for ended_at, token, row in found:
@@ -111,7 +104,7 @@ def prune_pools(
         more = 0 if delete_files is None else delete_files(row)
         pruned.append(PrunedPool(row.name, ended_at, sizes[token] + more))
         if not only_look:
-            shutil.rmtree(pool_path(row.key), ignore_errors=True)
+            shutil.rmtree(state_folder.pool_path(row.key), ignore_errors=True)
             ledger.delete_pool(token)
     return pruned
 
@@ -140,7 +133,7 @@ def prune_environments(ledger: Ledger, *, age: float = MAX_AGE, only_look: bool 
     """
     before = min([time.time() - age, *(row.created_at for row in ledger.live_pools())])
     pruned = []
-    for folder in sorted((state_home() / ENVIRONMENTS_FOLDER).glob("env-*/")):
+    for folder in sorted((state_folder.state_home() / state_folder.ENVIRONMENTS_FOLDER).glob("env-*/")):
         if folder.is_symlink() or _last_used_at(folder) >= before:
             continue  # links were created by the user
         with open_lock_file(folder) as lock:
@@ -183,7 +176,7 @@ def prune_clones(ledger: Ledger, *, only_look: bool = False) -> list[tuple[str, 
     keys = {row.key for row in live}
     named = json.dumps([row.spec for row in live])
     pruned = []
-    for mark in sorted((state_home() / CLONES_FOLDER).glob(f"*{_OWNER_SUFFIX}")):
+    for mark in sorted((state_folder.state_home() / CLONES_FOLDER).glob(f"*{_OWNER_SUFFIX}")):
         folder = mark.with_suffix("")
         used: dict[str, Any] = {"pid": 0, "pool": ""}
         with suppress(OSError, ValueError):  # the client was killed while it wrote the file, before it had a pool
@@ -199,8 +192,8 @@ def prune_clones(ledger: Ledger, *, only_look: bool = False) -> list[tuple[str, 
 def prune_when_due(ledger: Ledger) -> None:
     """Prune everything once a day with the default limits. Errors are ignored until the next day."""
     with suppress(LedgerError, OSError):
-        if prune_is_due():
-            (state_home() / PRUNED_FILE).touch()
+        if state_folder.prune_is_due():
+            (state_folder.state_home() / state_folder.PRUNED_FILE).touch()
             prune_pools(ledger)
             prune_environments(ledger)
             prune_clones(ledger)
@@ -233,7 +226,7 @@ def make_process_folder(base: str) -> Path:
         UsageError: If there is no state folder.
         OSError: If the folder cannot be created.
     """
-    folder = state_home() / base
+    folder = state_folder.state_home() / base
     folder.mkdir(mode=0o700, exist_ok=True)
     remove_dead_folders(base)
     return Path(tempfile.mkdtemp(prefix=f"{process_mark()}-", dir=folder))
@@ -246,7 +239,7 @@ def remove_dead_folders(base: str) -> None:
         UsageError: If there is no state folder.
         OSError: If the folder cannot be read.
     """
-    folder = state_home() / base
+    folder = state_folder.state_home() / base
     for path in folder.iterdir() if folder.is_dir() else ():
         owner = path.name.partition("-")[0]
         if owner.isdecimal() and not is_process_alive(int(owner)):

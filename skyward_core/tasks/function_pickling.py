@@ -32,22 +32,13 @@ import cloudpickle
 from skyward_core.model.errors import NotPicklableError, UsageError
 from skyward_core.model.function import PendingFunction, check_call
 from skyward_core.plugins.plugin import decorate_function
+from skyward_core.protocol import pickle_failures_and_reducers as reducers
 from skyward_core.protocol.frame_codec import (
     COMMAND_LINE_MARKER,
     COMMAND_LINE_TRAILER,
     MAX_INLINE_BYTES,
     AnyHeader,
     is_plain,
-)
-from skyward_core.protocol.pickle_failures_and_reducers import (
-    NullFile,
-    find_culprit,
-    has_tblib_reducer,
-    make_cached,
-    make_new_type,
-    reduce_cached_property,
-    reduce_code,
-    to_memoryview,
 )
 from skyward_core.runtime.async_streaming_map_adapters import (
     MapChunkFunction,
@@ -413,13 +404,13 @@ def _reduce_cached(function: Any) -> Any:
         return function.__reduce__()
     parameters = function.cache_parameters()
     made_of = function.__wrapped__, parameters["maxsize"], parameters["typed"]
-    return make_cached, made_of, function.__dict__
+    return reducers.make_cached, made_of, function.__dict__
 
 
 def _reduce_new_type(kind: Any) -> Any:
     if _is_importable(kind):
         return kind.__reduce__()
-    return make_new_type, (kind.__name__, kind.__supertype__), kind.__dict__
+    return reducers.make_new_type, (kind.__name__, kind.__supertype__), kind.__dict__
 
 
 def _reduce_context_var(variable: contextvars.ContextVar[Any]) -> Any:
@@ -466,10 +457,10 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
 
     dispatch_table = cloudpickle.CloudPickler.dispatch_table.new_child(
         {
-            types.CodeType: reduce_code,
+            types.CodeType: reducers.reduce_code,
             io.TextIOWrapper: _reduce_file_or_stdout,
             functools._lru_cache_wrapper: _reduce_cached,
-            functools.cached_property: reduce_cached_property,
+            functools.cached_property: reducers.reduce_cached_property,
             typing.NewType: _reduce_new_type,
             contextvars.ContextVar: _reduce_context_var,
             weakref.WeakKeyDictionary: _reduce_weak_mapping,
@@ -482,7 +473,7 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
         self.files: dict[str, None] = {}  # files that define the objects that are pickled by value
 
     def reducer_override(self, value: Any) -> Any:
-        if has_tblib_reducer(value):
+        if reducers.has_tblib_reducer(value):
             return value.__reduce_ex__(5)
         made = super().reducer_override(value)
         if type(made) is tuple:
@@ -516,7 +507,7 @@ class _SpoolFile(io.RawIOBase):
         self._path: Path | None = None
 
     def write(self, data: Any) -> int:
-        data = to_memoryview(data)
+        data = reducers.to_memoryview(data)
         self.size += data.nbytes
         if data.nbytes < THREADED_HASH_BYTES:
             self._hash.update(data)
@@ -653,13 +644,13 @@ def _parameter_names(pending: PendingFunction[Any]) -> list[str]:
 
 def _pickle_failure(value: Any) -> BaseException | None:
     try:
-        _Pickler(NullFile(), protocol=5).dump(value)
+        _Pickler(reducers.NullFile(), protocol=5).dump(value)
     except BaseException as error:  # noqa: BLE001  a reducer may raise anything; the exception is the result
         return error
     return None
 
 
 def _describe_failure(value: Any, error: BaseException, path: str = "") -> str:
-    where, culprit, reason = find_culprit(value, error, path, _pickle_failure)
+    where, culprit, reason = reducers.find_culprit(value, error, path, _pickle_failure)
     at = f" at {where}" if where and where != path else ""
     return f"{type(culprit).__name__} object{at} ({reason})"

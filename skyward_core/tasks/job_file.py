@@ -19,17 +19,8 @@ from skyward_core.model.function import Dispatcher, PendingFunction
 from skyward_core.runtime.file_mount_unpacker import FileMounts
 from skyward_core.runtime.shell_and_scripts import ShellCommand
 from skyward_core.store.state_folder import find_state_folder, is_state_folder
+from skyward_core.tasks import job_yaml_validation as job_yaml
 from skyward_core.tasks.job_file_resources import ResourceReader, WantedMachine
-from skyward_core.tasks.job_yaml_validation import (
-    GitKeys,
-    JobKeys,
-    RecoveryKeys,
-    ResourceKeys,
-    YamlDocument,
-    YamlPath,
-    check_keys,
-    translate_validation_error,
-)
 from skyward_core.tasks.shell_and_script_calls import resolve_variables
 from skyward_core.util.format_bytes import format_size
 from skyward_core.util.light_dataclass import Value, value
@@ -208,23 +199,23 @@ class JobFile(Value):
         Raises:
             JobFileError: As ``from_yaml``.
         """
-        document = YamlDocument(text, str(path))
-        notes = list(check_keys(document, document.values, JobKeys, ()))
+        document = job_yaml.YamlDocument(text, str(path))
+        notes = list(job_yaml.check_keys(document, document.values, job_yaml.JobKeys, ()))
         try:
-            keys = JobKeys.model_validate(document.values)
+            keys = job_yaml.JobKeys.model_validate(document.values)
         except ValidationError as error:
-            raise translate_validation_error(document, error) from error
+            raise job_yaml.translate_validation_error(document, error) from error
         envs = _resolve_variables(document, "envs", keys.envs, env)
         hidden = _resolve_variables(document, "secrets", keys.secrets, secrets)
         if both := sorted(envs.keys() & hidden.keys()):
             raise document.make_error(f"{both[0]} is in envs and in secrets. Keep one", ("secrets", both[0]))
-        git = keys.workdir if isinstance(keys.workdir, GitKeys) else None
+        git = keys.workdir if isinstance(keys.workdir, job_yaml.GitKeys) else None
         folder = keys.workdir if isinstance(keys.workdir, str) else None
         mounts = _resolve_mounts(document, keys, envs)
         workdir = None if folder is None else _resolve_workdir(document, _substitute(folder, envs))
-        resources, reader = keys.resources or ResourceKeys(), ResourceReader(document)
+        resources, reader = keys.resources or job_yaml.ResourceKeys(), ResourceReader(document)
         recovery = resources.job_recovery
-        strategy = recovery.strategy if isinstance(recovery, RecoveryKeys) else recovery
+        strategy = recovery.strategy if isinstance(recovery, job_yaml.RecoveryKeys) else recovery
         if strategy is not None:
             line = document.line_of(("resources", "job_recovery"))
             notes.append(
@@ -257,7 +248,7 @@ class JobFile(Value):
             run=_join_lines(keys.run),
             idle_seconds=reader.read_idle_seconds(resources.autostop, ("resources", "autostop")),
             restarts_on_loss=recovery is not None,
-            error_restarts=recovery.max_restarts_on_errors if isinstance(recovery, RecoveryKeys) else 0,
+            error_restarts=recovery.max_restarts_on_errors if isinstance(recovery, job_yaml.RecoveryKeys) else 0,
             notes=tuple(notes),
             text=text,
         )
@@ -368,7 +359,7 @@ class JobFile(Value):
 
 
 def _resolve_variables(
-    document: YamlDocument, table: str, values: Mapping[str, str | None] | None, given: Overrides | None
+    document: job_yaml.YamlDocument, table: str, values: Mapping[str, str | None] | None, given: Overrides | None
 ) -> dict[str, str]:
     option = "--env" if table == "envs" else "--secret"
     merged: dict[str, str | None] = {**(values or {}), **resolve_variables(option, given or {})}
@@ -387,7 +378,9 @@ def _resolve_variables(
     return found
 
 
-def _resolve_mounts(document: YamlDocument, keys: JobKeys, envs: Mapping[str, str]) -> dict[str, Path]:
+def _resolve_mounts(
+    document: job_yaml.YamlDocument, keys: job_yaml.JobKeys, envs: Mapping[str, str]
+) -> dict[str, Path]:
     mounts: dict[str, Path] = {}
     for target, source in (keys.file_mounts or {}).items():
         place = ("file_mounts", target)
@@ -420,7 +413,7 @@ def _resolve_mounts(document: YamlDocument, keys: JobKeys, envs: Mapping[str, st
     return mounts
 
 
-def _resolve_workdir(document: YamlDocument, text: str) -> Path:
+def _resolve_workdir(document: job_yaml.YamlDocument, text: str) -> Path:
     folder = _local_path(document, text, ("workdir",))
     if is_dir(folder):
         return folder
@@ -442,7 +435,7 @@ def _local_target(target: str) -> Path | None:
     return place.absolute() if place.is_absolute() else None
 
 
-def _local_path(document: YamlDocument, path: str, place: YamlPath) -> Path:
+def _local_path(document: job_yaml.YamlDocument, path: str, place: job_yaml.YamlPath) -> Path:
     here = expand_user(path)
     if path.startswith("~") and not here.is_absolute():
         raise document.make_error(f"{place[0]}: {path}: this machine has no such user", place)
@@ -471,7 +464,7 @@ def read_variables(path: str | os.PathLike[str]) -> tuple[dict[str, str | None],
     Raises:
         JobFileError: If the file cannot be read, or is not YAML.
     """
-    values = YamlDocument(_read_file(Path(path)), str(path)).values
+    values = job_yaml.YamlDocument(_read_file(Path(path)), str(path)).values
     envs, hidden = (values.get(table) for table in ("envs", "secrets"))
     return _as_texts(envs), _as_texts(hidden)
 

@@ -20,27 +20,13 @@ from skyward_core.model.errors import (
     set_error_field,
 )
 from skyward_core.store.default_and_forbidden_working_folders import unusable_reason
+from skyward_core.tasks import parameter_types_from_source as parameter_types
 from skyward_core.tasks.argument_parsing_and_sweeps import (
     RawArgument,
     convert,
     convert_argument,
 )
-from skyward_core.tasks.parameter_types_from_source import (
-    is_checkable,
-    is_convertible,
-    list_type,
-    parse_source,
-    script_types,
-    source_type,
-)
-from skyward_core.util.safe_file_access import (
-    exists,
-    is_dir,
-    is_file,
-    list_entries,
-    read_bytes,
-    resolve_path,
-)
+from skyward_core.util import safe_file_access
 
 PACKAGES = ("skyward_core", "skyward")
 MAX_PATH_LENGTH = 200  # characters; longer paths are shortened in errors
@@ -96,7 +82,11 @@ def split_target(text: str) -> tuple[Path, str | None]:
     function.
     """
     head, colon, tail = text.rpartition(":")
-    return (Path(text), None) if not colon or not tail.isidentifier() or exists(text) else (Path(head), tail)
+    return (
+        (Path(text), None)
+        if not colon or not tail.isidentifier() or safe_file_access.exists(text)
+        else (Path(head), tail)
+    )
 
 
 def list_functions(path: Path) -> list[FunctionInfo]:
@@ -109,7 +99,7 @@ def list_functions(path: Path) -> list[FunctionInfo]:
     modules, names = _find_bindings(tree)
     found: dict[str, FunctionInfo] = {}
     statements = list(_top_level_statements(tree.body))
-    types = script_types([each for each in statements if isinstance(each, ast.ClassDef)])
+    types = parameter_types.script_types([each for each in statements if isinstance(each, ast.ClassDef)])
     for statement in statements:
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
             for decorator in statement.decorator_list:
@@ -236,15 +226,15 @@ def parse_arguments(info: FunctionInfo, pairs: Sequence[str], *, list_hint: str 
 def _parse_value(info: FunctionInfo, param: Param, name: str, text: str, list_hint: str) -> Any:
     if param.default == "None" and text in ("None", "null"):
         return None
-    kind = source_type(param.annotation, param.default, info.types)
+    kind = parameter_types.source_type(param.annotation, param.default, info.types)
     if param.kind == "var_positional":
-        kind = list_type(kind)
+        kind = parameter_types.list_type(kind)
     try:
-        value = convert_argument(name, text, kind, info.name) if is_checkable(kind) else None
+        value = convert_argument(name, text, kind, info.name) if parameter_types.is_checkable(kind) else None
     except ValueError as error:
         hint = list_hint if list_hint and _is_list_of(text, kind) else ""
         raise UsageError(f"{error}{hint}") from error
-    return value if is_convertible(kind) else RawArgument(text)
+    return value if parameter_types.is_convertible(kind) else RawArgument(text)
 
 
 def _is_list_of(text: str, kind: Any) -> bool:
@@ -260,7 +250,7 @@ def _is_list_of(text: str, kind: Any) -> bool:
 def parse_script(path: Path) -> ast.Module:
     name = str(path) if len(str(path)) <= MAX_PATH_LENGTH else f"{str(path)[: MAX_PATH_LENGTH // 2]}…"
     try:
-        source = read_bytes(path, MAX_SCRIPT_BYTES)
+        source = safe_file_access.read_bytes(path, MAX_SCRIPT_BYTES)
     except FileNotFoundError:
         raise ScriptError(f"script {name} does not exist{_suggest_script(path)}") from None
     except IsADirectoryError:
@@ -272,7 +262,7 @@ def parse_script(path: Path) -> ast.Module:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the script loader shows the warnings when it compiles the script
-            tree = parse_source(source, str(path))
+            tree = parameter_types.parse_source(source, str(path))
             compile(
                 tree, str(path), "exec", dont_inherit=True
             )  # compile finds errors that the parser accepts, such as a return outside of a function
@@ -288,10 +278,10 @@ def parse_script(path: Path) -> ast.Module:
 
 
 def _suggest_script(path: Path) -> str:
-    if not is_dir(path.parent):
+    if not safe_file_access.is_dir(path.parent):
         return ""
     try:
-        others = [other.stem for other in list_entries(path.parent) if other.suffix == ".py"]
+        others = [other.stem for other in safe_file_access.list_entries(path.parent) if other.suffix == ".py"]
     except OSError:
         return ""
     close = difflib.get_close_matches(path.stem, others, n=1)
@@ -404,7 +394,7 @@ def check_script_folder(script: Path) -> None:
     Raises:
         UsageError: If that is the case. The message names the modules.
     """
-    folder = resolve_path(script).parent
+    folder = safe_file_access.resolve_path(script).parent
     if not (reason := unusable_reason(folder)):
         return
     if modules := sorted(set(_local_imports(script, folder))):
@@ -416,7 +406,7 @@ def check_script_folder(script: Path) -> None:
 
 def _local_imports(script: Path, folder: Path) -> Iterator[str]:
     try:
-        tree = parse_source(read_bytes(script))
+        tree = parameter_types.parse_source(safe_file_access.read_bytes(script))
     except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
         return  # the loader reports the error
     for node in ast.walk(tree):
@@ -424,5 +414,7 @@ def _local_imports(script: Path, folder: Path) -> Iterator[str]:
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
             names = [node.module]
         for name in (each.partition(".")[0] for each in names):
-            if is_file(folder / f"{name}.py") or is_file(folder / name / "__init__.py"):
+            if safe_file_access.is_file(folder / f"{name}.py") or safe_file_access.is_file(
+                folder / name / "__init__.py"
+            ):
                 yield name

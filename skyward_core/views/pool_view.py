@@ -18,25 +18,13 @@ from itertools import islice
 from math import fsum, hypot, sqrt
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from skyward_core.model import outcomes_states_and_alerts as states
 from skyward_core.model.errors import Hint
 from skyward_core.model.metric_definitions_series_and_export import (
     GPU_METRIC_DEFINITIONS,
     NODE_METRIC_DEFINITIONS,
     Curve,
     Curves,
-)
-from skyward_core.model.outcomes_states_and_alerts import (
-    BudgetStatus,
-    ErrorInfo,
-    NodePhase,
-    NoticeKind,
-    Outcome,
-    PoolStatus,
-    RootCause,
-    RunKind,
-    RunStatus,
-    Summary,
-    TaskStatus,
 )
 from skyward_core.util.light_dataclass import Value
 from skyward_core.util.terminal_safe_text import sanitize_json, sanitize_line, sanitize_paragraph
@@ -50,10 +38,10 @@ if TYPE_CHECKING:
     from skyward_core.views.machine_metrics import FailureMetrics, MachineMetrics
 
 
-PHASES: tuple[NodePhase, ...] = get_args(NodePhase)
+PHASES: tuple[states.NodePhase, ...] = get_args(states.NodePhase)
 MAX_RUNS = 64  # runs of one pool in memory; the ledger contains all runs
 MAX_NODE_DETAILS = 40  # stored details of one node
-NodeDetails = tuple[tuple[float, NodePhase, str], ...]
+NodeDetails = tuple[tuple[float, states.NodePhase, str], ...]
 MAX_FAILURE_METRICS = 16  # nodes of one run with stored metrics before a failure
 FAILED = ("raised", "exited", "lost")  # outcomes of ranks that failed independently
 MAX_ATTEMPTS = 100  # ended attempts of one run in memory
@@ -69,7 +57,7 @@ class NodeView(Value):
     """
 
     index: int
-    phase: NodePhase = "requested"
+    phase: states.NodePhase = "requested"
     since: float = 0.0
     detail: str = ""
     retry_at: float | None = None
@@ -77,7 +65,7 @@ class NodeView(Value):
     link_up: bool | None = None
     link_since: float = 0.0
     link_detail: str = ""
-    notice: NoticeKind | Literal[""] = ""
+    notice: states.NoticeKind | Literal[""] = ""
     notice_at: float = 0.0
     notice_ends_at: float | None = None
     details: NodeDetails = ()
@@ -99,25 +87,25 @@ class TaskView(Value):
     index: int
     rank: int
     node: int
-    state: TaskStatus = "waiting"
+    state: states.TaskStatus = "waiting"
     began_at: float | None = None
-    outcome: Outcome | None = None
+    outcome: states.Outcome | None = None
     items: int = 0
-    last_item: Summary | None = None
-    raw_outcome: Outcome | None = None
-    raw_last_item: Summary | None = None
+    last_item: states.Summary | None = None
+    raw_outcome: states.Outcome | None = None
+    raw_last_item: states.Summary | None = None
 
     def __post_init__(self) -> None:
         if self.outcome is not None:
             self.set_outcome(self.outcome)
 
-    def set_outcome(self, outcome: Outcome) -> None:
+    def set_outcome(self, outcome: states.Outcome) -> None:
         """Set the outcome."""
         self.state, self.raw_outcome, self.outcome = outcome.kind, outcome, _safe_outcome(outcome)
         if outcome.items and outcome.last is not None:
             self.add_item(outcome.items - 1, outcome.last)
 
-    def add_item(self, seq: int, item: Summary) -> None:
+    def add_item(self, seq: int, item: states.Summary) -> None:
         """Add the item number ``seq`` that the task yielded."""
         self.items = max(self.items, seq + 1)
         self.raw_last_item, self.last_item = item, _safe_summary(item)
@@ -130,14 +118,14 @@ class RunView(Value):
     id: str
     pool: str
     function: str
-    kind: RunKind
+    kind: states.RunKind
     total: int
     opened_at: float
-    state: RunStatus = "running"
+    state: states.RunStatus = "running"
     ended_at: float | None = None
     tasks: dict[int, TaskView] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
-    root_cause: RootCause | None = None
+    root_cause: states.RootCause | None = None
     # local path of each output file -> reason of a failed download, or ""
     outputs: dict[str, str] = field(default_factory=dict)
     nodes: tuple[int, ...] = ()  # nodes of the run, if it does not use all
@@ -154,7 +142,7 @@ class RunView(Value):
         if self.root_cause is not None:
             self.set_end(self.state, self.ended_at, self.root_cause)
 
-    def set_end(self, state: RunStatus, at: float | None, cause: RootCause | None) -> None:
+    def set_end(self, state: states.RunStatus, at: float | None, cause: states.RootCause | None) -> None:
         """Set the end of the run."""
         self.state, self.ended_at = state, at
         if cause is not None:
@@ -195,7 +183,7 @@ class RunView(Value):
         """Number of ended ranks or tasks."""
         return sum(self.counts.values())
 
-    def outcomes(self) -> list[Outcome]:
+    def outcomes(self) -> list[states.Outcome]:
         """Return the stored outcomes by index."""
         return [t.outcome for _, t in sorted(self.tasks.items()) if t.outcome is not None]
 
@@ -214,7 +202,7 @@ class PoolView(Value):
 
     name: str
     provider: str = ""
-    state: PoolStatus = "starting"
+    state: states.PoolStatus = "starting"
     detail: str = ""
     created_at: float = 0.0
     spec: dict[str, Any] = field(default_factory=dict)
@@ -233,7 +221,7 @@ class PoolView(Value):
     priced_at: float = 0.0  # Unix time from which the price applies
     spent_before: float = 0.0  # US dollars at earlier prices
     budget: float | None = None  # US dollars
-    budget_state: BudgetStatus = "within"
+    budget_state: states.BudgetStatus = "within"
     budget_ends_at: float | None = None  # Unix time of the teardown if the user does not answer
     ends_at: float | None = None  # see events.LeaseNews
     unfetched: dict[str, int] = field(default_factory=dict)  # run -> bytes of unfetched results
@@ -383,7 +371,7 @@ IDENTITIES = frozenset(
 )
 
 
-def aggregate(summaries: list[Summary | None]) -> dict[str, dict[str, float]] | None:
+def aggregate(summaries: list[states.Summary | None]) -> dict[str, dict[str, float]] | None:
     """Compute order-independent statistics of numeric results.
 
     If each rank returned a number, the result is a row named ``value``. If each rank returned a dictionary, the result
@@ -488,7 +476,7 @@ def _add_detail(details: NodeDetails, event: events.NodePhase) -> NodeDetails:
 def restore_node_details(view: PoolView, earlier: Iterable[events.NodePhase]) -> None:
     """Add earlier details of the nodes to a view, and the times since which nodes are in their present phases."""
     details: dict[int, NodeDetails] = {}
-    phases: dict[int, tuple[NodePhase, float]] = {}
+    phases: dict[int, tuple[states.NodePhase, float]] = {}
     for event in earlier:
         details[event.node] = _add_detail(details.get(event.node, ()), event)
         if event.node not in phases or phases[event.node][0] != event.phase:
@@ -712,10 +700,10 @@ def _task(run: RunView, index: int, rank: int, node: int) -> TaskView:
 _PLAIN = frozenset((int, float, bool, type(None)))
 
 
-def _safe_outcome(outcome: Outcome) -> Outcome:
+def _safe_outcome(outcome: states.Outcome) -> states.Outcome:
     error, summary = outcome.error, outcome.summary
     if error is not None:
-        error = ErrorInfo(
+        error = states.ErrorInfo(
             sanitize_line(error.type), sanitize_paragraph(error.message), sanitize_paragraph(error.traceback)
         )
     if summary is not None:
@@ -728,7 +716,7 @@ def _safe_outcome(outcome: Outcome) -> Outcome:
     return replace(outcome, error=error, summary=summary, metrics=metrics)
 
 
-def _safe_summary(summary: Summary) -> Summary:
+def _safe_summary(summary: states.Summary) -> states.Summary:
     if type(summary.json) in _PLAIN and summary.type.isprintable() and summary.text.isprintable():
         return summary
     kind, text, json = sanitize_line(summary.type), sanitize_line(summary.text), sanitize_json(summary.json)

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from skyward_core.node.agent import worker_processes
 from skyward_core.node.agent.agent_state_lease_deadman_and_network_info import DeadmanSwitch, NodeState
 from skyward_core.node.agent.call_lifecycle import CallLifecycle
 from skyward_core.node.agent.call_registry import Call, attempt_number
@@ -23,15 +24,6 @@ from skyward_core.node.agent.fail_fast_without_client import FailFast
 from skyward_core.node.agent.plugin_context_supervisor import PLUGIN_CONTEXT_PLACE
 from skyward_core.node.agent.restart_without_client import UnattendedRestarts
 from skyward_core.node.agent.slot_dispatcher import SlotDispatcher
-from skyward_core.node.agent.worker_processes import (
-    add_signal_handlers,
-    become_reaper,
-    describe_shortage,
-    find_orphaned_workers,
-    kill_all,
-    reap,
-    run_in_thread,
-)
 from skyward_core.node.agent.worker_slot_queue_and_process import RankPhases
 from skyward_core.node.bootstrap.host_inspection import find_node_processes
 from skyward_core.node.deferred_imports import SPARE
@@ -51,7 +43,7 @@ async def recover_state(state: NodeState, slots: SlotDispatcher, lifecycle: Call
     Runs before clients can connect. The workers report the gang that they belong to; without this information a client
     would form a new gang.
     """
-    orphans = find_orphaned_workers(state.config)
+    orphans = worker_processes.find_orphaned_workers(state.config)
     for slot in slots.slots:
         slot.logs.open()
         if pid := orphans.get((slot.rank, slot.number)):
@@ -134,9 +126,9 @@ class Agent:
         """Serve until a client, a signal or the lease ends the agent. Call ``announce`` once the agent listens."""
         config, slots = self._state.config, self._slots
         loop = asyncio.get_running_loop()
-        become_reaper()
+        worker_processes.become_reaper()
         loop.set_exception_handler(self._on_loop_error)
-        add_signal_handlers({signal.SIGCHLD: slots.reap, signal.SIGTERM: self._end_requested.set})
+        worker_processes.add_signal_handlers({signal.SIGCHLD: slots.reap, signal.SIGTERM: self._end_requested.set})
         # Recovery scans all processes of the machine, so it runs only if an earlier agent left files.
         others_before = any(trace.exists() for trace in (Path(config.worker_socket), Path(config.paths.state)))
         for path in (config.socket, config.worker_socket):
@@ -255,7 +247,8 @@ class Agent:
         if not isinstance(error, OSError) or error.errno not in (errno.EMFILE, errno.ENFILE) or listener is None:
             loop.default_exception_handler(context)
             return
-        failure = f"the agent of node {self._state.config.node} cannot accept connections: {describe_shortage(error)}"
+        shortage = worker_processes.describe_shortage(error)
+        failure = f"the agent of node {self._state.config.node} cannot accept connections: {shortage}"
         self._warn_of_shortage(failure)
         if listener.getsockname() == self._state.config.worker_socket:
             self._slots.reject_unconnected(failure)
@@ -295,7 +288,9 @@ class Agent:
             try:
                 self._deadman.postpone()
             except OSError as error:  # the next check tries again
-                self._warn_of_shortage(f"the shutdown of the machine cannot be postponed: {describe_shortage(error)}")
+                self._warn_of_shortage(
+                    f"the shutdown of the machine cannot be postponed: {worker_processes.describe_shortage(error)}"
+                )
             self._slots.mark_logs()
             for slot in self._slots.slots:
                 slot.logs.truncate()
@@ -367,16 +362,16 @@ class Agent:
         # Kill processes that left their process group. The teardown's verification reports survivors.
         deadline = time.monotonic() + KILL_TIMEOUT
         while (remaining := find_node_processes(state.config.folder)) and time.monotonic() < deadline:
-            kill_all(remaining)
+            worker_processes.kill_all(remaining)
             await asyncio.sleep(0.01)
-            reap()
+            worker_processes.reap()
         await self._clients.close_all(self._lifecycle.unconfirmed_sizes(self._discarded_runs))
         await asyncio.sleep(0)
         for path in (state.config.socket, state.config.worker_socket):
             Path(path).unlink(missing_ok=True)
         self._lifecycle.acknowledge(dict.fromkeys(self._discarded_runs))
         try:
-            await run_in_thread(self._clean_up_folder)
+            await worker_processes.run_in_thread(self._clean_up_folder)
         except OSError:  # no thread can be started
             self._clean_up_folder()
 

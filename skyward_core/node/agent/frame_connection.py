@@ -9,24 +9,16 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from skyward_core.protocol.frame_codec import (
-    MAX_SHORT_TEXT,
-    AnyHeader,
-    Decoder,
-    Header,
-    WireError,
-    encode_frame,
-    encode_frame_text,
-)
+from skyward_core.protocol import frame_codec
 
 BUFFER_BYTES = 1 << 18
 ACK_AGE_OFFSET = 56  # position of tcpi_last_ack_recv in Linux's struct tcp_info
 BATCH_DELAY = 0.01  # seconds to wait for further frames; one large write is cheaper than many small ones
 MAX_UNSENT_BYTES = 8 << 20  # bytes; a peer with more unread data has probably stopped and is disconnected
 
-OnFrame = Callable[["Connection", AnyHeader, bytes], None]
+OnFrame = Callable[["Connection", frame_codec.AnyHeader, bytes], None]
 OnLost = Callable[["Connection"], None]
-ValidateHeader = Callable[[Header, int, int], None]
+ValidateHeader = Callable[[frame_codec.Header, int, int], None]
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -50,9 +42,11 @@ class Connection(asyncio.BufferedProtocol):
     ) -> None:
         self._on_frame = on_frame
         self._on_lost = on_lost
-        self._decoder = Decoder(admit, MAX_SHORT_TEXT) if of_strangers else Decoder(admit)
+        self._decoder = (
+            frame_codec.Decoder(admit, frame_codec.MAX_SHORT_TEXT) if of_strangers else frame_codec.Decoder(admit)
+        )
         # One buffer for all reads: allocating one per read costs more than decoding a small frame.
-        self._buffer = memoryview(bytearray(MAX_SHORT_TEXT if of_strangers else BUFFER_BYTES))
+        self._buffer = memoryview(bytearray(frame_codec.MAX_SHORT_TEXT if of_strangers else BUFFER_BYTES))
         self._transport: asyncio.Transport | None = None
         self._writable: asyncio.Event = asyncio.Event()
         self._writable.set()
@@ -109,7 +103,7 @@ class Connection(asyncio.BufferedProtocol):
             for header, body in self._decoder.feed(self._buffer[:nbytes]):
                 self.received_frames += 1
                 self._on_frame(self, header, body)
-        except WireError as error:
+        except frame_codec.WireError as error:
             self.send({"t": "error", "message": str(error)})
             self.close()
 
@@ -122,7 +116,7 @@ class Connection(asyncio.BufferedProtocol):
         self._writable.set()
 
     def send(self, header: Mapping[str, Any], body: bytes = b"") -> None:
-        self.write(encode_frame(header, body))
+        self.write(frame_codec.encode_frame(header, body))
 
     def send_acknowledging(self, text: str, body: bytes = b"") -> None:
         """Send a frame that also acknowledges the received frames; see ``worker.agent_channel``.
@@ -131,7 +125,7 @@ class Connection(asyncio.BufferedProtocol):
             text: The encoded header.
             body: The body.
         """
-        self.write(encode_frame_text(f'{text[:-1]},"seen":{self.received_frames}}}', body))
+        self.write(frame_codec.encode_frame_text(f'{text[:-1]},"seen":{self.received_frames}}}', body))
 
     def write_batched(self, data: bytes) -> None:
         """Send an encoded frame together with the frames that follow within :data:`BATCH_DELAY`."""

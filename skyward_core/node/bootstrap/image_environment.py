@@ -24,22 +24,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from skyward_core.node.bootstrap import package_index_restrictions as restrictions
 from skyward_core.node.bootstrap.host_inspection import parent_pids, with_descendants
-from skyward_core.node.bootstrap.package_index_restrictions import (
-    PINNED,
-    Index,
-    format_constraints,
-    format_pyproject,
-    group_by_index,
-    index_credentials,
-    index_name,
-    index_variables,
-    iterate_pinned_groups,
-    lock_indexes,
-    map_packages_to_indexes,
-    split_credentials,
-    unnamed_packages,
-)
 from skyward_core.util.redaction import Redactor, map_strings, secret_values, strip_credentials, url_secrets
 
 
@@ -95,7 +81,7 @@ MAX_ERROR_LINES = 20
 ANSWER_TIMEOUT = 60.0  # seconds for an interpreter to list its packages; a teardown would wait for the interpreter
 # Image fields that scripts and projects set in addition to those of the user (see package_index_restrictions). With
 # "alone", the environment does not contain the packages of the base interpreter.
-SCRIPT_FIELDS = ("index", "find_links", "no_index", "alone", PINNED, "constraints", "folders")
+SCRIPT_FIELDS = ("index", "find_links", "no_index", "alone", restrictions.PINNED, "constraints", "folders")
 MADE_FILE = ".made"  # marks a complete environment; contains the path of its interpreter
 INSTALLED_FILE = ".installed"  # contains the installed packages
 # Working folder of the installers: "/", because only root can write there. In a project's folder Python could import
@@ -257,8 +243,8 @@ def _build_environment(
                 return existing
         _clear_folder(folder)
         variables = _installer_variables(env, image.get("pip_indexes") or ())
-        variables |= dict(index_variables(image, variables))
-        variables |= {_address_variable(name): address for name, address in lock_indexes(image).items()}
+        variables |= dict(restrictions.index_variables(image, variables))
+        variables |= {_address_variable(name): address for name, address in restrictions.lock_indexes(image).items()}
         with _netrc_credentials(variables, folder / ".netrc"):
             # Not interrupted if the client disconnects: a half-finished installation would block other users.
             _install_apt_packages(apt, variables, emit)
@@ -313,8 +299,8 @@ def _installer_variables(env: Mapping[str, str], indexes: Sequence[Mapping[str, 
         unscoped = [(number, str(each["url"])) for number, each in enumerate(indexes) if not each.get("packages")]
         urls = [url for _, url in unscoped]
         variables["PIP_EXTRA_INDEX_URL"] = " ".join([*urls, variables.get("PIP_EXTRA_INDEX_URL", "")]).strip()
-        variables["UV_INDEX"] = " ".join(f"{index_name(number)}={url}" for number, url in unscoped)
-        variables |= dict(index_credentials(indexes))
+        variables["UV_INDEX"] = " ".join(f"{restrictions.index_name(number)}={url}" for number, url in unscoped)
+        variables |= dict(restrictions.index_credentials(indexes))
         # One variable per restricted index, so that _netrc_credentials() can remove the credentials in its address.
         variables |= {
             _address_variable(number): str(each["url"]) for number, each in enumerate(indexes) if each.get("packages")
@@ -337,7 +323,7 @@ def _netrc_credentials(variables: dict[str, str], path: Path) -> Iterator[None]:
         *(each for each in variables if each.startswith(_ADDRESS)),
     ):
         if name in variables:
-            variables[name] = split_credentials(variables[name], logins)
+            variables[name] = restrictions.split_credentials(variables[name], logins)
     if not logins:
         yield
         return
@@ -409,7 +395,7 @@ def _query_interpreter(python: str, root: str, request: str = "") -> subprocess.
 
 def list_requirements(image: Mapping[str, Any]) -> list[str]:
     """Return all requirements of an environment, without hashes."""
-    groups = image.get(PINNED) or ()
+    groups = image.get(restrictions.PINNED) or ()
     exact = [line.partition(" --hash=")[0] for group in groups for line in group["lines"]]
     return [*(image.get("pip") or ()), *exact, *(image.get("constraints") or ())]
 
@@ -445,9 +431,11 @@ def _install(python: str, folder: Path, image: Mapping[str, Any], variables: dic
         install = [uv, "pip", "install", "--python", target, *no_index]
         _install_pinned([*install, "-r", "-"], "uv pip install", image, variables, emit)
         excluded: list[str] = []
-        if map_packages_to_indexes(indexes):
-            (folder / "pyproject.toml").write_text(format_pyproject(requirements, indexes), encoding="utf-8")
-            excluded = unnamed_packages(requirements, indexes)
+        if restrictions.map_packages_to_indexes(indexes):
+            (folder / "pyproject.toml").write_text(
+                restrictions.format_pyproject(requirements, indexes), encoding="utf-8"
+            )
+            excluded = restrictions.unnamed_packages(requirements, indexes)
             source, given = str(folder / "pyproject.toml"), ""
         else:
             source, given = "-", "\n".join(requirements)
@@ -470,11 +458,11 @@ def _install(python: str, folder: Path, image: Mapping[str, Any], variables: dic
     _install_pinned(install, "pip install", image, variables, emit)
     if not requirements:
         return
-    for number, own in group_by_index(requirements, indexes).items():
+    for number, own in restrictions.group_by_index(requirements, indexes).items():
         alone = {**variables, **_single_index_variables(variables[_address_variable(number)])}
         _run_installer([*install, "--no-deps"], "pip install", alone, emit, input_text="\n".join(own))
     installed: dict[str, str] = {}
-    if restricted := map_packages_to_indexes(indexes):
+    if restricted := restrictions.map_packages_to_indexes(indexes):
         installed = {name: version for name, version in _list_installed(target).items() if name in restricted}
     limits = _constraint_options(
         folder, image, installed, [package for package in restricted if package not in installed]
@@ -484,12 +472,12 @@ def _install(python: str, folder: Path, image: Mapping[str, Any], variables: dic
 
 
 @contextlib.contextmanager
-def _explain_index_failure(requirements: Sequence[str], indexes: Sequence[Index]) -> Iterator[None]:
+def _explain_index_failure(requirements: Sequence[str], indexes: Sequence[restrictions.Index]) -> Iterator[None]:
     """Add an explanation to errors that may occur because a package is restricted to an index."""
     try:
         yield
     except EnvironmentFailed as error:
-        needed = [package for package in unnamed_packages(requirements, indexes) if package in str(error)]
+        needed = [package for package in restrictions.unnamed_packages(requirements, indexes) if package in str(error)]
         if not needed:
             raise
         names = ", ".join(needed)
@@ -519,8 +507,12 @@ def _constraint_options(
     folder: Path, image: Mapping[str, Any], installed: Mapping[str, str], excluded: Sequence[str]
 ) -> list[str]:
     """Return options that restrict installers to the image's constraints, pinned versions and installed versions."""
-    exact = [line for line in list_requirements({PINNED: image.get(PINNED)}) if "==" in line.partition(";")[0]]
-    text = format_constraints(installed, excluded) + "".join(
+    exact = [
+        line
+        for line in list_requirements({restrictions.PINNED: image.get(restrictions.PINNED)})
+        if "==" in line.partition(";")[0]
+    ]
+    text = restrictions.format_constraints(installed, excluded) + "".join(
         f"{each}\n" for each in [*exact, *(image.get("constraints") or ())]
     )
     if not text:
@@ -534,7 +526,7 @@ def _install_pinned(
     install: Sequence[str], step: str, image: Mapping[str, Any], variables: Mapping[str, str], emit: Emit
 ) -> None:
     """Install the pinned packages without dependencies, each from its index. Verify hashes if the pins have any."""
-    for lines, index in iterate_pinned_groups(image):
+    for lines, index in restrictions.iterate_pinned_groups(image):
         alone = {} if index is None else _single_index_variables(variables[_address_variable(index)])
         for hashed in (True, False):
             some = [line for line in lines if (" --hash=" in line) is hashed]

@@ -11,14 +11,7 @@ from collections.abc import Callable, Mapping
 from time import monotonic, sleep  # user code may replace the functions of `time`
 from typing import Any
 
-from skyward_core.protocol.frame_codec import (
-    MAX_PLUGINS_BYTES,
-    AnyHeader,
-    Decoder,
-    Header,
-    WireError,
-    encode_frame,
-)
+from skyward_core.protocol import frame_codec
 
 RETRY_DELAY = 0.05  # seconds between attempts to connect to a new agent
 
@@ -35,12 +28,12 @@ class AgentChannel:
         patience: Seconds without an agent after which ``receive`` gives up.
     """
 
-    def __init__(self, path: str, hello: Callable[[], tuple[Header, bytes]], patience: float) -> None:
+    def __init__(self, path: str, hello: Callable[[], tuple[frame_codec.Header, bytes]], patience: float) -> None:
         self._path = path
         self._hello = hello
         self._patience = patience
-        self._decoder = Decoder(_check_frame_size)
-        self._frames: deque[tuple[AnyHeader, bytes]] = deque()
+        self._decoder = frame_codec.Decoder(_check_frame_size)
+        self._frames: deque[tuple[frame_codec.AnyHeader, bytes]] = deque()
         self._lock = threading.Lock()
         self._renewing = threading.Lock()
         self._reading = threading.Lock()
@@ -55,7 +48,7 @@ class AgentChannel:
         threading.Thread(target=self._watch, name="agent-watch", daemon=True).start()
 
     def send(self, header: Mapping[str, Any], body: bytes = b"") -> None:
-        data = encode_frame(header, body)
+        data = frame_codec.encode_frame(header, body)
         with self._lock:
             self._unacknowledged.append(data)
             current, is_ours = self._socket, self._is_socket_ours()
@@ -67,7 +60,7 @@ class AgentChannel:
         if not is_ours and not self.is_forked:
             self._reconnect(current)
 
-    def receive(self) -> tuple[AnyHeader, bytes]:
+    def receive(self) -> tuple[frame_codec.AnyHeader, bytes]:
         """Wait for the next frame and return it.
 
         Raises:
@@ -98,7 +91,7 @@ class AgentChannel:
             self._frames.append((header, body))
         return bool(data)
 
-    def _drop_seen(self, connection: socket, header: Header) -> None:
+    def _drop_seen(self, connection: socket, header: frame_codec.Header) -> None:
         with self._lock:
             if self._socket is connection:  # otherwise a new agent has connected, and got all frames again
                 for _ in range(header.get("seen", 0) - self._seen):
@@ -113,7 +106,7 @@ class AgentChannel:
         connection = socket(AF_UNIX, SOCK_STREAM)
         try:
             connection.connect(self._path)
-            connection.sendall(encode_frame(*self._hello()))
+            connection.sendall(frame_codec.encode_frame(*self._hello()))
         except OSError:
             connection.close()
             raise
@@ -168,7 +161,7 @@ class AgentChannel:
                 fresh.close()
                 return False
             old, self._socket = self._socket, fresh
-            self._decoder = Decoder(_check_frame_size)
+            self._decoder = frame_codec.Decoder(_check_frame_size)
             self._seen = 1
             if is_ours:
                 old.close()
@@ -180,5 +173,5 @@ class AgentChannel:
 
 def _check_frame_size(header: Mapping[str, Any], head: int, body: int) -> None:
     """Check only the size of a frame, because the agent validates frames before it forwards them."""
-    if body > MAX_PLUGINS_BYTES:
-        raise WireError(f"a frame {header['t']!r:.40} of {body:,} bytes exceeds the size limit")
+    if body > frame_codec.MAX_PLUGINS_BYTES:
+        raise frame_codec.WireError(f"a frame {header['t']!r:.40} of {body:,} bytes exceeds the size limit")

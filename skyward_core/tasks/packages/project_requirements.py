@@ -13,23 +13,8 @@ from typing import Any
 from urllib.parse import quote
 
 from skyward_core.node.bootstrap.package_index_restrictions import normalize_name, package_name
+from skyward_core.tasks.packages import package_specs_and_local_packages as package_specs
 from skyward_core.tasks.packages.inline_metadata import MetadataError, parse_tables
-from skyward_core.tasks.packages.package_specs_and_local_packages import (
-    Extras,
-    PackagesError,
-    PackageSpecs,
-    check_python,
-    direct_address,
-    format_requirement,
-    group_by_index,
-    is_package,
-    is_pinned,
-    is_requirement,
-    local_path,
-    parse_extras,
-    read_toml,
-    resolve_local,
-)
 from skyward_core.util.safe_file_access import exists, expand_user, is_dir, read_text, resolve_path
 
 _COMMENT = re.compile(r"(^|\s)#.*$")
@@ -42,7 +27,7 @@ SUPPORTED_OPTIONS = (
 )
 
 
-def read_requirements(path: Path, *, lock: bool = False) -> PackageSpecs:
+def read_requirements(path: Path, *, lock: bool = False) -> package_specs.PackageSpecs:
     """Return the packages of a requirements file and of the files that it includes.
 
     Args:
@@ -64,7 +49,7 @@ class _RequirementsReader:
         self._lock = lock
         self._lines: list[tuple[str, tuple[str, ...], str]] = []  # requirement, hashes, file and line
         self._limits: dict[str, None] = {}
-        self._folders: dict[str, Extras] = {}
+        self._folders: dict[str, package_specs.Extras] = {}
         self._extra: dict[str, None] = {}
         self._links: dict[str, None] = {}
         self._index = ""
@@ -72,30 +57,32 @@ class _RequirementsReader:
         self._hashes = False
         self._read: set[tuple[Path, bool]] = set()
 
-    def packages(self, source: str) -> PackageSpecs:
+    def packages(self, source: str) -> package_specs.PackageSpecs:
         hashed = self._hashes or any(hashes for _, hashes, _ in self._lines)
         pinned, free = [], []
         for text, hashes, where in self._lines:
             if hashed and not hashes and not self._lock:
-                raise PackagesError(
+                raise package_specs.PackagesError(
                     f"{where}: {text} has no --hash, but other lines have one. Give every line a --hash, or none: "
                     "pip rejects a mixture"
                 )
-            if (hashed or self._lock) and not is_pinned(text):
+            if (hashed or self._lock) and not package_specs.is_pinned(text):
                 kind = "a lock" if self._lock else "a file with hashes"
-                raise PackagesError(f"{where}: {text:.100} does not name an exact version, which {kind} needs")
+                raise package_specs.PackagesError(
+                    f"{where}: {text:.100} does not name an exact version, which {kind} needs"
+                )
             if hashed or self._lock:
-                pinned.append(("", format_requirement(*_split_words(text), hashes)))
+                pinned.append(("", package_specs.format_requirement(*_split_words(text), hashes)))
             else:
                 free.append(text)
         folders, requirements = tuple(self._folders), tuple(free)
         if not (hashed or self._lock):  # otherwise the file is complete: it already lists the dependencies
-            local = resolve_local(self._folders)
+            local = package_specs.resolve_local(self._folders)
             folders, requirements = local.folders, local.merge_requirements(free)
-        return PackageSpecs(
+        return package_specs.PackageSpecs(
             source,
             requirements=requirements,
-            pinned=group_by_index(pinned),
+            pinned=package_specs.group_by_index(pinned),
             constraints=tuple(self._limits),
             indexes=tuple({"url": url, "packages": []} for url in self._extra),
             index=self._index,
@@ -114,7 +101,7 @@ class _RequirementsReader:
         if (path, limits) in self._read:
             return
         if len(self._read) >= MAX_FILES:
-            raise PackagesError(f"{path} cannot be read: more than {MAX_FILES} files are included")
+            raise package_specs.PackagesError(f"{path} cannot be read: more than {MAX_FILES} files are included")
         self._read.add((path, limits))
         for number, text in _logical_lines(path):
             where = f"{path}, line {number}"
@@ -127,62 +114,64 @@ class _RequirementsReader:
         try:
             given, unknown = _option_parser().parse_known_args(shlex.split(text))
         except (ValueError, argparse.ArgumentError) as error:
-            raise PackagesError(f"{where}: {error}") from None
+            raise package_specs.PackagesError(f"{where}: {error}") from None
         if unknown:
-            raise PackagesError(f"{where}: {unknown[0]} is not supported; {SUPPORTED_OPTIONS}")
+            raise package_specs.PackagesError(f"{where}: {unknown[0]} is not supported; {SUPPORTED_OPTIONS}")
         self._no_index |= given.no_index
         self._hashes |= given.require_hashes
         self._index = given.index_url or self._index
         self._extra |= dict.fromkeys(given.extra_index_url)
         for link in given.find_links:
-            folder = local_path(link)
+            folder = package_specs.local_path(link)
             at = None if folder is None else resolve_path(path.parent / expand_user(folder))
             self._links[link if at is None else "file://" + quote(str(at))] = None
         for file in (*given.requirement, *given.constraint):
             if _ADDRESS.match(file):
-                raise PackagesError(f"{where}: {file} cannot be included from a URL. Put the file beside this one")
+                raise package_specs.PackagesError(
+                    f"{where}: {file} cannot be included from a URL. Put the file beside this one"
+                )
             self.read(path.parent / expand_user(file), limits=limits or file in given.constraint)
         for folder in given.editable:
             if limits:
-                raise PackagesError(f"{where}: a constraint cannot be editable")
+                raise package_specs.PackagesError(f"{where}: a constraint cannot be editable")
             self._read_folder(folder, path, where)
 
     def _read_requirement(self, text: str, path: Path, where: str, limits: bool) -> None:
         hashes = []
         for found in _LINE_OPTION.finditer(text):
             if found[1] != "hash":
-                raise PackagesError(f"{where}: --{found[1]} is not supported; {SUPPORTED_OPTIONS}")
+                raise package_specs.PackagesError(f"{where}: --{found[1]} is not supported; {SUPPORTED_OPTIONS}")
             hashes.append(found[2])
         plain = _LINE_OPTION.sub("", text).strip()
         if limits:
-            if not is_requirement(plain):
-                raise PackagesError(f"{where}: {plain!r:.80} is not a constraint")
+            if not package_specs.is_requirement(plain):
+                raise package_specs.PackagesError(f"{where}: {plain!r:.80} is not a constraint")
             self._limits[plain] = None
             return
-        if not is_requirement(plain):
+        if not package_specs.is_requirement(plain):
             if _ADDRESS.match(plain) and not plain.startswith("file:"):
-                raise PackagesError(f"{where}: {plain} lacks the package's name. Write NAME @ {plain}")
+                raise package_specs.PackagesError(f"{where}: {plain} lacks the package's name. Write NAME @ {plain}")
             self._read_folder(plain, path, where)
             return
-        if (address := direct_address(plain)) and local_path(address) is not None:
-            self._read_folder(address, path, where, parse_extras(plain))
+        if (address := package_specs.direct_address(plain)) and package_specs.local_path(address) is not None:
+            self._read_folder(address, path, where, package_specs.parse_extras(plain))
             return
         self._lines.append((plain, tuple(hashes), where))
 
-    def _read_folder(self, given: str, path: Path, where: str, extras: Extras = frozenset()) -> None:
+    def _read_folder(self, given: str, path: Path, where: str, extras: package_specs.Extras = frozenset()) -> None:
         """Add a local package. The package's folder is sent to the ranks, which import the package from there."""
-        extras |= parse_extras(given)
-        found = local_path(given.partition("[")[0] if given.endswith("]") else given)
+        extras |= package_specs.parse_extras(given)
+        found = package_specs.local_path(given.partition("[")[0] if given.endswith("]") else given)
         if found is None:
-            raise PackagesError(f"{where}: -e {given} is not a folder. Write NAME @ {given} without -e")
+            raise package_specs.PackagesError(f"{where}: -e {given} is not a folder. Write NAME @ {given} without -e")
         folder = resolve_path(path.parent / expand_user(found))
         if not is_dir(folder):
             reason = (
                 "is a file of this machine; only package folders are supported" if exists(folder) else "does not exist"
             )
-            raise PackagesError(f"{where}: {given} {reason}. Name the package, and an index that has it")
-        if not is_package(folder):
-            raise PackagesError(f"{where}: {folder} has neither pyproject.toml nor setup.py")
+            raise package_specs.PackagesError(f"{where}: {given} {reason}. Name the package, and an index that has it")
+        if not package_specs.is_package(folder):
+            raise package_specs.PackagesError(f"{where}: {folder} has neither pyproject.toml nor setup.py")
         self._folders[str(folder)] = self._folders.get(str(folder), frozenset()) | extras
 
 
@@ -210,9 +199,9 @@ def _logical_lines(path: Path) -> Iterator[tuple[int, str]]:
     try:
         lines = read_text(path, "utf-8-sig").splitlines()
     except OSError as error:
-        raise PackagesError(f"{path} cannot be read: {error.strerror}") from None
+        raise package_specs.PackagesError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise PackagesError(f"{path} is not UTF-8 text") from None
+        raise package_specs.PackagesError(f"{path} is not UTF-8 text") from None
     whole, first = "", 0
     for number, text in enumerate([*lines, ""], 1):
         first = first or number
@@ -237,7 +226,7 @@ _IGNORED_UV_KEYS = (
 )  # fmt: skip
 
 
-def read_project_file(path: Path, version: str) -> PackageSpecs:
+def read_project_file(path: Path, version: str) -> package_specs.PackageSpecs:
     """Return the dependencies of a ``pyproject.toml``, without its dependency groups and extras.
 
     Args:
@@ -246,18 +235,20 @@ def read_project_file(path: Path, version: str) -> PackageSpecs:
     Raises:
         PackagesError: If the file cannot be read, or requests something unsupported.
     """
-    content = read_toml(path)
+    content = package_specs.read_toml(path)
     project = content.get("project")
     if not isinstance(project, dict):
-        raise PackagesError(f"{path} has no [project] table with dependencies. Use a lock or a requirements file")
+        raise package_specs.PackagesError(
+            f"{path} has no [project] table with dependencies. Use a lock or a requirements file"
+        )
     if "dependencies" in (project.get("dynamic") or ()):
-        raise PackagesError(
+        raise package_specs.PackagesError(
             f"{path}: its dependencies are dynamic: only a build of the project could list them. Use a lock or a "
             "requirements file"
         )
     uv = (content.get("tool") or {}).get("uv") or {}
     if not isinstance(uv, dict):
-        raise PackagesError(f"{path}: [tool.uv] must be a table")
+        raise package_specs.PackagesError(f"{path}: [tool.uv] must be a table")
     uv = {name: given for name, given in uv.items() if name not in _IGNORED_UV_KEYS}
     limits = uv.pop("constraint-dependencies", [])
     dependencies, folders = _split_local(project.get("dependencies", []), uv, path)
@@ -267,12 +258,12 @@ def read_project_file(path: Path, version: str) -> PackageSpecs:
     try:
         found = parse_tables(tables, path.parent)
     except MetadataError as error:
-        raise PackagesError(f"{path}: {error}") from None
-    check_python(path, found.requires_python, version)
+        raise package_specs.PackagesError(f"{path}: {error}") from None
+    package_specs.check_python(path, found.requires_python, version)
     places: Mapping[str, Any] = found.environment
     own = [str(path.parent)] if "build-system" in content else []
-    local = resolve_local(folders)
-    return PackageSpecs(
+    local = package_specs.resolve_local(folders)
+    return package_specs.PackageSpecs(
         str(path),
         requirements=local.merge_requirements(places["pip"]),
         constraints=tuple(map(str, limits)),
@@ -284,25 +275,27 @@ def read_project_file(path: Path, version: str) -> PackageSpecs:
     )
 
 
-def _split_local(dependencies: Any, uv: dict[str, Any], path: Path) -> tuple[Any, dict[str, Extras]]:
+def _split_local(dependencies: Any, uv: dict[str, Any], path: Path) -> tuple[Any, dict[str, package_specs.Extras]]:
     """Return the dependencies that are not folders in ``[tool.uv.sources]``, and these folders."""
     sources = uv.get("sources")
     if not isinstance(sources, dict) or not isinstance(dependencies, list):
         return dependencies, {}  # parse_tables reports that the type is wrong
-    folders: dict[str, Extras] = {}
+    folders: dict[str, package_specs.Extras] = {}
     local = set()
-    extras = {package_name(each): parse_extras(each) for each in dependencies if isinstance(each, str)}
+    extras = {package_name(each): package_specs.parse_extras(each) for each in dependencies if isinstance(each, str)}
     for name, source in sources.items():
         if not isinstance(source, dict) or not isinstance(source.get("path"), str):
             if isinstance(source, dict) and source.get("workspace"):
-                raise PackagesError(
+                raise package_specs.PackagesError(
                     f"{path}: [tool.uv.sources] {name} is a workspace member, and only uv.lock has its location. "
                     "Use uv.lock as the lock"
                 )
             continue
         folder = resolve_path(path.parent / expand_user(source["path"]))
-        if not is_package(folder):
-            raise PackagesError(f"{path}: [tool.uv.sources] {name}: {folder} is not the folder of a package")
+        if not package_specs.is_package(folder):
+            raise package_specs.PackagesError(
+                f"{path}: [tool.uv.sources] {name}: {folder} is not the folder of a package"
+            )
         local.add(normalize_name(name))
         folders[str(folder)] = extras.get(normalize_name(name), frozenset())
     uv["sources"] = {name: source for name, source in sources.items() if normalize_name(name) not in local}
