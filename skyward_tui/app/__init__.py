@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from skyward_core.client.session_interface import SessionInterface
     from skyward_tui.app.app import SkywardApp as SkywardApp
 
 DUE = 40  # number of young collections after which a full collection is due
@@ -26,15 +25,7 @@ def new_app(*, read_only: bool = False, theme: str = "", plain: bool = False) ->
     """Return the app for this machine's pools; see ``app.SkywardApp`` for the arguments."""
     with freeze_imports():
         from skyward_tui.app.app import SkywardApp
-    if read_only:
-        return SkywardApp(_read_only_session, read_only=True, theme=theme, plain=plain)
-    return SkywardApp(theme=theme, plain=plain)
-
-
-def _read_only_session() -> SessionInterface:
-    from skyward_core.client.session import ReadOnlySession
-
-    return ReadOnlySession()
+    return SkywardApp(read_only=read_only, theme=theme, plain=plain)
 
 
 def run(app: SkywardApp) -> int:

@@ -28,7 +28,7 @@ from textual.worker import NoActiveWorker, Worker, WorkerFailed, get_current_wor
 
 from skyward_core.client import user_settings_and_app_state as settings
 from skyward_core.client.user_settings_and_app_state import NotifySettings, UserSettings
-from skyward_core.model.errors import SkywardError
+from skyward_core.model.errors import PoolError, SkywardError
 from skyward_tui.app import collect_if_due
 from skyward_tui.app.host_key_and_budget_questions import BudgetQuestions, HostKeyQuestions
 from skyward_tui.dialogs.basic_dialogs import AskScreen, ChoiceScreen, Dialog, DifferencesScreen, Palette
@@ -82,17 +82,18 @@ SIGNAL_SECONDS = 0.5  # seconds for each step of the exit after a signal, whose 
 SWITCH_INTERVAL = 0.0005  # seconds; Python's thread switch interval, see ``__init__``
 
 
-def _new_session() -> SessionInterface:
-    from skyward_core.client.session import Session
+def _new_session(read_only: bool) -> SessionInterface:
+    from skyward_core.client.session import ReadOnlySession, Session
 
-    return Session()
+    return ReadOnlySession() if read_only else Session()
 
 
 class SkywardApp(App[None]):
     """App to launch, watch and tear down pools.
 
     Args:
-        session_factory: Creates the session. Called once in a thread; may be slow and may raise.
+        session_factory: Creates the session; None for a session of this machine's pools. Called once in a thread; may
+            be slow and may raise.
         clock: Returns the Unix time in seconds.
         read_only: Whether the app only watches pools, and rejects actions that change something.
         theme: Theme for this start, which overrides the user's settings; "" for the theme in the settings.
@@ -135,7 +136,7 @@ class SkywardApp(App[None]):
 
     def __init__(
         self,
-        session_factory: Callable[[], SessionInterface] = _new_session,
+        session_factory: Callable[[], SessionInterface] | None = None,
         clock: Callable[[], float] = time.time,
         *,
         read_only: bool = False,
@@ -172,18 +173,18 @@ class SkywardApp(App[None]):
         self._current_theme_name = SKYWARD.name
         self._previewed_theme = ""
         self.add_class(f"-theme-{SKYWARD.name}", update=False)  # Textual adds this class only when the theme changes
-        self._session_factory = session_factory
+        self._session_factory = session_factory or partial(_new_session, read_only)
         self._refresh_error = ""
         self._shutdown_signals = ShutdownSignals()
         self._leaving = False
-        # whether to open the last screen of the previous start; no longer once the user opens another
+        # whether to open the last screen of the previous start; false as soon as the user presses a key or clicks
         self._reopens_last = not self.REPLAYS
         self._reopen_lock = asyncio.Lock()
         self._lively_until = time.monotonic() + LIVELY_SECONDS
         self._last_refresh: tuple[tuple[object, ...] | None, float] = (None, 0.0)
-        self._terminal_title = ""  # shown in the terminal's title; "" for the title from before
+        self._terminal_title = ""  # title that the app has set; "" while the terminal has its title from before the app
         self._refresh_times: list[float] = []  # times of scheduled refreshes of the screen, in descending order
-        self._last_input_at = time.monotonic()  # of keyboard or mouse
+        self._last_input_at = time.monotonic()  # when the user last used the keyboard or the mouse
         self._notification_watch = NotificationWatch()
         # Notification commands report errors from their own thread.
         self._notifier = Notifier(
@@ -228,7 +229,9 @@ class SkywardApp(App[None]):
         return PoolsScreen()
 
     def on_mount(self) -> None:
-        self.track_theme_choice()
+        # From now on, changes of the theme are the user's choice, and so are saved.
+        self._current_theme_name = self.theme
+        self.theme_changed_signal.subscribe(self, self._save_theme_choice)
         self.run_worker(self._refresh_loop(), group="paint")
         self.run_worker(self._poll_pools(), group="refresh")
         # After a return from the shell, the terminal is empty. Without a full refresh, Textual would paint only
@@ -423,6 +426,17 @@ class SkywardApp(App[None]):
 
     # Called by screens
 
+    @property
+    def required_session(self) -> SessionInterface:
+        """The session.
+
+        Raises:
+            PoolError: If the session is not created yet or could not be created.
+        """
+        if self.session is None:
+            raise PoolError(self.session_error or "still reading the ledger; try again in a moment")
+        return self.session
+
     def pools(self) -> list[PoolView]:
         """Return all known pools, in the order in which they are listed."""
         return [] if self.session is None else self.session.pools()
@@ -462,7 +476,17 @@ class SkywardApp(App[None]):
 
     def apply_settings(self, own: UserSettings) -> None:
         """Apply changed user settings."""
-        self.update_appearance(own)
+        before, self.user_settings = self.user_settings, own
+        self._move_and_paint()
+        if own.ascii != before.ascii:
+            for screen in self.screen_stack:
+                for each in (screen, *screen.walk_children()):
+                    each.refresh()
+        if own.theme != before.theme and not (self._asked_theme or self.no_color):
+            name = own.theme or SKYWARD.name
+            if name in self.available_themes:
+                self._current_theme_name = name  # does not come from the theme picker, and so is not saved
+                self.theme = name
         self._apply_other_settings()
 
     def _apply_other_settings(self) -> list[str]:
@@ -533,24 +557,17 @@ class SkywardApp(App[None]):
     @work(group="budget")
     async def apply_budget(self, pool: PoolView, budget: float | None) -> None:
         """Raise the budget of a pool; without a budget, tear the pool down."""
-        if self.session is None:
-            return
         with flash_errors(self):
             if budget is None:
-                await wait_shielded(self.session.tear_down(pool.key))
+                await wait_shielded(self.required_session.tear_down(pool.key))
             else:
-                await wait_shielded(self.session.raise_budget(pool.key, budget))
+                await wait_shielded(self.required_session.raise_budget(pool.key, budget))
 
     def on_unmount(self) -> None:
         self.host_keys.close()
         self._shutdown_signals.restore()
 
     # Other screens
-
-    def save_last_screen(self) -> None:
-        """Save which screen is current, so that the next start can open it."""
-        places = (screen.reopen_state for screen in reversed(self.screen_stack) if isinstance(screen, BaseScreen))
-        self.save_screen_state(LAST, next(filter(None, places), {}))
 
     async def open_last_screen(self, still: Callable[[], bool]) -> bool:
         """Open the last screen of the previous start on top of the list of pools.
@@ -564,10 +581,14 @@ class SkywardApp(App[None]):
         Returns:
             False if the pool of the screen is not listed yet.
         """
-        opener = self._opener_for(self.saved_screen_state(LAST))
-        if opener is not None and self.saved_screen_state(LAST) and await self.forget_screen_state(LAST) and still():
-            opener()
-        return opener is not None
+        state = self.saved_screen_state(LAST)
+        if (opener := self._opener_for(state)) is None:
+            return False
+        if state:
+            self._set_screen_state(LAST, {})
+            if await self.save_state() and still():
+                opener()
+        return True
 
     def _opener_for(self, place: ScreenState) -> Callable[[], None] | None:
         """Return a function that opens a saved screen; None until its pool is listed."""
@@ -629,15 +650,14 @@ class SkywardApp(App[None]):
 
     @work(group="again")
     async def launch_again(self, pool: str, run: str) -> None:
-        """Open the launch form with the values of a run. Without a run, of the launch that created the pool, for
-        example because the pool did not start."""
+        """Open the launch form with the values of a run. Without a run, the form gets the values of the launch that
+        created the pool, for example because the pool did not start.
+        """
         from skyward_core.client.launch.launch_records_and_script_state import LaunchRecord
         from skyward_tui.launch_form.form import form_from_request
 
-        if self.session is None:
-            return self.flash("no run to launch again")
         with flash_errors(self):
-            record = await wait_shielded(self.session.load_launch(run, pool))
+            record = await wait_shielded(self.required_session.load_launch(run, pool))
             if isinstance(record, LaunchRecord):
                 form = form_from_request(record.absolute_request())
             else:
@@ -737,29 +757,10 @@ class SkywardApp(App[None]):
             self._line_filters = [each for each in self._line_filters if not isinstance(each, PlainAscii)]
             self._line_filters += [PlainAscii()] if is_plain else []
 
-    def update_appearance(self, own: UserSettings) -> None:
-        """Apply appearance settings that have changed."""
-        before, self.user_settings = self.user_settings, own
-        self._move_and_paint()
-        if self.user_settings.ascii != before.ascii:
-            for screen in self.screen_stack:
-                for each in (screen, *screen.walk_children()):
-                    each.refresh()
-        if self.user_settings.theme != before.theme and not (self._asked_theme or self.no_color):
-            name = self.user_settings.theme or SKYWARD.name
-            if name in self.available_themes:
-                self._current_theme_name = name  # does not come from the theme picker, and so is not saved
-                self.theme = name
-
     @property
     def has_motion(self) -> bool:
         """Whether changes may be highlighted briefly."""
         return self.user_settings.motion and not self.no_color
-
-    def track_theme_choice(self) -> None:
-        """Save later changes of the theme, because from now on they are the user's choice."""
-        self._current_theme_name = self.theme
-        self.theme_changed_signal.subscribe(self, self._save_theme_choice)
 
     def on_command_palette_option_highlighted(self, event: CommandPalette.OptionHighlighted) -> None:
         """Preview the highlighted theme."""
@@ -794,18 +795,13 @@ class SkywardApp(App[None]):
             self._set_screen_state(scope, screen)
             self.run_worker(self.save_state(), group="keep", exclusive=False)
 
-    async def forget_screen_state(self, scope: str) -> bool:
-        """Delete the saved state of a screen. Return whether the deletion was written."""
-        self._set_screen_state(scope, {})
-        return await self.save_state()
-
     def _set_screen_state(self, scope: str, screen: ScreenState) -> None:
         self._saved_state = self._saved_state._replace(screens={**self._saved_state.screens, scope: screen})
         self._changed_screens[scope] = screen
 
     async def save_state(self, patience: float = PATIENCE) -> bool:
-        """Save changed state for the next start, without overwriting changes of other apps. Return whether it was
-        written within ``patience`` seconds.
+        """Save changed state for the next start, without overwriting changes of other apps. Return whether the state
+        was written within ``patience`` seconds.
         """
         async with self._write_lock:
             changed, screens = self._changed, self._changed_screens
@@ -980,26 +976,25 @@ class SkywardApp(App[None]):
         self.end_demo()
         if self.session is not None:
             if self.host_keys.close():
-                await self._wait_for_starts(detaching)
+                # Starts whose host key is now rejected fail. Wait until they are recorded in the ledger.
+                deadline = time.monotonic() + detaching
+                while time.monotonic() < deadline and any(p.state in ("starting", "stopping") for p in self.pools()):
+                    await asyncio.sleep(0.02)
             with suppress(TimeoutError):
                 await asyncio.wait_for(run_in_daemon_thread(self.session.detach), detaching)
-        for screen in self.screen_stack:
-            if isinstance(screen, BaseScreen) and screen.is_mounted and (state := screen.saved_state()):
+        screens = [screen for screen in self.screen_stack if isinstance(screen, BaseScreen)]
+        for screen in screens:
+            if screen.is_mounted and (state := screen.saved_state()):
                 self.save_screen_state(screen.SCOPE, state)
         if not is_replay:
-            self.save_last_screen()
+            places = (screen.reopen_state for screen in reversed(screens))
+            self.save_screen_state(LAST, next(filter(None, places), {}))
         await self.save_state(saving)
         # An exiting app composes no widgets. Wait for a screen that is just opening, because it would fail without its
         # widgets.
         while not (self.screen_stack and self.screen.is_mounted):
             await asyncio.sleep(0.01)
         self.exit(return_code=status)
-
-    async def _wait_for_starts(self, patience: float) -> None:
-        """Wait until pool starts that fail because of a rejected host key have ended and are recorded in the ledger."""
-        deadline = time.monotonic() + patience
-        while time.monotonic() < deadline and any(p.state in ("starting", "stopping") for p in self.pools()):
-            await asyncio.sleep(0.02)
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:  # Textual calls get_system_commands
         """Yield the commands of the palette: the actions of the current screen, then the themes."""

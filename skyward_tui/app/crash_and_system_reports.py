@@ -47,7 +47,10 @@ def render_crash(error: BaseException, pools: Sequence[PoolView], began: float) 
     where = Traceback.from_exception(
         type(error), error, error.__traceback__, show_locals=False, suppress=(rich, textual)
     )
-    return Group(where, Padding(Text("\n\n".join(_crash_text(pools, began))), (1, 0)))
+    words = [UPDATED if _are_newer(began) else DEFECT]
+    if up := [pool.name for pool in pools if not pool.is_over]:
+        words.append(f"Pools and their runs are still up: {', '.join(up)}. Run skyward-tui to see them again.")
+    return Group(where, Padding(Text("\n\n".join(words)), (1, 0)))
 
 
 class SanitizedRenderable:
@@ -60,14 +63,6 @@ class SanitizedRenderable:
         for segment in console.render(self._shown, options):
             if not segment.control:
                 yield Segment("\n".join(map(sanitize_in_place, segment.text.split("\n"))), segment.style)
-
-
-def _crash_text(pools: Sequence[PoolView], began: float) -> list[str]:
-    up = [pool.name for pool in pools if not pool.is_over]
-    words = [UPDATED if _are_newer(began) else DEFECT]
-    if up:
-        words.append(f"Pools and their runs are still up: {', '.join(up)}. Run skyward-tui to see them again.")
-    return words
 
 
 def _are_newer(began: float) -> bool:

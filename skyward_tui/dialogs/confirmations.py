@@ -168,9 +168,8 @@ class TeardownScreen(ConfirmedWork[bool]):
 
     @work
     async def _ask_nodes(self) -> None:
-        session = self.app.session
         asked = [view.key for view in self._views if view.state in _ASKABLE_STATES]
-        futures = {} if session is None else {key: session.unfetched_files(key) for key in asked}
+        futures = {key: self.app.required_session.unfetched_files(key) for key in asked}
         for key, future in futures.items():
             try:
                 found: Unfetched = await wait_shielded(future)

@@ -475,11 +475,10 @@ DISPLAY_VARIABLES = ("DISPLAY", "WAYLAND_DISPLAY")  # without any of these, a br
 async def open_dashboard(app: SkywardApp, pool: PoolView | None) -> None:
     """Open a dashboard of a pool's head node, and show its address. If there are several dashboards, the user
     chooses."""
-    session = app.session
-    if pool is None or session is None or not pool.is_live:
+    if pool is None or not pool.is_live:
         return app.flash("the pool has ended: it has no dashboards")
     try:
-        found = await wait_shielded(session.dashboards(pool.key))
+        found = await wait_shielded(app.required_session.dashboards(pool.key))
     except SkywardError as error:
         return app.flash(format_error(error), "error")
     if not found:

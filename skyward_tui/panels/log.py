@@ -362,11 +362,9 @@ class LogPanel(RunPanel[LogPane]):
             subject += f"  pool {state_style(pool.shown_state).word}"
         return subject
 
-    def _stored_lines(self, run: RunView, rank: int) -> Files | None:
+    def _stored_lines(self, run: RunView, rank: int) -> Files:
         """Return a function that reads the stored lines of a rank's run from files."""
-        session = self.app.session
-        if session is None:
-            return None
+        session = self.app.required_session
         return lambda: StoredLines.for_rank(session.run_logs(run.id), rank, whole=run.state != "running")
 
     def _explain_empty(

@@ -135,11 +135,8 @@ class CompareScreen(BaseScreen[None]):
 
     @work(group="compare", exclusive=True)
     async def _load(self) -> None:
-        session = self.app.session
-        if session is None:
-            return self.flash(self.app.session_error or "still reading the ledger", "error")
         with flash_errors(self.app):
-            self._comparison = await wait_shielded(session.compare(*self._ids))
+            self._comparison = await wait_shielded(self.app.required_session.compare(*self._ids))
             if self.has_widgets:
                 self._show()
 

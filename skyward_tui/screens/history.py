@@ -507,13 +507,11 @@ class HistoryScreen(ListScreen[PastRunList]):
 
     @work(group="look", exclusive=True)
     async def _fetch_preview(self, run: str) -> None:
-        session = self.app.session
         with flash_errors(self.app):
-            if session is not None:
-                data = await wait_shielded(session.preview_run(run))
-                self._previews = {**dict(list(self._previews.items())[-MAX_PREVIEWS:]), run: data}
-                if self.has_widgets:
-                    self.tick(self.app.clock())
+            data = await wait_shielded(self.app.required_session.preview_run(run))
+            self._previews = {**dict(list(self._previews.items())[-MAX_PREVIEWS:]), run: data}
+            if self.has_widgets:
+                self.tick(self.app.clock())
 
     def _status(self, shown: int) -> list[Content]:
         parts = [Content.styled(f"{shown:,} of {count(len(self._runs), 'run')}", "$muted")]
@@ -546,12 +544,9 @@ class HistoryScreen(ListScreen[PastRunList]):
 
     @work(group="history", exclusive=True)
     async def _read(self, *, search_logs: bool = False) -> None:
-        session = self.app.session
-        if session is None:
-            self._failed = self.app.session_error
-            return
         self._seen = self._runs_token()
         try:
+            session = self.app.required_session
             future = session.failures() if self._shows_failures else session.past_runs(RunSearch())
             self._runs, self._failed = await wait_shielded(future), ""
         except SkywardError as error:
@@ -612,12 +607,10 @@ class HistoryScreen(ListScreen[PastRunList]):
 
     @work(group="dismiss")
     async def _dismiss(self, runs: list[str]) -> None:
-        session = self.app.session
         with flash_errors(self.app, "could not dismiss the failure: "):
-            if session is not None:
-                await wait_shielded(session.dismiss(runs))
-                self._read()
-                self.app.count_failures()
+            await wait_shielded(self.app.required_session.dismiss(runs))
+            self._read()
+            self.app.count_failures()
 
     def action_open(self) -> None:
         if (chosen := self.listed.chosen) is not None:

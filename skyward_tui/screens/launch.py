@@ -155,15 +155,13 @@ class ProviderChecks:
         self._show(provider, None)
 
     async def _run_check(self, key: CheckKey, python: Interpreter | None) -> None:
-        session = self._screen.app.session
-        if session is None:
-            return
         name, given, _ = key
         if self._is_delayed:
             await asyncio.sleep(CHECK_PAUSE)
             self._is_delayed = False
         self._screen.query_one(ProviderField).mark(name, "asked")
         try:
+            session = self._screen.app.required_session
             self._results[key] = await wait_shielded(session.check_provider(name, dict(given), python))
         except (SkywardError, OSError) as error:
             self._results[key] = [Check(name, "fail", error_message(error), error_hint(error))]
@@ -180,11 +178,9 @@ async def _load_presets(app: SkywardApp) -> list[Preset] | None:
     """Return all presets. If they cannot be loaded, show the error and return None."""
     from skyward_core.client.launch.presets import presets
 
-    try:
+    with flash_errors(app):
         return await run_in_daemon_thread(presets)
-    except (SkywardError, OSError) as error:
-        app.flash(format_error(error), "error")
-        return None
+    return None
 
 
 class LaunchPool(NamedTuple):
@@ -211,9 +207,7 @@ async def create_pool(app: SkywardApp, plan: LaunchPlan | JobPlan) -> LaunchPool
     Raises:
         SkywardError: If the pool is rejected at once, for example because its name is taken.
     """
-    session = app.session
-    if session is None:
-        raise PoolError(app.session_error or "still reading the ledger; try again in a moment")
+    session = app.required_session
     if isinstance(plan.pool, PoolView):
         if not any(pool.key == plan.pool.key and pool.is_live for pool in session.pools()):
             raise PoolError(f"pool {plan.pool.name} is no longer running")
@@ -556,12 +550,12 @@ class LaunchScreen(BaseScreen[None]):
         """Show the settings of the selected pool in the disabled fields, and for a new pool the user's own again."""
         from skyward_core.client.launch.launch_records_and_script_state import LaunchRecord
 
-        pool, session, source = self.form().pool, self.app.session, None
+        pool, source = self.form().pool, None
         if not pool:
             source, self._own_settings = self._own_settings, None
-        elif session is not None:
+        else:
             with suppress(SkywardError, OSError):  # the fields stay as they are
-                record = await wait_shielded(session.load_launch("", pool))
+                record = await wait_shielded(self.app.required_session.load_launch("", pool))
                 if isinstance(record, LaunchRecord):
                     source = form_from_request(record.absolute_request())
                     self._own_settings = self._own_settings or self.form()

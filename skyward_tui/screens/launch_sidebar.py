@@ -299,11 +299,8 @@ class LaunchSidebar:
             self._screen.query_one(PlanPanel).show_earlier(runs, self._screen.app.clock())
 
     async def _load_runs(self) -> None:
-        session = self._screen.app.session
-        if session is None:
-            return
         try:
-            self._runs = await wait_shielded(session.past_runs(RunSearch()))
+            self._runs = await wait_shielded(self._screen.app.required_session.past_runs(RunSearch()))
         except (SkywardError, OSError):
             return  # reported by the history screen
         if self._screen.has_widgets:

@@ -143,8 +143,6 @@ class LeftoversScreen(ListScreen[LeftoverList]):
             return f"✗ {self._failed}"
         if self._scan_started_at is not None:
             return "scanning the accounts …"
-        if self.app.session is None:
-            return self.app.session_error or "reading the ledger …"
         where = "in any region" if self._everywhere else "in the default region or in regions used before"
         return f"No cloud resources from this machine {where}."
 
@@ -152,11 +150,9 @@ class LeftoversScreen(ListScreen[LeftoverList]):
     async def action_again(self) -> None:
         from skyward_core.client.leftover_cleanup import scannable_providers
 
-        session = self.app.session
-        if session is None:
-            return
         self._scan_started_at = self.app.clock()
         try:
+            session = self.app.required_session
             # Scan all providers that have accounts, with default settings, because the ledger may be lost.
             providers = dict.fromkeys(await asyncio.to_thread(scannable_providers), ())
             self._found = await wait_shielded(
@@ -167,7 +163,7 @@ class LeftoversScreen(ListScreen[LeftoverList]):
         else:
             self._failed = ""
             self._scanned_at = self.app.clock()
-        # Not in a finally block: if a newer scan has cancelled this one, it has already set its own time.
+        # Not in a finally block: a scan that a newer one has cancelled must not clear the newer scan's start time.
         self._scan_started_at = None
 
     def _rescan(self) -> None:

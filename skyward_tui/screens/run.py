@@ -51,7 +51,6 @@ from skyward_tui.widgets.screen_frame_and_replay_line import Breadcrumbs, Chrome
 
 if TYPE_CHECKING:
     from skyward_core.client.log_search import LineMatch
-    from skyward_core.client.session_interface import SessionInterface
     from skyward_tui.app import SkywardApp
 
 
@@ -472,10 +471,8 @@ class RunScreen(BaseScreen[None]):
 
     async def _load_recorded_pool(self) -> None:
         """Load an ended pool from its stored data."""
-        if self.app.session is None:
-            return
         with flash_errors(self.app, "cannot read the recording of this pool: "):
-            await wait_shielded(self.app.session.load_ended_pool(self.key))
+            await wait_shielded(self.app.required_session.load_ended_pool(self.key))
             if self.run_id and self.pool is not None and self.run is None:
                 text = f"run {self.run_id} is not in the recording: use skyward-tui results {self.run_id}"
                 self.flash(text, "error")
@@ -786,8 +783,8 @@ class RunScreen(BaseScreen[None]):
         return True
 
     def action_fetch(self) -> None:
-        pool, run, session = self.pool, self.run, self.app.session
-        if pool is None or run is None or session is None:
+        pool, run = self.pool, self.run
+        if pool is None or run is None:
             return self.flash("no run to fetch files from")
         if pool.provider == "local":
             from skyward_tui.file_export import local_files_text
@@ -795,13 +792,14 @@ class RunScreen(BaseScreen[None]):
             return self.flash(f"pool {pool.name} runs on this machine: {local_files_text(pool.spec)}")
         self.flash(f"fetching the files of run {run.id} …")
         # A worker of the app, so that the download continues if the user leaves this screen.
-        self.app.run_worker(self._fetch(session, pool.key, run.id), name="fetch", exclusive=False)
+        self.app.run_worker(self._fetch(pool.key, run.id), name="fetch", exclusive=False)
 
-    async def _fetch(self, session: SessionInterface, pool: str, run: str) -> None:
+    async def _fetch(self, pool: str, run: str) -> None:
         from skyward_tui.file_export import fetch_summary
 
         with flash_errors(self.app, f"run {run}: "):
-            summary, is_complete = fetch_summary(await wait_shielded(session.fetch_files(pool, run)))
+            future = self.app.required_session.fetch_files(pool, run)
+            summary, is_complete = fetch_summary(await wait_shielded(future))
             self.app.flash(f"run {run}: {summary}", "done" if is_complete else "error")
 
     def action_errors(self) -> None:
@@ -885,9 +883,9 @@ class RunScreen(BaseScreen[None]):
             text += " Save and cancel: ranks get SIGTERM first, and time to write a checkpoint."
         question = ChoiceScreen("Cancel the run?", text, choices, escape="keep")
         choice = await self.app.push_screen_wait(question)
-        if choice in ("cancel-run", "save-run") and self.app.session is not None:
+        if choice in ("cancel-run", "save-run"):
             with flash_errors(self.app):
-                await wait_shielded(self.app.session.cancel(self.key, run.id, save=choice == "save-run"))
+                await wait_shielded(self.app.required_session.cancel(self.key, run.id, save=choice == "save-run"))
                 if run.state == "running":
                     self.flash(f"cancelling run {run.id} …")
                 elif run.state == "cancelled":

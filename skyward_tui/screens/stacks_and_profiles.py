@@ -203,11 +203,10 @@ class StacksScreen(BaseScreen[int | None]):
             self.run_worker(self._read_stacks(signal=signal), group="stacks")
 
     async def _read_stacks(self, *, signal: bool) -> None:
-        session, before = self.app.session, self._stacks
-        if session is None:
-            return
+        before = self._stacks
         ranks = before.askable if signal and before is not None else None
         try:
+            session = self.app.required_session
             stacks = await wait_shielded(session.stacks(self._pool, self._run, ranks, signal=signal))
         except (SkywardError, OSError) as error:
             self._failure = format_error(error)
@@ -372,13 +371,13 @@ class StacksScreen(BaseScreen[int | None]):
     async def action_profile(self) -> None:
         from skyward_tui.file_export import profile_files
 
-        session, group = self.app.session, self._group
-        if session is None or group is None:
+        if self._group is None:
             return
-        rank = group.stacks[0].rank
+        rank = self._group.stacks[0].rank
         self.flash(f"profiling rank {rank} for {PROFILE_SECONDS:g} s …")
         with flash_errors(self.app):
-            profile = parse_profile(await wait_shielded(session.profile(self._pool, rank, PROFILE_SECONDS)))
+            future = self.app.required_session.profile(self._pool, rank, PROFILE_SECONDS)
+            profile = parse_profile(await wait_shielded(future))
             rows = profile_table(profile) if profile.samples else [("all samples were idle", "", "")]
             lines = [f"{itself:>7}  {total:>10}  {line}" for itself, total, line in rows]
             if self.has_widgets:

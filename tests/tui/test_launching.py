@@ -44,7 +44,7 @@ def plan(pool: PoolView) -> LaunchPlan:
 
 async def test_launch_uses_the_chosen_pool_and_not_its_namesake(session: FakeSession) -> None:
     chosen = session.pool("train")
-    app: Any = SimpleNamespace(session=session)
+    app: Any = SimpleNamespace(required_session=session)
     assert (await create_pool(app, plan(chosen))).key == chosen.key
     session.emit(chosen, events.PoolState(pool="train", state="gone", at=session.now))
     namesake = session.pool("train")
