@@ -12,8 +12,9 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import field
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.plugins.plugin import Plugin
@@ -21,6 +22,16 @@ from skyward_core.plugins.plugin import Plugin
 PAUSE = 0.02  # seconds between checks
 PR_SET_PDEATHSIG = 1
 EXTRA_PATH = "/usr/sbin:/sbin:/usr/local/sbin:/usr/local/bin"  # folders that may be missing in the PATH of an SSH login
+
+
+def port_field(server: str) -> Any:
+    """Return the dataclass field of a server's port."""
+    return field(default=None, metadata={"help": f"port of {server} (default: derived from the pool's name)"})
+
+
+def generated_field(generate: Callable[[], object]) -> Any:
+    """Return a dataclass field that each plugin generates itself, such as a password."""
+    return field(default_factory=generate, init=False, repr=False, compare=False)
 
 
 class ServerPlugin(Plugin):

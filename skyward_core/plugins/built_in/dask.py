@@ -20,7 +20,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from skyward_core.model.errors import UsageError
 from skyward_core.plugins.plugin import requirement, with_pip
-from skyward_core.plugins.plugin_server_start_and_stop import ServerPlugin, check_port_free, make_certificates
+from skyward_core.plugins.plugin_server_start_and_stop import (
+    ServerPlugin,
+    check_port_free,
+    generated_field,
+    make_certificates,
+    port_field,
+)
 from skyward_core.runtime.instance_info_and_attempt import InstanceInfo, place_in_pool
 
 if TYPE_CHECKING:
@@ -58,15 +64,11 @@ class Dask(ServerPlugin):
     ports_per_pool = 2  # the dashboard has the second port
     version: str = field(default="latest", metadata={"help": "version of distributed"})
     dashboard: bool = field(default=True, metadata={"help": "serve Dask's dashboard on the head's loopback"})
-    port: int | None = field(
-        default=None, metadata={"help": "port of the scheduler (default: derived from the pool's name)"}
-    )
+    port: int | None = port_field("the scheduler")
     threads: int = field(default=1, metadata={"help": "number of tasks that a rank runs at the same time"})
     memory_limit: str | int = field(default="auto", metadata={"help": "memory of a rank before it spills to disk"})
-    papers: tuple[str, str, str] = field(
-        default_factory=lambda: make_certificates("a pool's Dask"), init=False, repr=False, compare=False
-    )
-    token: str = field(default_factory=lambda: secrets.token_hex(16), init=False, repr=False, compare=False)
+    papers: tuple[str, str, str] = generated_field(lambda: make_certificates("a pool's Dask"))
+    token: str = generated_field(lambda: secrets.token_hex(16))
 
     def __post_init__(self) -> None:
         super().__post_init__()

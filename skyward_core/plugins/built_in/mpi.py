@@ -15,7 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from skyward_core.model.errors import UsageError
-from skyward_core.plugins.plugin_server_start_and_stop import ServerPlugin, find_program, set_variables
+from skyward_core.plugins.plugin_server_start_and_stop import (
+    ServerPlugin,
+    find_program,
+    generated_field,
+    port_field,
+    set_variables,
+)
 from skyward_core.plugins.ssh_between_nodes import make_key_pair, secret_lines, write_gang_hosts
 
 if TYPE_CHECKING:
@@ -56,11 +62,9 @@ class Mpi(ServerPlugin):
         default=None, metadata={"help": "processes for each node (default: its GPUs, or its ranks)"}
     )
     launcher: str = field(default="mpirun", metadata={"help": "program that must be installed on each node"})
-    port: int | None = field(
-        default=None, metadata={"help": "port of each node's sshd (default: derived from the pool's name)"}
-    )
-    login: tuple[str, str] = field(default_factory=make_key_pair, init=False, repr=False, compare=False)
-    host: tuple[str, str] = field(default_factory=make_key_pair, init=False, repr=False, compare=False)
+    port: int | None = port_field("each node's sshd")
+    login: tuple[str, str] = generated_field(make_key_pair)
+    host: tuple[str, str] = generated_field(make_key_pair)
 
     def __post_init__(self) -> None:
         super().__post_init__()

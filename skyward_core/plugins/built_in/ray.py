@@ -29,7 +29,9 @@ from skyward_core.plugins.plugin_server_start_and_stop import (
     ServerPlugin,
     await_server,
     check_port_free,
+    generated_field,
     make_private_folder,
+    port_field,
     set_variables,
     stop_server,
 )
@@ -89,10 +91,8 @@ class Ray(ServerPlugin):
     ports_per_pool = 2  # the dashboard has the second port
     version: str = field(default="latest", metadata={"help": "version of ray"})
     dashboard: bool = field(default=True, metadata={"help": "serve Ray's dashboard on the head's loopback"})
-    port: int | None = field(
-        default=None, metadata={"help": "port of the Ray head (default: derived from the pool's name)"}
-    )
-    token: str = field(default_factory=lambda: secrets.token_hex(32), init=False, repr=False, compare=False)
+    port: int | None = port_field("the Ray head")
+    token: str = generated_field(lambda: secrets.token_hex(32))
 
     def secrets(self) -> Sequence[str]:
         return (self.token,)

@@ -25,8 +25,10 @@ from skyward_core.plugins.plugin_server_start_and_stop import (
     check_port_free,
     end_with_parent,
     find_program,
+    generated_field,
     make_certificates,
     make_private_folder,
+    port_field,
     stop_server,
 )
 from skyward_core.plugins.redis_shared_state_client import SOCKET, SharedStateConnection, private_folder
@@ -64,16 +66,9 @@ class Shared(ServerPlugin):
     needs_peers = "one store of all ranks"
     pool_ports = (19_000, 1_000)
     version: str = field(default="latest", metadata={"help": "version of the Python package redis"})
-    port: int | None = field(
-        default=None, metadata={"help": "port of the server (default: derived from the pool's name)"}
-    )
-    papers: tuple[str, str, str] = field(
-        default_factory=lambda: make_certificates("a pool's shared state"),
-        init=False,
-        repr=False,
-        compare=False,
-    )
-    token: str = field(default_factory=lambda: secrets.token_hex(32), init=False, repr=False, compare=False)
+    port: int | None = port_field("the server")
+    papers: tuple[str, str, str] = generated_field(lambda: make_certificates("a pool's shared state"))
+    token: str = generated_field(lambda: secrets.token_hex(32))
 
     def secrets(self) -> Sequence[str]:
         return (self.papers[2], self.token)
