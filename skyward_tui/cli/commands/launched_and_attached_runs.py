@@ -88,13 +88,11 @@ class RunNotifier:
         self._notifier = Notifier(own.notify, _ring_terminal, console.note)
         self._started_at = time.monotonic()
 
-    def run_ended(self, run: RunView, pool: str) -> None:
-        """Notify the user that a run has ended; return at once."""
-        self._notify(run_notification(run, pool, time.time()))
-
-    def start_failed(self, pool: str, reason: str) -> None:
-        """Notify the user that the pool did not start; return at once."""
-        self._notify(Notification("failed", pool, what="the start", detail=reason))
+    def notify(self, notification: Notification) -> None:
+        """Send a notification, with the duration of this command; return at once."""
+        # Measured from the start of the command, not of the run, because the user also waited for the pool.
+        waited = time.monotonic() - self._started_at
+        self._notifier.notify_unless_seen(notification._replace(seconds=waited), True, waited)
 
     def wait_for_command(self) -> None:
         """Wait for the user's notification command, which has a time limit and is killed when this process exits."""
@@ -102,11 +100,6 @@ class RunNotifier:
             from skyward_core.client.notification_command_process import wait_for_commands
 
             wait_for_commands()
-
-    def _notify(self, notification: Notification) -> None:
-        # Measured from the start of the command, not of the run, because the user also waited for the pool.
-        waited = time.monotonic() - self._started_at
-        self._notifier.notify_unless_seen(notification._replace(seconds=waited), True, waited)
 
 
 def _ring_terminal(text: str) -> None:
@@ -486,7 +479,8 @@ class PoolCommand:
             self.leave_pool &= up
             self.leave_pool |= isinstance(error, PoolExistsError)  # the existing pool belongs to another client
             if self.notifier is not None and self.run is None:
-                self.notifier.start_failed(self.pool, error_message(error))
+                reason = error_message(error)
+                self.notifier.notify(Notification("failed", self.pool, what="the start", detail=reason))
         except Exception as error:  # noqa: BLE001  an internal error: the pool must still be torn down
             status = errors.FAILED
             self._show_defect(error)
@@ -652,7 +646,7 @@ class PoolCommand:
                 return self._on_interrupted(run, ended, interruption)
         self._report(ended.result())
         if self.notifier is not None:
-            self.notifier.run_ended(run, self.pool)
+            self.notifier.notify(run_notification(run, self.pool, time.time()))
         return exit_status(run)
 
     def _run_gangs(self, tasks: Sequence[Task], sheet: TrialSheet, request: LaunchRequest, *, joined: bool) -> int:
@@ -780,7 +774,11 @@ class PoolCommand:
     def _report_end(self, receipt: Receipt | None) -> None:
         """Print the final report: receipt, leftovers, error, result."""
         self.follower.finish()
-        self._check_launch_saved()
+        if self.launch_saved is not None:
+            try:
+                self.follower.wait(self.launch_saved, heed=False)
+            except (OSError, SkywardError) as error:
+                self.console.note(f"the launch was not saved completely, so rerun may not find it: {error}")
         if receipt is not None:
             ours = list(filter(self._is_ours, self.session.pools()))
             rented = any(view.spec.get("rents") for view in ours)
@@ -795,15 +793,6 @@ class PoolCommand:
             self._is_shown |= self.console.shows_results
         if self.notifier is not None:
             self.notifier.wait_for_command()
-
-    def _check_launch_saved(self) -> None:
-        """Wait until the launch is saved, and report an error in saving it."""
-        if self.launch_saved is None:
-            return
-        try:
-            self.follower.wait(self.launch_saved, heed=False)
-        except (OSError, SkywardError) as error:
-            self.console.note(f"the launch was not saved completely, so rerun may not find it: {error}")
 
     def _is_ours(self, view: PoolView) -> bool:
         return self.key == view.key

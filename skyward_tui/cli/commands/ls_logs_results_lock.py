@@ -130,7 +130,12 @@ def list_pools(console: Console, everything: bool) -> None:
     with open_session(console) as session:
         found = session.refresh(over=everything).result()
         results = [(session.ledger.pool(each.token).name, each) for each in session.retained_results()]
-        _show_receipts(session, console)
+        # Receipts that could not be printed when their pools ended are printed now, and only once.
+        unshown = session.ledger.unprinted_receipts()
+        for text in unshown.values():
+            console.note(f"receipt that could not be printed before: {text}")
+        if unshown and console.shows_notes:
+            drop_receipts(session, unshown)
     pools = found if everything else [pool for pool in found if pool.is_live]
     for pool in found:
         is_bad = pool.state in ("unreachable", "unfinished") or bool(pool.start_error)
@@ -162,15 +167,6 @@ def list_pools(console: Console, everything: bool) -> None:
 def _state_text(pool: PoolView, run: RunView) -> str:
     state, remark = run_status(pool, run)
     return (f"{state} ({remark})" if state == "restarting" else state) + unfetched_text(pool, run.id)
-
-
-def _show_receipts(session: Session, console: Console) -> None:
-    """Print the receipts that could not be printed when their pools ended. Each is printed only once."""
-    unshown = session.ledger.unprinted_receipts()
-    for text in unshown.values():
-        console.note(f"receipt that could not be printed before: {text}")
-    if unshown and console.shows_notes:
-        drop_receipts(session, unshown)
 
 
 @command()
