@@ -11,7 +11,7 @@ from dataclasses import asdict, field, fields, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias
 
-from skyward_core.model import spec_field_checks
+from skyward_core.model import spec_field_checks as checks
 from skyward_core.model.deprecated_and_unknown_arguments import (
     AcceptsDeprecatedArguments,
     Rules,
@@ -110,8 +110,8 @@ class Nodes(ValidatedValue):
         SpecError: If a value is invalid.
     """
 
-    min: int = checked(spec_field_checks.integer_between(1, 1024))
-    max: int = checked(spec_field_checks.integer_between(1, 1024))
+    min: int = checked(checks.integer_between(1, 1024))
+    max: int = checked(checks.integer_between(1, 1024))
 
     if TYPE_CHECKING:
 
@@ -174,7 +174,7 @@ def _parse_count(text: str) -> int:
     return int(text)
 
 
-_check_node_count: Callable[[Any], int] = spec_field_checks.integer_between(1, 1024)
+_check_node_count: Callable[[Any], int] = checks.integer_between(1, 1024)
 
 
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,46}[a-z0-9])?")
@@ -218,8 +218,8 @@ class PipIndex(ValidatedValue):
         SpecError: If a value is invalid.
     """
 
-    url: str = checked(spec_field_checks.text)
-    packages: Sequence[str] = checked(spec_field_checks.tuple_of(spec_field_checks.text), default=())
+    url: str = checked(checks.text)
+    packages: Sequence[str] = checked(checks.tuple_of(checks.text), default=())
 
 
 @value(kw_only=True, frozen=True)
@@ -255,24 +255,20 @@ class Image(ValidatedValue):
         SpecError: If a value is invalid.
     """
 
-    python: str | None = checked(spec_field_checks.optional(spec_field_checks.python_version), default=None)
-    pip: Sequence[str] = checked(spec_field_checks.tuple_of(spec_field_checks.text), default=())
-    pip_indexes: Sequence[PipIndex] = checked(
-        spec_field_checks.tuple_of(spec_field_checks.instance(PipIndex)), default=()
-    )
-    lock: str | os.PathLike[str] | None = checked(spec_field_checks.optional(spec_field_checks.path), default=None)
-    requirements: str | os.PathLike[str] | None = checked(
-        spec_field_checks.optional(spec_field_checks.path), default=None
-    )
-    project: bool = checked(spec_field_checks.flag, default=False)
-    apt: Sequence[str] = checked(spec_field_checks.tuple_of(spec_field_checks.text), default=())
-    env: dict[str, str] = checked(spec_field_checks.variables, default_factory=dict, repr=False)  # may hold secrets
-    setup: Sequence[str] = checked(spec_field_checks.tuple_of(spec_field_checks.text), default=())
-    workdir: str | os.PathLike[str] | None = checked(spec_field_checks.optional(spec_field_checks.path), default=None)
-    includes: Sequence[str] = checked(spec_field_checks.tuple_of(spec_field_checks.upload_pattern), default=())
-    excludes: Sequence[str] = checked(spec_field_checks.tuple_of(spec_field_checks.upload_pattern), default=())
-    outputs: Sequence[str] = checked(spec_field_checks.tuple_of(spec_field_checks.output_pattern), default=())
-    checkpoints: Sequence[str] = checked(spec_field_checks.tuple_of(spec_field_checks.output_pattern), default=())
+    python: str | None = checked(checks.optional(checks.python_version), default=None)
+    pip: Sequence[str] = checked(checks.tuple_of(checks.text), default=())
+    pip_indexes: Sequence[PipIndex] = checked(checks.tuple_of(checks.instance(PipIndex)), default=())
+    lock: str | os.PathLike[str] | None = checked(checks.optional(checks.path), default=None)
+    requirements: str | os.PathLike[str] | None = checked(checks.optional(checks.path), default=None)
+    project: bool = checked(checks.flag, default=False)
+    apt: Sequence[str] = checked(checks.tuple_of(checks.text), default=())
+    env: dict[str, str] = checked(checks.variables, default_factory=dict, repr=False)  # may hold secrets
+    setup: Sequence[str] = checked(checks.tuple_of(checks.text), default=())
+    workdir: str | os.PathLike[str] | None = checked(checks.optional(checks.path), default=None)
+    includes: Sequence[str] = checked(checks.tuple_of(checks.upload_pattern), default=())
+    excludes: Sequence[str] = checked(checks.tuple_of(checks.upload_pattern), default=())
+    outputs: Sequence[str] = checked(checks.tuple_of(checks.output_pattern), default=())
+    checkpoints: Sequence[str] = checked(checks.tuple_of(checks.output_pattern), default=())
 
     _older: ClassVar[Rules] = {
         "base": rejected("the provider chooses the machine image, for example with sky.AWS(ami=...)"),
@@ -321,13 +317,9 @@ class Worker(ValidatedValue):
         SpecError: If a value is invalid.
     """
 
-    concurrency: int | Literal["auto"] = checked(
-        spec_field_checks.word_or("auto", spec_field_checks.integer_between(1, 256)), default=1
-    )
-    executor: Literal["process", "thread"] = checked(spec_field_checks.executor, default="process")
-    ranks_per_node: int | Literal["gpu"] = checked(
-        spec_field_checks.word_or("gpu", spec_field_checks.integer_between(1, 64)), default=1
-    )
+    concurrency: int | Literal["auto"] = checked(checks.word_or("auto", checks.integer_between(1, 256)), default=1)
+    executor: Literal["process", "thread"] = checked(checks.executor, default="process")
+    ranks_per_node: int | Literal["gpu"] = checked(checks.word_or("gpu", checks.integer_between(1, 64)), default=1)
 
     _older: ClassVar[Rules] = {
         "buffer": ignored("the next call is sent to a rank as soon as the previous one ends", 0),
@@ -349,8 +341,9 @@ class Options(ValidatedValue):
     Args:
         fail_fast: Stop all other ranks at the first real failure of a rank.
         grace: Seconds between SIGTERM and SIGKILL when a process is stopped. None for 30 seconds if the rank has its
-            own SIGTERM handler, which may save a checkpoint, and 5 seconds otherwise. Ranks that
-            are stopped because of a preemption, or after its notice if None, have at least until the machine ends.
+            own SIGTERM handler, which may save a checkpoint, and 5 seconds otherwise. Ranks that are stopped because
+            of a preemption have at least until the machine ends. With None, so do all ranks that are stopped after the
+            notice of a preemption.
         console: Print the output of ranks, each line with its rank.
         idle_timeout: Seconds without a client and without a run after which the pool ends itself.
         ttl: Seconds after which the pool ends itself unless a run is active. None for no limit.
@@ -379,13 +372,13 @@ class Options(ValidatedValue):
         error_restarts: With ``on_loss="restart"``: restarts of a run after errors of its code. The same error at the
             same place, without progress (``sky.log(step=...)``) in between, ends the run.
         restart_smaller: With ``on_loss="restart"`` and a range of nodes such as "2:8": if a lost node cannot be
-            replaced, calls on all nodes continue on the nodes that are left, at least the minimum. They use all nodes
-            again at a restart. If machines return while the newest checkpoint is less than 5 minutes old, ranks save
-            and restart.
+            replaced, calls on all nodes continue on the remaining nodes, at least the minimum. A later restart uses all
+            nodes again. If machines return while the newest checkpoint is less than 5 minutes old, ranks save and
+            restart.
         checkpoint_store: URL of a folder to which this client copies complete checkpoints, such as "s3://bucket/runs",
             "file:///mnt/shared", or another URL of fsspec. Credentials come from the client's environment.
-        keep_checkpoints: Number of complete checkpoints of a run that this client and the store keep, the newest. For
-            folders and files whose name has a step or an epoch.
+        keep_checkpoints: Number of the newest complete checkpoints of a run that this client and the store keep.
+            Applies to folders and files whose name has a step or an epoch.
         checkpoint_limit: Maximum bytes of complete checkpoints of a run on this client, as a number or text ("20 GB").
             The newest one is always kept.
         resume: Id of an earlier run whose checkpoints the runs of this pool continue. Their ``sky.checkpoint_dir()`` is
@@ -412,39 +405,37 @@ class Options(ValidatedValue):
         SpecError: If a value is invalid.
     """
 
-    fail_fast: bool = checked(spec_field_checks.flag, default=True)
-    grace: float | None = checked(
-        spec_field_checks.optional(spec_field_checks.seconds(least=0, most=3600)), default=None
-    )
-    console: bool = checked(spec_field_checks.console, default=True)
-    idle_timeout: float = checked(spec_field_checks.seconds(), default=600.0)
-    ttl: float | None = checked(spec_field_checks.optional(spec_field_checks.seconds()), default=None)
-    budget: float | None = checked(spec_field_checks.optional(spec_field_checks.positive_number), default=None)
-    log_limit: int | str = checked(spec_field_checks.size, default="10 GB")
-    collect_metrics: bool = checked(spec_field_checks.flag, default=True)
-    keep_results: float | str = checked(spec_field_checks.duration, default="7d")
-    keep_outputs: int | str = checked(spec_field_checks.size, default="1 GB")
-    start_timeout: float = checked(spec_field_checks.seconds(), default=300.0)
-    wait_for_capacity: float | str = checked(spec_field_checks.duration, default=0.0)
+    fail_fast: bool = checked(checks.flag, default=True)
+    grace: float | None = checked(checks.optional(checks.seconds(least=0, most=3600)), default=None)
+    console: bool = checked(checks.console, default=True)
+    idle_timeout: float = checked(checks.seconds(), default=600.0)
+    ttl: float | None = checked(checks.optional(checks.seconds()), default=None)
+    budget: float | None = checked(checks.optional(checks.positive_number), default=None)
+    log_limit: int | str = checked(checks.size, default="10 GB")
+    collect_metrics: bool = checked(checks.flag, default=True)
+    keep_results: float | str = checked(checks.duration, default="7d")
+    keep_outputs: int | str = checked(checks.size, default="1 GB")
+    start_timeout: float = checked(checks.seconds(), default=300.0)
+    wait_for_capacity: float | str = checked(checks.duration, default=0.0)
     on_loss: Literal["fail", "replace", "restart"] = checked(
-        spec_field_checks.one_of("fail", "replace", "restart"), default="fail"
+        checks.one_of("fail", "replace", "restart"), default="fail"
     )
-    restarts: int = checked(spec_field_checks.integer_between(0, 1000), default=3)
-    error_restarts: int = checked(spec_field_checks.integer_between(0, 1000), default=0)
-    restart_smaller: bool = checked(spec_field_checks.flag, default=False)
-    checkpoint_store: str | None = checked(spec_field_checks.optional(spec_field_checks.store_url), default=None)
-    keep_checkpoints: int = checked(spec_field_checks.integer_between(1, 10_000), default=2)
-    checkpoint_limit: int | str = checked(spec_field_checks.size, default="20 GB")
-    resume: str | None = checked(spec_field_checks.optional(spec_field_checks.run_id), default=None)
-    lost_after: float | None = checked(spec_field_checks.optional(spec_field_checks.seconds()), default=60.0)
-    cluster: bool = checked(spec_field_checks.default_if_none(True, spec_field_checks.flag), default=True)
-    rendezvous: bool = checked(spec_field_checks.flag, default=True)
-    debug_wait: float | str = checked(spec_field_checks.duration, default=0.0)
-    nice: int = checked(spec_field_checks.integer_between(0, 19), default=0)
-    allow_apt: bool = checked(spec_field_checks.flag, default=False)
-    secrets: Sequence[str] = checked(spec_field_checks.tuple_of(_check_secret), default=(), repr=False)
-    worker: Worker | None = checked(spec_field_checks.optional(spec_field_checks.instance(Worker)), default=None)
-    selection: str | None = checked(spec_field_checks.optional(spec_field_checks.text), default=None)
+    restarts: int = checked(checks.integer_between(0, 1000), default=3)
+    error_restarts: int = checked(checks.integer_between(0, 1000), default=0)
+    restart_smaller: bool = checked(checks.flag, default=False)
+    checkpoint_store: str | None = checked(checks.optional(checks.store_url), default=None)
+    keep_checkpoints: int = checked(checks.integer_between(1, 10_000), default=2)
+    checkpoint_limit: int | str = checked(checks.size, default="20 GB")
+    resume: str | None = checked(checks.optional(checks.run_id), default=None)
+    lost_after: float | None = checked(checks.optional(checks.seconds()), default=60.0)
+    cluster: bool = checked(checks.default_if_none(True, checks.flag), default=True)
+    rendezvous: bool = checked(checks.flag, default=True)
+    debug_wait: float | str = checked(checks.duration, default=0.0)
+    nice: int = checked(checks.integer_between(0, 19), default=0)
+    allow_apt: bool = checked(checks.flag, default=False)
+    secrets: Sequence[str] = checked(checks.tuple_of(_check_secret), default=(), repr=False)
+    worker: Worker | None = checked(checks.optional(checks.instance(Worker)), default=None)
+    selection: str | None = checked(checks.optional(checks.text), default=None)
 
     _older: ClassVar[Rules] = {
         "ready_timeout": renamed("start_timeout"),
@@ -546,26 +537,20 @@ class Spec(ValidatedValue):
 
     provider: ProviderLike | None = None
     accelerator: AcceleratorLike | None = None
-    nodes: int | Nodes | str | None = checked(spec_field_checks.optional(parse_node_count), default=None)
-    vcpus: float | None = checked(spec_field_checks.optional(spec_field_checks.threads), default=None)
-    memory_gb: float | None = checked(spec_field_checks.optional(spec_field_checks.positive_number), default=None)
-    architecture: str | None = checked(
-        spec_field_checks.optional(spec_field_checks.one_of("x86_64", "arm64")), default=None
-    )
-    region: str | Sequence[str] | None = checked(
-        spec_field_checks.optional(spec_field_checks.one_or_tuple_of(spec_field_checks.text)), default=None
-    )
-    max_hourly_cost: float | None = checked(spec_field_checks.optional(spec_field_checks.positive_number), default=None)
+    nodes: int | Nodes | str | None = checked(checks.optional(parse_node_count), default=None)
+    vcpus: float | None = checked(checks.optional(checks.threads), default=None)
+    memory_gb: float | None = checked(checks.optional(checks.positive_number), default=None)
+    architecture: str | None = checked(checks.optional(checks.one_of("x86_64", "arm64")), default=None)
+    region: str | Sequence[str] | None = checked(checks.optional(checks.one_or_tuple_of(checks.text)), default=None)
+    max_hourly_cost: float | None = checked(checks.optional(checks.positive_number), default=None)
     allocation: str | None = checked(
-        spec_field_checks.optional(
-            spec_field_checks.one_of_words("on-demand", "spot", "spot-if-available", "cheapest")
-        ),
+        checks.optional(checks.one_of_words("on-demand", "spot", "spot-if-available", "cheapest")),
         default=None,
     )
-    disk_gb: int | None = checked(spec_field_checks.optional(spec_field_checks.integer_between(1, 65536)), default=None)
-    image: Image | None = checked(spec_field_checks.optional(spec_field_checks.instance(Image)), default=None)
-    plugins: Sequence[HasHooks] = checked(spec_field_checks.tuple_of(), default=())
-    ttl: float | None = checked(spec_field_checks.optional(spec_field_checks.seconds(least=0)), default=None)
+    disk_gb: int | None = checked(checks.optional(checks.integer_between(1, 65536)), default=None)
+    image: Image | None = checked(checks.optional(checks.instance(Image)), default=None)
+    plugins: Sequence[HasHooks] = checked(checks.tuple_of(), default=())
+    ttl: float | None = checked(checks.optional(checks.seconds(least=0)), default=None)
 
     _in_order: ClassVar[Sequence[str]] = ("provider", "accelerator", "vcpus", "memory_gb", "region")
     _older: ClassVar[Rules] = {
@@ -661,13 +646,11 @@ class PoolSpec(ValidatedValue):
     nodes: int | Nodes = checked(parse_node_count, default=1)
     accelerator: Any = None
     wish: MachineRequirements | None = None
-    image: Image = checked(spec_field_checks.instance(Image), default_factory=Image)
-    plugins: Sequence[Any] = checked(spec_field_checks.tuple_of(), default=())
-    worker: Worker = checked(spec_field_checks.instance(Worker), default_factory=Worker)
-    options: Options = checked(spec_field_checks.instance(Options), default_factory=Options)
-    interpreter: Interpreter | None = checked(
-        spec_field_checks.optional(spec_field_checks.instance(Interpreter)), default=None
-    )
+    image: Image = checked(checks.instance(Image), default_factory=Image)
+    plugins: Sequence[Any] = checked(checks.tuple_of(), default=())
+    worker: Worker = checked(checks.instance(Worker), default_factory=Worker)
+    options: Options = checked(checks.instance(Options), default_factory=Options)
+    interpreter: Interpreter | None = checked(checks.optional(checks.instance(Interpreter)), default=None)
 
     def __post_init__(self) -> None:
         super().__post_init__()
