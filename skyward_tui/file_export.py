@@ -38,7 +38,7 @@ _MAX_SAME_NAMES = 10_000  # maximum number of files with the same name, distingu
 def save_error_text(error: OSError, folder: Path) -> str:
     """Return the error message for a failed save to a folder."""
     if not is_dir(folder):
-        return f"could not save: {folder}, which the app was started in, is not there any more"
+        return f"could not save: the folder {folder} no longer exists. Start the app in another folder"
     return "; ".join([f"could not save in {folder}: {error.strerror or error}", *getattr(error, "__notes__", ())])
 
 
@@ -80,7 +80,7 @@ def save_all(folder: Path, files: Mapping[str, Iterable[str]]) -> list[Path]:
             written.append(save(folder / name, pieces))
     except BaseException as error:
         if left := [path for path in written if not _is_removed(path)]:
-            error.add_note(f"saved all the same: {brace_names(left)}")
+            error.add_note(f"files saved before the error: {brace_names(left)}")
         raise
     return written
 

@@ -79,21 +79,21 @@ def run_in_daemon_thread(work: Callable[[], T]) -> asyncio.Future[T]:
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 
-    def tell(settle: Callable[[Any], None], what: Any) -> None:
-        def send_outcome() -> None:
-            if not done.done():
-                settle(what)
+    def set_outcome(setter: Callable[[Any], None], outcome: Any) -> None:
+        if not done.done():
+            setter(outcome)
 
+    def report(setter: Callable[[Any], None], outcome: Any) -> None:
         with suppress(RuntimeError):  # the loop has ended, so no caller waits any more
-            loop.call_soon_threadsafe(send_outcome)
+            loop.call_soon_threadsafe(set_outcome, setter, outcome)
 
     def act() -> None:
         try:
             result = work()
-        except BaseException as error:  # noqa: BLE001  whoever waits gets it
-            tell(done.set_exception, error)
+        except BaseException as error:  # noqa: BLE001  raised by the future
+            report(done.set_exception, error)
         else:
-            tell(done.set_result, result)
+            report(done.set_result, result)
 
     threading.Thread(target=act, daemon=True).start()
     return done

@@ -225,7 +225,6 @@ def raise_removed_name(module: str, name: str, *, plugin: bool = False) -> NoRet
 
 MAX_LISTED_NAMES = 8  # if no name is similar, an error lists all known names, up to this number
 _VARARGS_FLAG, _VARKEYWORDS_FLAG = 0x04, 0x08  # inspect's CO_VARARGS and CO_VARKEYWORDS
-_PACKAGE_PREFIX = __name__.partition(".")[0] + "."
 
 
 def did_you_mean(name: str, known: Collection[str]) -> str:
@@ -311,7 +310,7 @@ def _accepted_arguments(call: Any) -> tuple[list[str] | None, float]:
 
 def _display_name(cls: Any) -> str:
     """Return the name that users write: for a provider the class name, for a plugin its ``name``."""
-    if not cls.__module__.startswith(_PACKAGE_PREFIX):
+    if not cls.__module__.startswith(_OURS):
         return str(cls.__name__)
     return f"sky.plugins.{cls.name}" if ".plugins." in cls.__module__ else f"sky.{cls.__name__}"
 

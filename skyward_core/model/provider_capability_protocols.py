@@ -44,7 +44,7 @@ class ServedByAnother(Protocol):
         """Return the provider that supplies the machines.
 
         Raises:
-            UsageError: If there is none. The message has the alternatives.
+            UsageError: If no provider supplies them. The message has the alternatives.
         """
 
 
@@ -112,7 +112,8 @@ class TakesGpus(Protocol):
     """Provider that may use single GPUs of machines shared with other users.
 
     Attributes:
-        rank_per_gpu: Whether the provider does so. A pool without ``ranks_per_node`` then gets one rank per GPU.
+        rank_per_gpu: Whether the provider uses single GPUs. A pool without ``ranks_per_node`` then gets one rank per
+            GPU.
     """
 
     rank_per_gpu: bool
@@ -206,7 +207,7 @@ class SellsBlocks(Protocol):
         """
 
     async def reserved(self) -> Sequence[Reservation]:
-        """Return all reservations in its regions that have not ended. Reads only.
+        """Return all reservations in the provider's regions that have not ended. Changes nothing.
 
         Raises:
             PoolError: If the provider does not answer.
@@ -265,7 +266,7 @@ class EndsNow(Protocol):
     """Provider that can terminate machines without a connection to them."""
 
     async def why_not_now(self) -> str:
-        """Return the reason if that is not possible here, or ""."""
+        """Return the reason why this machine cannot terminate machines so, or "" if it can."""
 
     async def terminate_now(self, pool: str, machines: Sequence[Machine]) -> None:
         """Terminate machines at once, without a connection to them.

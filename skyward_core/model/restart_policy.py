@@ -66,7 +66,9 @@ class AttemptEnd(Value):
     at: float = 0.0
 
     def to_keys(self) -> AttemptEndKeys:
-        """Return the end as in frames, with a short message, because each call's frame has the ends of all attempts."""
+        """Return the end in the format of frames. Its message is shortened, because the frame of each call contains the
+        ends of all attempts.
+        """
         return {
             "number": self.number, "cause": self.cause, "message": self.message[:MAX_SENT_MESSAGE],
             "signature": self.signature, "progress": self.progress, "lost": list(self.lost_ranks),
@@ -83,7 +85,9 @@ class AttemptEnd(Value):
 def attempt_keys(
     number: int, limits: RestartLimits | Options, ends: Sequence[AttemptEnd], least_nodes: int | None = None
 ) -> AttemptKeys:
-    """Return the attempt of a call as in its frame: all that the decision about a further attempt needs."""
+    """Return the attempt of a call in the format of the call's frame: all that the decision about a further attempt
+    needs.
+    """
     last = ends[-1] if ends else None
     keys: AttemptKeys = {
         "number": number,

@@ -30,7 +30,7 @@ LEAST_BUTTON, PADDED = 12, 2  # minimum cells of a button, and cells around its 
 class DismissOnceScreen(Screen[Result]):
     """Base class of all screens and dialogs, which ignores repeated dismissals.
 
-    It must be the last base of a class, because Textual takes default styles from the first one.
+    It must be the last base class of a subclass, because Textual takes default styles from the first base class.
     """
 
     app: SkywardApp

@@ -250,7 +250,7 @@ class LogPanel(RunPanel[LogPane]):
         self.prompt = TextLine(compact=True, id="prompt", select_on_focus=True)
         self._subject = ""
         self._is_over = False  # the run has ended, so that no more lines come
-        self._asking = self._searched = ""  # kind of the open input; search before it was opened
+        self._asking = self._searched = ""  # kind of the open input; search from before the input was opened
         self._typing: Timer | None = None  # searches for the typed text after a pause
         self._folded: CollapsedRing | None = None
         self._was_following: bool | None = None  # whether the log followed its end before it showed an instant
@@ -370,7 +370,7 @@ class LogPanel(RunPanel[LogPane]):
     def _explain_empty(
         self, column: LogColumn, pool: PoolView, run: RunView | None, now: float, chosen: RunSelection
     ) -> None:
-        """Show the reason in a log that has no lines."""
+        """Show in an empty log why it has no lines."""
         if run is None:
             column.explained = None
             reason = one_line(format_detail(pool))
@@ -549,8 +549,9 @@ class LogPanel(RunPanel[LogPane]):
         self.prompt.focus()
 
     def close_one(self) -> bool:
-        """Close the input; if it is closed, the search, then the filter, then one of several logs. Return whether
-        anything was closed."""
+        """Close one of these, the first that is open: the input, the search, the filter, one of several logs. Return
+        whether anything was closed.
+        """
         if self.has_class("-asking"):
             if self._asking == "find":
                 self._find(self._searched)

@@ -101,7 +101,7 @@ class LogPane(Widget, can_focus=True):
         self._only: tuple[int, ...] | None = None
         self._opening = False
         self._goal: int | None = None  # line to scroll to as soon as the files are read
-        self._gap_checked_at = -math.inf  # monotonic time of the last read of the files that missing lines caused
+        self._gap_checked_at = -math.inf  # monotonic time at which missing lines last caused a read of the files
         self._left = 0
         self._painted_version = -1
         self._cache: dict[int, tuple[str, list[Strip]]] = {}
@@ -223,7 +223,7 @@ class LogPane(Widget, can_focus=True):
 
     @property
     def hit_place(self) -> str:
-        """Place of the current hit among all, such as ``3/11``; their number if none is current."""
+        """Place of the current hit among all hits, such as ``3/11``; without a current hit, the number of hits."""
         if self.window.search is None or self.current_hit is None:
             return count(self.hit_count, "hit")
         return f"{bisect_right(self.window.search.numbers, self.current_hit):,}/{self.hit_count:,}"

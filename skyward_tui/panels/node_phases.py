@@ -40,7 +40,7 @@ class PhaseBoard(VirtualList[NodeView]):
         self._chosen = -1  # the node under the cursor
         self._open: set[int] = set()  # nodes whose messages are shown
         self._pool: tuple[PoolView, float, RunView | None, bool] | None = None
-        self.is_summary = False  # whether a line shows all nodes
+        self.is_summary = False  # whether one line summarizes all nodes
         self._head: list[Content] = []
         self._state: object = None
         self._steps: Mapping[int, Sequence[StepOnNode]] = {}

@@ -105,7 +105,9 @@ class MetricsPane(PaintedLines):
         self._restarts: tuple[float, ...] = ()  # Unix times at which attempts of the run ended
         self._charts: dict[str, Chart] = {}
         self._cells: dict[str, tuple[object, list[Strip]]] = {}  # key and painted rows of each chart
-        self._joined: dict[int, tuple[list[list[Strip]], list[Strip]]] = {}  # row: charts, strips
+        self._joined: dict[
+            int, tuple[list[list[Strip]], list[Strip]]
+        ] = {}  # by row: the painted charts, and their strips side by side
         self._scaled: dict[str, tuple[Chart, int, _Scaled | None]] = {}  # chart, rows and y axis of each metric
         self._turn = 0  # index of the chart whose outliers were searched last
         self._outliers: dict[str, list[int]] = {}  # ranks with outliers of each metric
@@ -154,7 +156,7 @@ class MetricsPane(PaintedLines):
                 self.name_shown = self.names[0] if self.names else ""
             self._find_axis(metrics)
             self._stale = set(self.names)
-            if many and not is_forced and self._areas:  # the search for outliers takes the turn of a chart
+            if many and not is_forced and self._areas:  # this time, search for outliers instead of updating a chart
                 self._turn, self._budget = self._turn + 1, 0
                 self._outliers.pop(self._areas[self._turn % len(self._areas)][1], None)
                 self.refresh_if_changed()

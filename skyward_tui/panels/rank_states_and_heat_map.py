@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rich.cells import cell_len
 from textual import events
@@ -213,7 +213,7 @@ def rank_rows(states: Sequence[RankState], room: int, apart: Collection[int] = (
 
 
 def _note(group: Sequence[RankState]) -> str:
-    """Return the note of a row: of one rank its own, of several the span of their first metric."""
+    """Return the note of a row: for one rank the rank's note, for several ranks the span of their first metric."""
     first = group[0]
     if len(group) == 1 or first.alert[0] or (first.text and all(each.text == first.text for each in group)):
         return first.note
@@ -241,7 +241,7 @@ class RankList(VirtualList[RankState]):
         """Show new states.
 
         Args:
-            hues: Whether the names of ranks have their hues in charts.
+            hues: Whether the names of ranks have the colours of their lines in charts.
             moves: Whether to highlight changed ranks for a moment.
         """
         if (states, hues) != (self.states, self._has_hues):
@@ -265,7 +265,7 @@ class RankList(VirtualList[RankState]):
 
     @property
     def preferred(self) -> int:
-        """Number of rows if each rank that has no equal has a row."""
+        """Number of rows if ranks with equal states share a row and every other rank has its own."""
         return len(rank_rows(self.states, len(self.states)))
 
     @property
@@ -495,26 +495,21 @@ class RanksPanel(RunPanel[RankList]):
             return is_other_rank
         self._state = state
         self._figures = heat_metrics(pool, run, now)
-        states = rank_states(pool, run, now)
         heat = heat_map(pool, run, self._heat_metric, now) if self._heat_metric in self._figures else EMPTY_HEAT_MAP
-        states = [
-            replace(each, shade=found.shade, figure=found.text) if (found := heat.of.get(each.rank)) else each
-            for each in states
-        ]
-        if not self.app.read_only:
-            hint = f"{first_key('run.debug', self.app.keys)}: debug"
-            states = [
-                replace(each, text=f"{each.note} ({hint})") if each.state == "paused" else each for each in states
-            ]
-        if pool.machines is not None and any(each.gpus for each in pool.machines.nodes.values()):
-            use = _machine_values(pool, _USE, now)
-            states = [
-                replace(each, use=f"gpu {use[each.rank]:3.0f} %") if each.rank in use else each for each in states
-            ]
-        states = [
-            replace(each, alert=self._alerts[each.rank]) if each.rank in self._alerts and not each.has_ended else each
-            for each in states
-        ]
+        has_gpus = pool.machines is not None and any(each.gpus for each in pool.machines.nodes.values())
+        use = _machine_values(pool, _USE, now) if has_gpus else {}
+        states = []
+        for each in rank_states(pool, run, now):
+            more: dict[str, Any] = {}
+            if found := heat.of.get(each.rank):
+                more |= {"shade": found.shade, "figure": found.text}
+            if each.state == "paused" and not self.app.read_only:
+                more["text"] = f"{each.note} ({first_key('run.debug', self.app.keys)}: debug)"
+            if each.rank in use:
+                more["use"] = f"gpu {use[each.rank]:3.0f} %"
+            if each.rank in self._alerts and not each.has_ended:
+                more["alert"] = self._alerts[each.rank]
+            states.append(replace(each, **more) if more else each)
         hues = run is not None and 1 < len(pool.metrics.ranks(run.id)) <= RANKS_DRAWN
         self.main.update(states, hues=hues, moves=self.app.has_motion)
         legend = f"{self._heat_metric} {heat.legend} " if heat.legend else ""

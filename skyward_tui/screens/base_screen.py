@@ -104,7 +104,7 @@ class BaseScreen(DismissOnceScreen[Result]):
         return True
 
     def action_go_back(self, crumbs: int) -> None:
-        """Return to the screen of a breadcrumb; if that screen is no longer open, to the nearest one below.
+        """Return to the screen of a breadcrumb. If that screen is closed, return to the nearest open screen below it.
 
         Args:
             crumbs: Number of breadcrumbs up to and including the clicked one.

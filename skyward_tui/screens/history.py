@@ -283,7 +283,7 @@ def _join_notes(note: str, figures: str, room: int) -> str:
 _CHART = 6  # rows of the chart
 _RESULTS = 8  # lines for results
 _ERROR = 6  # lines of a root cause
-_LEFT = 0.4  # share of the left column
+_LEFT = 0.4  # share of the width for the left column
 _BESIDE = 90  # cells; a narrower preview has one column
 _STATISTICS = ("mean", "min", "max")  # of numeric results
 
@@ -406,10 +406,10 @@ def _results(run: RunView) -> Iterator[Part]:
 _NO_RUN = "No runs yet. {pools.new} on the list of pools: launch a script."
 REST_SECONDS = 0.15  # seconds without cursor movement after which the preview of a run is loaded
 MAX_PREVIEWS = 64  # maximum number of cached previews
-_AROUND = 2  # rows around the two panels
+_AROUND = 2  # rows of the breadcrumbs and of the hint line, above and below the two panels
 _HEAD = 3  # rows of the list's border and head
 _LEAST = 8  # minimum rows of the preview
-# from this height and width on, a long list leaves this share of the rows to the preview
+# on screens of at least this height and width, a long list takes only this share of the rows, so that the preview fits
 _TALL, _WIDE, _PART = 30, 100, 0.45
 REFRESH_SECONDS = 2.0  # seconds; minimum interval between reads of the ledger while runs start and end
 

@@ -463,8 +463,9 @@ class LaunchScreen(BaseScreen[None]):
         self._review()
 
     def _follow_script(self) -> None:
-        """Read the edited script. Arguments that it accepts stay; without any, those of its last launch are filled
-        in."""
+        """Read the edited script. Keep the arguments that the script accepts. If none remain, fill in the arguments of
+        the script's last launch.
+        """
         was_whole = self._function == WHOLE
         self._read_script()
         form = self.form()

@@ -60,7 +60,7 @@ _SEVERE: tuple[AlertKind, ...] = ("gpu", "nan", "stall", "memory", "restarts")
 NUMBERS = 3  # number of metrics of the first rank in the header
 
 
-MUCH_WORK = 900.0  # seconds since the newest copied checkpoint that are shown as a warning
+MUCH_WORK = 900.0  # seconds since the newest copied checkpoint; a larger value is shown as a warning
 
 
 def pool_status(pool: PoolView, run: RunView | None, now: float) -> list[Content]:
@@ -122,7 +122,9 @@ def pool_status(pool: PoolView, run: RunView | None, now: float) -> list[Content
 
 
 class AlertStrip(Chrome):
-    """Line with the most severe kind of alert and the number of others. Hidden without alerts. A click goes there."""
+    """Line with the most severe kind of alert and the number of others. Hidden without alerts. A click shows the next
+    alert.
+    """
 
     app: SkywardApp
     DEFAULT_CSS = read_style_sheet(__file__, "alert_strip")
@@ -156,7 +158,7 @@ class AttemptStrip(Chrome):
         self.show_line(Content("") if run is None else attempt_line(pool, run, now, self.app.size.width))
 
 
-MARKS = 12  # attempts with a mark of their own
+MARKS = 12  # maximum number of attempts for which each attempt has its own mark
 
 
 def attempt_line(pool: PoolView, run: RunView, now: float, width: int) -> Content:
@@ -267,8 +269,8 @@ class BorderOffsets(NamedTuple):
     """Distances in cells by which the user has moved the borders between panels.
 
     Attributes:
-        left: Distance to the right of the border after the left column.
-        below: Distance upwards of the border below the first row.
+        left: Distance by which the border after the left column was moved to the right.
+        below: Distance by which the border below the first row was moved upwards.
     """
 
     left: int = 0
@@ -324,7 +326,7 @@ class PanelGrid(Container):
             self._arrange_again()
 
     def _arrange_again(self) -> None:
-        self._clear_arrangement_cache()  # Textual clears only those of the ancestors
+        self._clear_arrangement_cache()  # Textual clears only the caches of the ancestors
         self.refresh(layout=True)
 
     def grow(self, panel: Widget, steps: int) -> None:
@@ -401,7 +403,7 @@ class RunScreen(BaseScreen[None]):
         super().__init__()
         self.key, self.run_id, self._found_match = pool, run, found
         self._shown_run = ""  # ID of the run that was shown last
-        self._known_runs: set[str] = set()  # IDs of the runs that were running or queued before the end of that run
+        self._known_runs: set[str] = set()  # IDs of the runs that were running or queued when _shown_run was set
         self.collapsed = self.only_failed = False  # settings of the merged log
         self._view: PoolView | None = None
         self._is_pulsing = False
@@ -604,7 +606,7 @@ class RunScreen(BaseScreen[None]):
         return here and all(panel.is_untouched for panel in self.panels.values())
 
     def _show_failed_rank(self, run: RunView) -> None:
-        """Select the rank of the root cause, unless the user has selected another one alone."""
+        """Select the rank of the root cause, unless the user has selected another rank and sees only its log."""
         self._notified_run = run.id
         rank = -1 if run.root_cause is None else run.root_cause.rank
         if rank >= 0 and (self._is_untouched or self.panels[HOME_PANEL].shows_beside(rank)):

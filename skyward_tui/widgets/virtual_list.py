@@ -220,7 +220,7 @@ class CursorList(VirtualList[Row]):
         raise NotImplementedError
 
     def set_rows(self, rows: Sequence[Row]) -> None:
-        """Replace the rows. The cursor stays on its row; if that row is gone, at its index."""
+        """Replace the rows. The cursor stays on its row. If that row is gone, the cursor keeps its index."""
         chosen = None if self.chosen is None else self.row_id(self.chosen)
         self.rows = rows
         places = [at for at, row in enumerate(rows) if chosen is not None and self.row_id(row) == chosen]

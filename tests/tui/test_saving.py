@@ -66,7 +66,7 @@ def test_several_files_are_saved_completely_or_not_at_all(tmp_path: Path) -> Non
 
     with pytest.raises(PermissionError) as caught:
         save_all(tmp_path, {"c": ["3"], "d": closes_the_folder()})
-    assert save_error_text(caught.value, tmp_path).endswith("Permission denied; saved all the same: c")
+    assert save_error_text(caught.value, tmp_path).endswith("Permission denied; files saved before the error: c")
 
 
 def test_saved_results_load_with_equal_values(session: FakeSession) -> None:
@@ -206,7 +206,7 @@ async def test_log_file_of_a_killed_app_is_removed_at_the_next_start(
 # The folder that the app was started in is removed while it is open: a worktree, a scratch folder of a job.
 
 
-GONE = "is not there any more"
+GONE = "no longer exists. Start the app"
 
 
 @pytest.fixture
@@ -228,7 +228,7 @@ async def test_app_continues_after_its_working_folder_was_deleted(
     async with on_run_screen(app, (160, 48), view.key) as (pilot, _):
         await until(pilot, lambda: isinstance(app.screen, RunScreen) and "hello" in screen_text(app))
         gone.rmdir()
-        await press(pilot, "S", until=f"could not save: {gone}, which the app was started in, {GONE}")
+        await press(pilot, "S", until=f"could not save: the folder {gone} {GONE}")
         await pilot.press("s")
         await until(pilot, lambda: isinstance(app.screen, StacksScreen) and "rank 5 is not" in screen_text(app))
         await press(pilot, "S", until=GONE)

@@ -3,8 +3,7 @@
 Without these changes, asyncssh searches for optional C libraries, which runs a compiler and a linker for 0.1 s in all.
 The libraries would add a key exchange (sntrup761 by liboqs) and a checksum (umac by nettle), which have equivalents.
 The module for X.509 certificates is skipped, because OpenSSH does not support these certificates in SSH.
-typing_extensions is
-replaced, because asyncssh only needs ``Self``, which Python has.
+typing_extensions is replaced, because asyncssh only needs ``Self``, which Python has.
 asyncssh creates a new AES-GCM cipher for each packet, which takes two thirds of the encryption time of small packets.
 Here the cipher is cached by its key.
 """

@@ -2,7 +2,7 @@
 
 Pools and providers are layers between a session and a connection, and should not handle prompts. A session therefore
 stores its :class:`HostKeyPrompt` in the context in which it starts work (:meth:`HostKeyPrompt.set_current`). Tasks of
-the background loop inherit this context, so a reconnection asks the same session.
+the background loop inherit this context, so a reconnection asks the session that made the connection.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Verification of host keys against known_hosts and revocation files, by OpenSSH's rules.
 
-An entry is found by the host's name, as ``[name]:port`` for ports other than 22, or only by the ``HostKeyAlias``.
+An entry is found by the host's name, as ``[name]:port`` for ports other than 22. If the SSH configuration sets a
+``HostKeyAlias``, an entry is found only by that alias.
 If the user gives a name, the host's address is not looked up (``CheckHostIP no``, OpenSSH's default).
 """
 
@@ -200,8 +201,8 @@ class KnownKeys(Value):
     def algorithms(self, *, certificates: bool = True) -> list[str]:
         """Return the host's signature algorithms, in OpenSSH's order: certificates, keys of known types, all others.
 
-        All algorithms are offered, so that a host with keys of other types presents one and can be told apart from a
-        host that does not answer. Certificates are only requested if there are authorities and no lists of revoked
+        All algorithms are offered, so that a host with keys of other types presents a key and can be distinguished from
+        a host that does not answer. Certificates are only requested if there are authorities and no lists of revoked
         keys, because a list may revoke certificates by serial number.
         """
         known = {each.decode("ascii") for key in (*self.trusted, *self.elsewhere) for each in key.sig_algorithms}

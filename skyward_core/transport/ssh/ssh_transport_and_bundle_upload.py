@@ -511,7 +511,7 @@ class SSHTransport:
         except Exception as error:  # see connect_error
             if isinstance(error, asyncssh.ChannelOpenError) and not await link.is_lost():
                 # OpenSSH gives the same answer if forwarding is disabled and if nothing listens. The relay, which is
-                # tried next, tells these cases apart.
+                # tried next, distinguishes these cases.
                 return None
             raise channel_error(self.target.host, error, lost=await link.is_lost()) from error
         return pipe
@@ -621,7 +621,9 @@ class SSHTransport:
         raise PoolError(f"{failure}: {output}")
 
     async def _read_answer(self, lines: CommandOutput, word: str) -> bytes | None:
-        """Return the text after a command's marker; None if the command ends without it. All other lines are noise."""
+        """Return the text after a command's marker; None if the command ends without a marker. All other lines are
+        noise.
+        """
         while (line := await lines.read_line(self.target.host, "a transfer")) is not None:
             if line.startswith(word.encode()):
                 return line.removeprefix(word.encode())
