@@ -25,6 +25,7 @@ from textual.filter import LineFilter, Monochrome, NoColor
 from textual.reactive import Reactive
 from textual.screen import Screen
 from textual.worker import NoActiveWorker, Worker, WorkerFailed, get_current_worker
+from textual.worker_manager import WorkerManager
 
 from skyward_core.client import user_settings_and_app_state as settings
 from skyward_core.client.user_settings_and_app_state import NotifySettings, UserSettings
@@ -193,6 +194,7 @@ class SkywardApp(App[None]):
             lambda reason: self.call_later(self.flash, reason, "error"),
         )
         self._key_queue = KeyQueue(self, self._dispatch_event)
+        self._workers = ClosingWorkers(self)
         # input that arrives before the session is open; None afterwards
         self._early_events: list[events.Event] | None = []
         if "SSH_CONNECTION" in os.environ:
@@ -854,7 +856,11 @@ class SkywardApp(App[None]):
         doctor_and_bug_report.log_failure(worker.name, error)
         what = sanitize_line(f"{type(error).__name__}: {error}")
         if (box := _box_of(worker.node)) is not None:
-            box.border_subtitle = Content.styled(f"✗ {what}", "$text-error")
+            failure = Content.styled(f"  ✗ {what}", "$text-error")  # in the title: messages cover the bottom border
+            title = Content.from_markup(box.border_title or "")
+            box.border_title = title if failure.plain in title.plain else title + failure
+            if isinstance(box, Panel):
+                box.failure = failure
         screen = next((each for each in worker.node.ancestors_with_self if isinstance(each, BaseScreen)), self)
         screen.flash(f"internal error: {what}. This is a bug; --debug writes its traceback to the log", "error")
 
@@ -1000,6 +1006,16 @@ class SkywardApp(App[None]):
         """Yield the commands of the palette: the actions of the current screen, then the themes."""
         yield from commands(self, screen)
         yield SystemCommand("Theme", "Change the colours", self.action_change_theme)
+
+
+class ClosingWorkers(WorkerManager):
+    """Workers whose coroutine is closed if they are cancelled before they start. Otherwise Python would warn."""
+
+    def _new_worker(self, work: Any, *args: Any, **options: Any) -> Worker[Any]:
+        worker = super()._new_worker(work, *args, **options)
+        if asyncio.iscoroutine(work) and worker._task is not None:
+            worker._task.add_done_callback(lambda _: work.close())
+        return worker
 
 
 class ReplayApp(SkywardApp):

@@ -166,6 +166,7 @@ class Panel(Vertical):
     """Box with a title."""
 
     DEFAULT_CSS = read_style_sheet(__file__, "panel")
+    failure = _EMPTY  # error of the panel's worker, shown after the title
     _titles: tuple[Content, Content] | None = None
 
     def __init__(self, *children: Widget, title: str | Content = "", **more: Any) -> None:
@@ -176,7 +177,7 @@ class Panel(Vertical):
         """Set title and subtitle. Does nothing if they are unchanged, because Textual would repaint the whole box."""
         if self._titles is None or not all(map(Content.is_same, self._titles, (title, subtitle))):
             self._titles = (title, subtitle)
-            self.border_title = title
+            self.border_title = title + self.failure
             self.border_subtitle = subtitle
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import time
 from collections.abc import Iterator
@@ -121,11 +122,12 @@ async def test_error_of_a_background_worker_is_shown_on_its_screen(
         }  # fmt: skip
         nodes[where].run_worker(fails())
         await until(pilot, DEFECT)
-        boxes = [each for each in app.screen.query("LogPanel, #dialog") if "✗" in str(each.border_subtitle)]
+        boxes = [each for each in app.screen.query("LogPanel, #dialog") if "✗" in str(each.border_title)]
         assert len(boxes) == (where not in ("screen", "app"))
-        session.now += 60  # that message, which covers the last border, is over
+        assert screen_text(app).count("✗ KeyError: 'odd'") == len(boxes), "although a message covers the last border"
+        session.now += 60
         await until(pilot, lambda: "internal error" not in screen_text(app))
-        assert ("─ ✗ KeyError: 'odd' ─" in screen_text(app)) == bool(boxes)
+        assert screen_text(app).count("✗ KeyError: 'odd'") == len(boxes)
     assert not app.return_code
 
 
@@ -148,3 +150,13 @@ async def test_failing_screen_refresh_ends_the_app(app: SkywardApp, monkeypatch:
         async with running_app(app, SIZE, until=lambda: not app.is_running):
             pass
     assert app.return_code == 1
+
+
+async def test_worker_that_is_cancelled_before_its_start_closes_its_coroutine(app: SkywardApp) -> None:
+    async def work() -> None:
+        raise AssertionError("it was cancelled")
+
+    async with running_app(app, (80, 24), until="No pools yet") as pilot:
+        coroutine = work()
+        app.run_worker(coroutine).cancel()
+        await until(pilot, lambda: inspect.getcoroutinestate(coroutine) == inspect.CORO_CLOSED)
