@@ -259,6 +259,7 @@ class PastRun:
         is_up: Whether the pool is up.
         figures: Metrics of the failed machine before the failure: as one text, and by name; None if unknown.
         metrics: Summaries of the logged metrics by name; empty if unknown.
+        user_note: Note of the user, whose words that begin with ``#`` are tags.
     """
 
     run: str
@@ -281,6 +282,12 @@ class PastRun:
     is_up: bool = False
     figures: dict[str, Any] | None = None
     metrics: Mapping[str, MetricSummary] = field(default_factory=dict)
+    user_note: str = ""
+
+    @property
+    def tags(self) -> list[str]:
+        """Tags of the user's note, without the ``#``."""
+        return [word[1:] for word in self.user_note.split() if word.startswith("#") and word[1:]]
 
     @property
     def figures_note(self) -> str:
@@ -299,7 +306,7 @@ class PastRun:
 
     @property
     def note(self) -> str:
-        """Number of attempts if there were several, and the error of the run or else its arguments."""
+        """Note of the user, number of attempts if several, and the error of the run or else its arguments."""
         return self.note_without(())
 
     def note_without(self, shown: Container[str]) -> str:
@@ -308,7 +315,7 @@ class PastRun:
         cost = f" (${spent:,.2f} in failed ones)" if spent >= 0.005 else ""
         attempts = f"{self.attempts} attempts{cost}" if self.attempts > 1 else ""
         words = " ".join(text for name, _, text in self._named_words() if name not in shown)
-        return "; ".join(filter(None, (attempts, self.remark, self.error or words)))
+        return "; ".join(filter(None, (self.user_note, attempts, self.remark, self.error or words)))
 
     def named_arguments(self) -> dict[str, str]:
         """Return the arguments by name: of a whole script by option, and by position if it is not an option's value.
@@ -352,6 +359,7 @@ class PastRun:
             self.state,
             *self.arguments,
             self.error,
+            self.user_note,
         )
         text = "\n".join(texts).casefold()
         return tuple(word for word in words if word not in text)
@@ -363,7 +371,7 @@ class RunSearch:
 
     Attributes:
         words: Words that must all occur, regardless of case, in the ID, pool, provider, function, script, arguments,
-            outcome or error.
+            outcome, error or note.
         failed: Whether only failed and lost runs match.
         since: Earliest start of a run, Unix time.
     """
@@ -537,6 +545,7 @@ class _PoolCache:
     ledger: Ledger
     launches: dict[str, LaunchSummary]
     rows: dict[str, tuple[PoolRow, list[Bill]]] = field(default_factory=dict)
+    notes: Mapping[str, str] = field(default_factory=pool_folder.read_notes)
 
     def past_run(self, row: RunRow) -> PastRun:
         if row.token not in self.rows:
@@ -557,6 +566,7 @@ class _PoolCache:
             remark=_remark(pool, row), counted=_COUNTED.get(row.kind, "task"), state=row.state,
             opened_at=row.opened_at, ended_at=row.ended_at, error=sanitize_line(error),
             dollars=_dollars(pool, bills, row.opened_at, end), is_up=pool.ended_at is None,
+            user_note=sanitize_line(self.notes.get(row.run, "")),
         )  # fmt: skip
 
     def pool_without_run(self, pool: PoolRow) -> PastRun:

@@ -60,6 +60,7 @@ from skyward_core.store.run_log_reader import RunLogs
 from skyward_core.tasks.pickled_calls_and_blobs import Task
 from skyward_core.transport.background_loop import cancel_tasks, submit
 from skyward_core.transport.ssh.host_key_prompt import HostKeyPrompt
+from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.events import Event, PoolEnded
 from skyward_core.views.pool_view import PoolView, RunView
 from skyward_core.views.sweep_argument_combinations import TrialSheet
@@ -431,6 +432,10 @@ class Session(SessionInterface):
     @verb
     async def dismiss(self, runs: Sequence[str]) -> None:
         await asyncio.to_thread(pool_folder.add_dismissed, runs)
+
+    @verb
+    async def set_note(self, run: str, text: str) -> None:
+        await asyncio.to_thread(pool_folder.write_note, run, sanitize_line(text).strip()[:MAX_NOTE])
 
     @verb
     async def compare(self, left: str, right: str) -> Comparison:
@@ -890,8 +895,11 @@ def _describe_error(error: Exception) -> str:
     return error_message(error) if isinstance(error, SkywardError | OSError) else f"{type(error).__name__}: {error}"
 
 
+MAX_NOTE = 500  # characters of the user's note of a run
 # Methods that change state and do not call ``_attach_pool``.
-CHANGING = ("create", "tear_down", "fetch", "fetch_run", "dismiss", "remove_leftovers", "debug", "check_provider")
+CHANGING = (
+    "create", "tear_down", "fetch", "fetch_run", "dismiss", "set_note", "remove_leftovers", "debug", "check_provider",
+)  # fmt: skip
 
 
 class ReadOnlySession(Session):

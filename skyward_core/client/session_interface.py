@@ -100,6 +100,13 @@ class SessionInterface:
             OSError: If the dismissal cannot be written.
         """
 
+    def set_note(self, run: str, text: str) -> Future[None]:
+        """Replace the user's note of a run; "" deletes the note.
+
+        Raises:
+            OSError: If the note cannot be written.
+        """
+
     def compare(self, left: str, right: str) -> Future[Comparison]:
         """Load two runs for a comparison.
 

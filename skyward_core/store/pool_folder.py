@@ -546,6 +546,29 @@ def add_dismissed(runs: Iterable[str]) -> None:
     write_atomic(_dismissed_alerts_file(), json.dumps(list(known)[-MAX_DISMISSED:]).encode())
 
 
+NOTES_FILE = "notes.json"
+
+
+def read_notes() -> dict[str, str]:
+    """Return the user's notes by run. Empty if the file is missing or invalid."""
+    try:
+        saved = read_own_json(state_home() / NOTES_FILE)
+    except (OSError, ValueError):
+        return {}
+    found = saved.items() if isinstance(saved, dict) else ()
+    return {run: text for run, text in found if isinstance(text, str) and _RUN.fullmatch(run)}
+
+
+def write_note(run: str, text: str) -> None:
+    """Replace the user's note of a run; "" deletes the note.
+
+    Raises:
+        OSError: If the file cannot be written.
+    """
+    notes = {**read_notes(), run: text}
+    write_atomic(state_home() / NOTES_FILE, json.dumps({key: note for key, note in notes.items() if note}).encode())
+
+
 def _dismissed_alerts_file() -> Path:
     return state_home() / DISMISSED_FILE
 

@@ -28,7 +28,7 @@ from skyward_core.client.run_history import (
 )
 from skyward_core.model.errors import SkywardError
 from skyward_core.util.terminal_safe_text import sanitize_line
-from skyward_core.views.metric_kinds_and_order import metric_direction
+from skyward_core.views.metric_kinds_and_order import main_metric, metric_direction
 from skyward_core.views.pool_view import RunView
 from skyward_tui.screens.base_screen import BaseScreen, ListScreen
 from skyward_tui.text.ansi_colours import plain
@@ -39,8 +39,8 @@ from skyward_tui.text.state_styles import append_block, block_room, state_style
 from skyward_tui.text.text_width_tables_and_ascii import clip, one_line
 from skyward_tui.ui.actions import bindings, first_key, with_keys
 from skyward_tui.ui.session_futures import flash_errors, wait_shielded
-from skyward_tui.ui.themes import read_style_sheet
-from skyward_tui.widgets.metric_charts import MetricsChart
+from skyward_tui.ui.themes import rank_style, read_style_sheet
+from skyward_tui.widgets.metric_charts import MetricsChart, scaled
 from skyward_tui.widgets.screen_frame_and_replay_line import Breadcrumbs, Panel
 from skyward_tui.widgets.sweep_table_and_charts import TrialLines
 from skyward_tui.widgets.virtual_list import CursorList, Part
@@ -136,6 +136,7 @@ class LogSearcher:
         return parts
 
 
+MAX_MARKED = 8  # marked runs, drawn together in the preview
 _ROOMY, _FULL = 120, 150  # cells; a narrower list omits columns, or shows ages instead of times
 _CELL = 9  # cells of a metric
 _LEAST_NOTE = 16  # cells of the last column
@@ -197,13 +198,12 @@ class PastRunList(CursorList[PastRun]):
         self.set_rows(sorted_runs(self._found, self.sort_column, self._now, falling=self.is_descending))
 
     def toggle_mark(self) -> None:
-        # A comparison takes two runs, so marking a third one unmarks the oldest.
         if (run := self.chosen) is None or not run.run:
             return
         if run.run in self.marked:
             self.marked.remove(run.run)
         else:
-            self.marked = [*self.marked, run.run][-2:]
+            self.marked = [*self.marked, run.run][-MAX_MARKED:]  # without the run that was marked first
         self.refresh()
 
     def columns(self, width: int) -> Sequence[tuple[str, int | None]]:
@@ -302,19 +302,28 @@ class RunPreview(Widget, can_focus=False):
         self._now = 0.0
         self._chart = MetricsChart()
         self._trials: TrialLines | None = None  # trials of a sweep, shown instead of the chart
+        self._marked: Mapping[str, RunPreviewData] = {}
 
     def update(
-        self, run: PastRun | None, data: RunPreviewData | None, now: float, match: LineMatch | None = None
+        self,
+        run: PastRun | None,
+        data: RunPreviewData | None,
+        now: float,
+        match: LineMatch | None = None,
+        marked: Mapping[str, RunPreviewData] = MappingProxyType({}),
     ) -> None:
         """Show a run.
 
         Args:
             data: Stored data of the run; None while it is being read.
             match: Match of the search in the run's log.
+            marked: Stored data of the marked runs, whose main metric is drawn in one chart if there are several.
         """
-        shown = (run, id(data), int(now) if run is not None and run.ended_at is None else 0, match)
+        at = int(now) if run is not None and run.ended_at is None else 0
+        shown = (run, id(data), at, match, [(each, id(of)) for each, of in marked.items()])
         if shown != self._shown:
             self._shown, self._run, self._preview, self._now, self._match = shown, run, data, now, match
+            self._marked = marked
             self._trials = None
             if run is not None and data is not None and data.trials is not None:
                 self._trials = TrialLines()
@@ -353,6 +362,8 @@ class RunPreview(Widget, can_focus=False):
         cost = "" if not run.dollars else f", {money(run.dollars)}"
         ranks = f", {count(run.ranks, run.counted)}" if run.ranks else ""
         yield f"{when} on {run.provider}{ranks}{cost}", "$muted"
+        if run.user_note:
+            yield run.user_note, "$text-accent"
         if run.error:
             yield run.error, "$text-error"
         if run.figures_note:
@@ -370,6 +381,8 @@ class RunPreview(Widget, can_focus=False):
 
     def _right_column(self, run: PastRun, width: int, height: int) -> list[Content]:
         data = self._preview
+        if self._marked and (overlay := overlaid_runs(self._marked, width, max(_CHART, height))):
+            return overlay
         if data is None:
             return [Content.styled("reading …", "$muted")] if run.run else []
         if self._trials is not None:
@@ -384,6 +397,21 @@ class RunPreview(Widget, can_focus=False):
         if not rows:
             rows.append(Content.styled("no output, or its log is no longer stored", "$muted"))
         return rows
+
+
+def overlaid_runs(data: Mapping[str, RunPreviewData], width: int, height: int) -> list[Content]:
+    """Return a chart of the main metric of several runs, over the seconds since the first value, with a legend."""
+    metric = main_metric([name for run, each in data.items() for name in each.book.names(run)])
+    traces = {run: each.book.first_trace(run, metric) for run, each in data.items() if metric}
+    traces = {run: trace for run, trace in traces.items() if trace.values}
+    curves = [[(at - trace.at[0], value) for at, value in zip(*trace, strict=True)] for trace in traces.values()]
+    styles = [rank_style(place) for place in range(len(curves))]
+    legend = [
+        Content.assemble(("━ ", style), f"{run}  ", (f"{sanitize_line(metric)} {number(trace.values[-1])}", "$muted"))
+        for style, (run, trace) in zip(styles, traces.items(), strict=True)
+    ]
+    chart = scaled(curves, styles, width, height - len(legend)) if len(curves) > 1 else []
+    return [*legend, *chart] if chart else []
 
 
 def _results(run: RunView) -> Iterator[Part]:
@@ -496,20 +524,24 @@ class HistoryScreen(ListScreen[PastRunList]):
         if not self.query_one("#look").display:
             return
         run = "" if chosen is None else chosen.run
-        self._preview_pane.update(chosen, self._previews.get(run), now, self._log_searcher.matches.get(run))
+        marked = {each: self._previews[each] for each in self.listed.marked if each in self._previews}
+        marked = marked if len(marked) > 1 else {}
+        self._preview_pane.update(chosen, self._previews.get(run), now, self._log_searcher.matches.get(run), marked)
         if chosen == self._previewed:
             return
         self._previewed = chosen
         if self._rest is not None:
             self._rest.stop()
-        if chosen is not None and run and (run not in self._previews or chosen.ended_at is None):
+        missing = {run, *self.listed.marked} - self._previews.keys()
+        if chosen is not None and run and (missing or chosen.ended_at is None):
             self._rest = self.set_timer(REST_SECONDS, partial(self._fetch_preview, run))
 
     @work(group="look", exclusive=True)
     async def _fetch_preview(self, run: str) -> None:
         with flash_errors(self.app):
-            data = await wait_shielded(self.app.required_session.preview_run(run))
-            self._previews = {**dict(list(self._previews.items())[-MAX_PREVIEWS:]), run: data}
+            for each in {run, *(set(self.listed.marked) - self._previews.keys())}:
+                data = await wait_shielded(self.app.required_session.preview_run(each))
+                self._previews = {**dict(list(self._previews.items())[-MAX_PREVIEWS:]), each: data}
             if self.has_widgets:
                 self.tick(self.app.clock())
 
@@ -588,6 +620,8 @@ class HistoryScreen(ListScreen[PastRunList]):
             return False
         if action in ("find", "failed", "compare", "sort", "turn") and not self._runs:
             return False
+        if action == "note":
+            return self.listed.chosen is not None and bool(self.listed.chosen.run)
         if action in ("open", "mark", "launch_again", "dismiss_chosen", "dismiss_all"):
             return self.listed.chosen is not None
         return True
@@ -596,7 +630,18 @@ class HistoryScreen(ListScreen[PastRunList]):
         marked = self.listed.marked
         if len(marked) < 2:
             return self.flash(f"mark two runs to compare ({first_key('history.mark', self.app.keys)}: mark)")
-        self.app.show_comparison(*marked)
+        self.app.show_comparison(*marked[-2:])
+
+    @work(group="note", exclusive=True)
+    async def action_note(self) -> None:
+        """Ask for the note of the selected run."""
+        if (chosen := self.listed.chosen) is None:
+            return
+        text = await self.app.ask(f"Note of run {chosen.run} (words that begin with # are tags)", chosen.user_note)
+        if text is not None:
+            with flash_errors(self.app, "could not save the note: "):
+                await wait_shielded(self.app.required_session.set_note(chosen.run, text))
+                self._read()
 
     def action_dismiss_chosen(self) -> None:
         if (chosen := self.listed.chosen) is not None:

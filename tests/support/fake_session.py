@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -127,6 +127,10 @@ class FakeSession(SessionInterface):
 
     def dismiss(self, runs: Sequence[str]) -> Future[None]:
         self.dismissed += runs
+        return done(None)
+
+    def set_note(self, run: str, text: str) -> Future[None]:
+        self.past = [replace(each, user_note=text) if each.run == run else each for each in self.past]
         return done(None)
 
     def compare(self, left: str, right: str) -> Future[Comparison]:

@@ -14,6 +14,7 @@ from skyward_core.client.run_history import MetricSummary, RunPreviewData
 from skyward_core.model.errors import LedgerError
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.run_log_reader import RunLogs
+from skyward_core.views.rank_metrics_and_progress import MetricStore
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.screens.compare import CompareScreen
 from skyward_tui.screens.history import HistoryScreen, PastRunList
@@ -99,15 +100,32 @@ async def test_unavailable_past_run_names_the_results_command(app: SkywardApp, s
         await press(pilot, "enter", until="skyward-tui results 0123456789")
 
 
-async def test_at_most_two_past_runs_are_marked(app: SkywardApp, session: FakeSession) -> None:
-    some_past(session)
+async def test_up_to_eight_marked_runs_are_drawn_in_one_chart(app: SkywardApp, session: FakeSession) -> None:
+    session.past = [past_run(at) for at in range(1, 11)]
+    for at, run in enumerate(session.past):
+        book = MetricStore()
+        for step in range(20):
+            book.add_values(run.run, 0, session.now + step, {"step": step, "loss": at + 1 / (step + 1)})
+        session.past_looks[run.run] = RunPreviewData(book=book)
+    async with app.run_test(size=(160, 48)) as pilot:
+        await press(pilot, "H", until=lambda: "▶" in screen_text(app) and isinstance(app.screen, HistoryScreen))
+        await pilot.press(*["space", "down"] * 10)
+        listed = app.screen.query_one(PastRunList)
+        assert listed.marked == [run.run for run in session.past[2:]], "the runs that were marked first are unmarked"
+        await press(pilot, "up", until=lambda: screen_text(app).count("━ ") == 8)
+        assert f"━ {session.past[9].run}" in screen_text(app)
+
+
+async def test_note_with_tags_is_shown_and_filters(app: SkywardApp, session: FakeSession) -> None:
+    session.past = [past_run(1), past_run(2)]
     async with app.run_test(size=SIZE) as pilot:
         await press(pilot, "H", until=lambda: "▶" in screen_text(app) and isinstance(app.screen, HistoryScreen))
-        await press(pilot, "space", "down", "space", "down", "space", until=lambda: screen_text(app).count("◆") == 2)
-        listed = app.screen.query_one(PastRunList)
-        assert listed.marked == [session.past[1].run, session.past[2].run]
-        await pilot.press("space", "space", "up", "up", "space")
-        assert listed.marked == [session.past[2].run, session.past[0].run]
+        await press(pilot, "quotation_mark", until="Note of run")
+        await press(pilot, *"#good lr", "enter", until=lambda: isinstance(app.screen, HistoryScreen))
+        await until(pilot, "#good lr")
+        await press(pilot, "slash", *"#good", until=lambda: len(pools(app)) == 1)
+        (run,) = app.screen.query_one(PastRunList).rows
+        assert (run.user_note, run.tags) == ("#good lr", ["good"])
 
 
 async def test_empty_history_names_the_launch_key(app: SkywardApp, session: FakeSession) -> None:

@@ -60,8 +60,8 @@ async def test_read_only_app_shows_the_launch_form_and_launches_nothing(app: Sky
 def test_dangerous_actions_are_not_read_only() -> None:
     assert all(not action.is_read_only for action in ACTIONS if action.dangerous)
     assert {action.id for action in ACTIONS if action.changes} == {
-        "history.dismiss", "history.dismiss_all", "hosts.trust", "hosts.add", "hosts.group", "hosts.rename",
-        "settings.change", "settings.forget", "launch.launch", "launch.save", "run.debug",
+        "history.dismiss", "history.dismiss_all", "history.note", "hosts.trust", "hosts.add", "hosts.group",
+        "hosts.rename", "settings.change", "settings.forget", "launch.launch", "launch.save", "run.debug",
         "run.fetch", "run.shell",
     }  # fmt: skip
 

@@ -142,6 +142,17 @@ def test_history_prints_a_table_and_json(ledger_with_past_runs: Ledger) -> None:
     assert "should be a time" in CliRunner().invoke(cli, ["history", "--since", "x"]).output
 
 
+def test_note_command_stores_tags_that_history_filters_by(ledger_with_past_runs: Ledger) -> None:
+    run = CliRunner().invoke
+    assert run(cli, ["note", "r1"]).stdout == "no note\n"
+    assert run(cli, ["note", "r1", "#good\x1b]0;x\x07 # lower lr", "--json"]).exit_code == 0
+    (row,) = json.loads(run(cli, ["history", "#GOOD", "--json"]).stdout)["runs"]
+    assert row["run"] == "r1" and len(row["tags"]) == 1 and "lower lr" in row["user_note"]
+    assert "\x1b" not in row["user_note"] and "lower lr" in run(cli, ["history", "lower"]).stdout
+    assert run(cli, ["note", "r1", ""]).stdout == "no note\n"
+    assert run(cli, ["note", "r2", "kept"]).exit_code == 0 and ids(ledger_with_past_runs, "kept") == ["r2"]
+
+
 def test_history_reports_and_shows_older_runs(ledger_with_past_runs: Ledger) -> None:
     many = [("b", f"s{n}", "small", "single", 1, 1000.0 + n) for n in range(150)]
     record_runs(ledger_with_past_runs, opened=many, ends=[(run, "done", 2000.0, None) for _, run, *_ in many])

@@ -195,7 +195,25 @@ def _run_json_row(run: PastRun, now: float) -> dict[str, Any]:
         name: {"last": each.last, "min": each.least, "max": each.most, "best": each.best(name)}
         for name, each in run.metrics.items()
     }
-    return asdict(run) | {"seconds": run.seconds(now), "metrics": metrics}
+    return asdict(run) | {"seconds": run.seconds(now), "metrics": metrics, "tags": run.tags}
+
+
+@command()
+@click.argument("run")
+@click.argument("text", required=False)
+def note(console: Console, run: str, text: str | None) -> None:
+    """Show or replace the note of a run. Words that begin with # are tags, and "" deletes the note.
+
+    `history '#TAG'` lists the runs with a tag.
+    """
+    with open_session(console) as session:
+        row = resolve_run(session, run)
+        if text is not None:
+            session.set_note(row.run, text).result()
+        (found,) = (each for each in session.past_runs(RunSearch((row.run,))).result() if each.run == row.run)
+    if not console.as_json:
+        console.print_line(found.user_note or "no note")
+    console.result({"run": found.run, "note": found.user_note, "tags": found.tags})
 
 
 _OUTCOMES = {"done": "returned", "failed": "raised", "lost": "lost", "cancelled": "collateral"}
