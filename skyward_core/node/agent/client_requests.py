@@ -34,6 +34,9 @@ from skyward_core.node.agent.file_transfer_supervisor import PeerTransfers
 STOP_POLL = 0.1  # seconds between checks whether the ranks of an earlier attempt have ended
 FEEDER_TIMEOUT = 300  # seconds that a call waits for its disconnected client to feed an argument
 MAX_SOURCE_BYTES = 1 << 20
+FETCHED = (
+    "another client fetched the result while this client was disconnected. Read it there, or with `skyward-tui results`"
+)
 
 
 class AgentLifecycle(Protocol):
@@ -219,6 +222,11 @@ class ClientRequests:
         if record is not None and record.is_unattended and record.attempt > number:
             # Agents have restarted the run on other nodes, so the calls of this node have other indices.
             return self._claim_run(connection, {"t": "claim", "run": header["run"], "decides": True}, b"")
+        if record is not None and record.attempt == number and (fetched := record.outcomes.get(header["i"])):
+            # Another client has fetched the outcome while this client was disconnected. A call never runs twice.
+            error: frames.ErrorKeys = {"type": "ResultsFetched", "message": FETCHED}
+            connection.send(fetched | {"kind": "collateral", "error": error, "summary": None, "size": 0})
+            return
         self.gang_requests.reenter_contexts()
         call = Call(header["run"], header["i"], header, body, connection)
         slot = self._slots.pick_slot(call)  # can raise, so the call is registered afterwards
