@@ -164,6 +164,7 @@ class MachineView:
         devices: The GPUs.
         boot: Id that nodes on the same machine share; "" if unknown.
         why: Reason why no samples, or no GPU samples, arrive; "" if all samples arrive.
+        ahead: Seconds by which the client's clock was ahead of the node's at the newest sample.
     """
 
     host: MetricHistory
@@ -171,6 +172,7 @@ class MachineView:
     devices: list[Device]
     why: str = ""
     boot: str = ""
+    ahead: float = 0.0
 
     def is_fresh(self, now: float) -> bool:
         """Check whether the newest sample is current."""
@@ -224,7 +226,7 @@ class MachineMetrics:
         at = sample.get("at")
         if not (isinstance(at, int | float) and 0 <= at < MAX_TIME):
             return
-        at += ahead
+        at, machine.ahead = at + ahead, ahead
         devices, gpus, reason = sample.get("devices"), sample.get("gpus"), sample.get("why")
         if isinstance(devices, list):
             machine.devices = [_parse_device(each) for each in devices[:MAX_GPUS]]

@@ -124,15 +124,17 @@ def test_diagnose_reports_each_problem_of_a_pool() -> None:
         sample: dict[str, Any] = {"at": now, "node": {"cpu": 5, "spool_free": 2e9}}
         view.machines.feed(node, json.dumps(sample).encode() + b"\n")
     assert [(each.subject, each.state) for each in check_pool(view, now)] == [
-        (each, "ok") for each in ("pool", "nodes", "links", "agents", "disks", "memory", "ranks")
+        (each, "ok") for each in ("pool", "nodes", "links", "agents", "clocks", "disks", "memory", "ranks")
     ]
     sample |= {"node": {"spool_free": 1e8}, "devices": [{"id": "G", "model": "H100"}], "gpus": [{"xid": 79, "ecc": 2}]}
-    view.machines.feed(1, json.dumps(sample).encode() + b"\n")
+    sample["at"] = now - 90
+    view.machines.feed(1, json.dumps(sample).encode() + b"\n", 90.0)
     view.nodes[2].link_up, view.nodes[2].link_since, view.nodes[2].phase = False, now - 130, "connected"
     view.metrics.add_values(run.id, 2, now - 30, {"step": 7, "loss": float("nan")})
     view.budget, view.price_hourly, view.budget_state = 5.0, 1.0, "spent"
     failed = {each.subject: each.detail for each in check_pool(view, now) if each.state == "fail"}
-    assert failed.keys() == {"nodes", "links", "disks", "GPUs", "ranks", "budget"}
+    assert failed.keys() == {"nodes", "links", "clocks", "disks", "GPUs", "ranks", "budget"}
+    assert failed["clocks"].startswith("n1: 1:30 behind the clock of this machine. Run timedatectl")
     assert failed["links"].startswith("n2: no connection for 2:10") and failed["disks"] == "n1: 100 MB free"
     assert "Xid 79" in failed["GPUs"] and "2 uncorrectable memory errors" in failed["GPUs"]
     assert "rank 2: loss is NaN from step 7 on" in failed["ranks"] and "of $5.00" in failed["budget"]

@@ -105,7 +105,7 @@ def _collect_parts() -> dict[str, tuple[str, str]]:
 @command()
 @click.argument("pool")
 def diagnose(console: Console, pool: str) -> int:
-    """Check a pool: links, ranks, GPUs, disks, queue, budget.
+    """Check a pool: links, clocks, ranks, GPUs, disks, queue, budget.
 
     Of a run with silent ranks, the stacks of all ranks are shown. Exits with 1 if a check fails.
     """
@@ -130,7 +130,9 @@ def diagnose(console: Console, pool: str) -> int:
     return status
 
 
+_CLOCK_FIX = "Run timedatectl on both, and synchronize the wrong clock: sudo timedatectl set-ntp true"
 MIN_FREE = 1e9  # bytes of the disk with logs and results; agents stop ranks on a full disk
+MAX_CLOCK_OFFSET = 5.0  # seconds; frames of slow links arrive later, and so make clocks appear to differ
 _RANK_ALERTS = ("nan", "stall", "straggler", "restarts")  # kinds of alerts about ranks
 
 
@@ -140,7 +142,7 @@ def check_pool(view: PoolView, now: float) -> Iterator[Check]:
     is_changing = state in ("starting", "connecting", "stopping")
     yield Check("pool", "ok" if state == "up" else "warn" if is_changing else "fail", f"{state} {detail}".rstrip())
     metrics = view.machines or MachineMetrics()
-    unready, cut, silent, full, broken, tight = (list[str]() for _ in range(6))
+    unready, cut, silent, full, broken, tight, clocks = (list[str]() for _ in range(7))
     for node in view.nodes:
         if node.phase != "ready":
             unready.append(f"n{node.index}: {node.phase} for {duration(now - node.since)} {node.detail}".rstrip())
@@ -154,6 +156,9 @@ def check_pool(view: PoolView, now: float) -> Iterator[Check]:
         host = machine.host
         if not machine.is_fresh(now):
             silent.append(f"n{index}: no measurements for {duration(now - (host.latest_at or view.created_at))}")
+        if abs(machine.ahead) > MAX_CLOCK_OFFSET:
+            side = "behind" if machine.ahead > 0 else "ahead of"
+            clocks.append(f"n{index}: {duration(abs(machine.ahead))} {side} the clock of this machine. {_CLOCK_FIX}")
         if (room := host.latest.get("spool_free")) is not None:
             rooms.append(room)
             full += [f"n{index}: {format_size(int(room))} free"] if room < MIN_FREE else []
@@ -165,6 +170,7 @@ def check_pool(view: PoolView, now: float) -> Iterator[Check]:
     yield from _checks("nodes", unready, f"{view.nodes_ready}/{view.node_count} ready")
     yield from _checks("links", cut, "all nodes are connected")
     yield from _checks("agents", silent, "all agents send measurements")
+    yield from _checks("clocks", clocks, "all nodes agree with this machine" if metrics.nodes else "")
     yield from _checks("disks", full, f"at least {format_size(int(min(rooms)))} free" if rooms else "")
     yield from _checks("memory", tight, "no machine's memory is nearly full")
     yield from _checks("GPUs", broken, f"{count(gpus, 'GPU')} without errors" if gpus else "")
