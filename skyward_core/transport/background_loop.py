@@ -35,7 +35,8 @@ def _import_lock_owners() -> Iterator[int | None]:
 
 T = TypeVar("T")
 
-SWITCH_INTERVAL = 0.0005  # seconds; Python's default is 0.005, and a login takes eight thread switches
+# Seconds. A login takes eight thread switches, each of which may take as long as this interval (by default 0.005 s).
+SWITCH_INTERVAL = 0.0005
 
 _lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
@@ -58,7 +59,7 @@ def background_loop() -> asyncio.AbstractEventLoop:
         if _loop is None:
             loop = asyncio.new_event_loop()
             executor = _PatientExecutor(thread_name_prefix="asyncio")
-            executor.submit(bool)  # starts a thread, so that later work, such as a teardown, has at least this one
+            executor.submit(bool)  # starts a thread now: later work, such as a teardown, needs at least one thread
             loop.set_default_executor(executor)
             with _named_limit():
                 threading.Thread(target=_serve, args=(loop,), name="skyward", daemon=True).start()
@@ -68,7 +69,7 @@ def background_loop() -> asyncio.AbstractEventLoop:
 
 
 class _PatientExecutor(ThreadPoolExecutor):
-    """Executor that continues with its threads if the user's limit of processes permits no further thread."""
+    """Executor that continues with its existing threads if the user's limit of processes permits no new thread."""
 
     def _adjust_thread_count(self) -> None:
         try:
@@ -131,7 +132,7 @@ async def cancel_tasks(tasks: Iterable[asyncio.Future[Any]], patience: float | N
     """Cancel tasks, and wait until they have ended, but at most ``patience`` seconds."""
     for task in (waiting := list(tasks)):
         task.cancel()
-    if waiting:  # asyncio reports tasks that still run when the loop closes
+    if waiting:  # asyncio prints a warning about each task that still runs when the loop closes
         await asyncio.wait(waiting, timeout=patience)
 
 

@@ -72,7 +72,7 @@ def _digest(name: str, archive: bytes) -> bytes:
 
 
 UNCHECKED_HASH = 0b01
-CO_OPTIMIZED, CO_HAS_DOCSTRING = 0x1, 0x4000000  # flags of code objects; the second one since Python 3.14
+CO_OPTIMIZED, CO_HAS_DOCSTRING = 0x1, 0x4000000  # flags of code objects; CO_HAS_DOCSTRING exists since Python 3.14
 PACKAGES = ("skyward_core", "cloudpickle")
 # Code that every node loads at startup. It is sent as bytecode, uncompressed within the archive.
 LOADED_AT_START = (
@@ -125,7 +125,7 @@ COMPILED = (
 NVML = "nvml"  # name of the bundle's variant with the NVIDIA driver's client library
 # Code for free GPUs; for hosts without an NVIDIA driver, this code is sent later with the rest.
 WITH_DRIVER = ("skyward_core/node/gpu_locks_and_usage.py",)
-# Code for optional features. Bytecode is more than twice as large as source, and every start would send it.
+# Code for optional features. It is sent as source: bytecode is more than twice as large, and few starts need this code.
 RARELY_LOADED = (
     *WITH_DRIVER,
     "skyward_core/node/agent/peer_heartbeats.py",
@@ -170,8 +170,10 @@ LATE_FILES = (
     "skyward_core/util/safe_file_access.py",
     *(f"skyward_core/{name}/" for name in ("api", "pool", "providers", "store", "tasks", "transport", "views")),
 )
-LEVEL = 2  # compression level: 1 ms more than level 1, once per release, for 2 % fewer bytes on each connection
-REST_LEVEL = 9  # the rest is compressed in the background
+# Compression level of the archive. Compared with level 1, level 2 takes 1 ms longer once per release, and saves 2 % of
+# the bytes on each connection.
+LEVEL = 2
+REST_LEVEL = 9  # slow, but the rest is compressed in the background, so nothing waits for it
 # Code of the app and the command line, which nothing on a node imports.
 CLIENT_PACKAGE = "skyward_core/client"
 CLIENT_FILES = (
@@ -183,7 +185,7 @@ CLIENT_FILES = (
 )
 _PACKAGE_FILES = ("/__init__.py", ".py")
 COMPILE_TIMEOUT = 120.0  # seconds for another Python to compile the files
-_compiling = threading.Lock()  # all hosts of a pool need the same files
+_compiling = threading.Lock()  # all hosts of a pool need the same files, which are compiled only once
 MINOR = f"{sys.version_info[0]}.{sys.version_info[1]}"
 TAG = str(sys.implementation.cache_tag)
 TYPE_STUBS_SUFFIX = "_types.py"  # modules for type checkers, never imported at run time
@@ -278,7 +280,7 @@ class Bundle(Value):
         if level == REST_LEVEL:
             loaded, others = loaded | others, {}
         archive = _archive(loaded, others, level)
-        if complete:  # otherwise a retry may find more bytecode
+        if complete:  # an archive that lacks bytecode is not cached, because the next start may find all bytecode
             store_archive(self.name, self._archive_variant(variant), archive)
         return archive
 
@@ -363,9 +365,9 @@ def _make_bundle(variant: str, packages: Sequence[str], more_than: Bundle, place
 def _bytecode(source: str, tag: str) -> bytes:
     """Return a source's bytecode, marked as valid without the source.
 
-    For this Python, a source without current bytecode is compiled first, because some installers, for example uv, do
-    not compile. For other versions, the result is b"" in this case. The layout follows PEP 552: magic number, flags,
-    time and size (in the result: an unchecked hash), code.
+    Some installers, for example uv, do not create bytecode files. If a source has no current bytecode file, it is
+    compiled for this Python; for another Python version, the result is b"". The layout follows PEP 552: magic number,
+    flags, time and size of the source, code. In the result, an unchecked hash replaces time and size.
     """
     if tag == TAG:
         compiled: Any = SourceFileLoader(source, source).get_code(source)
@@ -376,7 +378,7 @@ def _bytecode(source: str, tag: str) -> bytes:
             data, found = _read(f"{folder}/__pycache__/{name.removesuffix('.py')}.{tag}.pyc"), os.stat(source)
         except OSError:
             return b""
-        magic, code = data[:4], data[16:]  # this Python does not know the magic number, and cannot load the code
+        magic, code = data[:4], data[16:]  # copied unchanged: this Python cannot load another version's code
         if data[4:16] != struct.pack("<III", 0, int(found.st_mtime) & 0xFFFFFFFF, found.st_size & 0xFFFFFFFF):
             return b""
     return magic + struct.pack("<IQ", UNCHECKED_HASH, 0) + code
@@ -392,7 +394,7 @@ def _without_docstrings(code: CodeType) -> CodeType:
         is_documented = bool(flags & CO_OPTIMIZED) and code.co_name[0] != "<" and isinstance(constants[0], str)
     text = code.co_code
     used = any(text[at] in hasconst and not text[at + 1] for at in range(0, len(text), 2))
-    if is_documented and not used:  # without a literal of the same text, which would share the constant
+    if is_documented and not used:  # a literal with the docstring's text would use the same constant
         constants[0] = None
         flags &= ~CO_HAS_DOCSTRING
     return code.replace(co_consts=tuple(constants), co_flags=flags)

@@ -23,7 +23,7 @@ class DownloadInProgress(OSError):
     """Error: another process is downloading the same file.
 
     Attributes:
-        at: Number of bytes that the other process has.
+        at: Number of bytes that the other process has received.
     """
 
     def __init__(self, at: int) -> None:
@@ -156,7 +156,7 @@ class IncomingOutput:
             self.path.unlink()
 
     def has_same_content(self, target: Path) -> bool:
-        """Check whether a file has the same content."""
+        """Check whether a file has the same content as the download."""
         if not target.is_file() or target.stat().st_size != self.size:
             return False
         with target.open("rb") as file:
@@ -206,8 +206,8 @@ _BUFFER_OPCODES = (pickle.BINBYTES, pickle.BINBYTES8, pickle.BYTEARRAY8)
 _LENGTHS = dict.fromkeys((pickle.BINBYTES, pickle.BINUNICODE), 4) | dict.fromkeys(
     (pickle.FRAME, pickle.BINBYTES8, pickle.BYTEARRAY8, pickle.BINUNICODE8), 8
 )
-# Other opcodes outside of frames, and the length of their arguments. The pickler does not create frames of less than
-# four bytes.
+# Other opcodes that the pickler writes outside of frames, with the length of their arguments. Opcodes can be outside of
+# frames because the pickler does not create frames of less than four bytes.
 _SHORT = dict.fromkeys(
     (
         pickle.MEMOIZE, pickle.STOP, pickle.MARK, pickle.POP, pickle.NONE, pickle.NEWTRUE, pickle.NEWFALSE,

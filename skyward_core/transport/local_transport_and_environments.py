@@ -146,7 +146,7 @@ class _ForkServer(asyncio.Protocol):
     def close(self) -> None:
         """Let the process end after it has answered all requests."""
         if self._opening is None or self._loop is None:
-            self._process.kill()  # without requests, the process has not forked any agent
+            self._process.kill()  # safe: the process received no request, so it has not forked any agent
             self._process.communicate()
         else:
             self._loop.call_soon_threadsafe(self._opening.add_done_callback, _close)
@@ -285,7 +285,8 @@ BUFFER = 1 << 18
 class SocketPipe(asyncio.BufferedProtocol):
     """Unix socket connection that implements ``transport.Pipe``."""
 
-    _received = threading.local()  # pipes of a thread share a buffer: each consumes it before the next one receives
+    # Pipes of a thread share a buffer, because each pipe has consumed its data before another pipe receives data.
+    _received = threading.local()
 
     def __init__(self, on_data: OnData, on_lost: OnLost) -> None:
         self._on_data = on_data
@@ -422,7 +423,7 @@ class LocalTransport:
         if "OMP_NUM_THREADS" in os.environ:
             return {}
         per_node = config["ranks_per_node"]
-        ranks = config["nodes"] * (per_node if isinstance(per_node, int) else 1)  # "gpu": unknown before the start
+        ranks = config["nodes"] * (per_node if isinstance(per_node, int) else 1)  # "gpu": the number is unknown
         return {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // max(1, ranks)))}
 
     async def send_folder(
@@ -543,7 +544,7 @@ async def prepare_interpreter(
 
 
 async def _run_cancellable(work: Callable[..., Any], *args: Any) -> Any:
-    """Run a function in a thread, with a token as last argument that is cancelled when this call is cancelled."""
+    """Run a function in a thread. Its last argument is a token that is cancelled if this call is cancelled."""
     from skyward_core.tasks.bounded_subprocess import CancellationToken
 
     stop = CancellationToken()

@@ -51,7 +51,10 @@ class StartBarrier:
         await self._open.wait()
 
     def begin_deferred(self) -> None:
-        """Begin the deferred work once all nodes run. The pause is as long as the start, for the first results."""
+        """Begin the deferred work when all nodes run.
+
+        The pause before the work is as long as the start was, so that the work does not delay the first results.
+        """
         for begin in self.deferred:
             begin(time.monotonic() - self._began)
 
@@ -197,7 +200,7 @@ class Transport(Protocol):
             cwd: Working folder of the client.
             image: Image as JSON; selects the files to send.
             gate: Barrier of all nodes that receive the folder now.
-            report: Receives lines about files that ranks wrote there.
+            report: Receives lines about files that ranks wrote into the copy.
 
         Raises:
             PoolError: If a file cannot be sent, or the node cannot be reached.

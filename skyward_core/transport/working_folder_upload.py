@@ -72,8 +72,8 @@ def _is_ignored(path: str, rules: IgnoreRules) -> bool:
         inner = path.removeprefix(below)
         for pattern in reversed(spec.patterns):
             for found in pattern.regex.finditer(inner) if pattern.regex else ():
-                # In pathspec, the pattern of a folder also matches the folder's content. Git does not enter ignored
-                # folders.
+                # In pathspec, the pattern of a folder also matches the folder's content. Only a match of the whole path
+                # counts here, because :func:`walk` does not enter ignored folders anyway.
                 if found.groupdict().get("ps_d") is None or found.end("ps_d") == len(inner):
                     return bool(pattern.include)
     return False
@@ -413,7 +413,7 @@ async def send_packages(
     """
     if not packages:
         return {}, []
-    # Few projects have such packages.
+    # Imported late, because few projects have local packages outside the working folder.
     from skyward_core.tasks.packages.package_specs_and_local_packages import packages_to_send
 
     copies, details = dict[str, str](), list[str]()

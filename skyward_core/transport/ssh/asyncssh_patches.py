@@ -27,7 +27,7 @@ ctypes.util.find_library = lambda name: None
 sys.modules.setdefault("asyncssh.crypto.x509", None)  # type: ignore[arg-type]
 _extensions = sys.modules.setdefault("typing_extensions", LazyModule("typing_extensions", {"Self": typing.Self}))
 _collects = gc.isenabled()
-gc.disable()  # garbage collection takes a twelfth of the import time
+gc.disable()  # garbage collection would take a twelfth of the import time
 try:
     import asyncssh
     from asyncssh import config as _config

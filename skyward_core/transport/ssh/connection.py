@@ -194,7 +194,9 @@ def _is_denied_address(error: Exception, login: LoginRecord) -> bool:
     return isinstance(error, asyncssh.DisconnectError) and error.code == asyncssh.DISC_HOST_NOT_ALLOWED_TO_CONNECT
 
 
-SILENT_LIMIT = 3  # rejected requests; fewer may precede an accepted key on a connection that breaks
+# If a host closes the connection after more rejected login requests than this, its limit (MaxAuthTries) is the likely
+# reason. After fewer requests, the connection may have broken before the client offered a key that the host accepts.
+SILENT_LIMIT = 3
 _NAME = (
     "Host {target}: its name {name!r} cannot be resolved ({reason}). Check the spelling, your name service, or use "
     "its address (or HostName in ~/.ssh/config)."
@@ -352,7 +354,7 @@ def _similar_groups(host: str) -> Iterator[str]:
     """Yield a note on the host group with the most similar name, because the host may be a misspelled group."""
     from skyward_core.store.skyward_toml import host_groups  # imported late: it imports pydantic
 
-    with suppress(UsageError):  # a launch with an invalid file reports it
+    with suppress(UsageError):  # an invalid settings file is reported by the launch of a pool
         yield from (f"did you mean the host group {each!r}?" for each in get_close_matches(host, host_groups(), 1))
 
 
@@ -457,7 +459,9 @@ AGENT_PAUSE = 60.0  # seconds for which an ssh-agent that did not answer is not 
 USER_CERTIFICATE = 1  # type of certificate in OpenSSH's PROTOCOL.certkeys
 MAX_PROXY_OUTPUT = 1 << 16  # bytes; capacity of a pipe
 
-SHORT_TIMEOUT = 5.0  # seconds for an impatient connection; a new attempt may succeed before TCP's next retry
+# Seconds of one connection attempt if the caller's patience is shorter than this. A longer attempt is less useful: TCP
+# pauses longer and longer between its retries, so a new attempt may succeed earlier.
+SHORT_TIMEOUT = 5.0
 LOGIN_TIMEOUT = 60.0
 # Interval of SSH's own keep-alive messages, in seconds. They queue behind data, but also watch connections behind a
 # jump host, where :func:`enable_keepalive` has no effect.
@@ -624,7 +628,7 @@ async def open_early(targets: Sequence[Target], dials: PreopenedSockets, begin: 
 
 
 async def _try_early(target: Target, dials: PreopenedSockets, begin: BeginWork) -> HostConnection | None:
-    """Log in to a host. Return None after an error that a new attempt may not have.
+    """Log in to a host. Return None after an error that may not occur in a new attempt.
 
     Raises:
         CredentialsRefused: If the host rejects the login. Each further attempt may get the user banned.
@@ -638,7 +642,7 @@ async def _try_early(target: Target, dials: PreopenedSockets, begin: BeginWork) 
         await begin(link)
     except CredentialsRefused:  # by the jump host
         raise
-    except Exception as error:  # the call that needs the connection tries again, and reports the failure
+    except Exception as error:  # the first call that needs the connection tries again, and reports a failure
         if route is not None and link is None and classify(error, login).error is CredentialsRefused:
             raise connect_error(target, route, error, login) from error
     except BaseException:
@@ -687,7 +691,7 @@ async def _attempt(
             client_factory=lambda: link,
             tunnel=link.jump.link.ssh if link.jump else None,
             sock=sock,
-            known_hosts=((), (), known.revoked),  # the connection itself checks all other keys
+            known_hosts=((), (), known.revoked),  # HostConnection checks all other keys
             server_host_key_algs=_algorithms(route, "hostkeyalgorithms", HOST_KEYS)
             or known.algorithms(certificates=certificates),
             client_keys=keys or None,
@@ -868,7 +872,7 @@ class _KeyAgent(asyncssh.SSHAgentClient):
         self._names: dict[bytes, str | None] = {}
 
     async def get_keys(self, identities: Sequence[bytes] | None = None) -> Sequence[asyncssh.SSHKeyPair]:
-        """Return the agent's keys. An agent that does not answer is left out, and not asked again for some time."""
+        """Return the keys of the ssh-agent. If it does not answer, return no keys, and do not ask it for some time."""
         if not self._path:
             return ()
         is_silent = time.monotonic() - self._silent.get(self._path, -math.inf) < AGENT_PAUSE
@@ -897,8 +901,10 @@ class _KeyAgent(asyncssh.SSHAgentClient):
 async def _keys_to_offer(
     route: Route, agent: _KeyAgent, login: LoginRecord, *, given: bool
 ) -> list[asyncssh.SSHKeyPair]:
-    """Return the keys that OpenSSH would offer, in its order: certificates, the agent's keys (named ones first), other
-    files. Files that the user chose precede the agent's other keys, because a host may accept few attempts.
+    """Return the keys that OpenSSH would offer, in OpenSSH's order.
+
+    The order is: certificates, the ssh-agent's keys that the configuration names, its other keys, key files. Key files
+    that the user chose precede the ssh-agent's other keys, because a host may accept only a few attempts.
 
     Args:
         given: Whether the user chose the files, which must then be valid.
@@ -1064,7 +1070,7 @@ async def shared_connection(target: Target) -> AsyncIterator[HostConnection]:
     """Open a connection that can also serve as a jump host for other connections. Close it after its last user.
 
     Raises:
-        SkywardError: As in :func:`connect`, which makes one attempt.
+        SkywardError: As in :func:`connect` with a patience of 0, which makes one attempt.
     """
     jump = await _JumpConnection.acquire(target)
     try:

@@ -141,7 +141,8 @@ class WantedPython(Value):
         return "runs here" if self.is_client_version else "the script is loaded with"
 
 
-# For any login shell, as in ``ssh.host_command_channel``: no newline, no single quote, no backslash, no "!".
+# The following commands must work in any login shell, as in ``ssh.host_command_channel``. They therefore contain no
+# newline, single quote, backslash or "!".
 SET_PATH = "PATH=$PATH:$HOME/.local/bin:$HOME/.cargo/bin:/usr/local/bin:/usr/bin:/bin:/opt/homebrew/bin;"
 UV_S, PYENV_S = '"$HOME"/.local/share/uv/python', '"$HOME"/.pyenv/versions'
 # $3 is the chosen interpreter. Each interpreter prints its version, because a file name may state another version.

@@ -87,7 +87,8 @@ BOOTSTRAP_MODULES = (
 _OLD_MARSHAL = 2  # a format that every Python version reads
 OnLine = Callable[[str], None]
 
-# The login shell, of any kind, sees one quoted word: no newline, no single quote, no backslash, no "!".
+# This script is one quoted word of a command. To work in any login shell, it contains no newline, single quote,
+# backslash or "!". Its arguments:
 # $1 version, $2 the version with a comma in place of the dot, $3 the chosen interpreter, $4 the client's interpreter,
 # $5 the end marker, $6 the name of the pool or its folder, shown in process lists, $7 non-empty if uv must not install
 # a Python.
@@ -258,7 +259,7 @@ class CommandChannel:
         try:
             names = [bundle_for(nvml, python.minor).name for nvml in (False, True)]
             self._send({"word": word, "folder": folder, "bundles": names, "status": status, "starts": starts})
-            with log_duration(_log, f"{link.target.host}: asking what is there"):
+            with log_duration(_log, f"{link.target.host}: querying the host's facts"):
                 async with asyncio.timeout(NOISY_START_FACTOR * answer_timeout()) as noisy:
                     self.facts = await self._answer(noisy)
             validate_facts(self.facts, status=status)
@@ -367,7 +368,7 @@ class CommandChannel:
         """Return the answer to the last request; lines without the marker are noise.
 
         Args:
-            noisy: Time limit for the output of a login shell, which is removed once uv runs.
+            noisy: Time limit for a login shell that prints text. The limit is removed when uv starts.
         """
         while True:
             installs = self._is_uv_running and not self._request_name
@@ -495,7 +496,7 @@ MEASUREMENTS = {"gpus", "matmul", "disk", "port"}  # measurements for which a ho
 
 
 def _is_path(value: Any) -> TypeGuard[str]:
-    """Check for an absolute path."""
+    """Check whether a value is an absolute path."""
     return type(value) is str and value[:1] == "/" and len(value) <= 4096 and "\0" not in value
 
 
@@ -504,12 +505,12 @@ def _is_object(value: Any) -> TypeGuard[dict[str, Any]]:
 
 
 def _is_indexed_hash(value: Any) -> TypeGuard[tuple[int, str]]:
-    """Check for the index of a file and the hash of the host's version."""
+    """Check whether a value is a pair: the index of a file, and the hash of the host's version of the file."""
     return type(value) is list and len(value) == 2 and is_count(value[0]) and is_file_name(value[1])
 
 
 def _is_gpu(value: Any) -> TypeGuard[tuple[str, float]]:
-    """Check for a GPU's name and its memory in MiB."""
+    """Check whether a value is a pair: the name of a GPU, and its memory in MiB."""
     return type(value) is list and len(value) == 2 and is_text(value[0]) and is_number(value[1])
 
 
@@ -545,7 +546,7 @@ _GPU_USE = object_of(
 
 
 def _is_reason_map(value: Any) -> TypeGuard[dict[str, str]]:
-    """Check for the reasons why measurements failed, by measurement."""
+    """Check whether a value is an object with measurements as keys and the reasons of their failures as values."""
     return (
         type(value) is dict
         and value.keys() <= MEASUREMENTS
@@ -554,7 +555,7 @@ def _is_reason_map(value: Any) -> TypeGuard[dict[str, str]]:
 
 
 def _is_version_map(value: Any) -> TypeGuard[dict[str, str]]:
-    """Check for packages with their versions, which may be empty."""
+    """Check whether a value is an object with packages as keys and their versions, which may be empty, as values."""
     return type(value) is dict and all(
         type(version) is str and _PACKAGE.fullmatch(name) and _VERSION.fullmatch(version)
         for name, version in value.items()

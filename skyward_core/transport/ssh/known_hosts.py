@@ -163,8 +163,8 @@ class KnownKeys(Value):
 
     Attributes:
         trusted: Keys that the host may present.
-        elsewhere: Keys of the same name on port 22. Like OpenSSH, they are trusted if there is no key for this port. A
-            different key is then not reported as changed.
+        elsewhere: Keys of the same name on port 22. As in OpenSSH, these keys are trusted if no key is known for the
+            host's own port. If the host then presents a different key, the key counts as unknown, not as changed.
         authorities: Keys that may sign the host's certificate.
         revoked: Keys that no host may present.
         places: File and line of each key in ``trusted``.
@@ -366,7 +366,7 @@ def _parse_keys(data: bytes) -> list[asyncssh.SSHKey]:
             try:
                 found.append(asyncssh.import_public_key(text))
             except ValueError:
-                continue  # OpenSSH also skips such a line
+                continue  # OpenSSH also skips invalid lines
     return found
 
 

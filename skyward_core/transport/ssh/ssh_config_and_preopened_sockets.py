@@ -46,7 +46,7 @@ UNEXPANDED = ("proxycommand", "proxyjump", "identityfile", "certificatefile", "c
 # Names that `hostname` in the output of `ssh -G` leaves unchanged.
 PLAIN_NAME = r"[a-z][a-z0-9.-]*|(?:(?:0|[1-9][0-9]{0,2})\.){3}(?:0|[1-9][0-9]{0,2})"
 DEBUG_PREFIXES = ("debug", "OpenSSH_", "Pseudo-terminal")  # lines of `ssh -v` that do not explain a failure
-FILES_READ = "files read"  # key for the files that were read, next to the options
+FILES_READ = "files read"  # key of an additional entry of the options: the configuration files that `ssh -G` read
 
 T = TypeVar("T")
 HostOptions = Mapping[str, Sequence[str]]  # options by lower-case name, as printed by `ssh -G`
@@ -87,7 +87,7 @@ class Route(Value):
 
     @property
     def known_port(self) -> int:
-        """Port of the host in known_hosts files; with a ``HostKeyAlias`` they contain no port."""
+        """Port of the host in known_hosts files; 22 with a ``HostKeyAlias``, because the files then contain no port."""
         return SSH_PORT if self.has_alias else self.port
 
     def option(self, name: str) -> str:
@@ -472,7 +472,7 @@ async def _run(command: Sequence[str], gate: asyncio.Semaphore) -> HostOptions:
 
 
 async def _read_output(process: asyncio.subprocess.Process) -> bytes | None:
-    """Return a process's output; None if it takes too long or exceeds the limit."""
+    """Return a process's output; None if the process takes too long or prints too much."""
     assert process.stdout is not None
     try:
         async with asyncio.timeout(ANSWER):
@@ -611,9 +611,9 @@ async def _dial(target: Target) -> socket.socket | None:
 
 # -- export of pools for plain ``ssh POOL`` and ``ssh POOL-1`` -----------------------------------------------
 #
-# Each pool has its own file. One main file includes the files of all pools, and on request a line is added to the
-# user's ``~/.ssh/config`` that includes this file. All options of a host are written out, because OpenSSH does not
-# resolve the user's aliases a second time.
+# Each pool has its own file. One main file includes the files of all pools. On request, a line that includes the main
+# file is added to the user's ``~/.ssh/config``. All options of a host are written out, because OpenSSH does not resolve
+# the user's aliases a second time.
 
 
 def main_file() -> Path:

@@ -206,7 +206,7 @@ class DeferredUpload:
         self._task: asyncio.Task[None] | None = None
 
     def begin(self, pause: float = 0.0) -> None:
-        """Start the upload after a pause of the given seconds, within the limits of the first two :data:`PAUSES`."""
+        """Start the upload after a pause in seconds, which is at least the first and at most the second of PAUSES."""
         if self._task is None or self._task.done():
             self._hurry.clear()
             self._task = asyncio.create_task(self._upload(max(PAUSES[0], min(pause, PAUSES[1]))))
@@ -260,7 +260,8 @@ class SSHTransport:
         target: The host, and how the host is reached.
         folder: Name of the pool's folder on the host; unique to pool, node and client.
         python: Interpreter that the user chose for the host; None to search for one.
-        loaded_with: Interpreter of the pool's scripts, in use until ``prepare`` receives one; None for this process's.
+        loaded_with: Interpreter that loads the pool's scripts, in the format of ``Interpreter.for_hosts``; None for
+            this process's. An interpreter in the config of :meth:`prepare` replaces it.
         patience: Seconds of attempts until a host counts as unreachable; None for :data:`PATIENCE`.
     """
 
@@ -304,7 +305,8 @@ class SSHTransport:
         if python:
             self.python = WantedPython.of(self.python.named, Interpreter.from_json(python).for_hosts)
         if not self.python.is_client_version:
-            await asyncio.to_thread(bundle_for, True, self.python.minor)  # may copy the package for another Python
+            # in a thread, because building the bundle for another Python may take long
+            await asyncio.to_thread(bundle_for, True, self.python.minor)
         report("running", detail=f"connecting to {self.target.host}")
         if gate is not None and config.get("cwd"):
             # Runs in the background, so that bundle and snapshot are ready when the host is connected.
@@ -404,7 +406,7 @@ class SSHTransport:
                         await gate.wait(config["node"])
                     report("installed", detail="checking the environment")
                     env = config.get("env") or {}
-                    image.pop("folders", None)  # local folders; the import path has their copies
+                    image.pop("folders", None)  # folders of the client; the host's import path has their copies
                     made: EnvironmentDone = await channel.ask("environment", image=image, env=env, cwd=workdir)
                     config["python"], installed = made["python"], made["installed"] or None
                 else:
@@ -441,7 +443,7 @@ class SSHTransport:
         return workdir, detail
 
     async def installed(self) -> dict[str, str] | None:
-        return None  # a query would have to start another Python on the host
+        return None  # not queried, because the query would start another Python on the host
 
     async def send_folder(self, cwd: str, image: Mapping[str, Any], gate: StartBarrier, report: OnLine) -> None:
         try:
@@ -578,7 +580,7 @@ class SSHTransport:
             except Unreachable as error:
                 raise ConnectionError(str(error)) from error
             except ConnectionError:
-                if progresses:  # an attempt may take longer than the patience, which counts from the loss
+                if progresses:  # the patience counts from the loss: an attempt may take longer than the patience
                     deadline, progresses = time.monotonic() + self.patience, False
                 if not link.lost.is_set() or time.monotonic() > deadline:
                     raise
@@ -679,7 +681,7 @@ async def open_inspection_channel(transport: SSHTransport) -> CommandChannel:
             raise
         minor = minor_of(error.found.usable[0])
     transport.python = replace(required_python, minor=minor, here="")
-    await asyncio.to_thread(bundle_for, True, minor)  # may copy the package for another Python
+    await asyncio.to_thread(bundle_for, True, minor)  # in a thread: building it for another Python may take long
     return await transport.channel()
 
 
