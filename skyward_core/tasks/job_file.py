@@ -205,6 +205,9 @@ class JobFile(Value):
             keys = job_yaml.JobKeys.model_validate(document.values)
         except ValidationError as error:
             raise job_yaml.translate_validation_error(document, error) from error
+        declared = {name: text for name, text in (env or {}).items() if name in (keys.secrets or {})}
+        env = {name: text for name, text in (env or {}).items() if name not in declared}
+        secrets = {**declared, **(secrets or {})}
         envs = _resolve_variables(document, "envs", keys.envs, env)
         hidden = _resolve_variables(document, "secrets", keys.secrets, secrets)
         if both := sorted(envs.keys() & hidden.keys()):

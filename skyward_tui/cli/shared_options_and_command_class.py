@@ -74,10 +74,47 @@ offer_options = combine_options(
 watch_option = click.option("--watch", is_flag=True, help="Show a live summary instead of the output of the ranks.")
 
 
+def _read_env_file(context: click.Context, option: click.Parameter, path: str | None) -> None:
+    """Read the variables of a file. Errors quote no values, which may be secret."""
+    try:
+        lines = read_text(path).splitlines() if path else []
+    except (OSError, ValueError) as error:
+        raise click.BadParameter(
+            f"{path} cannot be read: {getattr(error, 'strerror', '') or 'it is not text'}"
+        ) from None
+    for number, text in enumerate(lines, 1):
+        line = text.strip().removeprefix("export ").lstrip()
+        if not line or line.startswith("#"):
+            continue
+        name, equals, value = map(str.strip, line.partition("="))
+        if not equals or not name.isidentifier() or "\0" in value:
+            raise click.BadParameter(
+                f"{path}, line {number}: it is not NAME=VALUE. Correct the line, or put # before it"
+            )
+        is_quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
+        context.meta.setdefault(_FILE_VARIABLES, []).append(f"{name}={value[1:-1] if is_quoted else value}")
+
+
+_FILE_VARIABLES = "file_variables"  # key of a context's ``meta``; variables of --env-file as for --env
+
+
 variable_options = combine_options(
     (
         click.option(
-            "--env", "env", metavar="NAME[=VALUE]", multiple=True, help="Set a variable of the job. Repeatable."
+            "--env-file",
+            metavar="FILE",
+            expose_value=False,
+            is_eager=True,
+            callback=_read_env_file,
+            help="Set the variables of a file with lines NAME=VALUE. --env overrides them.",
+        ),
+        click.option(
+            "--env",
+            "env",
+            metavar="NAME[=VALUE]",
+            multiple=True,
+            help="Set a variable of the job. Repeatable.",
+            callback=lambda context, _, given: (*context.meta.get(_FILE_VARIABLES, ()), *given),
         ),
         click.option(
             "--secret",

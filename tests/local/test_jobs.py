@@ -125,6 +125,9 @@ def test_job_on_fewer_nodes_than_the_pool_runs_on_the_first_ones(cli: Cli, pool:
 def test_exec_runs_a_command_on_a_pool(cli: Cli, pool: str) -> None:
     assert run_and_read_output(cli, "exec", pool, "echo", "a  b", "$HOME") == ["r000| a  b $HOME", "r001| a  b $HOME"]
     assert run_and_read_output(cli, "exec", "--env", "A=1", pool, "--", "echo $A") == ["r000| 1", "r001| 1"]
+    (cli.folder / "variables").write_text(f"export A=1\nMY_TOKEN='{TOKEN}'\n")
+    found = run_and_read_output(cli, "exec", "--env-file", "variables", pool, "--", "echo $A ${#MY_TOKEN} $MY_TOKEN")
+    assert found == [f"{rank}| 1 {len(TOKEN)} {'*' * len(TOKEN)}" for rank in ("r000", "r001")]
     assert run_and_read_output(cli, "exec", "--secret", f"A={TOKEN}", pool, "echo $A; exit 5", status=5)
     found = json.loads(cli("exec", "--json", pool, "exit 7", status=7).stdout.splitlines()[-1])
     assert found["root_cause"]["outcome"] == "exited" and found["root_cause"]["exit_code"] == 7

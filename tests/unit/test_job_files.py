@@ -7,12 +7,15 @@ import re
 import shutil
 import textwrap
 from base64 import b64decode
+from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
+import click
 import pytest
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,6 +27,7 @@ from skyward_core.model.provider_capability_protocols import RunsHere
 from skyward_core.tasks.job_file import JobFile
 from skyward_core.tasks.job_file_resources import WantedMachine
 from skyward_core.tasks.job_yaml_validation import IGNORED_KEYS, UNSUPPORTED_KEYS, JobKeys, ResourceKeys
+from skyward_tui.cli.shared_options_and_command_class import variable_options
 from tests.support.examples import examples
 
 FILE = Path("train.yaml")
@@ -199,6 +203,32 @@ def test_variables_of_the_command_line_override_the_job_file(monkeypatch: pytest
         parse_job(text, env={"NONE": None})
     with pytest.raises(sky.UsageError, match="NAME=VALUE"):
         parse_variables("--env", ["=x"])
+    job = parse_job("secrets: {KEY: }", env={"KEY": "abcdefgh"})
+    assert job.blanked == ("abcdefgh",) and not job.envs and job.secrets == {"KEY": "abcdefgh"}
+
+
+def test_env_file_sets_variables_and_its_errors_name_the_line(tmp_path: Path) -> None:
+    seen: list[Sequence[str]] = []
+
+    @click.command()
+    @variable_options
+    def command(env: Sequence[str], secrets: Sequence[str]) -> None:
+        seen.append(env)
+
+    file = tmp_path / "variables"
+    file.write_text("# comment\n\n  export A=1\nB = \"x y\"\nC='it=s'\nD=\n")
+    assert CliRunner().invoke(command, ["--env", "A=2", "--env-file", str(file)]).exit_code == 0
+    assert parse_variables("--env", seen[0]) == {"A": "2", "B": "x y", "C": "it=s", "D": ""}
+    for text, expected in (
+        (b"A=1\nsecret-value\n", "line 2: it is not NAME=VALUE"),
+        (b"2A=secret-value\n", "line 1: it is not NAME=VALUE"),
+        (b"A=secret-value\0\n", "line 1: it is not NAME=VALUE"),
+        (b"\xff=secret-value\n", "it is not text"),
+    ):
+        file.write_bytes(text)
+        output = CliRunner().invoke(command, ["--env-file", str(file)], terminal_width=999).output
+        assert expected in output and "variables" in output and "secret-value" not in output, output
+    assert "No such file" in CliRunner().invoke(command, ["--env-file", str(tmp_path / "none")]).output
 
 
 def test_secret_in_job_variables_is_noted_and_redacted() -> None:

@@ -28,7 +28,7 @@ from skyward_core.store.state_folder import state_home
 from skyward_core.tasks.function_pickling import make_task
 from skyward_core.tasks.shell_and_script_calls import resolve_variables as resolve_variables
 from skyward_core.tasks.shell_and_script_calls import shell
-from skyward_core.util.redaction import MIN_SECRET_LENGTH, strip_credentials
+from skyward_core.util.redaction import MIN_SECRET_LENGTH, secret_values, strip_credentials
 
 if TYPE_CHECKING:
     from skyward_core.model.function import PendingFunction
@@ -58,14 +58,14 @@ def shell_task(words: Sequence[str], env: Mapping[str, str], secrets: Mapping[st
 
     Args:
         words: A single word is a line for the shell; several words are a program and its arguments.
-        env: Variables of the command.
+        env: Variables of the command. Values of those with secret names are redacted in its output, too.
         secrets: Further variables, whose values are redacted in its output.
 
     Raises:
         UsageError: If the command is empty, or a variable is invalid.
     """
     command = words[0] if len(words) == 1 else shlex.join(words)
-    return make_portable_task(shell(command, env={**env, **secrets}, secrets=tuple(secrets.values())))
+    return make_portable_task(shell(command, env={**env, **secrets}, secrets=(*secrets.values(), *secret_values(env))))
 
 
 def parse_variables(option: str, texts: Sequence[str]) -> dict[str, str | None]:

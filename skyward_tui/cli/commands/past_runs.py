@@ -449,6 +449,8 @@ def _ask_missing_values(found: ShellRecord, console: Console, given: Given) -> N
     """Ask the user for missing values if there is a terminal. Report values that come from the environment of this
     shell.
     """
+    for name in given["--env"].keys() & set(found.lacks_secrets):
+        given["--secret"].setdefault(name, given["--env"].pop(name))
     for name, option in found.missing_variables(given["--env"], given["--secret"]).items():
         if not (sys.stdin.isatty() and console.is_terminal):
             break  # missing ones are reported when the variables are resolved
