@@ -236,8 +236,8 @@ class PySpyError(Exception):
 def find_py_spy(python: str) -> str:
     """Return the path of a trusted py-spy; "" if there is none.
 
-    It is beside the ranks' interpreter, beside that of the agent, which on the client's machine is the client's, or on
-    PATH.
+    Search beside the ranks' interpreter, beside the agent's interpreter, and on PATH. On the client's machine, the
+    agent uses the client's interpreter.
     """
     places = (str(Path(each).parent / NAME) for each in (python, sys.executable))
     found: str | None = next((each for each in places if os.access(each, os.X_OK)), None)
@@ -325,7 +325,7 @@ def describe_failure(errors: bytes) -> str:
     if "permission denied" in lowered or "operation not permitted" in lowered or "eperm" in lowered:
         return REFUSED
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    messages = [line for line in lines if not line.startswith("py-spy>")]  # such lines announce the next step of py-spy
+    messages = [line for line in lines if not line.startswith("py-spy>")]  # announcements of py-spy's next step
     if messages:
         return f"py-spy failed: {messages[-1].removeprefix('Error: ')[:200]}"
     return "py-spy exited without output: the rank may have ended"

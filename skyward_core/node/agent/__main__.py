@@ -18,10 +18,10 @@ from typing import IO, Any
 from skyward_core.node.agent.config import AgentConfig
 from skyward_core.protocol.node_paths import UMASK, NodePaths
 
-# Open files of an agent, measured and rounded up: for connections, the journal and the ports of its gang, and for each
-# worker its log files, its connection and its port.
+# Number of open files that an agent needs, measured and rounded up. FILES_PER_NODE covers its connections, its journal
+# and the gang's ports. FILES_PER_WORKER covers the log files, the connection and the port of one worker.
 FILES_PER_NODE, FILES_PER_WORKER = 32, 6
-MAX_FILES = 10_240  # limit of open files that an agent sets if the system allows it; the most that macOS allows
+MAX_FILES = 10_240  # limit of open files that an agent sets if the system allows it; macOS allows no higher limit
 
 
 def main(is_client_waiting: Callable[[], bool] = lambda: True, prefix: str = "") -> None:
@@ -60,7 +60,7 @@ def raise_file_limit(config: AgentConfig) -> AgentConfig:
         The config with the previous limit, which the ranks get.
 
     Raises:
-        ValueError: If the system does not allow it. Without free descriptors, runs would hang.
+        ValueError: If the system does not allow enough open files. Without free descriptors, runs would hang.
     """
     import resource
 
@@ -152,7 +152,7 @@ def serve(config: AgentConfig, ready: int, lock: IO[str]) -> None:
     os.dup2(errors, 2)
     os.chdir(config.cwd or folder)
     preload_modules()
-    gc.freeze()  # these objects live as long as the agent
+    gc.freeze()  # collections need not scan the loaded modules, which live as long as the agent
     gc.enable()
     import asyncio
 

@@ -72,7 +72,8 @@ def _restore_journal(state: NodeState, lifecycle: CallLifecycle) -> None:
         known = registry.calls.get(key)
         if header["t"] == "given":
             number = attempt_number(header["call"])
-            for earlier in registry.calls_of_run(fields["run"]):  # an attempt in another gang has other call indices
+            # The new attempt's gang may use other call indices, so its calls do not replace those of earlier attempts.
+            for earlier in registry.calls_of_run(fields["run"]):
                 if earlier.is_gang_call and earlier.attempt < number:
                     if earlier.undecided is not None:
                         registry.record_outcome(earlier, earlier.undecided)
@@ -119,8 +120,9 @@ class Agent:
         self._is_expired = False  # whether the lease has expired
         self._min_retention = 0.0  # minimum seconds to retain results
         SPARE.extend(os.open(os.devnull, os.O_RDONLY) for _ in range(2))
-        self._spare = os.open(os.devnull, os.O_RDONLY)  # closed to accept and reject a client if no descriptor is free
-        self._shortages: set[str] = set()  # shortages that were reported to clients
+        # If no descriptor is free, the agent closes this one. It can then accept a client and send it the reason.
+        self._spare = os.open(os.devnull, os.O_RDONLY)
+        self._shortages: set[str] = set()  # shortages already reported to clients, so that each is reported once
 
     async def run(self, announce: Callable[[], None]) -> None:
         """Serve until a client, a signal or the lease ends the agent. Call ``announce`` once the agent listens."""
@@ -221,7 +223,7 @@ class Agent:
 
         Args:
             run: The run.
-            grace: These seconds; None for the pool's grace period.
+            grace: Seconds until the ranks are killed; None for the pool's grace period.
         """
         own = self._state.config.grace
         grace = grace if grace is not None else HANDLER_GRACE if own is None else own
@@ -239,7 +241,7 @@ class Agent:
     # -- limits of the machine ---------------------------------------------------------------------------
 
     def _on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Handle an exception that no code handles, such as a connection that cannot be accepted.
+        """Handle an exception that no other code has handled, such as a failed accept().
 
         The event loop repeats a failed accept() every second.
         """

@@ -157,16 +157,16 @@ class NodeState:
 
     Attributes:
         config: configuration of the agent, completed by workers that outlived an earlier agent.
-        module_hashes: files of the user's modules that workers have loaded, with their hashes; "" if these differ or
-            are unknown.
-        env_known: set once the agent knows the variables and secrets of the pool, or cannot learn more of them.
+        module_hashes: source files of the user's modules that workers have loaded -> content hash; "" if workers have
+            loaded different versions, or if the hash is unknown.
+        env_known: set once the agent knows the pool's variables and secrets, or no worker is left that could send them.
         gpus_known: set once the GPUs of the node are known; ranks wait for this event.
         has_separate_tasks: whether tasks run in their own processes. The gang's processes cannot run tasks if they are
             joined into one world, or if each task gets only a share of the GPUs.
         is_closing: whether the agent is ending and starts no further processes.
         notices: preemption notices of the provider: kind -> deadline by the monotonic clock, if known.
         is_preempted: whether ranks here were notified that the machine is about to be preempted.
-        preemption_ends: latest end of a machine of the pool that will be preempted, by the monotonic clock.
+        preemption_ends: time at which the last preempted machine of the pool is reclaimed, by the monotonic clock.
         end_frame: frame that states who ends the pool and why; empty if only this agent ends or the reason is unknown.
     """
 
@@ -220,7 +220,7 @@ class NodeState:
         return place | {"head_addr": config.address, "head_port": port, "peers": [peer]}
 
     def _own_devices(self, rank: int) -> list[str]:
-        """Return a rank's share of the GPUs if ranks see all GPUs of the node; otherwise none."""
+        """Return a rank's share of the GPUs; [] if the rank sees only its own GPUs, or need not share them."""
         config = self.config
         count, ranks = config.accelerators or 0, config.ranks_per_node
         if config.devices or count < 2 or ranks < 2:

@@ -107,7 +107,7 @@ class SlowCalls:
             self._timer = loop.call_later(ANNOUNCE_DELAY, self._announce_due)
 
     def on_end(self) -> None:
-        """Cancel the timer if no call runs. With hundreds of agents on a machine, the wake-ups delay broadcasts."""
+        """Cancel the timer if no call runs, because timers of hundreds of agents on a machine delay broadcasts."""
         self._drop_ended()
         if self._timer is not None and not self._started:
             self._timer.cancel()
@@ -329,7 +329,7 @@ class CallLifecycle:
             self._publish(call, header, more=more)
 
     def is_withheld(self, call: Call) -> bool:
-        """Check whether the outcome of a call waits for the decision about a restart: on the head, without a client."""
+        """Check whether the head must withhold an outcome, because no client is connected to decide about a restart."""
         is_open = not (call.is_final or self._state.is_closing or self._registry.is_cancelled(call.run))
         return self._state.config.node == 0 and call.may_restart_unattended and is_open and not call.has_client
 
@@ -339,7 +339,7 @@ class CallLifecycle:
             self._publish(call, call.undecided)
 
     def release_all(self, run: str = "") -> None:
-        """Publish all withheld outcomes, or those of a run, because no attempt follows."""
+        """Publish the withheld outcomes of a run ("" for all runs), because no further attempt follows."""
         for call in list(self._registry.calls.values()):
             if run in ("", call.run):
                 call.is_final, call.is_superseded = True, False
@@ -432,8 +432,9 @@ class CallLifecycle:
         return {"kind": "collateral", "error": {"type": "Stopped", "message": f"its worker was stopped: {reason}"}}
 
     def _preempted_details(self, process: Process | None) -> frames.EndDetails | None:
-        """Return the error and kind of an outcome whose machine is preempted, or whose run saves because of another
-        machine; None if there is no preemption.
+        """Return the error and kind of an outcome that a preemption caused; None if there is no preemption.
+
+        Either this machine is preempted, or the run saves its work because another machine is preempted.
         """
         node: int | None = self._state.config.node
         kind: OutcomeKind = "lost"
@@ -449,8 +450,8 @@ class CallLifecycle:
     def claim(self, connection: Connection, call: Call, header: frames.ClientCall | frames.ClientClaim) -> None:
         """Deliver the outcome of a call to a client that requests it over a new connection.
 
-        While the client that dispatched the call is connected, it stays the owner, and other clients get copies of the
-        outcomes of this attempt and of later ones.
+        While the client that dispatched the call is connected, it stays the owner. All other clients then get copies of
+        the outcomes of this attempt and of later attempts.
         """
         self.open_value_buffer(call)
         record = self._registry.records.get(call.run)
@@ -465,7 +466,7 @@ class CallLifecycle:
             return
         call.is_owner_deciding = header["t"] == "call" or header.get("decides", False)
         if call.is_owner_deciding and not call.is_superseded:
-            self.release(call)  # the client gets the outcome below, and decides about a restart
+            self.release(call)  # the client gets the outcome below, and decides whether the run restarts
         call.owner = connection
         for want in call.wanted_values.values():
             connection.send(want | {"again": True})
@@ -487,7 +488,7 @@ class CallLifecycle:
                 call.owner_lost_at = asyncio.get_running_loop().time()
                 self.send_credit(call)
                 if call.outcome is not None and self.is_withheld(call):
-                    self._registry.withdraw_outcome(call)  # the client has not decided yet
+                    self._registry.withdraw_outcome(call)  # the head, not the client, may have to decide
                 elif readers := self._readers(call):
                     self.claim(readers[-1], call, {"t": "claim", "run": call.run})
 

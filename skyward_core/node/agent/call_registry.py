@@ -30,7 +30,7 @@ Key = tuple[str, int]
 
 
 def attempt_number(header: frames.ClientCall) -> int:
-    """Return the number of a call's attempt, from 1. Only restarted runs name it."""
+    """Return the number of a call's attempt, from 1. Calls of runs without restarts do not contain it."""
     attempt = header.get("attempt")
     return 1 if attempt is None else attempt["number"]
 
@@ -66,8 +66,8 @@ class Call:
         self.result = b""
         # Whether the owner dispatched the run, so that it decides about restarts. Other owners only read the results.
         self.is_owner_deciding = owner is not None
-        # Outcome on the head that is withheld until all ranks have ended: it decides whether the run restarts. A client
-        # decides only with this outcome, so client and head never decide about the same attempt.
+        # Outcome of a rank on the head, withheld until all ranks have ended and the head decides about a restart.
+        # A client decides only if it has this outcome, so client and head never decide about the same attempt.
         self.undecided: frames.AgentOutcome | None = None
         self.is_final = False  # whether the head has decided that no attempt follows
         self.is_superseded = False  # whether the head has decided that another attempt follows
@@ -163,7 +163,7 @@ class RunRecord:
         self.nodes: list[int] = []  # nodes of the run; empty if the run uses all nodes
         self.job = ""  # job that the run is a step of
         self.more = False  # whether the job has another step
-        self.has_next_step = False  # whether that step has arrived
+        self.has_next_step = False  # whether the job's next step has arrived
         self.ended_at = 0.0  # time of the latest outcome, by the monotonic clock
         self.order = 0  # arrival number of its first call
         self.attempt = 1  # number of the latest attempt
@@ -263,7 +263,7 @@ class CallRegistry:
         return first
 
     def log_start(self, call: Call, ends: dict[str, int]) -> dict[str, int]:
-        """Return where the logs of a call begin: at the given ends, or where the run's first attempt began."""
+        """Return where a call's logs begin: at ``ends``, or if the run may restart, where its first attempt began."""
         if call.may_restart_unattended and (record := self.records.get(call.run)) is not None:
             return record.log_starts.setdefault(call.rank, ends)
         return ends

@@ -14,7 +14,7 @@ from skyward_core.protocol.node_paths import NodePaths, worker_socket_path
 NVML_LIBRARY = "libnvidia-ml.so.1"  # file of NVML, which may be in any folder of LD_LIBRARY_PATH
 
 GRACE = 5.0  # seconds between SIGTERM and SIGKILL
-HANDLER_GRACE = 30.0  # the same for ranks with their own handler of SIGTERM
+HANDLER_GRACE = 30.0  # seconds between SIGTERM and SIGKILL for ranks with their own handler of SIGTERM
 
 
 class AgentConfig:

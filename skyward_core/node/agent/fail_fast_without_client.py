@@ -40,9 +40,9 @@ class FailFast:
 
     Attributes:
         peers: Addresses of the gang's nodes, and the key of their messages. None disables fail-fast.
-        answer: Answers the other requests of agents of the gang.
+        answer: Answers all requests of the gang's agents that this class does not handle itself.
         heartbeats: Heartbeats between the agents, which use the same listener. None if no run of the gang may restart.
-        on_notice: Called with the index of a node that will be preempted, and the seconds until then.
+        on_notice: Called with the index of a node that will be preempted, and the seconds until the preemption.
     """
 
     def __init__(self, state: NodeState, slots: SlotDispatcher) -> None:
@@ -55,7 +55,7 @@ class FailFast:
         self.peers: GangPeers | None = None
         self.answer: Callable[[PeerRequestKeys], Awaitable[PeerReportKeys | None]] | None = None
         self.on_notice: Callable[[int, float], None] = lambda node, left: None
-        self._notified: set[tuple[str, int]] = set()  # runs with the nodes that need no further notification
+        self._notified: set[tuple[str, int]] = set()  # run, and a node that needs no further notification of it
         self._notifications: dict[str, asyncio.Task[None]] = {}
         self._opening: asyncio.Task[None] | None = None
 
@@ -254,7 +254,7 @@ class FailFast:
 
     def _stop_run(self, run: str) -> None:
         if self._running_calls(run):
-            # The reason "preemption" gives ranks the time until the machine ends, as if a client stopped the run.
+            # With the reason "preemption", ranks may save until the machine ends. A client would use the same reason.
             is_preempted = self._state.preemption_ends > time.monotonic()
             self._slots.stop_run(run, "preemption" if is_preempted else "fail-fast", breaks=True)
 

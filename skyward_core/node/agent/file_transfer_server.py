@@ -175,7 +175,7 @@ class FileTransferServer:
             while name not in self._incoming and not (self._blobs / name).exists():
                 if time.monotonic() > deadline:
                     raise RefusedByPeer("no such blob")
-                self._changed.wait(0.02)  # uploads through SSH do not notify the condition
+                self._changed.wait(0.02)  # with a timeout, because uploads through SSH do not notify the condition
             arrival = self._incoming.get(name)
             try:
                 file = os.open(arrival.partial if arrival else self._blobs / name, os.O_RDONLY)
@@ -265,15 +265,15 @@ class FileTransferServer:
 class IncomingBlob:
     """A blob that is being received. Readers use the interface of ``blocking_tls_connection.GrowingFile``.
 
-    Each chunk is hashed on arrival, while it is in the processor's cache. A separate hashing thread would be faster
-    only if the network outran two cores; otherwise the thread would cost a sixth more time.
+    Each chunk is hashed on arrival, while it is in the processor's cache. Hashing in a separate
+    thread would be faster only if the network were faster than two cores. Otherwise it would take a sixth longer.
     """
 
     def __init__(self, partial: Path, size: int) -> None:
         self.partial = partial
         self.size = size
         self._file = open(partial, "wb", buffering=0)  # noqa: SIM115  closed in close()
-        self._file.truncate(size)  # readers map the whole file
+        self._file.truncate(size)  # set the final size now, because readers map the whole file
         self.hash = ContentHash()
         self._received = 0
         self._is_closed = False
@@ -316,7 +316,7 @@ def _send_file(connection: TlsConnection, file: int, at: int, source: IncomingBl
         raise TlsConnectionError(str(error)) from error
 
 
-NICENESS = 10  # added to the agent's, because copies of checkpoints must not slow training on few processors
+NICENESS = 10  # added to the agent's niceness, because copies of checkpoints must not slow training on few processors
 
 
 def main(descriptor: int) -> None:

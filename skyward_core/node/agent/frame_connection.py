@@ -53,9 +53,8 @@ class Connection(asyncio.BufferedProtocol):
         self._batch: list[bytes] = []  # frames sent with the next one, or after BATCH_DELAY
         self.is_write_paused = False  # the peer reads too slowly
         self.is_open = False
-        self.has_eof = (
-            False  # whether the peer closed it, for example by its exit; a cut or reset connection has no end
-        )
+        # Whether the peer closed the connection, for example by exiting. A cut or reset connection has no end of file.
+        self.has_eof = False
         self.received_frames = 0
         self.missed_checks = 0  # liveness checks since the last received byte
         self.peer_name = ""  # name that the peer sent

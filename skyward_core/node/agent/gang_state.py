@@ -35,7 +35,7 @@ class Gang:
         joins: Whether a plugin joins the ranks into one world. If so, tasks run in separate processes.
         alone: Whether the ranks run standalone: no failure breaks the gang, and the epoch belongs to this node only.
         broken: Reason why the gang is broken; "" if it is intact.
-        spent: Reason why some workers accept no further call; "" if all workers do. Running calls continue.
+        spent: Reason why some workers accept no further call; "" if all workers accept calls. Running calls continue.
         renewed: Latest epoch that required fresh workers.
     """
 
@@ -109,7 +109,7 @@ class Gang:
 
 
 def sign_body(key: str, kind: str, epoch: int, body: bytes) -> str:
-    """Return the signature of a frame with a body, made with the key of the epoch."""
+    """Return a signature of a frame's kind, epoch and body, made with the key of the epoch."""
     return _hash(key, f"{kind} {epoch} ".encode() + body)
 
 
@@ -134,7 +134,8 @@ def _hash(key: str, data: bytes) -> str:
 class EpochFile:
     """Number of the latest epoch, saved on disk for later agents of this node.
 
-    If the agent dies, workers of that epoch may still run. A new epoch with that number would count them as members.
+    If the agent dies, workers of the latest epoch may still run. They would count as members of a new epoch with the
+    same number.
 
     Attributes:
         latest: The number; 0 before the first epoch.
@@ -159,7 +160,7 @@ class ReservedPorts:
     Reserves only one port if there are no consecutive free ports.
 
     Ranks import their framework for several seconds before one of them listens on the port. A bound socket that never
-    listens prevents that another program takes the port in this time. A rendezvous server can still listen, because
+    listens prevents other programs from taking the port during this time. A rendezvous server can still listen, because
     both sockets set ``SO_REUSEADDR``. The reserving socket sets the option after bind(), because otherwise two agents
     could reserve the same port.
     """

@@ -51,7 +51,7 @@ class GeneratorBuffer:
         """Add a value. Return False for a duplicate: workers resend values that a crashed agent may not have stored."""
         if number < self.next_number:
             return False
-        if number > self.next_number:  # an earlier agent of this node delivered the values between
+        if number > self.next_number:  # an earlier agent of this node has delivered the skipped values
             self.acknowledge(self.next_number)
             self.first = number
             self.next_unsent = max(self.next_unsent, number)

@@ -35,7 +35,7 @@ def main() -> None:
 
     signal.signal(signal.SIGCHLD, report_deaths)
     for line in sys.stdin.buffer:
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])  # until ``starting`` contains the new pid
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])  # report_deaths() needs the new pid in ``starting``
         try:
             pid = os.fork()
         except OSError as error:

@@ -190,7 +190,7 @@ class OutputFileHandler:
         connection.send({"t": "known", "id": header["id"]} | answer)
 
     async def clear(self, connection: Connection, header: frames.ClientClear) -> None:
-        """Delete checkpoints of ended runs that the client has."""
+        """Delete this node's checkpoints of ended runs, because the client has downloaded these checkpoints."""
         await run_in_thread(clear_checkpoints, self._state.config.cwd, header["folders"], header["files"])
         connection.send({"t": "known", "id": header["id"]})
 

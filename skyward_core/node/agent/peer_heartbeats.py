@@ -249,7 +249,7 @@ class PeerHeartbeats:
     def has_left(self, node: int) -> bool:
         """Check whether the agent of a node has closed its connection to this one.
 
-        The kernel does so when an agent ends. A firewall that refuses or resets connections does not.
+        The kernel closes the connection when an agent ends. A firewall may refuse or reset it, but does not close it.
         """
         return node in self._incoming and self._incoming[node].has_eof
 

@@ -114,7 +114,8 @@ class PreemptionNotifier:
         clients: Connected clients.
         lifecycle: Handler of calls; sends warnings.
         slots: Slots of the ranks.
-        notify_peers: Notifies the gang's other nodes, which may have no client that does. Takes the seconds left.
+        notify_peers: Notifies the gang's other nodes, because no client may be connected that notifies them. Takes the
+            seconds until the preemption.
     """
 
     def __init__(

@@ -66,7 +66,10 @@ class UnattendedRestarts:
     # -- decision, on the head -----------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Decide about runs without a client whose ranks on the head have ended, or wait for lost nodes."""
+        """Decide whether runs without a client restart, once their ranks on the head have ended.
+
+        If these ranks still run but nodes are lost, stop the ranks, because they may wait for the lost nodes.
+        """
         if self._state.config.node != HEAD or self._state.is_closing:
             return
         for record in self._state.registry.records.values():
@@ -91,7 +94,7 @@ class UnattendedRestarts:
         return record.nodes or list(range(self._state.config.nodes))
 
     def _find_lost(self, record: RunRecord) -> Mapping[int, str]:
-        """Return the nodes of a run that are lost, and the testimonies. A loss counts until the end of the attempt."""
+        """Return each lost node of a run with the testimonies. A node stays lost until the end of the attempt."""
         heartbeats = self._fail_fast.heartbeats
         if heartbeats is not None and self._state.gang.members == record.nodes:
             from skyward_core.node.agent.peer_heartbeats import judge_nodes  # few agents need it
@@ -110,7 +113,7 @@ class UnattendedRestarts:
         follows = False
         try:
             follows = await self._try_decide(record)
-        finally:  # even after an error, because withheld outcomes keep the machine busy
+        finally:  # also after an error, because the machine stays in use while outcomes are withheld
             self._working.discard(record.run)
             if not follows:
                 self._lifecycle.release_all(record.run)
@@ -118,7 +121,7 @@ class UnattendedRestarts:
                     self._clients.send_to_watchers({"t": "run"} | record.to_json())
 
     async def _try_decide(self, record: RunRecord) -> bool:
-        """Decide about a run, and start its next attempt if it is due. Return False if no attempt follows."""
+        """Decide whether a run restarts, and start its next attempt when due. Return False if no attempt follows."""
         run, loop, nodes = record.run, asyncio.get_running_loop(), self._nodes_of(record)
         if self._state.gang.members != record.nodes or (len(nodes) > 1 and self._fail_fast.peers is None):
             return False
@@ -170,9 +173,9 @@ class UnattendedRestarts:
     def _next_attempt(
         self, record: RunRecord, latest: AttemptKeys, reports: Sequence[PeerReportKeys], away: Mapping[int, str]
     ) -> tuple[AttemptKeys | None, tuple[int, ...], float]:
-        """Return the next attempt according to the policy, or None, its nodes, and the pause before it in seconds.
+        """Return the next attempt according to the policy, its nodes, and the pause before it in seconds.
 
-        Records why no attempt follows.
+        If no attempt follows, returns None instead of the attempt, and records the reason.
         """
         from dataclasses import replace  # imported late, because dataclasses would delay each agent's start
 
@@ -234,7 +237,7 @@ class UnattendedRestarts:
             return True
         answers[HEAD] = self._prepare()
         info = dict(self._state.gang.info)
-        # A peer's place is its node, unless the gang has only some of the nodes.
+        # ``peer["node"]`` is an index into the gang's members, which are all nodes unless the gang is smaller.
         members = info.get("members") or range(self._state.config.nodes)
         addresses = {members[peer["node"]]: peer for peer in info["peers"] if peer["node"] < len(members)}
         ports = [(addresses[node], each["ports"]) for node in nodes if (each := answers[node]) is not None]

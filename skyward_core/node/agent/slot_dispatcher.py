@@ -332,7 +332,7 @@ ALL_PAUSES = "all"
 
 
 class PauseClock:
-    """Clock of paused ranks: for each rank, and for the time in which at least one rank was paused."""
+    """Clock of pauses: the paused time of each rank, and the time in which at least one rank was paused."""
 
     def __init__(self) -> None:
         self._paused: dict[Hashable, set[Hashable]] = {}

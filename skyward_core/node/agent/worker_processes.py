@@ -360,9 +360,9 @@ def find_orphaned_workers(config: AgentConfig) -> dict[tuple[int, int], int]:
 
 
 def recorded_worker(record: Path) -> int:
-    """Return the pid in a worker's record; 0 if the worker has ended, also if another process has its pid."""
+    """Return the pid in a worker's record; 0 if the worker has ended, even if another process has its pid now."""
     pid, _, when = record.read_text(encoding="utf-8").partition(" ")
-    # If the record is empty, the worker is rejected when it connects.
+    # An empty record means that its agent ended before it wrote the pid. This worker is rejected when it connects.
     return int(pid) if when and process_start_time(int(pid)) == when else 0
 
 

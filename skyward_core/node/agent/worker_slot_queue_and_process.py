@@ -421,9 +421,9 @@ class Slot:
 
         Args:
             reason: Why the process is stopped.
-            grace: Seconds. A second call may shorten an earlier grace period. None for the result of :meth:`_grace`,
-                and after a preemption notice at least until the end of the machine, unless the pool sets a grace period
-                and the stop has another cause.
+            grace: Seconds between both signals. A second call may shorten an earlier grace period. None: the result of
+                :meth:`_grace`, but at least until a preempted machine ends. If the pool sets a grace period, this
+                minimum applies only to stops because of the preemption.
         """
         process = self.process
         if process is None or (process.kill_reason and grace is None):

@@ -46,7 +46,7 @@ def exit_with_client(client: int | None) -> Iterator[None]:
         yield
     finally:
         os.close(tell)
-        watch.join()  # the thread checks for the client once more
+        watch.join()  # before it ends, the thread checks once more whether the client has left
         os.close(done)
 
 

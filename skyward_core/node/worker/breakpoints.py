@@ -114,7 +114,7 @@ def end_debugging() -> None:
     found = _debuggers.get(threading.get_ident())
     # A forked child shares the connection of its parent and must not end it.
     if found is not None and os.getpid() == _rank_pid:
-        sys.settrace(None)  # before the disconnection: otherwise the debugger would step through the following code
+        sys.settrace(None)  # first, because otherwise the debugger would step through the code below
         found.set_continue()
         found.leave()
 

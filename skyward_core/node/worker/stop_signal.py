@@ -173,7 +173,7 @@ class StopSignal:
             start_new_thread(self._resend_sigterm, ())
             return
         if not self._repeated and preemption.is_preemption_sigterm():
-            # A handler of user code that calls this one in addition, such as Lightning's, saves and ends by itself.
+            # If a handler of user code calls this handler, as Lightning's does, it saves and ends the rank by itself.
             is_chained = signal.getsignal(signal.SIGTERM) != self._handle
             if self._active_calls and not preemption.run_callbacks() and not is_chained:
                 os.killpg(os.getpid(), signal.SIGTERM)  # stop this process and all its children

@@ -82,7 +82,7 @@ class WorkerConfig:
 
 
 MAX_FUNCTIONS = 64
-MAX_REASON = 120  # characters of the reason for an attempt in the log
+MAX_REASON = 120  # characters of the reason that the log states for a new attempt
 T = TypeVar("T")
 
 
@@ -170,7 +170,7 @@ class WorkerProcess:
         self._contexts = ExitStack()
         self._places: dict[bool, dict[str, Any]] = {}  # key: True for broadcasts, False for tasks
         self._infos: dict[bool, InstanceInfo] = {}
-        self._current_place: bool | None = None  # key of the place that child processes see
+        self._current_place: bool | None = None  # key in ``_places`` of the place that child processes see
         self._serves_both = False  # whether broadcasts and tasks both run here
         self._has_entered_plugins = False
         self._setup_error: BaseException | None = None
@@ -306,7 +306,7 @@ class WorkerProcess:
                     message = f"entering its plugins failed: {type(error).__name__}: {safe_text(error)}"
                     self._setup_error = PluginError(message)
                     self._setup_error.__cause__ = error
-        has_peers = info.world_size > 1 or "members" in header["info"]  # other ranks, possibly on other nodes
+        has_peers = info.world_size > 1 or "members" in header["info"]  # "members": only some of the pool's nodes
         if self._rendezvous and has_peers and not info.stands_alone and self._torchrun is None:
             from skyward_core.runtime.framework_rendezvous_and_thread_limits import TorchrunEnvironment
 
@@ -422,7 +422,7 @@ class WorkerProcess:
         )
 
     def _set_place(self, gang: bool) -> InstanceInfo:
-        """Use the rank's place in broadcasts or in tasks, and return it."""
+        """Set this process's place to the rank's place in broadcasts (``gang``) or in tasks, and return it."""
         if self._current_place is not gang:
             self._current_place = gang
             self._infos[gang] = set_place(self._places[gang], own=not gang)
