@@ -155,7 +155,7 @@ ACK_DELAY = 0.1
 KEEPALIVE_ID = 0  # request id of keepalive pings, whose answers no caller awaits
 CORKED_BODY = 65_536  # maximum bytes of a body that is copied to be written together with other frames
 WELCOME = 15.0  # seconds to wait for the welcome frame: a frozen agent accepts connections but never answers
-MAX_SOURCES = 64  # maximum number of retained script sources; a new agent gets them again
+MAX_SOURCES = 64  # maximum number of script sources that a link retains, because a new agent needs them again
 BACKOFF = (0.05, 5.0)  # first and longest pause between connection attempts, in seconds
 # Seconds after a rejected login: first and longest pause. Hosts ban addresses with frequent rejected logins.
 REJECTED_PAUSES = (15.0, 300.0)
@@ -178,7 +178,7 @@ class Listener(Protocol):
 
 
 def _add_acks(target: dict[str, list[int] | None], acks: Mapping[str, list[int] | None]) -> None:
-    """Add ``acks`` to ``target``. None acknowledges a whole run. The duration depends only on the size of ``acks``."""
+    """Add ``acks`` to ``target``, in a time that does not grow with ``target``. None acknowledges a whole run."""
     for run, indices in acks.items():
         if indices is None:
             target[run] = None
@@ -257,7 +257,7 @@ class Link:
         self._watcher: asyncio.Task[None] | None = None
         self._last_frame_at = 0.0
         self._welcomed: asyncio.Future[None] | None = None
-        self._early_frames: list[tuple[frames.FromAgent, bytes]] | None = None  # arrived before on_link was called
+        self._early_frames: list[tuple[frames.FromAgent, bytes]] | None = None  # arrived before the call of on_link
 
     # -- connection ----------------------------------------------------------------------------------------
 
@@ -385,7 +385,7 @@ class Link:
         self.send({"t": "warn", "node": node, "left": seconds})
 
     def time_of(self, header: frames.Timestamp) -> float:
-        """Return the client time of a frame's event; the present time if the frame has none."""
+        """Return the time of a frame's event by the client's clock; the present time if the frame states no time."""
         return self.to_client_time(float(header["at"])) if "at" in header else time.time()
 
     def to_client_time(self, at: float) -> float:
@@ -410,7 +410,7 @@ class Link:
 
     @property
     def load(self) -> int:
-        """Number of this client's calls without an outcome."""
+        """Number of this client's calls on the node that have no outcome yet."""
         return len(self._calls)
 
     @property
@@ -504,7 +504,7 @@ class Link:
 
     def _on_connection_lost(self, error: Exception | None) -> None:
         was_up, self.up, self._pipe = self.up, False, None
-        self.silent = False  # the flag describes the lost connection only
+        self.silent = False  # an agent counts as silent only while it is connected
         error = self._protocol_error or error
         failure = ConnectionError(f"the connection to node {self.node} was lost" + (f": {error}" if error else ""))
         if self._welcomed is not None and not self._welcomed.done():
@@ -568,7 +568,7 @@ class Link:
 
     @property
     def lost_error(self) -> ErrorInfo:
-        """Error of the node's calls without an outcome."""
+        """Error for the calls of a lost node that have no outcome yet."""
         message = ": ".join(filter(None, (f"node {self.node} is gone", self.lost_reason)))
         return ErrorInfo(self.lost_error_type, message if self.lost_error_type == "NodeLost" else self.lost_reason)
 
@@ -717,7 +717,8 @@ class Link:
             decides: Whether this client decides about restarts of the run from now on.
 
         Returns:
-            The indices of the calls that the agent knows. A client that decides also gets one call, and its body.
+            The agent's answer with the indices of the calls that it knows, and a body. If ``decides`` is true, the
+                answer also contains one call of the run, whose function and arguments are the body.
         """
         self._claims[run] = decides
         answer: frames.ClaimAnswer
@@ -725,7 +726,7 @@ class Link:
         return answer, body
 
     def claim_next_attempt(self, run: str, *, decides: bool) -> None:
-        """Claim the results of an attempt that agents started, now and after each reconnection.
+        """Claim the results of a run's next attempt, which the agents have started. Repeat the claim at each reconnection.
 
         Args:
             run: Id of the run.
@@ -740,8 +741,8 @@ class Link:
 
         Args:
             run: Id of the run.
-            owned: Whether the agent treats this client as the owner. The protocol has no frame that revokes ownership,
-                so the link reconnects.
+            owned: Whether the agent treats this client as the owner of the run. If so, the link reconnects, because the
+                protocol has no frame that revokes ownership.
         """
         self._claims.pop(run, None)
         if owned and self._pipe is not None:

@@ -85,7 +85,9 @@ class BlobDistributor:
             await link.transport.put(parcel.path, parcel.name)
 
     async def _fetch_from_peer(self, link: Link, above: Link, parcel: BlobFile, complete: asyncio.Event) -> bool:
-        """Let a node fetch a file from the node above, which may still be receiving the file.
+        """Let a node fetch a file from the node ``above``, its parent in the distribution tree.
+
+        The parent may still be receiving the file.
 
         Returns:
             Whether the node has fetched the file.
@@ -99,10 +101,10 @@ class BlobDistributor:
             if "error" not in answer:
                 return True
             if last or answer.get("unreachable"):
-                self._without_peers[link.node] = link.welcome  # do not wait for a second time-out
+                self._without_peers[link.node] = link.welcome  # do not wait for another time-out at the next file
                 self._context.news.emit_node_note(link, f"gets files from the client: {answer['error']}")
             else:
-                await complete.wait()  # the transfer to the node above is incomplete or has not begun
+                await complete.wait()  # the parent has not received the whole file yet
         return False
 
 
@@ -111,7 +113,7 @@ def _pull_frame(parcel: BlobFile, place: tuple[str, int] | None) -> Header:
 
 
 async def _request(link: Link, request: Header) -> FetchStatus:
-    """Return a node's answer. If the link is lost, return an error answer, because the transport may still work."""
+    """Return a node's answer. If the link is lost, return an error, because the caller can still use the transport."""
     answer: AgentKnown
     try:
         answer, _ = await link.ask(request)
@@ -182,6 +184,6 @@ class BlobCache:
 
 
 async def drop_blobs(link: Link, names: Sequence[str]) -> None:
-    """Delete blobs of a node that nothing needs."""
-    with suppress(ConnectionError):  # the blobs stay until the teardown
+    """Delete blobs from a node because no run needs them."""
+    with suppress(ConnectionError):  # without a connection, the blobs stay until the teardown
         await link.ask({"t": "drop", "blobs": names})

@@ -122,7 +122,7 @@ _log = get_logger("pool")
 
 FIRST_DELAY = 300.0  # seconds until the first renewal; the initial expiry dates are later
 PERIOD = 1800.0  # seconds between renewals
-DETACHED_RUN_TIME = 86_400.0  # seconds by which runs without a client may extend the expiry date
+DETACHED_RUN_TIME = 86_400.0  # seconds by which a detaching client extends the expiry date for its runs
 EXPIRY_MARGIN = 900.0  # seconds that a machine may outlive its pool's lease
 DETACH_TIMEOUT = 2.0  # seconds by which an update of the expiry date may delay a detaching client
 
@@ -174,7 +174,7 @@ def expiry_time(now: float, born: float, lease: float, ttl: float | None, second
         born: Unix time of the pool's creation.
         lease: Idle time-out in seconds.
         ttl: Time to live in seconds. None: no limit.
-        seconds: Longest expected further use in seconds.
+        seconds: Longest time in seconds that the pool is expected to be used from now on.
 
     Returns:
         Unix time in seconds.

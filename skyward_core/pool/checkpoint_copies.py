@@ -59,7 +59,7 @@ class CheckpointCopies:
 
     Attributes:
         resumed: Path -> checkpoint of the run that the option ``resume`` names.
-        has_resumed: Whether these checkpoints are on the nodes.
+        has_resumed: Whether the checkpoints in ``resumed`` are on the nodes.
         upload: Checkpoint that is being uploaded to the store, and the monotonic time of its start.
     """
 
@@ -127,7 +127,7 @@ class CheckpointCopies:
             await asyncio.to_thread(shutil.rmtree, self._loaded, ignore_errors=True)
 
     def _earlier_rows(self, run: str) -> dict[str, FetchedRow]:
-        """Return the checkpoints of an earlier run that are on this machine."""
+        """Return the checkpoints on this machine that an earlier run wrote."""
         ledger, row, found = self._context.ledger, self._context.ledger.run(run), dict[str, FetchedRow]()
         for pool in reversed([*ledger.live_pools(), *ledger.ended_pools(limit=-1)]):
             if pool.spec["options"].get("resume") == run or (row is not None and row.token == pool.token):
@@ -145,7 +145,7 @@ class CheckpointCopies:
 
         Args:
             run: Id of the run.
-            found: Listing of the nodes.
+            found: Output files that the nodes list.
         """
         patterns = checkpoint_patterns(self._context.row.spec)
         if not patterns:
@@ -165,7 +165,7 @@ class CheckpointCopies:
                 name = options.resume or run
                 self.upload = f"checkpoint {latest[0].name} of run {run}", time.monotonic()
                 if not await asyncio.to_thread(self._store.save, name, files, options.keep_checkpoints):
-                    return  # a file changed: the next scan saves it
+                    return  # a file changed during the upload: the next scan saves it
                 place = self._store.url
         except (OSError, UsageError) as error:
             self._context.news.emit_warning(f"checkpoints of run {run} are not saved: {error}")
@@ -327,7 +327,7 @@ def list_copies(row: PoolRow, run: str, found: FileListing, *, is_local: bool) -
     Args:
         row: Pool of the run.
         run: Id of the run.
-        found: Listing of the nodes.
+        found: Output files that the nodes list.
         is_local: Whether the ranks work in the user's own folder.
     """
     here = find_checkpoints(row, run, is_local=is_local)

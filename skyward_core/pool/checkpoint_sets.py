@@ -1,8 +1,9 @@
 """Sets of checkpoint files: which files belong together, and which sets are complete.
 
 A machine may lose its power at any instant of a save, so files of a set may be missing or cut off. A set is complete if
-its files are whole, and every file is there that a manifest in the set, the framework's marker or the previous set
-names. Contents are parsed, never unpickled, because ranks can write anything.
+all of its files are whole and none is missing. The required files are those that a manifest in the set names, those
+that its framework always writes, and those that both the previous and the next set have. Contents are parsed, never
+unpickled, because ranks can write anything.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class CheckpointSet(Value):
 
     @property
     def family(self) -> str:
-        """Name without numbers. Newer sets of a family take the place of older ones. "" if the set has no successor."""
+        """Name without numbers, shared by a set and the newer sets that replace it. "" if no set replaces this one."""
         place = PurePosixPath(self.name)
         if self.files[0].path == self.name and place.suffix != ".ckpt":
             return ""
@@ -114,12 +115,12 @@ def select_latest(sets: Sequence[CheckpointSet]) -> list[CheckpointSet]:
 
 
 def select_outdated(sets: Sequence[CheckpointSet], keep: int, limit: int) -> list[CheckpointSet]:
-    """Return the complete sets of families that are neither among the newest ones nor within a size limit.
+    """Return the complete sets to delete: of each family, those beyond a number of sets or a total size.
 
     Args:
         sets: Sets, the newest first.
         keep: Number of sets to keep of each family.
-        limit: Bytes of the kept sets of each family. The newest set is kept in any case.
+        limit: Maximum bytes of the kept sets of each family. The newest set is kept even if it is larger.
     """
     kept: dict[str, list[CheckpointSet]] = {}
     outdated: list[CheckpointSet] = []
@@ -174,7 +175,7 @@ def _find_problem(found: CheckpointSet) -> str:
 
 
 def _compare(family: Sequence[CheckpointSet]) -> list[CheckpointSet]:
-    """Find missing files of sets without a manifest, by the names of the sets before and after. The oldest is first."""
+    """Mark a set as incomplete if it lacks a file that the previous and the next set have. The oldest set is first."""
     names = [frozenset(map(_without_numbers, each.relative_names)) for each in family]
     compared = list(family)
     for at, each in enumerate(family):
@@ -209,7 +210,7 @@ def inspect_content(path: Path, name: str) -> tuple[str, tuple[str, ...]]:
             if name == ".metadata" and size <= MAX_MANIFEST_BYTES:
                 content = head + file.read()
                 shards = {shard.decode() for shard in _SHARD.findall(content)}
-                frame = unpack_from("<Q", head, 3)[0] if head[2] == 0x95 else 0  # the first part of the pickle
+                frame = unpack_from("<Q", head, 3)[0] if head[2] == 0x95 else 0  # length of the pickle's first frame
                 return ("" if content.endswith(b".") and 11 + frame <= size else CUT_OFF), tuple(sorted(shards))
             if name.endswith(".json") and size <= MAX_MANIFEST_BYTES:
                 return "", _named_files(json.loads(head + file.read()))

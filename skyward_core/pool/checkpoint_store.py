@@ -1,7 +1,7 @@
 """Copies of checkpoints outside of the pool: in an S3 bucket, or in any file system that fsspec supports.
 
 A copy consists of files and of a manifest, which is written last. An interrupted upload therefore leaves no manifest,
-and the store's own atomicity does not matter. Files that have not changed since the previous copy are not sent again.
+even in a store without atomic writes. Files that have not changed since the previous copy are not sent again.
 Credentials come from the client's environment; nodes never receive them. Names in a store are not trusted.
 """
 
@@ -26,10 +26,10 @@ from skyward_core.protocol.validators import is_relative_subpath
 from skyward_core.util.light_dataclass import Value, value
 
 MANIFEST = ".json"  # ending of the name of a manifest
-_MANIFEST_NAME = re.compile(r"\d{8}T\d{6}-\d{9}\.json")  # only files with such names are deleted
+_MANIFEST_NAME = re.compile(r"\d{8}T\d{6}-\d{9}\.json")  # other files in the store are never deleted
 MAX_MANIFEST_BYTES = 32 << 20
 MAX_NAMES = 100_000  # maximum number of names that are read from a listing
-SPARE_BYTES = 1 << 20  # bytes of the client's disk that stay free
+SPARE_BYTES = 1 << 20  # bytes of the client's disk that a download leaves free
 
 
 @value
@@ -323,7 +323,7 @@ def check_store(url: str, cwd: Path, patterns: Sequence[str]) -> None:
     if place and patterns and not place.startswith("../") and may_contain(place, patterns):
         raise UsageError(
             f"Cannot save checkpoints in {url}: patterns of checkpoints ({', '.join(patterns)}) match files of this "
-            f"folder, so that each copy would be copied. Choose a folder outside of {cwd}."
+            f"folder, so copies would be saved as checkpoints again. Choose a folder outside of {cwd}."
         )
 
 

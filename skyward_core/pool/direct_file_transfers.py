@@ -36,7 +36,7 @@ MIN_DIRECT_SIZE = 1 << 20  # bytes; for smaller files a direct connection is no 
 # process on the node takes as long as sending these bytes.
 SSH_BYTES = 8 << 20
 THREADS = 8
-MOST_IDLE_STREAMS = 16  # connections to all nodes together that wait for the next file
+MOST_IDLE_STREAMS = 16  # maximum number of idle connections, to all nodes together
 
 Address = tuple[str, int]
 
@@ -149,7 +149,7 @@ class DirectConnections:
 
     async def _transfer(self, link: Link, work: Callable[[Transfer], None]) -> bool:
         node = self._node(link)
-        # A tunnel does not lead to the node's own address, to which a direct connection would have to lead.
+        # If the transport uses a tunnel instead of the node's own address, this client may not reach that address.
         if not (node.usable and link.up and link.transport.direct == link.welcome.get("address")):
             return False
         place = await self.address_of(link)
@@ -237,7 +237,7 @@ class IdleStreams:
     def __init__(self, most: int) -> None:
         self._most = most
         self._lock = threading.Lock()
-        self._lines: list[tuple[float, Endpoint, TlsConnection]] = []  # idle since, node, connection; latest last
+        self._lines: list[tuple[float, Endpoint, TlsConnection]] = []  # idle since (oldest first), node, connection
 
     def acquire(self, node: Endpoint) -> TlsConnection | None:
         """Return an idle connection to a node, or None. The connection may be broken."""

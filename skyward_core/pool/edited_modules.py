@@ -41,7 +41,7 @@ class FolderWatch:
 
     def __init__(self) -> None:
         self._file = -1
-        self._poll = select.poll()  # cheaper than a read that finds no data
+        self._poll = select.poll()  # a poll without events is cheaper than a read without data
         self._folders: set[str] = set()
         self._is_unavailable = False  # whether inotify is missing or its limits are reached
 
@@ -90,8 +90,8 @@ class FolderWatch:
 
 
 Stamp = tuple[int, int, int]
-MAX_NAMED_MODULES = 3  # edited modules that a message names
-CHECK_SHARE = 50  # without inotify, checks take at most 1/50 of the time
+MAX_NAMED_MODULES = 3  # maximum number of edited modules that a message names
+CHECK_SHARE = 50  # without inotify, checks of the files may take at most 1/50 of the time
 WATCH_AFTER_CHECKS = 20  # number of checks after which the folders are watched by inotify
 # For watched folders checks may take 1/500 of the time, but run at least every 0.5 s. They find only changes that
 # inotify misses.
@@ -216,7 +216,7 @@ class EditedModules:
                 self._handled[name] = _stamp(self._path(name))
             if edited:
                 await self._context.setup.restart_processes()
-                # Remember the handled content. Otherwise ranks that still load other content would restart endlessly.
+                # Handle each content once. Otherwise, ranks that still report another hash would restart endlessly.
                 self._handled |= {path: self._read[path][1] for path in edited}
                 self._loaded.clear()
                 self._watched = {}

@@ -208,7 +208,7 @@ class EventPublisher:
     # -- reports from nodes --------------------------------------------------------------------------------
 
     def set_ranks_per_node(self, number: int) -> None:
-        """Set the number of ranks per node, which ``ranks_per_node="gpu"`` leaves to the first node that answers.
+        """Set the number of ranks per node to the number that a node reports, if ``ranks_per_node="gpu"``.
 
         Raises:
             WireError: If the node reports 0 ranks.
@@ -274,7 +274,7 @@ class EventPublisher:
         if self._unfetched.get(link.node) == sizes:
             return
         self._unfetched[link.node] = sizes
-        # Addition drops size 0, for which an outcome remains without a result.
+        # The sum of counters omits runs of size 0: their nodes retain outcomes, but no results.
         runs = dict(sum(map(Counter, self._unfetched.values()), Counter[str]()))
         if runs != self._context.view.unfetched:
             self.emit(events.UnfetchedNews(pool=self._context.name, runs=runs))

@@ -76,7 +76,7 @@ async def fetch_retained(row: PoolRow, ledger: Ledger, *, give_up: bool = False)
                 await visit.fetch_all(give_up=give_up)
                 await visit.wait_removed()
             except (PoolError, OSError, WireError) as error:
-                if results in ledger.retained_results(row.token):  # otherwise another client has fetched them
+                if results in ledger.retained_results(row.token):  # otherwise another client has fetched the results
                     failures.append(f"{results} (still retained: {error_message(error)})")
                     hint = hint or error_hint(error)
                 continue
@@ -98,7 +98,7 @@ def is_fetched(ledger: Ledger, run: str) -> bool:
 
 
 async def fetch_run(row: PoolRow, run: str, ledger: Ledger) -> list[str]:
-    """Fetch the results of an ended run without a client from the nodes of a running pool.
+    """Fetch the results of an ended run that no longer has a client, from the nodes of a running pool.
 
     Args:
         row: Row of the pool.
@@ -281,7 +281,7 @@ class NodeResultsFetcher:
 
         Args:
             outcomes: Outcomes of calls.
-            ended: Whether the pool's agents have ended. In a running pool, clients that watch it save the runs' ends.
+            ended: Whether the pool's agents have ended. If not, the clients that watch the pool save the ends of runs.
         """
         self._ledger.record_runs({}, outcomes)
         ends = {}

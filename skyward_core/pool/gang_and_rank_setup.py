@@ -417,7 +417,7 @@ class GangSetup(RankSetup):
         ]
 
     async def _ensure_complete(self) -> None:
-        """Form the next epoch if required. First wait for ranks of a spent epoch that have not begun their calls."""
+        """Form the next epoch if required. If the present one works but accepts no new calls, wait for its calls."""
         if self.is_complete:
             return
         links = self._links
@@ -551,7 +551,8 @@ class GangSetup(RankSetup):
         """Reserve the ports of all ranks.
 
         Returns:
-            The nodes with their ranks' reserved ports, the number of GPUs, and the nodes' addresses for fail-fast.
+            The nodes with their ranks' reserved ports, the number of GPUs, and the addresses to which nodes report
+                failures.
         """
         links = [link for link in links if link.up]
         answers: list[tuple[frames.PortsAnswer, bytes] | BaseException]

@@ -18,8 +18,8 @@ from skyward_core.store.ledger_rows import PoolRow
 from skyward_core.util.light_dataclass import Value, value
 
 Verdict = Literal["up", "unfinished", "expired", "left"]
-"""Verdicts on a resource, in this order: its pool is up; its client exited during the start; its pool should have
-ended, but no agent has ended it; the ledger has no running pool for it."""
+"""Verdicts on a resource: its pool is up ("up"); the pool's client exited during the start ("unfinished"); the pool
+should have ended, but no agent has ended it ("expired"); the ledger has no running pool for the resource ("left")."""
 
 INVENTORY_TIMEOUT = 10.0  # seconds for the inventory of all accounts after a teardown
 _MAX_NAMED = 5  # maximum number of ids in a note

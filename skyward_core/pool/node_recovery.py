@@ -80,7 +80,7 @@ class NodeReplacements:
         except (SkywardError, OSError) as error:
             self._fail(node, error_message(error))
         finally:
-            with suppress(LedgerError):  # the exit of this client releases the entry, too
+            with suppress(LedgerError):  # at the latest, the exit of this client releases the entry
                 pool.ledger.release_replacement(token, node, self._roster.owner)
 
     async def _try_replace(self, node: int) -> str:
@@ -107,7 +107,7 @@ class NodeReplacements:
                 found = pool.ledger.record_replacement_intent(token, node, secrets.token_hex(8), self._roster.owner)
                 if found is not None and (found.made or not self._roster.is_superseded(node)):
                     return found
-                if found is not None:  # another client has just finished
+                if found is not None:  # another client has just replaced the machine
                     pool.ledger.end_replacement(token, node)
             await asyncio.sleep(POLL_INTERVAL)
         raise _PoolTornDown
@@ -120,7 +120,8 @@ class NodeReplacements:
         while reason := await self._attempt(node, found, deadline):
             self._roster.failures[node] = reason
             if any(run.is_elastic and run.nodes for run in pool.registry.runs.values()):
-                deadline = time.monotonic() + pool.options.start_timeout + pause  # the run grows when the node is back
+                # Do not give up, because a run on fewer nodes continues on this node once the node is back.
+                deadline = time.monotonic() + pool.options.start_timeout + pause
             if time.monotonic() + pause > deadline:
                 pool.ledger.end_replacement(token, node)
                 return self._fail(node, reason, late=True)
@@ -214,7 +215,7 @@ class NodeReplacements:
             await self._context.startup.join_machine(machine)
         except (PoolError, UsageError, OSError) as error:
             self._emit_progress(node, error_message(error), time.time() + POLL_INTERVAL)
-            # If the new machine runs, only this client cannot reach it. If it is dead, this client replaces it next.
+            # If the new machine may be alive, try to join it again. If the new machine is dead, replace it next.
             pool.machines[node] = before if await self._may_be_alive(machine) else machine
             return False
         await self._on_node_back(node, brought=False)
@@ -262,7 +263,7 @@ class NodeReplacements:
         self._news.emit_state("degraded", detail)
 
 
-MAX_STARTS = 3  # started agents per node and RESTART_WINDOW; more starts would indicate a persistent fault
+MAX_STARTS = 3  # maximum agents started per node within RESTART_WINDOW; more deaths indicate a persistent fault
 RESTART_WINDOW = 60.0  # seconds
 MAX_FAILURES = 4  # consecutive failed starts after which no further agent is started
 PAUSE = 0.5  # seconds after the first failed start; doubled after each further one
@@ -482,9 +483,9 @@ class NodeRecovery:
         self._context.registry.drop_link(link)
 
     async def release_preempted(self, run: str) -> None:
-        """Give up the machines that will be preempted if only an ended attempt of a run has used them.
+        """After an attempt of a run, give up the machines that will be preempted, unless other runs are active.
 
-        The replacement of their nodes then starts before they end.
+        The nodes then get replacement machines before the preemption.
         """
         context = self._context
         links = [link for link in context.present_links if context.view.nodes[link.node].is_preempted]

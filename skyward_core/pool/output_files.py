@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from skyward_core.store.ledger import Ledger
 
 
-EARLIER_SUFFIX = ".earlier"  # ending of the name of a file's last whole version, after a later writer was killed
+EARLIER_SUFFIX = ".earlier"  # added to the name of a file's last whole version if the latest version is cut off
 PATIENCE = 60.0  # seconds that a node may take to scan its disk
 MAX_FILES = 200_000  # maximum number of listed files per node, over all pages
 SILENCE_TIMEOUT = 6.0  # seconds without a frame; a node sends a frame at least every 2 s while it scans
@@ -104,7 +104,7 @@ async def list_files(
     listings = await asyncio.gather(*(_list_node(link, context, patterns, run, whole=whole) for link in links))
     view = context.view.runs.get(run or "")
     if view is not None and (view.kind != "broadcast" or view.nodes) and not all(each.forgotten for each in listings):
-        # A node that had no call of the run does not know the run. This is no failure.
+        # A node that had no call of the run does not know the run, which is not a failure.
         listings = [each._replace(why="") if each.forgotten else each for each in listings]
     found = FileListing([], sum(each.more for each in listings), {}, {})
     seen: dict[tuple[str, str], WrittenFile] = {}
@@ -285,12 +285,14 @@ class OutputRecord:
             self._by_file.setdefault((row.path, row.version), []).append(row)
 
 
-SPARE_BYTES = 1 << 20  # bytes of the client's disk that stay free
+SPARE_BYTES = 1 << 20  # bytes of the client's disk that a download leaves free
 RETRY_PAUSE = 1.0  # seconds before the next try to download a file that changed during the download
 PROGRESS_INTERVAL = 0.2  # seconds between progress reports
 STALL_TIMEOUT = 60.0  # seconds without a byte after which a node is skipped
 TEARDOWN_STALL_TIMEOUT = 5.0  # seconds after which a teardown skips a node whose agent does not respond at all
-MIN_READ_RATE = 20e6  # bytes per second; before a node resumes a file, it reads the part that it has already sent
+# Bytes per second of a node's slowest expected disk. Before a node resumes a file, it reads the part that it has sent
+# already, and sends nothing during this time.
+MIN_READ_RATE = 20e6
 
 Progress = Callable[[int, int], None]
 """Called with the downloaded bytes and the total bytes."""
@@ -595,8 +597,8 @@ FOLDER = "outputs"  # default download folder, in the client's working folder
 QUIET_TIME = 2.0  # seconds without a change after which a file counts as complete
 FETCH_INTERVALS = (2.0, 15.0)  # seconds: delay of the first scan during a run, maximum delay of later scans
 UPLOAD_TIMEOUT = 300.0  # seconds for which a teardown waits for the upload of a checkpoint to a store
-MAX_ENDED_RUNS = 32  # ended runs with a pending scan; the teardown fetches the files of older runs
-MAX_NAMED_FILES = 5  # files per node that a receipt names
+MAX_ENDED_RUNS = 32  # maximum number of ended runs that await a scan; the teardown fetches the files of older runs
+MAX_NAMED_FILES = 5  # maximum number of files that a receipt names per node
 
 
 def output_patterns(spec: Mapping[str, Any]) -> tuple[str, ...]:
@@ -816,7 +818,7 @@ class Outputs:
         folder = self._base / (run or self._context.row.key)
         folder.mkdir(parents=True, exist_ok=True)
         check_folder_owner(self._base)
-        # A .gitignore file prevents that downloads are committed or uploaded to the next pool.
+        # A .gitignore file prevents downloads from being committed, or uploaded to the next pool.
         ignored = folder / ".gitignore"
         if not ignored.exists():
             ignored.write_text("*\n", encoding="utf-8")
@@ -978,7 +980,7 @@ class Outputs:
             The remaining files, for the receipt.
         """
         context = self._context
-        # Runs are still registered only if their nodes do not answer.
+        # All runs have been stopped. A run is still registered only if its nodes do not answer, so do not wait for it.
         if self._fetch_task is not None and (give_up or self._context.registry.runs):
             self._fetch_task.cancel()
         late = await self._finish_fetching()

@@ -180,7 +180,7 @@ class PoolContext:
 
     @property
     def least_nodes(self) -> int | None:
-        """Minimum number of nodes of an attempt without lost nodes; None if attempts need all nodes."""
+        """Minimum number of nodes of an attempt that runs while nodes are lost; None if attempts need all nodes."""
         return int(self.row.spec["least_nodes"]) if self.options.restart_smaller else None
 
     @property

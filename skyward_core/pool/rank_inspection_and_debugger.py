@@ -230,7 +230,8 @@ class PauseNotifier:
                 until = asyncio.get_running_loop().time() + NOTIFY_INTERVAL
                 while self._is_paused() and asyncio.get_running_loop().time() < until:
                     await asyncio.sleep(0.1)
-            # Sent only at the end of the pause. If this client leaves earlier, other clients continue to send notices.
+            # Withdraw the notice at the end of the pause only, not if this task is cancelled because the client leaves:
+            # the rank is still paused then, and other clients continue to send notices.
             self._send(0.0)
         finally:
             self._is_notifying = False

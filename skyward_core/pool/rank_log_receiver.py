@@ -38,7 +38,7 @@ class LiveLogs:
         self._flush_timer: asyncio.TimerHandle | None = None
 
     def show_earlier(self) -> None:
-        """Add the end of the logs that were stored before this client attached to the pool's view."""
+        """Add the last lines of the logs to the pool's view, as far as they were stored before this client attached."""
         self._weavers = {stem: StreamMerger(end) for stem, end in add_logs(self._view, self._archive.logs).items()}
 
     def receive(self, name: str, at: int, data: bytes) -> None:

@@ -245,7 +245,7 @@ class SilenceWatch:
         self._reports: dict[Link, tuple[float, HeartbeatsAnswer]] = {}
         self._asking: set[Link] = set()
         self._failed_collectives: dict[Link, tuple[float, int]] = {}  # link -> time and epoch of an error
-        self._states: dict[Link, LossState] = {}  # states of links except "present"
+        self._states: dict[Link, LossState] = {}  # links whose state is not "present"
 
     def begin(self) -> None:
         """Watch until no run is active."""
@@ -323,7 +323,7 @@ class SilenceWatch:
         from skyward_core.node.agent.peer_heartbeats import MAX_REPORT_AGE, judge_nodes
 
         verdicts = judge_nodes((link.node for link in gang), self._witnesses(gang))
-        # An agent that has not answered yet may have seen a sign of life.
+        # No node counts as lost until all agents have answered, because any of them may have heard from that node.
         is_open = any(self._can_testify(link) and self._report_age(link) > MAX_REPORT_AGE for link in gang)
         for link in gang:
             verdict = verdicts[link.node]

@@ -457,7 +457,7 @@ class PoolStartup:
             async with limit:
                 await self._task
         except BaseException as error:
-            if limit.expired() and isinstance(error, TimeoutError):  # not a provider's own time-out
+            if limit.expired() and isinstance(error, TimeoutError):  # otherwise a call of the provider timed out
                 waiting = [
                     f"node {n.index} {n.phase} ({n.detail or context.view.detail})"
                     for n in context.view.nodes
@@ -489,7 +489,7 @@ class PoolStartup:
                 machines = await log_query(
                     "describe", row.name, provider.describe(row.name, ledger.machines(row.token))
                 )
-            except (SkywardError, OSError) as error:  # name the machines in this client's records
+            except (SkywardError, OSError) as error:  # warn about the machines that the ledger lists
                 machines = [*ledger.machines(row.token), *getattr(error, "machines", ())]
             if ids := ", ".join(dict.fromkeys(each.id for each in machines if each.state != "gone")):
                 self._news.emit_state(
@@ -527,7 +527,7 @@ class PoolStartup:
         context = self._context
         await self.start_nodes(spec)
         context.setup.create(spec.plugins)
-        with suppress(OSError):  # after a failure other clients lack the dashboards
+        with suppress(OSError):  # if this fails, other clients do not find the dashboards
             pool_folder.save_dashboards(context.row.key, context.name, spec.plugins)
         if context.setup.rank_setup is not None:
             await context.setup.rank_setup.ensure_set_up()
@@ -669,7 +669,7 @@ class PoolStartup:
         for link, machine in zip(pool.links, seen, strict=True):
             entry = replaced.get(link.node)
             if entry is not None and (entry.is_owner_alive or machine.state != "running"):
-                link.mark_lost()  # another client is replacing the machine, or a later client will resume this
+                link.mark_lost()  # a client is replacing the machine, or a later client will
                 self._news.emit_phase(link.node, "requested", "waiting for a replacement machine")
             elif machine.state == "orphaned":
                 orphans.append(link)
@@ -800,7 +800,7 @@ class PoolStartup:
         """
         with self._moved_link(machine) as link:
             await self._replace_link(link)
-            await self._context.setup.fetch_from_nodes()  # this node answers if no other node is connected
+            await self._context.setup.fetch_from_nodes()  # from this node if no other one is up
         self._news.emit_phase(link.node, "ready", address=machine.address)
 
     async def _replace_link(self, link: Link) -> None:
@@ -889,7 +889,7 @@ class PoolStartup:
 
     def _link(self, machine: Machine) -> Link:
         pool = self._context
-        with progress_listener(self._news.emit_warning):  # the transport reports to it for its whole life
+        with progress_listener(self._news.emit_warning):  # the transport keeps this listener
             transport = pool.provider.transport(pool.name, machine)
         return Link(
             machine.node,

@@ -74,7 +74,7 @@ class PoolShutdown:
         debug_log.pool.set(context.name)
         # A start in progress could create machines after the teardown has verified that none exist.
         await context.startup.stop()
-        locks = asyncio.create_task(context.startup.locks.save_remaining())  # runs while the nodes end
+        locks = asyncio.create_task(context.startup.locks.save_remaining())  # at the same time as the teardown
         receipt = await self._tear_down(give_up, keep_outputs, now)
         await locks
         if not receipt.retained:
@@ -252,7 +252,7 @@ class PoolShutdown:
         context, news = self._context, self._news
         context.detached = context.leaving = True
         if await context.startup.stop():
-            with suppress(LedgerError):  # after a failure the next client waits until this process has exited
+            with suppress(LedgerError):  # if this fails, the next client waits until this process has exited
                 context.ledger.release_pool(context.token)
         await context.startup.locks.save_remaining()
         if self._task is None:
@@ -358,7 +358,7 @@ async def _find_machines(pool: PoolContext, *, now: bool) -> AsyncIterator[tuple
         with suppress(LedgerError):  # the machines are ended all the same, and the receipt names those that remain
             await asyncio.to_thread(record_missing, pool.token, found, pool.ledger)
         recorded, unknown = await asyncio.to_thread(_recorded_machines, pool)
-        # The ledger lists an SSH host that replaced itself twice, with another folder on the host.
+        # Compare ids only: if an SSH host was replaced by itself, the ledger lists the host twice, with two folders.
         ids = {each.id for each in recorded}
         unrecorded = {each.id: each for each in (*found, *pool.machines) if each.id not in ids}
         machines = [*recorded, *unrecorded.values()]

@@ -176,7 +176,7 @@ class GangSweep:
             if not self.first_run.done():
                 self.first_run.set_exception(self._failure or PoolError("the sweep was cancelled before it began"))
                 self.first_run.exception()  # mark the exception as retrieved, because callers need not await the future
-            with suppress(OSError):  # after a failure a later client waits until this process has exited
+            with suppress(OSError):  # if this fails, a later client waits until this process has exited
                 await asyncio.to_thread(on_end)
 
     def _report_unstarted(self) -> None:
@@ -213,7 +213,7 @@ class GangSweep:
         return bool(self._pending) and not (self._stopped or self._context.leaving or self._context.external_end)
 
     def _on_run_end(self, place: int, run: Run) -> None:
-        """Handle the end of a run, or its detachment."""
+        """Handle the end of a run, or the detachment of this client from the run."""
         if run.state == "cancelled" and not self._context.leaving:
             self.cancel()  # a user who stops one run wants to stop the whole sweep
         elif run.state not in ("done", "failed", "cancelled"):

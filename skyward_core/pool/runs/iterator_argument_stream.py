@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 # one rank may be ahead of another rank.
 MAX_KEPT_VALUES = 1024  # values
 MAX_KEPT_BYTES = 64 << 20  # bytes
-MAX_SENT_AHEAD = 8 << 20  # bytes sent to a rank beyond the rank's position, in addition to one value
+MAX_SENT_AHEAD = 8 << 20  # bytes of values that are sent to a rank before it reads them, in addition to one value
 
 Frames = list[tuple[int, AnyHeader, bytes]]  # index of the call, header and body of each frame
 

@@ -292,7 +292,7 @@ class MapRun(Run):
         for link in self._context.links:
             if self.calls_on(link):
                 link.send(stop)
-                link.broken = link.broken or "a run was stopped"  # the stopped process belongs to the gang
+                link.broken = link.broken or "a run was stopped"  # the stop ends a process of the gang
         self._check_end()
 
     def _check_end(self) -> None:

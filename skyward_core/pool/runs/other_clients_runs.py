@@ -49,7 +49,7 @@ class OtherRun:
         decided_after: Number of the last failed attempt after which the run's client decides about another one.
         known_by: Nodes whose agents know the run.
         active: Node -> number of active calls.
-        waiting: Record of a run that a client can restart, but not the agents.
+        waiting: The agents' record of a run that only a client can restart. None for other runs.
     """
 
     def __init__(self) -> None:
@@ -277,7 +277,7 @@ class OtherClientRuns:
         """Return the outcomes of a run in the ledger, by index."""
         try:
             return {outcome.index: outcome for outcome, _ in self._context.ledger.outcomes(run)}
-        except LedgerError:  # the agents' reports must suffice
+        except LedgerError:  # the ledger cannot be read now, but the agents' reports are sufficient
             return {}
 
     def _count_returned(self, record: frames.RememberedRun, node: int) -> None:
@@ -374,7 +374,8 @@ class OtherClientRuns:
         if record.get("unattended"):
             self._news.save_attempt_ends(run)
         else:
-            # If the client dies now, a node may never receive the attempt. Agents start it on all nodes or not at all.
+            # If the run's client dies now, some nodes may never receive the attempt. In contrast, an attempt that the
+            # agents start without a client begins on all nodes or on none.
             known.known_by.clear()
         self._news.records.restart_run(run, attempt)
 
@@ -388,7 +389,7 @@ class OtherClientRuns:
             self._runs[run].waiting = record
             if self._context.registry.adopt(run):
                 return
-            self._await_decision(run)  # another client decides, or this one does once it can
+            self._await_decision(run)  # wait until another client or this one decides
         self._emit_end(run, ends[-1], restarts=False)
         self._news.save_attempt_ends(run)
 
@@ -573,8 +574,8 @@ class OtherClientRuns:
         return row if row is not None and row.ended_at is not None else None
 
     def ledger_row(self, run: str) -> RunRow | None:
-        """Return the row of a run in the ledger. None if it cannot be read."""
+        """Return the row of a run in the ledger. None if there is no row or the ledger cannot be read."""
         try:
             return self._context.ledger.run(run)
-        except LedgerError:  # the agents' reports must suffice
+        except LedgerError:  # the agents' reports are sufficient
             return None

@@ -226,7 +226,8 @@ class Run:
         self._stopping = False
         self._fetching: set[int] = set()  # ended calls whose values are being downloaded
         self._readings: dict[int, GeneratorPosition] = {}
-        self._feedings: dict[tuple[int, int], ArgumentStream] = {}  # by call (-1: all ranks share it) and argument
+        # Streams by call and argument. The call is -1 if all ranks read the same stream.
+        self._feedings: dict[tuple[int, int], ArgumentStream] = {}
         self.requested_nodes: int | tuple[int, ...] | None = tasks[0].nodes if kind == "broadcast" else None
         self.nodes: tuple[int, ...] = ()  # assigned nodes; empty if the run uses all nodes
         self.is_elastic = False  # whether an attempt may have fewer nodes than the pool
@@ -302,7 +303,7 @@ class Run:
 
     def grow(self) -> None:
         """Let the ranks save and end, because the next attempt has more nodes."""
-        self._is_growing = not self._stopping  # a failure that stops the ranks already counts as a failure
+        self._is_growing = not self._stopping  # if a failure has already stopped the ranks, the failure counts
         self._stop("growth", grace=self._context.longest_grace)
 
     def mark_waiting(self) -> None:
@@ -394,7 +395,7 @@ class Run:
         """Continue another client's run with the function and arguments of one of its calls.
 
         Raises:
-            PoolError: If they are not known.
+            PoolError: If the nodes do not have the function and arguments, or if these are too large.
         """
         if call is None or max(call["fn"][1], call["args"][1]) > MAX_INLINE_BYTES:
             raise PoolError("its nodes do not have its function and arguments, or these are too large")
@@ -404,21 +405,24 @@ class Run:
         self.tasks = [Task(self.name, *blobs, **more)]
         self.is_script = self.tasks[0].script
         self.is_elastic = "least_nodes" in attempt
-        if attempt["number"] >= self.attempt:  # otherwise agents have just started another one
+        if attempt["number"] >= self.attempt:  # otherwise the agents have just started a later attempt
             self._attempt_ends = [AttemptEnd.from_keys(keys) for keys in attempt["ends"]]
         self._fetching.discard(UNKNOWN_CALL)
         self._check_end()
         watch_growth(self._context, self)
 
     def stop_following(self, outcomes: Iterable[Outcome] = ()) -> bool:
-        """Stop waiting for another client's decision: no attempt follows. Return whether no result is missing.
+        """End the run after its last attempt, because the client that decides about restarts starts no other attempt.
 
         Args:
             outcomes: Outcomes in the ledger.
+
+        Returns:
+            Whether the run has ended or will end when its results are downloaded. False if results are missing.
         """
         self.awaits_decision = False
         for outcome in outcomes:
-            if outcome.kind != "returned" and outcome.index not in self.outcomes:  # for example of a lost node
+            if outcome.kind != "returned" and outcome.index not in self.outcomes:  # its node was lost, for example
                 self._end_unsent_call(outcome)
         self._check_end()
         return self.state != "running" or bool(self._fetching)
@@ -502,7 +506,10 @@ class Run:
 
     @property
     def lost_job_node(self) -> int | None:
-        """Node of a job's step that loses its machine. The earlier steps have not run on the replacement."""
+        """Node that lost its machine during a step of a job; None if there is none.
+
+        The step cannot continue on a replacement machine, on which the earlier steps of the job have not run.
+        """
         if not self.tasks[0].job:
             return None
         links, nodes = self._context.links, self._context.view.nodes
@@ -544,7 +551,7 @@ class Run:
         return True
 
     async def _refill_replacements(self) -> None:
-        await asyncio.sleep(0)  # the recovery of the last lost node begins
+        await asyncio.sleep(0)  # first let the recovery of the last lost node begin
         await self._context.roster.wait_replacements()
         self._refill()
 
@@ -784,7 +791,7 @@ class Run:
             return
         self._add_outcome(outcome)
         if self._ending is not None:
-            return  # the results stay on the nodes
+            return  # the pool has ended: do not download the result
         self._seconds.append(outcome.seconds)
         self._ranks.pop(outcome.index, None)
         # The entry contains the kind, because a restarted run may clear its outcomes before the reader gets this entry.

@@ -76,23 +76,24 @@ class RunRegistry:
         return self.runs[run]
 
     def adopt(self, run: str) -> bool:
-        """Decide about restarts of a run whose client has exited. Return whether this client does."""
+        """Take over restart decisions for a run whose client has exited. Return whether this client now decides."""
         context, ours = self._context, self.runs.get(run)
         if run in self._adoptions or (run in self.own_runs and not (ours and ours.awaits_decision)):
             return True
-        with suppress(LedgerError):  # runs that wait for a client are tried again
+        with suppress(LedgerError):  # the caller tries again to adopt a run that waits for a client
             if not (context.observer or context.leaving) and context.ledger.adopt_run(run):
                 self._adoptions[run] = task = context.background.spawn(self._adopt(run))
-                task.add_done_callback(lambda _: self._on_adoption_end(run))  # also of a task that never began
+                task.add_done_callback(lambda _: self._on_adoption_end(run))  # called even if the task never began
         return run in self._adoptions
 
     def _on_adoption_end(self, run: str) -> None:
         del self._adoptions[run]
-        if (ours := self.runs.get(run)) is None or not ours.is_adopted:  # this client detaches, or lacks the function
+        if (ours := self.runs.get(run)) is None or not ours.is_adopted:
+            # The adoption failed, or this client detached: the ledger must not name this process as the run's client.
             self._news.records.set_columns(run, pid=None)
 
     async def _adopt(self, run: str) -> None:
-        """Get the function and the outcomes of a run from the nodes. If it has failed, it restarts here."""
+        """Get the function and the outcomes of a run from the nodes. If the run has failed, this client restarts it."""
         context, view, followed = self._context, self._context.view.runs[run], self.runs.get(run)
         try:
             await self._wait_for_links()
@@ -105,7 +106,7 @@ class RunRegistry:
             adopted.is_retained = followed is None
             while True:
                 links = [link for link in context.links if link.up]
-                with suppress(ConnectionError):  # a link was cut, so its agent releases the claim itself
+                with suppress(ConnectionError):  # if a link was cut, its agent has released the claim
                     answers = await asyncio.gather(*(link.claim(run, decides=True) for link in links))
                     break
                 await self._wait_for_links()
@@ -129,10 +130,10 @@ class RunRegistry:
                 followed.stop_following()
                 return
             self.others.on_adoption_failed(run)
-            await self._wait_for_links()  # links with a released claim reconnect
+            await self._wait_for_links()  # release_claim makes links reconnect
 
     async def _follow(self, run: Run) -> None:
-        """Continue another client's run once this client has exited, or end the run as this client has."""
+        """Follow another client's run. Adopt the run if that client exits, or end it if that client has ended it."""
         while run.awaits_decision and run.state == "running" and self.runs.get(run.id) is run:
             row = self.others.ledger_row(run.id)
             if row is None or row.ended_at is None:
@@ -140,14 +141,14 @@ class RunRegistry:
                     self.adopt(run.id)
                 await asyncio.sleep(DECISION_INTERVAL)
                 continue
-            with suppress(ConnectionError):  # outcomes that were sent before the answers arrive first
+            with suppress(ConnectionError):  # the agents send outstanding outcomes before they answer
                 await asyncio.gather(*(link.claim(run.id) for link in self._context.links if link.up))
             if not run.stop_following(self.others.saved_outcomes(run.id).values()):
                 del self.runs[run.id]
                 run.future.set_exception(already_fetched_error(run.id))
 
     async def _wait_for_links(self) -> None:
-        await asyncio.sleep(ADOPTION_INTERVAL)  # a closed link reports its end a little later
+        await asyncio.sleep(ADOPTION_INTERVAL)  # a link counts as up until shortly after it was closed
         while any(not (link.up or link.gone) for link in self._context.links):
             await asyncio.sleep(ADOPTION_INTERVAL)
 
@@ -364,7 +365,7 @@ class RunRegistry:
         self.runs.pop(run.id, None)
         if run.may_restart:
             delete_files(run.tasks)
-        if run.state != "lost":  # agents may still report on a run that ended with its pool
+        if run.state != "lost":  # process later reports on a run that was lost with its pool
             self._ended_runs[run.id] = None
             if len(self._ended_runs) > MAX_ENDED_RUNS:
                 self._ended_runs.popitem(last=False)

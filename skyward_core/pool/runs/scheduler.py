@@ -365,7 +365,7 @@ class RunScheduler:
             self._start_or_reject(run)
 
     async def _wait_for_nodes(self, run: Run) -> None:
-        """Wait for replacements of lost nodes. An attempt on fewer nodes waits only until none can be created now."""
+        """Wait for replacements of lost nodes. If the run may use fewer nodes, wait only until each was tried once."""
         if run.is_elastic:
             await self._context.roster.wait_replacements(until_failed=True)
         if not (run.is_elastic and choose_attempt_nodes(self._context)[0]):
