@@ -34,7 +34,8 @@ _secrets: set[str] = set()
 def get_logger(part: str) -> logging.Logger:
     """Return the logger "skyward.PART" of a part of the client."""
     found = logging.getLogger(f"skyward.{part}")
-    found.addFilter(_filter)  # on the logger, so that an application's own handlers get redacted text, too
+    # The filter belongs to the logger, so that an application's own handlers get redacted text, too.
+    found.addFilter(_filter)
     return found
 
 

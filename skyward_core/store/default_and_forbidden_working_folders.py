@@ -43,7 +43,9 @@ def require_current_folder() -> Path:
 
 
 def resolve_workdir(folder: str | os.PathLike[str]) -> str:
-    """Return the absolute path of a working folder that the user named, relative to the current folder or a home.
+    """Return the absolute path of a working folder that the user named.
+
+    The user's path may begin with ``~``, or be relative to the current folder.
 
     Raises:
         SpecError: If the path is not a folder.
@@ -59,7 +61,8 @@ def choose_workdir(path: Path) -> str | None:
     """Return the working folder for a script, for ``Image.workdir``.
 
     Returns:
-        The script's folder. None: the current folder, if it contains the script or the script's folder is unusable.
+        The script's folder. None, which means the current folder, if the current folder contains the script, or if the
+            script's folder is unusable.
     """
     at, folder = current_folder(), resolve_path(path).parent
     here = None if at is None else resolve_path(at)
@@ -102,7 +105,7 @@ def unusable_reason(folder: Path) -> str:
 
 
 class NestedStateFolders:
-    """State folders below a working folder. Results are cached by relative path."""
+    """State folders below a working folder. The results of :meth:`contains` are cached by folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = resolve_path(folder)
@@ -120,6 +123,6 @@ class NestedStateFolders:
         if not os.path.islink(absolute):  # noqa: PTH114  faster than pathlib
             return is_state_folder(absolute)
         real = resolve_path(absolute)
-        inside = real.is_relative_to(self._folder)  # false for folders that contain the working folder itself
+        inside = real.is_relative_to(self._folder)  # whether the link leads to a folder inside the working folder
         above = (each for each in (real, *real.parents) if not (inside and self._folder.is_relative_to(each)))
         return any(is_state_folder(str(each)) for each in above)

@@ -36,7 +36,8 @@ R = TypeVar("R", bound=Row)
 
 POOL_FILE = "pool.json"
 ROWS: tuple[type[Row], ...] = (PoolRow, RunRow, Purchase, Replacement)
-TABLE_WIDTHS = {"machines": 3, "former": 2, "kept": 3}  # further tables in a pool's file, with their numbers of columns
+# Tables whose rows are in a pool's file, in addition to the pool's row of ``pools``, with their numbers of columns.
+TABLE_WIDTHS = {"machines": 3, "former": 2, "kept": 3}
 
 Rows = Sequence[Sequence[Any]]
 
@@ -52,20 +53,20 @@ def write_pool_file(folder: Path, pool: dict[str, Any], tables: Mapping[str, Row
 
 
 def remove_pool_file(folder: Path) -> None:
-    """Remove the copy of the ledger's rows, because no resources of the pool remain."""
-    with suppress(OSError):  # the folder may be deleted already
+    """Remove the file of :func:`write_pool_file` from a pool's folder, because no resources of the pool remain."""
+    with suppress(OSError):  # the folder may have been deleted already
         (folder / POOL_FILE).unlink(missing_ok=True)
 
 
 def read_pool_files(home: Path) -> Iterator[tuple[dict[str, Any], dict[str, Rows]]]:
-    """Yield the saved rows of each pool folder below a home: the pool's row, and those of ``TABLE_WIDTHS``."""
+    """Yield the saved rows of each pool folder: the row of the pool, and its rows in the tables of ``TABLE_WIDTHS``."""
     for path in sorted(home.glob(f"pools/*/{POOL_FILE}")):
         try:
             saved = read_own_json(path)
             pool = dict(saved["pool"])
             tables: dict[str, Rows] = {table: list(saved.get(table, ())) for table in TABLE_WIDTHS}
         except (OSError, ValueError, KeyError, TypeError):
-            continue  # truncated by a crash before the first complete version: later versions replace a complete file
+            continue  # a crash cut off the first version of the file; later versions replace it only when complete
         whole = all(len(row) == TABLE_WIDTHS[table] for table, rows in tables.items() for row in rows)
         needed = {each.name for each in fields(PoolRow) if each.default is MISSING}
         if needed <= pool.keys() <= {each.name for each in fields(PoolRow)} and whole:
@@ -198,7 +199,8 @@ class LedgerFile:
         log = self.path.with_name(f"{self.path.name}-wal")
         db: sqlite3.Connection | None = None
         with suppress(OSError, sqlite3.Error):  # the caller reports the first error
-            # Without a write-ahead log, SQLite would have to create one, unless the file counts as immutable.
+            # If there is no write-ahead log, SQLite would try to create one, which fails on this disk. SQLite does not
+            # need a log for a file that is declared immutable.
             mode = "mode=ro" if log.exists() and log.stat().st_size else "immutable=1"
             place = f"{self.path.absolute().as_uri()}?{mode}"
             db = sqlite3.connect(place, uri=True, timeout=self._patience, isolation_level=None, check_same_thread=False)
@@ -506,7 +508,7 @@ class Ledger:
         self._write_trace(token)
 
     def _node_count_statement(self, token: str, machines: Iterable[Machine]) -> tuple[str, tuple[Any, ...]]:
-        """Return the statement that sets the number of nodes. Before, the number is unknown if the spec has a range."""
+        """Return the statement that sets the number of nodes, which is unknown at first if the spec has a range."""
         last = max((each.node for each in machines), default=-1)
         # Only this key is updated, because other clients may change other keys, such as the budget.
         put = "UPDATE pools SET spec=json_set(spec, '$.nodes', ?) WHERE token=? AND ?"
@@ -592,7 +594,7 @@ class Ledger:
     def save_receipt_text(self, token: str, text: str) -> None:
         """Save a receipt's text until it is printed."""
         put = "UPDATE pools SET receipt=json_set(receipt, '$.unshown', ?) WHERE token=?"
-        self._write([(put, (text, token))], patience=1.0)  # the receipt is printed next
+        self._write([(put, (text, token))], patience=1.0)  # a short patience: the user waits for the receipt
 
     def unprinted_receipts(self) -> dict[str, str]:
         """Return the texts of unprinted receipts by token, oldest first."""
@@ -767,11 +769,11 @@ class Ledger:
     # -- runs ----------------------------------------------------------------------------------------------
 
     def adopt_run(self, run: str) -> bool:
-        """Make this process the client of a running run whose client has exited. Return whether it is."""
+        """Make this process the client of a running run whose client has exited. Return whether that succeeded."""
         row, mark = self.run(run), process_mark()
         if row is None or row.ended_at is not None or row.has_client:
             return False
-        # The event loop waits for this write.
+        # A short patience, because this write blocks the event loop.
         self._write([("UPDATE runs SET pid=? WHERE run=? AND pid IS ?", (mark, run, row.pid))], patience=1.0)
         row = self.run(run)
         return row is not None and row.pid == mark
@@ -790,8 +792,8 @@ class Ledger:
             runs: Run -> its changed columns. A run that may be new needs the column ``token``.
             outcomes: Outcomes of calls: run, outcome, log ranges.
             patience: Seconds to wait for other processes. None: as long as other writes.
-            restarted: Restarted run -> number of the attempt that these records belong to. They replace records of
-                earlier attempts, and records of later attempts are kept.
+            restarted: Restarted run -> number of the attempt to which ``runs`` and ``outcomes`` belong. They replace
+                records of earlier attempts, but not of later ones.
             texts: ``id()`` of an outcome -> the outcome as JSON, if it is already encoded.
 
         Raises:

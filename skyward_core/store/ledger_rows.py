@@ -68,7 +68,7 @@ class RetainedResults(Value):
         return f"{' and '.join(parts)} on node {self.machine.node} ({self.machine.address})"
 
     def for_runs(self, runs: Container[str]) -> RetainedResults | None:
-        """Return the part that belongs to some runs, or None."""
+        """Return the part of the entry that belongs to the given runs; None if it contains none of them."""
         part = {run: size for run, size in self.runs.items() if run in runs}
         return replace(self, runs=part) if part else None
 
@@ -87,7 +87,7 @@ class Row(Value):
     __slots__ = ()
     table: ClassVar[str]
     decoders: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}
-    renamed: ClassVar[Mapping[str, str]] = {}  # field -> column, where the names differ
+    renamed: ClassVar[Mapping[str, str]] = {}  # field -> column, if their names differ
 
     @classmethod
     def column_names(cls) -> list[str]:
@@ -115,7 +115,7 @@ class PoolRow(Row):
     """A pool in the ledger.
 
     Attributes:
-        pid: Mark of the process that starts the pool. None if no process does.
+        pid: Mark (see :func:`process_mark`) of the process that starts the pool. None if no process does.
     """
 
     table = "pools"
@@ -141,7 +141,8 @@ class RunRow(Row):
     """A run in the ledger.
 
     Attributes:
-        pid: Mark of the process that dispatched the run. None if the run ended at once, or if only nodes reported it.
+        pid: Mark (see :func:`process_mark`) of the process that dispatched the run. None if the run ended at once, or
+            if only nodes reported it.
         nodes: Nodes of the run; () while the run waits for nodes. None: all nodes.
         attempts: Number of started attempts; None for one.
         attempt_ends: Ends of the failed attempts, oldest first; see ``events.attempt_end_row``. None for none.
@@ -204,7 +205,8 @@ class Replacement(Row):
     Attributes:
         node: Index of the node.
         intent: Idempotency token of the machine's creation.
-        owner: Client that performs the replacement, as ``MARK.WORD``. Its process may have exited.
+        owner: Client that performs the replacement: the mark of its process (see :func:`process_mark`), a dot, and
+            random text. The process may have exited.
         made: Whether the machine exists and is recorded as the node's machine.
     """
 
@@ -245,7 +247,7 @@ def process_mark(pid: int | None = None) -> int:
 
 
 def marked_pid(mark: int) -> int:
-    """Return the process id in a mark."""
+    """Return the process id that a mark of :func:`process_mark` contains."""
     return mark & ((1 << _PID_BITS) - 1)
 
 

@@ -135,7 +135,7 @@ def prune_environments(ledger: Ledger, *, age: float = MAX_AGE, only_look: bool 
     pruned = []
     for folder in sorted((state_folder.state_home() / state_folder.ENVIRONMENTS_FOLDER).glob("env-*/")):
         if folder.is_symlink() or _last_used_at(folder) >= before:
-            continue  # links were created by the user
+            continue  # links are not deleted, because only the user can have created them
         with open_lock_file(folder) as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -146,7 +146,7 @@ def prune_environments(ledger: Ledger, *, age: float = MAX_AGE, only_look: bool 
                 continue
             pruned.append(PrunedEnvironment(folder.name, used_at, _disk_usage(folder)))
             if not only_look:
-                # deleted first, so that a partially deleted folder does not count as an environment
+                # The marker is deleted first: without it, a partially deleted folder does not count as an environment.
                 (folder / MADE_FILE).unlink(missing_ok=True)
                 shutil.rmtree(folder, ignore_errors=True)
     return pruned

@@ -60,7 +60,7 @@ def add_logs(view: PoolView, folder: Path) -> dict[str, Place]:
     """Add the last part of a folder's log files to a view, all ranks merged by time.
 
     Returns:
-        Worker's file stem -> position up to which its output was added.
+        Stem of a worker's log files -> position up to which the worker's output was added.
     """
     ends: dict[str, Place] = {}
     for path in log_files(folder):

@@ -162,7 +162,7 @@ class PoolFolder:
 
 @lru_cache(16)
 def _encode_about(pool: str, run: str) -> str:
-    """Return the first keys of the line of a call's end. Cached, because a run may have thousands of calls."""
+    """Return the start of the journal line about the end of a call, which all calls of a run share, so it is cached."""
     return encode_record({"event": "RankEnded", "pool": pool, "run": run})[:-1]
 
 
@@ -341,7 +341,7 @@ def read_lock(pool: str, until: float | None = None) -> dict[int, str]:
 
 
 def _locks_by_node(locks: Path) -> dict[int, list[Path]]:
-    """List the folder once, because the number of nodes times the number of files may be large."""
+    """Return the files of package locks by node. The folder is listed only once, because it may be large."""
     found: dict[int, list[Path]] = {}
     for path in sorted(locks.glob("n????.????.txt")):
         found.setdefault(int(path.name[1:5]), []).append(path)
@@ -379,7 +379,7 @@ def read_dashboards(pool: str) -> list[tuple[str, int, str]]:
 
 METRICS_FILE_BYTES = 2 << 20  # bytes per file
 METRICS_TOTAL_BYTES = 24 << 20  # bytes of all files; beyond that, the oldest files except the first one are deleted
-FLUSH_BYTES = 64 << 10  # bytes of lines that make a reasonably full block
+FLUSH_BYTES = 64 << 10  # bytes of lines after which a block is written
 FLUSH_SECONDS = 5.0  # seconds until an incomplete block is written; a killed process loses it
 
 

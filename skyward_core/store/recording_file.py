@@ -25,9 +25,9 @@ SUFFIX = ".skyrec"
 BLOCK_BYTES = 256 << 10  # bytes of lines in a full block
 COMPRESSION_LEVEL = 6  # higher levels take several times as long and save a few percent
 MAX_LINE_BYTES = 4 << 20  # bytes per line
-MAX_RAW_BLOCK_BYTES = BLOCK_BYTES + MAX_LINE_BYTES  # bytes of a block's lines
-MAX_FILE_BYTES = 128 << 20  # bytes of a file that can be read
-MAX_TOTAL_BYTES = 512 << 20  # bytes of all lines of a file
+MAX_RAW_BLOCK_BYTES = BLOCK_BYTES + MAX_LINE_BYTES  # bytes of a block's lines before compression
+MAX_FILE_BYTES = 128 << 20  # bytes of a recording; larger files are rejected
+MAX_TOTAL_BYTES = 512 << 20  # bytes of all lines of a recording before compression
 
 Entry = dict[str, Any]
 _BLOCK_HEADER = Struct("!4sIII")  # mark, compressed bytes, bytes of lines, checksum of the compressed bytes

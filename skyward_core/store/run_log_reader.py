@@ -136,7 +136,7 @@ class RunLogs:
         return found
 
     def _lost_ranges(self, ledger: Ledger, row: RunRow) -> list[LogRange]:
-        """Return the output of calls on lost nodes, from the order marks, because lost nodes reported no ranges."""
+        """Return the output of calls on lost nodes. Order marks show its ranges, because lost nodes reported none."""
         lost: set[int] = set()
         for outcome, _ in ledger.iter_outcomes(row.run):
             self._check_cancelled()
@@ -147,7 +147,7 @@ class RunLogs:
         return [LogRange(stem, *ends) for stem, ends in found if ends is not None]
 
     def _marked_range(self, stem: str, run: str) -> tuple[Place, Place] | None:
-        """Return the range that a worker's marks assign to a run, or None."""
+        """Return the range of a run in a worker's output, according to its order marks; None if they lack the run."""
         try:
             marks = decode_marks((self.folder / f"{stem}{MARKS}").read_bytes())
         except FileNotFoundError:
@@ -180,8 +180,8 @@ def merge_ranges(parts: list[LogRange]) -> list[LogRange]:
 
 
 SEEK_STRIDE_LINES = 512  # smallest distance between two seek points
-RING_TAIL_LINES = 64  # number of last lines of a ring that are searched for in the files
-MAX_SEARCH_LINES = 20_000  # lines at the end of the files that are searched
+RING_TAIL_LINES = 64  # last lines of a ring buffer; their place in the files shows which lines the buffer contains
+MAX_SEARCH_LINES = 20_000  # lines at the end of the files in which the last lines of a ring buffer are searched for
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,8 +254,8 @@ class StoredLines:
         """Return the number that line 0 of a ring buffer has in the files.
 
         Args:
-            end: End of the ring.
-            tail: Last lines of the ring, which are searched for in the files.
+            end: Number of the line after the buffer's last line.
+            tail: Last lines of the buffer, which are searched for in the files.
         """
         if tail:
             first = max(0, self.count - MAX_SEARCH_LINES)
@@ -263,7 +263,7 @@ class StoredLines:
             for stop in range(len(texts), len(tail) - 1, -1):
                 if texts[stop - 1] == tail[-1] and texts[stop - len(tail) : stop] == list(tail):
                     return first + stop - end
-        # An empty ring of an active run begins with the first line.
+        # If the run is active, an empty buffer will begin with the first line of the run.
         return max(0, self.count - end) if tail or self._is_finished else 0
 
     def _read_from(
@@ -301,6 +301,6 @@ class StoredLines:
 
 
 def ring_tail(ring: Ring) -> tuple[int, list[str]]:
-    """Return the end and the last lines of a ring, for :meth:`StoredLines.find_ring_offset`."""
+    """Return the end and the last lines of a ring buffer, for :meth:`StoredLines.find_ring_offset`."""
     end = ring.end
     return end, ring.lines(max(ring.first, end - RING_TAIL_LINES), end)

@@ -49,7 +49,7 @@ def state_home() -> Path:
                 "SKYWARD_HOME to a private folder."
             )
         if not (mark := path / STATE_FILE).exists():
-            with suppress(OSError):  # the disk is full; without the marker, the ledger identifies the folder
+            with suppress(OSError):  # if the disk is full, the ledger identifies the state folder instead of the marker
                 mark.touch()
     except OSError as error:
         raise UsageError(

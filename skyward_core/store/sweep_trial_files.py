@@ -89,8 +89,8 @@ def lock_sweep(pool: str, sweep: str) -> Iterator[None]:
     """
     path = pool_path(pool) / TRIALS_FOLDER / f"{sweep}.claim"
     with _open_lock_file(path) as file:
-        # A process that finds the claim locked reads the name of its owner. The turn lock is held until that name is
-        # written.
+        # A process that does not get the lock reads the owner's name from the lock file. The second lock (".turn") is
+        # held until the owner has written its name.
         with _open_lock_file(path.with_suffix(".turn")) as turn:
             fcntl.flock(turn, fcntl.LOCK_EX)
             try:
