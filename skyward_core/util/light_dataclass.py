@@ -109,7 +109,7 @@ def _compile_init(made: Any) -> Callable[..., None]:
             lines.append(put.format(name, name))
     if hasattr(made, "__post_init__"):
         lines.append("self.__post_init__()")
-    # The code consists only of the names of the class's own fields.
+    # Executing this text is safe, because it contains no data except the names of the class's own fields.
     exec(f"def __init__(self, {', '.join(parameters)}):\n " + "\n ".join(lines or ["pass"]), names)  # noqa: S102
     written: Any = names["__init__"]
     written.__qualname__ = f"{made.__qualname__}.__init__"

@@ -150,8 +150,9 @@ class Redactor:
         self.reach = max(len(value) - 1 for value in self._values)
 
     def redact_bytes(self, data: bytes) -> bytes:
-        """Return the data with secrets redacted, and also prefixes of secrets from ``MIN_PREFIX_LENGTH`` bytes on. The
-        length stays the same.
+        """Return the data, of the same length, with secrets redacted.
+
+        The beginning of a cut-off secret is also redacted if it has at least ``MIN_PREFIX_LENGTH`` bytes.
         """
         if not self._may_contain(data):
             return data
@@ -202,7 +203,7 @@ def _overlap_length(data: bytes, value: bytes) -> int:
 
 
 class SecretPrefilter:
-    """Fast test that excludes many words at once, in a single pass over the data.
+    """Fast test, in a single pass over the data, whether the data may contain any of many words.
 
     Bytes are grouped in pairs, because a regular expression's character set can then contain 65,536 different pairs.
     Data that contains a word also contains a sequence of known pairs, at an even or an odd offset.

@@ -132,7 +132,8 @@ def read_bytes(path: str | Path, most: int = MAX_BYTES) -> bytes:
             if not stat.S_ISREG(found.st_mode):
                 kind = _FILE_KINDS.get(stat.S_IFMT(found.st_mode), "something else")
                 raise UnusableFile(errno.EINVAL, f"it is {kind}, not a regular file")
-            # A size of 0 may be wrong, as in /proc. The size of a large file is right, and saves its memory.
+            # A file that reports a large size is not read at all, to save memory. A small size may be wrong (files in
+            # /proc report 0), so more bytes than the limit may still be read.
             data = (file.read(most + 1) or b"") if found.st_size <= most else None
     except ValueError as error:
         raise UnusableFile(errno.EINVAL, str(error)) from error
