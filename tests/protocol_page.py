@@ -16,6 +16,7 @@ from skyward_core.protocol import frame_schemas_and_size_limits as frame_schemas
 from skyward_core.protocol.frame_codec import VERSION
 from skyward_core.protocol.validators import Check, Checks, FrameSchema, split_keys
 from skyward_core.transport.ssh import host_command_channel
+from tests.protocol_key_meanings import MEANINGS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "internals" / "protocol.md"
@@ -23,31 +24,47 @@ TYPES = ROOT / "skyward_core" / "protocol" / "frame_types.pyi"
 
 HEAD = f"""# Protocol
 
-The messages between client, agent and worker. This page is generated from the tables in
-`skyward_core/protocol/frame_schemas_and_size_limits.py`, which validate each frame before anything acts on it.
-`python -m tests.protocol_page` writes it, and a test compares it.
+This page lists all frames (messages) that client, agents and workers exchange. It is generated from the tables in
+`skyward_core/protocol/frame_schemas_and_size_limits.py`. With these tables, agents and clients validate each frame that
+they receive. `python -m tests.protocol_page` writes this page, and a test compares it.
 
-This is version {VERSION}. If client and agent have different versions, the client reports it and disconnects, but can
-still tear the pool down.
+This is version {VERSION}. If the client and an agent have different versions, the client reports this and disconnects.
+The client can still tear the pool down.
 
 ## Frames
 
-A frame is two lengths (of the header and of the body; unsigned 32 bits, network order), the header, and the body. The
-header is a JSON object in UTF-8, whose key `t` is the kind of the frame. The body is opaque bytes, such as a pickle or
-part of a file.
+A frame consists of:
 
-Keys that end in `?` are optional. A frame that lacks a required key, has an invalid value, or exceeds the size limit of
-its kind is an error that ends the connection. Unknown kinds and keys are accepted if they are small, and ignored.
+1. the length of the header and the length of the body, as unsigned 32-bit numbers in network byte order
+2. the header, a JSON object in UTF-8; its key `t` is the kind of the frame
+3. the body: bytes, such as a pickle or part of a file
 
-Two receivers do not validate frames against these tables: a worker trusts the agent that started it, and connections
-for files are closed after anything except a request or its answer.
+Keys that end in `?` are optional. The connection ends if a required key is missing, if a value is invalid, or if a
+frame exceeds the size limit of its kind. Frames of unknown kinds and unknown keys are ignored if they are small.
 
-- *run*: the id of a run, 1 to 64 letters, digits, `_` and `-`. *call*: the index of a call in its run.
-- *rank*: a rank or a node; -1 for none. *count*: a whole number from 0. *port*: 0 to 65,535.
-- *file*: the name of a file, never a path. *log*: the name of a log file, such as `r003.out`.
-- *blob*: the content hash of some bytes, and their number. *span*: two offsets in a file.
-- *stack_frame*: a function, its file and a line, in a list.
-- *place*: a rank's `InstanceInfo`, as an object.
+Two kinds of connections have other rules. A worker does not validate frames, because it trusts the agent that started
+it. A connection for files is closed after an invalid frame, a frame of an unknown kind included.
+
+## Values
+
+| value | meaning |
+|---|---|
+| address | host and port of a node |
+| blob | content hash of some bytes, and the number of these bytes |
+| call_index | index of a call in its run |
+| count | whole number from 0 |
+| file_name | name of a file, never a path |
+| metric_summary | last, minimum and maximum value of a metric |
+| port | port number, 0 to 65,535 |
+| rank | number of a rank or node; -1 for none |
+| rank_info | place of a rank: its `InstanceInfo` as an object |
+| relative_subpath | path below a folder |
+| run_id | id of a run: 1 to 64 letters, digits, `_` and `-` |
+| span | offset of the first byte in a file, and offset after the last one |
+| valid_log_name, log_name | name of a log file, such as `r003.out` |
+| [rank] | list of ranks; other lists accordingly |
+| {{run_id: count}} | object with run ids as keys, and counts as values; other objects accordingly |
+| `{{number, cause?}}` | object with the keys `number` and optionally `cause` |
 """
 
 # Title, prefix of the types, name of their union, table.
@@ -69,8 +86,9 @@ def page() -> str:
         parts.append(f"\n## {title}\n")
         for kind in sorted(forms):
             parts.append(_kind(kind, forms[kind]))
-    parts.append("\n## Answers\n\nAn answer contains the `id` of its request and these keys.\n\n")
-    parts += [f"- `{asked}`: {_keys(checks, {})}\n" for asked, checks in sorted(answers().items())]
+    parts.append('\n## Answers\n\nAn answer is a frame "known". It contains the `id` of its request and these keys.\n')
+    for asked, checks in sorted(answers().items()):
+        parts.append(f"\n### Answer to {asked}\n\n{_keys(f'answer to {asked}', checks, {})}")
     return "".join(parts)
 
 
@@ -80,14 +98,20 @@ def answers() -> dict[str, Checks]:
 
 
 def _kind(kind: str, form: FrameSchema) -> str:
-    keys = _keys(form.needs, form.may)
-    body = f" Body: up to {form.body:,} bytes." if form.body else ""
-    return f"\n### {kind}\n\n{form.says}\n\n{f'Keys: {keys}.' if keys else 'No keys.'}{body}\n"
+    body = f" The body has up to {form.body:,} bytes." if form.body else ""
+    keys = _keys(kind, form.needs, form.may)
+    return f"\n### {kind}\n\n{form.says}{body}\n\n{keys or 'No keys.' + chr(10)}"
 
 
-def _keys(needs: Checks, may: Checks) -> str:
-    shown = [f"`{key}` {_words(check)}" for key, check in sorted(needs.items())]
-    return ", ".join(shown + [f"`{key}?` {_words(check)}" for key, check in sorted(may.items())])
+def _keys(kind: str, needs: Checks, may: Checks) -> str:
+    """Return a table with one key per row; "" for no keys."""
+    named = [(key, key, check) for key, check in sorted(needs.items())]
+    named += [(key, f"{key}?", check) for key, check in sorted(may.items())]
+    rows = [
+        f"| `{shown}` | {_words(check)} | {MEANINGS.get(f'{kind}.{key}') or MEANINGS[key]} |\n"
+        for key, shown, check in named
+    ]
+    return "".join(["| key | value | meaning |\n|---|---|---|\n", *rows]) if rows else ""
 
 
 def parts_of(check: Check) -> tuple[str, dict[str, Any]]:
@@ -111,7 +135,7 @@ def _words(check: Check) -> str:
         case "one_of", {"values": values}:
             return " or ".join(f'"{value}"' for value in values)
         case "object_of", {"needs": needs, "may": may}:
-            return f"object of {', '.join([f'`{key}`' for key in needs] + [f'`{key}?`' for key in may])}"
+            return f"`{{{', '.join([*needs, *(f'{key}?' for key in may)])}}}`"
         case name, _:
             word = name.removeprefix("is_")
             return WORDS.get(word, word)

@@ -268,7 +268,7 @@ REMEMBERED_RUN = object_of(
 # Frames from an agent to clients.
 FROM_AGENT: FrameSchemas = {
     "welcome": FrameSchema(
-        "Answer to a client's hello: state of the agent, and all recorded runs.",
+        'Answer to "hello": the state of the agent, and its record of each run.',
         {
             "version": is_count,
             "epoch": is_count,
@@ -295,75 +295,71 @@ FROM_AGENT: FrameSchemas = {
         head=MAX_RUNS_BYTES,
     ),
     "log": FrameSchema(
-        "Part of a log file from byte `at` on; the body is the content.",
+        "Part of a log file. The body is the content.",
         {"f": is_log_name, "at": is_count},
         body=CHUNK_BYTES,
     ),
     "data": FrameSchema(
-        'Part of a file requested by "fetch" or "output"; the body is the content.',
+        'Part of a file that the client requested with "fetch" or "output". The body is the content.',
         _REQUEST_ID,
         {"last": is_bool, "error?": is_text, "sha256?": is_file_name},
         body=CHUNK_BYTES,
     ),
     "outcome": FrameSchema(
-        "A call has ended. The body is a small result or the pickled exception; a large result is in the file `file`. "
-        "`ends`: why the worker accepts no further call.",
+        "A call has ended. The body is the pickled exception, or the pickled result if it is small. A large result "
+        "is in `file`.",
         _OUTCOME,
         body=MAX_EXCEPTION_BYTES,
     ),
     "item": FrameSchema(
-        "A generator yielded value number `seq`, which is in the body or in the file `file`.",
+        "A generator yielded a value. The body is the pickled value if it is small. A large value is in `file`.",
         _ITEM,
         body=MAX_INLINE_BYTES,
     ),
     "want": FrameSchema(
-        "A call needs values of a streamed argument, from `next` to `until`. `again`: earlier values may be lost and "
-        "must be sent again.",
+        "A call needs values of a streamed argument, from number `next` on, but not yet number `until`.",
         _WANT,
     ),
-    "began": FrameSchema(
-        "The function of a call has started; `log` is the size of each log file at that time.", _BEGAN
-    ),
+    "began": FrameSchema("The function of a call has started.", _BEGAN),
     "stale": FrameSchema(
-        "A call was rejected, because its gang no longer exists or (`spent`) accepts only earlier calls. The client "
-        "sends it again.",
+        "A call was rejected because its gang no longer exists or, if `spent` is true, no longer accepts new calls. "
+        "The client sends the call again.",
         _CALL,
         {"why?": is_text, "spent?": is_bool},
         TIMESTAMP,
     ),
-    "run": FrameSchema("Another client has started a run, or a map is `over`.", RUN_KEYS, TIMESTAMP),
+    "run": FrameSchema(
+        "Another client has started a run, or a map of another client has ended (`over`).", RUN_KEYS, TIMESTAMP
+    ),
     "gang": FrameSchema(
-        "The gang of this epoch accepts no further broadcast, and the reason. `spent`: running calls continue. "
-        "`members`: nodes of the gang if not all.",
+        "The gang of this epoch accepts no further broadcast.",
         {"epoch": is_count, "broken": is_text, "spent?": is_bool, "members?": _NODES},
     ),
     "modules": FrameSchema(
-        "Files of the script's modules that workers have loaded, with their hashes at that time.",
+        "Files of the script's modules that workers have loaded. A hash states the content of a file when it was "
+        "loaded.",
         {"files": _MODULES},
     ),
     "phase": FrameSchema(
-        "Long-running phase of a rank's process, such as importing or waiting for other ranks. `left`: seconds until "
-        "the process is killed.",
+        "A rank's process is in a long-running phase, such as importing modules or waiting for other ranks.",
         RANK_PHASE_KEYS,
     ),
     "granted": FrameSchema(
-        "The client now holds the gang lock. `unclean`: the previous holder disconnected while holding it.",
+        "The client now holds the gang lock.",
         {"unclean": is_bool},
     ),
-    "held": FrameSchema("Another client holds the gang lock.", {"by": is_text}),
+    "held": FrameSchema("Another client holds the gang lock, which this client has requested.", {"by": is_text}),
     "queue": FrameSchema(
-        "Runs that wait for nodes, in order: the number of nodes (0 for all) or the required nodes (`only`), and the "
-        "waiting time's start by the head's clock.",
+        "Runs that wait for nodes, in order.",
         {"waiting": list_of(QUEUED_RUN_KEYS)},
     ),
-    "turn": FrameSchema("It is the turn of this waiting run of the client.", {"run": is_run_id}),
+    "turn": FrameSchema("A run of this client is the first in the queue, and may start.", {"run": is_run_id}),
     "dropped": FrameSchema(
-        "Another client has stopped this waiting run of the client.",
+        "Another client has stopped a run of this client that waited in the queue.",
         {"run": is_run_id, "by": is_text},
     ),
     "pong": FrameSchema(
-        "Answer to a ping: remaining seconds of the lease, bytes of unfetched results by run, and processor seconds of "
-        "ranks that run calls.",
+        'Answer to "ping".',
         {
             "lease": optional(is_number),
             "unfetched?": _UNFETCHED,
@@ -372,95 +368,94 @@ FROM_AGENT: FrameSchemas = {
         },
     ),
     "known": FrameSchema(
-        "Answer to any request with an `id` whose answer has no kind of its own.",
+        "Answer to a request that has an `id`, unless the request has an answer of another kind.",
         _REQUEST_ID,
         FETCH_STATUS,
         {"forgotten?": is_bool, "joins?": is_bool, "call?": CALL_KEYS},
         body=MAX_PLUGINS_BYTES,
     ),
     "formed": FrameSchema(
-        'Answer to "form": rendezvous address of the next epoch.',
+        'Answer to "form": address of the rendezvous of the next epoch.',
         _REQUEST_ID,
         {"head_addr": is_text, "head_port": is_port},
     ),
     "bye": FrameSchema(
-        "Last frame of a connection, with the final size of each log file. `unfetched`: bytes of results that no "
-        "client has confirmed, by run.",
+        "Last frame of a connection.",
         {"logs": LOG_SIZES, "unfetched?": _UNFETCHED},
     ),
-    "ending": FrameSchema("The pool is being torn down: by which client, and why.", {"by": is_text, "why": is_text}),
+    "ending": FrameSchema("The pool is being torn down.", {"by": is_text, "why": is_text}),
     "notice": FrameSchema(
-        "Preemption notice: the provider takes the machine back in `left` seconds, if known. `rebalance`: a preemption "
-        "has become more likely.",
+        'Preemption notice: the provider is about to take the machine back. After "rebalance", a preemption has only '
+        "become more likely.",
         NOTICE_KEYS,
     ),
-    "error": FrameSchema("Warning or error for the client.", {"message": is_text}),
+    "error": FrameSchema("Warning or error for the user of the client.", {"message": is_text}),
     "metrics": FrameSchema(
-        "Machine metrics from byte `at` on; the body is lines of JSON, one per sample. `why`: the reason why no "
-        "samples arrive at present.",
+        "Samples of machine metrics. The body is lines of JSON, one per sample.",
         {"at": is_count, "why?": is_text},
         body=CHUNK_BYTES,
     ),
-    "wanted": FrameSchema("Another client waits for the gang lock."),
+    "wanted": FrameSchema("Another client waits for the gang lock, which this client holds."),
 }
 
 # Requests of clients to an agent.
 FROM_CLIENT: FrameSchemas = {
     "tail": FrameSchema(
-        "Send the log files from the given offsets on, and continue as they grow.", {"cursors?": LOG_SIZES}
+        "Send the log files from the offsets in `cursors` on, and new bytes as the files grow.", {"cursors?": LOG_SIZES}
     ),
     "call": FrameSchema(
-        "Run a function. Names and sizes of the blobs with function and arguments; small blobs are in the body.",
+        "Run a function. The body contains the blobs of the function and its arguments that are small.",
         _CALL_KEYS,
         body=2 * MAX_INLINE_BYTES,
     ),
     "source": FrameSchema(
-        "Source of code that calls send by value; the body is the compressed text.",
+        "Source text of code that pickled functions contain. The body is the compressed text.",
         {"hash": is_file_name, "name": is_file_name},
         body=MAX_INLINE_BYTES,
     ),
     "claim": FrameSchema(
-        "Take over a run, or resume it after a reconnect: send the outcomes of its calls to this client. `decides`: "
-        "the client also decides about restarts of the run. The answer has one of its calls, if they may restart.",
+        "Take over a run, or resume it after a reconnection: send the outcomes of its calls to this client. If the "
+        "calls may restart, the answer contains one of them.",
         {"run": is_run_id, "next?": is_count, "taken?": is_count, "id?": is_count, "decides?": is_bool},
         answer={"calls": list_of(is_call_index)},
     ),
     "ack": FrameSchema(
-        "The client has received these outcomes, which can be deleted; null means all calls of the run.",
+        "The client has received the outcomes of these calls, so the agent can delete them. null means all calls of "
+        "a run.",
         {"calls": dict_of(is_run_id, optional(list_of(is_call_index)))},
     ),
-    "credit": FrameSchema("The client has received all values of a generator below `next`.", _CREDIT),
+    "credit": FrameSchema("The client has received all values of a generator whose numbers are below `next`.", _CREDIT),
     "fed": FrameSchema(
-        "Value `seq` of a streamed argument, or a part of it that is followed by `more`. `ends`: there are no further "
-        'values; with "error", the body is the exception to raise.',
+        'Value of a streamed argument, or a part of this value. If `ends` is "error", the body is the exception that '
+        "the iterator raised.",
         _FED,
         body=MAX_INLINE_BYTES,
     ),
     "stop": FrameSchema(
-        "Stop the calls of a run, or only call `i`: SIGTERM, then SIGKILL after `grace` seconds (default: the pool's). "
-        "`break`: epoch of the gang that ends. "
-        'After "cancel" no further call of the run starts. "save" cancels, too, and ranks get `grace` seconds to save. '
-        '"growth" lets them save, too, and the client starts the next attempt. '
-        '"preemption" extends the grace until the machine ends.',
+        "Stop all calls of a run, or only call `i`: SIGTERM, then SIGKILL after `grace` seconds. `why` may add to "
+        "this:\n"
+        "\n"
+        '- "cancel": No further call of the run starts.\n'
+        '- "save": No further call of the run starts, and the ranks have `grace` seconds to save.\n'
+        '- "growth": The ranks have `grace` seconds to save. Then the client starts the next attempt.\n'
+        '- "preemption": The grace is extended until the machine ends.',
         {"run": is_run_id, "i?": is_call_index, "grace?": is_number, "why?": is_text, "break?": is_count},
     ),
     "fetch": FrameSchema(
-        'Send the file of a result from an offset on, as "data" frames.',
+        'Send the file with a result, as "data" frames.',
         _REQUEST_ID,
         {"f": is_file_name, "at?": is_count},
     ),
     "written": FrameSchema(
-        "List files that ranks wrote in their working folder during a run or since a time, sorted by path. `after`: "
-        "last path of the previous answer.",
+        "List the files that ranks wrote in their working folder during a run, or after a given time, sorted by path.",
         _REQUEST_ID,
         {"patterns": list_of(is_text), "run?": is_run_id, "since?": is_number, "after?": is_text},
         answer={"files": list_of(WRITTEN_KEYS), "more": is_count, "folder": is_text},
         may_fail=True,
     ),
     "restore": FrameSchema(
-        "Move a blob to a path in the working folder of the ranks, unless the ranks have changed the file there. "
-        "`at`: Unix time of its last change. `instead`: version of a file of the ranks that may be replaced, because "
-        "it is cut off. `outdated`: earlier copies to delete. The answer states whether the file was written.",
+        "Move a blob to a path in the working folder of the ranks, unless the ranks have changed the file at this "
+        "path.",
         _REQUEST_ID,
         {"blob": is_file_name, "size": is_count, "path": is_relative_subpath, "at": is_number, "instead?": is_text},
         {"outdated?": list_of(is_relative_subpath)},
@@ -468,63 +463,66 @@ FROM_CLIENT: FrameSchemas = {
         may_fail=True,
     ),
     "clear": FrameSchema(
-        "Delete files in the checkpoint folders of ended runs, which the client has, and folders that are empty then. "
-        'A file without `version` is a copy by "restore". Files that have changed stay.',
+        "Delete files in the checkpoint folders of ended runs, because the client has copies of them. Then delete "
+        'empty folders. A file without `version` was written by "restore". Files that have changed are not deleted.',
         _REQUEST_ID,
         {"folders": list_of(is_relative_subpath), "files": list_of(CLEARED_KEYS)},
     ),
     "output": FrameSchema(
-        'Send a listed file from an offset on, if it is unchanged, as "data" frames; the last has the SHA-256.',
+        'Send a file that an answer to "written" listed, as "data" frames, if the file is unchanged. The last of '
+        "these frames has the SHA-256.",
         _REQUEST_ID,
         OUTPUT_KEYS,
         {"at?": is_count},
     ),
     "stacks": FrameSchema(
-        "Return the stacks of all or some ranks, by py-spy or, if permitted, by a signal.",
+        "Return the stacks of all ranks or some ranks. They are read by py-spy or, if permitted, printed by the "
+        "ranks after a signal.",
         _REQUEST_ID,
         {"ranks?": list_of(is_rank), "signal?": is_bool},
         answer={"ranks": list_of(RANK_STACKS_KEYS)},
     ),
     "profile": FrameSchema(
-        "Profile a rank for some seconds; the answer's body is the profile in py-spy's raw format.",
+        "Profile a rank. The body of the answer is the profile in py-spy's raw format.",
         _REQUEST_ID,
         {"rank": is_rank, "seconds": is_number},
     ),
     "debug": FrameSchema(
-        "Debug a rank at a breakpoint: send `text` to the debugger, or end its input (`eof`). Without either, the "
-        "answer's body is the debugger's output, sent within a second. `who` identifies the session, which ends after "
-        "15 s without a request.",
+        "Debug a rank at a breakpoint: send `text` to the debugger, or end its input. Without `text` and `eof`, the "
+        "body of the answer is the output of the debugger, which is sent within a second. A session ends after 15 s "
+        "without a request.",
         _REQUEST_ID,
         {"rank": is_rank, "who": is_text, "text?": is_text, "eof?": is_bool},
         answer={"over": is_bool},
         may_fail=True,
     ),
     "still": FrameSchema(
-        "A rank of another node is paused at a breakpoint, so pause the timeouts of calls for this many seconds, or "
-        "longer if the frame is repeated; 0 resumes them. Requires an agent that lists this kind in `knows`.",
+        "A rank of another node is paused at a breakpoint. Pause the timeouts of calls, too. If the frame is "
+        "repeated, the pause becomes longer. Requires an agent that lists this kind in `knows`.",
         {"seconds": is_number},
     ),
     "metrics": FrameSchema(
-        "Start the metrics sampler and send samples from an offset on, continuing with new ones. Requires an agent "
-        "that lists this kind in `knows`.",
+        "Start the metrics sampler. Send samples from offset `at` on, and new samples as they are measured. Requires "
+        "an agent that lists this kind in `knows`.",
         {"at?": is_count},
     ),
     "peers": FrameSchema(
-        "Listen for file transfers with other nodes and the client, using this certificate.",
+        "Listen for file transfers with other nodes and with the client, and use this certificate.",
         _REQUEST_ID,
         CREDENTIAL_KEYS,
         answer={"port": is_port},
         may_fail=True,
     ),
     "pull": FrameSchema(
-        "Fetch a blob from another node. `output`: a file of the other node's ranks that has this content.",
+        "Fetch a blob from another node.",
         _REQUEST_ID,
         {"hash": is_file_name, "size": is_count, "from": optional(is_address), "output?": object_of(OUTPUT_KEYS)},
     ),
-    "drop": FrameSchema("Delete these blobs, whose calls have ended.", _REQUEST_ID, {"blobs": list_of(is_file_name)}),
+    "drop": FrameSchema(
+        "Delete these blobs. The calls that used them have ended.", _REQUEST_ID, {"blobs": list_of(is_file_name)}
+    ),
     "ports": FrameSchema(
-        "Return a free port for each rank of the node, and the port (`line`) for failure notifications of other nodes; "
-        "0 if the node cannot listen.",
+        "Return a free port for each rank of the node, and a port for failure messages of other nodes.",
         _REQUEST_ID,
         answer={"ports": list_of(is_port), "accelerators": is_count, "line": is_port},
     ),
@@ -539,12 +537,13 @@ FROM_CLIENT: FrameSchemas = {
         },
     ),
     "where": FrameSchema(
-        "Return the number of calls of each gang run.",
+        "Return the number of calls of each broadcast. The client repairs a broadcast that started on some nodes only.",
         _REQUEST_ID,
         answer={"runs": dict_of(is_run_id, RUN_CALL_COUNTS)},
     ),
     "holds": FrameSchema(
-        "Return the gang and the state of its runs.",
+        "Return the state of the gang, and the number of calls of each of its runs. The client finds free nodes by "
+        "this.",
         _REQUEST_ID,
         answer={
             "epoch": is_count,
@@ -555,52 +554,51 @@ FROM_CLIENT: FrameSchemas = {
         },
     ),
     "heartbeats": FrameSchema(
-        "Return the seconds since the last sign of life of the gang's nodes that this node watches during a run that "
-        "may restart. Requires an agent that lists this kind in `knows`.",
+        "Return the seconds since the last sign of life of each node that this node watches. Nodes watch each other "
+        "during runs that may restart. Requires an agent that lists this kind in `knows`.",
         _REQUEST_ID,
         answer=_SILENCES,
     ),
     "enqueue": FrameSchema(
-        "Head only: queue a run that needs nodes. `since`: start of its waiting time if it was queued before.",
+        "Add a run that needs nodes to the queue. Only node 0 (the head) has a queue.",
         QUEUE_REQUEST_KEYS,
         {"since?": is_number},
     ),
     "dequeue": FrameSchema("Remove a run from the queue.", {"run": is_run_id}),
     "halt": FrameSchema(
-        "Tear-down: stop the ranks within their grace period, and keep running to send their last output. Answered "
-        "once they have stopped.",
+        "First step of a teardown: stop the ranks within their grace period. The agent keeps running to send their "
+        "last output, and answers once the ranks have stopped.",
         _REQUEST_ID,
     ),
     "shutdown": FrameSchema(
-        "Exit. `drop`: runs whose results are discarded; `keep`: seconds to retain other results.",
+        "Last step of a teardown: the agent exits.",
         {"drop?": list_of(is_run_id), "keep?": is_number},
     ),
     "gang": FrameSchema(
-        "Set up the ranks for this epoch, in new processes if `fresh`; the body is the pickled plugins. `line`: "
-        "addresses of the gang's nodes, the signing key, and whether to use it for `fail_fast` and `heartbeats`.",
+        "Set up the ranks for this epoch. The body is the pickled plugins.",
         {"epoch": is_count, "info": is_rank_info, "fresh?": is_bool, "line?": GANG_PEERS},
         _PLUGIN_FLAGS,
         body=MAX_PLUGINS_BYTES,
     ),
     "hello": FrameSchema(
-        "First frame of a client. An `observer` does not renew the lease.",
+        "First frame of a client.",
         {"watch?": is_bool, "observer?": is_bool, "who?": is_text},
     ),
-    "use": FrameSchema("An observer uses the pool from now on."),
+    "use": FrameSchema("A client that connected as an observer uses the pool from now on, and renews the lease."),
     "warn": FrameSchema(
-        "Notify the ranks that another node's machine will be preempted in `left` seconds.",
+        "Notify the ranks that the machine of another node will be preempted.",
         {"node": is_rank, "left": is_number},
     ),
     "ping": FrameSchema("Renew the lease and return its remaining time.", {"id?": is_count}, answered_by="pong"),
     "lock": FrameSchema("Request the gang lock."),
-    "unlock": FrameSchema(
-        "Release the gang lock. `unclean`: a run may have started on some nodes only.", {"unclean?": is_bool}
-    ),
+    "unlock": FrameSchema("Release the gang lock.", {"unclean?": is_bool}),
     "form": FrameSchema(
-        "First node of a gang only: reserve a port for the next epoch.", _REQUEST_ID, answered_by="formed"
+        "Reserve a port for the rendezvous of the next epoch. Sent only to the first node of a gang.",
+        _REQUEST_ID,
+        answered_by="formed",
     ),
     "number": FrameSchema(
-        "Head only: return a unique number, at least `least`, for the next epoch.",
+        "Return a unique number for the next epoch. Sent only to node 0 (the head).",
         _REQUEST_ID,
         {"least": is_count},
         answer={"epoch": is_count},
@@ -610,7 +608,8 @@ FROM_CLIENT: FrameSchemas = {
 # Frames from workers, and from the process with the plugins' node contexts, to their agent.
 FROM_WORKER: FrameSchemas = {
     "hello": FrameSchema(
-        "First frame of a worker; a new agent also learns its set-up.",
+        "First frame of a worker. The body is the pickled plugins. If another agent started the worker, the new "
+        "agent learns the worker's set-up from this frame.",
         {
             "pid": is_count,
             "phase?": is_text,
@@ -626,44 +625,51 @@ FROM_WORKER: FrameSchemas = {
         body=MAX_PLUGINS_BYTES,
     ),
     "outcome": FrameSchema(
-        "A call has ended; see the agent's frame. `unusable`: the plugins' contexts could not be entered. `ends`: why "
-        "the worker accepts no further call. `left`: the code called `sys.exit(0)`. `joined`: the code left a process "
-        "group open.",
+        "A call has ended. The body is as in the agent's frame. The agent adds keys, and sends the frame to clients.",
         _CALL,
         {"kind": OUTCOME_KIND, "unusable?": is_bool, "ends?": is_text, "left?": is_bool, "joined?": is_bool},
         RESULT_FIELDS,
         body=MAX_EXCEPTION_BYTES,
     ),
     "item": FrameSchema(
-        "A generator yielded a value; see the agent's frame.",
+        "A generator yielded a value. The body is as in the agent's frame. The agent adds keys, and sends the frame "
+        "to clients.",
         _CALL,
         {"seq": is_count},
         RESULT_FIELDS,
         body=MAX_INLINE_BYTES,
     ),
-    "want": FrameSchema("A call needs values of a streamed argument; see the agent's frame.", _WANT),
-    "phase": FrameSchema("Long-running phase of the worker.", {"phase": is_text}),
-    "sigterm": FrameSchema(
-        "Whether user code handles SIGTERM, for example to save a checkpoint.", {"handles": is_bool}
+    "want": FrameSchema(
+        "A call needs values of a streamed argument, from number `next` on, but not yet number `until`.", _WANT
     ),
-    "modules": FrameSchema("Modules that the worker has loaded; see the agent's frame.", {"files": _MODULES}),
+    "phase": FrameSchema("The worker has begun a long-running phase.", {"phase": is_text}),
+    "sigterm": FrameSchema(
+        "User code has begun or ceased to handle SIGTERM, for example to save a checkpoint.", {"handles": is_bool}
+    ),
+    "modules": FrameSchema(
+        "Files of the script's modules that the worker has loaded. A hash states the content of a file when it was "
+        "loaded.",
+        {"files": _MODULES},
+    ),
     "secrets": FrameSchema("Values to redact from now on.", {"values": list_of(is_text)}),
-    "entering": FrameSchema("The `around_app` context of a plugin is being entered.", {"plugin": is_text}),
+    "entering": FrameSchema("The process enters the `around_app` context of a plugin.", {"plugin": is_text}),
     "failed": FrameSchema(
-        "An `around_app` context could not be entered; the body is the pickled exception.",
+        "An `around_app` context could not be entered. The body is the pickled exception.",
         {"error": ERROR_KEYS},
         body=MAX_EXCEPTION_BYTES,
     ),
-    "ready": FrameSchema("The contexts of the epoch have been entered or have failed.", {"epoch": is_count}),
+    "ready": FrameSchema(
+        "The process is set up for the epoch. Contexts of plugins have been entered or have failed.",
+        {"epoch": is_count},
+    ),
     "entered": FrameSchema("All `around_app` contexts have been entered."),
 }
 
 # Frames from an agent to its workers, which do not validate them.
 TO_WORKER: FrameSchemas = {
     "setup": FrameSchema(
-        "Set up the process for this epoch; the body is the pickled plugins. `own`: place of the rank in tasks. "
-        "`apart`: tasks run in a separate process from broadcasts. For that process: the number of ranks on the "
-        "machine (`sharers`), and the `devices` of its rank.",
+        "Set up the process for this epoch. The body is the pickled plugins. `sharers` and `devices` are only for a "
+        "process that runs tasks separately from broadcasts.",
         {
             "info": is_rank_info,
             "gang?": is_bool,
@@ -677,38 +683,46 @@ TO_WORKER: FrameSchemas = {
         body=MAX_PLUGINS_BYTES,
     ),
     "place": FrameSchema(
-        "Rank of the process before a gang is formed; `own` as in a set-up.",
+        "Place of the rank, sent before a gang is formed.",
         {"info": is_rank_info, "own": is_rank_info},
     ),
-    "call": FrameSchema("Run a function; see the client's frame.", _CALL_KEYS, body=2 * MAX_INLINE_BYTES),
-    "credit": FrameSchema("The client has received all values of a generator below `next`.", _CREDIT),
-    "fed": FrameSchema("A value of a streamed argument; see the client's frame.", _FED, body=MAX_INLINE_BYTES),
+    "call": FrameSchema(
+        'Run a function. Keys and body are those of the client\'s frame "call".', _CALL_KEYS, body=2 * MAX_INLINE_BYTES
+    ),
+    "credit": FrameSchema("The client has received all values of a generator whose numbers are below `next`.", _CREDIT),
+    "fed": FrameSchema(
+        'Value of a streamed argument, or a part of this value. If `ends` is "error", the body is the exception that '
+        "the iterator raised.",
+        _FED,
+        body=MAX_INLINE_BYTES,
+    ),
     "exit": FrameSchema("Exit normally."),
 }
 
 # Frames on separate TLS connections for files (``protocol.blocking_tls_connection``), between nodes and with
 # the client. File content follows the frames. After an invalid answer the connection is closed.
 FILE_FRAMES: FrameSchemas = {
-    "blob": FrameSchema('Request for a blob. Answer: "comes", then the blob.', {"name": is_file_name}),
+    "blob": FrameSchema('Request a blob. The answer is "comes", followed by the blob.', {"name": is_file_name}),
     "put": FrameSchema(
-        'Upload of a blob by the client. Answer: "go"; after the blob: "there".',
+        'Upload of a blob by the client. The answer is "go". After the client has sent the blob, the node answers '
+        '"there".',
         {"name": is_file_name, "size": is_count},
     ),
     "result": FrameSchema(
-        'Request of the client for a result from byte `at` on. Answer: "comes", then the result.',
+        'Request of the client for the file with a result. The answer is "comes", followed by the file.',
         {"name": is_file_name, "at": is_count},
     ),
     "output": FrameSchema(
-        'Request of the client for a written file from byte `at` on. Answer: "comes", the file, "whole".',
+        'Request of the client for a file that ranks wrote. The answer is "comes", followed by the file and "whole".',
         OUTPUT_KEYS,
         {"at": is_count},
     ),
-    "go": FrameSchema("The blob can be sent."),
+    "go": FrameSchema("The node is ready to receive the blob."),
     "whole": FrameSchema(
         "The file was sent completely and has not changed since it was listed.", {"sha256": is_file_name}
     ),
     "there": FrameSchema("The blob was received and its content matches its name."),
-    "comes": FrameSchema("The file follows; `size` is its total size in bytes.", {"size": is_count}),
+    "comes": FrameSchema("The content of the file follows this frame.", {"size": is_count}),
     "answer": FrameSchema("The request failed; the connection is closed.", {"error": is_text}),
 }
 
@@ -743,19 +757,23 @@ PEER_REPORT_KEYS = object_of(
 # Frames between the agents of a gang. Only the signature, with the epoch's key, authenticates them.
 PEER_FRAMES: FrameSchemas = {
     "heartbeat": FrameSchema(
-        "Sign of life during a run that may restart: `count` grows, and `silences` are seconds since the last sign of "
-        "life of the nodes that the sender watches.",
+        "Sign of life during a run that may restart.",
         _SILENCES,
         {"node": is_rank, "count": is_count, "signature": is_signature},
     ),
     "attempt": FrameSchema(
-        "Request of an agent about a run without a client; the body is signed JSON. Its `step` is to stop the run, to "
-        "report how the ranks ended, to reserve ports, to begin the next attempt, or to save before a preemption.",
+        "Request about a run without a client. The body is signed JSON. Its `step` is one of these:\n"
+        "\n"
+        '- "stop": Stop the run.\n'
+        '- "report": Report how the ranks ended.\n'
+        '- "prepare": Reserve ports.\n'
+        '- "begin": Begin the next attempt.\n'
+        '- "notice": Let the ranks save, because a machine will be preempted.',
         {"epoch": is_count, "signature": is_signature},
         body=MAX_PEER_BODY_BYTES,
     ),
     "report": FrameSchema(
-        'Answer to "attempt"; the body is signed JSON.', {"signature": is_signature}, body=MAX_PEER_BODY_BYTES
+        'Answer to "attempt". The body is signed JSON.', {"signature": is_signature}, body=MAX_PEER_BODY_BYTES
     ),
 }
 
