@@ -25,6 +25,7 @@ import pytest
 
 from skyward_core.node.agent import file_transfer_server
 from skyward_core.node.agent.file_transfer_server import ACCEPT_RETRY_DELAY, MAX_UNAUTHENTICATED, FileTransferServer
+from skyward_core.node.agent.output_checkpoint_and_source_files import file_version
 from skyward_core.plugins.pool_certificate_authority import Authority, node_name
 from skyward_core.pool.direct_file_transfers import IDLE_TIMEOUT, MAX_AGE, Endpoint, IdleStreams, Transfer
 from skyward_core.protocol import blocking_tls_connection
@@ -35,6 +36,7 @@ from skyward_core.protocol.blocking_tls_connection import (
     TlsConnectionError,
     make_ssl_context,
 )
+from skyward_core.protocol.frame_codec import Decoder, encode_frame
 from skyward_core.transport.file_and_result_downloads import ResultDownload
 from skyward_core.util.content_hash import hash_bytes
 from tests.support.waiting import wait_until
@@ -351,15 +353,54 @@ def test_idle_blob_connection_is_closed(
     assert client.download(hosts[0].node, target) == DATA
 
 
-def test_ranks_precede_the_copies_of_their_checkpoints() -> None:
+def nicenesses(process: int) -> list[int]:
+    """Return the nicenesses of the threads of a process, relative to this thread's."""
+    found = []
+    for path in Path(f"/proc/{process}/task").glob("*/stat"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended
+            found.append(int(path.read_text().rpartition(")")[2].split()[16]) - os.nice(0))
+    return sorted(found)
+
+
+@pytest.mark.skipif(os.nice(0) + file_transfer_server.NICENESS > 19, reason="no niceness is greater than 19")
+def test_ranks_precede_copies_of_files_that_ranks_wrote_but_not_other_transfers(
+    tmp_path: Path, authority: Authority, client: Client
+) -> None:
+    """Each transfer waits for the test in its middle: for the reader of an answer, or for a peer's TLS handshake."""
+    for name in ("blobs", "spool", "work"):
+        (tmp_path / name).mkdir()
+    written = tmp_path / "work" / "model.pt"
+    for path in (tmp_path / "blobs" / NAME, tmp_path / "spool" / RESULT, written):
+        with path.open("wb") as file:
+            file.truncate(1 << 25)
+    output = {"path": written.name, "version": file_version(written.stat())}
+    peers = {"blobs": str(tmp_path / "blobs"), "spool": str(tmp_path / "spool"), "work": str(tmp_path / "work")}
+    peers |= authority.issue(node_name(0)).to_json() | {"t": "peers", "address": "127.0.0.1"}
     agent, server = socket.socketpair()
     code = f"from {file_transfer_server.__name__} import main; main({server.fileno()})"
-    niceness = min(19, os.nice(0) + file_transfer_server.NICENESS)
-    with subprocess.Popen([sys.executable, "-c", code], pass_fds=[server.fileno()]) as process:
+    lowered = file_transfer_server.NICENESS
+    with subprocess.Popen([sys.executable, "-c", code], pass_fds=[server.fileno()]) as process, agent:
         server.close()
-        wait_until(lambda: os.getpriority(os.PRIO_PROCESS, process.pid) == niceness)
-        agent.close()
-    assert process.returncode == 0
+        agent.sendall(encode_frame(peers | {"id": 1}))
+        ((answer, _),) = Decoder().feed(agent.recv(1 << 16))
+        place = ("127.0.0.1", answer["port"])
+        for request in ({"t": "blob", "name": NAME}, {"t": "result", "name": RESULT, "at": 0}):
+            with TlsConnection.connect(place, client.context) as line:
+                size = line.request({"t": "output", "at": 0} | output)["size"]
+                wait_until(lambda: nicenesses(process.pid) == [0, 0, 0, lowered])
+                for _ in line.read_chunks(size):
+                    pass
+                line.receive_frame()
+                line.request(request)
+                wait_until(lambda: nicenesses(process.pid) == [0, 0, 0])  # on the same connection
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            pull = {"t": "pull", "hash": NAME, "size": 1, "from": silent.getsockname()}
+            for number, fields, niceness in ((2, {}, 0), (3, {"output": output}, lowered)):
+                agent.sendall(encode_frame(pull | {"id": number} | fields))
+                with silent.accept()[0] as peer:
+                    peer.recv(1)  # the thread has begun
+                    wait_until(lambda expected=[0, 0, niceness]: nicenesses(process.pid) == expected)
+    assert process.returncode == 0, "although the agent has not read the answers"
 
 
 def test_idle_connections_are_bounded_in_number_and_age(hosts: list[Host], client: Client) -> None:

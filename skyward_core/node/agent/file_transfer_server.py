@@ -15,9 +15,11 @@ import os
 import re
 import socket
 import ssl
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -165,7 +167,10 @@ class FileTransferServer:
             with open(self._spool / name, "rb") as file:
                 _send_file(connection, file.fileno(), int(request["at"]), CompleteFile(file.fileno()))
         elif request["t"] == "output":
-            self._send_output(connection, str(request["path"]), str(request["version"]), int(request["at"]))
+            version, at = str(request["version"]), int(request["at"])
+            # The next request on this connection may be for a result, and no thread can raise its own priority.
+            with ThreadPoolExecutor(1, initializer=_lower_priority) as thread:
+                thread.submit(self._send_output, connection, str(request["path"]), version, at).result()
         else:
             raise RefusedByPeer(f"unknown request {kind} {name!r:.80}")
 
@@ -316,12 +321,17 @@ def _send_file(connection: TlsConnection, file: int, at: int, source: IncomingBl
         raise TlsConnectionError(str(error)) from error
 
 
-NICENESS = 10  # added to the agent's niceness, because copies of checkpoints must not slow training on few processors
+NICENESS = 10  # added to the agent's niceness
+
+
+def _lower_priority() -> None:
+    """Let training precede this thread, which copies a checkpoint, on machines with few processors."""
+    if sys.platform == "linux":  # elsewhere, niceness applies to the whole process
+        os.nice(NICENESS)
 
 
 def main(descriptor: int) -> None:
     """Serve the agent's requests over an inherited socket until the agent closes it."""
-    os.nice(NICENESS)
     agent = socket.socket(fileno=descriptor)
     lock = threading.Lock()
     peers: FileTransferServer | None = None
@@ -331,6 +341,8 @@ def main(descriptor: int) -> None:
             agent.sendall(encode_frame({"t": "known", "id": header["id"]} | fields))
 
     def pull(peers: FileTransferServer, header: HelperPull) -> None:
+        if "output" in header:
+            _lower_priority()
         try:
             peers.fetch(
                 header["hash"], header["size"], (header["from"][0], int(header["from"][1])), header.get("output")
@@ -342,16 +354,17 @@ def main(descriptor: int) -> None:
 
     decoder = Decoder()
     header: HelperPeers | HelperPull
-    while data := agent.recv(1 << 16):
-        for header, _ in decoder.feed(data):
-            if header["t"] == "peers":
-                try:
-                    paths = Path(header["blobs"]), Path(header["spool"]), header["address"]
-                    peers = FileTransferServer(*paths, header, header["work"])
-                except OSError as error:
-                    answer(header, {"error": str(error)})
-                else:
-                    answer(header, {"port": peers.port})
-            elif peers is not None:
-                threading.Thread(target=pull, args=(peers, header), daemon=True).start()
+    with suppress(ConnectionError):  # the agent may close the socket without reading all answers
+        while data := agent.recv(1 << 16):
+            for header, _ in decoder.feed(data):
+                if header["t"] == "peers":
+                    try:
+                        paths = Path(header["blobs"]), Path(header["spool"]), header["address"]
+                        peers = FileTransferServer(*paths, header, header["work"])
+                    except OSError as error:
+                        answer(header, {"error": str(error)})
+                    else:
+                        answer(header, {"port": peers.port})
+                elif peers is not None:
+                    threading.Thread(target=pull, args=(peers, header), daemon=True).start()
     os._exit(0)
