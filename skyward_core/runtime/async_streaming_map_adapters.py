@@ -111,7 +111,7 @@ class StreamedIterator(Iterator[Any]):
         wait: Callable[[Callable[[], bool]], None],
         load: Callable[[str, Callable[[], Any]], Any],
     ) -> None:
-        """Set the functions that request values, wait for a condition, and load a value by its description."""
+        """Set functions that request values, wait for a condition, and load a value (errors contain the given text)."""
         self._request, self._wait, self._load = request, wait, load
 
     def __next__(self) -> Any:

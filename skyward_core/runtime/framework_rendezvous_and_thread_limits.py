@@ -109,7 +109,7 @@ def patch_jax_initialize(distributed: Any, place: Callable[[], Mapping[str, Any]
 
 
 def patch_jax_when_imported(place: Callable[[], Mapping[str, Any]]) -> None:
-    """Patch JAX as :func:`patch_jax_initialize` does when JAX has been imported, unless a plugin has patched JAX.
+    """Call :func:`patch_jax_initialize` once JAX is imported, unless a plugin has already patched JAX.
 
     Args:
         place: Returns all arguments for a rank of this pool.
@@ -198,8 +198,9 @@ ADVICE = (
 )
 
 _by_plugin: dict[str, str] = {}
-of_task: dict[str, str] = {}  # set for functions and scripts of tasks, but not for commands, which may be launchers
-_is_gang_call = True  # whether all ranks run the current call; the default outside of workers
+# Variables of torchrun in tasks. Commands do not get them, because a command may be a launcher that sets them itself.
+of_task: dict[str, str] = {}
+_is_gang_call = True  # whether all ranks run the current call; True outside of workers
 
 
 def torchrun_variables(info: InstanceInfo, port: int) -> dict[str, str]:
@@ -233,7 +234,7 @@ def torchrun_variables(info: InstanceInfo, port: int) -> dict[str, str]:
 
 
 def set_permanent_variables(info: InstanceInfo) -> None:
-    """Set the variables for all calls of this process, for plugins that create the process group themselves."""
+    """Set torchrun's variables once for all calls of this process, for plugins that create the process group."""
     _by_plugin.update(torchrun_variables(info, claim_port(info)))
     os.environ.update(_by_plugin)
     _set_tuning_defaults(info)

@@ -27,7 +27,7 @@ WRITES_PER_SECOND = 20  # maximum writes per second
 MAX_PENDING = 20_000  # calls between two writes; of further calls, only the latest value of each metric is written
 PRINTED = "log"  # source of metrics in printed lines
 POSITIONS = frozenset(("step", "epoch"))  # names that several sources may log
-MAX_OTHER_NAMES = 48  # names of a run's metrics of other sources
+MAX_OTHER_NAMES = 48  # remembered metric names per run: of `log`, and of all other sources together
 SCAN_INTERVAL = 0.5  # seconds between searches for metrics in the output
 SCAN_SHARE = 0.001  # share of a core that the search may use; the rest of the output is not searched
 FIRST_SCAN_SECONDS, MAX_SCAN_SECONDS = 0.03, 0.01  # processor time for searches, at first and after a long pause
@@ -128,7 +128,8 @@ class _Writer:
         os.register_at_fork(after_in_child=self._renew_locks)
 
     def _renew_locks(self) -> None:
-        self._lock, self._writing = threading.Lock(), threading.Lock()  # the parent may have held them
+        # Another thread may have held the locks during the fork. That thread does not exist in the child.
+        self._lock, self._writing = threading.Lock(), threading.Lock()
 
     def add(self, run: str, numbers: dict[str, Any], seq: int | None = None, call: int = -1) -> None:
         entry: dict[str, Any] = {"at": time(), "run": run, "values": numbers}
@@ -150,7 +151,7 @@ class _Writer:
         at: float | None = None,
         progress: Progress | None = None,
     ) -> None:
-        """Add metrics of another source than `log`. Names that `log` or an earlier source was given are dropped.
+        """Add metrics of a source other than `log`. Drop names that `log` or another library has already logged.
 
         Args:
             source: `PRINTED`, or the name of a library.
@@ -161,7 +162,8 @@ class _Writer:
             self._start_run(run)
             values = {}
             for name, value in numbers.items():
-                # Libraries print their metrics, too, or pass them on: train/loss as loss, eval/loss as eval_loss.
+                # A library may also print a metric or pass it on under another name, for example train/loss as loss,
+                # eval/loss as eval_loss. All names of a metric have the same key.
                 key = name.removeprefix("train/").replace("/", "_").lower()
                 if key not in self._logged and (name in POSITIONS or self._owns(key, source)):
                     values[name] = value
@@ -260,12 +262,12 @@ class OutputScan:
         self._paths = stem + OUT, stem + ERR
         self._offsets = {path: os.stat(path).st_size for path in self._paths}
         self.has_output, self.since = False, 0.0
-        self._has_printed = False  # during the current calls
+        self._has_printed = False  # whether the current calls have printed anything
         self._calls: list[tuple[str, int]] = []
         self._metrics: PrintedMetrics | None = None
         self._run = ""
         self._room, self._at = FIRST_SCAN_SECONDS, monotonic()
-        self._cost = 1e-6  # seconds of processor time for a byte
+        self._cost = 1e-6  # processor seconds per searched byte
         self._lock, self._process = threading.Lock(), os.getpid()
 
     def note_output(self) -> None:
@@ -309,7 +311,7 @@ class OutputScan:
                     self._offsets[path] = begin
 
     def _parse(self, path: str, begin: int, size: int, since: float, is_end: bool) -> bool:
-        """Record the metrics in a part of a file, or in its begin and end if it is too long.
+        """Record the metrics in a part of a file. If the part is too long, search only its start and its end.
 
         Returns:
             False if the parser is not loaded yet and there are too few lines to load it.

@@ -80,8 +80,9 @@ _CUES = (
     b"auc", b"bleu", b"rouge", b"mse", b"mae", b"psnr", b"iou", b"wer", b"cer", b"elbo", b"%|", b"=>", "━".encode(),
 )  # fmt: skip
 _DIGITS = b"0123456789"
-MAX_REJECTED = 1024  # shapes of lines
-# Words of names that identify the results of training. Other numbers of such a line are metrics, too.
+MAX_REJECTED = 1024  # remembered patterns of lines without metrics
+# A metric name with one of these words marks its line as results of training. All other numbers in the line then become
+# metrics, too.
 _RESULTS = frozenset((
     "loss", "losses", "acc", "accuracy", "perplexity", "ppl", "nll", "reward", "f1", "auc", "bleu", "rouge", "mse",
     "rmse", "mae", "psnr", "ssim", "iou", "miou", "wer", "cer", "elbo", "map50", "mcc",
