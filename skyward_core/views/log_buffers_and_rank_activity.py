@@ -1,6 +1,6 @@
 """Bounded in-memory buffers of log lines, and detection of silent ranks.
 
-Log bytes arrive in pieces of any size. The files contain the complete logs. The buffers contain only the lines that a
+Log bytes arrive in chunks of any size. The files contain the complete logs. The buffers contain only the lines that a
 screen can show, reduced to text and colours that are safe for terminals (``util.terminal_safe_text``).
 """
 
@@ -17,10 +17,10 @@ from typing import ClassVar, NamedTuple, Protocol, overload
 
 from skyward_core.util.terminal_safe_text import is_plain_ascii, sanitize_colored
 
-TOTAL_BYTES = 64_000_000  # bytes of all stores that share a budget, by default
-MIN_STORE_BYTES = 16 << 10  # bytes of each store, for any number of stores
+TOTAL_BYTES = 64_000_000  # default bytes of a budget that several stores share
+MIN_STORE_BYTES = 16 << 10  # minimum bytes of each store, even if many stores share the budget
 LINE_OVERHEAD = 64  # bytes of a separate line in addition to its characters
-LAZY_LINES = 64  # lines from which a piece is stored undecoded; smaller pieces are merged with others
+LAZY_LINES = 64  # minimum lines of a piece that is stored undecoded; smaller pieces are merged
 
 
 class MemoryBudget:
@@ -457,14 +457,15 @@ MAX_BAR_DEPTH = 8  # nested progress bars
 
 
 class LineSplitter:
-    """Splitter of bytes into lines, for pieces of any size. Holds the unfinished line and the progress bars below
-    it.
+    """Incremental splitter of bytes into lines. The bytes may arrive in chunks of any size.
+
+    Holds the unfinished last line, and the progress bars that were drawn below this line.
     """
 
     __slots__ = ("_below", "_cut", "_head", "_returned")
 
     def __init__(self) -> None:
-        self._below: dict[int, bytes] = {}  # progress bars, by the number of lines below
+        self._below: dict[int, bytes] = {}  # progress bars, by their distance in lines from the unfinished line
         self._head = b""
         self._cut = 0  # bytes of the unfinished line that were dropped because of the limit
         self._returned = False  # last character was a carriage return: the next one overwrites the line
@@ -594,7 +595,7 @@ def _decode_lines(body: bytes) -> list[str]:
 
 
 def _may_be_long(body: bytes) -> bool:
-    """Check whether a line may exceed the limit. A longer line would fill one of the fixed windows that are checked."""
+    """Check whether a line may exceed the limit: a longer line would leave one of the windows without a line end."""
     step = LINE_LIMIT // 2
     return any(body.find(b"\n", at, at + step) < 0 for at in range(0, len(body) - step, step))
 

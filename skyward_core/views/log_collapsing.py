@@ -104,14 +104,14 @@ class HeldLines:
         return self.release_until(float("inf"))
 
     def _next_line(self, until: float) -> HeldLine | None:
-        """Return a line whose key must be released now from all queues where the key is next."""
+        """Return a line to release now from every queue in which its key is next; None if all lines can wait."""
         best = self._peek()
         if best is not None and best.at <= until:
             return best
         oldest = min((queue[0] for queue in self._queues.values() if queue), key=lambda line: line.at)
         if oldest.at > until and self._size <= MAX_HELD_LINES and self._length <= MAX_HELD_CHARS:
             return None
-        # The line waits for ranks that must print other lines before it.
+        # If every line waits for ranks that must print other lines first, take one that most ranks print next.
         return best or max(
             (queue[0] for queue in self._queues.values() if queue),
             key=lambda line: (line.at <= until, len(self._first[line.key]), -line.at),

@@ -46,7 +46,7 @@ def slowdown_bits(figures: Mapping[str, float]) -> int:
 
 
 def _start_time(before: float | None, at: float, holds: object) -> float | None:
-    """Return the start time of a condition, given the earlier start. None if the condition does not hold now."""
+    """Return when a condition began to hold: ``before`` if known, otherwise ``at``. None if it does not hold now."""
     return (at if before is None else before) if holds else None
 
 

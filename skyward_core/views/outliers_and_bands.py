@@ -39,10 +39,10 @@ def compute_band(lines: Sequence[Trace], columns: int) -> Band:
     """Compute the minimum, median and maximum of all series in each of ``columns`` equal parts of their time.
 
     Minimum and maximum cover all values of a part. The median covers the last value of each series in the part. A
-    series without values in a part, but with values before and after the part, counts with its previous value. Before
-    its first and after its last value, a series counts for one more average pause. Ranks log at different times, and
-    without this rule the first or last rank to log would look like a change of all. Parts without values and non-finite
-    values are omitted.
+    series without values in a part, but with values before and after the part, counts with its previous value. The
+    first value also counts during one average pause before it, and the last value during one average pause after it.
+    Ranks log at different times, so without this rule a part with values of only the earliest or the latest rank would
+    look like a change of all ranks. Parts without values and non-finite values are omitted.
     """
     return IncrementalBand(exact=True).update(dict(enumerate(lines)), columns)
 
@@ -54,11 +54,11 @@ def median(values: Iterable[float]) -> float:
     if len(ranked) % 2:
         return ranked[half]
     low, high = ranked[half - 1], ranked[half]
-    return min(max(low / 2 + high / 2, low), high)  # the halves of the smallest numbers are rounded
+    return min(max(low / 2 + high / 2, low), high)  # clamped, because halving the smallest numbers rounds them
 
 
 def mean_pauses(lines: Sequence[Trace]) -> list[float]:
-    """Return the mean seconds between values of each series. Series of one value get the median of the others."""
+    """Return the mean seconds between values of each series. A series of one value gets their median."""
     known = [(line.at[-1] - line.at[0]) / (len(line.at) - 1) if len(line.at) > 1 else None for line in lines]
     several = [pause for pause in known if pause is not None]
     others = median(several) if several else inf
@@ -139,7 +139,7 @@ class IncrementalBand:
         step = (last - first) / max(1, columns)
         if not self._exact:
             fraction, power = frexp(max(step, LEAST_STEP))
-            step = 2.0 ** (power - (fraction == 0.5))  # the least power of two that is not less
+            step = 2.0 ** (power - (fraction == 0.5))  # round up to a power of two
         self._first, self._columns = first, columns
         self._ends = [first + step * (column + 1) for column in range(columns)]
         if self._exact and columns:

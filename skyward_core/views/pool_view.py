@@ -519,7 +519,7 @@ def _(event: events.NodeLink, view: PoolView) -> None:
 
 @_apply.register(events.NodeSilence)
 def _(event: events.NodeSilence, view: PoolView) -> None:
-    """Show nothing: only the journal needs the numbers, because notes and errors contain them as text."""
+    """Ignore the testimonies: screens show them in notes and errors, and only the journal needs the numbers."""
 
 
 @_apply.register(events.RunOpened)

@@ -18,10 +18,10 @@ from skyward_core.views.outliers_and_bands import Trace, find_outliers, median
 
 RECOVERY_COUNT = 20  # finite values after which an earlier non-finite value is no longer reported
 BLOCK_SIZE = 50  # values per median
-PLATEAU_BLOCKS = 4  # medians without improvement
-PLATEAU_SECONDS = 300.0  # seconds that these medians must span, for ranks that log many times per second
-MIN_FALL = 0.01  # of the first median: minimum fall of a metric that counts as a training loss
-MIN_IMPROVEMENT = 0.001  # of the total fall: minimum that counts as an improvement
+PLATEAU_BLOCKS = 4  # successive medians without improvement after which a loss is on a plateau
+PLATEAU_SECONDS = 300.0  # minimum seconds of a plateau, because some ranks log many times per second
+MIN_FALL = 0.01  # a metric counts as a training loss if it fell by this share of its first median
+MIN_IMPROVEMENT = 0.001  # a new minimum counts as an improvement if it adds this share of the total fall
 PACE_SIZE = 8  # values per median, so that a single slow step has no effect
 MAX_PACES = 256  # stored paces; beyond that, neighboring paces are merged in pairs
 
@@ -125,7 +125,7 @@ class SeriesDiagnostics:
         return "NaN" if self.bad != self.bad else str(self.bad)
 
 
-MAX_POINTS = 512  # points per series; then every other point is dropped
+MAX_POINTS = 512  # points per series; a full series drops every other point
 MAX_NAMES = 64  # metrics per rank and run
 MAX_RUNS = 64  # runs per pool
 MAX_TIME = 1 << 40  # seconds since 1970; later times are invalid
@@ -134,9 +134,9 @@ MAX_LINE_BYTES = 1 << 16  # bytes of an unfinished line; longer than any line th
 REQUIRED_VALUES = 3  # consistent values before a progress is shown
 MAX_PROGRESS_VALUES = 64  # stored values of one progress
 RATE_VALUES = 24  # latest values from which the rate is computed
-MAX_PROGRESSES = 8  # kinds and totals of one rank
-MIN_STALE_SECONDS = 10.0  # without progress, after which the time left is unknown
-STALE_INTERVALS = 3.0  # or this number of usual intervals between values
+MAX_PROGRESSES = 8  # observed progresses of one rank; each has its own kind and total
+MIN_STALE_SECONDS = 10.0  # minimum seconds without progress after which the time left is unknown
+STALE_INTERVALS = 3.0  # the same limit in usual intervals between two values; the longer limit counts
 EPOCH_KINDS = (2, 4)  # kinds of progress whose unit is not a step; see `printed_metrics_and_library_hooks`
 
 

@@ -144,8 +144,8 @@ def _fields_of(kind: Any) -> tuple[dict[str, tuple[str, Any]], set[str]]:
 
 Entry = dict[str, Any]
 STREAMS = ("out", "err")
-ROWS, SHEETS = 4_096, 1_024  # rows of a sweep, and sweeps of a recording
-MAX_CLOCK_DIFFERENCE = 1e7  # seconds between two clocks
+ROWS, SHEETS = 4_096, 1_024  # maximum number of rows of a sweep, and of sweeps of a recording
+MAX_CLOCK_DIFFERENCE = 1e7  # maximum seconds by which the clocks of client and node may differ
 
 
 def event_entry(event: events.Event) -> Entry:
@@ -210,7 +210,7 @@ def _require(good: bool) -> None:
 
 def _apply_event(view: PoolView, entry: Entry, at: float) -> None:
     if (event := parse_event(entry.get("event"))) is None:
-        raise MisfitError("it is not an event")
+        raise MisfitError("an entry contains no valid event")
     apply(view, event)
 
 

@@ -186,7 +186,7 @@ def _match_library(frame: StackFrame, table: Sequence[tuple[str, str, frozenset[
 
 
 def merge_stacks(first: Stacks, second: Stacks) -> Stacks:
-    """Return stacks in which ranks that were queried again have their newer stacks."""
+    """Return the first stacks, replaced by the second ones for all ranks that were queried again."""
     new = {(each.rank, each.number): each for each in second.ranks}
     ranks = tuple(new.get((each.rank, each.number), each) for each in first.ranks)
     return Stacks(second.at, ranks, second.run, second.returned, first.idle)

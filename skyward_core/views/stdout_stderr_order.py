@@ -40,7 +40,7 @@ class Piece(NamedTuple):
 
 
 class StreamMerger:
-    """Merger of a worker's order marks with the bytes of its two streams. Each input is given in its own order.
+    """Merger of a worker's order marks with the bytes of its two streams. Marks and each stream must be added in order.
 
     Args:
         place: First offsets of both streams.
@@ -76,7 +76,7 @@ class StreamMerger:
             self._marks.append(mark)
 
     def add_bytes(self, stream: str, offset: int, data: bytes) -> None:
-        """Add bytes of a stream. If bytes before them are missing, they are no longer waited for."""
+        """Add bytes of a stream. If earlier bytes are missing, stop waiting for the missing bytes."""
         self._held[stream].put(offset, data)
 
     def pop_ready(self) -> Iterator[Piece]:
@@ -219,7 +219,7 @@ def _feed_merger(weaver: StreamMerger, name: str, source: _PieceFile, size: int)
 
 
 def find_tail_start(folder: Path, stem: str, end: Place, size: int) -> Place:
-    """Return a place about ``size`` bytes before ``end``, at a mark if possible."""
+    """Return offsets in both streams about ``size`` bytes before ``end``, at an order mark if possible."""
     marks = _open_existing(folder / f"{stem}{MARKS}")
     if marks is not None:
         with marks:
@@ -243,7 +243,7 @@ def _size(path: Path) -> int:
 
 
 def _mark_offset_before(path: Path, start: Place) -> int:
-    """Return the offset of the last mark before a place. This mark describes the bytes after the place."""
+    """Return where in its file the last order mark before ``start`` begins. It describes the bytes after ``start``."""
     if (marks := _open_existing(path)) is None:
         return 0
     with marks:
@@ -252,7 +252,7 @@ def _mark_offset_before(path: Path, start: Place) -> int:
 
 
 def _find_mark(marks: BinaryIO, is_before: Callable[[Mark], bool]) -> int:
-    """Return the index of the first mark that is not before a place. Unreadable marks count as not before it."""
+    """Return the index of the first order mark that is unreadable, or for which ``is_before`` returns False."""
 
     def is_beyond(number: int) -> bool:
         mark = _read_mark(marks, number)

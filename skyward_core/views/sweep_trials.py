@@ -135,7 +135,7 @@ class TrialTable:
 
     @property
     def _result_name(self) -> str:
-        """Name of the number in the results. For dictionaries, the first key."""
+        """Name of the number in the results: the first key of a dictionary, otherwise "result"."""
         values = (row.value for row in self.rows)
         names = (next(iter(value), "") for value in values if isinstance(value, dict))
         return sanitize_line(str(next(names, RESULT)))
