@@ -4,5 +4,5 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # for annotations in other modules
+if TYPE_CHECKING:  # other modules import the name only for annotations
     from skyward_core.api.pool_operations import PoolOperations as PoolOperations

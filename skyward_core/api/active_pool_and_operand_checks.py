@@ -18,7 +18,7 @@ class PoolOperand:
     TypeError that names the mistake.
     """
 
-    if not TYPE_CHECKING:  # hidden from type checkers, which must report the wrong operand
+    if not TYPE_CHECKING:  # hidden from type checkers, so that they report wrong operands
         __array_ufunc__ = None  # stops NumPy from broadcasting an array over the pool
 
         def __rrshift__(self, left):
@@ -122,7 +122,7 @@ def current_pool(what: str = "`>> sky` runs on") -> Dispatcher:
     if len(_open_pools) == 1:
         return _open_pools[0]
     state = "no block is open" if not _open_pools else f"{len(_open_pools)} blocks are open, and none in this thread"
-    raise PoolError(f"{what} the pool whose `with sky.Compute(...)` block is open; {state}: name the pool")
+    raise PoolError(f"{what} the pool whose `with sky.Compute(...)` block is open, but {state}. Name the pool")
 
 
 class ActivePool(PoolOperand):

@@ -93,7 +93,7 @@ class Attached(PoolOperations):
                 raise PoolError(f"pool {self.name} has no runs")
             run = self.runs[-1].id
         if run not in self.pool.context.registry.runs and is_fetched(self.pool.context.ledger, run):
-            return results(run)  # an earlier client fetched the results but could not load them
+            return results(run)  # downloaded already, for example by a client that could not load them
         return submit(self.pool.context.registry.claim(run)).result().future.result().results()
 
     def cancel(self, run: str, *, save: bool = False, grace: float | None = None) -> None:
@@ -106,7 +106,8 @@ class Attached(PoolOperations):
             grace: Seconds until the ranks are killed; None for the pool's grace period.
 
         Raises:
-            PoolError: If the pool has no such run, or its agents cannot let ranks save.
+            PoolError: If the pool has no such run, or if ``save`` is true and the pool's agents are of a release
+                without this feature.
             UsageError: If the grace period is invalid.
         """
         Options(grace=grace)
@@ -248,7 +249,7 @@ def results(run: str) -> list[Any]:
 async def _is_available(row: PoolRow, run: str, ledger: Ledger) -> bool:
     """Check whether a pool is up and either still executes a run or still has the run's results.
 
-    Attaching also updates the ledger: pools that have ended, and ended runs of a pool that is up, are closed there.
+    To find out, attach to the pool. This also records in the ledger that the pool or some of its runs have ended.
     """
     try:
         pool = await Pool.attach_to(row, ledger, observer=True)
@@ -280,7 +281,7 @@ def _build_run_error(
     returned: Mapping[int, Any],
 ) -> RunError:
     culprit = next((out for out in outcomes.values() if RootCause.from_outcome(out) == cause), None)
-    if culprit is None:  # a map lost its client, or a lost node had calls that are not recorded
+    if culprit is None:  # no recorded call failed: a map lost its client, or a lost node had calls without a record
         error = ErrorInfo(cause.type, cause.message)
         culprit = Outcome(-1, cause.rank, -1, cause.outcome, error=error, exit_code=cause.exit_code)
         text = f"{row.function} failed: {cause.message}"

@@ -82,18 +82,17 @@ class Compute(PoolOperations):
         selection: "cheapest" tries the cheapest offer first. "first" tries the specs and regions in the given order.
             "cheapest" if None.
         image: Environment of the nodes. ``Image()`` if None.
-        plugins: Frameworks to set up, in order of entry.
+        plugins: Frameworks, in the order in which they are set up.
         worker: How each node runs calls. ``Worker()`` if None.
         options: All other options. ``Options()`` if None.
         name: Name of the pool. Generated if None. If no arguments except ``name`` and ``options`` are given, the name
             selects the table ``[pools.NAME]`` of ``skyward.toml``, which contains all other arguments.
         ttl: Same as ``Options.ttl``. Set only one of them. 0 for no limit.
-        **older: Arguments of older API generations: translated, ignored with a
-            warning, or rejected with a replacement.
+        **older: Arguments of older API generations: translated, ignored with a warning, or rejected with a replacement.
 
     Attributes:
         spec: The validated request.
-        plugins: Frameworks that are set up, in order of entry.
+        plugins: Plugins of the pool, in the order in which they are set up.
         receipt: Proof of the teardown. None until the pool is torn down.
 
     Raises:
@@ -145,7 +144,7 @@ class Compute(PoolOperations):
                             f"options are given twice: by options= and in [pools.{name}] of skyward.toml. Remove one."
                         )
                     table["options"] = options
-                self.__init__(**table)  # type: ignore[misc]  # the same pool, with all arguments
+                self.__init__(**table)  # type: ignore[misc]  # with the arguments from the table
                 return
         words = translate_arguments(older, Compute.__init__.__kwdefaults__ or ()) if older else {}
         machines = {
@@ -164,9 +163,8 @@ class Compute(PoolOperations):
             ways = [replace(each, allocation=each.allocation or allocation) for each in ways]
             ways, self._startup_notes = resolve_alternatives(ways, providers.provider_override)
             allocation = None
-            if (
-                len(ways) == 1 and not ways[0].chooses
-            ):  # the serving process has fixed machines, so there is nothing to select
+            if len(ways) == 1 and not ways[0].chooses:
+                # The provider that replaces those of the specs has fixed machines, so there is nothing to select.
                 selection, options = None, options and replace(options, selection=None)
         if providers.nodes_override is not None:
             ways, nodes = [replace(each, nodes=None) for each in ways], providers.nodes_override
@@ -294,7 +292,7 @@ class Compute(PoolOperations):
             startup = self._startup_future = submit(self._start_pool())
             if self._is_startup_cancelled:
                 startup.cancel()
-            from skyward_core.tasks import function_pickling  # noqa: F401  the first call needs this module
+            from skyward_core.tasks import function_pickling  # noqa: F401  load it now for the first call
 
             if self._startup_progress is not None:
                 self._startup_progress.wait(startup)
@@ -351,7 +349,7 @@ class Compute(PoolOperations):
             stop = print_rental_notice(self.spec, self._pool)
         try:
             await self._pool.start(self.spec)
-        except SkywardError:  # after ctrl-c, the receipt reports machines that remain
+        except SkywardError:  # ignored after ctrl-c, because the receipt reports remaining machines
             if not self._is_startup_cancelled:
                 raise
         finally:
@@ -444,7 +442,7 @@ class Compute(PoolOperations):
 def leave_on_signals() -> Iterator[None]:
     """Make SIGTERM and SIGHUP leave the ``with`` block, so that the pool is torn down.
 
-    Signals that the program handles or ignores, and those of forked processes, keep their effect.
+    A signal that the program itself handles or ignores keeps its effect. So does a signal to a forked process.
     """
     owner, is_main = os.getpid(), threading.current_thread() is threading.main_thread()
 
@@ -466,7 +464,7 @@ def leave_on_signals() -> Iterator[None]:
 
 
 def print_rental_notice(spec: PoolSpec, pool: Pool) -> Callable[[], None]:
-    """Print what is rented, and for each attempt the place and the price, until the start has ended.
+    """Print the requested machines now, and the place and price of each attempt to rent them during the start.
 
     Options cannot suppress the notice, because users must know that they pay for machines.
 

@@ -58,7 +58,7 @@ class Executor(_Executor):
     if not TYPE_CHECKING:  # type checkers see only the executor of a pool
 
         def __new__(cls, pool: Any = None, **words: Any) -> Any:
-            """Return a ``Worker`` if no pool is given, as in the newest generation."""
+            """Return a ``Worker`` if no pool is given, as in the newest API generation."""
             if pool is not None and not isinstance(pool, str):
                 return super().__new__(cls)
             from skyward_core.model.deprecated_and_unknown_arguments import (
@@ -81,7 +81,7 @@ class Executor(_Executor):
 
     def __init__(self, pool: PoolOperations) -> None:
         self._work = _CallDispatcher(pool, pool.concurrency)
-        self._ends = weakref.finalize(self, self._work.close)  # an unreferenced executor gets no further calls
+        self._ends = weakref.finalize(self, self._work.close)  # close once no reference remains
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Start a function call on a rank.

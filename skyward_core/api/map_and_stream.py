@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from skyward_core.api import PoolOperations
 
 
-MIN_CALL_SECONDS = 0.05  # seconds; minimum duration at which chunks aim, so that the dispatch overhead stays small
+MIN_CALL_SECONDS = 0.05  # seconds; intended duration of a chunk, so that the overhead of its dispatch is small
 MAX_CHUNK_ITEMS = 256  # items per call
-MAX_CHUNK_BYTES = 32 << 10  # bytes of a call's items; such small payloads are part of the protocol frame
+MAX_CHUNK_BYTES = 32 << 10  # bytes of a call's items; larger payloads would be sent as files
 MAX_CHUNK_GROWTH = 4  # maximum growth factor from one chunk to the next
 MAX_RETAINED_BYTES = 64 << 20  # bytes of consumed values that a RunError still returns in `results`
-MAX_WAITING_CALLS = 8  # per place (see ChunkSizer): sent or ended calls that the reader has not consumed
+MAX_WAITING_CALLS = 8  # maximum sent or ended calls whose values the reader has not consumed, per place in the pool
 
 
 class ChunkSizer:
@@ -240,13 +240,13 @@ def make_map_call(fn: Any, timeout: float | None) -> PendingFunction[Any]:
 def split_streams(run: Run, cancel: Callable[[], None], *, ahead: bool = False) -> list[Iterator[Any]]:
     """Return an iterator over the values of each rank, or of each call. Different threads may read them in any order.
 
-    A rank waits if its iterator is a few values behind. Its peers then wait in collectives, so read the iterators in
-    turns (``zip``).
+    A rank waits while the reader has not consumed its last few values. Its peers then wait in collectives, so read the
+    iterators in turns (``zip``).
 
     Args:
         cancel: Called when an iterator is closed before its end, or raises.
-        ahead: Load values as they arrive, without waiting for the reader. Required with more calls than places: a call
-            that waits for its reader would block a call that the reader may wait for.
+        ahead: Load values as they arrive, without waiting for the reader. Required if the pool cannot run all calls at
+            the same time: a call that waits for its reader would block a call that the reader may wait for.
     """
     inboxes: list[queue.SimpleQueue[Any]] = [queue.SimpleQueue() for _ in range(run.total)]
 

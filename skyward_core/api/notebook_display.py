@@ -70,7 +70,7 @@ class StartupProgress:
         self._events.put(event)
 
     def wait(self, work: Future[None]) -> None:
-        """Draw until the work is done."""
+        """Redraw the line until the work is done."""
         work.add_done_callback(self._events.put)
         while not work.done():
             self._draw()
@@ -158,7 +158,7 @@ def run_html(run: RunView) -> str:
 
 
 def unseen_html(kind: str, name: str, state: str) -> str:
-    """Return the HTML of a pool or run that this process does not observe, or observes no longer."""
+    """Return the HTML of a pool or run that this process does not, or no longer, observe."""
     return _box(_head(kind, name, state, []))
 
 

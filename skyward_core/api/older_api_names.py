@@ -74,7 +74,7 @@ def ComputePool(
         env: Environment variables of the ranks, added to the image.
         image: Environment of the nodes.
         accelerator: Accelerator of each node. MIG slices add the plugin ``mig``, and one rank for each slice.
-        plugins: Frameworks to set up, in order of entry.
+        plugins: Frameworks, in the order in which they are set up.
         worker: How each node runs calls.
         **options: Arguments of ``sky.Compute``, and fields of ``sky.Options`` by older names.
 
@@ -177,7 +177,7 @@ class _Integrations:
         from skyward_core.plugins import accelerate, torch
 
         _warn_renamed("integrations.transformers", "plugins=[sky.plugins.torch(), sky.plugins.huggingface()]")
-        # Not the plugin huggingface: the plugin may contain a token, and a decorator is pickled with the function.
+        # Omit the plugin huggingface: it may contain a token, which would be pickled with the decorated function.
         return _decorator((torch(backend=backend), accelerate()), fn)
 
 

@@ -67,7 +67,7 @@ RULES: Rules = {
 }  # fmt: skip
 
 
-# Arguments whose closest match among the names would be wrong advice.
+# Unknown arguments with a fixed suggestion, because the existing argument of the most similar name has another meaning.
 _ACCELERATOR_ARGUMENTS = dict.fromkeys(("gpu", "gpus"), 'accelerator="A100:8"')
 
 

@@ -129,7 +129,7 @@ class PoolOperations(DeprecatedMethods, PoolOperand):
     """Operations of ``Compute`` and of an attached pool. Safe to use from any thread.
 
     Attributes:
-        plugins: Plugins that are set up, in order of entry.
+        plugins: Plugins of the pool, in the order in which they are set up.
     """
 
     plugins: Sequence[Plugin] = ()
@@ -620,7 +620,7 @@ class PoolOperations(DeprecatedMethods, PoolOperand):
             NotPicklableError: If an argument cannot be pickled.
             TypeError: If the function does not accept the arguments.
             PoolError: If the pool is not up.
-            UsageError: If the pool has fewer nodes.
+            UsageError: If the pool has fewer nodes than each gang needs.
         """
         from skyward_core.pool.runs.gang_sweep import begin_sweep, check_node_count
         from skyward_core.tasks.function_pickling import make_tasks
@@ -668,7 +668,7 @@ class PoolOperations(DeprecatedMethods, PoolOperand):
             raise
 
     def _run(self, kind: RunKind, tasks: Sequence[Task]) -> list[Any]:
-        """Open a run and wait for its values. Only one switch of threads each way keeps short calls fast."""
+        """Open a run and wait for its values. Switch to the loop's thread only once, so that short calls are fast."""
         from skyward_core.pool.runs.run import RunCompletion
 
         pool = self.pool
@@ -691,7 +691,7 @@ class PoolOperations(DeprecatedMethods, PoolOperand):
             self._console.flush()
 
     def _cancel_opened(self, opened: Callable[[], list[Run]]) -> None:
-        """Cancel runs that were opened or are about to open. The loop handles the cancellation after the opening."""
+        """Cancel runs, on the loop. A run whose opening is already scheduled there is opened first, then cancelled."""
         background_loop().call_soon_threadsafe(lambda: self._cancel(*opened()))
 
     @staticmethod
@@ -732,7 +732,7 @@ class PoolOperations(DeprecatedMethods, PoolOperand):
     @staticmethod
     def _only_value(run: Run, index: int, yielded: Iterator[Any]) -> Any:
         for _ in yielded:
-            pass  # not a generator call: waits for its end, and raises the run's error
+            pass  # the call yields nothing: the loop waits for its end, and raises the run's error
         return run.value(index)
 
     def _iter_values(self, run: Run, *, ordered: bool) -> Iterator[Any]:
@@ -801,7 +801,7 @@ class PoolOperations(DeprecatedMethods, PoolOperand):
             ValueError: If ``timeout`` is not positive.
             UsageError: If ``fn`` is a generator function.
             RunError: If a call failed (during iteration). The cause is the function's own exception. ``results`` has
-                computed values by item: all unconsumed values, and for items with a length also the first 64 MB of
+                computed values by item: all unconsumed values, and if ``items`` has a length, also the first 64 MB of
                 consumed values.
             NotPicklableError: If an item cannot be pickled (during iteration).
             Cancelled: If the run was cancelled (during iteration).

@@ -57,7 +57,7 @@ class ScriptConsole:
         self._live: LiveLines | None = None
         self._thread = threading.Thread(target=self._write, name="console", daemon=True)
         self._thread.start()
-        # `missed` delivers output that arrived during setup or before the connection was complete.
+        # `missed` also delivers the output that arrived before this subscription.
         self._stop = call_on_loop(lambda: news.subscribe(None, self._on_output, missed=True))
 
     def _on_output(self, rank: int, stream: str, at: int, data: bytes, run: str) -> None:
@@ -89,7 +89,7 @@ class ScriptConsole:
                 self._live = LiveLines(get_terminal_size)
             self._waiting += 1
         try:
-            self._request_draw()  # output that arrived before this call
+            self._request_draw()  # show unfinished lines that arrived before this wait
             yield
         finally:
             with self._progress:
@@ -137,7 +137,7 @@ class ScriptConsole:
         to: TextIO | None = sys.stderr if stream == "err" else sys.stdout
         if to is None and stream == "err":
             return
-        if isinstance(to, SharedStdout):  # None stands for the original sys.stdout
+        if isinstance(to, SharedStdout):  # `write_between` expects None for the original sys.stdout
             to = None
         try:
             self._out.write_between(lines, to)
@@ -151,7 +151,7 @@ class ScriptConsole:
         """
         call_on_loop(self._stop)
         for (rank, stream), lines in self._lines.items():
-            if (rest := lines.preview()).strip():  # otherwise the line is a progress bar that was cleared
+            if (rest := lines.preview()).strip():  # empty if a progress bar was cleared
                 self._enqueue(RankText(stream, _format_line(rank, rest)))
         self._queue.put(None)
         self._thread.join(timeout=10)

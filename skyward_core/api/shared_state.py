@@ -88,7 +88,7 @@ def lock(name: str, timeout: float | None = None, *, ttl: float | None = None) -
     Args:
         name: Any text.
         timeout: Maximum seconds that a ``with`` block waits before it raises TimeoutError. None for no limit.
-        ttl: Argument of the newest generation, ignored with a warning.
+        ttl: Argument of the newest API generation, ignored with a warning.
     """
     if ttl is not None:
         from skyward_core.model.deprecated_and_unknown_arguments import apply_rules, ignored
@@ -108,8 +108,8 @@ def barrier(name: str, parties: int | None = None, *, n: int | None = None) -> r
         n: Older name of ``parties``.
 
     Raises:
-        UsageError: If this process is not a rank inside a call, or if ``parties`` is required. Also raised as by
-            :func:`dict`.
+        UsageError: If this process is not a rank inside a call, or if ``parties`` is None in a call that runs on one
+            rank. Also for the reasons of :func:`dict`.
     """
     return _state().barrier(name, n if parties is None else parties)
 

@@ -726,7 +726,7 @@ class Link:
         return answer, body
 
     def claim_next_attempt(self, run: str, *, decides: bool) -> None:
-        """Claim the results of a run's next attempt, which the agents have started. Repeat the claim at each reconnection.
+        """Claim the results of an attempt that agents have started. Repeat the claim after each reconnection.
 
         Args:
             run: Id of the run.
